@@ -1,0 +1,50 @@
+# Every target sets up .venv by itself, and again when pyproject.toml or constraints.txt change.
+# Nothing but Python 3.11 or newer (with venv) and make has to be there: make demo PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+ifeq ($(OS),Windows_NT)
+BIN := $(VENV)/Scripts
+else
+BIN := $(VENV)/bin
+endif
+INSTALLED := $(VENV)/.installed
+
+# Two processes with one thread each: on two cores they beat one process with two threads, and never oversubscribe.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format docs clean
+
+help: ## show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(INSTALLED) ## build the smallest model of each family, count it and run it
+	@$(BIN)/regard demo
+
+test: $(INSTALLED) ## run the whole test suite
+	$(PYTEST)
+
+check: $(INSTALLED) ## formatting, lint, types and the quick tests, in under two minutes
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(PYTEST) tests/unit tests/worked_numbers -m "not slow"
+
+format: $(INSTALLED) ## format the code, and mend what lint can mend
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+docs: $(INSTALLED) ## write the pages of docs/ that are generated from the code
+	$(BIN)/python docs/generate.py
+
+clean: ## remove .venv and every cache
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
+
+$(INSTALLED): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "Regard needs Python 3.11 or newer, and $(PYTHON) is not; run make PYTHON=/path/to/python3.11" >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Regard and its dependencies into $(VENV) (some minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@

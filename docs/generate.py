@@ -1,0 +1,136 @@
+"""Writes the pages of docs/ that are made from the code: `make docs`. A test keeps them equal to it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import annotated_types
+
+from regard.blocks import settings as blocks
+from regard.models import settings as models
+from regard.settings import Settings, describe, kind_of, variants
+
+INTRODUCTION = """\
+# Settings
+
+Made from the settings classes by `make docs`; edit those, not this page.
+
+A model is one value: a table of settings whose `kind` chooses the family. Where a setting has variants, its own table
+has a `kind` too, and each kind has its own keys:
+
+```toml
+kind = "decoder"
+width = 256
+attention = { heads = 4, kv_heads = 2 }
+
+[position]
+kind = "rotary"
+base = 500_000.0
+```
+
+- **Overrides** are dotted: `attention.kv_heads=2` on the command line, `settings.changed({"attention.kv_heads": 2})` in
+  Python. Overriding a `kind` resets its table to the new kind's defaults.
+- **`none`** stands for "empty" where a type below allows it: `attention.window = "none"`.
+- **Nothing is guessed.** An unknown key or kind stops with the nearest known one; a value of the wrong type is refused,
+  not converted (a whole number is accepted where a float is asked for).
+"""
+
+PARTS: list[tuple[str, str, list[type[Settings]]]] = [
+    ("Families", "The `kind` of a model.", list(variants(models.AnyModel).values())),
+    ("What every family has", "", [models.Body]),
+    (
+        "What the text families have",
+        "In encoder-decoder, encoder and decoder, beside the above.",
+        [models._Text],
+    ),
+    ("Attention", "The table `attention`.", [blocks.Attention]),
+    ("Feed-forward", "The table `ffn`.", list(variants(blocks.FeedForward).values())),
+    ("Norms", "The tables `norm` and `attention.qk_norm`.", list(variants(blocks.Norm).values())),
+    ("Positions of text", "The table `position`.", list(variants(blocks.TextPosition).values())),
+    (
+        "Stretching rotary positions",
+        "The table `position.scaling`, where `position.kind` is `rotary`.",
+        list(variants(blocks.RotaryScaling).values()),
+    ),
+    (
+        "Positions of images",
+        "The table `position` of a vision model; `none` is described above.",
+        [kind for kind in variants(blocks.ImagePosition).values() if kind is not blocks.NoPosition],
+    ),
+    ("Initial weights", "The table `initial`.", list(variants(models.Initial).values())),
+    (
+        "Heads",
+        "A table `heads.NAME` each; vision has `classification` and `pooling`.",
+        list(variants(models.TextHead).values()),
+    ),
+]
+
+
+def settings_page() -> str:
+    """The reference of every setting, as Markdown."""
+    lines = [INTRODUCTION]
+    for title, where, classes in PARTS:
+        lines += [f"## {title}", ""]
+        lines += [where, ""] if where else []
+        for cls in classes:
+            if kind := kind_of(cls):
+                lines += [f"### `{kind}`", "", (cls.__doc__ or "").strip(), ""]
+            rows = list(_rows(cls))
+            if rows:
+                lines += ["| setting | type | default | meaning |", "|---|---|---|---|", *rows, ""]
+    return "\n".join(lines)
+
+
+def _rows(cls: type[Settings]) -> Iterator[str]:
+    """A table row for each field that the class itself declares; what it inherits is described with its parent."""
+    shared = {name for base in (models.Body, models._Text) if base is not cls for name in base.__annotations__}
+    for name, kind, default, meaning in describe(cls):
+        if name not in shared or name in cls.__annotations__:
+            bounded = re.sub(r"\b(int|float)\b", rf"\1{_limits(cls, name)}", kind)
+            cells = f"`{name}`", bounded, _default(cls, name, default), meaning
+            yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _default(cls: type[Settings], name: str, text: str) -> str:
+    """The default on one line; of a table only its kind, since its own keys have defaults of their own below."""
+    field = cls.model_fields[name]
+    if field.is_required():
+        return text
+    if isinstance(field.default, Settings):
+        return f'`kind = "{kind}"`' if (kind := kind_of(type(field.default))) else "its own"
+    return f"`{re.sub(r',? *]', ']', ' '.join(text.split()).replace('[ ', '['))}`"
+
+
+def _limits(cls: type[Settings], name: str) -> str:
+    """The bounds of a number as a reader would say them: " ≥ 0 and < 1"."""
+    field = cls.model_fields[name]
+    found = [*field.metadata, *_metadata(field.annotation)]
+    signs = [("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤")]
+    bounds = [f"{sign} {getattr(bound, key):g}" for bound in found for key, sign in signs if _bounds(bound, key)]
+    return " " + " and ".join(dict.fromkeys(bounds)) if bounds else ""
+
+
+def _bounds(bound: object, key: str) -> bool:
+    return isinstance(bound, getattr(annotated_types, key.capitalize()))
+
+
+def _metadata(annotation: Any) -> Iterator[Any]:
+    """What stands in `Annotated` at any depth, down to nested settings classes."""
+    if get_origin(annotation) is Annotated:
+        inner, *metadata = get_args(annotation)
+        for item in metadata:
+            yield from getattr(item, "metadata", [item])
+        yield from _metadata(inner)
+    else:
+        for argument in get_args(annotation):
+            yield from _metadata(argument)
+
+
+PAGES = {"settings.md": settings_page}
+
+if __name__ == "__main__":
+    for name, page in PAGES.items():
+        (Path(__file__).parent / name).write_text(page(), encoding="utf-8", newline="\n")

@@ -1,0 +1,58 @@
+"""Regard: train, fine-tune, run and look inside Transformers of every shape.
+
+The public names are loaded when they are first used (PEP 562), so that `import regard`, the command line's help and
+counting a model answer without importing torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
+
+from regard.errors import InputError, RegardError, SettingsError, WeightsError
+
+if TYPE_CHECKING:
+    from regard.models.build import build
+    from regard.models.count import count
+    from regard.models.presets import preset, preset_names
+    from regard.weights.load import load
+
+__all__ = [
+    "InputError",
+    "RegardError",
+    "SettingsError",
+    "WeightsError",
+    "__version__",
+    "build",
+    "count",
+    "load",
+    "preset",
+    "preset_names",
+]
+
+try:
+    __version__ = version("regard")
+except PackageNotFoundError:  # run from a checkout that is not installed
+    __version__ = "0+unknown"
+
+_HOME = {
+    "build": "regard.models.build",
+    "count": "regard.models.count",
+    "load": "regard.weights.load",
+    "preset": "regard.models.presets",
+    "preset_names": "regard.models.presets",
+}
+"""Where each name that is loaded on first use lives."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    value = getattr(import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,167 @@
+"""Key/value caches: what earlier tokens said, kept so that each new token costs one step.
+
+Three kinds, for padded batches whose rows may differ in length:
+
+- growing: as long as it must be, allocated in doubling steps; the default;
+- fixed: a constant capacity and static shapes, so that a step can be compiled once or replayed as a graph;
+- windowed: a ring of the last `capacity` tokens, for attention with a window.
+
+A `Cache` belongs to one batch. `advance` is called once for each forward pass, `append` by each layer in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from regard.blocks.layout import Layout, Padded
+from regard.errors import InputError
+
+CacheKind: TypeAlias = Literal["growing", "fixed", "windowed"]
+
+
+@dataclass(frozen=True)
+class CacheShape:
+    """What one layer of a cache holds."""
+
+    layers: int
+    batch: int
+    heads: int
+    head_size: int
+    value_size: int
+
+
+class CrossCache:
+    """Keys and values of the encoder's output, projected at the first step and kept."""
+
+    def __init__(self) -> None:
+        self.stored: tuple[Tensor, Tensor] | None = None
+
+    def get(self, project: Callable[[], tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+        if self.stored is None:
+            self.stored = project()
+        return self.stored
+
+
+class SelfCache:
+    """One layer's keys `[B, C, G, E]` and values `[B, C, G, V]`."""
+
+    def __init__(self, cache: Cache, k_BCGE: Tensor, v_BCGV: Tensor) -> None:
+        self.cache = cache
+        self.k_BCGE, self.v_BCGV = k_BCGE, v_BCGV
+
+    def append(self, k_BTGE: Tensor, v_BTGV: Tensor) -> tuple[Tensor, Tensor]:
+        """Stores what `Cache.advance` has made room for, and returns all that the new queries may attend to."""
+        return self.cache.store(self, k_BTGE, v_BTGV)
+
+
+class Cache:
+    """The caches of all layers of a decoder, and how far each row has come."""
+
+    def __init__(
+        self, kind: CacheKind, shape: CacheShape, capacity: int, device: torch.device, dtype: torch.dtype
+    ) -> None:
+        self.kind = kind
+        self.capacity = capacity
+        self.batch = shape.batch
+        self.used = 0
+        """A bound on the tokens of every row, known without looking at tensors."""
+        self.lengths_B = torch.zeros(shape.batch, dtype=torch.long, device=device)
+        self.ragged = kind != "growing"
+        """Whether rows may differ in length, so that `lengths_B` must be asked."""
+        k = (shape.batch, capacity, shape.heads, shape.head_size)
+        v = (shape.batch, capacity, shape.heads, shape.value_size)
+        self.layers = [
+            SelfCache(self, torch.zeros(k, device=device, dtype=dtype), torch.zeros(v, device=device, dtype=dtype))
+            for _ in range(shape.layers)
+        ]
+        self.cross = [CrossCache() for _ in range(shape.layers)]
+        self._starts_B = self.lengths_B
+        self._start = 0
+        self._new = Padded(shape.batch, 0)
+
+    def advance(self, new: Layout) -> tuple[Padded, Padded]:
+        """Makes room for new tokens; returns the layout of the queries and that of the keys they may attend to."""
+        if not isinstance(new, Padded) or not new.plain or new.batch != self.batch:
+            raise InputError(f"a cache takes padded batches of {self.batch} rows from place 0; make a new cache")
+        self._new, self._start, self._starts_B = new, self.used, self.lengths_B
+        self.used += new.time
+        if self.kind == "fixed" and self.used > self.capacity:
+            raise InputError(
+                f"{self.used} tokens are beyond the cache's capacity ({self.capacity}); make it larger, or growing"
+            )
+        if self.kind == "growing" and self.used > self.capacity:
+            self._grow()
+        self.ragged = self.ragged or new.lengths_B is not None
+        lengths_B = new.lengths_B
+        # Not in place: a compiled step returns the new lengths, and the old ones are still needed by `store`.
+        self.lengths_B = self.lengths_B + (new.time if lengths_B is None else lengths_B)
+        return self._queries(), self._keys()
+
+    def _queries(self) -> Padded:
+        new = self._new
+        if not self.ragged:
+            return Padded(self.batch, new.time, start=self._start)
+        bound = self.capacity if self.kind == "fixed" else self.used
+        return Padded(self.batch, new.time, places_BT=self._new_places(), bound=bound)
+
+    def _new_places(self) -> Tensor:
+        """`[B, T]`: the place of each new token, −1 for padding."""
+        within_1T = torch.arange(self._new.time, device=self._starts_B.device)[None]
+        places_BT = self._starts_B[:, None] + within_1T
+        lengths_B = self._new.lengths_B
+        return places_BT if lengths_B is None else torch.where(within_1T < lengths_B[:, None], places_BT, -1)
+
+    def _keys(self) -> Padded:
+        if self.kind == "windowed":
+            places_BK = torch.cat([self._ring_places(self._starts_B), self._new_places()], dim=1)
+            return Padded(self.batch, places_BK.shape[1], places_BT=places_BK, bound=self.used)
+        time = self.capacity if self.kind == "fixed" else self.used
+        return Padded(self.batch, time, self.lengths_B if self.ragged else None)
+
+    def _ring_places(self, lengths_B: Tensor) -> Tensor:
+        """`[B, C]`: which place each column of the ring holds when so many tokens have passed; negative for none."""
+        column_1C = torch.arange(self.capacity, device=lengths_B.device)[None]
+        last_B1 = lengths_B[:, None] - 1
+        return last_B1 - (last_B1 - column_1C) % self.capacity
+
+    def store(self, layer: SelfCache, k_BTGE: Tensor, v_BTGV: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes one layer's new keys and values; returns those to attend to, in the order of `_keys`."""
+        if self.kind == "windowed":
+            return self._store_ring(layer, k_BTGE, v_BTGV)
+        start, end = self._start, self.used
+        if not self.ragged:
+            layer.k_BCGE[:, start:end] = k_BTGE
+            layer.v_BCGV[:, start:end] = v_BTGV
+        else:
+            row_B1 = torch.arange(self.batch, device=k_BTGE.device)[:, None]
+            column_BT = self._starts_B[:, None] + torch.arange(self._new.time, device=k_BTGE.device)
+            layer.k_BCGE[row_B1, column_BT] = k_BTGE
+            layer.v_BCGV[row_B1, column_BT] = v_BTGV
+        seen = self.capacity if self.kind == "fixed" else end
+        return layer.k_BCGE[:, :seen], layer.v_BCGV[:, :seen]
+
+    def _store_ring(self, layer: SelfCache, k_BTGE: Tensor, v_BTGV: Tensor) -> tuple[Tensor, Tensor]:
+        """Attends to ring and new tokens together, then lets each column take the last token that falls on it."""
+        keys, values = torch.cat([layer.k_BCGE, k_BTGE], dim=1), torch.cat([layer.v_BCGV, v_BTGV], dim=1)
+        new_BC = self._ring_places(self.lengths_B) - self._starts_B[:, None]
+        source_BC = torch.where(
+            new_BC >= 0, self.capacity + new_BC, torch.arange(self.capacity, device=new_BC.device)[None]
+        )
+        row_B1 = torch.arange(self.batch, device=new_BC.device)[:, None]
+        layer.k_BCGE, layer.v_BCGV = keys[row_B1, source_BC], values[row_B1, source_BC]
+        return keys, values
+
+    def _grow(self) -> None:
+        capacity = max(self.used, 2 * self.capacity)
+        for layer in self.layers:
+            for name in ("k_BCGE", "v_BCGV"):
+                old = getattr(layer, name)
+                grown = old.new_zeros(self.batch, capacity, *old.shape[2:])
+                grown[:, : self.capacity] = old
+                setattr(layer, name, grown)
+        self.capacity = capacity

@@ -1,0 +1,110 @@
+"""Embeddings: from token numbers or pixels to the vectors that the layers see."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.blocks import settings
+from regard.blocks.layout import Layout
+from regard.blocks.norms import build_norm
+from regard.blocks.positions.build import build_embedded
+from regard.blocks.positions.image import Grid, GridPosition
+from regard.errors import InputError
+
+
+def check_range(numbers: Tensor, size: int, what: str) -> None:
+    """Refuses numbers that an embedding does not have, before a kernel reads beyond it.
+
+    Only on a CPU and outside compiled code: elsewhere looking at the numbers would halt the device. There PyTorch's
+    own check stops the program, with a message that does not say which number it was.
+    """
+    if torch.compiler.is_compiling() or numbers.device.type != "cpu" or not numbers.numel():
+        return
+    least, most = int(numbers.min()), int(numbers.max())
+    if least < 0 or most >= size:
+        raise InputError(
+            f"{what} {least if least < 0 else most} is out of range: the model has {size}, from 0 to {size - 1}; "
+            "use the tokenizer that the model was trained with"
+        )
+
+
+class TextEmbedding(nn.Module):
+    """Token + segment + position, then norm and dropout, as far as the settings ask for them."""
+
+    def __init__(
+        self,
+        tokens: nn.Embedding,
+        position: settings.TextPosition,
+        scaled: bool,
+        norm: settings.Norm | None,
+        dropout: float,
+        segments: int = 0,
+    ) -> None:
+        """`tokens` comes from outside, since several embeddings may share it."""
+        super().__init__()
+        width = tokens.embedding_dim
+        self.tokens = tokens
+        self.segments = nn.Embedding(segments, width) if segments else None
+        self.position = build_embedded(position, width)
+        self.norm = None if norm is None else build_norm(norm, width)
+        self.scale = math.sqrt(width) if scaled else 1.0
+        self.dropout = dropout
+
+    def forward(self, tokens: Tensor, layout: Layout, segments: Tensor | None = None) -> Tensor:
+        """`[B, T]` or `[N]` numbers to `[..., D]` vectors."""
+        check_range(tokens, self.tokens.num_embeddings, "token")
+        x = self.tokens(tokens)
+        if self.scale != 1.0:
+            x = x * self.scale
+        if self.segments is not None:
+            if segments is None:
+                x = x + self.segments.weight[0]
+            else:
+                check_range(segments, self.segments.num_embeddings, "segment")
+                x = x + self.segments(segments)
+        position = self.position.embed(layout, x.device, x.dtype)
+        if position is not None:
+            x = x + position
+        x = x if self.norm is None else self.norm(x)
+        return functional.dropout(x, self.dropout, self.training)
+
+
+class PatchEmbedding(nn.Module):
+    """An image cut into patches, each projected to a vector, with a class token before them and positions added."""
+
+    def __init__(self, channels: int, patch: int, width: int, position: GridPosition, dropout: float) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(channels, width, kernel_size=patch, stride=patch)
+        self.class_token = nn.Parameter(torch.empty(width)) if position.class_token else None
+        self.position = position
+        self.patch = patch
+        self.dropout = dropout
+
+    def grid(self, images: Tensor) -> Grid:
+        """Rows and columns of patches; refuses images that cannot be cut evenly."""
+        if images.dim() != 4 or images.shape[1] != self.patches.in_channels:
+            raise InputError(
+                f"images of shape {list(images.shape)} do not fit; "
+                f"give [batch, {self.patches.in_channels}, height, width]"
+            )
+        height, width = images.shape[-2:]
+        if height % self.patch or width % self.patch:
+            raise InputError(
+                f"images of {height} × {width} pixels cannot be cut into patches of {self.patch}; resize or crop them"
+            )
+        return height // self.patch, width // self.patch
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`[B, C, height, width]` to `[B, T, D]`, the class token first."""
+        grid = self.grid(images)
+        x_BTD = self.patches(images).flatten(2).mT
+        if self.class_token is not None:
+            x_BTD = torch.cat([self.class_token.expand(len(images), 1, -1), x_BTD], dim=1)
+        position = self.position.embed(grid, x_BTD.device, x_BTD.dtype)
+        if position is not None:
+            x_BTD = x_BTD + position
+        return functional.dropout(x_BTD, self.dropout, self.training)

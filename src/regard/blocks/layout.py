@@ -1,0 +1,204 @@
+"""Layouts: how the sequences of a batch lie in a tensor.
+
+Padded is `[B, T, ...]`, one sequence in each row. Packed is `[N, ...]`, the sequences one behind the other, with no
+padding. Everything but attention and positions works token by token and does not care; those two ask the layout
+which place in its own sequence a token has, and which tokens belong together.
+
+Layouts are plain values: they are built outside a compiled model and never change.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from regard.errors import InputError
+
+
+@dataclass(frozen=True)
+class Padded:
+    """`[B, T]`: sequence b is row b. Unless lengths or places say otherwise, every cell is real."""
+
+    batch: int
+    time: int
+    lengths_B: Tensor | None = None
+    """Real tokens of each row, from its first cell on; the cells behind them are padding."""
+    places_BT: Tensor | None = None
+    """The place of each cell in its sequence, −1 for padding; instead of lengths, where cells are out of order."""
+    start: int = 0
+    """Place of the first cell of every row (decoding continues where a cache ends)."""
+    bound: int | None = None
+    """No place is as large as this; none: start + time."""
+
+    @staticmethod
+    def of(lengths_B: Tensor, time: int | None = None) -> Padded:
+        """The layout of right-padded rows; unless `time` is given, the longest length is read, which halts a GPU."""
+        return Padded(len(lengths_B), int(lengths_B.max()) if time is None else time, lengths_B)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.batch, self.time
+
+    @property
+    def longest(self) -> int:
+        """A bound on the length of every sequence, known without looking at the tensors."""
+        return self.start + self.time if self.bound is None else self.bound
+
+    def to(self, device: torch.device | str) -> Padded:
+        lengths_B = None if self.lengths_B is None else self.lengths_B.to(device)
+        return replace(self, lengths_B=lengths_B, places_BT=None if self.places_BT is None else self.places_BT.to(device))
+
+    @property
+    def plain(self) -> bool:
+        """Whether cell t of every row has place t, as far as it is real."""
+        return self.places_BT is None and self.start == 0
+
+    def real(self, device: torch.device) -> Tensor | None:
+        """`[B, T]`, true where a cell holds a token; None when all do."""
+        if self.places_BT is not None:
+            return self.places_BT >= 0
+        if self.lengths_B is None:
+            return None
+        return torch.arange(self.time, device=device) < self.lengths_B[:, None]
+
+    def places(self, device: torch.device) -> Tensor:
+        """`[B or 1, T]`: the place of each cell in its sequence; −1 for padding."""
+        if self.places_BT is not None:
+            return self.places_BT
+        places_1T = torch.arange(self.start, self.start + self.time, device=device)[None]
+        real = self.real(device)
+        return places_1T if real is None else torch.where(real, places_1T, -1)
+
+    def sequences(self, device: torch.device) -> Tensor:
+        """`[B, T]`: which sequence each cell belongs to."""
+        return torch.arange(self.batch, device=device)[:, None].expand(self.batch, self.time)
+
+    @property
+    def rows(self) -> int:
+        return self.batch
+
+    @property
+    def count(self) -> int:
+        """Number of sequences."""
+        return self.batch
+
+
+@dataclass(frozen=True)
+class Packed:
+    """`[N]`: sequence s fills the tokens from `offsets[s]` to `offsets[s + 1]`.
+
+    The offsets cover every token, so shapes can stay the same from batch to batch: tokens left over at the end of a
+    row are a sequence of their own, which no loss reads, and empty sequences (an offset repeated) fill up the count.
+    """
+
+    tokens: int
+    offsets_S1: Tensor
+    longest: int
+    """A bound on the length of every sequence; a constant, so that no batch is compiled anew."""
+    width: int | None = None
+    """The tokens form rows of this width that no sequence crosses; none: one row. Saves a CPU a great many scores."""
+
+    def __post_init__(self) -> None:
+        if self.width is not None and self.tokens % self.width:
+            raise InputError(f"tokens ({self.tokens}) must be a multiple of width ({self.width}); fill up the last row")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self.tokens,)
+
+    @property
+    def rows(self) -> int:
+        return 1 if self.width is None else self.tokens // self.width
+
+    @property
+    def count(self) -> int:
+        """Number of sequences, empty ones and fillers included."""
+        return len(self.offsets_S1) - 1
+
+    def to(self, device: torch.device | str) -> Packed:
+        return replace(self, offsets_S1=self.offsets_S1.to(device))
+
+    def sequences(self, device: torch.device) -> Tensor:
+        """`[N]`: which sequence each token belongs to."""
+        offsets = self.offsets_S1
+        index = torch.arange(self.tokens, device=device, dtype=offsets.dtype)
+        return torch.searchsorted(offsets[1:], index, right=True).clamp(max=self.count - 1)
+
+    def places(self, device: torch.device) -> Tensor:
+        """`[N]`: the place of each token in its sequence."""
+        starts_N = self.offsets_S1[self.sequences(device)]
+        return torch.arange(self.tokens, device=device) - starts_N
+
+
+Layout: TypeAlias = Padded | Packed
+
+
+class Packing(NamedTuple):
+    """Where examples lie in a packed batch."""
+
+    layouts: list[Packed]
+    """One for each side of the examples: one for text, two for source and target."""
+    sequences: list[int]
+    """Which of the layouts' sequences each example is; the others fill up rows."""
+
+
+def pack(lengths: Sequence[Sequence[int]], widths: Sequence[int | None]) -> Packing:
+    """Lays examples one behind the other in rows of the given widths, one width and one length for each side.
+
+    Both sides of an example lie in the same row, and each row ends with a filler (perhaps empty) on every side, so
+    that sequence s of one side belongs to sequence s of the other. Without widths there are no rows and no fillers.
+    """
+    bounds: list[list[int]] = [[0] for _ in widths]
+    used = [0] * len(widths)
+    sequences: list[int] = []
+
+    def close_row() -> None:
+        for side, width in enumerate(widths):
+            bounds[side].append(bounds[side][-1] + (0 if width is None else width - used[side]))
+            used[side] = 0
+
+    in_rows = any(width is not None for width in widths)
+    for example in lengths:
+        for length, width in zip(example, widths, strict=True):
+            if width is not None and length > width:
+                raise InputError(f"a sequence of {length} tokens is longer than a row ({width}); widen the rows")
+        fits = all(width is None or used[i] + example[i] <= width for i, width in enumerate(widths))
+        if not fits:
+            close_row()
+        sequences.append(len(bounds[0]) - 1)
+        for side, length in enumerate(example):
+            bounds[side].append(bounds[side][-1] + length)
+            used[side] += length
+    if in_rows:
+        close_row()
+    layouts = [
+        Packed(
+            side[-1],
+            torch.tensor(side, dtype=torch.int32),
+            max(1, *(right - left for left, right in itertools.pairwise(side)), width or 1),
+            width,
+        )
+        for side, width in zip(bounds, widths, strict=True)
+    ]
+    return Packing(layouts, sequences)
+
+
+def layout_of(tokens: Tensor, layout: Layout | None) -> Layout:
+    """The layout given, checked against the tensor, or, where none is given, that of a batch without padding."""
+    if layout is None:
+        if tokens.dim() != 2:
+            raise InputError(
+                f"tokens of shape {list(tokens.shape)} need a layout; give [batch, time], or [tokens] with a Packed one"
+            )
+        return Padded(*tokens.shape)
+    if tuple(tokens.shape) != layout.shape:
+        raise InputError(
+            f"tokens of shape {list(tokens.shape)} do not fit a layout of shape {list(layout.shape)}; "
+            "pad or pack them as the layout says"
+        )
+    return layout

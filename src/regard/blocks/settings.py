@@ -1,0 +1,267 @@
+"""Settings of the blocks. A variant is a type, and its `kind` is what a recipe writes. No torch in here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from regard.settings import Settings
+
+Positive: TypeAlias = Annotated[int, Field(gt=0)]
+Rate: TypeAlias = Annotated[float, Field(ge=0.0, lt=1.0)]
+"""A probability of being dropped."""
+
+Activation: TypeAlias = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2"]
+ChannelOrder: TypeAlias = Literal["interleaved", "halves"]
+"""How sine and cosine (or the two members of a rotated pair) lie: in turn, or all of one before all of the other."""
+
+NormPlace: TypeAlias = Literal["pre", "post", "sandwich"]
+
+
+# ------------------------------------------------------------------------------------------------------- norms
+
+
+class LayerNorm(Settings):
+    """(x − mean) / √(variance + eps) · weight + bias, over the features of one token (Ba et al. 2016)."""
+
+    kind: Literal["layer"] = "layer"
+    eps: float = Field(default=1e-5, gt=0)
+    """Added to the variance."""
+    bias: bool = True
+    """Whether a bias is added."""
+
+
+class RmsNorm(Settings):
+    """x / √(mean of squares + eps) · weight (Zhang and Sennrich 2019)."""
+
+    kind: Literal["rms"] = "rms"
+    eps: float = Field(default=1e-6, gt=0)
+    """Added to the mean of squares."""
+    unit_offset: bool = False
+    """Whether the scale is 1 + weight, so that weight decay pulls it to one."""
+
+
+Norm: TypeAlias = Annotated[LayerNorm | RmsNorm, Field(discriminator="kind")]
+
+
+# ------------------------------------------------------------------------------------------------------- attention
+
+
+class Attention(Settings):
+    """Multi-head attention (Vaswani et al. 2017, section 3.2), with what came after."""
+
+    heads: Positive = 8
+    """Number of query heads."""
+    head_size: Positive | None = None
+    """Size of one head's queries and keys; none: width / heads."""
+    value_size: Positive | None = None
+    """Size of one head's values; none: head_size."""
+    kv_heads: Positive | None = None
+    """Number of key/value heads, shared by groups of query heads; none: heads."""
+    bias: bool = True
+    """Whether the query, key and value projections have a bias."""
+    output_bias: bool | None = None
+    """Whether the output projection has a bias; none: as `bias`."""
+    scale: float | None = Field(default=None, gt=0)
+    """Factor on the scores; none: 1 / √head_size."""
+    qk_norm: Norm | None = None
+    """Norm over each head's queries and keys, before any rotation."""
+    soft_cap: float | None = Field(default=None, gt=0)
+    """Scores are bounded smoothly to ± this, before any position bias is added; none: not bounded."""
+    window: Positive | None = None
+    """A token sees only tokens fewer than this many places away; none: all."""
+    dropout: Rate = 0.0
+    """Dropout on the attention weights."""
+
+
+# ---------------------------------------------------------------------------------------------------- feed-forward
+
+
+class Dense(Settings):
+    """Two linear maps with an activation between them."""
+
+    kind: Literal["dense"] = "dense"
+    hidden: Positive | None = None
+    """Width between the two maps; none: 4 × width."""
+    activation: Activation = "relu"
+    """The activation between the two maps."""
+    bias: bool = True
+    """Whether the maps have biases."""
+    dropout: Rate = 0.0
+    """Dropout after the activation."""
+
+    def hidden_for(self, width: int) -> int:
+        return self.hidden or 4 * width
+
+
+class Gated(Settings):
+    """activation(x W) · (x V), then a map back (Shazeer 2020: GLU variants)."""
+
+    kind: Literal["gated"] = "gated"
+    hidden: Positive | None = None
+    """Width of gate and value; none: 8/3 × width rounded up to a multiple of 8, as many weights as a dense one."""
+    activation: Activation = "silu"
+    """The activation of the gate."""
+    bias: bool = False
+    """Whether the maps have biases."""
+    dropout: Rate = 0.0
+    """Dropout after the product."""
+
+    def hidden_for(self, width: int) -> int:
+        return self.hidden or -(-8 * width // 24) * 8
+
+
+FeedForward: TypeAlias = Annotated[Dense | Gated, Field(discriminator="kind")]
+
+
+# ------------------------------------------------------------------------------------------------------- positions
+
+
+class Sinusoidal(Settings):
+    """Sines and cosines of growing wavelength, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
+
+    kind: Literal["sinusoidal"] = "sinusoidal"
+    base: float = Field(default=10_000.0, gt=1)
+    """Wavelengths run from 2π to 2π · base."""
+    order: ChannelOrder = "interleaved"
+    """Sine and cosine in turn (the paper), or all sines before all cosines (tensor2tensor, Marian)."""
+
+
+class Learned(Settings):
+    """One learned vector for each place, added to the embeddings."""
+
+    kind: Literal["learned"] = "learned"
+    length: Positive = 512
+    """The longest sequence."""
+    offset: int = Field(default=0, ge=0)
+    """Unused rows before place 0 (2 in BART and RoBERTa)."""
+
+
+class Relative(Settings):
+    """A learned score for each head and bucket of distances, shared by all layers (Raffel et al. 2020: T5)."""
+
+    kind: Literal["relative"] = "relative"
+    buckets: int = Field(default=32, ge=4)
+    """Number of buckets; near distances have one each, far ones share."""
+    longest: Positive = 128
+    """From this distance on, all share the last bucket."""
+
+
+class TransformerXL(Settings):
+    """Scores from the query and a projected sinusoid of the distance (Dai et al. 2019)."""
+
+    kind: Literal["transformer-xl"] = "transformer-xl"
+    base: float = Field(default=10_000.0, gt=1)
+    """Base of the sinusoid over distances."""
+
+
+class LinearScaling(Settings):
+    """Positions divided by a factor (Chen et al. 2023: position interpolation)."""
+
+    kind: Literal["linear"] = "linear"
+    factor: float = Field(ge=1)
+    """How many times longer the sequences may be."""
+
+
+class NtkScaling(Settings):
+    """A larger base, so that high frequencies stay and low ones stretch."""
+
+    kind: Literal["ntk"] = "ntk"
+    factor: float = Field(ge=1)
+    """How many times longer the sequences may be."""
+
+
+class YarnScaling(Settings):
+    """High frequencies kept, low ones interpolated, a ramp between, scores sharpened (Peng et al. 2023)."""
+
+    kind: Literal["yarn"] = "yarn"
+    factor: float = Field(ge=1)
+    """How many times longer the sequences may be."""
+    original_length: Positive
+    """Length that the model was trained for."""
+    beta_fast: float = 32.0
+    """Channels that turn more often than this over original_length are kept."""
+    beta_slow: float = 1.0
+    """Channels that turn less often than this are interpolated."""
+
+
+class Llama3Scaling(Settings):
+    """Long wavelengths divided by a factor, short ones kept, a smooth step between (LLaMA 3.1)."""
+
+    kind: Literal["llama3"] = "llama3"
+    factor: float = Field(default=8.0, ge=1)
+    """How many times longer the sequences may be."""
+    low_frequency_factor: float = 1.0
+    """Wavelengths over original_length / this are divided."""
+    high_frequency_factor: float = 4.0
+    """Wavelengths under original_length / this are kept."""
+    original_length: Positive = 8192
+    """Length that the model was trained for."""
+
+
+RotaryScaling: TypeAlias = Annotated[
+    LinearScaling | NtkScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")
+]
+
+
+class Rotary(Settings):
+    """Pairs of query and key channels turned by an angle that grows with the place (Su et al. 2021: RoFormer)."""
+
+    kind: Literal["rotary"] = "rotary"
+    base: float = Field(default=10_000.0, gt=1)
+    """Pair j turns by base^(−2j / channels) for each place."""
+    fraction: float = Field(default=1.0, gt=0, le=1)
+    """Share of each head's channels that turn; the rest carry no position."""
+    order: ChannelOrder = "halves"
+    """Which channels make a pair: j and j + half (LLaMA), or 2j and 2j + 1 (RoFormer)."""
+    scaling: RotaryScaling | None = None
+    """How angles are stretched for sequences longer than those trained on."""
+
+    def channels(self, head_size: int) -> int:
+        """How many of a head's channels turn."""
+        return int(head_size * self.fraction)
+
+
+class Alibi(Settings):
+    """A penalty that grows with the distance, steeper in some heads than in others (Press et al. 2022)."""
+
+    kind: Literal["alibi"] = "alibi"
+
+
+class NoPosition(Settings):
+    """No position at all: the model sees a set, or, with a causal view, a growing prefix."""
+
+    kind: Literal["none"] = "none"
+
+
+class Sinusoidal2d(Settings):
+    """concat(PE(x), PE(y)) for the patch in column x and row y."""
+
+    kind: Literal["sinusoidal-2d"] = "sinusoidal-2d"
+    base: float = Field(default=10_000.0, gt=1)
+    """Wavelengths run from 2π to 2π · base."""
+    order: ChannelOrder = "interleaved"
+    """As in the one-dimensional encoding."""
+
+
+class Learned2d(Settings):
+    """One learned vector for each patch of the grid, resized (bicubic) for images of another size."""
+
+    kind: Literal["learned-2d"] = "learned-2d"
+
+
+class Rotary2d(Settings):
+    """Half of each head's channels turned by the column, half by the row; the class token is not turned."""
+
+    kind: Literal["rotary-2d"] = "rotary-2d"
+    base: float = Field(default=100.0, gt=1)
+    """Pair j turns by base^(−4j / channels) for each step of the grid."""
+
+
+TextPosition: TypeAlias = Annotated[
+    Sinusoidal | Learned | Relative | TransformerXL | Rotary | Alibi | NoPosition, Field(discriminator="kind")
+]
+ImagePosition: TypeAlias = Annotated[
+    Sinusoidal2d | Learned2d | Rotary2d | NoPosition, Field(discriminator="kind")
+]

@@ -1,0 +1,136 @@
+"""Layers and stacks of them: an encoder's, a decoder's, with or without cross-attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from regard.blocks import settings
+from regard.blocks.attention import Attention
+from regard.blocks.cache import Cache, CrossCache, SelfCache
+from regard.blocks.feed_forward import build_feed_forward
+from regard.blocks.layout import Layout
+from regard.blocks.norms import build_norm
+from regard.blocks.positions.build import build_attended
+from regard.blocks.positions.position import Rotation, Signals
+from regard.blocks.sublayer import Residual
+from regard.blocks.visibility import Visibility
+
+
+@dataclass(frozen=True)
+class LayerPlan:
+    """The settings that one layer is built from."""
+
+    width: int
+    attention: settings.Attention
+    ffn: settings.FeedForward
+    norm: settings.Norm
+    norm_place: settings.NormPlace
+    dropout: float
+    layer_scale: float | None
+    cross: bool
+    relative: bool
+    """Whether attention needs Transformer-XL's weights."""
+
+
+@dataclass(frozen=True)
+class StackPlan:
+    """The settings that a stack is built from."""
+
+    layer: LayerPlan
+    depth: int
+    position: settings.TextPosition
+    causal: bool
+    final_norm: bool
+    stochastic_depth: float
+
+
+@dataclass(frozen=True)
+class View:
+    """What every layer of a stack sees in one forward pass."""
+
+    attention: Visibility
+    signals: Signals
+    memory: Tensor | None = None
+    cross: Visibility | None = None
+
+
+class Layer(nn.Module):
+    """Self-attention, cross-attention where there is a memory to look at, feed-forward; each with add & norm."""
+
+    def __init__(self, plan: LayerPlan, drop_path: float = 0.0) -> None:
+        super().__init__()
+        self.attention = Attention(plan.attention, plan.width, plan.relative)
+        self.attention_residual = self._residual(plan, drop_path)
+        self.cross = Attention(plan.attention, plan.width) if plan.cross else None
+        self.cross_residual = self._residual(plan, drop_path) if plan.cross else None
+        self.ffn = build_feed_forward(plan.ffn, plan.width)
+        self.ffn_residual = self._residual(plan, drop_path)
+
+    @staticmethod
+    def _residual(plan: LayerPlan, drop_path: float) -> Residual:
+        return Residual(plan.norm, plan.norm_place, plan.width, plan.dropout, plan.layer_scale, drop_path)
+
+    def forward(
+        self, x: Tensor, view: View, cache: SelfCache | None = None, cross_cache: CrossCache | None = None
+    ) -> Tensor:
+        """`[..., D]` in, `[..., D]` out."""
+        layout = view.attention.queries
+        x = self.attention_residual(
+            x, lambda y: self.attention(y, view.attention, view.signals, cache=cache), layout
+        )
+        cross, memory, cross_view = self.cross, view.memory, view.cross
+        if cross is not None and cross_view is not None and self.cross_residual is not None:
+            x = self.cross_residual(x, lambda y: cross(y, cross_view, memory=memory, cache=cross_cache), layout)
+        out: Tensor = self.ffn_residual(x, self.ffn, layout)
+        return out
+
+
+class Stack(nn.Module):
+    """Layers one upon the other. Layer i is `stack[i]`, and its parameters are named `i.…`."""
+
+    def __init__(self, plan: StackPlan) -> None:
+        super().__init__()
+        layer = plan.layer
+        self.depth = plan.depth
+        self.causal = plan.causal
+        self.window = layer.attention.window
+        last = max(plan.depth - 1, 1)
+        for i in range(plan.depth):
+            self.add_module(str(i), Layer(layer, plan.stochastic_depth * i / last))
+        head_size = layer.attention.head_size or layer.width // layer.attention.heads
+        self.position = build_attended(plan.position, layer.width, layer.attention.heads, head_size, plan.causal)
+        self.norm = build_norm(layer.norm, layer.width) if plan.final_norm else None
+
+    def __getitem__(self, index: int) -> Layer:
+        layer = self._modules[str(index)]
+        assert isinstance(layer, Layer)
+        return layer
+
+    def forward(
+        self,
+        x: Tensor,
+        queries: Layout,
+        keys: Layout | None = None,
+        memory: Tensor | None = None,
+        memory_layout: Layout | None = None,
+        cache: Cache | None = None,
+        prefix: Tensor | None = None,
+        rotation: Rotation | None = None,
+    ) -> Tensor:
+        """`[..., D]` through every layer.
+
+        `keys` is the layout that `Cache.advance` gave, and as `queries` where there is no cache. `rotation` serves
+        positions that are not a place in a sequence (images).
+        """
+        attention = Visibility(queries, keys or queries, self.causal, self.window, prefix)
+        signals = self.position.signals(attention, x.device, x.dtype)
+        if rotation is not None:
+            signals = Signals(rotation=rotation)
+        cross = None if memory_layout is None else Visibility(queries, memory_layout)
+        view = View(attention, signals, memory, cross)
+        for i in range(self.depth):
+            own, other = (None, None) if cache is None else (cache.layers[i], cache.cross[i])
+            x = self[i](x, view, own, other)
+        return x if self.norm is None else self.norm(x)

@@ -1,0 +1,117 @@
+"""Heads: from the hidden states of an encoder to answers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.blocks.feed_forward import activation
+from regard.blocks.layout import Layout, Padded
+from regard.blocks.norms import build_norm
+from regard.blocks.pooling import pool
+from regard.blocks.settings import Norm
+from regard.models import settings
+
+
+class Output(nn.Module):
+    """Scores over a vocabulary: a matrix of its own, or that of an embedding."""
+
+    def __init__(
+        self, tokens: nn.Embedding | None, vocabulary: int, width: int, bias: bool, scale: float | None = None
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocabulary, width)) if tokens is None else None
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
+        self.scale = scale
+        # In a tuple, so that it is not registered here too: the embedding owns the matrix, wherever it is moved.
+        self._tied: tuple[nn.Embedding, ...] = () if tokens is None else (tokens,)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., D]` to `[..., V]`."""
+        weight = self._tied[0].weight if self.weight is None else self.weight
+        return functional.linear(x if self.scale is None else x * self.scale, weight, self.bias)
+
+
+class Head(nn.Module):
+    """Base of all heads."""
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        """Hidden states `[B, T, D]` (or `[N, D]` with their packed layout) to scores."""
+        raise NotImplementedError
+
+
+class MaskedHead(Head):
+    """`[..., V]`: which token stood here. May be given the hidden states of chosen tokens alone."""
+
+    def __init__(self, head: settings.Masked, norm: Norm, tokens: nn.Embedding) -> None:
+        super().__init__()
+        width = tokens.embedding_dim
+        self.dense = nn.Linear(width, width)
+        self.activation = activation(head.activation)
+        self.norm = build_norm(norm, width)
+        self.output = Output(tokens if head.tied else None, tokens.num_embeddings, width, bias=True)
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        scores: Tensor = self.output(self.norm(self.activation(self.dense(hidden))))
+        return scores
+
+
+class PoolingHead(Head):
+    """`[B, D]`: one vector for each sequence."""
+
+    def __init__(self, pooling: settings.PoolingKind, dense: bool, width: int) -> None:
+        super().__init__()
+        self.pooling: settings.PoolingKind = pooling
+        self.pool = nn.Linear(width, width) if dense else None
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        layout = Padded(*hidden.shape[:2]) if layout is None else layout
+        pooled = pool(hidden, layout, self.pooling)
+        return pooled if self.pool is None else self.pool(pooled).tanh()
+
+
+class SequenceHead(PoolingHead):
+    """`[B, classes]`: scores for each sequence."""
+
+    def __init__(
+        self, pooling: settings.PoolingKind, dense: bool, width: int, classes: int, dropout: float = 0.0
+    ) -> None:
+        super().__init__(pooling, dense, width)
+        self.output = nn.Linear(width, classes)
+        self.dropout = dropout
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        pooled = functional.dropout(super().forward(hidden, layout), self.dropout, self.training)
+        scores: Tensor = self.output(pooled)
+        return scores
+
+
+class TokenHead(Head):
+    """`[..., classes]`: scores for each token; two of them, start and end, where answers are spans."""
+
+    def __init__(self, width: int, classes: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.output = nn.Linear(width, classes)
+        self.dropout = dropout
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        scores: Tensor = self.output(functional.dropout(hidden, self.dropout, self.training))
+        return scores
+
+
+def build_head(
+    head: settings.TextHead | settings.ImageHead, width: int, norm: Norm, tokens: nn.Embedding | None = None
+) -> Head:
+    if isinstance(head, settings.Masked):
+        assert tokens is not None  # the settings of images have no such head
+        return MaskedHead(head, norm, tokens)
+    if isinstance(head, settings.NextSentence):
+        return SequenceHead(head.pooling, head.dense, width, classes=2)
+    if isinstance(head, settings.Classification):
+        return SequenceHead(head.pooling, head.dense, width, head.classes, head.dropout)
+    if isinstance(head, settings.Tagging):
+        return TokenHead(width, head.classes, head.dropout)
+    if isinstance(head, settings.Spans):
+        return TokenHead(width, classes=2)
+    return PoolingHead(head.pooling, head.dense, width)

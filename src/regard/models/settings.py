@@ -1,0 +1,309 @@
+"""Settings of the four families. A value of one of these classes is a whole model; building and counting read it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from regard.blocks.settings import (
+    Activation,
+    Attention,
+    Dense,
+    FeedForward,
+    ImagePosition,
+    LayerNorm,
+    Learned2d,
+    Norm,
+    NormPlace,
+    Positive,
+    Rate,
+    Rotary,
+    Rotary2d,
+    Sinusoidal,
+    Sinusoidal2d,
+    TextPosition,
+)
+from regard.settings import Settings
+
+# ------------------------------------------------------------------------------------------------- initial values
+
+
+class Xavier(Settings):
+    """Uniform in ±√(6 / (inputs + outputs)); embeddings normal with variance 1 / width (the paper's own code)."""
+
+    kind: Literal["xavier"] = "xavier"
+
+
+class Normal(Settings):
+    """Normal around zero (BERT, GPT-2, ViT)."""
+
+    kind: Literal["normal"] = "normal"
+    deviation: float = Field(default=0.02, gt=0)
+    """Standard deviation."""
+    scaled_residual: bool = False
+    """Whether what is added to the residual stream is divided by √(number of sublayers), as in GPT-2."""
+
+
+Initial: TypeAlias = Annotated[Xavier | Normal, Field(discriminator="kind")]
+
+
+# ------------------------------------------------------------------------------------------------------------ heads
+
+PoolingKind: TypeAlias = Literal["class", "mean", "max"]
+
+
+class Masked(Settings):
+    """Scores over the vocabulary for each token: masked language modelling (Devlin et al. 2019)."""
+
+    kind: Literal["masked"] = "masked"
+    activation: Activation = "gelu"
+    """The activation of the head's own layer."""
+    tied: bool = True
+    """Whether the output weights are the token embeddings."""
+
+
+class _Pooled(Settings):
+    pooling: PoolingKind = "class"
+    """How the tokens of a sequence become one vector: its first token, their mean or their maximum."""
+    dense: bool = False
+    """Whether a linear layer and tanh follow the pooling (BERT's pooler)."""
+
+
+class Pooling(_Pooled):
+    """One vector for each sequence."""
+
+    kind: Literal["pooling"] = "pooling"
+
+
+class NextSentence(_Pooled):
+    """Two scores for each sequence: does its second part follow the first?"""
+
+    kind: Literal["next-sentence"] = "next-sentence"
+    dense: bool = True
+    """Whether a linear layer and tanh follow the pooling (BERT's pooler)."""
+
+
+class Classification(_Pooled):
+    """Scores over classes for each sequence or image; one class means regression."""
+
+    kind: Literal["classification"] = "classification"
+    classes: Positive = 2
+    """Number of classes."""
+    dropout: Rate = 0.0
+    """Dropout before the last layer."""
+
+
+class Tagging(Settings):
+    """Scores over classes for each token."""
+
+    kind: Literal["tagging"] = "tagging"
+    classes: Positive = 2
+    """Number of classes."""
+    dropout: Rate = 0.0
+    """Dropout before the last layer."""
+
+
+class Spans(Settings):
+    """Two scores for each token: does the answer start, or end, here?"""
+
+    kind: Literal["spans"] = "spans"
+
+
+TextHead: TypeAlias = Annotated[
+    Masked | NextSentence | Classification | Tagging | Spans | Pooling, Field(discriminator="kind")
+]
+ImageHead: TypeAlias = Annotated[Classification | Pooling, Field(discriminator="kind")]
+
+
+# --------------------------------------------------------------------------------------------------------- families
+
+
+class Body(Settings):
+    """What every family has."""
+
+    width: Positive = 512
+    """Size of the vector that stands for one token."""
+    depth: Positive = 6
+    """Number of layers."""
+    attention: Attention = Attention()
+    """The attention of every layer."""
+    ffn: FeedForward = Dense()
+    """The feed-forward of every layer."""
+    norm: Norm = LayerNorm()
+    """The norm around every sublayer."""
+    norm_place: NormPlace = "post"
+    """post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)); sandwich: x + norm(f(norm(x)))."""
+    final_norm: bool | None = None
+    """Whether a norm follows the last layer; none: yes unless norm_place is post."""
+    dropout: Rate = 0.1
+    """Dropout on each sublayer's output and on the embeddings, where the paper puts it."""
+    stochastic_depth: Rate = 0.0
+    """Probability of leaving out a sublayer, growing linearly from 0 to this at the last layer."""
+    layer_scale: float | None = Field(default=None, gt=0)
+    """Initial value of a learned factor on each sublayer's channels; none: no factor."""
+    initial: Initial = Xavier()
+    """How weights start."""
+
+    @property
+    def head_size(self) -> int:
+        return self.attention.head_size or self.width // self.attention.heads
+
+    @property
+    def value_size(self) -> int:
+        return self.attention.value_size or self.head_size
+
+    @property
+    def kv_heads(self) -> int:
+        return self.attention.kv_heads or self.attention.heads
+
+    @property
+    def ffn_hidden(self) -> int:
+        return self.ffn.hidden_for(self.width)
+
+    @property
+    def has_final_norm(self) -> bool:
+        return self.norm_place != "post" if self.final_norm is None else self.final_norm
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> Self:
+        attention = self.attention
+        if attention.head_size is None and self.width % attention.heads:
+            raise ValueError(
+                f"width ({self.width}) must be a multiple of heads ({attention.heads}); "
+                "set attention.head_size to choose freely"
+            )
+        if attention.heads % self.kv_heads:
+            raise ValueError(
+                f"attention.heads ({attention.heads}) must be a multiple of attention.kv_heads ({self.kv_heads}); "
+                "choose a divisor"
+            )
+        return self
+
+
+class _Text(Body):
+    vocabulary: Positive = 37_000
+    """Number of different tokens."""
+    position: TextPosition = Sinusoidal()
+    """How tokens know their place."""
+    embedding_scale: bool = False
+    """Whether token embeddings are multiplied by √width, as in the paper."""
+    embedding_norm: bool = False
+    """Whether a norm follows the sum of the embeddings (BERT, BART)."""
+
+    @model_validator(mode="after")
+    def _positions_fit(self) -> Self:
+        if isinstance(self.position, Rotary):
+            channels = self.position.channels(self.head_size)
+            if channels < 2 or channels % 2:
+                raise ValueError(
+                    f"position.fraction ({self.position.fraction}) of the head size ({self.head_size}) gives "
+                    f"{channels} channels to turn, which must be even and at least 2; choose another fraction"
+                )
+        return self
+
+
+class EncoderDecoder(_Text):
+    """Reads one sequence and writes another (Vaswani et al. 2017)."""
+
+    kind: Literal["encoder-decoder"] = "encoder-decoder"
+    target_vocabulary: Positive | None = None
+    """Number of different target tokens; none: as vocabulary."""
+    decoder_depth: Positive | None = None
+    """Number of decoder layers; none: depth."""
+    tied: tuple[Literal["source", "target", "output"], ...] = Field(
+        default=("source", "target", "output"), strict=False
+    )
+    """Which of the source embedding, the target embedding and the output weights are one matrix."""
+    output_bias: bool = False
+    """Whether the output scores have a bias."""
+    output_scale: float | None = Field(default=None, gt=0)
+    """Factor on the last hidden states before the output weights (T5: 1 / √width)."""
+
+    @property
+    def target_size(self) -> int:
+        return self.target_vocabulary or self.vocabulary
+
+    @property
+    def decoder_layers(self) -> int:
+        return self.decoder_depth or self.depth
+
+    @model_validator(mode="after")
+    def _ties_fit(self) -> Self:
+        if len(self.tied) == 1 or len(set(self.tied)) != len(self.tied):
+            raise ValueError(f"tied ({list(self.tied)}) must name two or three different matrices, or none: []")
+        if "source" in self.tied and self.target_size != self.vocabulary:
+            raise ValueError(
+                f"tied ({list(self.tied)}) needs one vocabulary, but vocabulary is {self.vocabulary} and "
+                f'target_vocabulary {self.target_size}; tie ["target", "output"] at the most'
+            )
+        return self
+
+
+class Encoder(_Text):
+    """Reads a sequence with every token seeing every other (Devlin et al. 2019: BERT)."""
+
+    kind: Literal["encoder"] = "encoder"
+    segments: int = Field(default=0, ge=0)
+    """Number of different segments (2 for pairs of sentences); 0: no segment embedding."""
+    heads: dict[str, TextHead] = {}
+    """The heads by name."""
+
+
+class Decoder(_Text):
+    """Continues a sequence, each token seeing only those before it (Radford et al. 2018: GPT)."""
+
+    kind: Literal["decoder"] = "decoder"
+    tied: bool = True
+    """Whether the output weights are the token embeddings."""
+    output_bias: bool = False
+    """Whether the output scores have a bias."""
+
+
+class Vision(Body):
+    """Reads an image as a sequence of patches (Dosovitskiy et al. 2021: ViT)."""
+
+    kind: Literal["vision"] = "vision"
+    image: tuple[Positive, Positive] = Field(default=(224, 224), strict=False)
+    """Height and width of the images in pixels; other multiples of patch work too, learned positions are resized."""
+    patch: Positive = 16
+    """Height and width of a patch in pixels."""
+    channels: Positive = 3
+    """Colour channels."""
+    class_token: bool = True
+    """Whether a learned token, which heads may read, stands before the patches."""
+    position: ImagePosition = Learned2d()
+    """How patches know their place."""
+    heads: dict[str, ImageHead] = {}
+    """The heads by name."""
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of patches."""
+        return self.image[0] // self.patch, self.image[1] // self.patch
+
+    @property
+    def tokens(self) -> int:
+        """Length of the sequence that the layers see."""
+        rows, columns = self.grid
+        return rows * columns + self.class_token
+
+    @model_validator(mode="after")
+    def _patches_fit(self) -> Self:
+        if self.image[0] % self.patch or self.image[1] % self.patch:
+            raise ValueError(f"image ({list(self.image)}) must be multiples of patch ({self.patch}); change one")
+        if isinstance(self.position, Sinusoidal2d) and self.width % 4:
+            raise ValueError(f"width ({self.width}) must be a multiple of 4 for sinusoidal-2d positions")
+        if isinstance(self.position, Rotary2d) and self.head_size % 4:
+            raise ValueError(
+                f"head size ({self.head_size}) must be a multiple of 4 for rotary-2d positions; set attention.head_size"
+            )
+        if not self.class_token and any(head.pooling == "class" for head in self.heads.values()):
+            raise ValueError('a head with pooling "class" needs class_token = true; or choose pooling "mean"')
+        return self
+
+
+ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
+AnyModel: TypeAlias = Annotated[ModelSettings, Field(discriminator="kind")]
+"""What `parse` takes to read a model's table, told apart by its `kind`."""
+

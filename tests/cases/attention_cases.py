@@ -1,0 +1,337 @@
+"""Random attention problems for every cell of the support table, laid out and run by the library, and by the oracle."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import attention_oracle as oracle
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.blocks import settings
+from regard.blocks.attention import Attention
+from regard.blocks.cache import Cache, CacheShape
+from regard.blocks.layout import Layout, Packed, Padded, pack
+from regard.blocks.positions.build import build_attended, build_embedded
+from regard.blocks.positions.image import build_grid_position
+from regard.blocks.positions.position import Position, Signals
+from regard.blocks.support import IMAGE_POSITIONS, RULES, Rule
+from regard.blocks.visibility import Visibility
+
+WIDTH = 12
+
+
+@dataclass
+class Problem:
+    """Sequences, a rule and one attention layer with its positions."""
+
+    layout: str
+    rule: Rule
+    position: Any
+    attention_settings: settings.Attention
+    lengths: list[int]
+    source_lengths: list[int]
+    window: int | None
+    prefixes: list[int] | None
+    row: int | None
+    """Width of packed rows."""
+    grid: tuple[int, int]
+    seed: int
+    attention: Attention = field(init=False)
+    embedded: Any = field(init=False)
+    attended: Position = field(init=False)
+    sequences: list[Tensor] = field(init=False)
+    sources: list[Tensor] = field(init=False)
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(self.seed)
+        relative = isinstance(self.position, settings.TransformerXL)
+        a = self.attention_settings
+        heads, head_size = a.heads, a.head_size or WIDTH // a.heads
+        self.attention = Attention(a, WIDTH, relative).double().eval()
+        if self.position.kind in IMAGE_POSITIONS:
+            self.embedded = build_grid_position(self.position, self.grid, WIDTH, head_size, class_token=True)
+            self.attended = Position()
+        else:
+            self.embedded = build_embedded(self.position, WIDTH)
+            self.attended = build_attended(self.position, WIDTH, heads, head_size, self.rule.causal)
+        for module in (self.attention, self.embedded, self.attended):
+            module.double()
+            for parameter in module.parameters():
+                torch.nn.init.normal_(parameter, std=0.5)
+        self.sequences = [torch.randn(n, WIDTH, dtype=torch.float64) for n in self.lengths]
+        self.sources = [torch.randn(n, WIDTH, dtype=torch.float64) for n in self.source_lengths]
+
+    def to(self, device: str, dtype: torch.dtype) -> Problem:
+        """The same problem elsewhere: parameters and inputs rounded to `dtype`."""
+        for module in (self.attention, self.embedded, self.attended):
+            module.to(device, dtype)
+        self.sequences = [x.to(device, dtype) for x in self.sequences]
+        self.sources = [x.to(device, dtype) for x in self.sources]
+        return self
+
+    @property
+    def like(self) -> Tensor:
+        return self.attention.q.weight
+
+
+def random_problem(layout: str, rule_name: str, position_kind: str, seed: int, head_size: int | None = None) -> Problem:
+    """A problem for one cell of the table; the seed decides all the rest."""
+    draw = random.Random(f"{layout}/{rule_name}/{position_kind}/{seed}")
+    rule = RULES[rule_name]
+    batch = draw.randint(1, 3)
+    longest = draw.randint(1, 9)
+    least = 1 if layout == "cached" else 0
+    lengths = [longest if layout == "full" else draw.randint(least, longest) for _ in range(batch)]
+    longest_source = draw.randint(1, 7)
+    source_lengths = [longest_source if layout == "full" else draw.randint(0, longest_source) for _ in range(batch)]
+    grid = (draw.randint(1, 3), draw.randint(1, 3))
+    if position_kind in IMAGE_POSITIONS:
+        lengths = [grid[0] * grid[1] + 1] * batch
+    row = draw.choice([None, max([*lengths, *source_lengths, 1]) + draw.randint(0, 4)])
+    return Problem(
+        layout,
+        rule,
+        _position(position_kind, draw),
+        _attention(draw, head_size),
+        lengths,
+        source_lengths,
+        draw.randint(1, 5) if rule.window else None,
+        [draw.randint(0, n) for n in lengths] if rule.prefix else None,
+        row,
+        grid,
+        seed,
+    )
+
+
+def _attention(draw: random.Random, head_size: int | None) -> settings.Attention:
+    heads = draw.choice([1, 2, 4])
+    return settings.Attention(
+        heads=heads,
+        kv_heads=draw.choice([n for n in (1, 2, 4) if heads % n == 0]),
+        head_size=head_size or draw.choice([4, 8]),
+        value_size=head_size or draw.choice([None, 4, 6]),
+        bias=draw.random() < 0.5,
+        scale=draw.choice([None, 0.7]),
+        qk_norm=settings.RmsNorm() if head_size is None and draw.random() < 0.3 else None,
+    )
+
+
+def _position(kind: str, draw: random.Random) -> Any:
+    order = draw.choice(["interleaved", "halves"])
+    made = {
+        "sinusoidal": settings.Sinusoidal(base=draw.choice([1000.0, 10_000.0]), order=order),
+        "learned": settings.Learned(length=16, offset=draw.choice([0, 2])),
+        "relative": settings.Relative(buckets=draw.choice([4, 8]), longest=draw.choice([5, 8])),
+        "transformer-xl": settings.TransformerXL(),
+        "rotary": settings.Rotary(base=draw.choice([100.0, 10_000.0]), fraction=draw.choice([0.5, 1.0]), order=order),
+        "alibi": settings.Alibi(),
+        "none": settings.NoPosition(),
+        "sinusoidal-2d": settings.Sinusoidal2d(order=order),
+        "learned-2d": settings.Learned2d(),
+        "rotary-2d": settings.Rotary2d(),
+    }
+    return made[kind]
+
+
+# ---------------------------------------------------------------------------------------------------- run by the library
+
+
+@dataclass
+class Laid:
+    """Sequences laid into one tensor; `cells[s][i]` is where token i of sequence s lies."""
+
+    tensor: Tensor
+    layout: Layout
+    cells: list[list[tuple[int, ...]]]
+    count: int
+
+    def take(self, out: Tensor) -> list[Tensor]:
+        """[T, D] of each sequence."""
+        return [torch.stack([out[cell] for cell in cells]) if cells else out.new_zeros(0, out.shape[-1]) for cells in self.cells]
+
+
+def lay(problem: Problem, sequences: list[Tensor], junk: float = 3.0, time: int | None = None) -> Laid:
+    """Padded, with junk in the padding."""
+    lengths = [len(x) for x in sequences]
+    time = max([*lengths, 1]) if time is None else time
+    tensor = problem.like.new_full((len(sequences), time, WIDTH), junk)
+    for b, x in enumerate(sequences):
+        tensor[b, : len(x)] = x
+    ragged = problem.layout != "full"
+    layout = Padded(len(sequences), time, torch.tensor(lengths, device=tensor.device) if ragged else None)
+    cells = [[(b, i) for i in range(n)] for b, n in enumerate(lengths)]
+    return Laid(tensor.requires_grad_(), layout, cells, len(sequences))
+
+
+def lay_packed(problem: Problem, sides: list[list[Tensor]], junk: float = 3.0) -> list[Laid]:
+    """Packed, both sides together, with junk in the fillers."""
+    lengths = [[len(x) for x in example] for example in zip(*sides, strict=True)]
+    packing = pack(lengths, [problem.row] * len(sides))
+    laid = []
+    for side, layout in zip(sides, packing.layouts, strict=True):
+        starts = [int(layout.offsets_S1[s]) for s in packing.sequences]
+        tensor = problem.like.new_full((layout.tokens, WIDTH), junk)
+        for start, x in zip(starts, side, strict=True):
+            tensor[start : start + len(x)] = x
+        cells = [[(start + i,) for i in range(len(x))] for start, x in zip(starts, side, strict=True)]
+        laid.append(Laid(tensor.requires_grad_(), layout.to(tensor.device), cells, layout.count))
+    return laid
+
+
+@dataclass
+class Run:
+    """What the library made of a problem, with its leaves, for gradients."""
+
+    queries: Laid
+    keys: Laid
+    out: Tensor
+
+
+def run(problem: Problem, junk: float = 3.0) -> Run:
+    """One call of attention over the whole problem (not for `cached`)."""
+    if problem.layout == "packed":
+        sides = [problem.sequences, problem.sources] if problem.rule.cross else [problem.sequences]
+        laid = lay_packed(problem, sides, junk)
+        queries, keys = laid[0], laid[-1]
+    else:
+        queries = lay(problem, problem.sequences, junk)
+        keys = lay(problem, problem.sources, junk) if problem.rule.cross else queries
+    prefix = None if problem.prefixes is None else _prefix(problem, queries)
+    view = Visibility(queries.layout, keys.layout, problem.rule.causal, problem.window, prefix)
+    x, signals = _with_positions(problem, queries, view)
+    memory = keys.tensor if problem.rule.cross else None
+    return Run(queries, keys, problem.attention(x, view, signals, memory))
+
+
+def _prefix(problem: Problem, laid: Laid) -> Tensor:
+    prefix = torch.zeros(laid.count, dtype=torch.long)
+    sequences = range(laid.count)
+    if isinstance(laid.layout, Packed):
+        sequences = pack([[n] for n in problem.lengths], [problem.row]).sequences
+    assert problem.prefixes is not None
+    for s, n in zip(sequences, problem.prefixes, strict=True):
+        prefix[s] = n
+    return prefix.to(laid.tensor.device)
+
+
+def _with_positions(problem: Problem, laid: Laid, view: Visibility) -> tuple[Tensor, Signals]:
+    x, device, dtype = laid.tensor, laid.tensor.device, laid.tensor.dtype
+    if problem.position.kind in IMAGE_POSITIONS:
+        added = problem.embedded.embed(problem.grid, device, dtype)
+        signals = Signals(rotation=problem.embedded.rotation(problem.grid, device, dtype))
+    else:
+        added = problem.embedded.embed(laid.layout, device, dtype)
+        signals = problem.attended.signals(view, device, dtype)
+    return (x if added is None else x + added), signals
+
+
+def run_cached(problem: Problem, kind: str) -> list[Tensor]:
+    """The same in several calls with a cache; [T, D] of each sequence. Rows may differ in length at every call."""
+    draw = random.Random(problem.seed)
+    a, batch, longest = problem.attention, len(problem.lengths), max(problem.lengths)
+    shape = CacheShape(1, batch, a.kv_heads, a.head_size, a.value_size)
+    capacity = {"growing": 2, "fixed": longest + 3, "windowed": problem.window or longest}[kind]
+    cache = Cache(kind, shape, capacity, problem.like.device, problem.like.dtype)  # type: ignore[arg-type]
+    done = [0] * batch
+    out: list[list[Tensor]] = [[] for _ in range(batch)]
+    memory = lay(problem, problem.sources) if problem.rule.cross else None
+    first = True
+    while any(d < n for d, n in zip(done, problem.lengths, strict=True)):
+        # A prefix sees itself whole, so it has to come in one call.
+        wanted = [draw.randint(0, 3) for _ in range(batch)]
+        if first and problem.prefixes is not None:
+            wanted = [max(w, p) for w, p in zip(wanted, problem.prefixes, strict=True)]
+        new = [min(w, n - d) for w, d, n in zip(wanted, done, problem.lengths, strict=True)]
+        if kind == "fixed":
+            room = longest + 3 - cache.used
+            new = [min(n, max(room, 0)) for n in new]
+            if max(new) == 0 or room - max(new) < max(n - d for n, d in zip(problem.lengths, done, strict=True)) - min(new):
+                new = [n - d for n, d in zip(problem.lengths, done, strict=True)]
+        chunk = lay(problem, [problem.sequences[b][done[b] : done[b] + new[b]] for b in range(batch)])
+        queries, keys = cache.advance(chunk.layout)
+        prefix = None if problem.prefixes is None else torch.tensor(problem.prefixes, device=chunk.tensor.device)
+        if memory is not None:
+            view = Visibility(queries, memory.layout)
+            mixed = a(chunk.tensor, view, memory=memory.tensor, cache=cache.cross[0])
+        else:
+            view = Visibility(queries, keys, True, problem.window, prefix)
+            placed = Laid(chunk.tensor, queries, chunk.cells, chunk.count)
+            x, signals = _with_positions(problem, placed, view)
+            mixed = a(x, view, signals, cache=cache.layers[0])
+        for b, taken in enumerate(chunk.take(mixed)):
+            out[b].extend(taken)
+        done = [d + n for d, n in zip(done, new, strict=True)]
+        first = False
+    return [torch.stack(rows) for rows in out]
+
+
+# ------------------------------------------------------------------------------------------------------ run by the oracle
+
+
+def sees(problem: Problem, s: int, i: int, j: int) -> bool:
+    """Whether token i of sequence s sees token j (of its source, across)."""
+    if problem.rule.cross:
+        return True
+    causal = not problem.rule.causal or j <= i or (problem.prefixes is not None and j < problem.prefixes[s])
+    return causal and (problem.window is None or abs(i - j) < problem.window)
+
+
+def expected(problem: Problem, soft_cap: float | None = None) -> list[np.ndarray]:
+    """[T, D] of each sequence, by definition."""
+    a, position = problem.attention_settings, problem.position
+    arrays = {name: p.detach().numpy() for name, p in problem.attention.named_parameters()}
+    head_size = problem.attention.head_size
+    scale = head_size**-0.5 if a.scale is None else a.scale
+    weights = oracle.Weights(arrays, a.heads, a.kv_heads or a.heads, scale, soft_cap)
+    turn = bias = code = None
+    if isinstance(position, settings.Rotary):
+        channels = int(head_size * position.fraction)
+        speeds = [position.base ** (-2 * j / channels) for j in range(channels // 2)]
+        turn = lambda x, place: oracle.turned(x, [place * c for c in speeds], position.order == "halves")  # noqa: E731
+    elif isinstance(position, settings.Rotary2d):
+        turn = lambda x, place: oracle.turned(x, _grid_angles(problem, place, head_size), halves=True)  # noqa: E731
+    elif isinstance(position, settings.Relative):
+        table = problem.attended.weight.detach().numpy()
+        bias = lambda h, i, j: table[  # noqa: E731
+            oracle.t5_bucket(i - j, position.buckets, position.longest, problem.rule.causal), h
+        ]
+    elif isinstance(position, settings.Alibi):
+        bias = lambda h, i, j: -oracle.alibi_slope(h, a.heads) * abs(i - j)  # noqa: E731
+    elif isinstance(position, settings.TransformerXL):
+        code = lambda d: oracle.sinusoid(d, WIDTH, position.base, halves=True)  # noqa: E731
+    out = []
+    for s, x in enumerate(problem.sequences):
+        q = x.numpy() + np.array([_added(problem, i) for i in range(len(x))]).reshape(len(x), WIDTH)
+        k = problem.sources[s].numpy() if problem.rule.cross else q
+        out.append(oracle.attention(weights, q, k, lambda i, j, s=s: sees(problem, s, i, j), turn, bias, code))
+    return out
+
+
+def _added(problem: Problem, place: int) -> np.ndarray:
+    position = problem.position
+    if isinstance(position, settings.Sinusoidal):
+        exact = oracle.sinusoid(place, WIDTH, position.base, position.order == "halves")
+        return exact.astype(np.float32).astype(np.float64)
+    if isinstance(position, settings.Learned):
+        return problem.embedded.weight.detach().numpy()[position.offset + place]
+    if isinstance(position, settings.Learned2d):
+        first, weight = problem.embedded.first, problem.embedded.weight
+        return (first if place == 0 else weight[place - 1]).detach().numpy()
+    if isinstance(position, settings.Sinusoidal2d) and place > 0:
+        y, x = divmod(place - 1, problem.grid[1])
+        halves = position.order == "halves"
+        return np.concatenate([oracle.sinusoid(p, WIDTH // 2, position.base, halves) for p in (x, y)])
+    return np.zeros(WIDTH)
+
+
+def _grid_angles(problem: Problem, place: int, head_size: int) -> list[float]:
+    if place == 0:
+        return [0.0] * (head_size // 2)
+    y, x = divmod(place - 1, problem.grid[1])
+    quarter = head_size // 4
+    speeds = [problem.position.base ** (-2 * j / (head_size // 2)) for j in range(quarter)]
+    return [x * c for c in speeds] + [y * c for c in speeds]

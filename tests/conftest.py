@@ -1,0 +1,31 @@
+"""What every test may rely on: fixed random states, no time limit on a random example, GPU tests only on a GPU."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from hypothesis import settings
+
+# The suite gives the same result each time; `pytest --hypothesis-profile=explore` looks for new counterexamples.
+settings.register_profile("fixed", deadline=None, derandomize=True, database=None)
+settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
+settings.load_profile("fixed")
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    """Every test starts from the same random state, alone or in the suite. Tests without torch are not slowed by it."""
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    needing = [item for item in items if item.get_closest_marker("gpu")]
+    if not needing:
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        for item in needing:
+            item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -1,0 +1,86 @@
+"""The wheel works where it is installed: outside the checkout, in an environment of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import sysconfig
+import venv
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import regard.settings
+
+CHECKOUT = Path(__file__).parents[2]
+Run = Callable[..., str]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder), str(CHECKOUT)]
+    subprocess.run(command, check=True, capture_output=True, text=True)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs a program of a fresh environment that holds the wheel, and borrows the dependencies of this one."""
+    home = tmp_path_factory.mktemp("installed")
+    environment = home / "env"
+    venv.create(environment, with_pip=False)
+    programs = environment / ("Scripts" if os.name == "nt" else "bin")
+    pip = [sys.executable, "-m", "pip", "--python", str(programs / "python"), "--disable-pip-version-check"]
+    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, cwd=home)
+    (packages,) = environment.glob("**/site-packages")
+    # Only a line in a .pth file: the editable install of the checkout, itself a .pth file over there, is not followed.
+    (packages / "borrowed.pth").write_text(sysconfig.get_path("purelib"), encoding="utf-8")
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+    def run(program: str, *arguments: str) -> str:
+        command = [str(programs / program), *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=home, env=variables)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert "regard/py.typed" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert {name.split("/")[0] for name in names} == {"regard", "regard-0.1.0.dist-info"}
+    source = Path(regard.settings.__file__).parent
+    modules = {f"regard/{file.relative_to(source).as_posix()}" for file in source.rglob("*.py")}
+    assert modules <= names
+
+
+def test_the_wheel_is_what_runs(run: Run) -> None:
+    file = Path(run("python", "-c", "import regard; print(regard.__file__)").strip())
+    assert CHECKOUT not in file.parents
+    assert "site-packages" in file.parts
+
+
+def test_the_command_answers(run: Run) -> None:
+    assert run("regard", "--version").split()[-1] == "0.1.0"
+    assert "count" in run("regard", "--help")
+
+
+def test_a_model_is_counted_built_and_run(run: Run) -> None:
+    code = """
+import regard, torch
+settings = regard.preset("transformer-tiny", vocabulary=99)
+network = regard.build(settings)
+tokens = torch.zeros(1, 3, dtype=torch.long)
+assert sum(p.numel() for p in network.parameters()) == regard.count(settings).parameters
+print(*network(tokens, tokens).shape)
+"""
+    assert run("python", "-c", code).split() == ["1", "3", "99"]

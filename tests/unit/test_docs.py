@@ -1,0 +1,97 @@
+"""What the documents show is true: generated pages are up to date, and the README's example runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from regard.models import settings as models
+from regard.models.settings import Decoder
+from regard.settings import Settings, from_toml, variants
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def generate() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate", ROOT / "docs" / "generate.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def code_blocks(page: str, language: str) -> list[str]:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_generated_pages_are_up_to_date(generate: ModuleType) -> None:
+    for name, page in generate.PAGES.items():
+        assert (ROOT / "docs" / name).read_text(encoding="utf-8") == page(), f"docs/{name} is stale; run make docs"
+
+
+def reachable(annotation: object, found: set[type[Settings]]) -> set[type[Settings]]:
+    """Every settings class that a model may hold, at any depth."""
+    if isinstance(annotation, type) and issubclass(annotation, Settings):
+        if annotation not in found:
+            found.add(annotation)
+            for field in annotation.model_fields.values():
+                reachable(field.annotation, found)
+    else:
+        for argument in getattr(annotation, "__args__", ()):
+            reachable(argument, found)
+    return found
+
+
+def test_the_settings_page_leaves_nothing_out(generate: ModuleType) -> None:
+    described = {cls for _, _, classes in generate.PARTS for cls in classes}
+    families = set(variants(models.AnyModel).values())
+    assert set().union(*(reachable(family, set()) for family in families)) <= described
+    for cls in described:
+        own = [name for name in cls.model_fields if name in cls.__annotations__ and name != "kind"]
+        rows = "\n".join(generate._rows(cls))
+        assert all(f"| `{name}` |" in rows for name in own), cls
+
+
+def test_the_example_on_the_settings_page_is_read() -> None:
+    (example,) = code_blocks("docs/settings.md", "toml")
+    assert from_toml(Decoder, example).attention.kv_heads == 2
+
+
+def test_the_example_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    (example,) = code_blocks("README.md", "python")
+    assert len(example.splitlines()) <= 10
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out.splitlines()[-1] == "torch.Size([2, 7, 37000])"
+
+
+def test_every_link_between_documents_leads_somewhere() -> None:
+    for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
+        for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):
+            assert target.startswith("https://") or (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_every_dependency_has_its_reason() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    needed = [
+        *project["dependencies"],
+        *(item for extra in project["optional-dependencies"].values() for item in extra),
+    ]
+    reasons = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
+    for requirement in needed:
+        name = re.split(r"[<>=]", requirement)[0]
+        assert re.search(rf"\b{name}\b", reasons), name
+
+
+def test_every_direct_dependency_is_pinned_for_the_tests() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    pinned = re.findall(r"^([a-z0-9-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    needed = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    assert {re.split(r"[<>=]", requirement)[0] for requirement in needed} <= set(pinned)
