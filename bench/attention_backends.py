@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import attention_cases as cases
+import torch
 from measured import environment
 
 from regard.blocks import support

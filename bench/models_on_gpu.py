@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
+import multiprocessing
 import sys
 import time
 from collections.abc import Callable
@@ -147,30 +147,40 @@ def measure(case: Case) -> dict[str, Any]:
     return row | {"ok": max(figures) < LIMIT and again == 0}
 
 
+def run(index: int) -> dict[str, Any]:
+    """One case; what stops it is a result too."""
+    case = cases()[index]
+    try:
+        return measure(case)
+    except Exception as error:
+        return {"case": case.name, "ok": False, "error": f"{type(error).__name__}: {str(error)[:1500]}"}
+
+
+def show(row: dict[str, Any]) -> None:
+    if "error" in row:
+        print(f"{row['case']:<50} FAILED {row['error']}", flush=True)
+        return
+    figures = "".join(f" {row[k]:>8.1e}" for k in ("eager", "eager_gradient", "compiled", "compiled_gradient"))
+    end = f"{row['compile_seconds']:>4.0f} {row['compiled_again']:>3}  {' '.join(row['backends'])}"
+    print(f"{row['case']:<50}{figures} {end} {'' if row['ok'] else 'FAILED'}", flush=True)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, help="where the result file goes")
     parser.add_argument("--only", default="", help="run the cases whose name contains this")
+    parser.add_argument("--processes", type=int, default=6, help="cases side by side, since each compiles for long")
     arguments = parser.parse_args()
-    logging.getLogger("regard").setLevel(logging.WARNING)
-    rows = []
+    chosen = [index for index, case in enumerate(cases()) if arguments.only in case.name]
     print(f"{'case':<50} {'eager':>8} {'grad':>8} {'compiled':>8} {'grad':>8}  s  again  backends")
-    for case in cases():
-        if arguments.only not in case.name:
-            continue
-        try:
-            row = measure(case)
-        except Exception as error:  # a case that does not run is a result too
-            row = {"case": case.name, "ok": False, "error": f"{type(error).__name__}: {str(error)[:1500]}"}
-        rows.append(row)
-        if "error" in row:
-            print(f"{case.name:<50} FAILED {row['error']}", flush=True)
-        else:
-            figures = "".join(f" {row[k]:>8.1e}" for k in ("eager", "eager_gradient", "compiled", "compiled_gradient"))
-            end = f"{row['compile_seconds']:>4.0f} {row['compiled_again']:>3}  {' '.join(row['backends'])}"
-            print(f"{case.name:<50}{figures} {end} {'' if row['ok'] else 'FAILED'}", flush=True)
+    rows = []
+    with multiprocessing.get_context("spawn").Pool(arguments.processes, maxtasksperchild=1) as pool:
+        for row in pool.imap_unordered(run, chosen):
+            rows.append(row)
+            show(row)
     print(f"{sum(row['ok'] for row in rows)} of {len(rows)} hold")
     if arguments.out:
+        rows.sort(key=lambda row: str(row["case"]))
         arguments.out.write_text(json.dumps({"environment": environment(), "cases": rows}, indent=1) + "\n", "utf8")
     return 0 if all(row["ok"] for row in rows) else 1
 

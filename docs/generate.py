@@ -10,6 +10,7 @@ from typing import Annotated, Any, get_args, get_origin
 import annotated_types
 
 from regard.blocks import settings as blocks
+from regard.blocks import support
 from regard.models import settings as models
 from regard.settings import Settings, describe, kind_of, variants
 
@@ -129,7 +130,7 @@ def _metadata(annotation: Any) -> Iterator[Any]:
             yield from _metadata(argument)
 
 
-PAGES = {"settings.md": settings_page}
+PAGES = {"settings.md": settings_page, "support.md": support.table}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

@@ -291,18 +291,18 @@ def expected(problem: Problem, soft_cap: float | None = None) -> list[np.ndarray
     if isinstance(position, settings.Rotary):
         channels = int(head_size * position.fraction)
         speeds = [position.base ** (-2 * j / channels) for j in range(channels // 2)]
-        turn = lambda x, place: oracle.turned(x, [place * c for c in speeds], position.order == "halves")  # noqa: E731
+        turn = lambda x, place: oracle.turned(x, [place * c for c in speeds], position.order == "halves")
     elif isinstance(position, settings.Rotary2d):
-        turn = lambda x, place: oracle.turned(x, _grid_angles(problem, place, head_size), halves=True)  # noqa: E731
+        turn = lambda x, place: oracle.turned(x, _grid_angles(problem, place, head_size), halves=True)
     elif isinstance(position, settings.Relative):
         table = problem.attended.weight.detach().numpy()
-        bias = lambda h, i, j: table[  # noqa: E731
+        bias = lambda h, i, j: table[
             oracle.t5_bucket(i - j, position.buckets, position.longest, problem.rule.causal), h
         ]
     elif isinstance(position, settings.Alibi):
-        bias = lambda h, i, j: -oracle.alibi_slope(h, a.heads) * abs(i - j)  # noqa: E731
+        bias = lambda h, i, j: -oracle.alibi_slope(h, a.heads) * abs(i - j)
     elif isinstance(position, settings.TransformerXL):
-        code = lambda d: oracle.sinusoid(d, WIDTH, position.base, halves=True)  # noqa: E731
+        code = lambda d: oracle.sinusoid(d, WIDTH, position.base, halves=True)
     out = []
     for s, x in enumerate(problem.sequences):
         q = x.numpy() + np.array([_added(problem, i) for i in range(len(x))]).reshape(len(x), WIDTH)

@@ -75,12 +75,23 @@ def saved_and_read(model: PreTrainedModel, directory: Path, dtype: torch.dtype |
 
 
 def written_and_loaded(ours: nn.Module, model: PreTrainedModel, directory: Path, **options: Any) -> PreTrainedModel:
-    """Our model written, and read back by transformers, which must find every tensor and no other."""
+    """Our model written, and read back by transformers, which must find every tensor and no other, to the last bit."""
     huggingface.write(ours, directory, **options)
     attention = model.config._attn_implementation
     loaded, report = type(model).from_pretrained(directory, output_loading_info=True, attn_implementation=attention)
     assert not any(report.values()), report
+    used = model.state_dict().keys() - _unused(model)
+    assert loaded.state_dict().keys() - _unused(model) == used
+    for name in used:
+        assert torch.equal(loaded.state_dict()[name], model.state_dict()[name]), name
     return loaded.eval()
+
+
+def _unused(model: PreTrainedModel) -> set[str]:
+    """Tensors that a model without tied weights holds and never looks at."""
+    if getattr(model.config, "tie_word_embeddings", False):
+        return set()
+    return {"model.shared.weight", "shared.weight", "cls.predictions.bias"}
 
 
 def difference(ours: Tensor, theirs: Tensor) -> float:
@@ -101,3 +112,37 @@ def ragged(batch: int, time: int, seed: int = 0) -> tuple[Padded, Tensor, Tensor
     lengths = torch.tensor([time, *(random.Random(seed).randint(1, time - 1) for _ in range(batch - 1))])
     real = torch.arange(time) < lengths[:, None]
     return Padded.of(lengths, time), real.long(), real
+
+
+# ------------------------------------------------------------------------------------------------------- with a cache
+
+
+def stepwise(
+    ours: nn.Module, ids: Tensor, first: int, kind: str, memory: tuple[Tensor, Padded] | None = None
+) -> Tensor:
+    """Our logits `[B, T, V]`: the first tokens at once, then one at a time."""
+    cache = ours.new_cache(len(ids), kind, capacity=None if kind == "growing" else ids.shape[1] + 3)
+    parts = []
+    for chunk in (ids[:, :first], *ids[:, first:].split(1, dim=1)):
+        parts.append(ours(chunk, cache=cache) if memory is None else ours.decode(chunk, *memory, cache=cache))
+    return torch.cat(parts, dim=1)
+
+
+def stepwise_theirs(model: PreTrainedModel, ids: Tensor, first: int, **inputs: Any) -> Tensor:
+    """Their logits, likewise; `inputs` are the encoder's output and mask, where there is one."""
+    past, parts = None, []
+    name = "decoder_input_ids" if inputs else "input_ids"
+    for chunk in (ids[:, :first], *ids[:, first:].split(1, dim=1)):
+        out = model(**{name: chunk}, **inputs, past_key_values=past, use_cache=True)
+        past = out.past_key_values
+        parts.append(out.logits)
+    return torch.cat(parts, dim=1)
+
+
+def stepwise_ragged(ours: nn.Module, ids: Tensor, layout: Padded, more: Tensor, kind: str) -> list[Tensor]:
+    """Our logits of each row: prompts of different lengths at once, then `more` tokens one at a time."""
+    cache = ours.new_cache(len(ids), kind, capacity=None if kind == "growing" else ids.shape[1] + more.shape[1])
+    prompt = ours(ids, layout, cache=cache)
+    steps = torch.cat([ours(chunk, cache=cache) for chunk in more.split(1, dim=1)], dim=1)
+    lengths = layout.lengths_B.tolist()
+    return [torch.cat([prompt[row, :length], steps[row]]) for row, length in enumerate(lengths)]

@@ -114,7 +114,9 @@ def rotary_angles(time: int, size: int, config: Mapping[str, Any]) -> tuple[Arra
     elif kind == "yarn":
         # Peng et al. 2023, section 3.2, with the bounds rounded outwards to whole pairs as in their code.
         def pair(turns: float) -> float:
-            return size * math.log(rope["original_max_position_embeddings"] / (turns * 2 * math.pi)) / 2 / math.log(base)
+            return (
+                size * math.log(rope["original_max_position_embeddings"] / (turns * 2 * math.pi)) / 2 / math.log(base)
+            )
 
         low = max(math.floor(pair(rope.get("beta_fast") or 32)), 0)
         high = min(math.ceil(pair(rope.get("beta_slow") or 1)), size - 1)

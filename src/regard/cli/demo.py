@@ -147,25 +147,26 @@ def _backend(settings: ModelSettings, device: str) -> str:
 
 
 def _print(shown: list[Shown], device: str) -> None:
-    from rich.console import Console
+    from regard.cli.tables import console
 
-    console = Console(highlight=False)
-    console.print(f"[bold]The smallest model of each family, on the {device.upper()}[/]\n")
-    console.print(_table(shown))
-    console.print(
+    out = console()
+    out.print(f"The smallest model of each family, on the {device.upper()}\n", style="bold")
+    out.print(_table(shown))
+    out.print(
         "\nParameters are counted from the settings alone, before anything is built. Each\n"
         f"model reads {BATCH} random inputs, texts of {LENGTH} tokens or images, and gives a vector\n"
         "for each token or scores over its vocabulary. The weights are random too.\n",
         soft_wrap=True,
     )
-    console.print("[bold]What to run next[/]")
+    out.print("What to run next", style="bold")
     program = _program()
     for arguments, why in NEXT:
-        console.print(f"  {program} {arguments:<39} [dim]# {why}[/]", soft_wrap=True)
+        out.print(f"  {program} {arguments:<39} # {why}", soft_wrap=True)
 
 
 def _table(shown: list[Shown]) -> Table:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in ("family", "preset", "counted", "built", "output", "time", "backend"):
@@ -176,9 +177,9 @@ def _table(shown: list[Shown]) -> Table:
             row.family,
             row.preset,
             f"{row.counted:,}",
-            "[green]equal[/]" if row.counted == row.built else f"[red]{row.built:,}[/]",
+            Text("equal", "green") if row.counted == row.built else Text(f"{row.built:,}", "red"),
             "×".join(map(str, row.output)),
-            f"{row.milliseconds:.1f} ms",
+            f"{row.milliseconds:.{1 if row.milliseconds < 100 else 0}f} ms",
             row.backend,
         )
     return table

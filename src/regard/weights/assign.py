@@ -42,7 +42,7 @@ def common_dtype(tensors: Mapping[str, Tensor], source: str) -> torch.dtype:
                 f"{name} in {source} is {tensor.dtype}, which is no kind of weights known here; "
                 "save the model unquantised, in a 16-, 32- or 64-bit floating type"
             )
-    return reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()}, torch.float16)
+    return reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
 
 
 def assign(
