@@ -88,12 +88,13 @@ class Cache:
         """Makes room for new tokens; returns the layout of the queries and that of the keys they may attend to."""
         if not isinstance(new, Padded) or not new.plain or new.batch != self.batch:
             raise InputError(f"a cache takes padded batches of {self.batch} rows from place 0; make a new cache")
-        self._new, self._start, self._starts_B = new, self.used, self.lengths_B
-        self.used += new.time
-        if self.kind == "fixed" and self.used > self.capacity:
+        used = self.used + new.time
+        if self.kind == "fixed" and used > self.capacity:
             raise InputError(
-                f"{self.used} tokens are beyond the cache's capacity ({self.capacity}); make it larger, or growing"
+                f"{used} tokens are beyond the cache's capacity ({self.capacity}); make it larger, or growing"
             )
+        self._new, self._start, self._starts_B = new, self.used, self.lengths_B
+        self.used = used
         if self.kind == "growing" and self.used > self.capacity:
             self._grow()
         self.ragged = self.ragged or new.lengths_B is not None

@@ -125,9 +125,9 @@ class Packed:
 
     def sequences(self, device: torch.device) -> Tensor:
         """`[N]`: which sequence each token belongs to."""
-        offsets = self.offsets_S1
-        index = torch.arange(self.tokens, device=device, dtype=offsets.dtype)
-        return torch.searchsorted(offsets[1:], index, right=True).clamp(max=self.count - 1)
+        index = torch.arange(self.tokens, device=device, dtype=self.offsets_S1.dtype)
+        # Not over offsets[1:]: compiled for a GPU (PyTorch 2.11), searchsorted forgets where a slice begins.
+        return torch.searchsorted(self.offsets_S1, index, right=True) - 1
 
     def places(self, device: torch.device) -> Tensor:
         """`[N]`: the place of each token in its sequence."""

@@ -17,6 +17,8 @@ def pool(x: Tensor, layout: Layout, kind: PoolingKind) -> Tensor:
 
     An empty sequence gives zero.
     """
+    if not x.shape[:-1].numel():  # no token at all, as when every packed sequence is empty
+        return x.new_zeros(layout.count, x.shape[-1])
     return _pool_packed(x, layout, kind) if isinstance(layout, Packed) else _pool_padded(x, layout, kind)
 
 

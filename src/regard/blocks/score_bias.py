@@ -56,4 +56,5 @@ def distance_span(visibility: Visibility) -> tuple[int, int]:
     longest = max(visibility.queries.longest, visibility.keys.longest)
     reach = longest if visibility.reach is None else visibility.reach
     ahead = 0 if visibility.causal and visibility.prefix is None else reach - 1
-    return -ahead, reach - 1
+    # At least two distances: FlexAttention cannot compile the gradient of a table with one column.
+    return -ahead, max(reach - 1, 1)

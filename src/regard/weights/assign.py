@@ -25,7 +25,8 @@ def build_with(
 ) -> nn.Module:
     """A model with these tensors as its parameters, ready to be called (in evaluation mode).
 
-    It is laid out without memory and then given the tensors, so nothing is allocated twice.
+    It is laid out without memory and then given copies of the tensors, which may still lie in a file: so every weight
+    is allocated once, and the model depends on no file.
 
     Without `dtype` the tensors keep theirs; where a file mixes several, the narrowest that holds them all is taken.
     """
@@ -52,12 +53,15 @@ def assign(
     dtype: torch.dtype,
     source: str = "the weights",
 ) -> None:
-    """Replace every parameter of `model` by its tensor. A parameter that several modules share stays shared."""
+    """Replace every parameter of `model` by a copy of its tensor. What several modules share stays shared."""
     parameters = dict(model.named_parameters())
     check({name: tuple(parameter.shape) for name, parameter in parameters.items()}, tensors, source)
     names = {id(parameter): name for name, parameter in parameters.items()}
     fresh = {
-        name: nn.Parameter(tensors[name].to(device=device, dtype=dtype), requires_grad=parameter.requires_grad)
+        name: nn.Parameter(
+            tensors[name].to(device=device, dtype=dtype, copy=True, memory_format=torch.contiguous_format),
+            requires_grad=parameter.requires_grad,
+        )
         for name, parameter in parameters.items()
     }
     for module in model.modules():

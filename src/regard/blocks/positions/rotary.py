@@ -46,7 +46,9 @@ def rotary_frequencies(position: settings.Rotary, channels: int) -> tuple[Tensor
     if isinstance(scaling, settings.LinearScaling):
         return plain / scaling.factor, 1.0
     if isinstance(scaling, settings.NtkScaling):
-        return frequencies(channels, position.base * scaling.factor ** (channels / (channels - 2))), 1.0
+        # A single pair turns by one radian whatever the base.
+        stretch = scaling.factor ** (channels / max(channels - 2, 1))
+        return frequencies(channels, position.base * stretch), 1.0
     if isinstance(scaling, settings.YarnScaling):
         return _yarn(plain, position.base, channels, scaling), 0.1 * math.log(scaling.factor) + 1.0
     return _llama3(plain, scaling), 1.0

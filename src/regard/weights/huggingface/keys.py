@@ -27,7 +27,7 @@ class Rule:
     write: Callable[[Tensors], Tensor]
     """Ours to theirs; it must work on the meta device, since it also tells which shapes are expected."""
     read: Callable[[Tensor], Tensors]
-    """Theirs to ours."""
+    """Theirs to ours; views will do, since a model copies what it is given."""
 
 
 def same(ours: str, theirs: str) -> Rule:
@@ -42,7 +42,7 @@ def linear(ours: str, theirs: str, bias: bool = True) -> list[Rule]:
 
 def transposed(ours: str, theirs: str) -> Rule:
     """A weight that they keep as [in, out]."""
-    return Rule((ours,), theirs, lambda tensors: tensors[0].mT, lambda tensor: (tensor.mT.contiguous(),))
+    return Rule((ours,), theirs, lambda tensors: tensors[0].mT, lambda tensor: (tensor.mT,))
 
 
 def joined(ours: tuple[str, ...], theirs: str, transpose: bool = False) -> Rule:
@@ -54,7 +54,7 @@ def joined(ours: tuple[str, ...], theirs: str, transpose: bool = False) -> Rule:
 
     def read(tensor: Tensor) -> Tensors:
         rows = tensor.mT if transpose else tensor
-        return tuple(part.contiguous() for part in rows.chunk(len(ours)))
+        return rows.chunk(len(ours))
 
     return Rule(ours, theirs, write, read)
 
@@ -74,7 +74,7 @@ def place_table(first: str, weight: str, theirs: str) -> Rule:
     def write(tensors: Tensors) -> Tensor:
         return torch.cat([tensors[0][None], tensors[1]])[None]
 
-    return Rule((first, weight), theirs, write, lambda tensor: (tensor[0, 0].clone(), tensor[0, 1:].contiguous()))
+    return Rule((first, weight), theirs, write, lambda tensor: (tensor[0, 0], tensor[0, 1:]))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_cases import DOUBLE, SINGLE, difference, random_model, saved_and_read
+from transformers import MarianConfig, MarianMTModel
+from translation_cases import assert_same, assert_same_stepwise, batch_for, ours_of, theirs_of
+
+
+def small_config(seed: int) -> MarianConfig:
+    draw = random.Random(seed)
+    heads, hidden = draw.choice([1, 2, 3, 4]), draw.choice([8, 24, 50])
+    shared = seed % 3 != 0
+    vocabulary = draw.randint(20, 60)
+    return MarianConfig(
+        vocab_size=vocabulary,
+        decoder_vocab_size=vocabulary if shared else draw.randint(20, 60),
+        share_encoder_decoder_embeddings=shared,
+        tie_word_embeddings=seed % 4 != 1,
+        d_model=heads * draw.choice([-(-16 // heads), 10, 17]),
+        encoder_layers=draw.randint(1, 3),
+        decoder_layers=draw.randint(1, 3),
+        encoder_attention_heads=heads,
+        decoder_attention_heads=heads,
+        encoder_ffn_dim=hidden,
+        decoder_ffn_dim=hidden,
+        activation_function=draw.choice(["swish", "relu", "gelu"]),
+        scale_embedding=draw.random() < 0.5,
+        max_position_embeddings=draw.choice([16, 40]),
+        pad_token_id=vocabulary - 1 if shared else 3,
+        decoder_start_token_id=1,
+    )
+
+
+@pytest.mark.parametrize("seed", range(8))
+@torch.no_grad()
+def test_logits_at_a_random_size(seed: int, tmp_path: Path) -> None:
+    model = random_model(MarianMTModel, small_config(seed), seed)
+    # With us the sinusoids have no end, so their length is said again.
+    assert_same(model, tmp_path, seed, {"max_position_embeddings": model.config.max_position_embeddings})
+    exact = saved_and_read(model, tmp_path / "double", torch.float64)
+    batch = batch_for(model, seed)
+    assert difference(ours_of(exact, batch), theirs_of(model.double(), batch)) < DOUBLE
+
+
+@pytest.mark.parametrize("kind", ["growing", "fixed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@torch.no_grad()
+def test_logits_with_a_cache(kind: str, dtype: torch.dtype, tmp_path: Path) -> None:
+    model = random_model(MarianMTModel, small_config(3))
+    ours = saved_and_read(model, tmp_path, dtype)
+    model = model.to(dtype)
+    limit = SINGLE if dtype == torch.float32 else DOUBLE
+    assert_same_stepwise(model, ours, kind, limit, model.get_encoder())

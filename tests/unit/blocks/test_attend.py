@@ -1,0 +1,217 @@
+"""attend: which backend serves which call, how one is forced, and what the log says."""
+
+from __future__ import annotations
+
+import contextvars
+import importlib
+import logging
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.testing import assert_close
+
+from regard.blocks.attend import BACKENDS, Backend, Request, attend, choose, refusal, use_backend
+from regard.blocks.layout import Padded, pack
+from regard.blocks.visibility import Visibility
+from regard.errors import InputError
+
+CPU = Request(
+    device="cpu",
+    dtype=torch.float32,
+    packed=False,
+    prefix=False,
+    bias=False,
+    soft_cap=False,
+    dropout=False,
+    head_size=64,
+    value_size=64,
+)
+GPU = replace(CPU, device="cuda", dtype=torch.bfloat16)
+PACKED = replace(GPU, packed=True)
+BIASED = replace(GPU, bias=True)
+CAPPED = replace(GPU, soft_cap=True)
+
+
+# ----------------------------------------------------------------------------------------------------------- choice
+
+
+@pytest.mark.parametrize(
+    ("request_", "backend"),
+    [
+        (CPU, "sdpa"),
+        (replace(CPU, packed=True, prefix=True, bias=True, dropout=True), "sdpa"),
+        (replace(CPU, soft_cap=True), "reference"),
+        (replace(CPU, device="mps"), "sdpa"),
+        (replace(CPU, device="mps", bias=True), "sdpa"),
+        (GPU, "sdpa"),
+        (replace(GPU, dropout=True), "sdpa"),
+        (PACKED, "varlen"),
+        (replace(PACKED, dtype=torch.float16), "varlen"),
+        (replace(PACKED, head_size=256, value_size=256), "varlen"),
+        (replace(PACKED, dtype=torch.float32), "sdpa"),
+        (replace(PACKED, dropout=True), "sdpa"),
+        (replace(PACKED, prefix=True), "sdpa"),
+        (replace(PACKED, value_size=32), "sdpa"),
+        (replace(PACKED, head_size=60, value_size=60), "sdpa"),
+        (replace(PACKED, head_size=264, value_size=264), "sdpa"),
+        (BIASED, "flex"),
+        (replace(BIASED, packed=True, prefix=True), "flex"),
+        (replace(BIASED, dtype=torch.float32), "flex"),
+        (replace(BIASED, dtype=torch.float64), "sdpa"),
+        (replace(BIASED, dropout=True), "sdpa"),
+        (replace(BIASED, head_size=8, value_size=8), "sdpa"),
+        (replace(BIASED, value_size=8), "sdpa"),
+        (CAPPED, "flex"),
+        (replace(CAPPED, bias=True), "flex"),
+        (replace(CAPPED, dropout=True), "reference"),
+        (replace(CAPPED, dtype=torch.float64), "reference"),
+    ],
+)
+def test_the_fastest_backend_that_is_exact(request_: Request, backend: Backend) -> None:
+    """As the design's fourth seam says; a request is a plain value, so no GPU is needed to ask."""
+    assert choose(request_) == backend
+
+
+@pytest.mark.parametrize(
+    ("backend", "request_", "reason"),
+    [
+        ("sdpa", CAPPED, "it has no soft cap"),
+        ("flex", CPU, "it needs a CUDA GPU"),
+        ("varlen", replace(CPU, packed=True), "it needs a CUDA GPU"),
+        ("flex", replace(BIASED, dropout=True), "it has no attention dropout"),
+        ("varlen", replace(PACKED, dropout=True), "it has no attention dropout"),
+        ("flex", replace(BIASED, dtype=torch.float64), "it computes in float32 or 16 bits"),
+        ("flex", replace(BIASED, value_size=8), "it needs heads of at least 16 channels"),
+        ("varlen", GPU, "it needs a packed layout"),
+        ("varlen", replace(PACKED, dtype=torch.float32), "it computes in 16 bits only"),
+        ("varlen", replace(PACKED, bias=True), "it cannot change scores"),
+        ("varlen", replace(PACKED, soft_cap=True), "it cannot change scores"),
+        ("varlen", replace(PACKED, prefix=True), "it has no prefix"),
+        ("varlen", replace(PACKED, head_size=8), "it needs keys and values of one size, a multiple of 8 up to 256"),
+    ],
+)
+def test_a_forced_backend_that_cannot_serve_says_why(backend: Backend, request_: Request, reason: str) -> None:
+    assert refusal(backend, request_) == reason
+    with use_backend(backend), pytest.raises(InputError) as caught:
+        choose(request_)
+    assert str(caught.value) == (
+        f"attention backend {backend} cannot serve this call: {reason}; choose another backend"
+    )
+
+
+def test_the_reference_serves_everything() -> None:
+    for device in ("cpu", "cuda", "mps"):
+        every = replace(
+            CPU, device=device, packed=True, prefix=True, bias=True, soft_cap=True, dropout=True, value_size=3
+        )
+        assert refusal("reference", every) is None
+
+
+# ---------------------------------------------------------------------------------------------------------- forcing
+
+
+def called(monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
+    """The kernels that are called from now on, in order."""
+    module = importlib.import_module("regard.blocks.attend")
+    calls: list[Backend] = []
+
+    def watched(name: Backend) -> object:
+        kernel = module._KERNELS[name]
+        return lambda *arguments: (calls.append(name), kernel(*arguments))[1]
+
+    monkeypatch.setattr(module, "_KERNELS", {name: watched(name) for name in BACKENDS})
+    return calls
+
+
+def one_call() -> Tensor:
+    q, kv = torch.randn(2, 4, 1, 8), torch.randn(2, 3, 1, 8)
+    return attend(q, kv, kv, Visibility(Padded(2, 4), Padded(2, 3)))
+
+
+def test_a_backend_is_forced_within_the_block_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = called(monkeypatch)
+    one_call()
+    with use_backend("reference"):
+        one_call()
+        with use_backend("sdpa"):
+            one_call()
+        one_call()
+    one_call()
+    assert calls == ["sdpa", "reference", "sdpa", "reference", "sdpa"]
+
+
+def test_a_failure_inside_the_block_ends_the_forcing(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = called(monkeypatch)
+    with pytest.raises(ZeroDivisionError), use_backend("reference"):
+        raise ZeroDivisionError
+    one_call()
+    assert calls == ["sdpa"]
+
+
+def test_another_context_is_not_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = called(monkeypatch)
+    with use_backend("reference"):
+        contextvars.Context().run(one_call)
+    assert calls == ["sdpa"]
+
+
+@pytest.mark.parametrize("backend", ["flex", "varlen"])
+def test_a_gpu_backend_forced_on_a_cpu_is_refused(backend: Backend) -> None:
+    with use_backend(backend), pytest.raises(InputError, match="it needs a CUDA GPU; choose another backend"):
+        one_call()
+
+
+# -------------------------------------------------------------------------------------------------------------- log
+
+
+def test_each_backend_is_announced_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    module = importlib.import_module("regard.blocks.attend")
+    monkeypatch.setattr(module, "_announced", set())
+    caplog.set_level(logging.INFO, logger="regard.attention")
+    for _ in range(2):
+        one_call()
+        with use_backend("reference"):
+            one_call()
+    assert [record.getMessage() for record in caplog.records] == [
+        "attention on cpu runs on sdpa",
+        "attention on cpu runs on reference",
+    ]
+
+
+# ------------------------------------------------------------------------------------------------------ one formula
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_the_scale_is_one_over_the_root_of_the_head_size_unless_given(backend: Backend) -> None:
+    q, k, v = (torch.randn(2, 5, 1, 9, dtype=torch.float64) for _ in range(3))
+    seeing = Visibility(Padded(2, 5), Padded(2, 5))
+    scores = torch.einsum("bqhe,bkhe->bhqk", q, k)
+    with use_backend(backend):
+        for scale, factor in ((None, 1 / 3), (0.7, 0.7)):
+            wanted = torch.einsum("bhqk,bkhe->bqhe", torch.softmax(scores * factor, dim=-1), v)
+            assert_close(attend(q, k, v, seeing, scale), wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_dropout_falls_on_the_weights(backend: Backend) -> None:
+    """A query that sees one key has one weight, 1: it is dropped with the given rate, or divided by 1 − rate."""
+    rate, rows = 0.25, 20_000
+    q, v = torch.zeros(rows, 1, 1, 2), torch.tensor([3.0, -1.0]).expand(rows, 1, 1, 2)
+    with use_backend(backend):
+        out = attend(q, q, v, Visibility(Padded(rows, 1), Padded(rows, 1)), dropout=rate)[:, 0, 0]
+    dropped = (out == 0).all(-1)
+    assert_close(out[~dropped], (v[0, 0, 0] / (1 - rate)).expand(int((~dropped).sum()), 2))
+    deviation = (rate * (1 - rate) / rows) ** 0.5
+    assert abs(dropped.double().mean().item() - rate) < 5 * deviation
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa"])
+def test_nothing_at_all_to_look_at(backend: Backend) -> None:
+    """Every source of a packed batch is empty: there is no key, and every query gets zero."""
+    queries, keys = pack([[2, 0], [3, 0]], [None, None]).layouts
+    q, kv = torch.randn(5, 2, 4, requires_grad=True), torch.randn(0, 2, 4)
+    with use_backend(backend):
+        out = attend(q, kv, kv, Visibility(queries, keys))
+    assert torch.equal(out, torch.zeros(5, 2, 4))

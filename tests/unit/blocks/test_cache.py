@@ -1,0 +1,200 @@
+"""Caches: whatever the kind, the keys to attend to are those that were given, in a diary kept as plain lists."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from regard.blocks.attention import Attention
+from regard.blocks.cache import Cache, CacheKind, CacheShape, CrossCache
+from regard.blocks.layout import Padded, pack
+from regard.blocks.settings import Attention as AttentionSettings
+from regard.blocks.visibility import Visibility
+from regard.errors import InputError
+from regard.models.build import build
+from regard.models.settings import Decoder, EncoderDecoder
+
+CPU = torch.device("cpu")
+
+
+def cache_of(kind: CacheKind, batch: int, capacity: int, layers: int = 1) -> Cache:
+    return Cache(kind, CacheShape(layers, batch, heads=1, head_size=1, value_size=2), capacity, CPU, torch.float64)
+
+
+def full(cache: Cache, time: int) -> tuple[Tensor, Tensor]:
+    """One call with rows of the same length through the first layer; numbers that were never used before."""
+    cache.advance(Padded(cache.batch, time))
+    k, v = torch.rand(cache.batch, time, 1, 1).double(), torch.rand(cache.batch, time, 1, 2).double()
+    return cache.layers[0].append(k, v)
+
+
+# ------------------------------------------------------------------------------------------------------ what it holds
+
+
+@given(
+    kind=st.sampled_from(["growing", "fixed", "windowed"]),
+    ragged=st.booleans(),
+    calls=st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(1, 4)), min_size=1, max_size=6),
+    capacity=st.integers(1, 5),
+)
+def test_keys_are_those_that_were_given(
+    kind: CacheKind, ragged: bool, calls: list[tuple[int, int, int]], capacity: int
+) -> None:
+    """Two rows, two layers. Cell c of a row holds what its place says, and every place that may be seen is there."""
+    times = [max(call) for call in calls]
+    cache = cache_of(kind, batch=2, capacity=sum(times) if kind == "fixed" else capacity, layers=2)
+    diary: list[list[float]] = [[], []]
+    number = 0.0
+    for call, time in zip(calls, times, strict=True):
+        lengths = call[:2] if ragged else (time, time)
+        before = [len(row) for row in diary]
+        given_ = torch.full((2, time, 1, 1), -1.0, dtype=torch.float64)  # −1 in the padding
+        for row, length in enumerate(lengths):
+            for t in range(length):
+                number += 1
+                given_[row, t] = number
+                diary[row].append(number)
+        queries, keys = cache.advance(Padded(2, time, torch.tensor(lengths) if ragged else None))
+        places_q, places_k = queries.places(CPU).expand(2, -1), keys.places(CPU).expand(2, -1)
+        for row, length in enumerate(lengths):
+            own = [before[row] + t if t < length else -1 for t in range(time)]
+            assert places_q[row].tolist() == own
+            assert queries.longest > max(own)
+        for layer in cache.layers:
+            k, v = layer.append(given_, torch.cat([given_, -given_], dim=-1))
+            assert k.shape == (2, keys.time, 1, 1)
+            for row in range(2):
+                held = {place: cell for cell, place in enumerate(places_k[row].tolist()) if place >= 0}
+                least = max(before[row] - capacity, 0) if kind == "windowed" else 0
+                assert sorted(held) == list(range(least, len(diary[row])))
+                assert keys.longest > max(held, default=-1)
+                for place, cell in held.items():
+                    assert k[row, cell].item() == diary[row][place]
+                    assert v[row, cell].flatten().tolist() == [diary[row][place], -diary[row][place]]
+
+
+# -------------------------------------------------------------------------------------------------------- three kinds
+
+
+def test_a_growing_cache_doubles() -> None:
+    cache = cache_of("growing", batch=2, capacity=4)
+    capacities = []
+    for time in (3, 1, 1, 3, 1, 20):
+        full(cache, time)
+        capacities.append(cache.capacity)
+        assert cache.layers[0].k_BCGE.shape[1] == cache.capacity
+    assert capacities == [4, 4, 8, 8, 16, 32]
+
+
+def test_a_growing_cache_makes_room_for_a_long_call() -> None:
+    cache = cache_of("growing", batch=2, capacity=4)
+    full(cache, 11)
+    assert cache.capacity == 11
+
+
+def test_a_growing_cache_of_full_rows_shows_no_empty_cell() -> None:
+    cache = cache_of("growing", batch=2, capacity=16)
+    for seen in (1, 2, 3):
+        k, v = full(cache, 1)
+        assert k.shape[1] == v.shape[1] == seen
+
+
+def test_a_fixed_cache_keeps_its_shape_and_its_memory() -> None:
+    cache = cache_of("fixed", batch=2, capacity=5)
+    memory = cache.layers[0].k_BCGE.data_ptr()
+    shapes = {full(cache, 1)[0].shape for _ in range(5)}
+    assert shapes == {(2, 5, 1, 1)}
+    assert cache.layers[0].k_BCGE.data_ptr() == memory
+
+
+def test_a_fixed_cache_that_is_full() -> None:
+    cache = cache_of("fixed", batch=2, capacity=5)
+    full(cache, 3)
+    with pytest.raises(InputError) as caught:
+        cache.advance(Padded(2, 3))
+    assert str(caught.value) == "6 tokens are beyond the cache's capacity (5); make it larger, or growing"
+
+
+def test_a_call_that_was_refused_changes_nothing() -> None:
+    cache = cache_of("fixed", batch=2, capacity=5)
+    full(cache, 3)
+    with pytest.raises(InputError):
+        cache.advance(Padded(2, 3))
+    queries, _ = cache.advance(Padded(2, 2))
+    assert queries.places(CPU).tolist() == [[3, 4], [3, 4]]
+
+
+def test_a_windowed_cache_never_grows() -> None:
+    cache = cache_of("windowed", batch=2, capacity=3)
+    for _ in range(10):
+        k, _ = full(cache, 1)
+        assert k.shape[1] == 3 + 1
+        assert cache.layers[0].k_BCGE.shape[1] == 3
+
+
+# ------------------------------------------------------------------------------------------------------------- errors
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Padded(3, 1),
+        Padded(2, 1, start=4),
+        Padded(2, 1, places_BT=torch.zeros(2, 1)),
+        pack([[1], [1]], [None]).layouts[0],
+    ],
+    ids=["another batch", "another place", "out of order", "packed"],
+)
+def test_a_batch_that_does_not_fit(layout: Padded) -> None:
+    with pytest.raises(InputError, match="a cache takes padded batches of 2 rows from place 0; make a new cache"):
+        cache_of("growing", batch=2, capacity=4).advance(layout)
+
+
+SMALL = {"width": 8, "depth": 2, "vocabulary": 5}
+
+
+def test_a_windowed_cache_needs_a_window() -> None:
+    for model in (Decoder(**SMALL), EncoderDecoder(**SMALL)):
+        with pytest.raises(InputError, match=r"needs attention\.window, or tokens would be lost; choose another kind"):
+            build(model).new_cache(batch=1, kind="windowed")
+
+
+def test_a_windowed_cache_holds_a_window_at_least() -> None:
+    model = build(Decoder(**SMALL, attention=AttentionSettings(heads=2, window=6)))
+    assert [model.new_cache(1, "windowed", capacity=n).capacity for n in (None, 2, 9)] == [6, 6, 9]
+
+
+def test_a_fixed_cache_needs_a_capacity() -> None:
+    with pytest.raises(InputError, match="needs a capacity; give the largest number of tokens it shall hold"):
+        build(EncoderDecoder(**SMALL)).new_cache(batch=1, kind="fixed")
+
+
+def test_a_models_cache_has_its_shapes() -> None:
+    attention = AttentionSettings(heads=4, kv_heads=2, head_size=3, value_size=5)
+    model = build(EncoderDecoder(**SMALL, attention=attention, decoder_depth=3), dtype=torch.float64)
+    cache = model.new_cache(batch=7, kind="fixed", capacity=9)
+    assert len(cache.layers) == len(cache.cross) == 3
+    for layer in cache.layers:
+        assert layer.k_BCGE.shape == (7, 9, 2, 3)
+        assert layer.v_BCGV.shape == (7, 9, 2, 5)
+        assert layer.k_BCGE.dtype == torch.float64
+
+
+# -------------------------------------------------------------------------------------------------------------- cross
+
+
+def test_a_cross_cache_projects_the_memory_once() -> None:
+    attention = Attention(AttentionSettings(heads=2), width=8)
+    cache, calls = CrossCache(), []
+    attention.k.register_forward_hook(lambda *_: calls.append("k"))
+    memory = torch.randn(2, 4, 8)
+    for _ in range(3):
+        x, seeing = torch.randn(2, 1, 8), Visibility(Padded(2, 1), Padded(2, 4))
+        with_cache = attention(x, seeing, memory=memory, cache=cache)
+        calls_so_far = len(calls)
+        assert torch.equal(with_cache, attention(x, seeing, memory=memory))
+        assert calls_so_far == len(calls) - 1
+    assert len(calls) == 1 + 3

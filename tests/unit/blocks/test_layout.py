@@ -1,0 +1,177 @@
+"""Layouts: where each token of each sequence lies, held against loops over plain lists."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.blocks.layout import Packed, Padded, layout_of, pack
+from regard.errors import InputError
+
+CPU = torch.device("cpu")
+META = torch.device("meta")
+
+
+# ------------------------------------------------------------------------------------------------------------- padded
+
+
+@given(lengths=st.lists(st.integers(0, 7), min_size=1, max_size=5), room=st.none() | st.integers(0, 3))
+def test_padded_rows_by_brute_force(lengths: list[int], room: int | None) -> None:
+    longest = max(lengths)
+    time = longest if room is None else longest + room
+    layout = Padded.of(torch.tensor(lengths), None if room is None else time)
+    assert layout.shape == (len(lengths), time)
+    assert layout.count == layout.rows == len(lengths)
+    assert layout.real(CPU).tolist() == [[t < n for t in range(time)] for n in lengths]
+    assert layout.places(CPU).tolist() == [[t if t < n else -1 for t in range(time)] for n in lengths]
+    assert layout.sequences(CPU).tolist() == [[b] * time for b in range(len(lengths))]
+    assert layout.longest >= longest
+
+
+def test_full_rows_are_all_real() -> None:
+    layout = Padded(2, 3)
+    assert layout.real(CPU) is None
+    assert layout.places(CPU).tolist() == [[0, 1, 2]]
+    assert layout.plain
+
+
+def test_rows_that_continue_a_cache() -> None:
+    layout = Padded(2, 3, start=4)
+    assert layout.places(CPU).tolist() == [[4, 5, 6]]
+    assert layout.longest == 7
+    assert not layout.plain
+
+
+def test_cells_out_of_order() -> None:
+    places = torch.tensor([[3, 4, 2], [-1, 0, -1]])
+    layout = Padded(2, 3, places_BT=places, bound=9)
+    assert layout.real(CPU).tolist() == [[True, True, True], [False, True, False]]
+    assert torch.equal(layout.places(CPU), places)
+    assert layout.longest == 9
+    assert not layout.plain
+
+
+def test_layouts_move_to_a_device_with_all_their_tensors() -> None:
+    lengths, places = torch.tensor([1, 2]), torch.zeros(2, 2, dtype=torch.long)
+    moved = Padded(2, 2, lengths, places).to(META)
+    assert moved.lengths_B.device == moved.places_BT.device == META
+    packed = pack([[2], [1]], [4]).layouts[0]
+    assert packed.to(META).offsets_S1.device == META
+    assert packed.to("cpu") == packed  # nothing else changes
+    assert Padded(2, 2).to(META) == Padded(2, 2)
+
+
+# ------------------------------------------------------------------------------------------------------------- packed
+
+
+def test_two_sides_worked_by_hand() -> None:
+    """Rows of 5 and 4: two examples share the first row, the third would overflow its second side."""
+    packing = pack([[3, 1], [2, 2], [0, 2], [4, 0]], widths=[5, 4])
+    source, target = packing.layouts
+    assert source.offsets_S1.tolist() == [0, 3, 5, 5, 5, 9, 10]
+    assert target.offsets_S1.tolist() == [0, 1, 3, 4, 6, 6, 8]
+    assert packing.sequences == [0, 1, 3, 4]
+    assert (source.tokens, target.tokens) == (10, 8)
+    assert source.rows == target.rows == 2
+    assert source.count == target.count == 6
+    assert source.sequences(CPU).tolist() == [0, 0, 0, 1, 1, 4, 4, 4, 4, 5]
+    assert target.sequences(CPU).tolist() == [0, 1, 1, 2, 3, 3, 5, 5]
+    assert source.places(CPU).tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3, 0]
+    assert target.places(CPU).tolist() == [0, 0, 1, 0, 0, 1, 0, 1]
+
+
+def test_without_rows_there_are_no_fillers() -> None:
+    packing = pack([[3], [0], [2]], widths=[None])
+    layout = packing.layouts[0]
+    assert layout.offsets_S1.tolist() == [0, 3, 3, 5]
+    assert packing.sequences == [0, 1, 2]
+    assert (layout.tokens, layout.rows, layout.longest) == (5, 1, 3)
+
+
+def test_nothing_to_pack_leaves_a_row_of_filler() -> None:
+    layout = pack([], widths=[4]).layouts[0]
+    assert (layout.tokens, layout.rows, layout.count) == (4, 1, 1)
+    assert pack([], widths=[None]).layouts[0].tokens == 0
+
+
+@st.composite
+def packings(draw: st.DrawFn) -> tuple[list[list[int]], list[int | None]]:
+    sides = draw(st.integers(1, 2))
+    examples = draw(st.lists(st.lists(st.integers(0, 6), min_size=sides, max_size=sides), max_size=8))
+    longest = [max((example[side] for example in examples), default=1) for side in range(sides)]
+    widths = [draw(st.none() | st.integers(max(n, 1), n + 5)) for n in longest]
+    return examples, widths
+
+
+@given(packings())
+def test_packing_by_brute_force(case: tuple[list[list[int]], list[int | None]]) -> None:
+    examples, widths = case
+    packing = pack(examples, widths)
+    assert len({layout.count for layout in packing.layouts}) == 1
+    assert len({layout.rows for layout, width in zip(packing.layouts, widths, strict=True) if width is not None}) <= 1
+    assert packing.sequences == sorted(set(packing.sequences))
+    homes = []
+    for side, (layout, width) in enumerate(zip(packing.layouts, widths, strict=True)):
+        offsets = layout.offsets_S1.tolist()
+        spans = [range(left, right) for left, right in itertools.pairwise(offsets)]
+        assert offsets[0] == 0
+        assert offsets[-1] == layout.tokens
+        assert [len(spans[s]) for s in packing.sequences] == [example[side] for example in examples]
+        assert layout.sequences(CPU).tolist() == [s for s, span in enumerate(spans) for _ in span]
+        assert layout.places(CPU).tolist() == [i for span in spans for i in range(len(span))]
+        assert layout.longest >= max([len(span) for span in spans], default=0)
+        if width is not None:
+            assert all(span[0] // width == span[-1] // width for span in spans if span), "a sequence crosses rows"
+            # An empty sequence has no token; where it begins may be the end of its row.
+            homes.append([spans[s][0] // width if spans[s] else None for s in packing.sequences])
+    for rows in zip(*homes, strict=True):
+        assert len({row for row in rows if row is not None}) <= 1, "the sides of an example lie in different rows"
+
+
+@given(packings())
+def test_rows_are_filled_as_far_as_they_go(case: tuple[list[list[int]], list[int | None]]) -> None:
+    """A new row begins only where an example would not have fitted into the last."""
+    examples, widths = case
+    used, rows = [0] * len(widths), 1
+    for example in examples:
+        if any(width is not None and u + n > width for u, n, width in zip(used, example, widths, strict=True)):
+            used, rows = [0] * len(widths), rows + 1
+        used = [u + n for u, n in zip(used, example, strict=True)]
+    for side, (layout, width) in enumerate(zip(pack(examples, widths).layouts, widths, strict=True)):
+        assert layout.tokens == (sum(example[side] for example in examples) if width is None else rows * width)
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=8))
+def test_empty_sequences_anywhere_in_offsets_of_our_own(lengths: list[int]) -> None:
+    offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
+    layout = Packed(sum(lengths), offsets, longest=4)
+    assert layout.sequences(CPU).tolist() == [s for s, n in enumerate(lengths) for _ in range(n)]
+    assert layout.places(CPU).tolist() == [i for n in lengths for i in range(n)]
+
+
+def test_the_second_side_must_fit_its_row_too() -> None:
+    with pytest.raises(InputError, match=r"a sequence of 5 tokens is longer than a row \(4\); widen the rows"):
+        pack([[1, 2], [1, 5]], widths=[4, 4])
+
+
+# ------------------------------------------------------------------------------------------------------------- checks
+
+
+def test_a_batch_without_a_layout_is_full() -> None:
+    assert layout_of(torch.zeros(2, 3), None) == Padded(2, 3)
+
+
+def test_a_layout_that_fits_is_given_back() -> None:
+    padded, packed = Padded(2, 3), pack([[2], [1]], [None]).layouts[0]
+    assert layout_of(torch.zeros(2, 3), padded) is padded
+    assert layout_of(torch.zeros(3), packed) is packed
+
+
+def test_packed_tokens_that_do_not_fit_are_refused() -> None:
+    layout = pack([[2], [1]], [None]).layouts[0]
+    with pytest.raises(InputError, match=r"do not fit a layout of shape \[3\]; pad or pack them as the layout says"):
+        layout_of(torch.zeros(2, 3), layout)

@@ -1,0 +1,338 @@
+"""Positions against transformers' own functions, against the papers' definitions, and at their edges."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+from transformers import LlamaConfig, ViTConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+from transformers.models.t5.modeling_t5 import T5Attention
+from transformers.models.vit.modeling_vit import ViTEmbeddings
+
+from regard.blocks import settings
+from regard.blocks.layout import Padded, pack
+from regard.blocks.positions.build import build_attended, build_embedded
+from regard.blocks.positions.image import (
+    LearnedGridPosition,
+    RotaryGridPosition,
+    SinusoidalGridPosition,
+    build_grid_position,
+)
+from regard.blocks.positions.relative import alibi_slopes, bucket
+from regard.blocks.positions.rotary import rotary_frequencies, rotate, rotation
+from regard.blocks.positions.sinusoidal import sinusoidal
+from regard.blocks.visibility import Visibility
+from regard.errors import InputError
+
+CPU = torch.device("cpu")
+DOUBLE = torch.float64
+
+
+# --------------------------------------------------------------------------------------------------------- sinusoidal
+
+
+@pytest.mark.parametrize("width", [1, 2, 5, 8])
+@pytest.mark.parametrize("order", ["interleaved", "halves"])
+@pytest.mark.parametrize("base", [10_000.0, 100.0])
+def test_sinusoids_by_their_formula(width: int, order: settings.ChannelOrder, base: float) -> None:
+    """sin and cos of t / base^(2j/d); of an odd width the last cosine is left out."""
+    positions = torch.tensor([[0, 1, 2], [17, 400, -3]])
+    encoding = sinusoidal(positions, width, base, order, DOUBLE)
+    pairs = (width + 1) // 2
+    for cell in np.ndindex(2, 3):
+        angles = [positions[cell].item() / base ** (2 * j / width) for j in range(pairs)]
+        if order == "interleaved":
+            wanted = [f(angle) for angle in angles for f in (math.sin, math.cos)][:width]
+        else:
+            wanted = [f(angle) for f in (math.sin, math.cos) for angle in angles][:width]
+        np.testing.assert_allclose(encoding[cell].numpy(), wanted, rtol=0, atol=1e-12)
+
+
+def test_far_places_are_exact_in_float32() -> None:
+    """An angle of a million, rounded to float32, would already be wrong by a thirtieth."""
+    place = 1_000_003
+    encoding = sinusoidal(torch.tensor([place]), 2, dtype=torch.float32)[0]
+    assert_close(encoding, torch.tensor([math.sin(place), math.cos(place)]), rtol=0, atol=1e-7)
+
+
+def test_sinusoids_of_padding_are_finite_and_of_packed_sequences_start_anew() -> None:
+    position = build_embedded(settings.Sinusoidal(), 4)
+    table = sinusoidal(torch.arange(5), 4, dtype=torch.float32)
+    padded = position.embed(Padded.of(torch.tensor([2, 3])), CPU, torch.float32)
+    assert_close(padded[1], table[:3], rtol=0, atol=0)
+    assert torch.isfinite(padded).all()
+    packed = position.embed(pack([[2], [0], [3]], [None]).layouts[0], CPU, torch.float32)
+    assert_close(packed, table[[0, 1, 0, 1, 2]], rtol=0, atol=0)
+
+
+# ------------------------------------------------------------------------------------------------------------ learned
+
+
+@pytest.mark.parametrize("offset", [0, 2])
+def test_learned_positions_are_rows_of_a_table(offset: int) -> None:
+    position = build_embedded(settings.Learned(length=6, offset=offset), 3)
+    nn.init.normal_(position.weight)
+    assert position.weight.shape == (offset + 6, 3)
+    out = position.embed(Padded(2, 4, start=2), CPU, torch.float32)
+    assert torch.equal(out, position.weight[None, offset + 2 : offset + 6])
+
+
+def test_learned_positions_serve_their_whole_length_and_no_more() -> None:
+    position = build_embedded(settings.Learned(length=6), 3)
+    nn.init.normal_(position.weight)
+    for layout in (Padded(1, 6), Padded(1, 1, start=5), pack([[6], [2]], [6]).layouts[0]):
+        position.embed(layout, CPU, torch.float32)
+    for layout in (Padded(1, 7), Padded(1, 1, start=6), pack([[7]], [None]).layouts[0]):
+        with pytest.raises(InputError) as caught:
+            position.embed(layout, CPU, torch.float32)
+        assert str(caught.value) == (
+            "a sequence of 7 tokens is beyond the 6 learned positions; shorten it, or train with a larger "
+            'position.length, or choose a position.kind without an end, such as "rotary"'
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- rotary
+
+
+def from_transformers(kind: str, channels: int, fraction: float, seq_len: int | None = None, **parameters: Any) -> Any:
+    """Frequencies and attention factor; since v5 a configuration holds all of it in `rope_parameters`."""
+    config = LlamaConfig(
+        hidden_size=2 * channels,
+        num_attention_heads=2,
+        max_position_embeddings=4096,
+        rope_parameters={"rope_type": kind, "rope_theta": 5000.0, "partial_rotary_factor": fraction, **parameters},
+    )
+    return ROPE_INIT_FUNCTIONS[kind](config, CPU, seq_len)
+
+
+HEAD_SIZES = pytest.mark.parametrize(("head_size", "fraction"), [(64, 1.0), (128, 0.5), (20, 0.3)])
+
+
+def check_scaling(scaling: Any, head_size: int, fraction: float, wanted: tuple[Tensor, float]) -> None:
+    position = settings.Rotary(base=5000.0, fraction=fraction, scaling=scaling)
+    got, factor = rotary_frequencies(position, position.channels(head_size))
+    assert_close(got, wanted[0].double(), rtol=3e-6, atol=0)
+    assert factor == pytest.approx(wanted[1], rel=1e-12)
+
+
+@HEAD_SIZES
+def test_linear_scaling_as_in_transformers(head_size: int, fraction: float) -> None:
+    wanted = from_transformers("linear", head_size, fraction, factor=3.0)
+    check_scaling(settings.LinearScaling(factor=3.0), head_size, fraction, wanted)
+
+
+@HEAD_SIZES
+@pytest.mark.parametrize("factor", [1.0, 4.0, 32.0])
+@pytest.mark.parametrize("betas", [{}, {"beta_fast": 16.0, "beta_slow": 2.0}])
+def test_yarn_scaling_as_in_transformers(
+    head_size: int, fraction: float, factor: float, betas: dict[str, float]
+) -> None:
+    wanted = from_transformers(
+        "yarn", head_size, fraction, factor=factor, original_max_position_embeddings=1024, **betas
+    )
+    check_scaling(settings.YarnScaling(factor=factor, original_length=1024, **betas), head_size, fraction, wanted)
+
+
+@HEAD_SIZES
+@pytest.mark.parametrize("factor", [1.0, 8.0])
+@pytest.mark.parametrize(("low", "high"), [(1.0, 4.0), (2.0, 10.0)])
+def test_llama3_scaling_as_in_transformers(
+    head_size: int, fraction: float, factor: float, low: float, high: float
+) -> None:
+    wanted = from_transformers(
+        "llama3",
+        head_size,
+        fraction,
+        factor=factor,
+        low_freq_factor=low,
+        high_freq_factor=high,
+        original_max_position_embeddings=1024,
+    )
+    scaling = settings.Llama3Scaling(
+        factor=factor, low_frequency_factor=low, high_frequency_factor=high, original_length=1024
+    )
+    check_scaling(scaling, head_size, fraction, wanted)
+
+
+@HEAD_SIZES
+def test_ntk_scaling_by_its_formula_and_as_in_transformers(head_size: int, fraction: float) -> None:
+    """base · factor^(d / (d − 2)), so that the lowest frequency is stretched by the factor and the highest stays."""
+    channels, factor = int(head_size * fraction), 3.0
+    base = 5000.0 * factor ** (channels / (channels - 2))
+    formula = torch.tensor([base ** (-2 * j / channels) for j in range(channels // 2)], dtype=DOUBLE)
+    check_scaling(settings.NtkScaling(factor=factor), head_size, fraction, (formula, 1.0))
+    plain, _ = rotary_frequencies(settings.Rotary(base=5000.0), channels)
+    assert formula[0].item() == plain[0].item() == 1.0
+    assert (plain[-1] / formula[-1]).item() == pytest.approx(factor)
+    # Its dynamic form, at a length of `factor` times the trained one, is the same.
+    dynamic = from_transformers("dynamic", head_size, fraction, seq_len=int(factor * 4096), factor=1.0)
+    check_scaling(settings.NtkScaling(factor=factor), head_size, fraction, dynamic)
+
+
+def test_ntk_scaling_of_a_single_pair_changes_nothing() -> None:
+    """Its only frequency is the highest, which stays."""
+    got, _ = rotary_frequencies(settings.Rotary(scaling=settings.NtkScaling(factor=4.0)), 2)
+    assert got.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("order", ["halves", "interleaved"])
+def test_partial_rotation_turns_the_first_channels_and_leaves_the_rest(order: settings.ChannelOrder) -> None:
+    position = settings.Rotary(fraction=0.5, order=order, base=100.0)
+    module = build_attended(position, width=16, heads=2, head_size=8, causal=True)
+    layout = Padded(1, 5)
+    turn = module.signals(Visibility(layout, layout), CPU, DOUBLE).rotation
+    x = torch.randn(1, 5, 2, 8, dtype=DOUBLE)
+    out = rotate(x, turn)
+    assert torch.equal(out[..., 4:], x[..., 4:])
+    pairs = [(0, 2), (1, 3)] if order == "halves" else [(0, 1), (2, 3)]
+    for t in range(5):
+        for j, (first, second) in enumerate(pairs):
+            z = torch.complex(x[0, t, :, first], x[0, t, :, second]) * np.exp(1j * t * 100.0 ** (-2 * j / 4))
+            assert_close(out[0, t, :, first], z.real, rtol=0, atol=1e-12)
+            assert_close(out[0, t, :, second], z.imag, rtol=0, atol=1e-12)
+
+
+def test_yarn_sharpens_scores_through_queries_and_keys() -> None:
+    """The factor on cosines and sines enters twice: scores grow by its square (Peng et al. 2023, section 3.4)."""
+    position = settings.Rotary(scaling=settings.YarnScaling(factor=4.0, original_length=16))
+    module = build_attended(position, width=8, heads=1, head_size=8, causal=True)
+    layout = Padded(1, 3)
+    turn = module.signals(Visibility(layout, layout), CPU, DOUBLE).rotation
+    x = torch.randn(1, 3, 1, 8, dtype=DOUBLE)
+    assert_close(rotate(x, turn).norm(dim=-1), x.norm(dim=-1) * (0.1 * math.log(4.0) + 1), rtol=1e-12, atol=0)
+
+
+def test_16_bit_channels_turn_by_exact_angles() -> None:
+    """At place 4000 the angle itself has no place in bfloat16; only the channels are rounded."""
+    module = build_attended(settings.Rotary(), width=8, heads=1, head_size=8, causal=True)
+    layout = Padded(1, 1, start=4000)
+    x = torch.randn(1, 1, 1, 8).bfloat16()
+    turned = rotate(x, module.signals(Visibility(layout, layout), CPU, torch.bfloat16).rotation)
+    exact = rotate(x.double(), module.signals(Visibility(layout, layout), CPU, DOUBLE).rotation)
+    assert turned.dtype == torch.bfloat16
+    assert_close(turned.double(), exact, rtol=2**-8, atol=2**-9)
+
+
+# ------------------------------------------------------------------------------------------------- scores by distance
+
+
+@pytest.mark.parametrize("causal", [True, False])
+@pytest.mark.parametrize(("buckets", "longest"), [(32, 128), (8, 20), (4, 5), (64, 1000)])
+def test_buckets_are_those_of_t5(causal: bool, buckets: int, longest: int) -> None:
+    distance = torch.arange(-2 * longest, 2 * longest)
+    wanted = T5Attention._relative_position_bucket(
+        -distance, bidirectional=not causal, num_buckets=buckets, max_distance=longest
+    )
+    assert torch.equal(bucket(distance, buckets, longest, causal), wanted)
+
+
+def slopes_of_the_paper(heads: int) -> list[float]:
+    """Press et al. 2022: a geometric series for a power of two; for others, every second slope of the next power."""
+    if math.log2(heads).is_integer():
+        ratio = 2 ** (-8 / heads)
+        return [ratio ** (head + 1) for head in range(heads)]
+    below = 2 ** math.floor(math.log2(heads))
+    return slopes_of_the_paper(below) + slopes_of_the_paper(2 * below)[0::2][: heads - below]
+
+
+@pytest.mark.parametrize("heads", [*range(1, 34), 40, 112])
+def test_alibi_slopes_are_those_of_the_paper(heads: int) -> None:
+    assert_close(alibi_slopes(heads), torch.tensor(slopes_of_the_paper(heads)))
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_alibi_penalises_distance_either_way(causal: bool) -> None:
+    module = build_attended(settings.Alibi(), width=12, heads=3, head_size=4, causal=causal)
+    layout = Padded(1, 5)
+    visibility = Visibility(layout, layout, causal=causal)
+    dense = module.signals(visibility, CPU, DOUBLE).bias.dense(visibility)
+    for h, slope in enumerate(slopes_of_the_paper(3)):
+        for i in range(5):
+            for j in range(i + 1 if causal else 5):
+                assert dense[0, h, i, j].item() == pytest.approx(-slope * abs(i - j))
+
+
+# ------------------------------------------------------------------------------------------------------------- images
+
+
+@pytest.mark.parametrize("size", [(24, 24), (48, 48), (36, 24), (12, 60), (6, 6), (18, 18)])
+def test_learned_grids_are_resized_as_in_vit(size: tuple[int, int]) -> None:
+    """Made for 4 × 4 patches of 6 pixels; used for larger, smaller and non-square images."""
+    theirs = ViTEmbeddings(ViTConfig(hidden_size=8, image_size=24, patch_size=6, num_attention_heads=2))
+    ours = LearnedGridPosition((4, 4), 8, class_token=True)
+    with torch.no_grad():
+        ours.first.copy_(theirs.position_embeddings[0, 0])
+        ours.weight.copy_(theirs.position_embeddings[0, 1:])
+    grid = (size[0] // 6, size[1] // 6)
+    wanted = theirs.interpolate_pos_encoding(torch.zeros(1, grid[0] * grid[1] + 1, 8), *size)
+    assert_close(ours.embed(grid, CPU, torch.float32), wanted[0])
+
+
+def test_a_grid_of_the_same_size_is_not_touched_and_a_turned_one_is_resized() -> None:
+    ours = LearnedGridPosition((2, 3), 4, class_token=False)
+    nn.init.normal_(ours.weight)
+    assert ours.embed((2, 3), CPU, torch.float32) is ours.weight
+    turned = ours.embed((3, 2), CPU, torch.float32)  # as many patches, and yet another grid
+    assert turned.shape == (6, 4)
+    assert not torch.allclose(turned, ours.weight)
+
+
+def test_resizing_keeps_a_constant() -> None:
+    ours = LearnedGridPosition((2, 3), 4, class_token=False)
+    nn.init.constant_(ours.weight, 0.7)
+    assert_close(ours.embed((5, 4), CPU, torch.float32), torch.full((20, 4), 0.7))
+
+
+@pytest.mark.parametrize("class_token", [True, False])
+def test_sinusoids_of_a_grid(class_token: bool) -> None:
+    """concat(PE(x), PE(y)) for the patch in column x and row y, and nothing for the class token."""
+    module = SinusoidalGridPosition(settings.Sinusoidal2d(base=50.0), width=8, class_token=class_token)
+    out = module.embed((2, 3), CPU, DOUBLE)
+    rows = [[0.0] * 8] if class_token else []
+    for y in range(2):
+        for x in range(3):
+            rows.append([f(p / 50.0 ** (2 * j / 4)) for p in (x, y) for j in range(2) for f in (math.sin, math.cos)])
+    assert_close(out, torch.tensor(rows, dtype=DOUBLE), rtol=0, atol=1e-12)
+
+
+def test_scores_of_turned_patches_depend_on_the_way_between_them_alone() -> None:
+    module = RotaryGridPosition(settings.Rotary2d(), head_size=8, class_token=True)
+    turn = module.rotation((4, 5), CPU, DOUBLE)
+    q, k = torch.randn(2, 8, dtype=DOUBLE)
+    every = torch.ones(1, 21, 1, 1, dtype=DOUBLE)
+    queries, keys = rotate(every * q, turn)[0, :, 0], rotate(every * k, turn)[0, :, 0]
+    assert torch.equal(queries[0], q)  # the class token does not turn
+
+    def score(a: tuple[int, int], b: tuple[int, int]) -> Tensor:
+        return queries[1 + a[0] * 5 + a[1]] @ keys[1 + b[0] * 5 + b[1]]
+
+    assert_close(score((0, 0), (2, 1)), score((1, 3), (3, 4)), rtol=0, atol=1e-12)
+    assert_close(score((3, 1), (1, 4)), score((2, 0), (0, 3)), rtol=0, atol=1e-12)
+    assert not torch.allclose(score((0, 0), (2, 1)), score((0, 0), (1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("position", "added", "turns"),
+    [
+        (settings.NoPosition(), False, False),
+        (settings.Sinusoidal2d(), True, False),
+        (settings.Learned2d(), True, False),
+        (settings.Rotary2d(), False, True),
+    ],
+)
+def test_each_kind_adds_or_turns(position: settings.ImagePosition, added: bool, turns: bool) -> None:
+    module = build_grid_position(position, (2, 2), 8, 4, class_token=True)
+    assert (module.embed((2, 2), CPU, DOUBLE) is not None) is added
+    assert (module.rotation((2, 2), CPU, DOUBLE) is not None) is turns
+
+
+def test_a_rotation_keeps_the_dtype_of_what_it_turns() -> None:
+    angles = torch.rand(1, 3, 2)
+    for dtype in (torch.bfloat16, torch.float32, DOUBLE):
+        assert rotate(torch.randn(1, 3, 1, 6, dtype=dtype), rotation(angles, dtype)).dtype == dtype

@@ -1,0 +1,134 @@
+"""Add & norm: the equations of the three places, and what dropout, layer scale and stochastic depth fall on."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.testing import assert_close
+
+from regard.blocks import settings
+from regard.blocks.layout import Layout, Padded, pack
+from regard.blocks.sublayer import Residual
+from regard.models.build import build
+from regard.models.settings import Encoder
+
+WIDTH = 6
+PLACES = ("pre", "post", "sandwich")
+
+
+def randomised(module: nn.Module) -> nn.Module:
+    for parameter in module.double().parameters():
+        nn.init.normal_(parameter)
+    return module
+
+
+def layer_norm(x: Tensor, norm: nn.Module) -> Tensor:
+    return functional.layer_norm(x, (WIDTH,), norm.weight, norm.bias, 1e-5)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("scale", [None, 0.1])
+def test_the_equation_of_each_place(place: settings.NormPlace, scale: float | None) -> None:
+    """post: norm(x + f(x)); pre: x + f(norm(x)); sandwich: x + after(f(norm(x))). f(…) is scaled where asked."""
+    residual = randomised(Residual(settings.LayerNorm(), place, WIDTH, layer_scale=scale))
+    f, x = nn.Linear(WIDTH, WIDTH).double(), torch.randn(2, 3, WIDTH, dtype=torch.float64)
+    by = 1.0 if scale is None else residual.scale
+    if place == "post":
+        wanted = layer_norm(x + by * f(x), residual.norm)
+    elif place == "pre":
+        wanted = x + by * f(layer_norm(x, residual.norm))
+    else:
+        wanted = x + by * layer_norm(f(layer_norm(x, residual.norm)), residual.after)
+    assert_close(residual(x, f), wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_only_a_sandwich_has_a_second_norm(place: settings.NormPlace) -> None:
+    residual = Residual(settings.RmsNorm(), place, WIDTH)
+    assert (residual.after is not None) is (place == "sandwich")
+
+
+def test_layer_scale_starts_at_its_value_and_learns() -> None:
+    residual = Residual(settings.LayerNorm(), "pre", WIDTH, layer_scale=0.1)
+    assert_close(residual.scale, torch.full((WIDTH,), 0.1))
+    x = torch.zeros(1, 2, WIDTH)
+    residual(x, lambda y: torch.full_like(y, 3.0)).sum().backward()
+    assert_close(residual.scale.grad, torch.full((WIDTH,), 2 * 3.0))
+
+
+# ---------------------------------------------------------------------------------------------------------- dropout
+
+
+def test_dropout_falls_on_what_the_sublayer_adds_alone() -> None:
+    """Section 5.4 of the paper: on the output of each sublayer, before it is added and normed."""
+    rate = 0.3
+    residual = Residual(settings.LayerNorm(), "pre", WIDTH, dropout=rate)
+    x = torch.randn(500, 10, WIDTH, dtype=torch.float64)
+    added = residual.double()(x, lambda y: torch.ones_like(y)) - x
+    kept = added.abs() > 1e-12
+    assert_close(added[kept], torch.full_like(added[kept], 1 / (1 - rate)), rtol=0, atol=1e-12)
+    assert abs(kept.double().mean().item() - (1 - rate)) < 5 * math.sqrt(rate * (1 - rate) / added.numel())
+
+
+def test_the_norm_behind_a_post_sublayer_sees_what_was_dropped() -> None:
+    residual = Residual(settings.LayerNorm(), "post", WIDTH, dropout=0.3).double()
+    x = torch.randn(5, WIDTH, dtype=torch.float64)
+    torch.manual_seed(7)
+    out = residual(x, lambda y: 2 * y)
+    torch.manual_seed(7)
+    wanted = functional.layer_norm(x + functional.dropout(2 * x, 0.3), (WIDTH,))
+    assert_close(out, wanted, rtol=0, atol=1e-12)
+
+
+def test_nothing_is_dropped_in_evaluation() -> None:
+    residual = Residual(settings.LayerNorm(), "pre", WIDTH, dropout=0.5, drop_path=0.5).eval()
+    x = torch.randn(50, 2, WIDTH)
+    assert torch.equal(residual(x, torch.ones_like, Padded(50, 2)), x + 1)
+
+
+# -------------------------------------------------------------------------------------------------- stochastic depth
+
+
+def added_by(layout: Layout | None, x: Tensor, rate: float) -> Tensor:
+    """What a sublayer that gives ones adds to each token."""
+    residual = Residual(settings.LayerNorm(), "pre", x.shape[-1], drop_path=rate).double()
+    return residual(x, torch.ones_like, layout) - x
+
+
+@pytest.mark.parametrize("kind", ["none", "padded", "packed", "rows"])
+def test_stochastic_depth_leaves_out_whole_sequences(kind: str) -> None:
+    """Each sequence skips with the given rate; the others are divided by 1 − rate, so the expectation stays."""
+    rate, count = 0.4, 4000
+    lengths = [s % 3 + 1 for s in range(count)]
+    if kind in ("none", "padded"):
+        layout: Layout = Padded.of(torch.tensor(lengths))
+        cells = [[(s, t) for t in range(3)] for s in range(count)]
+    else:
+        packing = pack([[n] for n in lengths], [None if kind == "packed" else 7])
+        layout = packing.layouts[0]
+        starts = [int(layout.offsets_S1[s]) for s in packing.sequences]
+        cells = [[(start + t,) for t in range(n)] for start, n in zip(starts, lengths, strict=True)]
+    x = torch.zeros(*layout.shape, 2, dtype=torch.float64)
+    added = added_by(None if kind == "none" else layout, x, rate)
+    factors = []
+    for tokens in cells:
+        values = {value for cell in tokens for value in added[cell].tolist()}
+        assert len(values) == 1, "a sequence is left out in part"
+        factors.append(values.pop())
+    assert {round(factor, 12) for factor in factors} == {0.0, round(1 / (1 - rate), 12)}
+    deviation = math.sqrt(rate / (1 - rate) / count)  # of a mean of variables that are 1 / (1 − rate) or 0
+    assert abs(sum(factors) / count - 1) < 5 * deviation
+
+
+def test_its_rate_grows_from_layer_to_layer() -> None:
+    """Huang et al. 2016: from 0 at the first layer to the given rate at the last."""
+    model = build(
+        Encoder(width=8, depth=5, vocabulary=3, attention=settings.Attention(heads=2), stochastic_depth=0.2), "meta"
+    )
+    for i, rate in enumerate((0.0, 0.05, 0.1, 0.15, 0.2)):
+        layer = model.encoder[i]
+        assert layer.attention_residual.drop_path == layer.ffn_residual.drop_path == pytest.approx(rate)
