@@ -92,9 +92,12 @@ def flex(
         cells.map(lambda value: value.expand(rows, -1).contiguous()) for cells in visibility.cells(q.device)
     )
 
+    # A tensor, since a number from outside would be a symbol to the compiler, which FlexAttention cannot take.
+    cap = None if soft_cap is None else torch.full((), soft_cap, device=q.device)
+
     def score_mod(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        if soft_cap is not None:
-            score = soft_cap * torch.tanh(score / soft_cap)
+        if cap is not None:
+            score = cap * torch.tanh(score / cap)
         if bias is not None:
             column = bias.column(queries.place[row, query] - keys.place[row, key])
             by_query = bias.table.dim() == 4
@@ -107,7 +110,7 @@ def flex(
         q_RHQE,
         k_RGKE,
         v_RGKV,
-        score_mod=None if soft_cap is None and bias is None else score_mod,
+        score_mod=None if cap is None and bias is None else score_mod,
         block_mask=_block_mask(visibility, queries, keys),
         scale=scale,
         enable_gqa=q_RHQE.shape[1] != k_RGKE.shape[1],

@@ -1,0 +1,1 @@
+"""Weights in and out: run directories, safetensors, Hugging Face directories."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import WeightsError
-from regard.models.build import build
+from regard.models.build import Model, build
 from regard.models.settings import ModelSettings
 from regard.weights.files import listed
 
@@ -22,7 +22,7 @@ def build_with(
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
     source: str = "the weights",
-) -> nn.Module:
+) -> Model:
     """A model with these tensors as its parameters, ready to be called (in evaluation mode).
 
     It is laid out without memory and then given copies of the tensors, which may still lie in a file: so every weight

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from regard.errors import SettingsError, WeightsError
+from regard.models.build import Model
 from regard.models.settings import AnyModel, ModelSettings
 from regard.settings import parse, read_toml, to_table
 from regard.weights.assign import build_with
@@ -26,9 +27,7 @@ def save(model: nn.Module, directory: Path | str) -> None:
     write_text(directory / CONFIG, tomli_w.dumps({"model": to_table(settings_of(model))}))
 
 
-def load(
-    directory: Path | str, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> nn.Module:
+def load(directory: Path | str, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
     """The model of a run directory; without `dtype`, in that of its file."""
     directory = Path(directory)
     for name in (CONFIG, WEIGHTS):

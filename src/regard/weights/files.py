@@ -97,7 +97,7 @@ def _refuse_non_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
             bad = int((~torch.isfinite(tensor)).sum())
             raise WeightsError(
                 f"{name} in {path} has {bad:,} of {tensor.numel():,} values that are NaN or infinite; take an earlier "
-                "checkpoint, or pass allow_non_finite=True to look at it all the same"
+                "checkpoint, or look at it with regard.weights.files.read_tensors(path, allow_non_finite=True)"
             )
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from regard.errors import WeightsError
+from regard.models.build import Model
 from regard.weights import directory as run_directory
 from regard.weights import huggingface
 
 
-def load(path: Path | str, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> nn.Module:
+def load(path: Path | str, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
     """The model in a run directory or in a Hugging Face directory, ready to be called (in evaluation mode).
 
     Without `device` it goes to the CPU; without `dtype` it keeps that of its file.

@@ -93,6 +93,13 @@ def test_a_missing_shard(tmp_path: Path) -> None:
         regard.load(tmp_path)
 
 
+@pytest.mark.parametrize("directory", ["bert"], indirect=True)
+def test_a_tensor_under_two_names(directory: Path) -> None:
+    change_tensors(directory, {"bert.embeddings.LayerNorm.gamma": torch.ones(16)})
+    with pytest.raises(WeightsError, match=r"hold bert\.embeddings\.LayerNorm\.weight twice"):
+        regard.load(directory)
+
+
 def test_no_config(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"has no config\.json, so it is no Hugging Face directory"):
         huggingface.read(tmp_path)

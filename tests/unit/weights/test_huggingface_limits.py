@@ -142,8 +142,14 @@ def test_an_unknown_class(tmp_path: Path) -> None:
 def test_a_class_without_the_output(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match="tied is False and only True can be expressed"):
         huggingface.write(regard.build(SMALL["gpt2"]), tmp_path, architecture="GPT2Model")
+    with pytest.raises(WeightsError, match="tied is False, and LlamaModel has no output of its own"):
+        huggingface.write(regard.build(SMALL["llama"]), tmp_path, architecture="LlamaModel")
+    with pytest.raises(WeightsError, match="output_bias is True, and BartModel has no output of its own"):
+        huggingface.write(randomised(SMALL["bart"]), tmp_path, architecture="BartModel")
 
 
 def test_added_values_may_not_contradict(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"config\.json describes no possible model: width \(16\) must"):
+        huggingface.write(regard.build(SMALL["gpt2"]), tmp_path, config={"n_head": 3})
     with pytest.raises(WeightsError, match="vocabulary is 20 and only 21 can be expressed"):
         huggingface.write(regard.build(SMALL["gpt2"]), tmp_path, config={"vocab_size": 21})

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from regard.errors import WeightsError
-from regard.models.build import build
+from regard.models.build import Model, build
 from regard.models.settings import ModelSettings
 from regard.settings import did_you_mean
 from regard.weights.assign import build_with
@@ -36,9 +35,7 @@ FAMILIES: dict[str, Family[Any]] = {
 # ----------------------------------------------------------------------------------------------------------- reading
 
 
-def read(
-    directory: Path | str, dtype: torch.dtype | None = None, device: torch.device | str | None = None
-) -> nn.Module:
+def read(directory: Path | str, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Model:
     """The model of a directory that `save_pretrained` of transformers wrote, or anyone in that form.
 
     It keeps the type of its numbers unless `dtype` is given.
@@ -50,7 +47,7 @@ def read(
     config = Config(read_json(path), str(path))
     family = family_of(config)
     tensors = family.usual_names(read_tensors(directory))
-    settings = settings_from(family, config, tensors)
+    settings = family.checked_settings(config, tensors)
     shapes = dict(build(settings, device="meta").named_parameters())
     ours = family.table(settings, config).to_ours(tensors, shapes, str(directory))
     return build_with(settings, ours, device, dtype, source=str(directory))
@@ -62,16 +59,6 @@ def family_of(config: Config) -> Family[Any]:
         near = did_you_mean(config.model_type, FAMILIES)
         raise config.refuse("model_type", f"is not known{near}; known: {', '.join(FAMILIES)}")
     return FAMILIES[config.model_type]
-
-
-def settings_from(family: Family[Any], config: Config, tensors: Mapping[str, Tensor]) -> ModelSettings:
-    """The settings that a config and its tensors tell, or what is wrong with them."""
-    try:
-        settings: ModelSettings = family.settings_from(config, tensors)
-    except ValidationError as error:
-        problems = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
-        raise WeightsError(f"{config.source} describes no possible model: {problems}; correct it") from None
-    return settings
 
 
 # ----------------------------------------------------------------------------------------------------------- writing

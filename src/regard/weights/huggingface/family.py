@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
+from pydantic import ValidationError
 from torch import Tensor
 
 from regard.errors import WeightsError
@@ -60,6 +61,14 @@ class Family(ABC, Generic[S]):
     def table(self, settings: S, config: Config) -> Table:
         """Where each tensor lies."""
 
+    def checked_settings(self, config: Config, tensors: Mapping[str, Tensor]) -> S:
+        """`settings_from`, or what is wrong with the values of a config."""
+        try:
+            return self.settings_from(config, tensors)
+        except ValidationError as error:
+            problems = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
+            raise WeightsError(f"{config.source} describes no possible model: {problems}; correct it") from None
+
     def usual_names(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors under the names of the newest files, with the prefix, without old buffers."""
         bare = not any(name.startswith(self.prefix) for name in tensors)
@@ -71,6 +80,8 @@ class Family(ABC, Generic[S]):
                 continue
             if bare and not name.startswith(self.heads or ("\0",)):
                 name = self.prefix + name
+            if name in result:
+                raise WeightsError(f"the weights hold {name} twice, under an old and a new name; remove one of them")
             result[name] = tensor
         return result
 
@@ -87,7 +98,7 @@ class Family(ABC, Generic[S]):
 
     def require_expressible(self, settings: S, config: Config, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Refuse settings that would come back as others. Without tensors, only what a config tells is compared."""
-        back = self.settings_from(config, tensors or {})
+        back = self.checked_settings(config, tensors or {})
         untold = frozenset() if tensors else self.told_by_tensors
         lost = list(_differences(_essence(settings), _essence(back), untold))
         if lost:

@@ -136,7 +136,7 @@ class Table:
 
 def _compare_fixed(found: Tensor, value: Tensor, name: str, source: str) -> None:
     """Refuse a stored constant that is not ours, but for its rounding."""
-    rounding = 2 * torch.finfo(found.dtype).eps
+    rounding = 2 * torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
     if found.shape == value.shape and torch.allclose(found.double(), value.double(), rtol=rounding, atol=rounding):
         return
     if found.shape != value.shape:

@@ -72,6 +72,8 @@ class Llama(Family[Decoder]):
     def config_from(self, settings: Decoder, architecture: str) -> dict[str, Any]:
         ffn, norm = self.expect(settings.ffn, Gated, "ffn"), self.expect(settings.norm, RmsNorm, "norm")
         position = self.expect(settings.position, Rotary, "position")
+        if architecture == self.base and not settings.tied:
+            raise self.cannot(f"tied is False, and {self.base} has no output of its own")
         scaling = rotary_config(position)
         original = scaling.get("original_max_position_embeddings", LENGTH)
         return {
