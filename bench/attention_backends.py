@@ -89,8 +89,8 @@ def _measure(cell: support.Cell, dtype: torch.dtype, seeds: int) -> dict[str, An
 
     while done < seeds:
         seed += 1
-        if not sum(problem().lengths):
-            continue
+        if max(problem().lengths) < (2 if cell.backend == "flex" else 1):
+            continue  # nothing to compare; and attend never gives a single query to FlexAttention
         done += 1
         # The reference gets inputs and weights after rounding, so that only the arithmetic differs.
         exact = outputs(problem().to("cuda", torch.float64), "reference", cached)

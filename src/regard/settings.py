@@ -3,23 +3,28 @@
 A variant is a type, told apart by its `kind`; nothing here knows which variants exist. Three operations matter:
 
 - `parse` turns plain tables into a settings value, or raises a `SettingsError` that names the nearest known key;
-- `merge` lays changes over a table; a changed `kind` resets its table, since the old kind's keys mean nothing to the new;
+- `merge` lays changes over a table; another `kind` resets its table, since the old kind's keys mean nothing to it;
 - `to_toml` writes what `from_toml` reads back to an equal value.
 """
 
 from __future__ import annotations
 
 import difflib
+import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Annotated, Any, Self, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, Union, get_args, get_origin
 
 import tomli_w
-import tomllib
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from regard.errors import SettingsError
+
+if TYPE_CHECKING:
+    from pydantic._internal._model_construction import ModelMetaclass
+else:
+    ModelMetaclass = type(BaseModel)
 
 Table = dict[str, Any]
 """A TOML table as `tomllib` gives it."""
@@ -27,10 +32,25 @@ Table = dict[str, Any]
 S = TypeVar("S", bound="Settings")
 
 
-class Settings(BaseModel):
+class _PlainErrors(ModelMetaclass):
+    """Lets `Encoder(width="a")` in Python fail with the same sentence as `width = "a"` in a recipe.
+
+    In a metaclass, since pydantic calls an overridden `__init__` for nested values too, where the path is not known.
+    """
+
+    def __call__(cls, *arguments: Any, **fields: Any) -> Any:
+        try:
+            return super().__call__(*arguments, **fields)
+        except ValidationError as error:
+            raise _settings_error(cls, error, "") from None
+
+
+class Settings(BaseModel, metaclass=_PlainErrors):
     """Base of every settings value: unknown keys are refused, values are not converted, nothing changes afterwards."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -61,7 +81,7 @@ def parse(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
     try:
         return TypeAdapter(kind).validate_python(dict(table))
     except ValidationError as error:
-        raise SettingsError("\n".join(_explain(kind, detail, where) for detail in error.errors())) from None
+        raise _settings_error(kind, error, where) from None
 
 
 def to_table(settings: Settings) -> Table:
@@ -110,7 +130,9 @@ def nested(changes: Mapping[str, Any]) -> Table:
             if not isinstance(table, dict):
                 raise SettingsError(f"{path}: {part} is given a value and a table; give one of them")
         value = nested(value) if isinstance(value, Mapping) else value
-        table[last] = merge(table[last], value) if isinstance(table.get(last), dict) else value
+        if last in table and isinstance(table[last], dict) is not isinstance(value, dict):
+            raise SettingsError(f"{path} is given a value and a table; give one of them")
+        table[last] = merge(table[last], value) if isinstance(value, dict) and last in table else value
     return result
 
 
@@ -193,6 +215,10 @@ def _toml_value(value: Any) -> str:
 # ------------------------------------------------------------------------------------------------------- messages
 
 
+def _settings_error(kind: Any, error: ValidationError, where: str) -> SettingsError:
+    return SettingsError("\n".join(_explain(kind, detail, where) for detail in error.errors()))
+
+
 def _explain(kind: Any, detail: ErrorDetails, where: str) -> str:
     """One pydantic error as a sentence with the setting, its value, the rule and the remedy."""
     path, owner = _locate(kind, detail["loc"])
@@ -209,9 +235,14 @@ def _explain(kind: Any, detail: ErrorDetails, where: str) -> str:
         place = f"{prefix}.kind" if problem == "union_tag_invalid" and prefix else prefix or "kind"
         return f"{place} ({given}) is not known{did_you_mean(str(given), choices)}; choose one of {', '.join(choices)}"
     if problem == "union_tag_not_found":
-        return f"{prefix or 'the table'} needs a kind; write {f'{prefix}.' if prefix else ''}kind = \"...\""
+        return f'{prefix or "the table"} needs a kind; write {f"{prefix}." if prefix else ""}kind = "..."'
     if problem == "missing":
         return f"{prefix} is missing; give it a value"
+    if problem in ("model_type", "model_attributes_type", "dict_type"):
+        given, field = detail["input"], owner.model_fields.get(path[-1]) if owner else None
+        named = field is not None and isinstance(given, str) and given in variants(field.annotation)
+        remedy = f'{prefix}.kind = "{given}"' if named else f"{prefix}.KEY = VALUE"
+        return f"{prefix} ({given!r}) must be a table; write {remedy}"
     message = detail["msg"].removeprefix("Value error, ")
     if problem == "value_error":
         return f"{prefix}: {message}" if prefix else message

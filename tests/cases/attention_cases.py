@@ -137,7 +137,7 @@ def _position(kind: str, draw: random.Random) -> Any:
     return made[kind]
 
 
-# ---------------------------------------------------------------------------------------------------- run by the library
+# ------------------------------------------------------------------------------------------------- run by the library
 
 
 @dataclass
@@ -151,7 +151,10 @@ class Laid:
 
     def take(self, out: Tensor) -> list[Tensor]:
         """[T, D] of each sequence."""
-        return [torch.stack([out[cell] for cell in cells]) if cells else out.new_zeros(0, out.shape[-1]) for cells in self.cells]
+        return [
+            torch.stack([out[cell] for cell in cells]) if cells else out.new_zeros(0, out.shape[-1])
+            for cells in self.cells
+        ]
 
 
 def lay(problem: Problem, sequences: list[Tensor], junk: float = 3.0, time: int | None = None) -> Laid:
@@ -249,7 +252,9 @@ def run_cached(problem: Problem, kind: str) -> list[Tensor]:
         if kind == "fixed":
             room = longest + 3 - cache.used
             new = [min(n, max(room, 0)) for n in new]
-            if max(new) == 0 or room - max(new) < max(n - d for n, d in zip(problem.lengths, done, strict=True)) - min(new):
+            if max(new) == 0 or room - max(new) < max(n - d for n, d in zip(problem.lengths, done, strict=True)) - min(
+                new
+            ):
                 new = [n - d for n, d in zip(problem.lengths, done, strict=True)]
         chunk = lay(problem, [problem.sequences[b][done[b] : done[b] + new[b]] for b in range(batch)])
         queries, keys = cache.advance(chunk.layout)
@@ -269,7 +274,7 @@ def run_cached(problem: Problem, kind: str) -> list[Tensor]:
     return [torch.stack(rows) for rows in out]
 
 
-# ------------------------------------------------------------------------------------------------------ run by the oracle
+# -------------------------------------------------------------------------------------------------- run by the oracle
 
 
 def sees(problem: Problem, s: int, i: int, j: int) -> bool:

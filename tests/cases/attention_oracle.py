@@ -53,7 +53,9 @@ def attention(
         if not seen:
             continue
         for h in range(weights.heads):
-            scores = np.array([_score(weights, q[i, h], k[j, h // group], h, i, j, turn, bias, distance_code) for j in seen])
+            scores = np.array(
+                [_score(weights, q[i, h], k[j, h // group], h, i, j, turn, bias, distance_code) for j in seen]
+            )
             share = np.exp(scores - scores.max())
             share /= share.sum()
             joined[i, h] = sum(part * v[j, h // group] for part, j in zip(share, seen, strict=True))
@@ -97,7 +99,7 @@ def _normed(weights: Weights, name: str, x: Array) -> Array:
     return x / np.sqrt(np.mean(x**2) + 1e-6) * weights.arrays[f"{name}.weight"]
 
 
-# ------------------------------------------------------------------------------------------------ positions, by definition
+# -------------------------------------------------------------------------------------------- positions, by definition
 
 
 def sinusoid(place: float, width: int, base: float = 10_000.0, halves: bool = False) -> Array:

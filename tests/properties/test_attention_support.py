@@ -68,7 +68,9 @@ def test_float32_stays_near_the_definition(cell: support.Cell, seed: int) -> Non
     with use_backend(cell.backend):
         result = cases.run(problem.to("cpu", torch.float32))
     for got, exact in zip(result.queries.take(result.out), wanted, strict=True):
-        np.testing.assert_allclose(got.detach().numpy(), exact, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(exact).max(initial=0)))
+        np.testing.assert_allclose(
+            got.detach().numpy(), exact, rtol=1e-5, atol=1e-5 * max(1.0, np.abs(exact).max(initial=0))
+        )
 
 
 @by_cell(CACHED)

@@ -9,7 +9,7 @@ import pytest
 
 from regard.blocks.settings import Rotary
 from regard.errors import RegardError, SettingsError
-from regard.models.settings import AnyModel, Decoder, EncoderDecoder, Vision
+from regard.models.settings import AnyModel, Decoder, Encoder, EncoderDecoder, Vision
 from regard.settings import Settings, did_you_mean, nested, parse, read_overrides, read_toml
 
 DECODER_KEYS = (
@@ -39,6 +39,7 @@ def message(action: Callable[[], object]) -> str:
         ({"tied": 1}, "tied (1) is wrong: input should be a valid boolean"),
         ({"width": "none"}, "width ('none') is wrong: input should be a valid integer"),
         ({"attention.window": 0}, "attention.window (0) is wrong: input should be greater than 0"),
+        ({"position.base": float("inf")}, "position.base (inf) is wrong: input should be a finite number"),
         ({"position.base": 1.0}, "position.base (1.0) is wrong: input should be greater than 1"),
     ],
 )
@@ -130,6 +131,19 @@ def test_a_table_without_its_kind_says_where_to_write_it() -> None:
     assert message(lambda: parse(AnyModel, {})) == 'the table needs a kind; write kind = "..."'
     table = {"kind": "encoder", "heads": {"a": {}}}
     assert message(lambda: parse(AnyModel, table)) == 'heads.a needs a kind; write heads.a.kind = "..."'
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"position": "rotary"}, "position ('rotary') must be a table; write position.kind = \"rotary\""),
+        ({"position": 5}, "position (5) must be a table; write position.KEY = VALUE"),
+        ({"attention": 8}, "attention (8) must be a table; write attention.KEY = VALUE"),
+        ({"heads": [1]}, "heads ([1]) must be a table; write heads.KEY = VALUE"),
+    ],
+)
+def test_a_value_where_a_table_belongs_says_how_to_write_it(changes: dict[str, Any], expected: str) -> None:
+    assert message(lambda: Encoder().changed(changes)) == expected
 
 
 def test_a_missing_value_is_named() -> None:
@@ -243,3 +257,4 @@ def test_what_is_no_override_is_refused(text: str) -> None:
 
 def test_a_value_and_a_table_at_one_place_is_refused() -> None:
     assert message(lambda: nested({"a": 5, "a.b": 1})) == "a.b: a is given a value and a table; give one of them"
+    assert message(lambda: nested({"a.b": 1, "a": 5})) == "a is given a value and a table; give one of them"

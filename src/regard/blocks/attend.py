@@ -54,6 +54,8 @@ class Request:
     dropout: bool
     head_size: int
     value_size: int
+    single: bool = False
+    """Whether each row has one query, as in a step of decoding."""
 
 
 def attend(
@@ -81,6 +83,7 @@ def attend(
         dropout=dropout > 0,
         head_size=q.shape[-1],
         value_size=v.shape[-1],
+        single=q.dim() == 4 and q.shape[1] == 1,
     )
     backend = choose(request)
     _announce(backend, request.device)
@@ -98,7 +101,8 @@ def choose(request: Request) -> Backend:
         return forced
     order: tuple[Backend, ...] = ("sdpa", "reference")
     if request.device == "cuda":
-        changed_scores = request.bias or request.soft_cap
+        # FlexAttention compiles for seconds; a single query is not worth it.
+        changed_scores = (request.bias or request.soft_cap) and not request.single
         order = ("flex", "sdpa", "reference") if changed_scores else ("varlen", "sdpa", "reference")
     return next(backend for backend in order if refusal(backend, request) is None)
 

@@ -51,7 +51,9 @@ class Padded:
 
     def to(self, device: torch.device | str) -> Padded:
         lengths_B = None if self.lengths_B is None else self.lengths_B.to(device)
-        return replace(self, lengths_B=lengths_B, places_BT=None if self.places_BT is None else self.places_BT.to(device))
+        return replace(
+            self, lengths_B=lengths_B, places_BT=None if self.places_BT is None else self.places_BT.to(device)
+        )
 
     @property
     def plain(self) -> bool:

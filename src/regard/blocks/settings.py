@@ -262,6 +262,4 @@ class Rotary2d(Settings):
 TextPosition: TypeAlias = Annotated[
     Sinusoidal | Learned | Relative | TransformerXL | Rotary | Alibi | NoPosition, Field(discriminator="kind")
 ]
-ImagePosition: TypeAlias = Annotated[
-    Sinusoidal2d | Learned2d | Rotary2d | NoPosition, Field(discriminator="kind")
-]
+ImagePosition: TypeAlias = Annotated[Sinusoidal2d | Learned2d | Rotary2d | NoPosition, Field(discriminator="kind")]

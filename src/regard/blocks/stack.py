@@ -77,9 +77,7 @@ class Layer(nn.Module):
     ) -> Tensor:
         """`[..., D]` in, `[..., D]` out."""
         layout = view.attention.queries
-        x = self.attention_residual(
-            x, lambda y: self.attention(y, view.attention, view.signals, cache=cache), layout
-        )
+        x = self.attention_residual(x, lambda y: self.attention(y, view.attention, view.signals, cache=cache), layout)
         cross, memory, cross_view = self.cross, view.memory, view.cross
         if cross is not None and cross_view is not None and self.cross_residual is not None:
             x = self.cross_residual(x, lambda y: cross(y, cross_view, memory=memory, cache=cross_cache), layout)

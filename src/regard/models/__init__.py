@@ -1,0 +1,1 @@
+"""The four families, their settings, presets and heads, and counting before building."""

@@ -17,9 +17,7 @@ from regard.models.vision import Vision
 Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 
 
-def build(
-    model: ModelSettings, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> Model:
+def build(model: ModelSettings, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
     """The model that the settings describe, with fresh weights.
 
     On the device "meta" nothing is allocated: for looking at shapes, or for putting weights in afterwards.

@@ -28,9 +28,7 @@ class EncoderDecoder(nn.Module):
         self.source = TextEmbedding(source, model.position, model.embedding_scale, norm, model.dropout)
         self.target = TextEmbedding(target, model.position, model.embedding_scale, norm, model.dropout)
         self.encoder = Stack(stack_plan(model, model.position))
-        self.decoder = Stack(
-            stack_plan(model, model.position, causal=True, cross=True, depth=model.decoder_layers)
-        )
+        self.decoder = Stack(stack_plan(model, model.position, causal=True, cross=True, depth=model.decoder_layers))
         self.output = Output(
             tied if "output" in model.tied else None,
             model.target_size,

@@ -306,4 +306,3 @@ class Vision(Body):
 ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 AnyModel: TypeAlias = Annotated[ModelSettings, Field(discriminator="kind")]
 """What `parse` takes to read a model's table, told apart by its `kind`."""
-

@@ -19,9 +19,7 @@ def build_embedded(position: settings.TextPosition, width: int) -> Position:
     return Position()
 
 
-def build_attended(
-    position: settings.TextPosition, width: int, heads: int, head_size: int, causal: bool
-) -> Position:
+def build_attended(position: settings.TextPosition, width: int, heads: int, head_size: int, causal: bool) -> Position:
     """The module that informs attention; one that does nothing, where the kind adds to the embeddings."""
     if isinstance(position, settings.Rotary):
         return RotaryPosition(position, position.channels(head_size))

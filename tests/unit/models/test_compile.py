@@ -1,0 +1,231 @@
+"""Every model compiles whole (`fullgraph=True`) and equals its uncompiled self, forward and backward.
+
+The backend is `aot_eager`: it traces and differentiates as any other does, and runs the graph without generating
+code, which is the part that takes long. One model is also compiled by inductor.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import family_cases as cases
+import pytest
+import torch
+import torch._dynamo
+from torch import Tensor, nn
+from torch._dynamo.testing import CompileCounterWithBackend
+from torch.testing import assert_close
+
+from regard.blocks import settings as blocks
+from regard.blocks.cache import Cache, CacheKind
+from regard.blocks.layout import Packed, Padded
+from regard.models.build import build
+from regard.models.settings import ModelSettings
+
+LENGTHS, SOURCE_LENGTHS = [5, 1, 7, 3], [2, 6, 4, 1]
+by_position = pytest.mark.parametrize("position", cases.TEXT_POSITIONS)
+by_layout = pytest.mark.parametrize("layout", ["full", "ragged", "packed"])
+
+
+@pytest.fixture(autouse=True)
+def _forget_what_was_compiled() -> Iterator[None]:
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()
+
+
+def fresh(settings: ModelSettings, depth: int = 1) -> Any:
+    deep = {"depth": depth, "decoder_depth": depth} if settings.kind == "encoder-decoder" else {"depth": depth}
+    return cases.unsettled(build(settings.model_copy(update=deep)))
+
+
+def compiled(call: Callable[..., Tensor], counter: CompileCounterWithBackend) -> Callable[..., Tensor]:
+    return torch.compile(call, fullgraph=True, backend=counter)
+
+
+def check(model: nn.Module, call: Callable[..., Tensor], *arguments: Any, backend: str = "aot_eager") -> None:
+    """One compilation, and the same answers and gradients as without."""
+    counter = CompileCounterWithBackend(backend)
+    results = []
+    for function in (call, compiled(call, counter)):
+        model.zero_grad()
+        torch.manual_seed(0)
+        out = function(*arguments)
+        (out * torch.linspace(-1, 1, out.numel()).view_as(out)).sum().backward()
+        results.append((out.detach(), {name: p.grad for name, p in model.named_parameters() if p.grad is not None}))
+    (out, gradients), (again, gradients_again) = results
+    assert counter.frame_count == 1
+    assert_close(again, out, rtol=1e-5, atol=1e-5)
+    assert gradients
+    assert gradients_again.keys() == gradients.keys()
+    for name, gradient in gradients.items():
+        scale = gradient.abs().max().item()
+        assert_close(gradients_again[name], gradient, rtol=1e-4, atol=1e-5 * max(scale, 1.0), msg=name)
+
+
+def laid(layout: str) -> list[cases.Laid]:
+    """Source and target."""
+    if layout == "full":
+        both = [cases.padded(cases.sentences([n] * 2, seed)) for n, seed in ((4, 1), (5, 2))]
+        for side in both:
+            side.layout = Padded(*side.tokens.shape)
+        return both
+    sources, targets = cases.sentences(SOURCE_LENGTHS, 1), cases.sentences(LENGTHS, 2)
+    if layout == "packed":
+        return cases.packed(sources, targets, widths=[9, 11])
+    return [cases.padded(sources), cases.padded(targets)]
+
+
+# ----------------------------------------------------------------------------------------------------- four families
+
+
+@by_layout
+@by_position
+def test_encoder_decoder(position: str, layout: str) -> None:
+    model = fresh(cases.encoder_decoder(position=cases.TEXT_POSITIONS[position]))
+    source, target = laid(layout)
+    check(model, model, source.tokens, target.tokens, source.layout, target.layout)
+
+
+@by_layout
+@pytest.mark.parametrize("position", ["learned", "relative", "rotary"])
+def test_encoder_with_all_its_heads(position: str, layout: str) -> None:
+    model = fresh(cases.encoder(position=cases.TEXT_POSITIONS[position]))
+    text = laid(layout)[1]
+
+    def heads(tokens: Tensor, layout: Any) -> Tensor:
+        hidden = model(tokens, layout, segments=tokens % 2)
+        return torch.cat([head(hidden, layout).flatten() for head in model.heads.values()])
+
+    check(model, heads, text.tokens, text.layout)
+
+
+@by_layout
+@by_position
+def test_decoder(position: str, layout: str) -> None:
+    model = fresh(cases.decoder(position=cases.TEXT_POSITIONS[position]), depth=2)
+    text = laid(layout)[1]
+    check(model, model, text.tokens, text.layout)
+
+
+@pytest.mark.parametrize("size", [(8, 12), (12, 8)], ids=["own size", "resized"])
+@pytest.mark.parametrize("position", cases.IMAGE_POSITIONS)
+def test_vision(position: str, size: tuple[int, int]) -> None:
+    model = fresh(cases.vision(position=cases.IMAGE_POSITIONS[position]), depth=2)
+    check(model, lambda images: model.heads["class"](model(images)), torch.randn(2, 2, *size))
+
+
+# ----------------------------------------------------------------------------------------------------------- variants
+
+
+@by_layout
+def test_window_prefix_and_soft_cap(layout: str) -> None:
+    attention = blocks.Attention(heads=4, kv_heads=2, window=3, soft_cap=5.0, qk_norm=blocks.RmsNorm())
+    model = fresh(cases.decoder(position=blocks.Rotary(), attention=attention, ffn=blocks.Gated()))
+    text = laid(layout)[1]
+    prefix = torch.arange(text.layout.count) % 3
+    check(model, lambda *given: model(given[0], given[1], prefix=given[2]), text.tokens, text.layout, prefix)
+
+
+@pytest.mark.parametrize("place", ["pre", "post", "sandwich"])
+@pytest.mark.parametrize("layout", ["ragged", "packed"])
+def test_training_with_everything_that_is_random(place: str, layout: str) -> None:
+    """From the same random state, a compiled model drops what an uncompiled one drops."""
+    chosen = {
+        "dropout": 0.2,
+        "attention": blocks.Attention(heads=4, dropout=0.2),
+        "stochastic_depth": 0.3,
+        "layer_scale": 0.5,
+        "norm": blocks.RmsNorm(unit_offset=True),
+        "norm_place": place,
+    }
+    model = fresh(cases.decoder(position=blocks.Alibi(), **chosen), depth=2).train()
+    text = laid(layout)[1]
+    check(model, model, text.tokens, text.layout)
+
+
+# ----------------------------------------------------------------------------------------------------- static shapes
+
+
+def test_batches_of_other_lengths_are_not_compiled_anew() -> None:
+    """A packed batch has a fixed number of tokens and sequences, whatever their lengths: so has a padded one."""
+    model, counter = fresh(cases.decoder(position=blocks.Rotary())), CompileCounterWithBackend("aot_eager")
+    fast = compiled(model, counter)
+    draw = random.Random(0)
+    for _ in range(4):
+        cuts = sorted(draw.randint(0, 24) for _ in range(7))
+        layout = Packed(24, torch.tensor([0, *cuts, 24], dtype=torch.int32), longest=24)
+        tokens = torch.randint(0, cases.VOCABULARY, (24,))
+        assert_close(fast(tokens, layout), model(tokens, layout))
+    assert counter.frame_count == 1
+    for _ in range(4):
+        padded = Padded.of(torch.tensor([draw.randint(0, 6) for _ in range(4)]), time=6)
+        tokens = torch.randint(0, cases.VOCABULARY, (4, 6))
+        assert_close(fast(tokens, padded), model(tokens, padded))
+    assert counter.frame_count == 2
+
+
+# ----------------------------------------------------------------------------------------------------- cached decoding
+
+
+def steps_of(call: Callable[[Tensor, Cache], Tensor], cache: Cache, tokens: Tensor) -> list[Tensor]:
+    return [call(new, cache) for new in tokens.split(1, dim=1)]
+
+
+@pytest.mark.parametrize(("kind", "window"), [("fixed", None), ("fixed", 3), ("windowed", 3)])
+@pytest.mark.parametrize("position", ["learned", "relative", "transformer-xl", "rotary", "alibi"])
+@torch.no_grad()
+def test_a_cached_step_is_compiled_twice_at_the_most(position: str, kind: CacheKind, window: int | None) -> None:
+    """The number of tokens so far is a plain number: the first step takes it for a constant, the second learns better.
+
+    From then on no step, no other prompt and no other cache of the same shape compiles anything.
+    """
+    attention = blocks.Attention(heads=4, kv_heads=2, window=window)
+    model = fresh(cases.decoder(position=cases.TEXT_POSITIONS[position], attention=attention))
+    counter = CompileCounterWithBackend("aot_eager")
+    step = compiled(lambda new, cache: model(new, cache=cache), counter)
+    for seed, lengths in enumerate(([3, 4], [4, 2], [1, 1])):
+        prompt = cases.padded(cases.sentences(lengths, seed))
+        tokens = torch.tensor(cases.sentences([6, 6], 10 + seed))
+        results = []
+        for call in (lambda new, cache: model(new, cache=cache), step):
+            cache = model.new_cache(2, kind, capacity=10)
+            model(prompt.tokens, prompt.layout, cache=cache)
+            results.append(torch.cat(steps_of(call, cache, tokens), dim=1))
+        assert_close(results[1], results[0])
+    assert counter.frame_count <= 2
+
+
+@torch.no_grad()
+def test_a_cached_step_of_an_encoder_decoder() -> None:
+    """After a first, uncompiled step, which projects the memory."""
+    model = fresh(cases.encoder_decoder(position=blocks.Rotary()))
+    counter = CompileCounterWithBackend("aot_eager")
+    source = cases.padded(cases.sentences(SOURCE_LENGTHS, 1))
+    memory = model.encode(source.tokens, source.layout)
+    tokens = torch.tensor(cases.sentences([8] * 4, 2))
+    plain = lambda new, cache: model.decode(new, memory, source.layout, cache=cache)
+    step = compiled(plain, counter)
+    cache = model.new_cache(4, "fixed", capacity=8)
+    first = model.decode(tokens[:, :1], memory, source.layout, cache=cache)
+    out = torch.cat([first, *steps_of(step, cache, tokens[:, 1:])], dim=1)
+    assert_close(out, model.decode(tokens, memory, source.layout))
+    assert counter.frame_count <= 2
+
+
+# ----------------------------------------------------------------------------------------------------------- inductor
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:`torch.jit.script_method` is deprecated:DeprecationWarning")  # its own imports
+@pytest.mark.skipif(
+    not any(shutil.which(name) for name in ("c++", "g++", "clang++", "cl")),
+    reason="inductor needs a C++ compiler on the CPU, and there is none on the path",
+)
+def test_inductor_generates_the_same_model() -> None:
+    model = fresh(cases.encoder_decoder(position=blocks.Rotary()))
+    source, target = laid("packed")
+    check(model, model, source.tokens, target.tokens, source.layout, target.layout, backend="inductor")

@@ -1,0 +1,426 @@
+"""The four families as wholes: shapes, ties, layouts, caches, prefixes, precision and reproducibility."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from typing import Any
+
+import family_cases as cases
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from regard.blocks import settings as blocks
+from regard.blocks.cache import CacheKind
+from regard.blocks.layout import Padded
+from regard.models import settings
+from regard.models.build import Model, build
+
+TIGHT = {"rtol": 0.0, "atol": 1e-11}
+by_family = pytest.mark.parametrize("family", cases.FAMILIES)
+by_position = pytest.mark.parametrize("position", cases.TEXT_POSITIONS)
+LENGTHS = [5, 1, 7, 3]
+SOURCE_LENGTHS = [2, 6, 4, 1]
+
+
+def exact(model: settings.ModelSettings) -> Any:
+    return cases.unsettled(build(model, dtype=torch.float64))
+
+
+def answer(model: Model, seed: int = 0) -> Tensor:
+    """What a model makes of a small batch."""
+    generator = torch.Generator().manual_seed(seed)
+    dtype = next(model.parameters()).dtype
+    tokens = torch.randint(0, cases.VOCABULARY, (2, 4), generator=generator)
+    if model.settings.kind == "encoder-decoder":
+        return model(tokens, tokens[:, :3])
+    if model.settings.kind == "vision":
+        return model(torch.randn(2, 2, 8, 12, generator=generator).to(dtype))
+    return model(tokens)
+
+
+# ------------------------------------------------------------------------------------------------------------- shapes
+
+
+def test_shapes_of_an_encoder_decoder() -> None:
+    model = build(cases.encoder_decoder(tied=("target", "output"), target_vocabulary=17))
+    source, target = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long)
+    assert model(source, target).shape == (2, 3, 17)
+    assert model.encode(source).shape == (2, 5, 16)
+    assert model.decode(target, model.encode(source)).shape == (2, 3, 17)
+    assert model.states(target, model.encode(source)).shape == (2, 3, 16)
+
+
+def test_shapes_of_an_encoder() -> None:
+    model = build(cases.encoder())
+    hidden = model(torch.zeros(2, 5, dtype=torch.long))
+    assert hidden.shape == (2, 5, 16)
+    shapes = {name: tuple(head(hidden).shape) for name, head in model.heads.items()}
+    assert shapes == {
+        "masked": (2, 5, cases.VOCABULARY),
+        "next": (2, 2),
+        "class": (2, 3),
+        "tags": (2, 5, 4),
+        "spans": (2, 5, 2),
+        "vector": (2, 16),
+    }
+
+
+def test_shapes_of_a_decoder() -> None:
+    model = build(cases.decoder())
+    tokens = torch.zeros(2, 5, dtype=torch.long)
+    assert model(tokens).shape == (2, 5, cases.VOCABULARY)
+    assert model.states(tokens).shape == (2, 5, 16)
+
+
+@pytest.mark.parametrize("position", cases.IMAGE_POSITIONS)
+@pytest.mark.parametrize("class_token", [True, False])
+def test_shapes_of_a_vision_model(position: str, class_token: bool) -> None:
+    """8 × 12 pixels in patches of 4 are 2 × 3; other sizes than the settings' own work too."""
+    heads = {"class": settings.Classification(classes=3, pooling="mean")}
+    model = build(
+        settings.Vision(
+            **cases.body(image=(8, 12), patch=4, channels=2, heads=heads, class_token=class_token),
+            position=cases.IMAGE_POSITIONS[position],
+        )
+    )
+    for size, patches in (((8, 12), 6), ((16, 8), 8), ((4, 4), 1)):
+        hidden = model(torch.randn(2, 2, *size))
+        assert hidden.shape == (2, patches + class_token, 16)
+        assert model.heads["class"](hidden).shape == (2, 3)
+
+
+@pytest.mark.parametrize("place", ["pre", "post", "sandwich"])
+@pytest.mark.parametrize("ffn", [blocks.Dense(), blocks.Gated()])
+@by_family
+def test_every_norm_place_and_feed_forward_runs(family: str, place: str, ffn: blocks.FeedForward) -> None:
+    changes = {"norm": blocks.RmsNorm(), "layer_scale": 0.1, "stochastic_depth": 0.2, "ffn": ffn}
+    model = build(cases.FAMILIES[family](norm_place=place, **changes))
+    answer(model).square().sum().backward()
+    heads = {p for head in getattr(model, "heads", {}).values() for p in head.parameters()}
+    used = [p for p in model.parameters() if p not in heads]
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in used)
+    has_final_norm = [
+        stack.norm is not None for name, stack in model.named_children() if name in ("encoder", "decoder")
+    ]
+    assert has_final_norm == [place != "post"] * len(has_final_norm)
+
+
+# --------------------------------------------------------------------------------------------------------------- ties
+
+MATRICES = ("source", "target", "output")
+TIES = [(), *itertools.combinations(MATRICES, 2), MATRICES]
+by_tie = pytest.mark.parametrize("tied", TIES, ids=lambda tied: "+".join(tied) or "none")
+
+
+def matrices(model: Any) -> dict[str, nn.Parameter]:
+    """The matrix behind each name, as the forward pass uses it."""
+    output = model.output.weight if model.output.weight is not None else model.output._tied[0].weight
+    return {"source": model.source.tokens.weight, "target": model.target.tokens.weight, "output": output}
+
+
+@by_tie
+def test_ties_share_parameters(tied: tuple[str, ...]) -> None:
+    model = build(cases.encoder_decoder(tied=tied))
+    found = matrices(model)
+    for one, other in itertools.combinations(MATRICES, 2):
+        assert (found[one] is found[other]) is ({one, other} <= set(tied))
+    in_model = [p for p in model.parameters() if p.shape == (cases.VOCABULARY, 16)]
+    assert len(in_model) == 3 - max(len(tied) - 1, 0)
+    assert {id(p) for p in found.values()} == {id(p) for p in in_model}
+
+
+@by_tie
+def test_gradients_of_all_uses_meet_in_a_shared_matrix(tied: tuple[str, ...]) -> None:
+    """The gradient of a shared matrix is the sum of those that separate, equal matrices get."""
+    model, apart = exact(cases.encoder_decoder(tied=tied)), exact(cases.encoder_decoder(tied=()))
+    state = model.state_dict()
+    for name, matrix in matrices(model).items():
+        state[{"output": "output.weight"}.get(name, f"{name}.tokens.weight")] = matrix.detach()
+    apart.load_state_dict(state)
+    out, wanted = answer(model), answer(apart)
+    assert_close(out, wanted, **TIGHT)
+    weights = torch.randn_like(out)
+    (out * weights).sum().backward()
+    (wanted * weights).sum().backward()
+    separate = {name: matrix.grad for name, matrix in matrices(apart).items()}
+    for name, matrix in matrices(model).items():
+        sharing = tied if name in tied else (name,)
+        assert_close(matrix.grad, sum(separate[other] for other in sharing), rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_decoder_may_share_its_matrix(tied: bool) -> None:
+    model = build(cases.decoder(tied=tied))
+    assert (model.output.weight is None) is tied
+    assert sum(p.shape == (cases.VOCABULARY, 16) for p in model.parameters()) == 2 - tied
+
+
+@by_tie
+def test_a_deep_copy_keeps_its_own_ties(tied: tuple[str, ...]) -> None:
+    model = exact(cases.encoder_decoder(tied=tied))
+    twin = copy.deepcopy(model)
+    before = answer(model)
+    assert torch.equal(answer(twin), before)
+    assert {id(p) for p in twin.parameters()}.isdisjoint(id(p) for p in model.parameters())
+    mine = matrices(twin)
+    for one, other in itertools.combinations(MATRICES, 2):
+        assert (mine[one] is mine[other]) is ({one, other} <= set(tied))
+    assert {id(p) for p in mine.values()} <= {id(p) for p in twin.parameters()}
+    with torch.no_grad():
+        mine["output"].zero_()
+    assert torch.equal(answer(twin), torch.zeros_like(before))
+    assert torch.equal(answer(model), before)
+
+
+@by_tie
+def test_ties_survive_a_change_of_precision_and_loading(tied: tuple[str, ...]) -> None:
+    model = build(cases.encoder_decoder(tied=tied))
+    model.load_state_dict(build(cases.encoder_decoder(tied=tied)).state_dict())
+    model = model.to(torch.float64)
+    found = matrices(model)
+    assert {p.dtype for p in found.values()} == {torch.float64}
+    for one, other in itertools.combinations(MATRICES, 2):
+        assert (found[one] is found[other]) is ({one, other} <= set(tied))
+
+
+# ------------------------------------------------------------------------------------------------------------ layouts
+
+
+@by_position
+@pytest.mark.parametrize("widths", [[None, None], [9, 11], [6, 8]], ids=["no rows", "wide rows", "narrow rows"])
+def test_a_packed_encoder_decoder_equals_a_padded_one(position: str, widths: list[int | None]) -> None:
+    """Two packed sides of two widths: cross-attention joins sequence s of one side with sequence s of the other."""
+    model = exact(cases.encoder_decoder(position=cases.TEXT_POSITIONS[position]))
+    sources, targets = cases.sentences(SOURCE_LENGTHS, 1), cases.sentences(LENGTHS, 2)
+    source, target = cases.padded(sources), cases.padded(targets)
+    wanted = target.take(model(source.tokens, target.tokens, source.layout, target.layout))
+    source, target = cases.packed(sources, targets, widths=widths)
+    out = model(source.tokens, target.tokens, source.layout, target.layout)
+    assert out.shape == (target.layout.tokens, cases.VOCABULARY)
+    for got, other in zip(target.take(out), wanted, strict=True):
+        assert_close(got, other, **TIGHT)
+
+
+@by_position
+@pytest.mark.parametrize("width", [None, 8])
+def test_a_packed_encoder_and_its_heads_equal_padded_ones(position: str, width: int | None) -> None:
+    model = exact(cases.encoder(position=cases.TEXT_POSITIONS[position]))
+    sentences = cases.sentences(LENGTHS)
+    one, other = cases.padded(sentences), cases.packed(sentences, widths=[width])[0]
+    hidden = [model(laid.tokens, laid.layout, segments=laid.tokens % 2) for laid in (one, other)]
+    for wanted, got in zip(one.take(hidden[0]), other.take(hidden[1]), strict=True):
+        assert_close(got, wanted, **TIGHT)
+    for name, head in model.heads.items():
+        wanted, got = head(hidden[0], one.layout), head(hidden[1], other.layout)
+        if name in ("next", "class", "vector"):
+            assert_close(got[other.sequences], wanted, **TIGHT)
+        else:
+            for a, b in zip(one.take(wanted), other.take(got), strict=True):
+                assert_close(b, a, **TIGHT)
+
+
+@by_position
+@pytest.mark.parametrize("width", [None, 8])
+def test_a_packed_decoder_equals_a_padded_one(position: str, width: int | None) -> None:
+    attention = blocks.Attention(heads=4, kv_heads=2, window=4)
+    model = exact(cases.decoder(position=cases.TEXT_POSITIONS[position], attention=attention))
+    sentences = cases.sentences(LENGTHS)
+    one, other = cases.padded(sentences), cases.packed(sentences, widths=[width])[0]
+    wanted, got = one.take(model(one.tokens, one.layout)), other.take(model(other.tokens, other.layout))
+    for a, b in zip(wanted, got, strict=True):
+        assert_close(b, a, **TIGHT)
+
+
+@by_position
+def test_each_sentence_is_answered_as_if_it_were_alone(position: str) -> None:
+    """However much padding there is, whatever it holds, and in whichever order the batch comes."""
+    chosen = cases.TEXT_POSITIONS[position]
+    pair, reader, writer = (exact(f(position=chosen)) for f in (cases.encoder_decoder, cases.encoder, cases.decoder))
+    sources, targets = cases.sentences(SOURCE_LENGTHS, 1), cases.sentences(LENGTHS, 2)
+    order = [2, 0, 3, 1]
+    for room, junk in ((0, 1), (3, 5)):
+        source = cases.padded([sources[s] for s in order], room, junk)
+        target = cases.padded([targets[s] for s in order], room, junk)
+        crossed = target.take(pair(source.tokens, target.tokens, source.layout, target.layout))
+        read = target.take(reader(target.tokens, target.layout))
+        written = target.take(writer(target.tokens, target.layout))
+        for i, s in enumerate(order):
+            alone = torch.tensor([targets[s]])
+            assert_close(crossed[i], pair(torch.tensor([sources[s]]), alone)[0], **TIGHT)
+            assert_close(read[i], reader(alone)[0], **TIGHT)
+            assert_close(written[i], writer(alone)[0], **TIGHT)
+
+
+# ------------------------------------------------------------------------------------------------------------- caches
+
+KINDS: tuple[CacheKind, ...] = ("growing", "fixed", "windowed")
+by_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def windowed(kind: CacheKind) -> blocks.Attention:
+    return blocks.Attention(heads=4, kv_heads=2, window=3 if kind == "windowed" else None)
+
+
+@by_position
+@by_kind
+def test_an_encoder_decoder_writes_step_by_step(position: str, kind: CacheKind) -> None:
+    """Sources of different lengths; the first step reads two tokens, each of the others one."""
+    model = exact(cases.encoder_decoder(position=cases.TEXT_POSITIONS[position], attention=windowed(kind)))
+    source = cases.padded(cases.sentences(SOURCE_LENGTHS, 1))
+    target = torch.tensor(cases.sentences([7] * 4, 2))
+    wanted = model(source.tokens, target, source.layout)
+    cache = model.new_cache(batch=4, kind=kind, capacity=8)
+    memory = model.encode(source.tokens, source.layout)
+    steps = [target[:, :2], *target[:, 2:].split(1, dim=1)]
+    out = [model.decode(new, memory, source.layout, cache=cache) for new in steps]
+    assert_close(torch.cat(out, dim=1), wanted, **TIGHT)
+
+
+@by_position
+@by_kind
+def test_a_decoder_continues_prompts_of_different_lengths(position: str, kind: CacheKind) -> None:
+    model = exact(cases.decoder(position=cases.TEXT_POSITIONS[position], attention=windowed(kind)))
+    sentences = cases.sentences([n + 3 for n in LENGTHS])
+    whole = cases.padded(sentences)
+    wanted = whole.take(model(whole.tokens, whole.layout))
+    cache = model.new_cache(batch=4, kind=kind, capacity=16)
+    prompts = cases.padded([s[:n] for s, n in zip(sentences, LENGTHS, strict=True)])
+    out = prompts.take(model(prompts.tokens, prompts.layout, cache=cache))
+    for step in range(3):
+        new = torch.tensor([[s[n + step]] for s, n in zip(sentences, LENGTHS, strict=True)])
+        scores = model(new, cache=cache)
+        out = [torch.cat([rows, row]) for rows, row in zip(out, scores, strict=True)]
+    for got, other in zip(out, wanted, strict=True):
+        assert_close(got, other, **TIGHT)
+
+
+def test_the_memory_is_projected_once_in_cached_decoding() -> None:
+    model = exact(cases.encoder_decoder())
+    source, target = torch.tensor(cases.sentences([4, 4], 1)), torch.tensor(cases.sentences([3, 3], 2))
+    memory, cache, calls = model.encode(source), model.new_cache(batch=2), []
+    for i in range(2):
+        model.decoder[i].cross.k.register_forward_hook(lambda *_, layer=i: calls.append(layer))
+    for new in target.split(1, dim=1):
+        model.decode(new, memory, cache=cache)
+    assert calls == [0, 1]
+
+
+# ------------------------------------------------------------------------------------------------------------- prefix
+
+
+def reader_of(writer: Any) -> Any:
+    """An encoder with a decoder's weights: another family, in which every token sees every other."""
+    reader = exact(settings.Encoder(**cases.body(vocabulary=cases.VOCABULARY, position=writer.settings.position)))
+    state = {name.replace("decoder.", "encoder."): value for name, value in writer.state_dict().items()}
+    reader.load_state_dict(state)
+    return reader
+
+
+@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "alibi", "none"])
+def test_a_prefix_is_read_as_an_encoder_reads(position: str) -> None:
+    writer = exact(cases.decoder(position=cases.TEXT_POSITIONS[position]))
+    reader = reader_of(writer)
+    tokens = torch.tensor(cases.sentences([7, 7, 7]))
+    prefix = torch.tensor([0, 4, 7])
+    states = writer.states(tokens, prefix=prefix)
+    assert_close(states[0], writer.states(tokens)[0], **TIGHT)
+    assert_close(states[1, :4], reader(tokens[1:2, :4])[0], **TIGHT)
+    assert_close(states[2], reader(tokens)[2], **TIGHT)
+    assert not torch.allclose(states[1, 4:], writer.states(tokens)[1, 4:])
+
+
+@by_kind
+def test_a_prefix_is_continued_from_a_cache(kind: CacheKind) -> None:
+    model = exact(cases.decoder(position=blocks.Rotary(), attention=windowed(kind)))
+    tokens, prefix = torch.tensor(cases.sentences([7, 7])), torch.tensor([4, 2])
+    wanted = model(tokens, prefix=prefix)
+    cache = model.new_cache(2, kind, capacity=8)
+    steps = [tokens[:, :4], *tokens[:, 4:].split(1, dim=1)]
+    out = [model(new, cache=cache, prefix=prefix) for new in steps]
+    assert_close(torch.cat(out, dim=1), wanted, **TIGHT)
+
+
+# --------------------------------------------------------------------------------------------------- precision, places
+
+
+@by_family
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_a_model_computes_in_its_own_precision(family: str, dtype: torch.dtype) -> None:
+    model = cases.unsettled(build(cases.FAMILIES[family](norm_place="pre"), dtype=torch.float64))
+    wanted = answer(model)
+    out = answer(copy.deepcopy(model).to(dtype))
+    assert out.dtype == dtype
+    error = (out.double() - wanted).abs().max() / wanted.abs().max()
+    assert error <= {torch.float64: 0.0, torch.float16: 0.02, torch.bfloat16: 0.1}[dtype]
+
+
+@by_family
+def test_a_model_is_built_in_the_precision_asked_for(family: str) -> None:
+    model = build(cases.FAMILIES[family](), dtype=torch.bfloat16)
+    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
+
+
+@by_family
+def test_on_meta_nothing_is_allocated_and_shapes_are_known(family: str) -> None:
+    made, shell = build(cases.FAMILIES[family]()), build(cases.FAMILIES[family](), device="meta")
+    assert {p.device.type for p in shell.parameters()} == {"meta"}
+    shapes = {name: p.shape for name, p in made.named_parameters()}
+    assert {name: p.shape for name, p in shell.named_parameters()} == shapes
+    assert shell.state_dict().keys() == made.state_dict().keys()
+
+
+def test_a_model_on_meta_tells_the_shapes_of_its_answers() -> None:
+    tokens = torch.zeros(2, 5, dtype=torch.long, device="meta")
+    out = build(cases.encoder_decoder(position=blocks.Rotary()), device="meta")(tokens, tokens)
+    assert out.device.type == "meta"
+    assert out.shape == (2, 5, cases.VOCABULARY)
+
+
+def test_weights_can_be_put_into_a_model_on_meta() -> None:
+    made, shell = build(cases.encoder_decoder()), build(cases.encoder_decoder(), device="meta")
+    shell.load_state_dict(made.state_dict(), assign=True)
+    assert torch.equal(answer(shell.eval()), answer(made.eval()))
+
+
+# ----------------------------------------------------------------------------------------------- dropout and the seed
+
+
+@by_family
+def test_nothing_is_random_in_evaluation(family: str) -> None:
+    changes = {
+        "dropout": 0.3,
+        "stochastic_depth": 0.3,
+        "attention": blocks.Attention(heads=4, dropout=0.3),
+        "ffn": blocks.Dense(hidden=24, dropout=0.3),
+    }
+    model = build(cases.FAMILIES[family](**changes))
+    calm = build(
+        cases.FAMILIES[family](attention=blocks.Attention(heads=4), ffn=blocks.Dense(hidden=24)),
+    )
+    calm.load_state_dict(model.state_dict())
+    assert not torch.equal(answer(model), answer(model))
+    assert torch.equal(answer(model.eval()), answer(calm))
+
+
+@by_family
+def test_the_same_seed_gives_the_same_model_and_the_same_training_step(family: str) -> None:
+    outcomes = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        model = build(cases.FAMILIES[family](dropout=0.3))
+        out = answer(model)
+        out.sum().backward()
+        outcomes.append((model.state_dict(), out))
+    (first, out), (again, out_again), (other, _) = outcomes
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert torch.equal(out, out_again)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_layouts_without_lengths_and_with_full_lengths_agree() -> None:
+    tokens = torch.tensor(cases.sentences([5, 5]))
+    for model in (exact(cases.encoder()), exact(cases.decoder())):
+        assert_close(model(tokens, Padded.of(torch.tensor([5, 5]))), model(tokens), **TIGHT)

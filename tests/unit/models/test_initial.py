@@ -1,0 +1,127 @@
+"""How weights start: the deviations that the settings state, for every parameter of every family, and none left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import family_cases as cases
+import pytest
+import torch
+from torch import Tensor, nn
+
+from regard.blocks import settings as blocks
+from regard.blocks.norms import RmsNorm
+from regard.models import settings
+from regard.models.build import build
+
+WIDE = {"width": 64, "attention": blocks.Attention(heads=4)}
+by_family = pytest.mark.parametrize("family", cases.FAMILIES)
+
+
+def wide(family: str, **changes: object) -> nn.Module:
+    extra = {} if family == "vision" else {"vocabulary": 300}
+    return build(cases.FAMILIES[family]().model_copy(update={**WIDE, **extra, **changes}))
+
+
+def has_deviation(values: Tensor, deviation: float) -> bool:
+    """Whether a sample's root mean square is that, within five times its own standard error (normal values)."""
+    found = values.detach().double().square().mean().sqrt().item()
+    return abs(found / deviation - 1) < 5 / math.sqrt(2 * values.numel())
+
+
+def parameters_by_kind(model: nn.Module) -> Iterator[tuple[str, str, nn.Parameter]]:
+    """Kind, name and parameter: a `matrix` multiplies, a `table` is looked up, a `bias` or a `scale` of a norm."""
+    for name, parameter in model.named_parameters():
+        owner = model.get_submodule(name.rpartition(".")[0])
+        last = name.rpartition(".")[2]
+        if isinstance(owner, nn.LayerNorm | RmsNorm) and last == "weight":
+            yield "scale", name, parameter
+        elif last in ("bias", "content", "distance"):
+            yield "bias", name, parameter
+        elif isinstance(owner, nn.Embedding) or ".position." in name or last == "class_token":
+            yield "table", name, parameter
+        else:
+            yield "matrix", name, parameter
+
+
+@by_family
+@pytest.mark.parametrize("initial", [settings.Xavier(), settings.Normal(deviation=0.05)], ids=lambda i: i.kind)
+def test_norms_start_at_one_and_biases_at_zero(family: str, initial: settings.Initial) -> None:
+    for kind, name, parameter in parameters_by_kind(wide(family, initial=initial)):
+        assert torch.isfinite(parameter).all(), name
+        if kind in ("scale", "bias"):
+            assert torch.equal(parameter, torch.full_like(parameter, float(kind == "scale"))), name
+        else:
+            assert parameter.detach().std() > 0, name
+
+
+@by_family
+def test_xavier(family: str) -> None:
+    """Uniform in ±√(6 / (inputs + outputs)); tables normal with variance 1 / width."""
+    for kind, name, parameter in parameters_by_kind(wide(family)):
+        if kind == "matrix":
+            outputs, inputs = parameter.shape[0], parameter[0].numel()
+            bound = math.sqrt(6 / (inputs + outputs))
+            assert parameter.abs().max() <= bound, name
+            assert parameter.abs().max() > bound * (1 - 10 / parameter.numel()), name
+            assert has_deviation(parameter, bound / math.sqrt(3)), name
+        elif kind == "table":
+            assert has_deviation(parameter, 1 / math.sqrt(64)), name
+
+
+@by_family
+def test_normal(family: str) -> None:
+    for kind, name, parameter in parameters_by_kind(wide(family, initial=settings.Normal(deviation=0.05))):
+        if kind in ("matrix", "table"):
+            assert has_deviation(parameter, 0.05), name
+
+
+@pytest.mark.parametrize("position", ["learned", "relative", "transformer-xl"])
+def test_positions_of_a_text_start_too(position: str) -> None:
+    model = wide("decoder", position=cases.TEXT_POSITIONS[position])
+    found = {name: (kind, parameter) for kind, name, parameter in parameters_by_kind(model)}
+    name = {
+        "learned": "embedding.position.weight",
+        "relative": "decoder.position.weight",
+        "transformer-xl": "decoder.0.attention.relative.project.weight",
+    }[position]
+    kind, parameter = found[name]
+    assert kind == ("matrix" if position == "transformer-xl" else "table")
+    deviation = 1 / math.sqrt(64)  # of a 64 × 64 matrix after Xavier too: √(6 / 128) / √3
+    assert has_deviation(parameter, deviation)
+    if position == "transformer-xl":
+        assert not found["decoder.0.attention.relative.content"][1].any()
+
+
+def test_the_name_of_a_head_does_not_matter() -> None:
+    """A head called "position" is a head, not a table of positions."""
+    model = wide("encoder", heads={"position": settings.Tagging(classes=100)})
+    bound = math.sqrt(6 / (64 + 100))
+    assert model.heads["position"].output.weight.abs().max() <= bound
+
+
+@pytest.mark.parametrize(
+    ("family", "stack", "sublayers"),
+    [("decoder", "decoder", 4), ("encoder", "encoder", 4), ("vision", "encoder", 4)]
+    + [("encoder-decoder", "encoder", 4), ("encoder-decoder", "decoder", 9)],
+)
+def test_a_scaled_residual_is_divided_by_the_root_of_its_sublayers(family: str, stack: str, sublayers: int) -> None:
+    """GPT-2: so the sum of all that a stack adds keeps its size. A layer with cross-attention has three sublayers."""
+    changes = {"decoder_depth": 3} if family == "encoder-decoder" else {}
+    model = wide(family, initial=settings.Normal(deviation=0.05, scaled_residual=True), **changes)
+    added = 0
+    for kind, name, parameter in parameters_by_kind(getattr(model, stack)):
+        if name.endswith(("out.weight", "down.weight")):
+            added += 1
+            assert has_deviation(parameter, 0.05 / math.sqrt(sublayers)), name
+        elif kind == "matrix":
+            assert has_deviation(parameter, 0.05), name
+    assert added == sublayers
+
+
+def test_layer_scale_starts_at_its_value() -> None:
+    model = wide("encoder", layer_scale=0.3)
+    scales = [p for name, p in model.named_parameters() if name.endswith("residual.scale")]
+    assert len(scales) == 4
+    assert all(torch.equal(scale, torch.full((64,), 0.3)) for scale in scales)
