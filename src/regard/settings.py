@@ -38,11 +38,11 @@ class _PlainErrors(ModelMetaclass):
     In a metaclass, since pydantic calls an overridden `__init__` for nested values too, where the path is not known.
     """
 
-    def __call__(cls, *arguments: Any, **fields: Any) -> Any:
+    def __call__(self, *arguments: Any, **fields: Any) -> Any:
         try:
             return super().__call__(*arguments, **fields)
         except ValidationError as error:
-            raise _settings_error(cls, error, "") from None
+            raise _settings_error(self, error, "") from None
 
 
 class Settings(BaseModel, metaclass=_PlainErrors):

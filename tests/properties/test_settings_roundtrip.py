@@ -11,8 +11,8 @@ import tomli_w
 from annotated_types import Ge, Gt, Le, Lt
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
+from regard.errors import SettingsError
 from regard.models.settings import AnyModel, Decoder, Encoder, EncoderDecoder, Vision
 from regard.settings import Settings, from_toml, merge, nested, parse, read_overrides, to_table, to_toml
 
@@ -42,7 +42,7 @@ def of_class(cls: type[Settings]) -> st.SearchStrategy[Settings]:
     def build(values: dict[str, Any]) -> Settings | None:
         try:
             return cls(**values)
-        except ValidationError:
+        except SettingsError:
             return None
 
     return st.fixed_dictionaries(fields).map(build).filter(lambda value: value is not None)

@@ -6,6 +6,7 @@ code, which is the part that takes long. One model is also compiled by inductor.
 
 from __future__ import annotations
 
+import logging
 import random
 import shutil
 from collections.abc import Callable, Iterator
@@ -27,11 +28,13 @@ from regard.models.settings import ModelSettings
 
 LENGTHS, SOURCE_LENGTHS = [5, 1, 7, 3], [2, 6, 4, 1]
 by_position = pytest.mark.parametrize("position", cases.TEXT_POSITIONS)
-by_layout = pytest.mark.parametrize("layout", ["full", "ragged", "packed"])
+by_layout = pytest.mark.parametrize("layout", ["ragged", "packed"])
 
 
 @pytest.fixture(autouse=True)
-def _forget_what_was_compiled() -> Iterator[None]:
+def _forget_what_was_compiled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # The compiler's diary: thousands of records, which pytest would keep.
+    monkeypatch.setattr(logging.getLogger("torch.__trace"), "propagate", False)
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
@@ -69,10 +72,7 @@ def check(model: nn.Module, call: Callable[..., Tensor], *arguments: Any, backen
 def laid(layout: str) -> list[cases.Laid]:
     """Source and target."""
     if layout == "full":
-        both = [cases.padded(cases.sentences([n] * 2, seed)) for n, seed in ((4, 1), (5, 2))]
-        for side in both:
-            side.layout = Padded(*side.tokens.shape)
-        return both
+        return [cases.padded(cases.sentences([n] * 2, seed)) for n, seed in ((4, 1), (5, 2))]
     sources, targets = cases.sentences(SOURCE_LENGTHS, 1), cases.sentences(LENGTHS, 2)
     if layout == "packed":
         return cases.packed(sources, targets, widths=[9, 11])
@@ -83,7 +83,7 @@ def laid(layout: str) -> list[cases.Laid]:
 
 
 @by_layout
-@by_position
+@pytest.mark.parametrize("position", ["sinusoidal", "relative", "transformer-xl", "rotary"])
 def test_encoder_decoder(position: str, layout: str) -> None:
     model = fresh(cases.encoder_decoder(position=cases.TEXT_POSITIONS[position]))
     source, target = laid(layout)
@@ -106,16 +106,28 @@ def test_encoder_with_all_its_heads(position: str, layout: str) -> None:
 @by_layout
 @by_position
 def test_decoder(position: str, layout: str) -> None:
-    model = fresh(cases.decoder(position=cases.TEXT_POSITIONS[position]), depth=2)
+    model = fresh(cases.decoder(position=cases.TEXT_POSITIONS[position]))
     text = laid(layout)[1]
     check(model, model, text.tokens, text.layout)
 
 
-@pytest.mark.parametrize("size", [(8, 12), (12, 8)], ids=["own size", "resized"])
 @pytest.mark.parametrize("position", cases.IMAGE_POSITIONS)
-def test_vision(position: str, size: tuple[int, int]) -> None:
-    model = fresh(cases.vision(position=cases.IMAGE_POSITIONS[position]), depth=2)
-    check(model, lambda images: model.heads["class"](model(images)), torch.randn(2, 2, *size))
+def test_vision(position: str) -> None:
+    model = fresh(cases.vision(position=cases.IMAGE_POSITIONS[position]))
+    check(model, lambda images: model.heads["class"](model(images)), torch.randn(2, 2, 8, 12))
+
+
+def test_vision_with_resized_positions() -> None:
+    model = fresh(cases.vision())
+    check(model, lambda images: model.heads["class"](model(images)), torch.randn(2, 2, 12, 8))
+
+
+def test_several_layers_and_batches_without_padding() -> None:
+    """Layers share what a visibility has worked out, which must not leave the graph."""
+    source, target = laid("full")
+    pair, writer = fresh(cases.encoder_decoder(), depth=2), fresh(cases.decoder(position=blocks.Relative()), depth=3)
+    check(pair, pair, source.tokens, target.tokens)
+    check(writer, writer, target.tokens)
 
 
 # ----------------------------------------------------------------------------------------------------------- variants
@@ -130,8 +142,7 @@ def test_window_prefix_and_soft_cap(layout: str) -> None:
     check(model, lambda *given: model(given[0], given[1], prefix=given[2]), text.tokens, text.layout, prefix)
 
 
-@pytest.mark.parametrize("place", ["pre", "post", "sandwich"])
-@pytest.mark.parametrize("layout", ["ragged", "packed"])
+@pytest.mark.parametrize(("place", "layout"), [("pre", "ragged"), ("post", "packed"), ("sandwich", "packed")])
 def test_training_with_everything_that_is_random(place: str, layout: str) -> None:
     """From the same random state, a compiled model drops what an uncompiled one drops."""
     chosen = {
@@ -175,13 +186,23 @@ def steps_of(call: Callable[[Tensor, Cache], Tensor], cache: Cache, tokens: Tens
     return [call(new, cache) for new in tokens.split(1, dim=1)]
 
 
-@pytest.mark.parametrize(("kind", "window"), [("fixed", None), ("fixed", 3), ("windowed", 3)])
-@pytest.mark.parametrize("position", ["learned", "relative", "transformer-xl", "rotary", "alibi"])
+@pytest.mark.parametrize(
+    ("position", "kind", "window", "compilations"),
+    [
+        *((position, "fixed", None, 2) for position in ("learned", "relative", "transformer-xl", "rotary", "alibi")),
+        ("rotary", "fixed", 3, 2),
+        ("rotary", "windowed", 3, 3),
+        ("relative", "windowed", 3, 3),
+    ],
+)
 @torch.no_grad()
-def test_a_cached_step_is_compiled_twice_at_the_most(position: str, kind: CacheKind, window: int | None) -> None:
-    """The number of tokens so far is a plain number: the first step takes it for a constant, the second learns better.
+def test_cached_steps_are_compiled_once_for_all(
+    position: str, kind: CacheKind, window: int | None, compilations: int
+) -> None:
+    """Not at every step, nor for other prompts and other caches of the same shape.
 
-    From then on no step, no other prompt and no other cache of the same shape compiles anything.
+    The number of tokens so far is a plain number, which the first step takes for a constant and the second for a
+    variable: two compilations. A ring that is not yet longer than the window hides nothing, which is a third.
     """
     attention = blocks.Attention(heads=4, kv_heads=2, window=window)
     model = fresh(cases.decoder(position=cases.TEXT_POSITIONS[position], attention=attention))
@@ -196,7 +217,7 @@ def test_a_cached_step_is_compiled_twice_at_the_most(position: str, kind: CacheK
             model(prompt.tokens, prompt.layout, cache=cache)
             results.append(torch.cat(steps_of(call, cache, tokens), dim=1))
         assert_close(results[1], results[0])
-    assert counter.frame_count <= 2
+    assert counter.frame_count <= compilations
 
 
 @torch.no_grad()

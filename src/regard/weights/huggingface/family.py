@@ -8,10 +8,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pydantic import ValidationError
 from torch import Tensor
 
-from regard.errors import WeightsError
+from regard.errors import SettingsError, WeightsError
 from regard.models.settings import Body, EncoderDecoder, ModelSettings
 from regard.settings import Settings, to_table
 from regard.weights.files import listed
@@ -65,9 +64,8 @@ class Family(ABC, Generic[S]):
         """`settings_from`, or what is wrong with the values of a config."""
         try:
             return self.settings_from(config, tensors)
-        except ValidationError as error:
-            problems = "; ".join(detail["msg"].removeprefix("Value error, ") for detail in error.errors())
-            raise WeightsError(f"{config.source} describes no possible model: {problems}; correct it") from None
+        except SettingsError as error:
+            raise WeightsError(f"{config.source} describes no possible model: {error}; correct it") from None
 
     def usual_names(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The tensors under the names of the newest files, with the prefix, without old buffers."""
