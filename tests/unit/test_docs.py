@@ -72,6 +72,11 @@ def test_the_example_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.splitlines()[-1] == "torch.Size([2, 7, 37000])"
 
 
+def test_the_page_on_models_runs() -> None:
+    everything = "\n".join(code_blocks("docs/models.md", "python"))
+    exec(compile(everything, "docs/models.md", "exec"), {})
+
+
 def test_every_link_between_documents_leads_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text(encoding="utf-8")):

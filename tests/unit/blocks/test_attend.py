@@ -14,6 +14,7 @@ from torch.testing import assert_close
 
 from regard.blocks.attend import BACKENDS, Backend, Request, attend, choose, refusal, use_backend
 from regard.blocks.layout import Padded, pack
+from regard.blocks.score_bias import ScoreBias
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 
@@ -67,6 +68,9 @@ CAPPED = replace(GPU, soft_cap=True)
         (replace(CAPPED, bias=True), "flex"),
         (replace(CAPPED, dropout=True), "reference"),
         (replace(CAPPED, dtype=torch.float64), "reference"),
+        (replace(BIASED, single=True), "sdpa"),
+        (replace(CAPPED, single=True), "reference"),
+        (replace(GPU, single=True), "sdpa"),
     ],
 )
 def test_the_fastest_backend_that_is_exact(request_: Request, backend: Backend) -> None:
@@ -107,6 +111,27 @@ def test_the_reference_serves_everything() -> None:
             CPU, device=device, packed=True, prefix=True, bias=True, soft_cap=True, dropout=True, value_size=3
         )
         assert refusal("reference", every) is None
+
+
+def test_a_call_is_described_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("regard.blocks.attend")
+    seen: list[Request] = []
+    monkeypatch.setattr(module, "choose", lambda request: (seen.append(request), "reference")[1])
+    prefix, packed = torch.tensor([1, 0]), pack([[2], [2]], [None]).layouts[0]
+    q, v = torch.randn(2, 3, 4, 6), torch.randn(2, 3, 2, 5)
+    plain = Visibility(Padded(2, 3), Padded(2, 3))
+    bias = ScoreBias(torch.zeros(4, 5), zero=2)
+    attend(q, q[:, :, :2], v, plain)
+    attend(q.double(), q.double(), q.double(), Visibility(Padded(2, 3), Padded(2, 3), True, prefix=prefix), dropout=0.1)
+    attend(q.flatten(0, 1)[:4], q.flatten(0, 1)[:4], q.flatten(0, 1)[:4], Visibility(packed, packed), soft_cap=2.0)
+    attend(q[:, :1], q, q, Visibility(Padded(2, 1), Padded(2, 3)), bias=bias)
+    here = replace(CPU, head_size=6, value_size=6)
+    assert seen == [
+        replace(here, value_size=5),
+        replace(here, dtype=torch.float64, prefix=True, dropout=True),
+        replace(here, packed=True, soft_cap=True),
+        replace(here, bias=True, single=True),
+    ]
 
 
 # ---------------------------------------------------------------------------------------------------------- forcing

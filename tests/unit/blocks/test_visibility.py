@@ -133,10 +133,19 @@ def test_ragged_rows(data: st.DataObject, lengths: list[int], room: int) -> None
     check(side, side, data.draw(rules_for(len(lengths))))
 
 
-@given(data=st.data(), batch=st.integers(1, 3), queries=st.integers(1, 4), start=st.integers(0, 5))
+@given(
+    data=st.data(),
+    batch=st.integers(1, 3),
+    queries=st.integers(1, 4),
+    start=st.integers(0, 5),
+    later=st.integers(0, 2),
+)
 @many
-def test_queries_behind_a_cache_of_full_rows(data: st.DataObject, batch: int, queries: int, start: int) -> None:
-    check(full(batch, queries, start), full(batch, start + queries), data.draw(rules_for(batch)))
+def test_queries_behind_a_cache_of_full_rows(
+    data: st.DataObject, batch: int, queries: int, start: int, later: int
+) -> None:
+    """The keys may even reach beyond the queries."""
+    check(full(batch, queries, start), full(batch, start + queries + later), data.draw(rules_for(batch)))
 
 
 @given(data=st.data(), batch=st.integers(1, 3))
@@ -209,6 +218,10 @@ def test_full_rows_that_see_everything_need_nothing() -> None:
 def test_a_cached_step_of_one_token_needs_nothing() -> None:
     """The newest token sees all that is in the cache, so causality says nothing."""
     assert check(full(2, 1, start=6), full(2, 7), Rules(causal=True)) == Fused(False, None, None)
+
+
+def test_a_single_token_in_the_midst_needs_a_mask() -> None:
+    assert check(full(2, 1, start=4), full(2, 7), Rules(causal=True)).mask is not None
 
 
 def test_several_cached_tokens_need_a_mask() -> None:

@@ -254,6 +254,48 @@ def test_each_sentence_is_answered_as_if_it_were_alone(position: str) -> None:
             assert_close(written[i], writer(alone)[0], **TIGHT)
 
 
+def influence(model: Any, call: Any, watched: nn.Module) -> Tensor:
+    """`[B, T, B, S]`: whether output token (b, t) depends on embedded token (c, s), by gradients."""
+    embedded: list[Tensor] = []
+    hook = watched.register_forward_hook(lambda *given: embedded.append(given[-1]))
+    out = call()
+    hook.remove()
+    rows = [torch.autograd.grad(o.square().sum(), embedded[0], retain_graph=True)[0] for o in out.flatten(0, 1)]
+    return torch.stack([(row != 0).any(-1) for row in rows]).unflatten(0, out.shape[:2])
+
+
+def test_who_depends_on_whom_in_an_encoder_decoder() -> None:
+    """Each target token on the whole of its own source, and on the targets before it; on nothing else."""
+    model = exact(cases.encoder_decoder())
+    source, target = cases.padded(cases.sentences([2, 4], 1)), cases.padded(cases.sentences([3, 2], 2))
+    call = lambda: model(source.tokens, target.tokens, source.layout, target.layout)
+    on_source, on_target = influence(model, call, model.source), influence(model, call, model.target)
+    for b, t in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]:
+        wanted = torch.zeros(2, 4, dtype=torch.bool)
+        wanted[b, : [2, 4][b]] = True
+        assert torch.equal(on_source[b, t], wanted)
+        wanted = torch.zeros(2, 3, dtype=torch.bool)
+        wanted[b, : t + 1] = True
+        assert torch.equal(on_target[b, t], wanted)
+
+
+def test_who_depends_on_whom_in_an_encoder_and_a_decoder() -> None:
+    """Two layers with a window of 2 reach two tokens far."""
+    reader, writer = exact(cases.encoder()), exact(cases.decoder())
+    near = exact(cases.decoder(attention=blocks.Attention(heads=4, window=2)))
+    tokens = torch.tensor(cases.sentences([5, 5]))
+    for model, sees in (
+        (reader, lambda t, s: True),
+        (writer, lambda t, s: s <= t),
+        (near, lambda t, s: t - 2 <= s <= t),
+    ):
+        found = influence(model, lambda model=model: model(tokens), model.embedding)
+        wanted = torch.tensor([[sees(t, s) for s in range(5)] for t in range(5)])
+        for b in range(2):
+            assert torch.equal(found[b, :, b], wanted)
+            assert not found[b, :, 1 - b].any()
+
+
 # ------------------------------------------------------------------------------------------------------------- caches
 
 KINDS: tuple[CacheKind, ...] = ("growing", "fixed", "windowed")
