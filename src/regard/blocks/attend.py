@@ -23,14 +23,14 @@ from torch import Tensor
 from regard.blocks import kernels
 from regard.blocks.layout import Packed
 from regard.blocks.reference import reference
-from regard.blocks.score_bias import ScoreBias
+from regard.blocks.score_bias import ScoreBias, Scoring
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 
 Backend: TypeAlias = Literal["reference", "sdpa", "flex", "varlen"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
-_KERNELS: dict[Backend, Callable[..., Tensor]] = {
+_KERNELS: dict[Backend, Callable[[Tensor, Tensor, Tensor, Visibility, Scoring], Tensor]] = {
     "reference": reference,
     "sdpa": kernels.sdpa,
     "flex": kernels.flex,
@@ -87,8 +87,8 @@ def attend(
     )
     backend = choose(request)
     _announce(backend, request.device)
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
-    return _KERNELS[backend](q, k, v, visibility, scale, bias, soft_cap, dropout)
+    scoring = Scoring(q.shape[-1] ** -0.5 if scale is None else scale, bias, soft_cap, dropout)
+    return _KERNELS[backend](q, k, v, visibility, scoring)
 
 
 def choose(request: Request) -> Backend:

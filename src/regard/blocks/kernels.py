@@ -11,34 +11,25 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.blocks.layout import Packed
-from regard.blocks.score_bias import ScoreBias
+from regard.blocks.score_bias import Scoring
 from regard.blocks.visibility import Cells, Visibility
 
 
-def sdpa(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    visibility: Visibility,
-    scale: float,
-    bias: ScoreBias | None = None,
-    soft_cap: float | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
+def sdpa(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
     """PyTorch's scaled_dot_product_attention, with a flag, a mask or a bias, whichever is the cheapest exact form."""
     fused = visibility.fused(q.device)
     mask = None if fused.mask is None else fused.mask[:, None]
-    if bias is not None:
-        mask = bias.masked(visibility, q.dtype)
+    if scoring.bias is not None:
+        mask = scoring.bias.masked(visibility, q.dtype)
     q_RHQE, k_RGKE, v_RGKV = (visibility.grid(x).transpose(1, 2) for x in (q, k, v))
     out_RHQV = functional.scaled_dot_product_attention(
         q_RHQE,
         k_RGKE,
         v_RGKV,
         attn_mask=mask,
-        dropout_p=dropout,
-        is_causal=fused.causal and bias is None,
-        scale=scale,
+        dropout_p=scoring.dropout,
+        is_causal=fused.causal and scoring.bias is None,
+        scale=scoring.scale,
         enable_gqa=q_RHQE.shape[1] != k_RGKE.shape[1],
     )
     out_RQHV = out_RHQV.transpose(1, 2)
@@ -47,16 +38,7 @@ def sdpa(
     return visibility.ungrid(out_RQHV)
 
 
-def varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    visibility: Visibility,
-    scale: float,
-    bias: ScoreBias | None = None,
-    soft_cap: float | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
+def varlen(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
     """Flash attention over packed sequences: no padding, no mask, only offsets."""
     # Not imported at the top: the module does not exist in every build of PyTorch.
     from torch.nn.attention.varlen import varlen_attn
@@ -68,21 +50,14 @@ def varlen(
     if q.shape[1] != k.shape[1]:
         k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
     offsets_q, offsets_k = queries.offsets_S1, keys.offsets_S1
-    out = varlen_attn(q, k, v, offsets_q, offsets_k, queries.longest, keys.longest, scale=scale, window_size=window)
+    out = varlen_attn(
+        q, k, v, offsets_q, offsets_k, queries.longest, keys.longest, scale=scoring.scale, window_size=window
+    )
     assert isinstance(out, Tensor)  # a tuple only where auxiliary results are asked for
     return out
 
 
-def flex(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    visibility: Visibility,
-    scale: float,
-    bias: ScoreBias | None = None,
-    soft_cap: float | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
+def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
     """FlexAttention: rules and score changes compiled into the kernel, so no `[R, H, Q, K]` tensor is ever made."""
     from torch.nn.attention.flex_attention import flex_attention
 
@@ -93,7 +68,8 @@ def flex(
     )
 
     # A tensor, since a number from outside would be a symbol to the compiler, which FlexAttention cannot take.
-    cap = None if soft_cap is None else torch.full((), soft_cap, device=q.device)
+    cap = None if scoring.soft_cap is None else torch.full((), scoring.soft_cap, device=q.device)
+    bias = scoring.bias
 
     def score_mod(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         if cap is not None:
@@ -112,7 +88,7 @@ def flex(
         v_RGKV,
         score_mod=None if cap is None and bias is None else score_mod,
         block_mask=_block_mask(visibility, queries, keys),
-        scale=scale,
+        scale=scoring.scale,
         enable_gqa=q_RHQE.shape[1] != k_RGKE.shape[1],
     )
     return visibility.ungrid(out_RHQV.transpose(1, 2))

@@ -149,44 +149,50 @@ class Packing(NamedTuple):
     """Which of the layouts' sequences each example is; the others fill up rows."""
 
 
-def pack(lengths: Sequence[Sequence[int]], widths: Sequence[int | None]) -> Packing:
+def pack(lengths: Sequence[Sequence[int]], widths: Sequence[int | None], longest: int | None = None) -> Packing:
     """Lays examples one behind the other in rows of the given widths, one width and one length for each side.
 
-    Both sides of an example lie in the same row, and each row ends with a filler (perhaps empty) on every side, so
-    that sequence s of one side belongs to sequence s of the other. Without widths there are no rows and no fillers.
+    Both sides of an example lie in the same row, and each row ends with fillers (perhaps empty) on every side, so that
+    sequence s of one side belongs to sequence s of the other. `longest` bounds every sequence, fillers too, where rows
+    are wider than a model's positions reach. Without widths there are no rows and no fillers.
     """
     bounds: list[list[int]] = [[0] for _ in widths]
     used = [0] * len(widths)
     sequences: list[int] = []
+    limits = [width if longest is None else longest if width is None else min(width, longest) for width in widths]
+    fillers = max(
+        (-(-width // limit) for width, limit in zip(widths, limits, strict=True) if width and limit), default=0
+    )
 
     def close_row() -> None:
         for side, width in enumerate(widths):
-            bounds[side].append(bounds[side][-1] + (0 if width is None else width - used[side]))
+            room = 0 if width is None else width - used[side]
+            for _ in range(fillers):
+                filler = min(room, limits[side] or room)
+                bounds[side].append(bounds[side][-1] + filler)
+                room -= filler
             used[side] = 0
 
-    in_rows = any(width is not None for width in widths)
     for example in lengths:
-        for length, width in zip(example, widths, strict=True):
+        for length, width, limit in zip(example, widths, limits, strict=True):
             if width is not None and length > width:
                 raise InputError(f"a sequence of {length} tokens is longer than a row ({width}); widen the rows")
-        fits = all(width is None or used[i] + example[i] <= width for i, width in enumerate(widths))
-        if not fits:
+            if limit is not None and length > limit:
+                raise InputError(
+                    f"a sequence of {length} tokens is longer than longest ({limit}); cut it, or raise that"
+                )
+        if not all(width is None or used[side] + example[side] <= width for side, width in enumerate(widths)):
             close_row()
         sequences.append(len(bounds[0]) - 1)
         for side, length in enumerate(example):
             bounds[side].append(bounds[side][-1] + length)
             used[side] += length
-    if in_rows:
+    if fillers:
         close_row()
-    layouts = [
-        Packed(
-            side[-1],
-            torch.tensor(side, dtype=torch.int32),
-            max(1, *(right - left for left, right in itertools.pairwise(side)), width or 1),
-            width,
-        )
-        for side, width in zip(bounds, widths, strict=True)
-    ]
+    layouts = []
+    for offsets, width, limit in zip(bounds, widths, limits, strict=True):
+        bound = limit or max([1, *(right - left for left, right in itertools.pairwise(offsets))])
+        layouts.append(Packed(offsets[-1], torch.tensor(offsets, dtype=torch.int32), bound, width))
     return Packing(layouts, sequences)
 
 

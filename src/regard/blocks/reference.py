@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.blocks.score_bias import ScoreBias
+from regard.blocks.score_bias import ScoreBias, Scoring
 from regard.blocks.visibility import Visibility
 
 
@@ -42,19 +42,10 @@ def masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
 
 
-def reference(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    visibility: Visibility,
-    scale: float,
-    bias: ScoreBias | None = None,
-    soft_cap: float | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
+def reference(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
     """`[B, Q, H, V]` or `[N, H, V]`: the values that each query takes."""
-    weights_RHQK = attention_weights(q, k, visibility, scale, bias, soft_cap)
-    weights_RHQK = functional.dropout(weights_RHQK, dropout, training=dropout > 0)
+    weights_RHQK = attention_weights(q, k, visibility, scoring.scale, scoring.bias, scoring.soft_cap)
+    weights_RHQK = functional.dropout(weights_RHQK, scoring.dropout, training=scoring.dropout > 0)
     v_RKHV = visibility.grid(v)
     v_RKHV = v_RKHV.repeat_interleave(weights_RHQK.shape[1] // v_RKHV.shape[-2], dim=-2)
     return visibility.ungrid(torch.einsum("rhqk,rkhv->rqhv", weights_RHQK, v_RKHV))

@@ -7,6 +7,7 @@ T5's buckets and ALiBi's slopes are tables `[H, distances]`; Transformer-XL's te
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,6 +50,15 @@ class ScoreBias:
                 mask = torch.ones(dense.shape[-2:], dtype=torch.bool, device=dense.device).tril()[None]
             self.memo["masked"] = dense if mask is None else dense.masked_fill(~mask[:, None], -torch.inf)
         return self.memo["masked"]
+
+
+class Scoring(NamedTuple):
+    """How scores are made of queries and keys: q·k × scale, bounded by the soft cap, plus the bias; then dropout."""
+
+    scale: float
+    bias: ScoreBias | None = None
+    soft_cap: float | None = None
+    dropout: float = 0.0
 
 
 def distance_span(visibility: Visibility) -> tuple[int, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -106,6 +107,12 @@ class Stack(nn.Module):
         assert isinstance(layer, Layer)
         return layer
 
+    def __len__(self) -> int:
+        return self.depth
+
+    def __iter__(self) -> Iterator[Layer]:
+        return (self[i] for i in range(self.depth))
+
     def forward(
         self,
         x: Tensor,
@@ -128,7 +135,7 @@ class Stack(nn.Module):
             signals = Signals(rotation=rotation)
         cross = None if memory_layout is None else Visibility(queries, memory_layout)
         view = View(attention, signals, memory, cross)
-        for i in range(self.depth):
+        for i, layer in enumerate(self):
             own, other = (None, None) if cache is None else (cache.layers[i], cache.cross[i])
-            x = self[i](x, view, own, other)
+            x = layer(x, view, own, other)
         return x if self.norm is None else self.norm(x)

@@ -123,7 +123,8 @@ def test_a_call_is_described_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     bias = ScoreBias(torch.zeros(4, 5), zero=2)
     attend(q, q[:, :, :2], v, plain)
     attend(q.double(), q.double(), q.double(), Visibility(Padded(2, 3), Padded(2, 3), True, prefix=prefix), dropout=0.1)
-    attend(q.flatten(0, 1)[:4], q.flatten(0, 1)[:4], q.flatten(0, 1)[:4], Visibility(packed, packed), soft_cap=2.0)
+    one = torch.randn(4, 1, 6)  # four tokens, one head
+    attend(one, one, one, Visibility(packed, packed), soft_cap=2.0)
     attend(q[:, :1], q, q, Visibility(Padded(2, 1), Padded(2, 3)), bias=bias)
     here = replace(CPU, head_size=6, value_size=6)
     assert seen == [

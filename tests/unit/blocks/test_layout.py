@@ -153,6 +153,18 @@ def test_empty_sequences_anywhere_in_offsets_of_our_own(lengths: list[int]) -> N
     assert layout.places(CPU).tolist() == [i for n in lengths for i in range(n)]
 
 
+def test_longest_cuts_fillers_and_bounds_examples() -> None:
+    packing = pack([[3], [2], [4]], widths=[10], longest=4)
+    (layout,) = packing.layouts
+    # Row one: 3, 2, 4 and a filler of 1; a row of ten may need three fillers of at most four, so each has three.
+    assert layout.offsets_S1.tolist() == [0, 3, 5, 9, 10, 10, 10]
+    assert layout.longest == 4
+    (nothing,) = pack([], widths=[10], longest=4).layouts
+    assert nothing.offsets_S1.tolist() == [0, 4, 8, 10]
+    with pytest.raises(InputError, match=r"a sequence of 5 tokens is longer than longest \(4\); cut it"):
+        pack([[5]], widths=[10], longest=4)
+
+
 def test_the_second_side_must_fit_its_row_too() -> None:
     with pytest.raises(InputError, match=r"a sequence of 5 tokens is longer than a row \(4\); widen the rows"):
         pack([[1, 2], [1, 5]], widths=[4, 4])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import family_cases as cases
@@ -254,13 +255,13 @@ def test_each_sentence_is_answered_as_if_it_were_alone(position: str) -> None:
             assert_close(written[i], writer(alone)[0], **TIGHT)
 
 
-def influence(model: Any, call: Any, watched: nn.Module) -> Tensor:
-    """`[B, T, B, S]`: whether output token (b, t) depends on embedded token (c, s), by gradients."""
-    embedded: list[Tensor] = []
-    hook = watched.register_forward_hook(lambda *given: embedded.append(given[-1]))
+def influence(call: Callable[[], Tensor], watched: nn.Module) -> Tensor:
+    """`[B, T, B, S]`: whether output token (b, t) depends on token (c, s) of what a module gives, by gradients."""
+    between: list[Tensor] = []
+    hook = watched.register_forward_hook(lambda *given: between.append(given[-1]))
     out = call()
     hook.remove()
-    rows = [torch.autograd.grad(o.square().sum(), embedded[0], retain_graph=True)[0] for o in out.flatten(0, 1)]
+    rows = [torch.autograd.grad(o.square().sum(), between[0], retain_graph=True)[0] for o in out.flatten(0, 1)]
     return torch.stack([(row != 0).any(-1) for row in rows]).unflatten(0, out.shape[:2])
 
 
@@ -269,11 +270,13 @@ def test_who_depends_on_whom_in_an_encoder_decoder() -> None:
     model = exact(cases.encoder_decoder())
     source, target = cases.padded(cases.sentences([2, 4], 1)), cases.padded(cases.sentences([3, 2], 2))
     call = lambda: model(source.tokens, target.tokens, source.layout, target.layout)
-    on_source, on_target = influence(model, call, model.source), influence(model, call, model.target)
+    on_source, on_target = influence(call, model.source), influence(call, model.target)
+    on_memory = influence(call, model.encoder)
     for b, t in [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)]:
         wanted = torch.zeros(2, 4, dtype=torch.bool)
         wanted[b, : [2, 4][b]] = True
         assert torch.equal(on_source[b, t], wanted)
+        assert torch.equal(on_memory[b, t], wanted)
         wanted = torch.zeros(2, 3, dtype=torch.bool)
         wanted[b, : t + 1] = True
         assert torch.equal(on_target[b, t], wanted)
@@ -289,11 +292,38 @@ def test_who_depends_on_whom_in_an_encoder_and_a_decoder() -> None:
         (writer, lambda t, s: s <= t),
         (near, lambda t, s: t - 2 <= s <= t),
     ):
-        found = influence(model, lambda model=model: model(tokens), model.embedding)
+        found = influence(lambda model=model: model(tokens), model.embedding)
         wanted = torch.tensor([[sees(t, s) for s in range(5)] for t in range(5)])
         for b in range(2):
             assert torch.equal(found[b, :, b], wanted)
             assert not found[b, :, 1 - b].any()
+
+
+@by_position
+def test_only_positions_tell_the_order_of_tokens(position: str) -> None:
+    """Without them an encoder sees a set: permuting the tokens permutes the answers."""
+    model = exact(cases.encoder(position=cases.TEXT_POSITIONS[position]))
+    tokens, order = torch.tensor(cases.sentences([6])), [1, 3, 0, 2, 5, 4]
+    same = torch.allclose(model(tokens[:, order]), model(tokens)[:, order], rtol=0, atol=1e-11)
+    assert same is (position == "none")
+
+
+@pytest.mark.parametrize("position", cases.IMAGE_POSITIONS)
+def test_only_positions_tell_the_order_of_patches(position: str) -> None:
+    """The class token of a model without them does not see that the rows of patches have changed places."""
+    model = exact(cases.vision(position=cases.IMAGE_POSITIONS[position]))
+    images = torch.randn(1, 2, 8, 12, dtype=torch.float64)
+    upset = torch.cat([images[:, :, 4:], images[:, :, :4]], dim=2)
+    same = torch.allclose(model(upset)[:, 0], model(images)[:, 0], rtol=0, atol=1e-11)
+    assert same is (position == "none")
+
+
+def test_segments_reach_the_encoder() -> None:
+    model = exact(cases.encoder())
+    tokens = torch.tensor(cases.sentences([4, 4]))
+    model(tokens, segments=torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])).square().sum().backward()
+    assert model.embedding.segments.weight.grad.abs().sum(1).min() > 0
+    assert_close(model(tokens), model(tokens, segments=torch.zeros_like(tokens)), **TIGHT)
 
 
 # ------------------------------------------------------------------------------------------------------------- caches

@@ -49,6 +49,9 @@ def check(model: Any, answer: Callable[[], Tensor]) -> None:
 
     points = tuple(p.detach().clone().requires_grad_() for p in parameters)
     assert torch.autograd.gradcheck(loss, points, eps=1e-6, atol=1e-6, rtol=1e-5)
+    # Nothing is left out, but a key's bias: without norms and rotations it adds the same to all scores of a query.
+    gradients = dict(zip(names, torch.autograd.grad(loss(*points), points), strict=True))
+    assert [name for name, g in gradients.items() if not g.any() and not name.endswith(".k.bias")] == []
 
 
 def tokens(*rows: list[int]) -> Tensor:

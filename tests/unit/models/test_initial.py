@@ -103,8 +103,13 @@ def test_the_name_of_a_head_does_not_matter() -> None:
 
 @pytest.mark.parametrize(
     ("family", "stack", "sublayers"),
-    [("decoder", "decoder", 4), ("encoder", "encoder", 4), ("vision", "encoder", 4)]
-    + [("encoder-decoder", "encoder", 4), ("encoder-decoder", "decoder", 9)],
+    [
+        ("decoder", "decoder", 4),
+        ("encoder", "encoder", 4),
+        ("vision", "encoder", 4),
+        ("encoder-decoder", "encoder", 4),
+        ("encoder-decoder", "decoder", 9),
+    ],
 )
 def test_a_scaled_residual_is_divided_by_the_root_of_its_sublayers(family: str, stack: str, sublayers: int) -> None:
     """GPT-2: so the sum of all that a stack adds keeps its size. A layer with cross-attention has three sublayers."""
