@@ -1,0 +1,1 @@
+"""Training: optimisers and schedules, and, to come, the one loop, checkpoints and resume, distribution, the log."""

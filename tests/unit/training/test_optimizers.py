@@ -1,0 +1,136 @@
+"""Which parameters belong together, and that the optimisers do what they are named for."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from regard.blocks.settings import Attention, Learned2d, Relative, RmsNorm, TransformerXL
+from regard.models.build import build
+from regard.models.settings import Decoder, Encoder, EncoderDecoder, Masked, Vision
+from regard.settings import SettingsError
+from regard.training.optimizers import Optimizers, build_optimizers, group
+from regard.training.settings import Adam, AdamW, Muon, Optimizer, Sgd
+
+SMALL = {"width": 16, "depth": 2, "attention": Attention(heads=2)}
+
+
+def names(model: nn.Module, parameters: list[nn.Parameter]) -> set[str]:
+    wanted = {id(parameter) for parameter in parameters}
+    return {name for name, parameter in model.named_parameters() if id(parameter) in wanted}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        EncoderDecoder(vocabulary=20, **SMALL, position=Relative()),
+        Encoder(vocabulary=20, **SMALL, segments=2, embedding_norm=True, heads={"words": Masked(tied=False)}),
+        Decoder(vocabulary=20, **SMALL, tied=False, norm=RmsNorm(), position=TransformerXL(), layer_scale=0.1),
+        Vision(image=(8, 8), patch=4, **SMALL, position=Learned2d()),
+    ],
+    ids=lambda settings: settings.kind,
+)
+def test_every_parameter_has_its_group(settings: EncoderDecoder | Encoder | Decoder | Vision) -> None:
+    model = build(settings)
+    groups = group(model)
+    together = [*groups.matrices, *groups.tables, *groups.vectors]
+    assert len(together) == len({id(p) for p in together}) == len(list(model.parameters()))
+    inner = (".q.", ".k.", ".v.", ".out.", ".up.", ".down.", ".dense.", ".project.")
+    for name in names(model, groups.matrices):
+        assert name.endswith(".weight")
+        assert any(part in name for part in inner), name
+    for name in names(model, groups.tables):
+        assert any(part in name for part in ("tokens", "segments", "position", "output", "patches")), name
+    assert all(
+        parameter.dim() == 1 or "relative" in name
+        for name, parameter in model.named_parameters()
+        if name in names(model, groups.vectors)
+    )
+
+
+def one_step(optimizer: Optimizer, factor: float = 1.0) -> tuple[nn.Module, nn.Module]:
+    """A small decoder before and after one update."""
+    torch.manual_seed(0)
+    model = build(Decoder(vocabulary=20, **SMALL, dropout=0.0)).double()
+    before = copy.deepcopy(model)
+    optimizers = build_optimizers(optimizer, model)
+    optimizers.set_factor(factor)
+    model(torch.arange(8)[None]).square().mean().backward()
+    for twin, parameter in zip(before.parameters(), model.parameters(), strict=True):
+        assert parameter.grad is not None
+        twin.grad = parameter.grad.clone()
+    optimizers.step()
+    return before, model
+
+
+def test_adamw_by_its_formula() -> None:
+    optimizer = AdamW(rate=0.01, decay=0.1)
+    before, after = one_step(optimizer, factor=0.5)
+    rate = 0.005
+    for (name, old), new in zip(before.named_parameters(), after.parameters(), strict=True):
+        assert old.grad is not None
+        decayed = old * (1 - rate * 0.1) if name in names(before, group(before).matrices) else old
+        # After one step the bias-corrected means are the gradient and its square.
+        expected = decayed - rate * old.grad / (old.grad.abs() + optimizer.eps)
+        torch.testing.assert_close(new, expected, rtol=1e-9, atol=1e-9)
+
+
+def test_sgd_by_its_formula() -> None:
+    before, after = one_step(Sgd(rate=0.1))
+    for old, new in zip(before.parameters(), after.parameters(), strict=True):
+        assert old.grad is not None
+        torch.testing.assert_close(new, old - 0.1 * old.grad, rtol=0, atol=1e-12)
+
+
+def test_adam_decays_through_the_gradient() -> None:
+    without, _ = one_step(Adam(rate=0.01))
+    _, plain = one_step(Adam(rate=0.01))
+    _, decayed = one_step(Adam(rate=0.01, decay=0.5))
+    matrices = names(without, group(without).matrices)
+    for (name, a), b in zip(plain.named_parameters(), decayed.parameters(), strict=True):
+        assert torch.equal(a, b) is (name not in matrices)
+
+
+def test_muon_makes_the_updates_of_matrices_orthogonal() -> None:
+    before, after = one_step(Muon(rate=0.02))
+    matrices = names(before, group(before).matrices)
+    for (name, old), new in zip(before.named_parameters(), after.parameters(), strict=True):
+        update = (old - new).detach()
+        if name in matrices:
+            values = torch.linalg.svdvals(update)
+            # Five iterations bring every singular value near one (between about 0.7 and 1.2), times rate and shape.
+            scale = 0.02 * max(1, update.shape[0] / update.shape[1]) ** 0.5
+            assert values.max() < 1.3 * scale, name
+            assert values.max() > 0.6 * scale, name
+        else:
+            assert update.abs().max() <= 1.001e-3, name  # AdamW's first step is its rate, at the most
+
+
+def test_the_rate_shown_is_the_first_groups() -> None:
+    optimizers = build_optimizers(Muon(rate=0.02), build(Decoder(vocabulary=20, **SMALL)))
+    optimizers.set_factor(0.25)
+    assert optimizers.rate == 0.005
+    assert isinstance(optimizers, Optimizers)
+    assert [entry["lr"] for entry in optimizers.parts[1].param_groups] == [0.00025]
+
+
+def test_gradients_are_let_go() -> None:
+    model = build(Decoder(vocabulary=20, **SMALL))
+    optimizers = build_optimizers(AdamW(), model)
+    model(torch.arange(8)[None]).sum().backward()
+    optimizers.zero_grad()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model = build(Decoder(vocabulary=20, **SMALL))
+    model.embedding.requires_grad_(False)
+    assert not names(model, group(model).tables)
+
+
+def test_a_rate_of_the_wrong_kind_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r'rate \(0.02\) is too high for adjust = "match-adamw".*set it to about'):
+        Muon(adjust="match-adamw")
