@@ -17,5 +17,9 @@ class InputError(RegardError, ValueError):
     """The tensors or texts given to a model do not fit it."""
 
 
+class DataError(RegardError, ValueError):
+    """A file of data cannot be read, or is not what the settings say it is."""
+
+
 class WeightsError(RegardError):
     """A file of weights is damaged, incomplete, or made for another model."""

@@ -1,0 +1,112 @@
+"""Prepared data: what goes in comes out, in any order, and what is not whole is noticed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data.prepared import ABOUT, Prepared, Writer, fingerprint, is_whole, spread
+from regard.errors import DataError
+
+sequences = st.lists(st.lists(st.integers(0, 65_535), max_size=6), max_size=8)
+
+
+@given(source=sequences, chunk=st.integers(1, 4), seed=st.integers(0, 99))
+def test_what_goes_in_comes_out(
+    tmp_path_factory: pytest.TempPathFactory, source: list[list[int]], chunk: int, seed: int
+) -> None:
+    target = [[*tokens[::-1], 1] for tokens in source]
+    place = tmp_path_factory.mktemp("prepared") / "train"
+    writer = Writer(place, ["source", "target"], vocabulary=65_536)
+    for start in range(0, len(source), chunk):
+        writer.append({"source": source[start : start + chunk], "target": target[start : start + chunk]})
+    assert not is_whole(place)
+    prepared = writer.finish({"made": "here"})
+    assert is_whole(place)
+    assert len(prepared) == len(source)
+    assert prepared.lengths("target").tolist() == [len(tokens) for tokens in target]
+    assert prepared.tokens("source") == sum(map(len, source))
+    chosen = np.random.default_rng(seed).integers(0, max(len(source), 1), size=5 if source else 0)
+    for side, texts in (("source", source), ("target", target)):
+        flat, lengths = prepared.gather(side, chosen)
+        assert flat.tolist() == [token for i in chosen for token in texts[i]]
+        assert lengths.tolist() == [len(texts[i]) for i in chosen]
+
+
+def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a", ["text"], vocabulary=70_000)
+    writer.append({"text": [[69_999, 1]]})
+    assert writer.finish().gather("text", np.array([0]))[0].tolist() == [69_999, 1]
+    assert (tmp_path / "a" / "text.tokens").stat().st_size == 8
+
+
+def test_sides_must_match(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a", ["source", "target"], vocabulary=10)
+    with pytest.raises(DataError, match="every side must have as many examples"):
+        writer.append({"source": [[1]], "target": []})
+    writer.abandon()
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_who_make_the_same_do_not_harm_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    writers = []
+    for process in (1, 2):
+        monkeypatch.setattr("os.getpid", lambda process=process: process)
+        writers.append(Writer(tmp_path / "a", ["text"], vocabulary=10))
+    for writer in writers:
+        writer.append({"text": [[1, 2]]})
+    for writer in writers:
+        assert writer.finish().lengths("text").tolist() == [2]
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+
+
+def whole(tmp_path: Path) -> Path:
+    writer = Writer(tmp_path / "a", ["text"], vocabulary=10)
+    writer.append({"text": [[1, 2], [3]]})
+    writer.finish()
+    return tmp_path / "a"
+
+
+def test_what_is_cut_short_is_noticed(tmp_path: Path) -> None:
+    place = whole(tmp_path)
+    (place / "text.tokens").write_bytes((place / "text.tokens").read_bytes()[:-2])
+    with pytest.raises(DataError, match=r"is damaged: text is cut short; remove it, and it is made again"):
+        Prepared(place)
+
+
+@pytest.mark.parametrize("name", ["text.tokens", "text.offsets", ABOUT])
+def test_a_missing_file_is_noticed(tmp_path: Path, name: str) -> None:
+    place = whole(tmp_path)
+    (place / name).unlink()
+    with pytest.raises(DataError, match="remove it"):
+        Prepared(place)
+
+
+def test_another_format_is_refused(tmp_path: Path) -> None:
+    place = whole(tmp_path)
+    about = json.loads((place / ABOUT).read_text())
+    (place / ABOUT).write_text(json.dumps(about | {"version": 99}))
+    with pytest.raises(DataError, match=r"prepared in version 99 of the format, and this is 1; remove it"):
+        Prepared(place)
+
+
+def test_the_fingerprint_changes_with_a_byte_or_a_setting(tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_text("one")
+    first = fingerprint([file], {"size": 1})
+    assert first == fingerprint([file], {"size": 1})
+    assert first != fingerprint([file], {"size": 2})
+    assert first != fingerprint([file, file], {"size": 1})
+    file.write_text("onf")
+    assert first != fingerprint([file], {"size": 1})
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=6))
+def test_spread_by_brute_force(pairs: list[tuple[int, int]]) -> None:
+    starts, lengths = (np.array([pair[i] for pair in pairs], dtype=np.int64) for i in (0, 1))
+    assert spread(starts, lengths).tolist() == [start + i for start, length in pairs for i in range(length)]
