@@ -11,8 +11,11 @@ import annotated_types
 
 from regard.blocks import settings as blocks
 from regard.blocks import support
+from regard.data import filter_settings as filters
+from regard.data import settings as data
 from regard.models import settings as models
 from regard.settings import Settings, describe, kind_of, variants
+from regard.text import settings as text
 
 INTRODUCTION = """\
 # Settings
@@ -67,7 +70,39 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
         "A table `heads.NAME` each; vision has `classification` and `pooling`.",
         list(variants(models.TextHead).values()),
     ),
+    (
+        "Data",
+        "The table `data` of a recipe; its `kind` says how the files are written. What every kind has:",
+        [data.Data],
+    ),
+    ("What every kind of text has", "In all kinds of data but images, beside the above.", [data.Texts]),
+    ("What every kind of labelled data has", "In labelled text, tagged words and images.", [data.UnseenLabels]),
+    ("Kinds of data", "The `kind` of data.", list(variants(data.AnyData).values())),
+    ("Filters", "The table `data.filters`, for parallel, raw and labelled text.", [filters.Filters]),
+    ("Filters of parallel text", "Beside the above.", [filters.PairFilters]),
+    ("Filters of raw and labelled text", "Beside the above.", [filters.TextFilters]),
+    (
+        "Text",
+        "The table `text` of a recipe; its `kind` says how texts become tokens. What every kind has:",
+        [text.TextSettings],
+    ),
+    ("Kinds of tokenizers", "The `kind` of text.", list(variants(text.AnyTokenizer).values())),
+    ("Special tokens", "The table `text.special`.", [text.SpecialTokens]),
+    ("Special tokens of bytes", "Where `text.kind` is byte-bpe or bytes.", [text.ByteSpecialTokens]),
+    ("Special tokens of wordpiece", "Where `text.kind` is wordpiece.", [text.BertSpecialTokens]),
 ]
+
+SHARED = (
+    models.Body,
+    models._Text,
+    data.Data,
+    data.Texts,
+    data.UnseenLabels,
+    filters.Filters,
+    text.TextSettings,
+    text.SpecialTokens,
+)
+"""Classes whose fields are described once, and not again with each class that inherits them."""
 
 
 def settings_page() -> str:
@@ -87,7 +122,7 @@ def settings_page() -> str:
 
 def _rows(cls: type[Settings]) -> Iterator[str]:
     """A table row for each field that the class itself declares; what it inherits is described with its parent."""
-    shared = {name for base in (models.Body, models._Text) if base is not cls for name in base.__annotations__}
+    shared = {name for base in SHARED if base is not cls and issubclass(cls, base) for name in base.__annotations__}
     for name, kind, default, meaning in describe(cls):
         if name not in shared or name in cls.__annotations__:
             bounded = re.sub(r"\b(int|float)\b", rf"\1{_limits(cls, name)}", kind)

@@ -154,9 +154,10 @@ def read_overrides(assignments: Iterable[str]) -> Table:
 
 def _read_value(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, KeyError):
+        read = tomllib.loads(f"value = {text}")
+    except tomllib.TOMLDecodeError:
         return text
+    return read["value"] if len(read) == 1 else text  # more than one: a line break smuggled in further keys
 
 
 # ---------------------------------------------------------------------------------------------- reference documentation
@@ -172,7 +173,13 @@ def describe(kind: type[Settings]) -> Iterator[tuple[str, str, str, str]]:
         else:
             value = field.get_default(call_default_factory=True)
             default = "none" if value is None else _toml_value(value)
-        yield name, type_text(field.annotation), default, field.description or ""
+        yield name, type_text(field.annotation), default, _description(kind, name)
+
+
+def _description(kind: type[Settings], name: str) -> str:
+    """What the class, or the nearest parent that speaks of it, says of a field: a new default needs no new text."""
+    classes = (cls for cls in kind.__mro__ if issubclass(cls, Settings) and name in cls.model_fields)
+    return " ".join(next((text for cls in classes if (text := cls.model_fields[name].description)), "").split())
 
 
 def type_text(annotation: Any) -> str:
@@ -243,6 +250,8 @@ def _explain(kind: Any, detail: ErrorDetails, where: str) -> str:
         named = field is not None and isinstance(given, str) and given in variants(field.annotation)
         remedy = f'{prefix}.kind = "{given}"' if named else f"{prefix}.KEY = VALUE"
         return f"{prefix} ({given!r}) must be a table; write {remedy}"
+    if problem == "tuple_type":
+        return f"{prefix} ({detail['input']!r}) must be a list; write it in brackets, words in quotes: [...]"
     message = detail["msg"].removeprefix("Value error, ")
     if problem == "value_error":
         return f"{prefix}: {message}" if prefix else message
@@ -251,8 +260,9 @@ def _explain(kind: Any, detail: ErrorDetails, where: str) -> str:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`" (did you mean X?)"` when a known name is near, else nothing."""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f" (did you mean {near[0]}?)" if near else ""
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
+    return f" (did you mean {by_lower[near[0]]}?)" if near else ""
 
 
 def _locate(kind: Any, location: tuple[int | str, ...]) -> tuple[list[str], type[Settings] | None]:

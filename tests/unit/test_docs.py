@@ -10,9 +10,12 @@ from types import ModuleType
 
 import pytest
 
+from regard.data import settings as data
+from regard.data.recipe import data_settings
 from regard.models import settings as models
 from regard.models.settings import Decoder
-from regard.settings import Settings, from_toml, variants
+from regard.settings import Settings, from_toml, parse, variants
+from regard.text import settings as text
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +55,8 @@ def reachable(annotation: object, found: set[type[Settings]]) -> set[type[Settin
 
 def test_the_settings_page_leaves_nothing_out(generate: ModuleType) -> None:
     described = {cls for _, _, classes in generate.PARTS for cls in classes}
-    families = set(variants(models.AnyModel).values())
+    unions = (models.AnyModel, data.AnyData, text.AnyTokenizer)
+    families = {cls for union in unions for cls in variants(union).values()}
     assert set().union(*(reachable(family, set()) for family in families)) <= described
     for cls in described:
         own = [name for name in cls.model_fields if name in cls.__annotations__ and name != "kind"]
@@ -75,6 +79,30 @@ def test_the_example_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
 def test_the_page_on_models_runs() -> None:
     everything = "\n".join(code_blocks("docs/models.md", "python"))
     exec(compile(everything, "docs/models.md", "exec"), {})
+
+
+def test_the_page_on_data_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(code_blocks("docs/data.md", "python")), "docs/data.md", "exec"), {})
+
+
+def test_the_recipes_on_the_page_on_data_are_read() -> None:
+    translation, classification = (data_settings(tomllib.loads(text)) for text in code_blocks("docs/data.md", "toml"))
+    assert (translation.kind, classification.kind) == ("parallel", "labelled-tsv")
+
+
+def test_the_kinds_on_the_page_on_data_are_all() -> None:
+    page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+    assert all(f"`{kind}`" in page for kind in variants(data.AnyData))
+
+
+def test_the_page_on_text_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(code_blocks("docs/text.md", "python")), "docs/text.md", "exec"), {})
+    page = (ROOT / "docs/text.md").read_text(encoding="utf-8")
+    assert all(f"| `{kind}` |" in page for kind in variants(text.AnyTokenizer))
+    (recipe,) = code_blocks("docs/text.md", "toml")
+    assert parse(text.AnyTokenizer, tomllib.loads(recipe)["text"]).size == 10_000
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

@@ -25,6 +25,7 @@ ROOMS = [
     "models",
     "blocks",
     "settings",
+    "files",
     "errors",
 ]
 """From the top to the bottom; a room imports only itself and rooms below it."""
@@ -36,10 +37,15 @@ WITHOUT_TORCH = [
     "regard.settings",
     "regard.blocks.settings",
     "regard.models.settings",
+    "regard.text.settings",
+    "regard.text.train",
     "regard.models.presets",
     "regard.models.parameters",
     "regard.models.recipe",
     "regard.models.count",
+    "regard.data.settings",
+    "regard.data.recipe",
+    "regard.data.report",
     "regard.cli.app",
     "regard",
 ]

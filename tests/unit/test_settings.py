@@ -27,6 +27,7 @@ from regard.settings import (
     type_text,
     variants,
 )
+from regard.text import settings as text
 
 UNIONS = [
     models.AnyModel,
@@ -38,6 +39,7 @@ UNIONS = [
     blocks.TextPosition,
     blocks.ImagePosition,
     blocks.RotaryScaling,
+    text.AnyTokenizer,
 ]
 VARIANTS = {cls.__name__: cls for union in UNIONS for cls in variants(union).values()} | {"Attention": Attention}
 REQUIRED = {"factor": 2.0, "original_length": 64}

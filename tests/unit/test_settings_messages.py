@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from regard.blocks.settings import Rotary
+from regard.blocks.settings import Llama3Scaling, Relative, Rotary, YarnScaling
 from regard.errors import RegardError, SettingsError
 from regard.models.settings import AnyModel, Decoder, Encoder, EncoderDecoder, Vision
 from regard.settings import Settings, did_you_mean, nested, parse, read_overrides, read_toml
@@ -258,3 +258,44 @@ def test_what_is_no_override_is_refused(text: str) -> None:
 def test_a_value_and_a_table_at_one_place_is_refused() -> None:
     assert message(lambda: nested({"a": 5, "a.b": 1})) == "a.b: a is given a value and a table; give one of them"
     assert message(lambda: nested({"a.b": 1, "a": 5})) == "a is given a value and a table; give one of them"
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        (
+            Relative,
+            {"buckets": 32, "longest": 16},
+            "longest (16) must be more than half of buckets (32), which hold one distance each; "
+            "raise longest or lower buckets",
+        ),
+        (
+            YarnScaling,
+            {"factor": 2.0, "original_length": 8, "beta_fast": 1.0, "beta_slow": 32.0},
+            "beta_slow (32.0) must not be above beta_fast (1.0); exchange them",
+        ),
+        (
+            Llama3Scaling,
+            {"low_frequency_factor": 4.0},
+            "low_frequency_factor (4.0) must be below high_frequency_factor (4.0); the usual ones are 1 and 4",
+        ),
+    ],
+)
+def test_positions_that_would_divide_by_zero(kind: type[Settings], fields: dict[str, float], message: str) -> None:
+    with pytest.raises(SettingsError) as caught:
+        kind(**fields)
+    assert str(caught.value) == message
+
+
+def test_case_does_not_hide_what_was_meant() -> None:
+    assert did_you_mean("GPT2", ["gpt2", "bert-base"]) == " (did you mean gpt2?)"
+
+
+def test_a_line_break_gives_no_second_setting() -> None:
+    assert read_overrides(["dropout=0.1\nwidth=3"]) == {"dropout": "0.1\nwidth=3"}
+
+
+def test_a_list_is_asked_for_by_its_name() -> None:
+    assert message(lambda: Vision(image=384)) == (
+        "image (384) must be a list; write it in brackets, words in quotes: [...]"
+    )

@@ -103,6 +103,22 @@ class Cache:
         self.lengths_B = self.lengths_B + (new.time if lengths_B is None else lengths_B)
         return self._queries(), self._keys()
 
+    def require_prefix(self, new: Layout, prefix_B: Tensor) -> None:
+        """Refuses a prefix that goes beyond the first call: its tokens see all of it, and it is not there yet.
+
+        Only on a CPU and outside compiled code: elsewhere looking at the numbers would halt the device.
+        """
+        if torch.compiler.is_compiling() or prefix_B.device.type != "cpu" or not isinstance(new, Padded):
+            return
+        given_B = torch.full_like(prefix_B, new.time) if new.lengths_B is None else new.lengths_B
+        early_B = (self.lengths_B == 0) & (given_B > 0) & (prefix_B > given_B)
+        if bool(early_B.any()):
+            row = int(early_B.nonzero()[0])
+            raise InputError(
+                f"a prefix of {int(prefix_B[row])} tokens needs them all in the first call with a cache, which has "
+                f"{int(given_B[row])}; give the whole prefix at once"
+            )
+
     def _queries(self) -> Padded:
         new = self._new
         if not self.ragged:

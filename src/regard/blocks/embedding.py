@@ -22,6 +22,8 @@ def check_range(numbers: Tensor, size: int, what: str) -> None:
     Only on a CPU and outside compiled code: elsewhere looking at the numbers would halt the device. There PyTorch's
     own check stops the program, with a message that does not say which number it was.
     """
+    if numbers.dtype not in (torch.int32, torch.int64):
+        raise InputError(f"{what} numbers of type {numbers.dtype} must be whole ones; convert them: numbers.long()")
     if torch.compiler.is_compiling() or numbers.device.type != "cpu" or not numbers.numel():
         return
     least, most = int(numbers.min()), int(numbers.max())

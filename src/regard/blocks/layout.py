@@ -35,10 +35,23 @@ class Padded:
     bound: int | None = None
     """No place is as large as this; none: start + time."""
 
+    def __post_init__(self) -> None:
+        lengths_B = self.lengths_B
+        if lengths_B is None:
+            return
+        if tuple(lengths_B.shape) != (self.batch,) or lengths_B.is_floating_point():
+            raise InputError(
+                f"lengths of shape {list(lengths_B.shape)} and {lengths_B.dtype} do not fit {self.batch} rows; "
+                "give one whole number for each row"
+            )
+        if _readable(lengths_B) and not 0 <= int(lengths_B.min()) <= int(lengths_B.max()) <= self.time:
+            raise InputError(f"lengths ({lengths_B.tolist()}) must lie between 0 and time ({self.time}); correct them")
+
     @staticmethod
     def of(lengths_B: Tensor, time: int | None = None) -> Padded:
         """The layout of right-padded rows; unless `time` is given, the longest length is read, which halts a GPU."""
-        return Padded(len(lengths_B), int(lengths_B.max()) if time is None else time, lengths_B)
+        longest = int(lengths_B.max()) if time is None and len(lengths_B) else 0
+        return Padded(len(lengths_B), longest if time is None else time, lengths_B)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -108,6 +121,24 @@ class Packed:
     def __post_init__(self) -> None:
         if self.width is not None and self.tokens % self.width:
             raise InputError(f"tokens ({self.tokens}) must be a multiple of width ({self.width}); fill up the last row")
+        if _readable(self.offsets_S1):
+            self._check_offsets()
+
+    def _check_offsets(self) -> None:
+        offsets = self.offsets_S1.tolist()
+        lengths = [right - left for left, right in itertools.pairwise(offsets)]
+        if offsets[0] != 0 or offsets[-1] != self.tokens or min(lengths, default=0) < 0:
+            raise InputError(
+                f"offsets ({offsets}) must rise from 0 to tokens ({self.tokens}), so that each token has a sequence; "
+                "let pack make them"
+            )
+        if max(lengths, default=0) > self.longest:
+            raise InputError(f"a sequence of {max(lengths)} tokens is longer than longest ({self.longest}); raise that")
+        if self.width is not None and any(
+            length and left // self.width != (left + length - 1) // self.width
+            for left, length in zip(offsets, lengths, strict=False)
+        ):
+            raise InputError(f"offsets ({offsets}) let a sequence cross a row of {self.width}; let pack make them")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -138,6 +169,11 @@ class Packed:
 
 
 Layout: TypeAlias = Padded | Packed
+
+
+def _readable(tensor: Tensor) -> bool:
+    """Whether its values can be checked at no cost: looking at them would halt a GPU, and break up compiled code."""
+    return not torch.compiler.is_compiling() and tensor.device.type == "cpu" and bool(tensor.numel())
 
 
 class Packing(NamedTuple):
@@ -204,6 +240,10 @@ def layout_of(tokens: Tensor, layout: Layout | None) -> Layout:
                 f"tokens of shape {list(tokens.shape)} need a layout; give [batch, time], or [tokens] with a Packed one"
             )
         return Padded(*tokens.shape)
+    if not isinstance(layout, Padded | Packed):
+        raise InputError(
+            f"layout ({type(layout).__name__}) must be Padded or Packed; of right-padded rows: Padded.of(lengths, time)"
+        )
     if tuple(tokens.shape) != layout.shape:
         raise InputError(
             f"tokens of shape {list(tokens.shape)} do not fit a layout of shape {list(layout.shape)}; "

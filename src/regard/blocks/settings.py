@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from regard.settings import Settings
 
@@ -147,6 +147,15 @@ class Relative(Settings):
     longest: Positive = 128
     """From this distance on, all share the last bucket."""
 
+    @model_validator(mode="after")
+    def _buckets_reach(self) -> Self:
+        if self.longest <= self.buckets // 2:
+            raise ValueError(
+                f"longest ({self.longest}) must be more than half of buckets ({self.buckets}), which hold one distance "
+                "each; raise longest or lower buckets"
+            )
+        return self
+
 
 class TransformerXL(Settings):
     """Scores from the query and a projected sinusoid of the distance (Dai et al. 2019)."""
@@ -180,10 +189,18 @@ class YarnScaling(Settings):
     """How many times longer the sequences may be."""
     original_length: Positive
     """Length that the model was trained for."""
-    beta_fast: float = 32.0
+    beta_fast: float = Field(default=32.0, gt=0)
     """Channels that turn more often than this over original_length are kept."""
-    beta_slow: float = 1.0
+    beta_slow: float = Field(default=1.0, gt=0)
     """Channels that turn less often than this are interpolated."""
+
+    @model_validator(mode="after")
+    def _ramp_rises(self) -> Self:
+        if self.beta_slow > self.beta_fast:
+            raise ValueError(
+                f"beta_slow ({self.beta_slow}) must not be above beta_fast ({self.beta_fast}); exchange them"
+            )
+        return self
 
 
 class Llama3Scaling(Settings):
@@ -192,12 +209,21 @@ class Llama3Scaling(Settings):
     kind: Literal["llama3"] = "llama3"
     factor: float = Field(default=8.0, ge=1)
     """How many times longer the sequences may be."""
-    low_frequency_factor: float = 1.0
+    low_frequency_factor: float = Field(default=1.0, gt=0)
     """Wavelengths over original_length / this are divided."""
-    high_frequency_factor: float = 4.0
+    high_frequency_factor: float = Field(default=4.0, gt=0)
     """Wavelengths under original_length / this are kept."""
     original_length: Positive = 8192
     """Length that the model was trained for."""
+
+    @model_validator(mode="after")
+    def _step_rises(self) -> Self:
+        if self.low_frequency_factor >= self.high_frequency_factor:
+            raise ValueError(
+                f"low_frequency_factor ({self.low_frequency_factor}) must be below high_frequency_factor "
+                f"({self.high_frequency_factor}); the usual ones are 1 and 4"
+            )
+        return self
 
 
 RotaryScaling: TypeAlias = Annotated[

@@ -66,6 +66,11 @@ class Visibility:
             raise InputError(
                 f"queries hold {self.queries.count} sequences and keys {self.keys.count}; each needs its partner"
             )
+        if self.prefix is not None and tuple(self.prefix.shape) != (self.queries.count,):
+            raise InputError(
+                f"prefix of shape {list(self.prefix.shape)} must be [{self.queries.count}]; "
+                "give each sequence its length, 0 where it has none"
+            )
 
     @property
     def rows(self) -> int:

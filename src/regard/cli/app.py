@@ -6,13 +6,14 @@ imports it, inside its command.
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated, NoReturn
 
 import typer
 
 import regard
-from regard.cli import count, demo, presets
+from regard.cli import count, data, demo, presets
 from regard.errors import RegardError, SettingsError
 
 WRONG_USAGE = 2
@@ -28,6 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("count", epilog=count.EXAMPLE)(count.command)
+app.command("data", epilog=data.EXAMPLE)(data.command)
 app.command("presets", epilog=presets.EXAMPLE)(presets.command)
 app.command("demo", epilog=demo.EXAMPLE)(demo.command)
 
@@ -52,6 +54,8 @@ def main() -> None:
 
     Typer itself ends quietly on Ctrl-C (130) and on a pipe that is closed (1).
     """
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a × that a plain terminal does not know becomes a question mark
     try:
         app(prog_name="regard")
     except SettingsError as error:

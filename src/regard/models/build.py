@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import torch
 
-from regard.errors import InputError
+from regard.errors import InputError, SettingsError
 from regard.models import settings
 from regard.models.decoder import Decoder
 from regard.models.encoder import Encoder
@@ -24,6 +24,8 @@ def build(model: ModelSettings, device: torch.device | str | None = None, dtype:
 
     On the device "meta" nothing is allocated: for looking at shapes, or for putting weights in afterwards.
     """
+    if not isinstance(model, ModelSettings):
+        raise SettingsError(f"build takes the settings of a model, not {model!r}; give regard.preset(name)")
     device = torch.device("cpu" if device is None else device)
     # Made without memory first: PyTorch's own initial values would cost as much time as ours and then be thrown away.
     with torch.device("meta"):

@@ -105,6 +105,10 @@ def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dt
     `length` is the number of tokens of a sequence (none: the longest that learned positions allow, or 512; a vision
     model's follows from its image), `batch` the number of sequences, `dtype` that of weights and activations.
     """
+    if not isinstance(settings, ModelSettings):
+        raise SettingsError(f"count takes the settings of a model, not {settings!r}; give regard.preset(name)")
+    if dtype not in BYTES:
+        raise SettingsError(f"dtype ({dtype}) is not known; choose one of {', '.join(BYTES)}")
     length = _length(settings, length)
     if batch < 1:
         raise SettingsError(f"batch ({batch}) must be at least 1; count one sequence or more")

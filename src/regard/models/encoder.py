@@ -8,7 +8,7 @@ from regard.blocks.embedding import TextEmbedding
 from regard.blocks.layout import Layout, layout_of
 from regard.blocks.stack import Stack
 from regard.models import settings
-from regard.models.heads import build_head
+from regard.models.heads import build_head, name_heads
 from regard.models.plan import stack_plan
 
 
@@ -24,7 +24,7 @@ class Encoder(nn.Module):
             tokens, model.position, model.embedding_scale, norm, model.dropout, model.segments
         )
         self.encoder = Stack(stack_plan(model, model.position))
-        self.heads = nn.ModuleDict(
+        self.heads = name_heads(
             {name: build_head(head, model.width, model.norm, tokens) for name, head in model.heads.items()}
         )
 

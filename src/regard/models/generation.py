@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 from torch import Tensor
 
 from regard.blocks.cache import Cache, CacheKind, CacheShape
@@ -17,6 +19,10 @@ def new_cache(
 ) -> Cache:
     """An empty cache for a decoder of so many layers, on the device and in the precision of `like`."""
     window = body.attention.window
+    if kind not in get_args(CacheKind):
+        raise InputError(f"cache kind ({kind}) is not known; choose one of {', '.join(get_args(CacheKind))}")
+    if capacity is not None and capacity < 1:
+        raise InputError(f"capacity ({capacity}) must be at least 1; give the largest number of tokens it shall hold")
     if kind == "fixed" and capacity is None:
         raise InputError("a fixed cache needs a capacity; give the largest number of tokens it shall hold")
     if kind == "windowed":

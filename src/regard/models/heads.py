@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -11,6 +13,7 @@ from regard.blocks.layout import Layout, Padded
 from regard.blocks.norms import build_norm
 from regard.blocks.pooling import pool
 from regard.blocks.settings import Norm
+from regard.errors import SettingsError
 from regard.models import settings
 
 
@@ -115,3 +118,13 @@ def build_head(
     if isinstance(head, settings.Spans):
         return TokenHead(width, classes=2)
     return PoolingHead(head.pooling, head.dense, width)
+
+
+def name_heads(heads: Mapping[str, Head]) -> nn.ModuleDict:
+    """The heads by name; refuses the names that PyTorch's own modules use, such as "type"."""
+    named = nn.ModuleDict()
+    for name, head in heads.items():
+        if hasattr(named, name):
+            raise SettingsError(f"heads.{name}: this name is taken by PyTorch; choose another, such as {name}_head")
+        named[name] = head
+    return named

@@ -6,6 +6,8 @@ preset = "transformer-tiny"
 dropout = 0.2
 attention.kv_heads = 2
 ```
+
+A file that holds a model and nothing else, as `to_toml` writes it, may leave the line `[model]` out.
 """
 
 from __future__ import annotations
@@ -17,18 +19,28 @@ from typing import Any
 from regard.errors import SettingsError
 from regard.models.presets import find
 from regard.models.settings import AnyModel, ModelSettings
-from regard.settings import Table, merge, parse, read_toml, to_table
+from regard.settings import Table, did_you_mean, merge, parse, read_toml, to_table
+
+PARTS = ("task", "data", "text", "model", "train")
+"""What a recipe may hold: its job, and a table for each part of it."""
 
 
 def read_recipe(path: Path) -> Table:
-    """The tables of a recipe as they stand in the file; each reader takes the ones it knows."""
+    """The tables of a recipe as they stand in the file; each reader takes its own, and what none knows is refused."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"recipe ({path}) cannot be read: {error.strerror}; give a TOML file") from None
     except UnicodeDecodeError:
         raise SettingsError(f"recipe ({path}) is not UTF-8 text; give a TOML file") from None
-    return read_toml(text, source=f"recipe ({path})")
+    recipe = read_toml(text, source=f"recipe ({path})")
+    if "kind" in recipe or "preset" in recipe:
+        return {"model": recipe}
+    if unknown := [key for key in recipe if key not in PARTS]:
+        name = unknown[0]
+        known = ", ".join(PARTS)
+        raise SettingsError(f"recipe ({path}): unknown setting {name}{did_you_mean(name, PARTS)}; known here: {known}")
+    return recipe
 
 
 def model_settings(recipe: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> ModelSettings:

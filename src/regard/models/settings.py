@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
@@ -114,6 +115,13 @@ TextHead: TypeAlias = Annotated[
     Masked | NextSentence | Classification | Tagging | Spans | Pooling, Field(discriminator="kind")
 ]
 ImageHead: TypeAlias = Annotated[Classification | Pooling, Field(discriminator="kind")]
+
+
+def _check_names(heads: Mapping[str, object]) -> None:
+    """A head's name is a part of the names of its tensors, and of dotted overrides."""
+    for name in heads:
+        if not name or "." in name:
+            raise ValueError(f"heads: a name ({name!r}) must not be empty or hold a dot; choose another")
 
 
 # --------------------------------------------------------------------------------------------------------- families
@@ -249,6 +257,11 @@ class Encoder(_Text):
     heads: dict[str, TextHead] = {}
     """The heads by name."""
 
+    @model_validator(mode="after")
+    def _heads_have_names(self) -> Self:
+        _check_names(self.heads)
+        return self
+
 
 class Decoder(_Text):
     """Continues a sequence, each token seeing only those before it (Radford et al. 2018: GPT)."""
@@ -290,6 +303,7 @@ class Vision(Body):
 
     @model_validator(mode="after")
     def _patches_fit(self) -> Self:
+        _check_names(self.heads)
         if self.image[0] % self.patch or self.image[1] % self.patch:
             raise ValueError(f"image ({list(self.image)}) must be multiples of patch ({self.patch}); change one")
         if isinstance(self.position, Sinusoidal2d) and self.width % 4:

@@ -9,7 +9,7 @@ from regard.blocks.layout import Padded
 from regard.blocks.positions.image import build_grid_position
 from regard.blocks.stack import Stack
 from regard.models import settings
-from regard.models.heads import build_head
+from regard.models.heads import build_head, name_heads
 from regard.models.plan import stack_plan
 
 
@@ -22,9 +22,7 @@ class Vision(nn.Module):
         position = build_grid_position(model.position, model.grid, model.width, model.head_size, model.class_token)
         self.embedding = PatchEmbedding(model.channels, model.patch, model.width, position, model.dropout)
         self.encoder = Stack(stack_plan(model))
-        self.heads = nn.ModuleDict(
-            {name: build_head(head, model.width, model.norm) for name, head in model.heads.items()}
-        )
+        self.heads = name_heads({name: build_head(head, model.width, model.norm) for name, head in model.heads.items()})
 
     def forward(self, images: Tensor) -> Tensor:
         """`[B, T, D]` from `[B, C, height, width]`: the class token's vector, where there is one, then each patch's."""

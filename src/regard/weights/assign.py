@@ -43,7 +43,8 @@ def common_dtype(tensors: Mapping[str, Tensor], source: str) -> torch.dtype:
                 f"{name} in {source} is {tensor.dtype}, which is no kind of weights known here; "
                 "save the model unquantised, in a 16-, 32- or 64-bit floating type"
             )
-    return reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()})
+    # Where there are none at all, `check` will say which are missing.
+    return reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()} or {torch.float32})
 
 
 def assign(

@@ -9,11 +9,12 @@ import torch
 from torch import nn
 
 from regard.errors import SettingsError, WeightsError
+from regard.files import write_text
 from regard.models.build import Model
 from regard.models.settings import AnyModel, ModelSettings
 from regard.settings import parse, read_toml, to_table
 from regard.weights.assign import build_with
-from regard.weights.files import read_tensors, write_tensors, write_text
+from regard.weights.files import read_tensors, write_tensors
 
 CONFIG = "config.toml"
 WEIGHTS = "weights.safetensors"
@@ -21,7 +22,7 @@ WEIGHTS = "weights.safetensors"
 
 def save(model: nn.Module, directory: Path | str) -> None:
     """Write a model into `directory`, which is made if need be. The settings come last: with them it is whole."""
-    directory = Path(directory)
+    model, directory = uncompiled(model), Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     write_tensors(directory / WEIGHTS, dict(model.named_parameters()))
     write_text(directory / CONFIG, tomli_w.dumps({"model": to_table(settings_of(model))}))
@@ -40,11 +41,22 @@ def load(directory: Path | str, device: torch.device | str | None = None, dtype:
 def read_settings(directory: Path) -> ModelSettings:
     """The `[model]` table of a run directory."""
     path = directory / CONFIG
-    table = read_toml(path.read_text(encoding="utf-8"), source=str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise SettingsError(f"{path} is not UTF-8 text; save the model again") from None
+    table = read_toml(text, source=str(path))
     if not isinstance(table.get("model"), dict):
         raise SettingsError(f"{path} has no [model] table; save the model again")
     settings: ModelSettings = parse(AnyModel, table["model"], where="model")
     return settings
+
+
+def uncompiled(model: nn.Module) -> nn.Module:
+    """The model itself: `torch.compile` wraps it and puts a word before the names of all its parameters."""
+    original = getattr(model, "_orig_mod", model)
+    assert isinstance(original, nn.Module)
+    return original
 
 
 def settings_of(model: nn.Module) -> ModelSettings:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import WeightsError
+from regard.files import write_beside
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -141,31 +141,6 @@ def _independent(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         storages.add(plain.untyped_storage().data_ptr())
         result[name] = plain
     return result
-
-
-def write_text(path: Path, text: str) -> None:
-    def write(partial: Path) -> None:
-        partial.write_text(text, encoding="utf-8", newline="\n")
-
-    write_beside(path, write)
-
-
-def write_beside(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a file beside `path`, flush it to the disk, then rename it over `path` in one step."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        write(partial)
-        with open(partial, "r+b") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    finally:
-        partial.unlink(missing_ok=True)
-    if os.name != "nt":  # Windows cannot flush a directory; its rename is journaled
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
 
 
 # ---------------------------------------------------------------------------------------------------------- messages

@@ -198,3 +198,30 @@ def test_a_cross_cache_projects_the_memory_once() -> None:
         assert torch.equal(with_cache, attention(x, seeing, memory=memory))
         assert calls_so_far == len(calls) - 1
     assert len(calls) == 1 + 3
+
+
+def test_a_refused_call_leaves_the_cache_as_it_was() -> None:
+    model = build(Decoder(vocabulary=11, width=8, depth=1, attention=AttentionSettings(heads=2))).eval()
+    tokens = torch.arange(8).reshape(2, 4)
+    cache = model.new_cache(2)
+    with pytest.raises(InputError, match=r"token 57 is out of range"):
+        model(tokens + 50, cache=cache)
+    assert torch.allclose(model(tokens, cache=cache), model(tokens), atol=1e-6)
+
+
+def test_a_prefix_must_come_whole() -> None:
+    model = build(Decoder(vocabulary=11, width=8, depth=1, attention=AttentionSettings(heads=2))).eval()
+    tokens = torch.arange(8).reshape(2, 4)
+    with pytest.raises(InputError) as caught:
+        model(tokens[:, :2], cache=model.new_cache(2), prefix=torch.tensor([1, 3]))
+    assert str(caught.value) == (
+        "a prefix of 3 tokens needs them all in the first call with a cache, which has 2; give the whole prefix at once"
+    )
+
+
+def test_caches_that_cannot_be_made() -> None:
+    model = build(Decoder(vocabulary=11, width=8, depth=1, attention=AttentionSettings(heads=2)))
+    with pytest.raises(InputError, match=r"cache kind \(ring\) is not known; choose one of growing, fixed, windowed"):
+        model.new_cache(2, "ring")
+    with pytest.raises(InputError, match=r"capacity \(0\) must be at least 1"):
+        model.new_cache(2, "fixed", 0)

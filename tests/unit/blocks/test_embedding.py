@@ -190,3 +190,8 @@ def test_images_of_another_shape(shape: tuple[int, ...]) -> None:
 def test_images_that_cannot_be_cut(size: tuple[int, int]) -> None:
     with pytest.raises(InputError, match="cannot be cut into patches of 2; resize or crop them"):
         patches(True, settings.NoPosition())(torch.zeros(1, 2, *size, dtype=torch.float64))
+
+
+def test_numbers_that_are_not_whole() -> None:
+    with pytest.raises(InputError, match=r"token numbers of type torch.float32 must be whole ones; convert them"):
+        check_range(torch.ones(2), 5, "token")

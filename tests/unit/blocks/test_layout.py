@@ -187,3 +187,43 @@ def test_packed_tokens_that_do_not_fit_are_refused() -> None:
     layout = pack([[2], [1]], [None]).layouts[0]
     with pytest.raises(InputError, match=r"do not fit a layout of shape \[3\]; pad or pack them as the layout says"):
         layout_of(torch.zeros(2, 3), layout)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        ([9, 3], "lengths ([9, 3]) must lie between 0 and time (5); correct them"),
+        ([-1, 3], "lengths ([-1, 3]) must lie between 0 and time (5); correct them"),
+        ([5.0, 3.0], "lengths of shape [2] and torch.float32 do not fit 2 rows; give one whole number for each row"),
+        ([[5], [3]], "lengths of shape [2, 1] and torch.int64 do not fit 2 rows; give one whole number for each row"),
+    ],
+)
+def test_lengths_that_do_not_fit(lengths: list[float], message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Padded.of(torch.tensor(lengths), 5)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("offsets", "longest", "width", "message"),
+    [
+        ([0, 4, 8], 8, None, "offsets ([0, 4, 8]) must rise from 0 to tokens (10)"),
+        ([2, 6, 10], 8, None, "offsets ([2, 6, 10]) must rise from 0 to tokens (10)"),
+        ([0, 8, 4, 10], 8, None, "offsets ([0, 8, 4, 10]) must rise from 0 to tokens (10)"),
+        ([0, 6, 10], 2, None, "a sequence of 6 tokens is longer than longest (2); raise that"),
+        ([0, 6, 10], 6, 5, "offsets ([0, 6, 10]) let a sequence cross a row of 5; let pack make them"),
+    ],
+)
+def test_offsets_that_do_not_fit(offsets: list[int], longest: int, width: int | None, message: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Packed(10, torch.tensor(offsets, dtype=torch.int32), longest, width)
+    assert str(caught.value).startswith(message)
+
+
+def test_a_mask_is_no_layout() -> None:
+    with pytest.raises(InputError, match=r"layout \(Tensor\) must be Padded or Packed"):
+        layout_of(torch.ones(2, 5), torch.ones(2, 5))  # type: ignore[arg-type]
+
+
+def test_no_rows() -> None:
+    assert Padded.of(torch.tensor([], dtype=torch.long)).shape == (0, 0)

@@ -286,3 +286,12 @@ def test_packed_sides_with_other_counts() -> None:
     three, two = pack([[3], [2], [1]], [None]).layouts[0], pack([[3], [2]], [None]).layouts[0]
     with pytest.raises(InputError, match="queries hold 3 sequences and keys 2; each needs its partner"):
         Visibility(three, two)
+
+
+@pytest.mark.parametrize("prefix", [[1], [1, 2, 3]])
+def test_a_prefix_for_each_sequence(prefix: list[int]) -> None:
+    with pytest.raises(InputError) as caught:
+        Visibility(Padded(2, 4), Padded(2, 4), causal=True, prefix=torch.tensor(prefix))
+    assert str(caught.value) == (
+        f"prefix of shape [{len(prefix)}] must be [2]; give each sequence its length, 0 where it has none"
+    )

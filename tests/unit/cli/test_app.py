@@ -25,7 +25,7 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 # ----------------------------------------------------------------------------------------------------- without torch
 
-QUICK = ["--help", "--version", "count --help", "count transformer-base", "count gpt3 --json", "presets"]
+QUICK = ["--help", "--version", "count --help", "data --help", "count transformer-base", "count gpt3 --json", "presets"]
 
 
 @pytest.mark.parametrize("arguments", QUICK)
@@ -147,3 +147,9 @@ def test_public_names() -> None:
     assert callable(regard.build)
     with pytest.raises(AttributeError, match="has no attribute 'bild'"):
         regard.bild  # noqa: B018
+
+
+@pytest.mark.parametrize("arguments", ["presets", "count vit-b16", "demo"])
+def test_a_terminal_of_few_letters_gets_question_marks(arguments: str) -> None:
+    done = run(*arguments.split(), PYTHONIOENCODING="ascii")
+    assert (done.returncode, done.stderr) == (0, "")

@@ -11,7 +11,7 @@ from regard.errors import SettingsError
 from regard.models.presets import preset
 from regard.models.recipe import model_settings, read_recipe
 from regard.models.settings import Decoder
-from regard.settings import read_overrides, read_toml
+from regard.settings import read_overrides, read_toml, to_toml
 
 
 def test_a_preset_with_changes() -> None:
@@ -76,3 +76,21 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     broken.write_text("[model", encoding="utf-8")
     with pytest.raises(SettingsError, match=r"recipe \(.*broken.toml\) is not valid TOML"):
         read_recipe(broken)
+
+
+def test_an_unknown_table_names_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text("[dta]\ntrain = []\n", encoding="utf-8")
+    with pytest.raises(SettingsError) as caught:
+        read_recipe(path)
+    assert str(caught.value) == (
+        f"recipe ({path}): unknown setting dta (did you mean data?); known here: task, data, text, model, train"
+    )
+
+
+def test_a_file_that_is_a_model_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text(to_toml(preset("gpt2")), encoding="utf-8")
+    assert model_settings(read_recipe(path)) == preset("gpt2")
+    path.write_text('preset = "gpt2"\ndropout = 0.0\n', encoding="utf-8")
+    assert model_settings(read_recipe(path)) == preset("gpt2", dropout=0.0)

@@ -182,3 +182,23 @@ def test_nothing_to_load(tmp_path: Path) -> None:
         regard.load(str(tmp_path / "file"))
     assert issubclass(WeightsError, RegardError)
     assert not issubclass(WeightsError, InputError)
+
+
+def test_a_compiled_model_is_saved_like_any_other(tmp_path: Path) -> None:
+    model = regard.build(SMALL["decoder"])
+    save(torch.compile(model, backend="eager"), tmp_path)
+    back = dict(load(tmp_path).named_parameters())
+    assert list(back) == [name for name, _ in model.named_parameters()]
+    assert all(torch.equal(back[name], parameter) for name, parameter in model.named_parameters())
+
+
+def test_settings_that_are_no_text(tmp_path: Path) -> None:
+    save(regard.build(SMALL["decoder"]), tmp_path)
+    (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match=r"config\.toml is not UTF-8 text; save the model again"):
+        load(tmp_path)
+
+
+def test_a_file_without_tensors() -> None:
+    with pytest.raises(WeightsError, match=r"the weights lacks \d+ tensors"):
+        build_with(SMALL["decoder"], {})

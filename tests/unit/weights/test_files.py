@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from regard.errors import WeightsError
-from regard.weights.files import read_json, read_tensors, write_beside, write_tensors, write_text
+from regard.files import write_beside, write_text
+from regard.weights.files import read_json, read_tensors, write_tensors
 
 
 @pytest.fixture

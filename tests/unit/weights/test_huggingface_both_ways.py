@@ -94,3 +94,20 @@ def test_every_family_says_what_it_is() -> None:
     for name, family in FAMILIES.items():
         assert family.model_type == name
         assert family.base in (*family.architectures, "")
+
+
+def test_a_compiled_model_is_written_like_any_other(tmp_path: Path) -> None:
+    model = randomised(SMALL["llama"])
+    huggingface.write(torch.compile(model, backend="eager"), tmp_path)
+    back = dict(huggingface.read(tmp_path).named_parameters())
+    assert all(torch.equal(back[name], parameter) for name, parameter in model.named_parameters())
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_model_that_nobody_has_trained_yet(name: str, tmp_path: Path) -> None:
+    """Its biases are zeros, which must not look like settings that cannot be expressed."""
+    model = regard.build(SMALL[name])
+    huggingface.write(model, tmp_path)
+    back = dict(regard.load(tmp_path).named_parameters())
+    for key, parameter in model.named_parameters():
+        assert torch.equal(back[key], parameter) if key in back else not parameter.any()

@@ -39,7 +39,6 @@ def _bart(width: int, depth: int, heads: int) -> EncoderDecoder:
         position=Learned(length=1024, offset=2),
         embedding_norm=True,
         tied=("source", "target", "output"),
-        output_bias=True,
         dropout=0.1,
         initial=Normal(),
     )

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 
 from regard.errors import WeightsError
+from regard.files import write_text
 from regard.models.build import Model, build
 from regard.models.settings import ModelSettings
 from regard.settings import did_you_mean
 from regard.weights.assign import build_with
-from regard.weights.directory import settings_of
-from regard.weights.files import INDEX, SINGLE, read_json, read_tensors, write_tensors, write_text
+from regard.weights.directory import settings_of, uncompiled
+from regard.weights.files import INDEX, SINGLE, read_json, read_tensors, write_tensors
 from regard.weights.huggingface.bart import Bart
 from regard.weights.huggingface.bert import Bert
 from regard.weights.huggingface.config import CONFIG, Config
@@ -78,6 +79,7 @@ def write(
     with the same heads, unless `architecture` does. `config` adds values that a model does not know, such as
     `pad_token_id` and `id2label`. With `shard_bytes`, no file is larger, but for a single larger tensor.
     """
+    model = uncompiled(model)
     settings = settings_of(model)
     family = choose(settings, model_type)
     architecture = architecture or family.architecture_for(settings)

@@ -43,6 +43,8 @@ class Family(ABC, Generic[S]):
     """Patterns of buffers that some versions wrote and that hold nothing learned."""
     told_by_tensors: ClassVar[frozenset[str]] = frozenset()
     """Settings that a config alone does not tell."""
+    told_by_values: ClassVar[frozenset[str]] = frozenset()
+    """Those among them that come back as others while nothing is lost: a bias of zeros is read as none."""
 
     @abstractmethod
     def settings_from(self, config: Config, tensors: Mapping[str, Tensor]) -> S:
@@ -97,7 +99,7 @@ class Family(ABC, Generic[S]):
     def require_expressible(self, settings: S, config: Config, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Refuse settings that would come back as others. Without tensors, only what a config tells is compared."""
         back = self.checked_settings(config, tensors or {})
-        untold = frozenset() if tensors else self.told_by_tensors
+        untold = self.told_by_values if tensors else self.told_by_tensors
         lost = list(_differences(_essence(settings), _essence(back), untold))
         if lost:
             raise self.cannot(listed(lost))

@@ -31,6 +31,7 @@ class Translation(Family[EncoderDecoder]):
     heads = ("lm_head.", "final_logits_bias")
     ignored = (r"(^|\.)(encoder|decoder)\.version$",)
     told_by_tensors = frozenset({"tied", "output_bias"})
+    told_by_values = frozenset({"output_bias"})
 
     def body_from(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """The settings that both have, by name."""

@@ -1,0 +1,107 @@
+"""How fast are tokenizers trained and used, and what does our interface cost on top of the library?
+
+    python bench/tokenizing.py --texts FILE [--lines 40000] [--out result.json]
+
+FILE is text, a TSV of texts or either in xz or gzip; each cell is a text. Each figure is the best of `--rounds`, ours
+and the library's in turn, so that another job on the machine disturbs both alike.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import lzma
+import os
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import tokenizers
+from measured import environment
+
+from regard.text.settings import AnyTokenizer, Bpe, ByteBpe, Bytes, Characters, Unigram, WordPiece, Words
+from regard.text.train import train
+
+KINDS: list[AnyTokenizer] = [ByteBpe(), Bpe(), Unigram(), WordPiece(), Words(), Characters(), Bytes()]
+
+
+def texts_of(path: Path) -> Iterator[str]:
+    opener = {".xz": lzma.open, ".gz": gzip.open}.get(path.suffix, open)
+    with opener(path, "rt", encoding="utf-8") as file:
+        for line in file:
+            yield from line.rstrip("\n").split("\t")
+
+
+def best(rounds: int, *jobs: Callable[[], object]) -> list[float]:
+    """The shortest time of each job; they run in turn."""
+    times: list[list[float]] = [[] for _ in jobs]
+    for _ in range(rounds):
+        for job, found in zip(jobs, times, strict=True):
+            begun = time.perf_counter()
+            result = job()
+            found.append(time.perf_counter() - begun)
+            del result
+    return [min(found) for found in times]
+
+
+def measure(settings: AnyTokenizer, texts: list[str], rounds: int) -> dict[str, float | str | int]:
+    begun = time.perf_counter()
+    tokenizer = train(settings, texts)
+    training = time.perf_counter() - begun
+    raw = tokenizers.Tokenizer.from_str(tokenizer.json)
+    raw.encode_special_tokens = True
+    ours, theirs, whole, same = best(
+        rounds,
+        lambda: tokenizer.ids(texts),
+        lambda: [encoding.ids for encoding in raw.encode_batch(texts, add_special_tokens=False)],
+        lambda: tokenizer.encode_batch(texts),
+        lambda: raw.encode_batch(texts),
+    )
+    tokens = sum(map(len, tokenizer.ids(texts)))
+    row: dict[str, float | str | int] = {
+        "kind": settings.kind,
+        "size": tokenizer.size,
+        "train_s": round(training, 2),
+        "tokens": tokens,
+        "ids_tokens_per_s": round(tokens / ours),
+        "raw_tokens_per_s": round(tokens / theirs),
+        "ids_over_raw": round(theirs / ours, 3),
+        "encode_batch_over_raw": round(same / whole, 3),
+    }
+    if isinstance(settings, ByteBpe | Bpe):
+        some = texts[: max(1, len(texts) // 4)]
+        tokenizer.sample(some, range(len(some)), 0.1)
+        (warm,) = best(rounds, lambda: tokenizer.sample(some, range(len(some)), 0.1))
+        row["dropout_tokens_per_s"] = round(sum(map(len, tokenizer.sample(some, range(len(some)), 0.1))) / warm)
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--texts", type=Path, required=True)
+    parser.add_argument("--lines", type=int, default=40_000, help="texts that are read")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    texts = list(islice(texts_of(arguments.texts), arguments.lines))
+    print(f"{len(texts):,} texts, {sum(map(len, texts)):,} characters")
+    about = environment() | {"cores": str(os.cpu_count()), "tokenizers": tokenizers.__version__}
+    rows = []
+    for settings in KINDS:
+        rows.append(measure(settings, texts, arguments.rounds))
+        print(
+            "  ".join(
+                f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}" for key, value in rows[-1].items()
+            )
+        )
+    if arguments.out:
+        lines = ",\n  ".join(json.dumps(row) for row in rows)
+        arguments.out.write_text(
+            f'{{"environment": {json.dumps(about)},\n "rows": [\n  {lines}\n]}}\n', encoding="utf-8"
+        )
+
+
+if __name__ == "__main__":
+    main()

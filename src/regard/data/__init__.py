@@ -1,0 +1,1 @@
+"""Data: sources become examples, examples become batches; and corpora that need no download."""

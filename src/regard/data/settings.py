@@ -1,0 +1,339 @@
+"""Settings of data: a recipe's `[data]` table, whose `kind` says how the files are written. No torch in here."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
+
+from regard.blocks.settings import Positive
+from regard.data.filter_settings import PairFilters, TextFilters
+from regard.settings import Settings
+
+Split: TypeAlias = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+
+STANDARD_INPUT = "-"
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, str):
+        raise ValueError(f'must be a list of files; write ["{value}"]')
+    return value
+
+
+Files: TypeAlias = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(_listed)]
+
+
+def _column(value: object) -> int | str:
+    if (isinstance(value, int) and not isinstance(value, bool) and value > 0) or (isinstance(value, str) and value):
+        return value
+    raise ValueError(f"{value!r} is no column; give its number, counted from 1, or its name in the header")
+
+
+Column: TypeAlias = Annotated[int | str, PlainValidator(_column)]
+"""A column by its number, counted from 1 as `cut` does, or by its name in the header."""
+
+Key: TypeAlias = Annotated[str, Field(min_length=1)]
+"""A key of a JSON object; dots lead into objects inside: `translation.en`."""
+
+
+class Data(Settings):
+    """What every kind of data has."""
+
+    root: str = "."
+    """Folder that the names below are relative to."""
+    train: Files = ()
+    """Files to learn from, read in this order; gzip, xz and bzip2 are read as they are, `-` is standard input."""
+    valid: Files = ()
+    """Files that decide when to stop and which checkpoint is best."""
+    test: Files = ()
+    """Files for the final score."""
+    bad: Literal["skip", "stop"] = "skip"
+    """Whether a line that cannot be used is skipped and counted, or stops the run."""
+
+    files_each: ClassVar[int] = 1
+    """How many files make one part: 2 where a source file is followed by its target file."""
+
+    def files(self, split: Split) -> tuple[str, ...]:
+        found: tuple[str, ...] = getattr(self, split)
+        return found
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        for split in SPLITS:
+            files = self.files(split)
+            if len(files) % self.files_each:
+                raise ValueError(
+                    f"{split} ({list(files)}) must name files by twos, the one before the other: "
+                    f"{len(files)} cannot be paired"
+                )
+        if [file for split in SPLITS for file in self.files(split)].count(STANDARD_INPUT) > 1:
+            raise ValueError('"-" is named twice, but standard input can be read only once; give files')
+        return self
+
+
+class Texts(Data):
+    """What every kind of text has."""
+
+    longest: Positive | None = None
+    """The most tokens of an example (of one side of a pair); none: no limit but the model's."""
+
+
+class UnseenLabels(Settings):
+    """How labels that training never saw are treated. They occur in real tests: ATIS has some."""
+
+    unseen: Literal["stop", "skip", "keep"] = "stop"
+    """What a label in valid or test that training never saw does: stop the run, be skipped, or be kept as a mistake."""
+
+
+class Table(Settings):
+    """What files with columns have."""
+
+    header: bool = False
+    """Whether the first line of each file names the columns."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for name in ("source", "target", "text", "second", "label"):
+            column = getattr(self, name, None)
+            if isinstance(column, str) and not self.header:
+                raise ValueError(
+                    f"{name} ({column}) names a column, but header is false; set header = true, or give a number"
+                )
+        return self
+
+
+# ------------------------------------------------------------------------------------------------------ parallel text
+
+
+class Pairs(Texts):
+    """What every kind of parallel text has."""
+
+    too_long: Literal["skip", "truncate"] = "skip"
+    """What is done with a pair of which a side is over `longest`."""
+    filters: PairFilters = PairFilters()
+    """What is removed from the training data."""
+
+
+class Parallel(Pairs):
+    """Two files, line by line: a source file, then its target file; then perhaps the next two."""
+
+    kind: Literal["parallel"] = "parallel"
+    files_each: ClassVar[int] = 2
+
+
+class ParallelTsv(Pairs, Table):
+    """Two columns of a file with tabs between columns; nothing is quoted."""
+
+    kind: Literal["parallel-tsv"] = "parallel-tsv"
+    source: Column = 1
+    """Column of the source text: its number, counted from 1, or its name in the header."""
+    target: Column = 2
+    """Column of the target text: its number, counted from 1, or its name in the header."""
+
+
+class ParallelJsonl(Pairs):
+    """Two keys of a file with a JSON object on each line."""
+
+    kind: Literal["parallel-jsonl"] = "parallel-jsonl"
+    source: Key = "source"
+    """Key of the source text; dots lead into objects inside: `translation.en`."""
+    target: Key = "target"
+    """Key of the target text."""
+
+
+# ----------------------------------------------------------------------------------------------------------- raw text
+
+
+class RawTexts(Texts):
+    """What every kind of raw text has."""
+
+    too_long: Literal["skip", "truncate", "split"] = "split"
+    """What is done with a document over `longest`; split: each part becomes an example."""
+    filters: TextFilters = TextFilters()
+    """What is removed from the training data."""
+
+
+class RawText(RawTexts):
+    """Plain text."""
+
+    kind: Literal["text"] = "text"
+    document: Literal["line", "paragraph", "file"] = "line"
+    """What one document is: a line, what stands between empty lines, or a whole file."""
+
+    @model_validator(mode="after")
+    def _check_filters(self) -> Self:
+        if self.document == "file" and self.filters != TextFilters():
+            raise ValueError('filters judge lines or paragraphs, but document is "file"; drop the one or the other')
+        return self
+
+
+class RawJsonl(RawTexts):
+    """A document in each JSON object of a file with one object on each line."""
+
+    kind: Literal["text-jsonl"] = "text-jsonl"
+    text: Key = "text"
+    """Key of the text."""
+
+
+# ------------------------------------------------------------------------------------------------------ labelled text
+
+
+class LabelledTexts(Texts, UnseenLabels):
+    """What every kind of labelled text has."""
+
+    labels: Literal["classes", "numbers", "absent"] = "classes"
+    """Whether labels are names of classes, or numbers to be predicted as such, or not there."""
+    too_long: Literal["skip", "truncate"] = "truncate"
+    """What is done with a text over `longest`."""
+    filters: TextFilters = TextFilters()
+    """What is removed from the training data."""
+
+
+class LabelledTsv(LabelledTexts, Table):
+    """Columns of a file with tabs between columns; nothing is quoted."""
+
+    kind: Literal["labelled-tsv"] = "labelled-tsv"
+    text: Column = 1
+    """Column of the text: its number, counted from 1, or its name in the header."""
+    second: Column | None = None
+    """Column of the second text, where texts come in twos."""
+    label: Column = 2
+    """Column of the label: its number, counted from 1, or its name in the header."""
+
+
+class LabelledCsv(LabelledTexts, Table):
+    """Columns of a file with commas between columns, quoted with `"` where need be."""
+
+    kind: Literal["labelled-csv"] = "labelled-csv"
+    text: Column = 1
+    """Column of the text: its number, counted from 1, or its name in the header."""
+    second: Column | None = None
+    """Column of the second text, where texts come in twos."""
+    label: Column = 2
+    """Column of the label: its number, counted from 1, or its name in the header."""
+    separator: str = Field(default=",", min_length=1, max_length=1)
+    """The character between columns."""
+
+
+class LabelledJsonl(LabelledTexts):
+    """Keys of a file with a JSON object on each line."""
+
+    kind: Literal["labelled-jsonl"] = "labelled-jsonl"
+    text: Key = "text"
+    """Key of the text; dots lead into objects inside."""
+    second: Key | None = None
+    """Key of the second text, where texts come in twos."""
+    label: Key = "label"
+    """Key of the label."""
+
+
+# -------------------------------------------------------------------------------------------------------- tagged words
+
+
+class TaggedTexts(Texts, UnseenLabels):
+    """What every kind of tagged words has."""
+
+    scheme: Literal["as-is", "iob1"] = "as-is"
+    """iob1: as CoNLL-2003 is written, where `B-` only parts neighbours; every entity is made to begin with `B-`."""
+    too_long: Literal["skip", "truncate"] = "truncate"
+    """What is done with a sentence over `longest`."""
+
+
+class Columns(TaggedTexts):
+    """CoNLL: a word and its tags on each line, an empty line after each sentence."""
+
+    kind: Literal["columns"] = "columns"
+    word: Positive = 1
+    """Column of the word, counted from 1."""
+    tag: Positive | None = None
+    """Column of the tag, counted from 1; none: the last."""
+    separator: Literal["space", "tab"] = "space"
+    """What stands between columns: any white space, or one tab."""
+    document_mark: str = "-DOCSTART-"
+    """A line whose word is this opens a document and belongs to no sentence; empty: there are no such lines."""
+
+
+class Slots(TaggedTexts):
+    """Folders with three files: `seq.in` (words), `seq.out` (a tag for each) and `label` (one for the sentence)."""
+
+    kind: Literal["slots"] = "slots"
+
+
+# ---------------------------------------------------------------------------------------------------------- questions
+
+
+class Squad(Texts):
+    """Questions with answers marked in a paragraph, in the JSON of SQuAD 1.1 and 2.0."""
+
+    kind: Literal["squad"] = "squad"
+    too_long: Literal["skip", "truncate", "split"] = "split"
+    """What is done with a context over `longest`; split: overlapping parts are read one after another."""
+
+
+# ------------------------------------------------------------------------------------------------------------- images
+
+
+class Images(Data, UnseenLabels):
+    """What every kind of images has."""
+
+
+class ImageFolder(Images):
+    """A folder of images for each class, named by the class; any format that Pillow reads."""
+
+    kind: Literal["image-folder"] = "image-folder"
+    colours: Literal["rgb", "grey"] = "rgb"
+    """What each image is converted to: three channels or one."""
+
+
+class Idx(Images):
+    """MNIST's format: a file of images, then its file of labels; then perhaps the next two."""
+
+    kind: Literal["idx"] = "idx"
+    files_each: ClassVar[int] = 2
+
+
+class Npz(Images):
+    """NumPy archives with an array of images, [n, height, width] or [n, height, width, channels], and one of labels."""
+
+    kind: Literal["npz"] = "npz"
+    pixels: Key = "images"
+    """Name of the array of images, each value from 0 to 255."""
+    label: Key = "labels"
+    """Name of the array of labels."""
+
+
+AnyData: TypeAlias = Annotated[
+    Parallel
+    | ParallelTsv
+    | ParallelJsonl
+    | RawText
+    | RawJsonl
+    | LabelledTsv
+    | LabelledCsv
+    | LabelledJsonl
+    | Columns
+    | Slots
+    | Squad
+    | ImageFolder
+    | Idx
+    | Npz,
+    Field(discriminator="kind"),
+]
+DataSettings: TypeAlias = (
+    Parallel
+    | ParallelTsv
+    | ParallelJsonl
+    | RawText
+    | RawJsonl
+    | LabelledTsv
+    | LabelledCsv
+    | LabelledJsonl
+    | Columns
+    | Slots
+    | Squad
+    | ImageFolder
+    | Idx
+    | Npz
+)

@@ -1,0 +1,1 @@
+"""Tokenizers: trained, loaded, saved; text to ids and back."""

@@ -1,0 +1,159 @@
+"""Whatever is written comes back exactly, through every format, compression and line end, wherever blocks are cut."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import gzip
+import io
+import json
+import lzma
+from collections.abc import Callable
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from regard.data import lines
+from regard.data.examples import Labelled, Pair, Tagged, Text
+from regard.data.lines import BadLine, read_lines
+from regard.data.settings import (
+    Columns,
+    DataSettings,
+    LabelledCsv,
+    LabelledJsonl,
+    Parallel,
+    ParallelJsonl,
+    ParallelTsv,
+    RawText,
+)
+from regard.data.sources import Source
+from regard.data.tagged import begin_entities
+
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "plain": lambda data: data,
+    "gzip": gzip.compress,
+    "xz": lzma.compress,
+    "bzip2": bz2.compress,
+}
+ENDS = ["\n", "\r\n"]
+
+
+def texts(without: str) -> st.SearchStrategy[str]:
+    """Any text that a line can hold: all of Unicode but what the format itself uses; a last \\r belongs to the end."""
+    signs = st.characters(exclude_categories=("Cs",), exclude_characters=f"\0{without}")
+    return st.text(signs, min_size=1, max_size=12).filter(
+        lambda text: bool(text.strip()) and not text.endswith("\r") and not text.startswith("\ufeff")
+    )
+
+
+packers = st.sampled_from(sorted(PACKERS))
+ends = st.sampled_from(ENDS)
+blocks = st.sampled_from([1, 2, 7, 64, 1 << 20])
+pairs = st.lists(st.builds(Pair, texts("\n\t"), texts("\n\t")), min_size=1, max_size=8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("sources")
+
+
+def write(file: Path, rows: list[str], packer: str, end: str, last: bool) -> str:
+    """`last`: whether the last line has an end too."""
+    file.write_bytes(PACKERS[packer]((end.join(rows) + (end if last else "")).encode()))
+    return str(file)
+
+
+def read(settings: DataSettings, block: int = lines.BLOCK) -> list[object]:
+    with patch.object(lines, "BLOCK", block):
+        source = Source(settings, "train")
+        found: list[object] = list(source)
+    assert source.problems.total == 0
+    return found
+
+
+@given(pairs, packers, packers, ends, st.booleans(), blocks)
+def test_two_files(folder: Path, pairs: list[Pair], first: str, second: str, end: str, last: bool, block: int) -> None:
+    source = write(folder / "a", [pair.source for pair in pairs], first, end, last)
+    target = write(folder / "b", [pair.target for pair in pairs], second, "\n", True)
+    assert read(Parallel(train=(source, target)), block) == pairs
+
+
+@given(pairs, packers, ends, st.booleans(), blocks)
+def test_tsv(folder: Path, pairs: list[Pair], packer: str, end: str, last: bool, block: int) -> None:
+    file = write(folder / "a", ["\t".join(pair) for pair in pairs], packer, end, last)
+    assert read(ParallelTsv(train=(file,)), block) == pairs
+
+
+@given(st.lists(st.builds(Pair, texts(""), texts("")), min_size=1, max_size=8), packers, ends, st.booleans())
+def test_jsonl_holds_line_ends_too(folder: Path, pairs: list[Pair], packer: str, end: str, escaped: bool) -> None:
+    rows = [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=escaped) for pair in pairs]
+    file = write(folder / "a", rows, packer, end, True)
+    assert read(ParallelJsonl(train=(file,))) == pairs
+
+
+@given(st.lists(st.tuples(texts(""), texts("")), min_size=1, max_size=8), packers)
+def test_csv_holds_line_ends_too(folder: Path, rows: list[tuple[str, str]], packer: str) -> None:
+    written = io.StringIO(newline="")
+    csv.writer(written, quoting=csv.QUOTE_ALL).writerows([*rows])
+    (folder / "a").write_bytes(PACKERS[packer](written.getvalue().encode()))
+    found = read(LabelledCsv(train=(str(folder / "a"),)))
+    assert found == [Labelled(text, None, label.strip()) for text, label in rows]
+
+
+@given(st.lists(texts("\n"), min_size=1, max_size=8), packers, ends, blocks)
+def test_raw_text_by_lines_and_as_a_file(folder: Path, rows: list[str], packer: str, end: str, block: int) -> None:
+    file = write(folder / "a", rows, packer, end, True)
+    assert read(RawText(train=(file,)), block) == [Text(row) for row in rows]
+    pieces = read(RawText(train=(file,), document="file"), block)
+    assert "".join(piece.text for piece in pieces if isinstance(piece, Text)) == "".join(f"{row}\n" for row in rows)
+
+
+@given(st.lists(st.tuples(texts(""), st.floats(-9, 9)), min_size=1, max_size=8))
+def test_numbers(folder: Path, rows: list[tuple[str, float]]) -> None:
+    file = write(
+        folder / "a", [json.dumps({"text": text, "label": label}) for text, label in rows], "plain", "\n", True
+    )
+    found = read(LabelledJsonl(train=(file,), labels="numbers"))
+    assert found == [Labelled(text, None, label) for text, label in rows]
+
+
+words = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=5)
+sentences = st.lists(st.tuples(words, st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"])), min_size=1, max_size=6)
+
+
+@given(st.lists(sentences, min_size=1, max_size=5), packers, ends, blocks)
+def test_columns(folder: Path, found: list[list[tuple[str, str]]], packer: str, end: str, block: int) -> None:
+    rows = [row for sentence in found for row in [*(f"{word} {tag}" for word, tag in sentence), ""]]
+    file = write(folder / "a", rows, packer, end, True)
+    expected = [Tagged(tuple(word for word, _ in each), tuple(tag for _, tag in each)) for each in found]
+    assert read(Columns(train=(file,)), block) == expected
+
+
+@given(sentences)
+def test_entities_keep_their_bounds(sentence: list[tuple[str, str]]) -> None:
+    """IOB1 and its IOB2 mark the same words with the same kinds, and doing it twice changes nothing."""
+    tags = [tag for _, tag in sentence]
+    begun = begin_entities(tags)
+    assert [tag[2:] for tag in begun] == [tag[2:] for tag in tags]
+    assert begin_entities(begun) == begun
+    assert all(not tag.startswith("I-") for tag in begun[:1])
+
+
+@given(st.binary(max_size=60), blocks)
+def test_any_bytes_give_the_lines_that_python_finds(folder: Path, data: bytes, block: int) -> None:
+    """Held against bytes.split, with text before and after so that the file is neither empty nor binary."""
+    data = data.replace(b"\0", b"")
+    (folder / "a").write_bytes(b"first\n" + data + b"\nlast")
+    with patch.object(lines, "BLOCK", block):
+        found = list(read_lines(str(folder / "a")))
+    expected = [line.removesuffix(b"\r") for line in (b"first\n" + data + b"\nlast").split(b"\n")]
+    assert len(found) == len(expected)
+    for line, raw in zip(found, expected, strict=True):
+        if isinstance(line, BadLine):
+            with pytest.raises(UnicodeDecodeError):
+                raw.decode()
+        else:
+            assert line == raw.decode()

@@ -1,0 +1,65 @@
+"""Labels are learned from training; others stop the run, or are counted and skipped or kept."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regard.data.examples import Example, Labelled, Pair, Picture, Placed, Tagged
+from regard.data.labels import Labels, learn_labels, with_known_labels
+from regard.data.problems import Tally
+from regard.errors import DataError
+
+TRAIN = [Labelled("a", None, "sad"), Labelled("b", None, "happy"), Labelled("c", None, "sad")]
+
+
+def placed(*examples: Example) -> list[Placed[Example]]:
+    return [Placed(example, "test.tsv", number) for number, example in enumerate(examples, 1)]
+
+
+def test_names_are_sorted_and_numbers_by_their_value() -> None:
+    assert learn_labels(TRAIN) == {"label": Labels(("happy", "sad"))}
+    digits = [Picture(np.zeros((1, 1, 1), np.uint8), str(digit)) for digit in (10, 9, 0)]
+    assert learn_labels(digits) == {"label": Labels(("0", "9", "10"))}
+    odd = [Labelled("a", None, name) for name in ("10", "9", "09")]
+    assert learn_labels(odd)["label"].names == ("09", "10", "9")
+
+
+def test_tags_and_intents_are_two_sorts() -> None:
+    found = learn_labels([Tagged(("a", "b"), ("O", "B-X"), "Play"), Tagged(("c",), ("I-X",), "Go")])
+    assert found == {"tags": Labels(("B-X", "I-X", "O")), "label": Labels(("Go", "Play"))}
+    assert found["tags"].indices == {"B-X": 0, "I-X": 1, "O": 2}
+    assert "O" in found["tags"]
+    assert "Play" not in found["tags"]
+    assert len(found["label"]) == 2
+
+
+def test_what_has_no_names_has_no_labels() -> None:
+    assert learn_labels([Labelled("a", None, 0.5), Labelled("a", None, None), Pair("a", "b")]) == {}
+
+
+def test_an_unseen_label_stops_the_run() -> None:
+    known = learn_labels(TRAIN)
+    test = placed(Labelled("x", None, "sad"), Labelled("y", None, "hapy"))
+    with pytest.raises(DataError) as caught:
+        list(with_known_labels(test, known, "stop", Tally()))
+    assert str(caught.value) == (
+        "test.tsv, line 2 has the label hapy, which training never saw (did you mean happy?); known: happy, sad. "
+        'Mend it, or set data.unseen = "skip", or "keep" to count it as a mistake'
+    )
+
+
+@pytest.mark.parametrize(("unseen", "left"), [("skip", 1), ("keep", 2)])
+def test_an_unseen_tag_is_counted(unseen: Any, left: int) -> None:
+    known = learn_labels([Tagged(("a",), ("O",))])
+    tally = Tally()
+    test = placed(Tagged(("b",), ("O",)), Tagged(("c", "d"), ("O", "B-X")))
+    assert len(list(with_known_labels(test, known, unseen, tally))) == left
+    assert tally.text() == "1 × has a tag that training never saw: test.tsv, line 2 (B-X)"
+
+
+def test_many_labels_are_not_all_listed() -> None:
+    labels = Labels(tuple(f"l{number:02}" for number in range(30)))
+    assert labels.known == "l00, l01, l02, l03, l04, l05, l06, l07, l08, l09, l10, l11, … (30 in all)"

@@ -1,0 +1,157 @@
+"""The report: every figure against one counted by hand or by NumPy."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regard.data import report as reports
+from regard.data.lengths import BINS, Bin, bars, bin_width, percentile, summarise
+from regard.data.report import Leak, Numbers, report
+from regard.data.settings import LabelledTsv, Npz, Parallel, RawText
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(**files: str) -> None:
+    for name, text in files.items():
+        Path(name).write_text(text, encoding="utf-8")
+
+
+# ------------------------------------------------------------------------------------------------------------- lengths
+
+
+def test_lengths_agree_with_numpy() -> None:
+    values = np.random.default_rng(0).geometric(0.05, 999)
+    counts = Counter(int(value) for value in values)
+    width = bin_width([counts])
+    found = summarise(counts, width)
+    assert found.total == values.sum()
+    assert found.mean == pytest.approx(values.mean())
+    assert found.longest == values.max()
+    assert found.median == np.quantile(values, 0.5, method="inverted_cdf")
+    assert found.percentile_95 == np.quantile(values, 0.95, method="inverted_cdf")
+    edges = [found.bins[0].first, *(each.last + 1 for each in found.bins)]
+    assert [each.count for each in found.bins] == np.histogram(values, edges)[0].tolist()
+    assert len(found.bins) == BINS
+    assert BINS * width >= np.quantile(values, 0.99)
+
+
+@pytest.mark.parametrize(("longest", "width"), [(1, 1), (12, 1), (13, 2), (24, 2), (25, 5), (61, 10), (5000, 500)])
+def test_widths_are_round(longest: int, width: int) -> None:
+    assert bin_width([Counter({longest: 1})]) == width
+
+
+def test_the_last_bin_holds_what_is_longer_and_the_first_what_is_empty() -> None:
+    bins = summarise(Counter({0: 2, 1: 1, 500: 3}), 1).bins
+    assert (bins[0], bins[-1]) == (Bin(1, 1, 3), Bin(12, 500, 3))
+
+
+def test_bars() -> None:
+    assert bars([0, 1, 50, 100, 99]) == " ▁▄██"
+    assert bars([0, 0]) == "  "
+    assert percentile(Counter(), 0.5) == 0
+
+
+# -------------------------------------------------------------------------------------------------------------- report
+
+
+def test_pairs() -> None:
+    write(
+        a="the dog runs\nthe dog runs\nthe dog runs\na cat\n\n",
+        b="der Hund läuft\nder Hund läuft\nes läuft\neine Katze\nleer\n",
+        c="a cat\na bird flies\n",
+        d="die Katze\nder Hund läuft\n",
+    )
+    found = report(Parallel(train=["a", "b"], valid=["c", "d"]))
+    train, valid = found.splits["train"], found.splits["valid"]
+    assert (found.kind, found.unit) == ("parallel", "words")
+    assert (train.examples, valid.examples) == (4, 2)
+    assert train.files == ("a", "b")
+    assert train.skipped["is empty"].first == ("a, line 5",)
+    assert train.duplicates == {"source": 2, "target": 1, "whole": 1}
+    assert train.lengths["source"].total == 11
+    assert train.lengths["target"].median == 2
+    assert train.unknown == {}
+    assert valid.unknown == {"source": 2 / 5, "target": 1 / 5}  # bird and flies; die
+    assert found.leaks == (
+        Leak("train", "valid", "source", 1, 0.5, ("c, line 1 (a cat | die Katze)",)),
+        Leak("train", "valid", "target", 1, 0.5, ("c, line 2 (a bird flies | der Hund läuft)",)),
+    )
+
+
+def test_a_tokenizer_counts_tokens_and_unknown_ones() -> None:
+    write(a="aab\nb\n", b="b\naa\n")
+    found = report(Parallel(train=["a", "b"]), measure=lambda text: (len(text), text.count("b")))
+    assert found.unit == "tokens"
+    assert found.splits["train"].lengths["source"].total == 4
+    assert found.splits["train"].unknown == {"source": 2 / 4, "target": 1 / 3}
+
+
+def test_what_filters_removed() -> None:
+    write(a="a\tx\na\tx\nb\ty\n")
+    settings = LabelledTsv(train=["a"], valid=["a"]).changed({"filters.duplicates": True})
+    found = report(settings)
+    assert found.splits["train"].removed["is a duplicate"].count == 1
+    assert found.splits["valid"].duplicates == {"text": 1}
+    assert found.splits["train"].labels == {"label": {"x": 1, "y": 1}}
+    assert found.leaks == (Leak("train", "valid", "text", 3, 1.0, ("a, line 1 (a)", "a, line 2 (a)", "a, line 3 (b)")),)
+
+
+def test_labels_that_are_numbers() -> None:
+    write(a="a\t1\nb\t2.5\nc\t2.5\n")
+    found = report(LabelledTsv(train=["a"], labels="numbers"))
+    assert found.splits["train"].numbers == Numbers(1.0, 2.0, 2.5)
+    assert found.splits["train"].labels == {}
+
+
+def test_raw_text_is_compared_by_lines_and_measured_by_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.data.raw.PIECE", 4)
+    write(a="one two\nthree\n\none two\n", b="three\nfour\n")
+    found = report(RawText(train=["a"], test=["b"], document="file"))
+    train = found.splits["train"]
+    assert train.examples == 1
+    assert train.lengths["text"].total == train.lengths["text"].longest == 5
+    assert train.duplicates == {"line": 1}
+    assert found.leaks == (Leak("train", "test", "line", 1, 0.5, ()),)
+
+
+def test_images() -> None:
+    pixels = np.zeros((3, 2, 2), np.uint8)
+    pixels[2] = 1
+    np.savez("a.npz", images=pixels, labels=np.array([1, 1, 0]))
+    np.savez("b.npz", images=np.zeros((1, 5, 4, 3), np.uint8), labels=np.array([7]))
+    found = report(Npz(train=["a.npz", "b.npz"])).splits["train"]
+    assert found.sizes == {"2×2×1": 3, "5×4×3": 1}
+    assert found.duplicates == {"pixels": 1}
+    assert found.labels == {"label": {"1": 2, "0": 1, "7": 1}}
+    assert found.lengths == {}
+
+
+def test_only_some_splits_and_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reports, "EVERY", 2)
+    write(a="a\nb\nc\nd\ne\n")
+    told: list[tuple[str, int]] = []
+    settings = RawText(train=["a"], valid=["a"])
+    found = report(settings, ["valid"], progress=lambda split, number: told.append((split, number)))
+    assert list(found.splits) == ["valid"]
+    assert told == [("valid", 2), ("valid", 4)]
+    assert found.splits["valid"].unknown == {}
+
+
+def test_a_report_is_plain_data() -> None:
+    write(a="a b\n")
+    found = report(RawText(train=["a"]))
+    assert json.loads(json.dumps(asdict(found)))["splits"]["train"]["lengths"]["text"]["bins"][1] == {
+        "first": 2,
+        "last": 2,
+        "count": 1,
+    }
