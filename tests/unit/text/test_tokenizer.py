@@ -139,6 +139,17 @@ def test_text_that_looks_like_a_special_token_is_text() -> None:
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
 
 
+def test_special_tokens_are_not_normalised() -> None:
+    tokenizer = train(WordPiece(lowercase=True), CORPUS)
+    assert tokenizer.encode("Der [MASK]", special=True, framed=False).tokens[-1] == "[MASK]"
+
+
+def test_a_vocabulary_of_words_takes_a_special_word_for_the_token() -> None:
+    """As documented: a table of words has one place for each spelling."""
+    tokenizer = train(Words(split="spaces"), CORPUS)
+    assert tokenizer.encode("Der <unk> Hund", framed=False).ids[1] == tokenizer.role("unknown")
+
+
 def test_special_tokens_are_read_on_request() -> None:
     tokenizer = trained("wordpiece")
     ids = tokenizer.encode("Der [MASK] läuft", special=True).ids

@@ -4,8 +4,9 @@
 """
 
 from regard.data.embedded.grammar.corpus import CONSTRUCTIONS, REFERENT_CONSTRUCTIONS, Corpus, pairs
-from regard.data.embedded.grammar.draw import SPLITS, Split, split_of
+from regard.data.embedded.grammar.draw import split_of
 from regard.data.embedded.grammar.sentence import Pair, Referent, detokenise, tokenise
+from regard.data.embedded.splits import SPLITS, Split
 
 __all__ = [
     "CONSTRUCTIONS",

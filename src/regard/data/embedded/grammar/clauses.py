@@ -55,10 +55,10 @@ def verbal(
     person: int,
     negation: int = 0,
     asked: bool = False,
-    kein: bool = False,
+    kein_for_a: bool = False,
     spoken: bool = False,
 ) -> Verbal:
-    """The verb in a tense. `negation` is the link of its *not* (0 for none), borne by kein where `kein` says so.
+    """The verb in a tense. `negation` is the link of its *not*, 0 for none; `kein_for_a` says that kein has it.
 
     `asked` wants do-support; `spoken` is conversation without it (Who ate the apple?).
     """
@@ -80,9 +80,9 @@ def verbal(
             return Verbal(None, _lexical(verb, form, link), finite, end, prefix)
         do = "did" if tense == "past" else "does" if third else "do"
         return Verbal((_negated(do, negative), negation, link), _lexical(verb, forms.base, link), finite, end, prefix)
-    # An auxiliary has a counterpart. Its n't is linked to nicht by sharing its link, to kein by a hint.
-    helper = draw.link() if kein or not negative else negation
-    hint = negation if kein else 0
+    # An auxiliary has a counterpart. Its n't is linked to nicht by sharing its link, to kein for *a* by a hint.
+    helper = draw.link() if kein_for_a or not negative else negation
+    hint = negation if kein_for_a else 0
     if tense == "progressive":
         is_ = (_negated(BE_PRESENT[person], negative), helper, link)
         now: list[Token] = [("gerade", helper, 0)]
@@ -157,7 +157,7 @@ class Clause:
 
     # ------------------------------------------------------------------------------------------------------- English
 
-    def english(self, asked: bool = False, timed: bool = True) -> list[Token]:
+    def english(self, asked: bool = False) -> list[Token]:
         auxiliary = self.verbal.auxiliary
         words = [] if asked else list(self.subject.english)
         if auxiliary is not None:
@@ -175,18 +175,18 @@ class Clause:
             words += phrase.english
         if self.place is not None:
             words += self.place.english
-        if timed and self.time is not None:
+        if self.time is not None:
             words += self.time.english
         return words
 
     # -------------------------------------------------------------------------------------------------------- German
 
-    def _middle(self, timed: bool) -> list[Token]:
+    def _middle(self) -> list[Token]:
         words: list[Token] = []
         for phrase in self.objects:
             if phrase.pronoun:
                 words += phrase.german
-        if timed and self.time is not None:
+        if self.time is not None:
             words += self.time.german
         if self.frequency is not None:
             words += self.frequency.german
@@ -206,18 +206,14 @@ class Clause:
 
     def german(self) -> list[Token]:
         """Verb second, after the subject."""
-        return [*self.subject.german, self.verbal.finite, *self._middle(True), *self._end()]
+        return [*self.subject.german, self.verbal.finite, *self._middle(), *self._end()]
 
-    def german_after(self, timed: bool = True) -> list[Token]:
+    def german_after(self) -> list[Token]:
         """Verb first: a question, or what follows something else that took the first place."""
-        return [self.verbal.finite, *self.subject.german, *self._middle(timed), *self._end()]
+        return [self.verbal.finite, *self.subject.german, *self._middle(), *self._end()]
 
     def german_last(self) -> list[Token]:
-        """Verb last: what follows weil, dass, wenn, obwohl."""
-        return [*self.subject.german, *self.verb_last()]
-
-    def verb_last(self) -> list[Token]:
-        """The same without its subject: what follows a relative pronoun."""
+        """Verb last: what follows weil, dass, wenn, obwohl, or a relative pronoun."""
         verbal = self.verbal
         text, link, hint = verbal.finite
-        return [*self._middle(True), *verbal.end, (verbal.prefix + text, link, hint)]
+        return [*self.subject.german, *self._middle(), *verbal.end, (verbal.prefix + text, link, hint)]

@@ -68,11 +68,8 @@ def subordinate(draw: Draw) -> Sentence:
 
 def that(draw: Draw) -> Sentence:
     """She believes that the boy has found the key. -> Sie glaubt, dass der Junge den Schlüssel gefunden hat."""
-    while True:
-        verb, speaker = draw.pick(SAYING_VERBS), someone(draw, ("person",))
-        if draw.admits(lemma(speaker), verb.english.base):
-            break
-    doer = subject(draw, speaker, certain=True)
+    verb = draw.pick(SAYING_VERBS)
+    doer = subject(draw, someone(draw, ("person",)), certain=True)
     tense = draw.pick(NOW_OR_THEN)
     main = Clause(doer, verbal(draw, verb, tense, doer.person))
     other = _simple(draw, draw.pick(COMMON) if tense == "present" else "past")
@@ -89,13 +86,9 @@ def _relative_clause(draw: Draw, head: Phrase, noun: Noun, case: int, several: b
     english = ("who" if case == NOMINATIVE else "whom") if person else "that"
     pronoun = RELATIVE[case][PLURAL if several else noun.gender]
     german: list[Token] = [(",", 0, link), (pronoun, link, 0)]
-    if case == NOMINATIVE:
-        inner, german_inner = clause.english(), clause.verb_last()
-    else:
-        inner, german_inner = clause.english(), clause.german_last()
     return head._replace(
-        english=[*head.english, (english, link, 0), *inner],
-        german=[*head.german, *german, *german_inner, (",", 0, link)],
+        english=[*head.english, (english, link, 0), *clause.english()],
+        german=[*head.german, *german, *clause.german_last(), (",", 0, link)],
     )
 
 

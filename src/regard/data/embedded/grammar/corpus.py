@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from regard.data.embedded.grammar import compounds, descriptions, questions, referents, statements
-from regard.data.embedded.grammar.draw import SPLITS, Draw, NoneAdmittedError, Split
+from regard.data.embedded.grammar.draw import Draw, NoneAdmittedError
 from regard.data.embedded.grammar.sentence import Pair, Sentence, pair
+from regard.data.embedded.splits import Split, checked
 from regard.errors import InputError
 
 Construction = Callable[[Draw], Sentence]
@@ -68,14 +69,12 @@ class Corpus:
     """
 
     def __init__(self, split: Split, seed: int, constructions: tuple[str, ...] = ()) -> None:
-        if split not in SPLITS:
-            raise InputError(f"split ({split}) is not known; choose one of {', '.join(SPLITS)}")
         unknown = [name for name in constructions if name not in CONSTRUCTIONS]
         if unknown:
             raise InputError(f"construction ({unknown[0]}) is not known; choose from {', '.join(CONSTRUCTIONS)}")
         chosen = constructions or tuple(CONSTRUCTIONS)
         self._wheel = tuple((name, CONSTRUCTIONS[name][0]) for name in chosen for _ in range(CONSTRUCTIONS[name][1]))
-        self._draw = Draw(split)
+        self._draw = Draw(checked(split))
         self.split = split
         self.seed = seed
 

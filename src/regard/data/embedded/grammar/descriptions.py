@@ -112,7 +112,7 @@ def superlative(draw: Draw) -> Sentence:
             break
     adjective = draw.pick(adjectives)
     clause = built(draw, who, verb, what, draw.pick(NOW_OR_THEN))
-    several = draw.sometimes(0.3)
+    several = what.several and draw.sometimes(0.3)
     plain = noun_phrase(draw, what, ACCUSATIVE, THE, several)
     link = draw.link()
     column = PLURAL if several else what.gender
@@ -124,7 +124,7 @@ def superlative(draw: Draw) -> Sentence:
 
 def owned(draw: Draw, owner: Noun, thing: Noun, case: int) -> Phrase:
     """the man's dog -> der Hund des Mannes: German needs an article that English leaves out."""
-    several = draw.sometimes(0.2)
+    several = thing.several and draw.sometimes(0.2)
     possessor = noun_phrase(draw, owner, GENITIVE, draw.pick(CERTAIN), False)
     possession = noun_phrase(draw, thing, case, THE, several, fitting(draw, thing, 0.15))
     (article, _link, _), *words = possession.german
@@ -136,7 +136,7 @@ def owned(draw: Draw, owner: Noun, thing: Noun, case: int) -> Phrase:
 
 def part(draw: Draw, whole: Noun, thing: Noun, case: int) -> Phrase:
     """the door of the house -> die Tür des Hauses."""
-    several = draw.sometimes(0.2)
+    several = thing.several and draw.sometimes(0.2)
     owner = noun_phrase(draw, whole, GENITIVE, THE, False, fitting(draw, whole, 0.15))
     first = noun_phrase(draw, thing, case, THE, several)
     of = ("of", owner.german[0][1], 0)

@@ -10,11 +10,11 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 from zlib import crc32
 
-Split = Literal["train", "valid", "test"]
-SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+from regard.data.embedded.splits import Split
+
 SHARES = 10
 """Of so many equal shares of all combinations, valid and test get one each, and train the rest."""
 PATIENCE = 300

@@ -1,9 +1,10 @@
 """The nouns: English, German, gender, German plural, and the kinds of thing that each is.
 
 A row reads `english[/plural] German gender plural kinds...`. Gender `w` is a weak masculine noun (der Bär, den Bären).
-A plural of `-` marks what is not counted, and `Bus=Busses` gives a genitive that breaks the rule. Verbs and adjectives choose their nouns by kind. The kinds of places are what
-may be wrong with them: a `way` may be slippery, a `slope` steep. `in`, `on`, `in:auf`, ... says with which preposition
-one is there, in both languages (`-` for none). `only` marks people of whom one speaks one at a time.
+A plural of `-` marks what is not counted, and `Bus=Busses` gives a genitive that breaks the rule. Verbs and adjectives
+choose their nouns by kind. The kinds of places are what may be wrong with them: a `way` may be slippery, a `slope`
+steep. The first kind, `in`, `on`, `in:auf`, ..., says with which preposition one is there in both languages (`-` for
+none). `only` marks people of whom one speaks one at a time.
 """
 
 from __future__ import annotations
@@ -330,8 +331,9 @@ class Noun(NamedTuple):
 
     @property
     def several(self) -> bool:
-        """Whether it has a plural that people use."""
-        return self.counted and "only" not in self.kinds
+        """Whether it comes in the plural too: not where that looks like the singular (sheep), and not for places,
+        of which there are so many that each plural would be too rare to be learned."""
+        return self.counted and self.plural != self.english and not {"only", "place"} & {*self.kinds}
 
     @property
     def german(self) -> str:
@@ -390,7 +392,3 @@ def nouns_of(kinds: Iterable[str]) -> tuple[Noun, ...]:
     """All nouns of any of the kinds."""
     wanted = set(kinds)
     return tuple(noun for noun in NOUNS if wanted & set(noun.kinds))
-
-
-def noun(english: str) -> Noun:
-    return next(noun for noun in NOUNS if noun.english == english)

@@ -62,12 +62,18 @@ def event(draw: Draw, verbs: tuple[Verb, ...], kinds: tuple[str, ...] | None = N
             return who, verb, what
 
 
+def alone(draw: Draw, who: Who, verb: Verb) -> bool:
+    """Whether this split may say it without an object. Pronouns are kept for training: du singst has a form of its own,
+    which would be missing there if the test had the combination."""
+    return draw.split == "train" if isinstance(who, int) else draw.admits(lemma(who), verb.english.base)
+
+
 def action(draw: Draw, kinds: tuple[str, ...] | None = None) -> tuple[Who, Verb]:
     """Who does what, of this split."""
     while True:
         verb = draw.pick(INTRANSITIVES)
         who = someone(draw, kinds or verb.subjects)
-        if draw.admits(lemma(who), verb.english.base):
+        if alone(draw, who, verb):
             return who, verb
 
 
@@ -99,13 +105,14 @@ def built(
         when = None if verb.english.base in STATES else time(draw, tense)
         return Clause(doer, verbal(draw, verb, tense, doer.person, asked=asked), [goal], time=when)
     negation = draw.link()
-    kein = draw.chance() < 0.4
+    kein, kein_for_a = draw.chance() < 0.4, False
     if kein:
-        several = what.counted and draw.chance() < 0.4
+        several = what.several and draw.chance() < 0.4
         goal = negated_object(draw, what, several, fitting(draw, what), negation)
+        kein_for_a = what.counted and not several
     else:
         goal = some_noun(draw, what, ACCUSATIVE, certain=True)
-    words = verbal(draw, verb, tense, doer.person, negation, asked, kein)
+    words = verbal(draw, verb, tense, doer.person, negation, asked, kein_for_a)
     return Clause(doer, words, [goal], negation=0 if kein else negation)
 
 

@@ -97,7 +97,7 @@ UNCOUNTED = (*[THE] * 4, *[BARE] * 4, *POSSESSIVES[:3])
 CERTAIN = (*[THE] * 8, THIS, *POSSESSIVES)
 CERTAIN_SEVERAL = (*[THE] * 8, THESE, *POSSESSIVES)
 """Determiners that stay as they are under negation."""
-PLACES, KNOWN_PLACES = (THE, THE, THE, THIS), (THE, THE, THE, THESE)
+PLACES = (THE, THE, THE, THIS)
 """Places seldom belong to anyone."""
 
 # (English subject, English object, German in the four cases)
@@ -177,7 +177,7 @@ def some_noun(draw: Draw, noun: Noun, case: int, certain: bool = False, one: boo
         return noun_phrase(draw, noun, case, draw.pick(CERTAIN if certain else UNCOUNTED), False, adjective)
     several = noun.several and not one and draw.chance() < 0.25
     if noun.kinds[0] == "place":
-        determiners: tuple[Determiner, ...] = KNOWN_PLACES if several else PLACES
+        determiners: tuple[Determiner, ...] = PLACES
     elif several:
         determiners = CERTAIN_SEVERAL if certain else SEVERAL
     else:

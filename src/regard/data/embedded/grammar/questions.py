@@ -8,7 +8,7 @@ from regard.data.embedded.grammar.draw import Draw
 from regard.data.embedded.grammar.german import ACCUSATIVE
 from regard.data.embedded.grammar.parts import (
     acting,
-    built,
+    alone,
     candidates,
     event,
     helping,
@@ -84,12 +84,15 @@ def whom(draw: Draw) -> Sentence:
 
 
 def what(draw: Draw) -> Sentence:
-    """What does the boy eat? -> Was isst der Junge? Which book is she reading? -> Welches Buch liest sie?"""
+    """What does the boy eat? -> Was isst der Junge? Which book does she read? -> Welches Buch liest sie?"""
     doer, verb, thing = event(draw, TRANSITIVES)
-    clause = built(draw, doer, verb, thing, draw.pick(ASKED), asked=True)
-    clause.objects = []
-    clause.time = None
-    if "person" in thing.kinds or "animal" in thing.kinds or draw.sometimes(0.5):
+    which = "person" in verb.objects or "animal" in verb.objects or draw.sometimes(0.5)
+    while not which and not draw.admits(lemma(doer), verb.english.base, "what"):
+        verb = draw.pick(TRANSITIVES)
+        doer = someone(draw, verb.subjects)
+    phrase = subject(draw, doer, certain=True)
+    clause = Clause(phrase, verbal(draw, verb, draw.pick(ASKED), phrase.person, asked=True))
+    if which:
         several = thing.several and draw.sometimes(0.3)
         return asked(clause, noun_phrase(draw, thing, ACCUSATIVE, WHICH, several))
     return asked(clause, word(draw, "what", "was"))
@@ -100,7 +103,7 @@ def where(draw: Draw) -> Sentence:
     while True:
         verb = draw.pick(PLACED_VERBS)
         doer = someone(draw, verb.subjects)
-        if draw.admits(lemma(doer), verb.english.base):
+        if alone(draw, doer, verb):
             break
     phrase = subject(draw, doer, certain=True)
     words = verbal(draw, verb, draw.pick(ASKED), phrase.person, asked=True)
@@ -108,7 +111,7 @@ def where(draw: Draw) -> Sentence:
 
 
 def why_or_when(draw: Draw) -> Sentence:
-    """Why is ... -> Warum ...? When will she buy the car? -> Wann wird sie das Auto kaufen?"""
+    """Why did he laugh? -> Warum hat er gelacht? When will she buy the car? -> Wann wird sie das Auto kaufen?"""
     tense = draw.pick(ASKED)
     clause = acting(draw, tense, asked=True) if draw.sometimes(0.4) else transitive(draw, tense, asked=True)
     clause.time = None

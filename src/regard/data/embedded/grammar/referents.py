@@ -184,7 +184,10 @@ def _joined(main: Clause, conjunction: Phrase, reason: Clause) -> tuple[list[Tok
 
 def because(draw: Draw) -> Sentence:
     """The animal didn't cross the street because it was too tired."""
-    drawn = scene(draw)
+    return because_of(draw, scene(draw))
+
+
+def because_of(draw: Draw, drawn: Scene) -> Sentence:
     animal, place = _nouns(draw, drawn, (NOMINATIVE, ACCUSATIVE))
     words, negation, tense = _told(draw, drawn, drawn.verb.english.base not in AWAY)
     reason, link = _reason(draw, drawn, draw.pick(TOO), tense)

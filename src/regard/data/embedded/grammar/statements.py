@@ -6,10 +6,9 @@ from regard.data.embedded.grammar.adjectives import TIMES
 from regard.data.embedded.grammar.clauses import Clause, Tense, verbal, with_modal
 from regard.data.embedded.grammar.draw import Draw
 from regard.data.embedded.grammar.german import ACCUSATIVE, DATIVE, GENITIVE
-from regard.data.embedded.grammar.nouns import Noun, nouns_of
+from regard.data.embedded.grammar.nouns import nouns_of
 from regard.data.embedded.grammar.parts import (
     STATES,
-    Who,
     acting,
     candidates,
     event,
@@ -37,7 +36,7 @@ from regard.data.embedded.grammar.phrases import (
     word,
 )
 from regard.data.embedded.grammar.sentence import Sentence
-from regard.data.embedded.grammar.verbs import DATIVES, GIVERS, LAY, MODALS, MOVERS, PLACED_VERBS, TRANSITIVES, Verb
+from regard.data.embedded.grammar.verbs import DATIVES, GIVERS, LAY, MODALS, MOVERS, PLACED_VERBS, TRANSITIVES
 
 SPOTS = tuple(noun for noun in nouns_of(("place", "building")) if noun.there)
 GOALS = nouns_of(("public", "far", "building"))
@@ -57,7 +56,8 @@ CARRYING = tuple(verb for verb in (*GIVERS, *TRANSITIVES) if verb.english.base i
 COMMON: tuple[Tense, ...] = ("present", "past", "perfect", "future")
 TIMED: tuple[Tense, ...] = ("present", "past", "future")
 OF_PEOPLE = tuple(verb for verb in TRANSITIVES if "person" in verb.objects)
-NOT_COMMANDED = ({*STATES} - {"find", "forget"}) | {"steal", "break"}
+UNWANTED = ({*STATES} - {"find", "forget"}) | {"steal", "break"}
+COMMANDED = tuple(verb for verb in TRANSITIVES if verb.english.base not in UNWANTED and "person" in verb.subjects)
 TOGETHER = ({0, 4}, {0}, {1}, {4})
 """Pronouns that would need a reflexive: I see me, we help me."""
 
@@ -152,22 +152,19 @@ def giving(draw: Draw) -> Sentence:
     return said(Clause(doer, words, [receiver, some_noun(draw, what, ACCUSATIVE)], time=time(draw, tense)))
 
 
-def _placed(draw: Draw) -> tuple[Who, Verb, Noun]:
-    while True:
-        verb = draw.pick(PLACED_VERBS)
-        who = someone(draw, verb.subjects)
-        spot = draw.pick_admitted(SPOTS, "spots", lemma(who), verb.english.base)
-        if spot is not None:
-            return who, verb, spot
-
-
 def location(draw: Draw) -> Sentence:
     """The dog sleeps in the garden. -> Der Hund schläft im Garten."""
-    who, verb, spot = _placed(draw)
-    negation = draw.link() if draw.sometimes(0.2) else 0
+    near = draw.sometimes(0.25)
+    spot = None
+    while spot is None:
+        verb = draw.pick(PLACED_VERBS)
+        who = someone(draw, verb.subjects)
+        spots, group = (BESIDES, "besides") if near else (SPOTS, "spots")
+        spot = draw.pick_admitted(spots, group, lemma(who), verb.english.base)
+    negation = 0 if near or draw.sometimes(0.8) else draw.link()
     tense = draw.pick(COMMON[:3])
     doer = subject(draw, who, certain=negation > 0)
-    where = beside(draw, draw.pick(BESIDES)) if draw.sometimes(0.25) and not negation else there(draw, spot)
+    where = beside(draw, spot) if near else there(draw, spot)
     words = verbal(draw, verb, tense, doer.person, negation)
     return said(Clause(doer, words, place=where, negation=negation, time=None if negation else time(draw, tense)))
 
@@ -210,10 +207,10 @@ def fronting(draw: Draw) -> Sentence:
 
 def command(draw: Draw) -> Sentence:
     """Open the door! -> Mach die Tür auf! Please don't forget the key! -> Bitte vergiss den Schlüssel nicht!"""
-    while True:
-        _, verb, what = event(draw, TRANSITIVES, ("person",))
-        if verb.english.base not in NOT_COMMANDED:
-            break
+    what = None
+    while what is None:
+        verb = draw.pick(COMMANDED)
+        what = draw.pick_admitted(candidates(verb.objects), verb.goals, "you", verb.english.base)
     negation = draw.link() if draw.sometimes(0.3) else 0
     link = draw.link()
     particle: list[Token] = [(part, link, 0) for part in verb.english.particle]
