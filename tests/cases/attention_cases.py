@@ -257,7 +257,8 @@ def run_cached(problem: Problem, kind: str) -> list[Tensor]:
             ):
                 new = [n - d for n, d in zip(problem.lengths, done, strict=True)]
         chunk = lay(problem, [problem.sequences[b][done[b] : done[b] + new[b]] for b in range(batch)])
-        queries, keys = cache.advance(chunk.layout)
+        queries, keys = cache.plan(chunk.layout)
+        cache.commit()
         prefix = None if problem.prefixes is None else torch.tensor(problem.prefixes, device=chunk.tensor.device)
         if memory is not None:
             view = Visibility(queries, memory.layout)

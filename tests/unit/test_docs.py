@@ -7,6 +7,7 @@ import re
 import tomllib
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -33,6 +34,15 @@ def generate() -> ModuleType:
 def code_blocks(page: str, language: str) -> list[str]:
     text = (ROOT / page).read_text(encoding="utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+
+
+def run_page(page: str) -> dict[str, Any]:
+    """Runs a page's Python from top to bottom and gives back its names. A page must assert what it says."""
+    everything = "\n".join(code_blocks(page, "python"))
+    assert "assert " in everything, f"{page} claims nothing that could fail"
+    names: dict[str, Any] = {}
+    exec(compile(everything, page, "exec"), names)
+    return names
 
 
 def test_generated_pages_are_up_to_date(generate: ModuleType) -> None:
@@ -77,13 +87,14 @@ def test_the_example_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
 
 
 def test_the_page_on_models_runs() -> None:
-    everything = "\n".join(code_blocks("docs/models.md", "python"))
-    exec(compile(everything, "docs/models.md", "exec"), {})
+    names = run_page("docs/models.md")
+    assert names["packed"].shape == (16, 5000)
+    assert [path.name for path in sorted((names["place"] / "theirs").iterdir())] == ["config.json", "model.safetensors"]
 
 
 def test_the_page_on_data_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile("\n".join(code_blocks("docs/data.md", "python")), "docs/data.md", "exec"), {})
+    assert run_page("docs/data.md")
 
 
 def test_the_recipes_on_the_page_on_data_are_read() -> None:
@@ -98,7 +109,7 @@ def test_the_kinds_on_the_page_on_data_are_all() -> None:
 
 def test_the_page_on_text_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    exec(compile("\n".join(code_blocks("docs/text.md", "python")), "docs/text.md", "exec"), {})
+    assert run_page("docs/text.md")
     page = (ROOT / "docs/text.md").read_text(encoding="utf-8")
     assert all(f"| `{kind}` |" in page for kind in variants(text.AnyTokenizer))
     (recipe,) = code_blocks("docs/text.md", "toml")

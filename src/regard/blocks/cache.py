@@ -6,7 +6,8 @@ Three kinds, for padded batches whose rows may differ in length:
 - fixed: a constant capacity and static shapes, so that a step can be compiled once or replayed as a graph;
 - windowed: a ring of the last `capacity` tokens, for attention with a window.
 
-A `Cache` belongs to one batch. `advance` is called once for each forward pass, `append` by each layer in turn.
+A `Cache` belongs to one batch. Each forward pass calls `plan` and then, when nothing was refused, `commit`; then each
+layer in turn calls `append`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from regard.blocks.layout import Layout, Padded
+from regard.blocks.layout import Layout, Padded, readable
 from regard.errors import InputError
 
 CacheKind: TypeAlias = Literal["growing", "fixed", "windowed"]
@@ -55,7 +56,7 @@ class SelfCache:
         self.k_BCGE, self.v_BCGV = k_BCGE, v_BCGV
 
     def append(self, k_BTGE: Tensor, v_BTGV: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores what `Cache.advance` has made room for, and returns all that the new queries may attend to."""
+        """Stores what `Cache.commit` has made room for, and returns all that the new queries may attend to."""
         return self.cache.store(self, k_BTGE, v_BTGV)
 
 
@@ -84,8 +85,11 @@ class Cache:
         self._start = 0
         self._new = Padded(shape.batch, 0)
 
-    def advance(self, new: Layout) -> tuple[Padded, Padded]:
-        """Makes room for new tokens; returns the layout of the queries and that of the keys they may attend to."""
+    def plan(self, new: Layout, prefix: Tensor | None = None) -> tuple[Padded, Padded]:
+        """The layouts of queries and keys when `new` tokens come; refuses what does not fit, and stores nothing.
+
+        So a call that is refused, here or by an embedding that is told these layouts, can be repeated.
+        """
         if not isinstance(new, Padded) or not new.plain or new.batch != self.batch:
             raise InputError(f"a cache takes padded batches of {self.batch} rows from place 0; make a new cache")
         used = self.used + new.time
@@ -93,22 +97,39 @@ class Cache:
             raise InputError(
                 f"{used} tokens are beyond the cache's capacity ({self.capacity}); make it larger, or growing"
             )
-        self._new, self._start, self._starts_B = new, self.used, self.lengths_B
-        self.used = used
+        if prefix is not None:
+            self._require_whole(prefix, new)
+        self._new = new
+        if not self._is_ragged(new):
+            return Padded(self.batch, new.time, start=self.used), Padded(self.batch, used)
+        places_BT = self._new_places(new)
+        bound = self.capacity if self.kind == "fixed" else used
+        queries = Padded(self.batch, new.time, places_BT=places_BT, bound=bound)
+        if self.kind == "windowed":
+            places_BK = torch.cat([self._ring_places(self.lengths_B), places_BT], dim=1)
+            return queries, Padded(self.batch, places_BK.shape[1], places_BT=places_BK, bound=used)
+        return queries, Padded(self.batch, bound, self._lengths_after(new))
+
+    def commit(self) -> None:
+        """Makes room for what was planned last; the layers append it next."""
+        new = self._new
+        self._start, self._starts_B = self.used, self.lengths_B
+        self.used += new.time
         if self.kind == "growing" and self.used > self.capacity:
             self._grow()
-        self.ragged = self.ragged or new.lengths_B is not None
-        lengths_B = new.lengths_B
-        # Not in place: a compiled step returns the new lengths, and the old ones are still needed by `store`.
-        self.lengths_B = self.lengths_B + (new.time if lengths_B is None else lengths_B)
-        return self._queries(), self._keys()
+        self.ragged = self._is_ragged(new)
+        self.lengths_B = self._lengths_after(new)
 
-    def require_prefix(self, new: Layout, prefix_B: Tensor) -> None:
-        """Refuses a prefix that goes beyond the first call: its tokens see all of it, and it is not there yet.
+    def _is_ragged(self, new: Padded) -> bool:
+        return self.ragged or new.lengths_B is not None
 
-        Only on a CPU and outside compiled code: elsewhere looking at the numbers would halt the device.
-        """
-        if torch.compiler.is_compiling() or prefix_B.device.type != "cpu" or not isinstance(new, Padded):
+    def _lengths_after(self, new: Padded) -> Tensor:
+        """Not in place: `store` still asks where the new tokens start, and a compiled step returns the sum."""
+        return self.lengths_B + (new.time if new.lengths_B is None else new.lengths_B)
+
+    def _require_whole(self, prefix_B: Tensor, new: Padded) -> None:
+        """Refuses a prefix that goes beyond the first call: its tokens see all of it, and it is not there yet."""
+        if not readable(prefix_B):
             return
         given_B = torch.full_like(prefix_B, new.time) if new.lengths_B is None else new.lengths_B
         early_B = (self.lengths_B == 0) & (given_B > 0) & (prefix_B > given_B)
@@ -119,26 +140,11 @@ class Cache:
                 f"{int(given_B[row])}; give the whole prefix at once"
             )
 
-    def _queries(self) -> Padded:
-        new = self._new
-        if not self.ragged:
-            return Padded(self.batch, new.time, start=self._start)
-        bound = self.capacity if self.kind == "fixed" else self.used
-        return Padded(self.batch, new.time, places_BT=self._new_places(), bound=bound)
-
-    def _new_places(self) -> Tensor:
+    def _new_places(self, new: Padded) -> Tensor:
         """`[B, T]`: the place of each new token, −1 for padding."""
-        within_1T = torch.arange(self._new.time, device=self._starts_B.device)[None]
-        places_BT = self._starts_B[:, None] + within_1T
-        lengths_B = self._new.lengths_B
-        return places_BT if lengths_B is None else torch.where(within_1T < lengths_B[:, None], places_BT, -1)
-
-    def _keys(self) -> Padded:
-        if self.kind == "windowed":
-            places_BK = torch.cat([self._ring_places(self._starts_B), self._new_places()], dim=1)
-            return Padded(self.batch, places_BK.shape[1], places_BT=places_BK, bound=self.used)
-        time = self.capacity if self.kind == "fixed" else self.used
-        return Padded(self.batch, time, self.lengths_B if self.ragged else None)
+        within_1T = torch.arange(new.time, device=self.lengths_B.device)[None]
+        places_BT = self.lengths_B[:, None] + within_1T
+        return places_BT if new.lengths_B is None else torch.where(within_1T < new.lengths_B[:, None], places_BT, -1)
 
     def _ring_places(self, lengths_B: Tensor) -> Tensor:
         """`[B, C]`: which place each column of the ring holds when so many tokens have passed; negative for none."""
@@ -147,7 +153,7 @@ class Cache:
         return last_B1 - (last_B1 - column_1C) % self.capacity
 
     def store(self, layer: SelfCache, k_BTGE: Tensor, v_BTGV: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes one layer's new keys and values; returns those to attend to, in the order of `_keys`."""
+        """Writes one layer's new keys and values; returns those to attend to, in the order that `plan` told."""
         if self.kind == "windowed":
             return self._store_ring(layer, k_BTGE, v_BTGV)
         start, end = self._start, self.used

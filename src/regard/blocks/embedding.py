@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks import settings
-from regard.blocks.layout import Layout
+from regard.blocks.layout import Layout, readable
 from regard.blocks.norms import build_norm
 from regard.blocks.positions.build import build_embedded
 from regard.blocks.positions.image import Grid, GridPosition
@@ -19,12 +19,12 @@ from regard.errors import InputError
 def check_range(numbers: Tensor, size: int, what: str) -> None:
     """Refuses numbers that an embedding does not have, before a kernel reads beyond it.
 
-    Only on a CPU and outside compiled code: elsewhere looking at the numbers would halt the device. There PyTorch's
-    own check stops the program, with a message that does not say which number it was.
+    Where they are not readable, on a GPU and in compiled code, PyTorch's own check stops the program, with a message
+    that does not say which number it was.
     """
     if numbers.dtype not in (torch.int32, torch.int64):
         raise InputError(f"{what} numbers of type {numbers.dtype} must be whole ones; convert them: numbers.long()")
-    if torch.compiler.is_compiling() or numbers.device.type != "cpu" or not numbers.numel():
+    if not readable(numbers):
         return
     least, most = int(numbers.min()), int(numbers.max())
     if least < 0 or most >= size:

@@ -44,7 +44,7 @@ class Padded:
                 f"lengths of shape {list(lengths_B.shape)} and {lengths_B.dtype} do not fit {self.batch} rows; "
                 "give one whole number for each row"
             )
-        if _readable(lengths_B) and not 0 <= int(lengths_B.min()) <= int(lengths_B.max()) <= self.time:
+        if readable(lengths_B) and not 0 <= int(lengths_B.min()) <= int(lengths_B.max()) <= self.time:
             raise InputError(f"lengths ({lengths_B.tolist()}) must lie between 0 and time ({self.time}); correct them")
 
     @staticmethod
@@ -121,7 +121,7 @@ class Packed:
     def __post_init__(self) -> None:
         if self.width is not None and self.tokens % self.width:
             raise InputError(f"tokens ({self.tokens}) must be a multiple of width ({self.width}); fill up the last row")
-        if _readable(self.offsets_S1):
+        if readable(self.offsets_S1):
             self._check_offsets()
 
     def _check_offsets(self) -> None:
@@ -171,7 +171,7 @@ class Packed:
 Layout: TypeAlias = Padded | Packed
 
 
-def _readable(tensor: Tensor) -> bool:
+def readable(tensor: Tensor) -> bool:
     """Whether its values can be checked at no cost: looking at them would halt a GPU, and break up compiled code."""
     return not torch.compiler.is_compiling() and tensor.device.type == "cpu" and bool(tensor.numel())
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias
-
 import torch
 from torch import Tensor
 
 from regard.blocks.layout import Layout, Packed, Padded
-
-PoolingKind: TypeAlias = Literal["class", "mean", "max"]
+from regard.blocks.settings import PoolingKind
 
 
 def pool(x: Tensor, layout: Layout, kind: PoolingKind) -> Tensor:

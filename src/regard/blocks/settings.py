@@ -17,6 +17,7 @@ ChannelOrder: TypeAlias = Literal["interleaved", "halves"]
 """How sine and cosine (or the two members of a rotated pair) lie: in turn, or all of one before all of the other."""
 
 NormPlace: TypeAlias = Literal["pre", "post", "sandwich"]
+PoolingKind: TypeAlias = Literal["class", "mean", "max"]
 
 
 # ------------------------------------------------------------------------------------------------------- norms

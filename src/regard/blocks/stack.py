@@ -126,14 +126,16 @@ class Stack(nn.Module):
     ) -> Tensor:
         """`[..., D]` through every layer.
 
-        `keys` is the layout that `Cache.advance` gave, and as `queries` where there is no cache. `rotation` serves
+        `keys` is the layout that `Cache.plan` gave, and as `queries` where there is no cache. `rotation` serves
         positions that are not a place in a sequence (images).
         """
         attention = Visibility(queries, keys or queries, self.causal, self.window, prefix)
+        cross = None if memory_layout is None else Visibility(queries, memory_layout)
+        if cache is not None:
+            cache.commit()  # whatever may refuse the call has spoken
         signals = self.position.signals(attention, x.device, x.dtype)
         if rotation is not None:
             signals = Signals(rotation=rotation)
-        cross = None if memory_layout is None else Visibility(queries, memory_layout)
         view = View(attention, signals, memory, cross)
         for i, layer in enumerate(self):
             own, other = (None, None) if cache is None else (cache.layers[i], cache.cross[i])

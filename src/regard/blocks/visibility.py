@@ -146,8 +146,8 @@ class Visibility:
             return None
         if self.reach is not None or self.prefix is not None or keys.places_BT is not None:
             return None
-        unread = queries.real(device)
-        blind = None if unread is None else ~unread
+        real = queries.real(device)
+        blind = None if real is None else ~real
         if self.causal:
             same = queries.time == keys.time and queries.lengths_B is keys.lengths_B
             if queries.plain and keys.plain and same:

@@ -304,23 +304,6 @@ class Npz(Images):
     """Name of the array of labels."""
 
 
-AnyData: TypeAlias = Annotated[
-    Parallel
-    | ParallelTsv
-    | ParallelJsonl
-    | RawText
-    | RawJsonl
-    | LabelledTsv
-    | LabelledCsv
-    | LabelledJsonl
-    | Columns
-    | Slots
-    | Squad
-    | ImageFolder
-    | Idx
-    | Npz,
-    Field(discriminator="kind"),
-]
 DataSettings: TypeAlias = (
     Parallel
     | ParallelTsv
@@ -337,3 +320,5 @@ DataSettings: TypeAlias = (
     | Idx
     | Npz
 )
+AnyData: TypeAlias = Annotated[DataSettings, Field(discriminator="kind")]
+"""What `parse` takes to read the table `[data]`, told apart by its `kind`."""

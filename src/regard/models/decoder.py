@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.blocks.cache import Cache, CacheKind
-from regard.blocks.embedding import TextEmbedding, check_range
+from regard.blocks.embedding import TextEmbedding
 from regard.blocks.layout import Layout, layout_of
 from regard.blocks.stack import Stack
 from regard.models import settings
@@ -42,11 +42,9 @@ class Decoder(nn.Module):
     ) -> Tensor:
         """`[B, T, D]`: the last hidden states, before the output weights."""
         layout = layout_of(tokens, layout)
-        check_range(tokens, self.settings.vocabulary, "token")  # before the cache moves on: the call can be repeated
-        if cache is not None and prefix is not None:
-            cache.require_prefix(layout, prefix)
-        queries, keys = (layout, layout) if cache is None else cache.advance(layout)
-        hidden: Tensor = self.decoder(self.embedding(tokens, queries), queries, keys, cache=cache, prefix=prefix)
+        queries, keys = (layout, layout) if cache is None else cache.plan(layout, prefix)
+        x = self.embedding(tokens, queries)
+        hidden: Tensor = self.decoder(x, queries, keys, cache=cache, prefix=prefix)
         return hidden
 
     def new_cache(self, batch: int, kind: CacheKind = "growing", capacity: int | None = None) -> Cache:

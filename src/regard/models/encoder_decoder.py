@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.blocks.cache import Cache, CacheKind
-from regard.blocks.embedding import TextEmbedding, check_range
+from regard.blocks.embedding import TextEmbedding
 from regard.blocks.layout import Layout, layout_of
 from regard.blocks.stack import Stack
 from regard.models import settings
@@ -80,15 +80,12 @@ class EncoderDecoder(nn.Module):
         """`[B, T, D]`: the decoder's last hidden states, before the output weights."""
         layout = layout_of(target, target_layout)
         memory_layout = layout_of(memory[..., 0], source_layout)
-        check_range(target, self.settings.target_size, "token")  # before the cache moves on: the call can be repeated
-        queries, keys = (layout, layout) if cache is None else cache.advance(layout)
+        queries, keys = (layout, layout) if cache is None else cache.plan(layout)
         x = self.target(target, queries)
         hidden: Tensor = self.decoder(x, queries, keys, memory, memory_layout, cache)
         return hidden
 
     def new_cache(self, batch: int, kind: CacheKind = "growing", capacity: int | None = None) -> Cache:
         """An empty cache for decoding `batch` sequences."""
-        return new_cache(self.settings, self.settings.decoder_layers, self._like(), batch, kind, capacity)
-
-    def _like(self) -> Tensor:
-        return self.source.tokens.weight
+        like = self.target.tokens.weight
+        return new_cache(self.settings, self.settings.decoder_layers, like, batch, kind, capacity)

@@ -12,7 +12,7 @@ from regard.blocks.feed_forward import activation
 from regard.blocks.layout import Layout, Padded
 from regard.blocks.norms import build_norm
 from regard.blocks.pooling import pool
-from regard.blocks.settings import Norm
+from regard.blocks.settings import Norm, PoolingKind
 from regard.errors import SettingsError
 from regard.models import settings
 
@@ -63,9 +63,9 @@ class MaskedHead(Head):
 class PoolingHead(Head):
     """`[B, D]`: one vector for each sequence."""
 
-    def __init__(self, pooling: settings.PoolingKind, dense: bool, width: int) -> None:
+    def __init__(self, pooling: PoolingKind, dense: bool, width: int) -> None:
         super().__init__()
-        self.pooling: settings.PoolingKind = pooling
+        self.pooling: PoolingKind = pooling
         self.pool = nn.Linear(width, width) if dense else None
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
@@ -77,9 +77,7 @@ class PoolingHead(Head):
 class SequenceHead(PoolingHead):
     """`[B, classes]`: scores for each sequence."""
 
-    def __init__(
-        self, pooling: settings.PoolingKind, dense: bool, width: int, classes: int, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, pooling: PoolingKind, dense: bool, width: int, classes: int, dropout: float = 0.0) -> None:
         super().__init__(pooling, dense, width)
         self.output = nn.Linear(width, classes)
         self.dropout = dropout

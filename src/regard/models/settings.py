@@ -17,6 +17,7 @@ from regard.blocks.settings import (
     Learned2d,
     Norm,
     NormPlace,
+    PoolingKind,
     Positive,
     Rate,
     Rotary,
@@ -50,8 +51,6 @@ Initial: TypeAlias = Annotated[Xavier | Normal, Field(discriminator="kind")]
 
 
 # ------------------------------------------------------------------------------------------------------------ heads
-
-PoolingKind: TypeAlias = Literal["class", "mean", "max"]
 
 
 class Masked(Settings):

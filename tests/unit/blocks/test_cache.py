@@ -12,6 +12,7 @@ from regard.blocks.attention import Attention
 from regard.blocks.cache import Cache, CacheKind, CacheShape, CrossCache
 from regard.blocks.layout import Padded, pack
 from regard.blocks.settings import Attention as AttentionSettings
+from regard.blocks.settings import Learned
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 from regard.models.build import build
@@ -26,7 +27,8 @@ def cache_of(kind: CacheKind, batch: int, capacity: int, layers: int = 1) -> Cac
 
 def full(cache: Cache, time: int) -> tuple[Tensor, Tensor]:
     """One call with rows of the same length through the first layer; numbers that were never used before."""
-    cache.advance(Padded(cache.batch, time))
+    cache.plan(Padded(cache.batch, time))
+    cache.commit()
     k, v = torch.rand(cache.batch, time, 1, 1).double(), torch.rand(cache.batch, time, 1, 2).double()
     return cache.layers[0].append(k, v)
 
@@ -57,7 +59,8 @@ def test_keys_are_those_that_were_given(
                 number += 1
                 given_[row, t] = number
                 diary[row].append(number)
-        queries, keys = cache.advance(Padded(2, time, torch.tensor(lengths) if ragged else None))
+        queries, keys = cache.plan(Padded(2, time, torch.tensor(lengths) if ragged else None))
+        cache.commit()
         places_q, places_k = queries.places(CPU).expand(2, -1), keys.places(CPU).expand(2, -1)
         for row, length in enumerate(lengths):
             own = [before[row] + t if t < length else -1 for t in range(time)]
@@ -114,7 +117,7 @@ def test_a_fixed_cache_that_is_full() -> None:
     cache = cache_of("fixed", batch=2, capacity=5)
     full(cache, 3)
     with pytest.raises(InputError) as caught:
-        cache.advance(Padded(2, 3))
+        cache.plan(Padded(2, 3))
     assert str(caught.value) == "6 tokens are beyond the cache's capacity (5); make it larger, or growing"
 
 
@@ -122,8 +125,8 @@ def test_a_call_that_was_refused_changes_nothing() -> None:
     cache = cache_of("fixed", batch=2, capacity=5)
     full(cache, 3)
     with pytest.raises(InputError):
-        cache.advance(Padded(2, 3))
-    queries, _ = cache.advance(Padded(2, 2))
+        cache.plan(Padded(2, 3))
+    queries, _ = cache.plan(Padded(2, 2))
     assert queries.places(CPU).tolist() == [[3, 4], [3, 4]]
 
 
@@ -150,7 +153,7 @@ def test_a_windowed_cache_never_grows() -> None:
 )
 def test_a_batch_that_does_not_fit(layout: Padded) -> None:
     with pytest.raises(InputError, match="a cache takes padded batches of 2 rows from place 0; make a new cache"):
-        cache_of("growing", batch=2, capacity=4).advance(layout)
+        cache_of("growing", batch=2, capacity=4).plan(layout)
 
 
 SMALL = {"width": 8, "depth": 2, "vocabulary": 5}
@@ -207,6 +210,27 @@ def test_a_refused_call_leaves_the_cache_as_it_was() -> None:
     with pytest.raises(InputError, match=r"token 57 is out of range"):
         model(tokens + 50, cache=cache)
     assert torch.allclose(model(tokens, cache=cache), model(tokens), atol=1e-6)
+
+
+def test_a_call_beyond_the_positions_leaves_the_cache_as_it_was() -> None:
+    settings = Decoder(
+        vocabulary=11, width=8, depth=2, attention=AttentionSettings(heads=2), position=Learned(length=6)
+    )
+    model, tokens = build(settings).eval(), torch.arange(6)[None]
+    cache = model.new_cache(1)
+    model(tokens[:, :4], cache=cache)
+    with pytest.raises(InputError, match="a sequence of 8 tokens is beyond the 6 learned positions"):
+        model(tokens[:, :4], cache=cache)
+    assert torch.allclose(model(tokens[:, 4:], cache=cache), model(tokens)[:, 4:], atol=1e-6)
+
+
+def test_a_source_that_does_not_fit_leaves_the_cache_as_it_was() -> None:
+    model = build(EncoderDecoder(vocabulary=11, width=8, depth=1, attention=AttentionSettings(heads=2))).eval()
+    source, target = torch.arange(6).reshape(2, 3), torch.arange(8).reshape(2, 4)
+    memory, cache = model.encode(source), model.new_cache(2)
+    with pytest.raises(InputError, match="queries hold 2 sequences and keys 1"):
+        model.decode(target, memory[:1], cache=cache)
+    assert torch.allclose(model.decode(target, memory, cache=cache), model(source, target), atol=1e-6)
 
 
 def test_a_prefix_must_come_whole() -> None:
