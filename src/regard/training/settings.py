@@ -1,4 +1,4 @@
-"""Settings of optimisers and of the schedules of their rates. No torch in here."""
+"""Settings of training: a recipe's `[train]` table, with optimisers and the schedules of their rates. No torch in here."""
 
 from __future__ import annotations
 
@@ -138,3 +138,101 @@ class Muon(_Optimizer):
 
 
 Optimizer: TypeAlias = Annotated[AdamW | Adam | Sgd | Muon, Field(discriminator="kind")]
+
+# --------------------------------------------------------------------------------------------------------- the loop
+
+Positive: TypeAlias = Annotated[int, Field(gt=0)]
+Switch: TypeAlias = Literal["auto", "on", "off"]
+Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
+
+
+class Train(Settings):
+    """How a model is trained: one loop for every task."""
+
+    directory: str | None = None
+    """Where the run is kept; none: runs/NAME, after the recipe."""
+    start: str | None = None
+    """A run or a Hugging Face directory whose weights training starts from; none: fresh weights."""
+    seed: int = Field(default=1, ge=0)
+    """Decides initial weights, the order of the data, dropout and masking."""
+
+    steps: Positive | None = None
+    """Budget: optimiser steps."""
+    epochs: float | None = Field(default=None, gt=0)
+    """Budget: how often the training data are seen."""
+    total_tokens: Positive | None = None
+    """Budget: tokens to learn from, in all."""
+    minutes: float | None = Field(default=None, gt=0)
+    """Budget: minutes of training, evaluation and saving included; the schedule ends when the time does."""
+
+    tokens: Positive = 16_384
+    """Tokens in one optimiser step (target tokens of a translation), whatever the devices and the memory."""
+    examples: Positive | None = None
+    """Most examples in one optimiser step; none: as many as `tokens` allow."""
+    micro: Positive | None = None
+    """Most tokens that a device holds at once; a step is done in as many parts as that takes; none: all of its share."""
+    layout: Literal["auto", "padded", "packed"] = "auto"
+    """padded: examples of like lengths together; packed: one behind the other, in batches of one shape; auto: packed
+    on a GPU, padded elsewhere."""
+    row: Positive | None = None
+    """Tokens in a row of a packed batch; none: as long as the longest example, and at least 256."""
+    workers: int | None = Field(default=None, ge=0)
+    """Processes that make batches ahead of time; none: 2 for a GPU, else 0."""
+
+    optimizer: Optimizer = AdamW()
+    """What turns gradients into steps."""
+    schedule: Schedule = Linear(warmup=100)
+    """How the rate changes."""
+    clip: float | None = Field(default=1.0, gt=0)
+    """The longest gradient, as a norm over all parameters; none: any."""
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    """Decay of an average of the weights that is evaluated and kept in their place, such as 0.999; none: no average."""
+    average: Positive | None = None
+    """Snapshots whose mean is the final model, one taken at each evaluation; none: no mean is taken."""
+    average_of: Literal["last", "best"] = "last"
+    """Which snapshots are averaged."""
+
+    precision: Precision = "auto"
+    """Type of the products; weights stay in float32 (in float64 all is). auto: bfloat16 on a GPU, float32 elsewhere."""
+    compile: Switch = "auto"
+    """Whether the model is compiled; auto: on a GPU."""
+    recompute: bool = False
+    """Whether activations of the layers are computed again in the backward pass instead of being kept."""
+    deterministic: bool = False
+    """Whether only algorithms that give the same bits each time are used. A CPU does so anyway."""
+    shard: bool = False
+    """With several processes, whether parameters are shared out among them (FSDP2) or held by each (DDP)."""
+
+    evaluate_every: Positive | None = None
+    """Steps between evaluations; none: about 20 evaluations in the budget."""
+    select: str = "loss"
+    """The figure on the validation data that decides which snapshot is best."""
+    patience: Positive | None = None
+    """Evaluations without improvement after which training stops; none: it goes on."""
+    keep: Positive = 1
+    """Best snapshots that are kept."""
+    save_every: Positive | None = None
+    """Steps between checkpoints to resume from, beside those at evaluations; none: only by time."""
+    save_minutes: float = Field(default=10.0, gt=0)
+    """Minutes after which a checkpoint is due."""
+    log_every: Positive = 10
+    """Steps between two lines of the log."""
+    tensorboard: bool = False
+    """Whether the log is written for TensorBoard too."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.micro is not None and self.micro > self.tokens:
+            raise ValueError(f"micro ({self.micro}) must not exceed tokens ({self.tokens}), all of a step; lower it")
+        return self
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """The budgets that are set; the one that is spent first ends the run."""
+        given = {
+            "steps": self.steps,
+            "epochs": self.epochs,
+            "total_tokens": self.total_tokens,
+            "minutes": self.minutes,
+        }
+        return {name: float(value) for name, value in given.items() if value is not None}
