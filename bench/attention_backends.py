@@ -80,6 +80,9 @@ def check(task: tuple[support.Cell, torch.dtype, int]) -> dict[str, Any]:
 
 
 def _measure(cell: support.Cell, dtype: torch.dtype, seeds: int) -> dict[str, Any]:
+    # Each cell compiles FlexAttention anew; past eight times PyTorch would quietly take the unfused path instead.
+    torch._dynamo.reset()
+    torch._dynamo.config.fail_on_recompile_limit_hit = True
     cached = cell.layout == "cached"
     worst, worst_gradient, leaking, ok, done, seed = 0.0, 0.0, 0, True, 0, 0
 

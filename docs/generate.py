@@ -72,8 +72,9 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     ),
     (
         "Data",
-        "The table `data` of a recipe; its `kind` says how the files are written. What every kind has:",
-        [data.Data],
+        "The table `data` of a recipe; its `kind` says how the files are written, or which corpus is embedded. What "
+        "every kind has that is read from files:",
+        [data.FromFiles],
     ),
     ("What every kind of text has", "In all kinds of data but images, beside the above.", [data.Texts]),
     ("What every kind of labelled data has", "In labelled text, tagged words and images.", [data.UnseenLabels]),
@@ -95,7 +96,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
 SHARED = (
     models.Body,
     models._Text,
-    data.Data,
+    data.FromFiles,
     data.Texts,
     data.UnseenLabels,
     filters.Filters,

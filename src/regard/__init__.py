@@ -10,17 +10,20 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import InputError, RegardError, SettingsError, WeightsError
+from regard.errors import DataError, InputError, RegardError, RunError, SettingsError, WeightsError
 
 if TYPE_CHECKING:
     from regard.models.build import build
     from regard.models.count import count
     from regard.models.presets import preset, preset_names
+    from regard.tasks.run import resume, train
     from regard.weights.load import load
 
 __all__ = [
+    "DataError",
     "InputError",
     "RegardError",
+    "RunError",
     "SettingsError",
     "WeightsError",
     "__version__",
@@ -29,6 +32,8 @@ __all__ = [
     "load",
     "preset",
     "preset_names",
+    "resume",
+    "train",
 ]
 
 try:
@@ -42,6 +47,8 @@ _HOME = {
     "load": "regard.weights.load",
     "preset": "regard.models.presets",
     "preset_names": "regard.models.presets",
+    "resume": "regard.tasks.run",
+    "train": "regard.tasks.run",
 }
 """Where each name that is loaded on first use lives."""
 

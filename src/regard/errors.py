@@ -23,3 +23,7 @@ class DataError(RegardError, ValueError):
 
 class WeightsError(RegardError):
     """A file of weights is damaged, incomplete, or made for another model."""
+
+
+class RunError(RegardError):
+    """A run cannot be begun, gone on with, or kept on the disk."""

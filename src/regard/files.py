@@ -24,9 +24,15 @@ def write_beside(path: Path, write: Callable[[Path], None]) -> None:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-    if os.name != "nt":  # Windows cannot flush a directory; its rename is journaled
-        directory = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+    flush_directory(path.parent)
+
+
+def flush_directory(path: Path) -> None:
+    """Let the names in a directory, renamed ones above all, reach the disk."""
+    if os.name == "nt":  # Windows cannot flush a directory; its rename is journaled
+        return
+    directory = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -98,8 +98,8 @@ def test_the_page_on_data_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_the_recipes_on_the_page_on_data_are_read() -> None:
-    translation, classification = (data_settings(tomllib.loads(text)) for text in code_blocks("docs/data.md", "toml"))
-    assert (translation.kind, classification.kind) == ("parallel", "labelled-tsv")
+    found = [data_settings(tomllib.loads(text)) for text in code_blocks("docs/data.md", "toml")]
+    assert [settings.kind for settings in found] == ["parallel", "labelled-tsv", "grammar"]
 
 
 def test_the_kinds_on_the_page_on_data_are_all() -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import regard
-from regard.cli import count, data, demo, presets
+from regard.cli import count, data, demo, doctor, presets, runs, train
 from regard.errors import RegardError, SettingsError
 
 WRONG_USAGE = 2
@@ -30,6 +30,9 @@ app = typer.Typer(
 )
 app.command("count", epilog=count.EXAMPLE)(count.command)
 app.command("data", epilog=data.EXAMPLE)(data.command)
+app.command("doctor", epilog=doctor.EXAMPLE)(doctor.command)
+app.command("runs", epilog=runs.EXAMPLE)(runs.command)
+app.command("train", epilog=train.EXAMPLE)(train.command)
 app.command("presets", epilog=presets.EXAMPLE)(presets.command)
 app.command("demo", epilog=demo.EXAMPLE)(demo.command)
 

@@ -42,11 +42,12 @@ def command(
     """Show what data look like: counts, lengths, duplicates, leaks between splits, labels, and what was skipped."""
     from regard.data.report import report
     from regard.data.settings import SPLITS
+    from regard.data.sources import told_missing
 
     settings = read_data(words)
     chosen: tuple[Wanted, ...] = (split,) if split else SPLITS
-    if not any(settings.files(name) for name in chosen):
-        raise SettingsError(f"data.{chosen[0]} ([]) names no file; give it a list of files, or choose another --split")
+    if not set(chosen).intersection(settings.splits):
+        raise SettingsError(f"{told_missing(settings, chosen[0])}, or choose another --split")
     with _progress() as progress:
         found = report(settings, chosen, progress=progress)
     if as_json:
@@ -63,8 +64,10 @@ def read_data(words: list[str]) -> DataSettings:
 
     names = [word for word in words if "=" not in word or Path(word).exists()]
     changes = read_overrides(word.removeprefix("data.") for word in words if word not in names)
-    if not names:
+    if not names and "kind" not in changes:
         raise SettingsError("nothing is named to look at; give a recipe, or files")
+    if not names:
+        return data_settings({}, changes)
     if names[0].endswith(".toml"):
         if len(names) > 1:
             raise SettingsError(f"{names[1]!r} is no override; write key=value, such as data.root=DIR")

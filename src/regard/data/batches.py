@@ -1,112 +1,370 @@
-"""Batches by token budget: which examples come together.
+"""Batches by token budget: which examples come together, in a step of the optimiser and in each part of it.
 
-A plan is made for each epoch from the seed alone, so a run resumes at any batch at once, without reading what came
-before. Padded batches hold examples of like lengths; packed ones fill rows, so that their shape never changes.
+An epoch is a random order of the examples, cut into pools; each pool is planned alone, from the seed and its number.
+So a run resumes at any step at once, and never waits for the plan of a whole epoch. Padded steps hold examples of like
+lengths; packed ones fill rows, so that their shape never changes.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from regard.errors import DataError
+from regard.data.example_lengths import Lengths
+from regard.data.ragged import Integers
+from regard.errors import DataError, SettingsError
 
-Lengths = NDArray[np.int64]
-"""`[examples, sides]`."""
-Examples = NDArray[np.int64]
-"""Numbers of examples."""
+# --------------------------------------------------------------------------------------------------------- the parts
+
+
+@dataclass(frozen=True)
+class Position:
+    """The next step to take: its number in its pool, the pool's in its epoch, all counted from 0."""
+
+    epoch: int = 0
+    pool: int = 0
+    step: int = 0
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+    @staticmethod
+    def from_dict(found: Mapping[str, int]) -> Position:
+        return Position(found["epoch"], found["pool"], found["step"])
+
+
+@dataclass(frozen=True)
+class Group:
+    """Examples that come together, in a step or in one batch of it, and how long they are."""
+
+    examples: Integers
+    """Their numbers; longest first where they are padded, row by row where they are packed."""
+    lengths: Integers
+    """`[examples, sides]`."""
+    bounds: Integers | None = None
+    """Packed: row r holds the examples from `bounds[r]` to `bounds[r + 1]`."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of each step a process takes, and how much of it at once."""
+
+    rank: int = 0
+    world: int = 1
+    """Number of processes."""
+    micro: int | None = None
+    """Most tokens that a device holds at once; none: all of its share of a step."""
+
+
+class Plan(Protocol):
+    """How examples are put together."""
+
+    @property
+    def grain(self) -> int:
+        """Pools are multiples of this."""
+        ...
+
+    def require_fit(self, lengths: Lengths) -> None:
+        """Refuses examples that no step can hold; to skip, cut or split them belongs to whoever prepares the data."""
+        ...
+
+    def pool_size(self, lengths: Lengths) -> int:
+        """About how many examples are planned at once."""
+        ...
+
+    def least(self, lengths: Lengths) -> int:
+        """Tokens that no split makes fewer: those of the longest example, or of a row."""
+        ...
+
+    def steps(self, examples: Integers, lengths: Lengths) -> list[Group]:
+        """The steps that these examples make; each example is in one of them."""
+        ...
+
+    def split(self, step: Group, share: Share) -> list[Group]:
+        """The batches of a step, for all processes; process r takes those numbered r, r + world, and so on.
+
+        Each process has as many; where there are not enough examples for that, the last ones are empty.
+        """
+        ...
+
+    def cells(self, batch: Group) -> int:
+        """Cells of a batch on its last side, padding and fillers included."""
+        ...
+
+
+# ------------------------------------------------------------------------------------------------------------ padded
 
 
 @dataclass(frozen=True)
 class PaddedPlan:
-    """Batches of examples of like lengths, each of at most `tokens` cells a side, padding included."""
+    """Steps of examples of like lengths, each of at most `tokens` cells on either side, padding included."""
 
     tokens: int
+    examples: int | None = None
+    """Most examples in a step; none: as many as fit."""
+    multiple: int = 1
+    """Batches are padded to a multiple of this; a GPU likes 8."""
     pool: int = 100
-    """Examples are sorted by length within about this many batches, so that batches differ from epoch to epoch."""
+    """Examples are sorted by length within about this many steps, so that steps differ from epoch to epoch."""
 
-    def batches(self, lengths: Lengths, seed: int, epoch: int) -> list[Examples]:
-        """The examples of each batch, in the order in which a run sees them."""
-        _require_fit(lengths, [self.tokens] * lengths.shape[1], "tokens")
-        chance = np.random.default_rng([seed, epoch])
-        order = chance.permutation(len(lengths))
-        longest = lengths.max(axis=1, initial=1)
-        size = max(1, round(self.pool * self.tokens / float(longest.mean()))) if len(longest) else 1
-        found: list[Examples] = []
-        for start in range(0, len(order), size):
-            pool = order[start : start + size]
-            pool = pool[np.argsort(longest[pool], kind="stable")]
-            found.extend(_cut(pool, longest[pool], self.tokens))
-        return [found[i] for i in chance.permutation(len(found))]
+    @property
+    def grain(self) -> int:
+        return 1
+
+    def require_fit(self, lengths: Lengths) -> None:
+        _require_fit(lengths, [self.tokens] * len(lengths.longest), "tokens")
+
+    def pool_size(self, lengths: Lengths) -> int:
+        each = max(1, round(self.tokens / max(1.0, *lengths.means)))
+        return self.pool * min(each, self.examples or each)
+
+    def least(self, lengths: Lengths) -> int:
+        return _up(max(1, *lengths.longest), self.multiple)
+
+    def steps(self, examples: Integers, lengths: Lengths) -> list[Group]:
+        measured = lengths.of(examples)
+        order = np.argsort(-measured.max(axis=1), kind="stable")
+        examples, measured = examples[order], measured[order]
+        cuts = _cut(self._times(measured), self.tokens, self.examples)
+        return [Group(examples[i:j], measured[i:j]) for i, j in pairwise(cuts)]
+
+    def split(self, step: Group, share: Share) -> list[Group]:
+        times = self._times(step.lengths)
+        whole = len(times) * times[0]
+        count = len(_cut(times, share.micro or whole)) - 1
+        count = _up(count, share.world)
+        # The smallest size that makes do with so many batches: then all are about as large.
+        size = bisect_left(range(whole), True, key=lambda size: len(_cut(times, size)) - 1 <= count)
+        cuts = _cut(times, size)
+        cuts += [len(times)] * (count + 1 - len(cuts))
+        return [Group(step.examples[i:j], step.lengths[i:j]) for i, j in pairwise(cuts)]
+
+    def cells(self, batch: Group) -> int:
+        return max(1, len(batch.examples)) * self.time(batch.lengths[:, -1])
+
+    def time(self, lengths: Integers) -> int:
+        """Cells in a row of a batch on a side with these lengths."""
+        return _up(max(1, int(lengths.max(initial=1))), self.multiple)
+
+    def _times(self, lengths: Integers) -> list[int]:
+        """Cells that each example takes on its longer side; they fall."""
+        longer = np.maximum(lengths.max(axis=1), 1)
+        times: list[int] = (-(-longer // self.multiple) * self.multiple).tolist()
+        return times
 
 
-def _cut(pool: Examples, longest: NDArray[np.int64], tokens: int) -> Iterator[Examples]:
-    """Examples sorted by length, in runs whose longest, times their number, stays within the budget."""
-    start = 0
-    for end, length in enumerate(longest.tolist()):
-        if (end + 1 - start) * length > tokens:
-            yield pool[start:end]
-            start = end
-    if start < len(pool):
-        yield pool[start:]
+def _cut(times: Sequence[int], cells: int, most: int | None = None) -> list[int]:
+    """Where runs of examples begin, and the end of the last, if none may have more cells; but each has an example."""
+    cuts = [0]
+    while cuts[-1] < len(times):
+        fitting = max(1, cells // times[cuts[-1]])
+        cuts.append(min(len(times), cuts[-1] + min(fitting, most or fitting)))
+    return cuts
+
+
+# ------------------------------------------------------------------------------------------------------------ packed
 
 
 @dataclass(frozen=True)
 class PackedPlan:
-    """Batches of `rows` rows, one width for each side; a row holds as many examples as fit on every side."""
+    """Steps of `rows` rows, a width for each side (one or two); a row holds as many examples as fit on every side."""
 
     rows: int
     widths: tuple[int, ...]
     most: int = 64
     """Examples in a row at the most: it bounds the number of sequences in a batch, which is part of its shape."""
+    longest: int | None = None
+    """Bounds every sequence, fillers too, where rows are wider than a model's positions reach; none: the widths do."""
+    examples: int | None = None
+    """Most examples in a step; none: as many as fit."""
     pool: int = 64
-    """Examples are fitted together within about this many batches: a larger pool wastes less, and mixes less."""
+    """Examples are fitted together within about this many steps."""
 
-    def batches(self, lengths: Lengths, seed: int, epoch: int) -> list[list[Examples]]:
-        """The rows of each batch, each with its examples. The last batch may lack rows; no example is left out."""
-        _require_fit(lengths, self.widths, "widths")
-        chance = np.random.default_rng([seed, epoch])
-        order = chance.permutation(len(lengths))
-        share = (lengths / np.asarray(self.widths)).max(axis=1, initial=1e-3)
-        size = max(1, round(self.pool * self.rows / float(share.mean()))) if len(share) else 1
-        rows: list[Examples] = []
-        for start in range(0, len(order), size):
-            pool = order[start : start + size]
-            filled = self._fill(pool[np.argsort(-share[pool], kind="stable")], lengths)
-            rows.extend(filled[i] for i in chance.permutation(len(filled)))
-        return [rows[start : start + self.rows] for start in range(0, len(rows), self.rows)]
+    @staticmethod
+    def for_lengths(lengths: Lengths, tokens: int, row: int | None = None, examples: int | None = None) -> PackedPlan:
+        """Rows of `row` tokens on the last side (none: the longest example's, and at least 256), `tokens` a step."""
+        if row is not None and row > tokens:
+            raise SettingsError(f"row ({row}) must not exceed tokens ({tokens}), all of a step; lower it")
+        width = row or min(tokens, _up(max(lengths.longest[-1], 256), 8))
+        _require_fit(lengths, [*lengths.longest[:-1], width], "row" if row else "tokens")
+        means = [max(mean, 1.0) for mean in lengths.means]
+        others = [
+            _up(max(longest, math.ceil(width * mean / means[-1])), 8)
+            for longest, mean in zip(lengths.longest[:-1], means[:-1], strict=True)
+        ]
+        return PackedPlan(
+            rows=tokens // width,
+            widths=(*others, width),
+            most=max(4, math.ceil(2 * width / means[-1])),
+            longest=max(1, *lengths.longest),
+            examples=examples,
+        )
 
-    def _fill(self, pool: Examples, lengths: Lengths) -> list[Examples]:
-        """Best fit, longest first: each example goes into the fullest row that has room for it."""
-        rows: list[list[int]] = []
-        left: list[list[int]] = []
-        # Rows by the room on their tighter side: where that suffices for the longer side, the example fits.
-        by_room: list[tuple[int, int]] = []
-        for example, needs in zip(pool.tolist(), lengths[pool].tolist(), strict=True):
-            at = bisect_left(by_room, (max(needs), -1))
-            if at < len(by_room):
-                row = by_room.pop(at)[1]
-            else:
-                row = len(rows)
-                rows.append([])
-                left.append(list(self.widths))
-            rows[row].append(example)
-            left[row] = [room - need for room, need in zip(left[row], needs, strict=True)]
-            if len(rows[row]) < self.most:
-                insort(by_room, (min(left[row]), row))
-        return [np.asarray(row, np.int64) for row in rows]
+    @staticmethod
+    def alike(tokens: int, length: int, examples: int | None = None) -> PackedPlan:
+        """For examples of one length, such as windows and images: a row is an example."""
+        if length > tokens:
+            raise SettingsError(f"tokens ({tokens}), all of a step, must hold an example, which has {length}; raise it")
+        rows = tokens // length
+        return PackedPlan(min(rows, examples or rows), (length,), most=1)
+
+    @property
+    def grain(self) -> int:
+        """Where a row is an example, every step but the last of an epoch is full."""
+        return self.rows if self._most == 1 else 1
+
+    @property
+    def fillers(self) -> int:
+        """Sequences at the end of each row that take what is left of it."""
+        return max(-(-width // limit) for width, limit in zip(self.widths, self.limits, strict=True))
+
+    @property
+    def limits(self) -> tuple[int, ...]:
+        """The longest that a sequence may be, by side."""
+        return tuple(width if self.longest is None else min(width, self.longest) for width in self.widths)
+
+    @property
+    def _most(self) -> int:
+        return min(self.most, self.examples or self.most)
+
+    def require_fit(self, lengths: Lengths) -> None:
+        _require_fit(lengths, self.limits, "widths" if self.longest is None else "longest")
+
+    def pool_size(self, lengths: Lengths) -> int:
+        share = max(mean / width for mean, width in zip(lengths.means, self.widths, strict=True))
+        each = self.rows * min(self._most, max(1.0, 1 / max(share, 1e-9)))
+        return self.pool * round(min(each, self.examples or each))
+
+    def least(self, lengths: Lengths) -> int:
+        return self.widths[-1]
+
+    def steps(self, examples: Integers, lengths: Lengths) -> list[Group]:
+        """The last of these steps may lack rows."""
+        measured = lengths.of(examples)
+        if self._most == 1:
+            order, bounds = np.arange(len(examples)), np.arange(len(examples) + 1)
+        else:
+            rows = _fill(measured, self.widths, self._most)
+            order = np.fromiter((i for row in rows for i in row), np.int64, len(examples))
+            bounds = np.cumsum([0, *map(len, rows)])
+        examples, measured = examples[order], measured[order]
+        steps = []
+        first = 0
+        while first < len(bounds) - 1:
+            last = min(first + self.rows, len(bounds) - 1)
+            if self.examples is not None:
+                within = np.searchsorted(bounds, bounds[first] + self.examples, side="right")
+                last = min(last, int(within) - 1)
+            steps.append(_rows(Group(examples, measured, bounds), first, last, last - first))
+            first = last
+        return steps
+
+    def split(self, step: Group, share: Share) -> list[Group]:
+        """Batches of one number of rows, whatever the step holds: rows that are missing are empty."""
+        assert step.bounds is not None
+        held = len(step.bounds) - 1
+        each = self.rows_at_once(share)
+        count = _up(-(-held // each), share.world)
+        return [_rows(step, min(i * each, held), min((i + 1) * each, held), each) for i in range(count)]
+
+    def rows_at_once(self, share: Share) -> int:
+        """Rows of each batch: as many as `micro` allows, or fewer where the step then needs no more batches."""
+        allowed = self.rows if share.micro is None else max(1, share.micro // self.widths[-1])
+        turns = -(-self.rows // (share.world * allowed))
+        return -(-self.rows // (share.world * turns))
+
+    def cells(self, batch: Group) -> int:
+        assert batch.bounds is not None
+        return (len(batch.bounds) - 1) * self.widths[-1]
+
+
+def _rows(group: Group, first: int, last: int, count: int) -> Group:
+    """Some rows of a group, and empty ones up to `count`."""
+    assert group.bounds is not None
+    bounds = group.bounds[first : last + 1]
+    start, end = int(bounds[0]), int(bounds[-1])
+    bounds = np.concatenate([bounds - start, np.full(count - (last - first), end - start)])
+    return Group(group.examples[start:end], group.lengths[start:end], bounds)
+
+
+class _Stock:
+    """Examples that are longer, as a share of the row, on one side than on the other; by turn, or by their length."""
+
+    def __init__(self, examples: list[int], lengths: Sequence[int]) -> None:
+        self.queue = examples[::-1]
+        self.by_length: dict[int, list[int]] = {}
+        for example in self.queue:
+            self.by_length.setdefault(lengths[example], []).append(example)
+        self.present = sorted(self.by_length)
+        """The lengths that there may still be."""
+
+    def largest(self, room: int, used: bytearray) -> int | None:
+        """Takes the longest example that is not longer than `room`."""
+        while at := bisect_right(self.present, room):
+            held = self.by_length[self.present[at - 1]]
+            while held:
+                example = held.pop()
+                if not used[example]:
+                    return example
+            del self.present[at - 1]
+        return None
+
+
+def _fill(lengths: Integers, widths: Sequence[int], most: int) -> list[list[int]]:
+    """Rows of examples: those that come next until one does not fit, then the longest that do.
+
+    Two sides are kept in balance: what comes next is longer on the side with more room. Otherwise rows would be full
+    on one side and a tenth empty on the other.
+    """
+    firsts, lasts = lengths[:, 0].tolist(), lengths[:, -1].tolist()
+    wide, width = widths[0], widths[-1]
+    heavy = lengths[:, -1] * wide >= lengths[:, 0] * width
+    stocks = [_Stock(np.flatnonzero(heavy == side).tolist(), (firsts, lasts)[side]) for side in (False, True)]
+    used = bytearray(len(lengths))
+    rows: list[list[int]] = []
+    left = len(lengths)
+    while left:
+        row: list[int] = []
+        first, last, topping = wide, width, False
+        while len(row) < most:
+            side = last * wide >= first * width
+            queue = stocks[side].queue
+            while queue and used[queue[-1]]:
+                queue.pop()
+            topping = topping or not queue or firsts[queue[-1]] > first or lasts[queue[-1]] > last
+            found = None if topping else queue.pop()
+            for other in (side, not side) if topping else ():
+                room = min(last, first * width // wide) if other else min(first, last * wide // width)
+                found = stocks[other].largest(room, used)
+                if found is not None:
+                    break
+            if found is None:
+                break
+            used[found] = 1
+            first -= firsts[found]
+            last -= lasts[found]
+            row.append(found)
+        assert row  # require_fit lets no example through that an empty row cannot hold
+        left -= len(row)
+        rows.append(row)
+    return rows
+
+
+def _up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple
 
 
 def _require_fit(lengths: Lengths, limits: Sequence[int], name: str) -> None:
-    """Refuses examples that no batch can hold; to skip, cut or split them belongs to whoever prepares the data."""
-    for side, limit in enumerate(limits):
-        too_long = int((lengths[:, side] > limit).sum())
-        if too_long:
+    for side, (longest, limit) in enumerate(zip(lengths.longest, limits, strict=True)):
+        if longest > limit:
+            too_long = int((lengths.of(np.arange(len(lengths)))[:, side] > limit).sum())
             raise DataError(
-                f"{too_long} examples are longer than {name} ({limit}), the longest has {lengths[:, side].max()} "
-                "tokens; skip, cut or split them, or allow more"
+                f"{too_long} examples are longer than {name} ({limit}), the longest has {longest} tokens; "
+                "skip, cut or split them, or allow more"
             )

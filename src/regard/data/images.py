@@ -31,7 +31,7 @@ IDX_BYTES = 0x08
 
 def read_image_folder(folder: str, settings: ImageFolder, problems: Problems) -> Iterator[Placed[Picture]]:
     """The images in each class's folder, classes and files in the order of their names."""
-    pillow = _pillow()
+    pillow = pillow_images()
     root = Path(folder)
     if folder == STANDARD_INPUT:
         raise DataError("an image folder cannot come from standard input; name the folder")
@@ -49,7 +49,7 @@ def read_image_folder(folder: str, settings: ImageFolder, problems: Problems) ->
                 yield Placed(Picture(pixels, of_class.name), str(file), number)
 
 
-def _pillow() -> ModuleType:
+def pillow_images() -> ModuleType:
     try:
         import PIL.Image
     except ImportError:

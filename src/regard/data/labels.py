@@ -5,7 +5,7 @@ An example may carry labels of two sorts: one for the whole (`label`), and one f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, TypeVar
 
@@ -61,12 +61,14 @@ def learn_labels(examples: Iterable[Example]) -> dict[Sort, Labels]:
     for example in examples:
         for sort, found in labels_in(example).items():
             names.setdefault(sort, set()).update(found)
-    return {sort: Labels(tuple(sorted(found, key=_order(found)))) for sort, found in names.items()}
+    return {sort: ordered_labels(found) for sort, found in names.items()}
 
 
-def _order(names: set[str]) -> type[int] | type[str]:
+def ordered_labels(names: Collection[str]) -> Labels:
+    """Names in the order that decides their classes."""
     # int() also takes "١" and "1_0", which are two spellings of a number and would not be ordered for sure.
-    return int if all(name.isascii() and name.isdigit() and str(int(name)) == name for name in names) else str
+    numbers = all(name.isascii() and name.isdigit() and str(int(name)) == name for name in names)
+    return Labels(tuple(sorted(names, key=int if numbers else str)))
 
 
 def with_known_labels(

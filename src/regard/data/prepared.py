@@ -12,18 +12,19 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.cache import beside_name, move
+from regard.data.ragged import Integers, Ragged, spread
 from regard.errors import DataError
 
 VERSION = 1
 ABOUT = "about.json"
-
-Integers = NDArray[np.int64]
 
 
 class Prepared:
@@ -32,11 +33,13 @@ class Prepared:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         about = _read_about(directory)
+        self.about: Mapping[str, Any] = about
+        """All that was noted when it was made."""
         self.sides: tuple[str, ...] = tuple(about["sides"])
         self.size: int = about["examples"]
         """Number of examples."""
-        dtype = np.dtype(about["dtype"])
-        self._tokens = {side: _map(directory / f"{side}.tokens", dtype) for side in self.sides}
+        dtypes = {side: np.dtype(about["dtype"][side]) for side in self.sides}
+        self._tokens = {side: _map(directory / f"{side}.tokens", dtypes[side]) for side in self.sides}
         self._offsets = {side: _map(directory / f"{side}.offsets", np.dtype(np.int64)) for side in self.sides}
         for side in self.sides:
             held, offsets = len(self._tokens[side]), self._offsets[side]
@@ -45,6 +48,14 @@ class Prepared:
 
     def __len__(self) -> int:
         return self.size
+
+    def __reduce__(self) -> tuple[type[Prepared], tuple[Path]]:
+        """By its directory: another process maps the same files."""
+        return Prepared, (self.directory,)
+
+    def mapped(self, side: str) -> tuple[NDArray[Any], Integers]:
+        """All tokens of a side as they lie in the file, and where each example begins; nothing is read yet."""
+        return self._tokens[side], self._offsets[side]
 
     def lengths(self, side: str) -> Integers:
         """Tokens of each example."""
@@ -61,25 +72,17 @@ class Prepared:
         return self._tokens[side][spread(starts, lengths)].astype(np.int64), lengths
 
 
-def spread(starts: Integers, lengths: Integers) -> Integers:
-    """start, start + 1, … start + length − 1 for each pair, one behind the other, without a loop."""
-    ends = np.cumsum(lengths)
-    total = int(ends[-1]) if len(ends) else 0
-    places: Integers = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
-    return places
-
-
 class Writer:
     """Writes a directory of prepared data beside its place and moves it there when it is whole."""
 
-    def __init__(self, directory: Path, sides: Sequence[str], vocabulary: int) -> None:
-        """`vocabulary` is the largest of the sides': it decides whether a token takes two bytes or four."""
+    def __init__(self, directory: Path, sides: Sequence[str], vocabulary: int | Mapping[str, int]) -> None:
+        """`vocabulary`, of all sides or of each, decides whether a token takes one byte, two or four."""
         self.directory = directory
         self.sides = tuple(sides)
-        self.dtype = np.dtype(np.uint16 if vocabulary <= 1 << 16 else np.uint32)
+        sizes = dict.fromkeys(self.sides, vocabulary) if isinstance(vocabulary, int) else vocabulary
+        self.dtypes = {side: np.min_scalar_type(max(1, sizes[side]) - 1) for side in self.sides}
         self.size = 0
-        self._unfinished = directory.with_name(f".{directory.name}.{os.getpid()}")
-        shutil.rmtree(self._unfinished, ignore_errors=True)
+        self._unfinished = beside_name(directory)
         self._unfinished.mkdir(parents=True)
         self._tokens = {side: (self._unfinished / f"{side}.tokens").open("wb") for side in self.sides}
         self._offsets = {side: (self._unfinished / f"{side}.offsets").open("wb") for side in self.sides}
@@ -87,39 +90,53 @@ class Writer:
         for file in self._offsets.values():
             file.write(np.zeros(1, np.int64).tobytes())
 
-    def append(self, examples: Mapping[str, Sequence[Sequence[int]]]) -> None:
+    def append(self, examples: Mapping[str, Ragged | Sequence[Sequence[int]]]) -> None:
         """Adds examples: for each side the tokens of each of them."""
-        counts = {side: len(examples[side]) for side in self.sides}
+        given = {side: examples[side] for side in self.sides}
+        sides = {side: found if isinstance(found, Ragged) else Ragged.of(found) for side, found in given.items()}
+        counts = {side: len(found.lengths) for side, found in sides.items()}
         if len(set(counts.values())) > 1:
             raise DataError(f"every side must have as many examples, not {counts}; check the source")
-        for side in self.sides:
-            lengths = np.fromiter(map(len, examples[side]), np.int64, counts[side])
-            for tokens in examples[side]:
-                self._tokens[side].write(np.asarray(tokens, self.dtype).tobytes())
-            self._offsets[side].write((self._ends[side] + np.cumsum(lengths)).tobytes())
+        for side, (tokens, lengths) in sides.items():
+            largest = int(tokens.max(initial=0))
+            if largest > np.iinfo(self.dtypes[side]).max:
+                raise DataError(f"{side} has the token {largest}, which its vocabulary has not; check the tokenizer")
+            self._tokens[side].write(np.ascontiguousarray(tokens, self.dtypes[side]).data)
+            self._offsets[side].write((self._ends[side] + np.cumsum(lengths)).data)
             self._ends[side] += int(lengths.sum())
         self.size += counts[self.sides[0]]
+
+    @property
+    def tokens(self) -> Mapping[str, int]:
+        """Tokens written so far, by side."""
+        return dict(self._ends)
+
+    def renumber(self, side: str, numbers: Sequence[int]) -> None:
+        """Puts `numbers[n]` in place of each n that was written for a side."""
+        self._tokens[side].flush()
+        path = self._unfinished / f"{side}.tokens"
+        if path.stat().st_size:
+            written = np.memmap(path, self.dtypes[side], mode="r+")
+            written[:] = np.asarray(numbers, self.dtypes[side])[written]
+            written.flush()
 
     def finish(self, about: Mapping[str, Any] | None = None) -> Prepared:
         """Puts the directory in its place; `about` is kept with it."""
         self._close()
-        told = {"version": VERSION, "sides": self.sides, "examples": self.size, "dtype": self.dtype.name}
+        dtypes = {side: dtype.name for side, dtype in self.dtypes.items()}
+        told = {"version": VERSION, "sides": self.sides, "examples": self.size, "dtype": dtypes}
         with (self._unfinished / ABOUT).open("w", encoding="utf-8") as file:
-            json.dump({**(about or {}), **told}, file, indent=1)
+            json.dump({**(about or {}), **told}, file, indent=1, ensure_ascii=False)
             file.flush()
             os.fsync(file.fileno())
-        try:
-            self._unfinished.rename(self.directory)
-        except OSError:
-            # Another process has made the same meanwhile, and what is there is as good; or it cannot be written at all.
-            shutil.rmtree(self._unfinished)
-            if not is_whole(self.directory):
-                raise
+        move(self._unfinished, self.directory)
         return Prepared(self.directory)
 
     def abandon(self) -> None:
         """Removes what was written."""
-        self._close()
+        for file in (*self._tokens.values(), *self._offsets.values()):
+            with suppress(OSError):  # a full disk refuses what was not written yet
+                file.close()
         shutil.rmtree(self._unfinished, ignore_errors=True)
 
     def _close(self) -> None:
@@ -134,20 +151,17 @@ def is_whole(directory: Path) -> bool:
     return (directory / ABOUT).is_file()
 
 
-def fingerprint(files: Iterable[Path], settings: Mapping[str, Any]) -> str:
-    """A name for what is made of these files with these settings: it changes when a byte or a setting does."""
-    digest = hashlib.blake2b(digest_size=16)
-    digest.update(json.dumps([VERSION, settings], sort_keys=True).encode())
-    for path in files:
-        with path.open("rb") as file:
-            digest.update(hashlib.file_digest(file, "blake2b").digest())
-    return digest.hexdigest()
+def fingerprint(contents: Iterable[str], settings: Mapping[str, Any]) -> str:
+    """A name for what is made of these contents (checksums of files) with these settings: any change changes it."""
+    told = json.dumps([VERSION, settings, list(contents)], sort_keys=True)
+    return hashlib.blake2b(told.encode(), digest_size=16).hexdigest()
 
 
 def _read_about(directory: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = json.loads((directory / ABOUT).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        about["sides"], about["examples"], about["dtype"]
+    except (OSError, ValueError, KeyError, TypeError):
         raise DataError(f"{directory} holds no whole prepared data; remove it, and it is made again") from None
     if about.get("version") != VERSION:
         raise DataError(

@@ -111,8 +111,8 @@ def report(
     measure: Measure | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """The report of the splits that name files; `measure` counts tokens instead of words."""
-    wanted = [split for split in splits if settings.files(split)]
+    """The report of the splits that there are; `measure` counts tokens instead of words."""
+    wanted = [split for split in splits if split in settings.splits]
     sources = {split: Source(settings, split) for split in wanted}
     known: dict[str, set[str]] | None = None
     gathered: dict[Split, _Gathered] = {}

@@ -1,4 +1,8 @@
-"""Settings of data: a recipe's `[data]` table, whose `kind` says how the files are written. No torch in here."""
+"""Settings of data: a recipe's `[data]` table, whose `kind` says how the files are written. No torch in here.
+
+A kind has two halves: what is done with its examples (`Pairs`, `RawTexts`, `Images`, …), and where they come from
+(`FromFiles`, or settings of its own where a corpus is embedded).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +12,7 @@ from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from regard.blocks.settings import Positive
 from regard.data.filter_settings import PairFilters, TextFilters
-from regard.settings import Settings
+from regard.settings import Settings, did_you_mean
 
 Split: TypeAlias = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
@@ -39,7 +43,23 @@ Key: TypeAlias = Annotated[str, Field(min_length=1)]
 
 
 class Data(Settings):
-    """What every kind of data has."""
+    """What every kind of data has, wherever it comes from."""
+
+    files_each: ClassVar[int] = 1
+    """How many files make one part: 2 where a source file is followed by its target file."""
+
+    def files(self, split: Split) -> tuple[str, ...]:
+        """The files of a split; an embedded corpus has none."""
+        return ()
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The splits that there are."""
+        return SPLITS
+
+
+class FromFiles(Data):
+    """What every kind has that is read from files."""
 
     root: str = "."
     """Folder that the names below are relative to."""
@@ -52,12 +72,13 @@ class Data(Settings):
     bad: Literal["skip", "stop"] = "skip"
     """Whether a line that cannot be used is skipped and counted, or stops the run."""
 
-    files_each: ClassVar[int] = 1
-    """How many files make one part: 2 where a source file is followed by its target file."""
-
     def files(self, split: Split) -> tuple[str, ...]:
         found: tuple[str, ...] = getattr(self, split)
         return found
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        return tuple(split for split in SPLITS if self.files(split))
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:
@@ -78,6 +99,8 @@ class Texts(Data):
 
     longest: Positive | None = None
     """The most tokens of an example (of one side of a pair); none: no limit but the model's."""
+    variants: Positive = 8
+    """How many times training data are split into tokens, each time otherwise, where `text.dropout` is above 0."""
 
 
 class UnseenLabels(Settings):
@@ -116,14 +139,14 @@ class Pairs(Texts):
     """What is removed from the training data."""
 
 
-class Parallel(Pairs):
+class Parallel(Pairs, FromFiles):
     """Two files, line by line: a source file, then its target file; then perhaps the next two."""
 
     kind: Literal["parallel"] = "parallel"
     files_each: ClassVar[int] = 2
 
 
-class ParallelTsv(Pairs, Table):
+class ParallelTsv(Pairs, FromFiles, Table):
     """Two columns of a file with tabs between columns; nothing is quoted."""
 
     kind: Literal["parallel-tsv"] = "parallel-tsv"
@@ -133,7 +156,7 @@ class ParallelTsv(Pairs, Table):
     """Column of the target text: its number, counted from 1, or its name in the header."""
 
 
-class ParallelJsonl(Pairs):
+class ParallelJsonl(Pairs, FromFiles):
     """Two keys of a file with a JSON object on each line."""
 
     kind: Literal["parallel-jsonl"] = "parallel-jsonl"
@@ -155,7 +178,7 @@ class RawTexts(Texts):
     """What is removed from the training data."""
 
 
-class RawText(RawTexts):
+class RawText(RawTexts, FromFiles):
     """Plain text."""
 
     kind: Literal["text"] = "text"
@@ -169,7 +192,7 @@ class RawText(RawTexts):
         return self
 
 
-class RawJsonl(RawTexts):
+class RawJsonl(RawTexts, FromFiles):
     """A document in each JSON object of a file with one object on each line."""
 
     kind: Literal["text-jsonl"] = "text-jsonl"
@@ -180,7 +203,7 @@ class RawJsonl(RawTexts):
 # ------------------------------------------------------------------------------------------------------ labelled text
 
 
-class LabelledTexts(Texts, UnseenLabels):
+class LabelledTexts(Texts, FromFiles, UnseenLabels):
     """What every kind of labelled text has."""
 
     labels: Literal["classes", "numbers", "absent"] = "classes"
@@ -232,7 +255,7 @@ class LabelledJsonl(LabelledTexts):
 # -------------------------------------------------------------------------------------------------------- tagged words
 
 
-class TaggedTexts(Texts, UnseenLabels):
+class TaggedTexts(Texts, FromFiles, UnseenLabels):
     """What every kind of tagged words has."""
 
     scheme: Literal["as-is", "iob1"] = "as-is"
@@ -264,7 +287,7 @@ class Slots(TaggedTexts):
 # ---------------------------------------------------------------------------------------------------------- questions
 
 
-class Squad(Texts):
+class Squad(Texts, FromFiles):
     """Questions with answers marked in a paragraph, in the JSON of SQuAD 1.1 and 2.0."""
 
     kind: Literal["squad"] = "squad"
@@ -279,7 +302,7 @@ class Images(Data, UnseenLabels):
     """What every kind of images has."""
 
 
-class ImageFolder(Images):
+class ImageFolder(Images, FromFiles):
     """A folder of images for each class, named by the class; any format that Pillow reads."""
 
     kind: Literal["image-folder"] = "image-folder"
@@ -287,14 +310,14 @@ class ImageFolder(Images):
     """What each image is converted to: three channels or one."""
 
 
-class Idx(Images):
+class Idx(Images, FromFiles):
     """MNIST's format: a file of images, then its file of labels; then perhaps the next two."""
 
     kind: Literal["idx"] = "idx"
     files_each: ClassVar[int] = 2
 
 
-class Npz(Images):
+class Npz(Images, FromFiles):
     """NumPy archives with an array of images, [n, height, width] or [n, height, width, channels], and one of labels."""
 
     kind: Literal["npz"] = "npz"
@@ -304,7 +327,63 @@ class Npz(Images):
     """Name of the array of labels."""
 
 
-DataSettings: TypeAlias = (
+# --------------------------------------------------------------------------------------------------- embedded corpora
+
+
+class Grammar(Pairs):
+    """English–German pairs that a small grammar makes, without end and without a file (docs/grammar.md)."""
+
+    kind: Literal["grammar"] = "grammar"
+    direction: Literal["en-de", "de-en"] = "en-de"
+    """Which language is the source and which the target."""
+    seed: int = Field(default=1, ge=0)
+    """Decides which pairs are drawn; the splits share no combination of words, whatever it is."""
+    train_pairs: Positive = 200_000
+    """Pairs to learn from."""
+    valid_pairs: Positive = 1_000
+    """Pairs that decide when to stop and which checkpoint is best."""
+    test_pairs: Positive = 2_000
+    """Pairs for the final score."""
+    constructions: tuple[str, ...] = Field(default=(), strict=False)
+    """Only sentences of these constructions; none named: all."""
+
+    @model_validator(mode="after")
+    def _check_constructions(self) -> Self:
+        if self.constructions:
+            from regard.data.embedded.grammar import CONSTRUCTIONS  # the whole grammar: only where it is asked for
+
+            unknown = [name for name in self.constructions if name not in CONSTRUCTIONS]
+            if unknown:
+                near = did_you_mean(unknown[0], CONSTRUCTIONS)
+                raise ValueError(
+                    f"constructions ({unknown[0]}) is not known{near}; choose from {', '.join(CONSTRUCTIONS)}"
+                )
+        return self
+
+    def pairs(self, split: Split) -> int:
+        """How many a split has."""
+        return {"train": self.train_pairs, "valid": self.valid_pairs, "test": self.test_pairs}[split]
+
+
+class PythonLibrary(RawTexts):
+    """The sources of Python's standard library, each file a document; one in twenty is for valid, none for test."""
+
+    kind: Literal["python"] = "python"
+    docstrings: bool = False
+    """Whether only documentation strings are read: prose in place of code."""
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        return ("train", "valid")
+
+
+class Digits(Images):
+    """scikit-learn's 1,797 handwritten digits of 8 × 8 pixels (`pip install 'regard[vision]'`)."""
+
+    kind: Literal["digits"] = "digits"
+
+
+ReadSettings: TypeAlias = (
     Parallel
     | ParallelTsv
     | ParallelJsonl
@@ -320,5 +399,9 @@ DataSettings: TypeAlias = (
     | Idx
     | Npz
 )
+"""Kinds that are read from files."""
+EmbeddedSettings: TypeAlias = Grammar | PythonLibrary | Digits
+"""Kinds that need none."""
+DataSettings: TypeAlias = ReadSettings | EmbeddedSettings
 AnyData: TypeAlias = Annotated[DataSettings, Field(discriminator="kind")]
 """What `parse` takes to read the table `[data]`, told apart by its `kind`."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import assert_never
 
+from regard.data.embedded.source import origin_of, read_embedded, size_of
 from regard.data.examples import Example, Placed
 from regard.data.files import full_name, shown_name
 from regard.data.filters import filtered
@@ -17,6 +19,7 @@ from regard.data.raw import read_text, read_text_jsonl
 from regard.data.settings import (
     Columns,
     DataSettings,
+    EmbeddedSettings,
     Idx,
     ImageFolder,
     LabelledCsv,
@@ -28,6 +31,7 @@ from regard.data.settings import (
     ParallelTsv,
     RawJsonl,
     RawText,
+    ReadSettings,
     Slots,
     Split,
     Squad,
@@ -52,14 +56,29 @@ class Source:
     """What filters took out."""
 
     def __post_init__(self) -> None:
-        self.problems = Problems(self.settings.bad)
-        if not self.settings.files(self.split):
-            raise DataError(f"data.{self.split} names no file; give it a list of files")
+        self.problems = Problems("skip" if isinstance(self.settings, EmbeddedSettings) else self.settings.bad)
+        if self.split not in self.settings.splits:
+            raise DataError(told_missing(self.settings, self.split))
 
     @property
     def files(self) -> tuple[str, ...]:
         """The files, each with its root before it."""
-        return tuple(full_name(self.settings.root, file) for file in self.settings.files(self.split))
+        settings = self.settings
+        if isinstance(settings, EmbeddedSettings):
+            return ()
+        return tuple(full_name(settings.root, file) for file in settings.files(self.split))
+
+    @property
+    def origin(self) -> list[Path]:
+        """Files and folders whose content decides the examples; an embedded corpus has some too."""
+        settings = self.settings
+        return origin_of(settings) if isinstance(settings, EmbeddedSettings) else [Path(file) for file in self.files]
+
+    @property
+    def size(self) -> int | None:
+        """How many examples there are before filters, where that is known without reading."""
+        settings = self.settings
+        return size_of(settings, self.split) if isinstance(settings, EmbeddedSettings) else None
 
     def __iter__(self) -> Iterator[Example]:
         return (placed.example for placed in self.placed())
@@ -75,17 +94,27 @@ class Source:
         yield from examples
 
     def _read(self) -> Iterator[Placed[Example]]:
-        files, step = self.files, self.settings.files_each
-        for start in range(0, len(files), step):
-            yield from read(self.settings, files[start : start + step], self.problems)
+        settings, files = self.settings, self.files
+        if isinstance(settings, EmbeddedSettings):
+            yield from read_embedded(settings, self.split)
+        else:
+            for start in range(0, len(files), settings.files_each):
+                yield from read(settings, files[start : start + settings.files_each], self.problems)
 
     def _told_nothing(self) -> str:
-        names = ", ".join(map(shown_name, self.files))
+        names = ", ".join(map(shown_name, self.files)) or self.settings.kind
         told = [text for tally in (self.problems, self.removed) if (text := tally.text())]
         return "\n".join([f"data.{self.split} ({names}) gives no example{':' if told else ''}", *told])
 
 
-def read(settings: DataSettings, files: tuple[str, ...], problems: Problems) -> Iterator[Placed[Example]]:
+def told_missing(settings: DataSettings, split: Split) -> str:
+    """What to say of a split that is not there."""
+    if settings.splits and not settings.files(settings.splits[0]):
+        return f"data of kind {settings.kind} have no {split}, only {' and '.join(settings.splits)}; choose one of them"
+    return f"data.{split} ([]) names no file; give it a list of files"
+
+
+def read(settings: ReadSettings, files: tuple[str, ...], problems: Problems) -> Iterator[Placed[Example]]:
     """The examples of one part: a file, or the two that belong together."""
     file = files[0]
     match settings:

@@ -21,7 +21,7 @@ from regard.models.presets import find
 from regard.models.settings import AnyModel, ModelSettings
 from regard.settings import Table, did_you_mean, merge, parse, read_toml, to_table
 
-PARTS = ("task", "data", "text", "model", "train")
+PARTS = ("task", "data", "text", "model", "train", "reference")
 """What a recipe may hold: its job, and a table for each part of it."""
 
 

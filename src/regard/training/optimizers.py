@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
+from regard.errors import WeightsError
 from regard.training import settings
 
 _TABLES = (".tokens.weight", ".segments.weight", ".position.weight", "output.weight")
@@ -45,8 +47,10 @@ def group(model: nn.Module) -> Groups:
 class Optimizers:
     """One or two PyTorch optimisers that step together, their rates multiplied by one schedule."""
 
-    def __init__(self, parts: list[Optimizer]) -> None:
+    def __init__(self, parts: list[Optimizer], names: Mapping[Tensor, str]) -> None:
+        """`names` says what each parameter is called, which is how its state is found again."""
         self.parts = parts
+        self._names = names
         self._rates = [[float(entry["lr"]) for entry in part.param_groups] for part in parts]
 
     def set_factor(self, factor: float) -> None:
@@ -68,10 +72,52 @@ class Optimizers:
         for part in self.parts:
             part.zero_grad(set_to_none=True)
 
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All that are trained."""
+        return [parameter for part in self.parts for entry in part.param_groups for parameter in entry["params"]]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All that is remembered from step to step, as `PARAMETER:KEY` (`decoder.0.ffn.up.weight:exp_avg`)."""
+        return {
+            f"{self._names[parameter]}:{key}": value
+            for part in self.parts
+            for parameter, memory in part.state.items()
+            for key, value in memory.items()
+            if isinstance(value, Tensor)
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Remembers what `tensors` gave; where a parameter is shared out among processes, each takes its part."""
+        by_name: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            parameter, _, key = name.rpartition(":")
+            by_name.setdefault(parameter, {})[key] = tensor
+        known = {self._names[parameter] for parameter in self.parameters}
+        if strange := sorted(set(by_name) - known):
+            raise WeightsError(
+                f"the optimiser's state has {strange[0]}, which is no trained parameter of this model; "
+                "resume with the settings that the run began with"
+            )
+        for part in self.parts:
+            for entry in part.param_groups:
+                for parameter in entry["params"]:
+                    memory = by_name.get(self._names[parameter], {})
+                    part.state[parameter] = {key: like(tensor, parameter) for key, tensor in memory.items()}
+
+
+def like(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """A copy of `tensor` that lies as the parameter does: on its device, and shared out as it is."""
+    placed = tensor.to(parameter.device, copy=True)
+    if isinstance(parameter, DTensor) and placed.shape == parameter.shape:
+        return distribute_tensor(placed, parameter.device_mesh, parameter.placements)
+    return placed
+
 
 def build_optimizers(optimizer: settings.Optimizer, model: nn.Module) -> Optimizers:
     """The optimisers for a model; matrices inside layers are decayed, nothing else is."""
     groups = group(model)
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     if isinstance(optimizer, settings.Muon):
         muon = torch.optim.Muon(
             groups.matrices,
@@ -81,8 +127,8 @@ def build_optimizers(optimizer: settings.Optimizer, model: nn.Module) -> Optimiz
             ns_steps=optimizer.iterations,
             adjust_lr_fn="original" if optimizer.adjust == "original" else "match_rms_adamw",
         )
-        return Optimizers([muon, _plain(optimizer.rest, [], [*groups.tables, *groups.vectors])])
-    return Optimizers([_plain(optimizer, groups.matrices, [*groups.tables, *groups.vectors])])
+        return Optimizers([muon, _plain(optimizer.rest, [], [*groups.tables, *groups.vectors])], names)
+    return Optimizers([_plain(optimizer, groups.matrices, [*groups.tables, *groups.vectors])], names)
 
 
 def _plain(
@@ -91,9 +137,11 @@ def _plain(
     kept: Iterable[nn.Parameter],
 ) -> Optimizer:
     """One of PyTorch's optimisers over a group that is decayed and one that is not."""
-    entries = [{"params": [*decayed], "weight_decay": optimizer.decay}, {"params": [*kept], "weight_decay": 0.0}]
-    entries = [entry for entry in entries if entry["params"]]
+    groups = [([*decayed], optimizer.decay), ([*kept], 0.0)]
+    entries = [{"params": held, "weight_decay": decay} for held, decay in groups if held]
     if isinstance(optimizer, settings.Sgd):
         return torch.optim.SGD(entries, lr=optimizer.rate, momentum=optimizer.momentum)
+    # One kernel for all parameters instead of several for each: on a CPU too.
+    fused = all(parameter.device.type in ("cpu", "cuda") for held, _ in groups for parameter in held)
     kind = torch.optim.AdamW if isinstance(optimizer, settings.AdamW) else torch.optim.Adam
-    return kind(entries, lr=optimizer.rate, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps)
+    return kind(entries, lr=optimizer.rate, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps, fused=fused)

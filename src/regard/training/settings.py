@@ -1,4 +1,4 @@
-"""Settings of training: a recipe's `[train]` table, with optimisers and the schedules of their rates. No torch in here."""
+"""Settings of training: a recipe's `[train]` table, with optimisers and schedules of rates. No torch in here."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Train(Settings):
     examples: Positive | None = None
     """Most examples in one optimiser step; none: as many as `tokens` allow."""
     micro: Positive | None = None
-    """Most tokens that a device holds at once; a step is done in as many parts as that takes; none: all of its share."""
+    """Most tokens that a device holds at once: a step is done in as many parts as needed; none: all of its share."""
     layout: Literal["auto", "padded", "packed"] = "auto"
     """padded: examples of like lengths together; packed: one behind the other, in batches of one shape; auto: packed
     on a GPU, padded elsewhere."""
@@ -236,3 +236,8 @@ class Train(Settings):
             "minutes": self.minutes,
         }
         return {name: float(value) for name, value in given.items() if value is not None}
+
+
+def lower_is_better(figure: str) -> bool:
+    """Whether a figure is a cost or a merit."""
+    return figure in ("loss", "objective", "perplexity", "ter")

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from regard.data.loader import Loader, Share
+from regard.data.batches import Share
+from regard.data.loader import Loader
 from regard.data.settings import Split
 
 
@@ -24,6 +25,11 @@ class Loss(NamedTuple):
 
 class Task(Protocol):
     """One job: its data, its loss, its figures."""
+
+    @property
+    def source_ratio(self) -> float:
+        """Source tokens for each token that is learnt, which cost work too; 0 where there is no source."""
+        ...
 
     def batches(self, split: Split, share: Share) -> Loader:
         """The batches of a split; `share` says which part of each step this process takes, and how much at once."""

@@ -126,7 +126,15 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
         seen.add(place)
         unique[name] = tensor.detach()
     plain = _independent(unique)
-    write_beside(path, lambda partial: save_file(plain, partial, dict(metadata or {})))
+
+    def write(partial: Path) -> None:
+        partial.touch()
+        mode = partial.stat().st_mode
+        # An empty table beside no tensors (an optimiser without state) would be a file that cannot be read.
+        save_file(plain, partial, dict(metadata) if metadata else None)
+        partial.chmod(mode)  # safetensors lets nobody but the owner read its files
+
+    write_beside(path, write)
 
 
 def _independent(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -100,6 +100,17 @@ def test_images() -> None:
     assert cells(shown("a.npz", "kind=npz"), "train") == ["2", "0", "0", "1", "3×4×1", "(2)"]
 
 
+def test_embedded_corpora_have_no_files() -> None:
+    Path("grammar.toml").write_text('[data]\nkind = "grammar"\nvalid_pairs = 12\n', encoding="utf-8")
+    lines = shown("grammar.toml", "data.train_pairs=30", "data.test_pairs=5")
+    assert lines[0].split()[0] == "grammar"
+    assert [cells(lines, f"{split}  ")[0] for split in ("train", "valid", "test")] == ["30", "12", "5"]
+    assert cells(shown("kind=python", "--split", "valid"), "valid  ")[1:3] == ["0", "0"]
+    result = CliRunner().invoke(app, ["data", "kind=python", "--split", "test"])
+    assert isinstance(result.exception, SettingsError)
+    assert str(result.exception).startswith("data of kind python have no test, only train and valid")
+
+
 def test_files_alone() -> None:
     assert read_data(["a", "b", "root=in"]) == Parallel(train=("a", "b"), root="in")
     assert read_data(["a"]) == RawText(train=("a",))

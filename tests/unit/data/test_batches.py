@@ -1,81 +1,220 @@
-"""Plans of batches: every example once, within the budget, the same for the same seed and epoch, with little waste."""
+"""Plans of batches: the same for the same seed and epoch, with little waste, balanced over processes."""
 
 from __future__ import annotations
 
+import json
+import pickle
+from pathlib import Path
+
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from data_cases import prepared, sentence_lengths
 
-from regard.data.batches import PackedPlan, PaddedPlan
-from regard.errors import DataError
-
-some_lengths = st.lists(st.tuples(st.integers(0, 20), st.integers(0, 20)), max_size=60).map(
-    lambda rows: np.array(rows, dtype=np.int64).reshape(-1, 2)
-)
-seeds = st.integers(0, 1000)
+from regard.data.batches import Group, PackedPlan, PaddedPlan, Plan, Position, Share
+from regard.data.example_lengths import ListedLengths, MappedLengths
+from regard.data.loader import Planner
+from regard.errors import DataError, SettingsError
 
 
-@given(lengths=some_lengths, tokens=st.integers(20, 100), pool=st.integers(1, 5), seed=seeds)
-def test_padded_batches_hold_every_example_once_within_the_budget(
-    lengths: np.ndarray, tokens: int, pool: int, seed: int
-) -> None:
-    batches = PaddedPlan(tokens, pool).batches(lengths, seed, epoch=0)
-    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
-    for batch in batches:
-        assert len(batch)
-        assert len(batch) * lengths[batch].max() <= tokens
+def listed(*rows: list[int]) -> ListedLengths:
+    return ListedLengths(np.array(rows, dtype=np.int64))
 
 
-@given(lengths=some_lengths, rows=st.integers(1, 4), extra=st.integers(0, 20), most=st.integers(1, 5), seed=seeds)
-def test_packed_rows_hold_every_example_once_and_fit_on_both_sides(
-    lengths: np.ndarray, rows: int, extra: int, most: int, seed: int
-) -> None:
-    plan = PackedPlan(rows, (20 + extra, 25), most)
-    batches = plan.batches(lengths, seed, epoch=0)
-    assert sorted(i for batch in batches for row in batch for i in row) == list(range(len(lengths)))
-    assert all(len(batch) == rows for batch in batches[:-1])
-    for row in (row for batch in batches for row in batch):
-        assert 0 < len(row) <= most
-        assert (lengths[row].sum(axis=0) <= plan.widths).all()
+def epoch(planner: Planner, number: int = 0) -> list[Group]:
+    return [step for pool in range(planner.pools) for step in planner.steps(number, pool)]
 
 
-@pytest.mark.parametrize("plan", [PaddedPlan(200), PackedPlan(4, (64, 64))], ids=["padded", "packed"])
-def test_a_seed_and_an_epoch_decide_everything(plan: PaddedPlan | PackedPlan) -> None:
-    lengths = np.random.default_rng(0).integers(1, 40, size=(500, 2))
+PLANS: dict[str, Plan] = {"padded": PaddedPlan(200, pool=3), "packed": PackedPlan(4, (64, 64), pool=3)}
+each_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=list(PLANS))
 
-    def order(seed: int, epoch: int) -> list[int]:
-        batches = plan.batches(lengths, seed, epoch)
-        rows = batches if isinstance(plan, PaddedPlan) else [row for batch in batches for row in batch]
-        return [int(i) for row in rows for i in row]
+
+def test_a_position_is_kept_as_plain_numbers() -> None:
+    position = Position(epoch=3, pool=14, step=15)
+    assert Position.from_dict(json.loads(json.dumps(position.to_dict()))) == position
+
+
+@each_plan
+def test_a_seed_and_an_epoch_decide_everything(plan: Plan) -> None:
+    lengths = ListedLengths(np.random.default_rng(0).integers(1, 40, size=(500, 2)))
+
+    def order(seed: int, number: int) -> list[int]:
+        return [int(i) for step in epoch(Planner(plan, lengths, seed), number) for i in step.examples]
 
     assert order(1, 0) == order(1, 0)
     assert order(1, 0) != order(1, 1)
     assert order(1, 0) != order(2, 0)
 
 
+@each_plan
+def test_a_pool_is_planned_alone(plan: Plan) -> None:
+    lengths = ListedLengths(np.random.default_rng(0).integers(1, 40, size=(500, 2)))
+    through = Planner(plan, lengths, seed=1)
+    before = [through.steps(number, pool) for number in (0, 1) for pool in range(through.pools)]
+    assert through.pools > 5
+    alone = Planner(plan, lengths, seed=1).steps(1, 4)
+    assert [step.examples.tolist() for step in alone] == [step.examples.tolist() for step in before[through.pools + 4]]
+
+
 def test_little_is_wasted() -> None:
     """On lengths like those of sentences, sorted buckets and packed rows are nearly full."""
-    lengths = np.clip(np.random.default_rng(0).lognormal(3.1, 0.6, size=(20_000, 1)), 1, 128).astype(np.int64)
-    batches = PaddedPlan(4096).batches(lengths, 0, 0)
-    cells = sum(len(batch) * int(lengths[batch].max()) for batch in batches)
-    assert lengths.sum() / cells > 0.95
-    rows = [row for batch in PackedPlan(32, (128,)).batches(lengths, 0, 0) for row in batch]
-    assert lengths.sum() / (128 * len(rows)) > 0.98
+    lengths = sentence_lengths(20_000, 1)
+    steps = epoch(Planner(PaddedPlan(4096), ListedLengths(lengths), 0))
+    assert lengths.sum() / sum(len(step.examples) * int(step.lengths.max()) for step in steps) > 0.95
+    steps = epoch(Planner(PackedPlan(32, (128,)), ListedLengths(lengths), 0))
+    assert lengths.sum() / (128 * 32 * len(steps)) > 0.97
 
 
-def test_batches_are_not_in_the_order_of_their_lengths() -> None:
-    lengths = np.random.default_rng(0).integers(1, 100, size=(2000, 1))
-    means = [float(lengths[batch].mean()) for batch in PaddedPlan(400).batches(lengths, 0, 0)]
+def test_little_is_wasted_on_either_of_two_sides() -> None:
+    lengths = ListedLengths(sentence_lengths(20_000, 2))
+    plan = PackedPlan.for_lengths(lengths, 16_384)
+    rows = sum(len(step.bounds) - 1 for step in epoch(Planner(plan, lengths, 0)) if step.bounds is not None)
+    for mean, width in zip(lengths.means, plan.widths, strict=True):
+        assert mean * 20_000 / (rows * width) > 0.95
+
+
+def test_steps_are_not_in_the_order_of_their_lengths() -> None:
+    lengths = ListedLengths(np.random.default_rng(0).integers(1, 100, size=(2000, 1)))
+    means = [float(step.lengths.mean()) for step in epoch(Planner(PaddedPlan(400), lengths, 0))]
+    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
+
+
+def test_packed_rows_of_an_epoch_are_not_in_the_order_of_their_lengths() -> None:
+    lengths = ListedLengths(np.random.default_rng(0).integers(1, 100, size=(2000, 1)))
+    means = [float(step.lengths.mean()) for step in epoch(Planner(PackedPlan(4, (128,), pool=500), lengths, 0))]
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
 
 
 @pytest.mark.parametrize("plan", [PaddedPlan(10), PackedPlan(1, (10,))], ids=["padded", "packed"])
-def test_what_fits_no_batch_is_refused(plan: PaddedPlan | PackedPlan) -> None:
-    with pytest.raises(DataError, match=r"2 examples are longer than (tokens|widths) \(10\), the longest has 30"):
-        plan.batches(np.array([[5], [11], [30]]), 0, 0)
+def test_what_fits_no_step_is_refused(plan: Plan) -> None:
+    with pytest.raises(
+        DataError, match=r"2 examples are longer than (tokens|widths) \(10\), the longest has 30 tokens; "
+    ):
+        Planner(plan, listed([5], [11], [30]), 0)
 
 
-@pytest.mark.parametrize("plan", [PaddedPlan(10), PackedPlan(1, (10,))], ids=["padded", "packed"])
-def test_nothing_gives_nothing(plan: PaddedPlan | PackedPlan) -> None:
-    assert plan.batches(np.zeros((0, 1), dtype=np.int64), 0, 0) == []
+def test_what_is_longer_than_sequences_may_be_is_refused() -> None:
+    with pytest.raises(DataError, match=r"1 examples are longer than longest \(8\), the longest has 9"):
+        Planner(PackedPlan(1, (10, 20), longest=8), listed([5, 5], [3, 9]), 0)
+
+
+@each_plan
+def test_no_examples_are_refused(plan: Plan) -> None:
+    with pytest.raises(DataError, match="there are no examples to make batches of; check the data's files"):
+        Planner(plan, ListedLengths(np.zeros((0, 2), dtype=np.int64)), 0)
+
+
+# ------------------------------------------------------------------------------------------------- sizes of packed rows
+
+
+def test_rows_follow_from_the_lengths() -> None:
+    lengths = listed([20, 40], [40, 60])  # means 30 and 50
+    plan = PackedPlan.for_lengths(lengths, 1000)
+    assert plan.widths == (160, 256)  # 256 · 30 / 50 = 153.6, up to the next multiple of 8
+    assert plan.rows == 3
+    assert plan.most == 11  # twice 256 / 50
+    assert plan.longest == 60
+    assert plan.fillers == 5  # 256 = 4 · 60 + 16
+
+
+def test_rows_hold_the_longest_example() -> None:
+    plan = PackedPlan.for_lengths(listed([500, 10], [1, 300]), 1000)
+    assert plan.widths == (504, 304)
+    assert PackedPlan.for_lengths(listed([3], [90]), 100).widths == (100,)
+
+
+def test_rows_of_a_given_width() -> None:
+    assert PackedPlan.for_lengths(listed([3], [9]), 100, row=10).widths == (10,)
+    with pytest.raises(SettingsError, match=r"row \(200\) must not exceed tokens \(100\), all of a step; lower it"):
+        PackedPlan.for_lengths(listed([3]), 100, row=200)
+    with pytest.raises(DataError, match=r"1 examples are longer than row \(8\), the longest has 9 tokens"):
+        PackedPlan.for_lengths(listed([3], [9]), 100, row=8)
+    with pytest.raises(DataError, match=r"1 examples are longer than tokens \(100\), the longest has 101 tokens"):
+        PackedPlan.for_lengths(listed([3], [101]), 100)
+
+
+def test_examples_of_one_length_make_full_steps_but_for_the_last() -> None:
+    plan = PackedPlan.alike(tokens=1000, length=100)
+    planner = Planner(plan, ListedLengths.alike(4321, 100), seed=0)
+    sizes = [len(step.examples) for step in epoch(planner)]
+    assert planner.pools > 3
+    assert sorted(sizes) == [1, *[10] * 432]
+    assert PackedPlan.alike(1000, 100, examples=4).rows == 4
+    with pytest.raises(
+        SettingsError, match=r"tokens \(99\), all of a step, must hold an example, which has 100; raise it"
+    ):
+        PackedPlan.alike(99, 100)
+
+
+@pytest.mark.parametrize(
+    "plan", [PaddedPlan(200, examples=7), PackedPlan(4, (64, 64), examples=7)], ids=["padded", "packed"]
+)
+def test_a_step_may_be_bounded_by_its_examples(plan: Plan) -> None:
+    lengths = ListedLengths(np.random.default_rng(0).integers(1, 10, size=(500, 2)))
+    sizes = [len(step.examples) for step in epoch(Planner(plan, lengths, 0))]
+    assert max(sizes) == 7
+    assert np.mean(sizes) > 5
+
+
+# ------------------------------------------------------------------------------------------------------------- shares
+
+
+def test_a_padded_step_is_split_evenly() -> None:
+    """Ten examples over four processes: none has more than three, and none waits for a second batch."""
+    step = Group(np.arange(10), np.full((10, 1), 5))
+    parts = PaddedPlan(50).split(step, Share(world=4))
+    assert [len(part.examples) for part in parts] == [3, 3, 3, 1]
+
+
+def test_padded_parts_keep_to_micro() -> None:
+    step = Group(np.arange(6), np.array([[10], [9], [4], [4], [3], [2]]))
+    parts = PaddedPlan(60).split(step, Share(micro=20))
+    assert [part.examples.tolist() for part in parts] == [[0, 1], [2, 3, 4, 5]]
+    alone = PaddedPlan(60).split(step, Share(micro=1))
+    assert [part.examples.tolist() for part in alone] == [[i] for i in range(6)]
+
+
+def test_padding_to_a_multiple_counts_against_the_budget() -> None:
+    lengths = ListedLengths(np.full((12, 1), 9))
+    steps = epoch(Planner(PaddedPlan(64, multiple=8), lengths, 0))
+    assert [len(step.examples) for step in steps] == [4, 4, 4]
+    assert [PaddedPlan(64, multiple=8).cells(step) for step in steps] == [64, 64, 64]
+
+
+def test_packed_batches_all_have_as_many_rows() -> None:
+    plan = PackedPlan(64, (256,))
+    assert plan.rows_at_once(Share()) == 64
+    assert plan.rows_at_once(Share(world=4)) == 16
+    # 40 rows would fit; but the step takes two batches either way, and 32 leave no row empty.
+    assert plan.rows_at_once(Share(micro=40 * 256)) == 32
+    assert plan.rows_at_once(Share(micro=1)) == 1
+    step = Group(np.arange(3), np.full((3, 1), 100), np.array([0, 1, 3]))
+    parts = plan.split(step, Share(world=4))
+    bounds = [part.bounds.tolist() for part in parts if part.bounds is not None]
+    assert bounds == [[0, 1, *[3] * 15], *[[0] * 17] * 3]
+
+
+def test_what_must_be_held_at_once() -> None:
+    lengths = listed([3, 9], [10, 2])
+    assert PaddedPlan(100).least(lengths) == 10
+    assert PaddedPlan(100, multiple=8).least(lengths) == 16
+    assert PackedPlan(2, (40, 32)).least(lengths) == 32
+
+
+# ------------------------------------------------------------------------------------------------------------ lengths
+
+
+def test_lengths_of_prepared_examples(tmp_path: Path) -> None:
+    data = prepared(tmp_path / "a", {"source": [[5, 2], [2]], "target": [[1, 2], [1, 7, 7, 2]]})
+    lengths = MappedLengths(data, ["source", "target"], [0, 1])
+    assert len(lengths) == 2
+    assert lengths.of(np.array([1, 0, 1])).tolist() == [[1, 3], [2, 1], [1, 3]]
+    assert lengths.longest == (2, 3)
+    assert lengths.means == (1.5, 2.0)
+    assert pickle.loads(pickle.dumps(lengths)).longest == (2, 3)
+
+
+def test_listed_lengths() -> None:
+    lengths = listed([1, 5], [2, 4])
+    assert (len(lengths), lengths.longest, lengths.means) == (2, (2, 5), (1.5, 4.5))
+    alike = ListedLengths.alike(10**9, 7)  # would be 8 GB if it were stored
+    assert alike.of(np.array([0, 10**9 - 1])).tolist() == [[7], [7]]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.prepared import ABOUT, Prepared, Writer, fingerprint, is_whole, spread
+from regard.data.prepared import ABOUT, Prepared, Writer, fingerprint, is_whole
 from regard.errors import DataError
 
 sequences = st.lists(st.lists(st.integers(0, 65_535), max_size=6), max_size=8)
@@ -38,11 +38,38 @@ def test_what_goes_in_comes_out(
         assert lengths.tolist() == [len(texts[i]) for i in chosen]
 
 
-def test_large_vocabularies_take_four_bytes(tmp_path: Path) -> None:
-    writer = Writer(tmp_path / "a", ["text"], vocabulary=70_000)
-    writer.append({"text": [[69_999, 1]]})
-    assert writer.finish().gather("text", np.array([0]))[0].tolist() == [69_999, 1]
-    assert (tmp_path / "a" / "text.tokens").stat().st_size == 8
+@pytest.mark.parametrize(("vocabulary", "size"), [(1, 1), (256, 1), (257, 2), (65_536, 2), (65_537, 4), (1 << 32, 4)])
+def test_a_token_takes_as_many_bytes_as_its_vocabulary_needs(tmp_path: Path, vocabulary: int, size: int) -> None:
+    writer = Writer(tmp_path / "a", ["text", "other"], vocabulary={"text": vocabulary, "other": 300})
+    writer.append({"text": [[vocabulary - 1, 0]], "other": [[299]]})
+    prepared = writer.finish()
+    assert prepared.gather("text", np.array([0]))[0].tolist() == [vocabulary - 1, 0]
+    assert prepared.gather("other", np.array([0]))[0].tolist() == [299]
+    assert (tmp_path / "a" / "text.tokens").stat().st_size == 2 * size
+    assert (tmp_path / "a" / "other.tokens").stat().st_size == 2
+
+
+def test_a_token_that_does_not_fit_is_refused_and_not_wrapped_around(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a", ["text"], vocabulary=256)
+    with pytest.raises(DataError, match="text has the token 256, which its vocabulary has not"):
+        writer.append({"text": [[1], [256]]})
+    writer.abandon()
+    assert not list(tmp_path.iterdir())
+
+
+def test_numbers_may_be_given_again(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a", ["label"], vocabulary=10)
+    writer.append({"label": [[0], [1], [0], [2]]})
+    writer.renumber("label", [2, 0, 1])
+    writer.append({"label": [[7]]})
+    assert writer.finish().gather("label", np.arange(5))[0].tolist() == [2, 0, 2, 1, 7]
+
+
+def test_what_is_noted_is_there_again(tmp_path: Path) -> None:
+    writer = Writer(tmp_path / "a", ["text"], vocabulary=10)
+    writer.append({"text": [[1, 2], []]})
+    assert writer.tokens == {"text": 2}
+    assert writer.finish({"first": "Straße, line 1"}).about["first"] == "Straße, line 1"
 
 
 def test_sides_must_match(tmp_path: Path) -> None:
@@ -79,6 +106,14 @@ def test_what_is_cut_short_is_noticed(tmp_path: Path) -> None:
         Prepared(place)
 
 
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"version": 1, "sides": ["text"]}', "\0\0\0"])
+def test_notes_that_are_no_notes_are_noticed(tmp_path: Path, content: str) -> None:
+    place = whole(tmp_path)
+    (place / ABOUT).write_text(content)
+    with pytest.raises(DataError, match="holds no whole prepared data; remove it, and it is made again"):
+        Prepared(place)
+
+
 @pytest.mark.parametrize("name", ["text.tokens", "text.offsets", ABOUT])
 def test_a_missing_file_is_noticed(tmp_path: Path, name: str) -> None:
     place = whole(tmp_path)
@@ -95,18 +130,8 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         Prepared(place)
 
 
-def test_the_fingerprint_changes_with_a_byte_or_a_setting(tmp_path: Path) -> None:
-    file = tmp_path / "text"
-    file.write_text("one")
-    first = fingerprint([file], {"size": 1})
-    assert first == fingerprint([file], {"size": 1})
-    assert first != fingerprint([file], {"size": 2})
-    assert first != fingerprint([file, file], {"size": 1})
-    file.write_text("onf")
-    assert first != fingerprint([file], {"size": 1})
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=6))
-def test_spread_by_brute_force(pairs: list[tuple[int, int]]) -> None:
-    starts, lengths = (np.array([pair[i] for pair in pairs], dtype=np.int64) for i in (0, 1))
-    assert spread(starts, lengths).tolist() == [start + i for start, length in pairs for i in range(length)]
+def test_the_fingerprint_changes_with_content_and_settings() -> None:
+    first = fingerprint(["a", "b"], {"size": 1, "form": "pairs"})
+    assert first == fingerprint(["a", "b"], {"form": "pairs", "size": 1})
+    others = [(["a", "b"], {"size": 2, "form": "pairs"}), (["b", "a"], {"size": 1, "form": "pairs"}), (["a"], {})]
+    assert len({first, *(fingerprint(contents, settings) for contents, settings in others)}) == 4

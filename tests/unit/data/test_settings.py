@@ -8,7 +8,20 @@ from typing import Any
 import pytest
 
 from regard.data.recipe import USUAL_KINDS, data_settings
-from regard.data.settings import AnyData, Columns, Data, LabelledTsv, Parallel, ParallelTsv, RawText
+from regard.data.settings import (
+    SPLITS,
+    AnyData,
+    Columns,
+    Data,
+    Digits,
+    FromFiles,
+    Grammar,
+    LabelledTsv,
+    Parallel,
+    ParallelTsv,
+    PythonLibrary,
+    RawText,
+)
 from regard.errors import SettingsError
 from regard.settings import Settings, from_toml, parse, read_toml, to_table, to_toml, variants
 
@@ -23,7 +36,8 @@ def message(action: Callable[[], object]) -> str:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_toml_gives_back_an_equal_value(kind: str) -> None:
-    settings = KINDS[kind]().changed({"train": ["a", "b"], "root": "x", "bad": "stop"})
+    changes = {"train": ["a", "b"], "root": "x", "bad": "stop"} if issubclass(KINDS[kind], FromFiles) else {}
+    settings = KINDS[kind]().changed(changes)
     assert from_toml(type(settings), to_toml(settings)) == settings
     assert parse(AnyData, to_table(settings)) == settings
 
@@ -31,7 +45,8 @@ def test_toml_gives_back_an_equal_value(kind: str) -> None:
 def test_changed_values_survive_too() -> None:
     one = LabelledTsv(header=True, text="a", second=3, label="b", labels="absent", unseen="keep", longest=5)
     two = ParallelTsv().changed({"filters": {"source_scripts": ["han", "latin"], "ratio": 2.5, "duplicates": "pair"}})
-    for settings in (one, two, Columns(document_mark="", tag=2)):
+    three = Grammar(direction="de-en", train_pairs=7, constructions=("past", "passive"))
+    for settings in (one, two, three, Columns(document_mark="", tag=2)):
         assert from_toml(type(settings), to_toml(settings)) == settings
 
 
@@ -120,6 +135,20 @@ def test_another_kind_resets_the_table_only_where_the_recipe_names_one() -> None
 )
 def test_bad_recipes(text: str, expected: str) -> None:
     assert message(lambda: data_settings(read_toml(text))).startswith(expected)
+
+
+def test_the_splits_that_there_are() -> None:
+    assert RawText(train=("a",), test=("b",)).splits == ("train", "test")
+    assert RawText().splits == ()
+    assert Grammar().splits == Digits().splits == SPLITS
+    assert PythonLibrary().splits == ("train", "valid")
+
+
+def test_an_embedded_corpus_needs_no_files() -> None:
+    recipe = read_toml('task = "translate"\n[data]\nkind = "grammar"\ntrain_pairs = 50\n')
+    assert data_settings(recipe) == Grammar(train_pairs=50)
+    assert data_settings(recipe, {"seed": 2}) == Grammar(train_pairs=50, seed=2)
+    assert data_settings({"task": "image"}, {"kind": "digits"}) == Digits()
 
 
 def test_every_kind_is_a_kind_of_data() -> None:

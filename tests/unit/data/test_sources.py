@@ -75,7 +75,7 @@ def test_only_training_is_filtered() -> None:
 def test_a_split_without_files() -> None:
     with pytest.raises(DataError) as caught:
         Source(RawText(), "valid")
-    assert str(caught.value) == "data.valid names no file; give it a list of files"
+    assert str(caught.value) == "data.valid ([]) names no file; give it a list of files"
 
 
 def test_a_split_that_gives_nothing_says_why() -> None:

@@ -13,6 +13,7 @@ from regard.models.settings import Classification, Decoder, Encoder, EncoderDeco
 from regard.weights.assign import assign, build_with
 from regard.weights.directory import load, save
 
+FILES = ["checksums.json", "config.toml", "weights.safetensors"]
 SMALL: dict[str, ModelSettings] = {
     "encoder-decoder": EncoderDecoder(width=16, depth=2, vocabulary=20, attention=Attention(heads=2)),
     "untied": EncoderDecoder(
@@ -35,7 +36,7 @@ SMALL: dict[str, ModelSettings] = {
 def test_a_model_comes_back_equal(name: str, tmp_path: Path) -> None:
     model = regard.build(SMALL[name])
     save(model, tmp_path / "run")
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["config.toml", "weights.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
     back = regard.load(tmp_path / "run")
     assert back.settings == model.settings
     assert not back.training

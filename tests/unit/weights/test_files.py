@@ -123,6 +123,21 @@ def test_a_shared_tensor_is_written_once(tmp_path: Path) -> None:
     assert torch.equal(tensors["turned"], shared.mT)
 
 
+def test_no_tensors_at_all(tmp_path: Path) -> None:
+    """The state of an optimiser that has none."""
+    write_tensors(tmp_path / "x", {})
+    assert read_tensors(tmp_path / "x") == {}
+
+
+def test_others_may_read_what_the_mask_lets_them(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_tensors(tmp_path / "x", {"a": torch.zeros(1)})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o644
+
+
 def test_metadata_is_written(tmp_path: Path) -> None:
     from safetensors import safe_open
 

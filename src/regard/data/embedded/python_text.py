@@ -44,6 +44,12 @@ def library() -> Path:
     return zipped if zipped.is_file() else folder
 
 
+def sources(root: Path | None = None) -> list[Path]:
+    """The files that documents are read from."""
+    place = library() if root is None else root
+    return [place] if zipfile.is_zipfile(place) else [place / name for name in _names(place)]
+
+
 def split_of(name: str) -> Part:
     return "valid" if crc32(name.encode()) % FOLD == 0 else "train"
 
@@ -87,12 +93,16 @@ def _wanted(name: str) -> bool:
     return path.suffix == ".py" and not SKIPPED.intersection(path.parts[:-1])
 
 
-def _read_folder(root: Path) -> Iterator[tuple[str, bytes]]:
+def _names(root: Path) -> list[str]:
     names = []
     for folder, below, files in os.walk(root):
         below[:] = [name for name in below if name not in SKIPPED]  # site-packages may be very large
         names += [(Path(folder) / file).relative_to(root).as_posix() for file in files]
-    for name in filter(_wanted, sorted(names)):
+    return list(filter(_wanted, sorted(names)))
+
+
+def _read_folder(root: Path) -> Iterator[tuple[str, bytes]]:
+    for name in _names(root):
         yield name, (root / name).read_bytes()
 
 

@@ -1,0 +1,126 @@
+"""How fast are batches made on one core, planning included, and what memory does that take as the corpus grows?
+
+    python bench/loader.py [--pairs 1000000] [--seconds 5] [--out result.json]
+
+The data are made up: pairs with lengths like Europarl's in subwords (28 tokens a side in the mean, log-normal, both
+sides alike), and the same sides as documents. Speeds are of one process with one thread and no workers, over whole
+steps of `--tokens`; tokens are counted on the target side, and on both. Memory is what a fresh process needs beyond its
+imports (RssAnon): pages of mapped files belong to the system, which takes them back when it needs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import numpy as np
+import torch
+from measured import environment
+
+from regard.data.assemble import Assembler, Documents, Pairs, Windows
+from regard.data.assemble_masked import MaskedDocuments, MaskedWindows, Masking
+from regard.data.batches import PackedPlan, PaddedPlan, Plan
+from regard.data.loader import Loader
+from regard.data.prepared import Prepared, Writer
+from regard.data.ragged import Ragged
+
+VOCABULARY = 32_000
+CONTEXT = 512
+MASKING = Masking(mask=4, vocabulary=VOCABULARY, special=(0, 1, 2, 3))
+
+
+def made_up(place: Path, pairs: int) -> Prepared:
+    """Pairs whose two sides are about as long as each other, and 28 tokens in the mean."""
+    chance = np.random.default_rng(0)
+    writer = Writer(place, ["source", "target"], VOCABULARY)
+    for start in range(0, pairs, 100_000):
+        count = min(100_000, pairs - start)
+        common = chance.lognormal(3.12, 0.6, count)
+        sides = {}
+        for side in writer.sides:
+            lengths = np.clip(common * chance.lognormal(0, 0.18, count), 2, 128).astype(np.int64)
+            sides[side] = Ragged(chance.integers(5, VOCABULARY, int(lengths.sum()), dtype=np.uint32), lengths)
+        writer.append(sides)
+    return writer.finish()
+
+
+def jobs(prepared: Prepared, tokens: int) -> dict[str, tuple[Assembler, Plan]]:
+    pairs, documents = Pairs(prepared, 0), Documents(prepared, 0, "target")
+    masked = MaskedDocuments(prepared, 0, MASKING, "target")
+    return {
+        "pairs, padded": (pairs, PaddedPlan(tokens)),
+        "pairs, packed": (pairs, PackedPlan.for_lengths(pairs.lengths, tokens)),
+        "documents, packed": (documents, PackedPlan.for_lengths(documents.lengths, tokens)),
+        "windows": (Windows(prepared, 0, CONTEXT, "target"), PackedPlan.alike(tokens, CONTEXT)),
+        "masked, padded": (masked, PaddedPlan(tokens)),
+        "masked, packed": (masked, PackedPlan.for_lengths(masked.lengths, tokens)),
+        "masked windows": (MaskedWindows(prepared, 0, MASKING, CONTEXT, "target"), PackedPlan.alike(tokens, CONTEXT)),
+    }
+
+
+def own_memory() -> float:
+    """Memory of this process alone, in MiB."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) / 1024
+    raise RuntimeError("this system does not tell RssAnon")
+
+
+def measure(place: Path, name: str, tokens: int, seconds: float) -> dict[str, float | int | str]:
+    """Speed over whole steps, from the first on: the order of the epoch and the plans of its pools are included."""
+    torch.set_num_threads(1)
+    before = peak = own_memory()
+    begun = time.process_time()
+    prepared = Prepared(place)
+    assembler, plan = jobs(prepared, tokens)[name]
+    learned = read = cells = steps = 0
+    for step in Loader(assembler, plan, seed=1).steps():
+        learned, cells, steps = learned + step.tokens, cells + step.cells, steps + 1
+        read += round(step.examples * sum(assembler.lengths.means))
+        if steps % 16 == 0:
+            peak = max(peak, own_memory())
+            if time.process_time() - begun > seconds:
+                break
+    spent = time.process_time() - begun
+    return {
+        "data": name,
+        "pairs": len(prepared),
+        "tokens_per_s": round(learned / spent),
+        "all_sides_per_s": round(read / spent),
+        "filled": round(learned / cells, 4),
+        "steps": steps,
+        "memory_MiB": round(peak - before, 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=int, default=1_000_000)
+    parser.add_argument("--tokens", type=int, default=16_384, help="tokens in a step")
+    parser.add_argument("--seconds", type=float, default=5.0, help="CPU time for each figure")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    about = environment() | {"hardware": f"one of {os.cpu_count()} CPU cores", "numpy": np.__version__}
+    rows = []
+    alone = ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1)
+    for times in (1, 4):
+        with tempfile.TemporaryDirectory() as folder:
+            place = Path(folder) / "train"
+            for name in jobs(made_up(place, times * arguments.pairs), arguments.tokens):
+                row = alone.submit(measure, place, name, arguments.tokens, arguments.seconds).result()
+                rows.append(row)
+                print("  ".join(f"{key} {value:,}" if key != "data" else f"{value:18}" for key, value in row.items()))
+    if arguments.out:
+        lines = ",\n  ".join(json.dumps(row) for row in rows)
+        text = f'{{"environment": {json.dumps(about)},\n "rows": [\n  {lines}\n]}}\n'
+        arguments.out.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

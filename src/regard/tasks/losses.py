@@ -1,0 +1,50 @@
+"""The cross-entropy that every plain task minimises, as sums, with what its figures need."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regard.data.batch import IGNORED
+from regard.training.task import Loss
+
+
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, training: bool) -> Loss:
+    """The loss of `[..., classes]` scores for `[...]` labels, those that are `IGNORED` left out.
+
+    With smoothing, the total is what is minimised and the sum `plain` the loss without it. Right answers are counted
+    where nothing is trained: finding the best class costs another reading of all scores.
+    """
+    labels = labels.flatten()
+    counted = labels != IGNORED
+    # In float32 at least, whatever the products were in: sums of exponentials need it.
+    scores = logits.flatten(0, -2)
+    scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    log_shares = functional.log_softmax(scores, dim=-1)
+    plain = -log_shares.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
+    plain = torch.where(counted, plain, 0).sum()
+    total, sums = plain, {}
+    if smoothing:
+        even = torch.where(counted, -log_shares.mean(-1), 0).sum()
+        total = (1 - smoothing) * plain + smoothing * even
+        sums["plain"] = plain.detach()
+    if not training:
+        sums["right"] = ((scores.argmax(-1) == labels) & counted).sum()
+    return Loss(total, counted.sum(), sums)
+
+
+def figures(total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+    """Loss in nats, perplexity, and accuracy where right answers were counted; `objective` is the smoothed loss."""
+    weight = max(weight, 1.0)
+    loss = sums.get("plain", total) / weight
+    found = {"loss": loss}
+    if "plain" in sums:
+        found["objective"] = total / weight
+    if "right" in sums:
+        found["perplexity"] = math.exp(min(loss, 700.0))
+        found["accuracy"] = sums["right"] / weight
+    return found

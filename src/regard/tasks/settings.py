@@ -1,0 +1,85 @@
+"""Settings of tasks: a recipe's `task`, a name alone (`task = "translate"`) or a table. No torch in here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from regard.settings import Settings
+from regard.text.settings import AnyTokenizer, Positive
+
+Share: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+
+
+class _Smoothed(Settings):
+    smoothing: Share = 0.0
+    """Label smoothing: this share of each label's mass is spread evenly over all classes, the right one included
+    (Szegedy et al. 2016; the convention of PyTorch's cross_entropy)."""
+
+
+class Translate(_Smoothed):
+    """From one text to another: translation, but also summaries, normalisation, ... Needs an encoder-decoder."""
+
+    kind: Literal["translate"] = "translate"
+    smoothing: Share = 0.1
+
+
+class _Context(Settings):
+    context: Positive = 256
+    """Most tokens that are seen at once: longer documents are cut into parts, and a window has just as many."""
+
+
+class Language(_Smoothed, _Context):
+    """The next token of raw text. Needs a decoder."""
+
+    kind: Literal["language"] = "language"
+    across: bool = True
+    """Whether a window may hold several documents, each seeing those before it (GPT-2); else each stands alone."""
+
+
+class Masked(_Context):
+    """The hidden tokens of raw text (Devlin et al. 2019: BERT). Needs an encoder."""
+
+    kind: Literal["masked"] = "masked"
+    context: Positive = 128
+    across: bool = False
+    """Whether a window may hold several documents; else each stands alone, between class token and separator."""
+    rate: float = Field(default=0.15, gt=0, lt=1)
+    """Share of tokens that are to be predicted."""
+    hidden: float = Field(default=0.8, ge=0, le=1)
+    """Share of those that are replaced by the mask token."""
+    random: float = Field(default=0.1, ge=0, le=1)
+    """Share of those that are replaced by any token; the rest stay as they are."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.hidden + self.random > 1:
+            raise ValueError(
+                f"hidden ({self.hidden}) and random ({self.random}) are shares of the same tokens and must not exceed "
+                "1 together; lower one"
+            )
+        return self
+
+
+class Image(_Smoothed):
+    """The class of an image. Needs a vision model."""
+
+    kind: Literal["image"] = "image"
+
+
+TaskSettings: TypeAlias = Translate | Language | Masked | Image
+AnyTask: TypeAlias = Annotated[TaskSettings, Field(discriminator="kind")]
+"""What `parse` takes to read `task`, told apart by its `kind`."""
+
+
+class TokenizerFile(Settings):
+    """A tokenizer that is there already: a `tokenizer.json`, or the directory of a model."""
+
+    kind: Literal["file"] = "file"
+    path: str = "tokenizer.json"
+    """The file, or the directory that holds it (of a run, or Hugging Face's)."""
+
+
+AnyText: TypeAlias = Annotated[AnyTokenizer | TokenizerFile, Field(discriminator="kind")]
+"""What `parse` takes to read the table `[text]`: how a tokenizer is trained, or where one lies."""

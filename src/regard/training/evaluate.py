@@ -1,0 +1,33 @@
+"""Figures on held-out data."""
+
+from __future__ import annotations
+
+import torch
+
+from regard.data.batches import Share
+from regard.data.settings import Split
+from regard.training.distribution import Workers
+from regard.training.objective import Objective
+from regard.training.precision import Numbers
+from regard.training.tally import Tally
+from regard.training.task import Loss, Task
+
+
+def evaluate(
+    objective: Objective, task: Task, split: Split, workers: Workers, numbers: Numbers, micro: int | None
+) -> dict[str, float]:
+    """The task's figures on a split, each process taking its share of it."""
+    was_training = objective.training
+    objective.eval()
+    tally = Tally(workers.device)
+    try:
+        with torch.no_grad():
+            for step in task.batches(split, Share(workers.rank, workers.world, micro)).once():
+                for batch in step.batches:
+                    with numbers.autocast():
+                        loss = Loss(*objective(batch.to(workers.device)))
+                    tally.add({"total": loss.total, "weight": loss.weight, **loss.sums})
+    finally:
+        objective.train(was_training)
+    sums = {name: float(value) for name, value in tally.joined(workers).items()}
+    return task.figures(sums.pop("total"), sums.pop("weight"), sums)

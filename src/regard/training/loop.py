@@ -1,0 +1,256 @@
+"""The one loop: takes steps until the budget is spent, evaluates, saves, and can be stopped at any moment."""
+
+from __future__ import annotations
+
+import math
+from contextlib import closing
+from dataclasses import dataclass
+
+import torch
+from torch._dynamo.exc import TorchDynamoException
+
+from regard.blocks.stack import set_recompute
+from regard.data.batches import Share
+from regard.data.loader import Loader, Step, Steps
+from regard.errors import RunError
+from regard.models.build import Model
+from regard.training import budget
+from regard.training.display import Display
+from regard.training.distribution import Workers, distribute
+from regard.training.evaluate import evaluate
+from regard.training.interrupt import Interrupt
+from regard.training.keeping import Keeper
+from regard.training.memory import halved, is_out_of_memory
+from regard.training.objective import Objective
+from regard.training.optimizers import build_optimizers
+from regard.training.precision import numbers
+from regard.training.randomness import seed_step
+from regard.training.records import Records
+from regard.training.run import Run
+from regard.training.schedules import Progress, factor
+from regard.training.settings import Train, lower_is_better
+from regard.training.state import State
+from regard.training.tally import Tally
+from regard.training.task import Task
+from regard.training.update import Updater
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    reason: str
+    """budget, patience, or the name of the signal that stopped it."""
+    step: int
+    figures: dict[str, float]
+    """On the validation data, of the weights that were kept; empty where there are no such data."""
+    kept: str
+    """Which weights were kept, in words."""
+
+
+class Trainer:
+    """A run in progress. `tasks.job` makes one from a recipe."""
+
+    def __init__(self, task: Task, model: Model, train: Train, run: Run, workers: Workers, display: Display) -> None:
+        self.task, self.model, self.train, self.workers = task, model, train, workers
+        self.numbers = numbers(train.precision, workers.device)
+        set_recompute(model, train.recompute)
+        self.objective = Objective(model, task)
+        self.objective.train()
+        self.objective.compiles(_compiles(train, workers))
+        shared = distribute(self.objective, workers, train.shard)
+        self.optimizers = build_optimizers(train.optimizer, model)
+        scaler = self.numbers.scaler(train.tokens)
+        self.updater = Updater(shared, self.optimizers, self.numbers, workers, scaler, train.clip)
+        self.state = State(micro=train.micro)
+        self.window = Tally(workers.device)
+        self.keeper = Keeper(run, model, train, self.updater)
+        self.records = Records(run, display, task, train, workers, self.numbers.products)
+        self._loader: Loader | None = None
+        self._proven = False
+        """Whether a compiled step has been taken: from then on an error is no failure to compile."""
+
+    # ------------------------------------------------------------------------------------------------ from start to end
+
+    def resume(self) -> list[str]:
+        """Goes on where the newest good checkpoint stands; tells what was found damaged, in sentences."""
+        state, log, notes = self.keeper.resume()
+        if state is not None:
+            self.state = state
+            self.window.load(state.window)
+        lost = self.records.back_to(log)
+        return [*notes, lost] if lost else notes
+
+    def run(self) -> Outcome:
+        """Trains until the budget is spent, patience is over or a signal comes; saves, and keeps the best weights."""
+        budget.require_budget(self.train)
+        with Interrupt() as interrupt, self.records.clock(self.state):
+            reason = None
+            while reason is None:
+                try:
+                    reason = self._go(interrupt)
+                except Exception as error:
+                    if not is_out_of_memory(error) or self.workers.world > 1:
+                        raise
+                    self._halve_micro()
+            if reason not in ("budget", "patience"):
+                if self.keeper.saved_step != self.state.step:
+                    self._save()
+                return Outcome(reason, self.state.step, {}, "")
+            if self.state.evaluated != self.state.step:
+                self._evaluate()
+            return self._finish(reason)
+
+    def _go(self, interrupt: Interrupt) -> str | None:
+        """Steps from where the run stands; gives the reason why it ends."""
+        # Steps ahead are made in other processes; they must end, whatever happens here.
+        with closing(self._steps()) as steps:
+            while True:
+                seconds, stop = self.workers.most(self.records.seconds(), float(interrupt.received is not None))
+                self.state.seconds = seconds
+                if stop:
+                    return interrupt.received or "SIGTERM"
+                if budget.share(self.train, self.state.spent) >= 1:
+                    return "budget"
+                if self.train.patience is not None and self.state.stale >= self.train.patience:
+                    return "patience"
+                with self.records.waiting():
+                    step = next(steps)
+                self._take(step)
+                self._after(step)
+
+    def _steps(self) -> Steps:
+        self._loader = self.task.batches("train", Share(self.workers.rank, self.workers.world, self.state.micro))
+        return self._loader.steps(self.state.position)
+
+    # -------------------------------------------------------------------------------------------------------- one step
+
+    def _take(self, step: Step) -> None:
+        state, schedule = self.state, self.train.schedule
+        spent = budget.share(self.train, state.spent)
+        if state.step < schedule.warmup:
+            state.warm = spent
+        progress = Progress(state.step + 1, spent, state.warm)
+        width = self.model.settings.width
+        try:
+            self._update(step, factor(schedule, progress, width))
+        except TorchDynamoException as error:
+            if not self.objective.compiled or self._proven:
+                raise
+            self.objective.compiles(False)
+            told = str(error).strip().splitlines()[0]
+            self.records.event(state.step, "compile-fallback", f"cannot be compiled, so it runs uncompiled: {told}")
+            self._update(step, factor(schedule, progress, width))
+        self._proven = True
+        state.step += 1
+        state.position, state.epochs = step.next, step.epochs
+        state.tokens += step.tokens
+        state.examples += step.examples
+        state.window_tokens += step.tokens
+        state.window_cells += step.cells
+        state.window_examples += step.examples
+        if self.keeper.ema is not None:
+            self.keeper.ema.update(state.step)
+
+    def _update(self, step: Step, rate: float) -> None:
+        seed_step(self.train.seed, self.state.step + 1, self.workers.rank)
+        self.updater.update(step.batches, rate, self.window)
+
+    def _halve_micro(self) -> None:
+        """The same step again, in parts half as large; the steps themselves stay what they were."""
+        assert self._loader is not None
+        self.optimizers.zero_grad()
+        if self.workers.device.type == "cuda":
+            torch.cuda.empty_cache()
+        held = min(self.state.micro or self.train.tokens, self.train.tokens)
+        self.state.micro = halved(held, self._loader.longest)
+        told = f"memory ran out; from here on {self.state.micro:,} tokens are held at once, and steps stay as they were"
+        self.records.event(self.state.step, "out-of-memory", told)
+
+    # ------------------------------------------------------------------------------------------------- what is due then
+
+    def _after(self, step: Step) -> None:
+        state, train = self.state, self.train
+        if state.step % train.log_every == 0:
+            self._log()
+        due = budget.evaluations_due(train, state.spent)
+        if due > state.evaluations:
+            state.evaluations = due
+            self._evaluate()
+        elif (train.save_every is not None and state.step % train.save_every == 0) or self._late():
+            self._save()
+
+    def _late(self) -> bool:
+        """Whether the last checkpoint is too long ago; as the first process sees it, so that all save together."""
+        late = self.records.seconds() - self.keeper.saved_at > 60 * self.train.save_minutes
+        return bool(self.workers.most(float(late and self.workers.leads))[0])
+
+    def _log(self) -> None:
+        sums = self._finite()
+        self.records.train(self.state, sums, self.optimizers.rate, self.model.settings)
+        self.window.clear()
+        self.state.window_tokens = self.state.window_cells = self.state.window_examples = 0
+
+    def _finite(self) -> dict[str, float]:
+        """The window's sums; what is not finite ends the run before it is saved."""
+        sums = self.window.read()
+        norm_counts = not self.updater.scaler.is_enabled()  # float16 skips steps whose gradients overflow
+        bad = [name for name, value in sums.items() if not math.isfinite(value) and (norm_counts or name != "norm")]
+        if bad:
+            what = "the loss is" if "total" in bad else "the gradient is"
+            raise RunError(
+                f"{what} not finite, in one of the {int(sums['steps'])} steps up to {self.state.step:,}; "
+                f"{self.keeper.last_good()}. Lower train.optimizer.rate, lengthen train.schedule.warmup, set "
+                "train.clip, or look at the data of these steps"
+            )
+        return sums
+
+    def _evaluate(self) -> None:
+        """Figures, where there are data for them; then a snapshot, and a checkpoint to resume from."""
+        self._finite()
+        figures: dict[str, float] = {}
+        with self.records.paused():
+            if self.task.has("valid"):
+                with self.keeper.averaged():
+                    figures = self._figures()
+                self.records.valid(self.state, figures, self._judge(figures))
+        self.state.evaluated = self.state.step
+        self._save(figures)
+
+    def _figures(self) -> dict[str, float]:
+        return evaluate(self.objective, self.task, "valid", self.workers, self.numbers, self.state.micro)
+
+    def _judge(self, figures: dict[str, float]) -> bool:
+        """Whether these are the best figures so far."""
+        select = self.train.select
+        if select not in figures:
+            known = ", ".join(figures)
+            raise RunError(f"train.select ({select}) is no figure of this task; choose one of {known}")
+        value, best = figures[select], self.state.best
+        better = best is None or (value < best if lower_is_better(select) else value > best)
+        if better:
+            self.state.best, self.state.stale = value, 0
+        else:
+            self.state.stale += 1
+        return better
+
+    def _save(self, figures: dict[str, float] | None = None) -> None:
+        """A checkpoint to resume from; with figures, however few, also a snapshot."""
+        self.state.window = self._finite()
+        with self.records.paused():
+            self.state.seconds = self.records.seconds()
+            self.keeper.save(self.state, figures, self.records.synced())
+
+    def _finish(self, reason: str) -> Outcome:
+        """The weights to keep, their figures, and the last line of the log."""
+        kept = self.keeper.choose()
+        figures = self._figures() if self.task.has("valid") else {}
+        self.keeper.write_final()
+        self.records.end(self.state, reason, figures, kept)
+        return Outcome(reason, self.state.step, figures, kept)
+
+
+def _compiles(train: Train, workers: Workers) -> bool:
+    if train.compile == "auto":
+        return workers.device.type == "cuda" and not train.shard
+    return train.compile == "on"

@@ -1,0 +1,140 @@
+"""What is told of a run, step by step: to the log, to whoever looks at the screen, to TensorBoard on request."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from regard.models.settings import ModelSettings
+from regard.training import budget
+from regard.training.display import Display
+from regard.training.distribution import Workers
+from regard.training.hardware import peak_flops, share_of_peak, training_flops
+from regard.training.log import Log
+from regard.training.run import Run
+from regard.training.settings import Train
+from regard.training.state import State
+from regard.training.task import Task
+from regard.training.tensorboard import TensorboardWriter
+
+
+class Records:
+    """Only the first process tells anything; every process keeps time."""
+
+    def __init__(
+        self, run: Run, display: Display, task: Task, train: Train, workers: Workers, products: torch.dtype
+    ) -> None:
+        self.run, self.display, self.task, self.train_settings, self.workers = run, display, task, train, workers
+        self._log = Log(run.log) if workers.leads else None
+        self._board = TensorboardWriter(run.directory) if train.tensorboard and workers.leads else None
+        self._products = products
+        self._began = time.perf_counter()
+        self._mark = self._began
+        self._waited = 0.0
+
+    # ------------------------------------------------------------------------------------------------------------ time
+
+    @contextmanager
+    def clock(self, state: State) -> Iterator[None]:
+        """Time goes on from where the state says that it stands."""
+        now = time.perf_counter()
+        self._began, self._mark = now - state.seconds, now
+        try:
+            yield
+        finally:
+            self.display.close()
+            if self._board is not None:
+                self._board.close()
+
+    def seconds(self) -> float:
+        """Time spent on this run, over all sessions."""
+        return time.perf_counter() - self._began
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Time that goes by in here is spent waiting for data."""
+        start = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - start
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time that goes by in here is not spent on steps."""
+        start = time.perf_counter()
+        yield
+        self._mark += time.perf_counter() - start
+
+    # --------------------------------------------------------------------------------------------------------- records
+
+    def data(self, about: Mapping[str, Any]) -> None:
+        """The first line: what there is to learn from."""
+        self._write({"kind": "data", **about})
+        self.display.data({"kind": "data", **about})
+
+    def train(self, state: State, sums: Mapping[str, float], rate: float, model: ModelSettings) -> None:
+        """A line about the steps since the last one."""
+        sums = dict(sums)
+        total, weight, steps = sums.pop("total"), sums.pop("weight"), sums.pop("steps")
+        norm, clipped = sums.pop("norm") / steps, sums.pop("clipped") / steps
+        busy = max(time.perf_counter() - self._mark, 1e-9)
+        record: dict[str, Any] = {
+            "kind": "train",
+            "step": state.step,
+            "epochs": state.epochs,
+            "tokens": state.tokens,
+            "examples": state.examples,
+            **self.task.figures(total, weight, sums),
+            "rate": rate,
+            "norm": norm,
+            "clipped": clipped,
+            "padding": 1 - state.window_tokens / max(state.window_cells, 1),
+            "seconds": self.seconds(),
+            "tokens_per_second": state.window_tokens / busy,
+            "wait": self._waited / busy,
+            "peak": self._share_of_peak(state, model, busy),
+        }
+        if self.workers.device.type == "cuda":
+            record["memory"] = torch.cuda.max_memory_allocated(self.workers.device)
+        self._mark, self._waited = time.perf_counter(), 0.0
+        self._write(record)
+        spent = budget.share(self.train_settings, state.spent)
+        left = self.seconds() * (1 - spent) / spent if spent else None
+        self.display.train(record, spent, left)
+
+    def _share_of_peak(self, state: State, model: ModelSettings, busy: float) -> float:
+        source = state.window_tokens * self.task.source_ratio
+        flops = training_flops(model, state.window_examples, state.window_tokens, source)
+        peak, _ = peak_flops(self.workers.device, self._products)
+        return share_of_peak(flops, busy, peak * self.workers.world)
+
+    def valid(self, state: State, figures: Mapping[str, float], best: bool) -> None:
+        record = {"kind": "valid", "step": state.step, **figures, "best": best, "seconds": self.seconds()}
+        self._write(record)
+        self.display.valid(record, best)
+
+    def event(self, step: int, what: str, text: str) -> None:
+        """Something out of the ordinary."""
+        self._write({"kind": "event", "step": step, "what": what, "text": text})
+        self.display.event(text)
+
+    def end(self, state: State, reason: str, figures: Mapping[str, float], kept: str) -> None:
+        record = {"kind": "end", "step": state.step, "reason": reason, **figures, "kept": kept}
+        self._write({**record, "seconds": self.seconds()})
+
+    def synced(self) -> int:
+        """The log's length in bytes, all of which is on the disk."""
+        return 0 if self._log is None else self._log.sync()
+
+    def back_to(self, length: int) -> str | None:
+        """Cuts the log to what was there when a checkpoint was written."""
+        return None if self._log is None else self._log.truncate(length)
+
+    def _write(self, record: Mapping[str, Any]) -> None:
+        if self._log is not None:
+            self._log.append(dict(record))
+        if self._board is not None:
+            self._board.record(record)

@@ -1,0 +1,98 @@
+"""Prepared data from lists, batches taken apart again, and lengths like those of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.blocks.layout import Layout, Padded
+from regard.data.batch import IGNORED, Sequences
+from regard.data.prepared import Prepared, Writer
+
+PAD, START, END, MASK = 0, 1, 2, 3
+VOCABULARY = 13
+
+
+def prepared(place: Path, sides: Mapping[str, list[list[int]]], vocabulary: int = VOCABULARY) -> Prepared:
+    writer = Writer(place, list(sides), vocabulary)
+    writer.append(sides)
+    return writer.finish()
+
+
+def framed_pairs(place: Path, count: int, longest: int = 9, seed: int = 0) -> Prepared:
+    """Pairs of ordinary tokens, sources with an end token, targets with start and end."""
+    chance = np.random.default_rng(seed)
+    pairs = [
+        [chance.integers(4, VOCABULARY, size).tolist() for size in chance.integers(0, longest, 2)] for _ in range(count)
+    ]
+    return prepared(place, {"source": [[*s, END] for s, _ in pairs], "target": [[START, *t, END] for _, t in pairs]})
+
+
+def framed_texts(place: Path, count: int, longest: int = 9, seed: int = 0) -> Prepared:
+    chance = np.random.default_rng(seed)
+    return prepared(
+        place,
+        {
+            "text": [
+                [START, *chance.integers(4, VOCABULARY, chance.integers(0, longest)).tolist(), END]
+                for _ in range(count)
+            ]
+        },
+    )
+
+
+def stored(data: Prepared, side: str, example: int) -> list[int]:
+    """The tokens of one example."""
+    tokens: list[int] = data.gather(side, np.array([example]))[0].tolist()
+    return tokens
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """Every tensor of a batch, layouts included, in a fixed order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, list):
+        return [tensor for part in value for tensor in tensors(part)]
+    if is_dataclass(value):
+        return [tensor for field in fields(value) for tensor in tensors(getattr(value, field.name))]
+    return []
+
+
+def same(first: Any, second: Any) -> bool:
+    """Whether two batches hold the same tensors, bit for bit."""
+    ours, theirs = tensors(first), tensors(second)
+    return len(ours) == len(theirs) and all(
+        a.dtype == b.dtype and torch.equal(a, b) for a, b in zip(ours, theirs, strict=True)
+    )
+
+
+def sequences_of(values: Tensor, layout: Layout) -> Iterator[list[int]]:
+    """The values of each sequence of a layout, one after the other."""
+    if isinstance(layout, Padded):
+        lengths = [layout.time] * layout.batch if layout.lengths_B is None else layout.lengths_B.tolist()
+        yield from (row[:length] for row, length in zip(values.tolist(), lengths, strict=True))
+    else:
+        offsets = layout.offsets_S1.tolist()
+        flat = values.tolist()
+        yield from (flat[start:end] for start, end in pairwise(offsets))
+
+
+def learned(text: Sequences, labels: Tensor) -> list[tuple[list[int], list[int]]]:
+    """What is read and what is predicted, of each sequence that predicts anything."""
+    pairs = zip(sequences_of(text.tokens, text.layout), sequences_of(labels, text.layout), strict=True)
+    return [(read, wanted) for read, wanted in pairs if any(label != IGNORED for label in wanted)]
+
+
+def sentence_lengths(count: int, sides: int, seed: int = 0) -> np.ndarray:
+    """Log-normal, about 25 in the mean; two sides differ by a fifth."""
+    chance = np.random.default_rng(seed)
+    common = chance.lognormal(3.1, 0.6, (count, 1))
+    apart = chance.lognormal(0, 0.18, (count, sides)) if sides > 1 else np.ones((count, 1))
+    return np.clip(common * apart, 1, 128).astype(np.int64)

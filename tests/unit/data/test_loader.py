@@ -1,0 +1,299 @@
+"""The loader: the same steps at any number of workers and from any position, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import multiprocessing
+import os
+import pickle
+import random
+import signal
+import sys
+import warnings
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from data_cases import END, MASK, PAD, START, framed_pairs, framed_texts, same, tensors
+
+from regard.data.assemble import Assembler, Pairs, Windows
+from regard.data.assemble_masked import MaskedDocuments, Masking
+from regard.data.batch import IGNORED, PairBatch, TextBatch
+from regard.data.batches import PackedPlan, PaddedPlan, Plan
+from regard.data.loader import Loader, Planner, Position, Share, Step
+from regard.errors import DataError
+
+KINDS = ("pairs, padded", "pairs, packed", "masked, packed", "windows")
+
+
+def case(kind: str, place: Path) -> tuple[Assembler, Plan]:
+    if kind.startswith("pairs"):
+        pairs = Pairs(framed_pairs(place / "pairs", 90), PAD)
+        padded = PaddedPlan(64, pool=3)
+        return pairs, padded if kind == "pairs, padded" else PackedPlan(4, (24, 16), most=5, pool=2)
+    texts = framed_texts(place / "texts", 90)
+    if kind == "windows":
+        return Windows(texts, PAD, context=8), PackedPlan.alike(48, 8)
+    masking = Masking(MASK, 13, (PAD, START, END))
+    return MaskedDocuments(texts, PAD, masking), PackedPlan(4, (16,), most=5, pool=2)
+
+
+def loader_of(kind: str, place: Path, workers: int = 0, share: Share = Share(), seed: int = 3) -> Loader:  # noqa: B008
+    assembler, plan = case(kind, place)
+    return Loader(assembler, plan, seed, share, workers)
+
+
+def first(loader: Loader, count: int, start: Position = Position()) -> list[Step]:  # noqa: B008
+    with closing(loader.steps(start)) as steps:
+        return list(itertools.islice(steps, count))
+
+
+def agree(ours: list[Step], theirs: list[Step]) -> bool:
+    """Whether steps are the same in all but, perhaps, the objects that hold them."""
+    figures = [
+        [(step.position, step.next, step.examples, step.tokens, step.cells, step.epochs) for step in steps]
+        for steps in (ours, theirs)
+    ]
+    return figures[0] == figures[1] and all(same(a.batches, b.batches) for a, b in zip(ours, theirs, strict=True))
+
+
+# --------------------------------------------------------------------------------------------- the same steps each time
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_run_goes_on_from_any_position(tmp_path: Path, kind: str) -> None:
+    loader = loader_of(kind, tmp_path)
+    whole = first(loader, 60)
+    assert whole[-1].position.epoch > 0
+    assert [step.next for step in whole[:-1]] == [step.position for step in whole[1:]]
+    for number in range(0, 60, 7):
+        again = loader_of(kind, tmp_path / str(number))
+        start = Position.from_dict(whole[number].position.to_dict())
+        assert agree(first(again, 3, start), whole[number : number + 3])
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("kind", ["pairs, padded", "masked, packed"])
+def test_workers_change_nothing(tmp_path: Path, kind: str, workers: int) -> None:
+    alone = first(loader_of(kind, tmp_path / "a"), 25)
+    helped = loader_of(kind, tmp_path / "b", workers)
+    assert agree(first(helped, 25), alone)
+    assert agree(first(helped, 5, alone[20].position), alone[20:])
+    assert agree(list(helped.once()), list(loader_of(kind, tmp_path / "c").once()))
+
+
+def test_epochs_and_seeds_differ(tmp_path: Path) -> None:
+    loader = loader_of("pairs, padded", tmp_path)
+    one, two = (first(loader, 1, Position(epoch))[0] for epoch in (0, 1))
+    other = first(Loader(loader.assembler, loader.plan, seed=4), 1)[0]
+    assert not same(one.batches, two.batches)
+    assert not same(one.batches, other.batches)
+
+
+def test_each_epoch_hides_other_tokens_and_evaluation_always_the_same(tmp_path: Path) -> None:
+    data = framed_texts(tmp_path / "texts", 1, longest=100)
+    masked = MaskedDocuments(data, PAD, Masking(MASK, 13, (PAD, START, END), rate=0.5))
+    loader = Loader(masked, PaddedPlan(128), seed=1)
+    epochs = [step.batches[0].labels.tolist() for step in first(loader, 4)]
+    assert len(set(map(tuple, epochs))) == 4
+    for seed in (1, 2):
+        (step,) = Loader(masked, PaddedPlan(128), seed).once()
+        assert step.batches[0].labels.tolist() == next(loader.once()).batches[0].labels.tolist()
+
+
+def test_a_loader_that_is_sent_to_another_process_is_the_same(tmp_path: Path) -> None:
+    """Where processes cannot be forked, what they work with is sent to them."""
+    loader = loader_of("masked, packed", tmp_path)
+    sent = Loader(*pickle.loads(pickle.dumps((loader.assembler, loader.plan))), loader.seed)
+    assert agree(first(sent, 5), first(loader, 5))
+    planner = Planner(loader.plan, loader.assembler.lengths, 1)
+    assert [group.examples.tolist() for group in pickle.loads(pickle.dumps(planner)).steps(0, 0)] == [
+        group.examples.tolist() for group in planner.steps(0, 0)
+    ]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_the_random_state_of_the_program_is_untouched(tmp_path: Path, workers: int) -> None:
+    loader = loader_of("masked, packed", tmp_path, workers)
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
+    first(loader, 3)
+    list(loader.once())
+    after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()  # type: ignore[index,union-attr]
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+
+
+# ------------------------------------------------------------------------------------------------------------- figures
+
+
+@pytest.mark.parametrize("share", [Share(), Share(world=3), Share(micro=20)], ids=str)
+@pytest.mark.parametrize("kind", ["pairs, padded", "pairs, packed"])
+def test_figures_are_those_of_the_whole_step(tmp_path: Path, kind: str, share: Share) -> None:
+    ranks = [
+        first(loader_of(kind, tmp_path / str(rank), share=Share(rank, share.world, share.micro)), 9)
+        for rank in range(share.world)
+    ]
+    for steps in zip(*ranks, strict=True):
+        assert len({len(step.batches) for step in steps}) == 1
+        batches = [batch for step in steps for batch in step.batches if isinstance(batch, PairBatch)]
+        for step in steps:
+            assert step.tokens == sum(int((batch.labels != IGNORED).sum()) for batch in batches)
+            assert step.cells == sum(batch.labels.numel() for batch in batches)
+            # Every target begins with a start token, and no other token is one.
+            assert step.examples == sum(int((batch.target.tokens == START).sum()) for batch in batches)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_epochs_count_what_was_seen(tmp_path: Path, kind: str) -> None:
+    loader = loader_of(kind, tmp_path)
+    seen = 0
+    for step in first(loader, 50):
+        seen += step.examples
+        assert step.epochs == pytest.approx(seen / loader.examples, abs=1e-12)
+        assert (step.next.epoch > step.position.epoch) == (seen % loader.examples == 0)
+        assert step.next.epoch == int(step.epochs)
+    middle = first(loader, 2, Position(2, 0, 1))[0]
+    assert 2 < middle.epochs < 3
+
+
+# ---------------------------------------------------------------------------------------------------------- evaluation
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_once_is_each_example_once_whatever_the_seed(tmp_path: Path, kind: str) -> None:
+    loader = loader_of(kind, tmp_path / "a", seed=3)
+    steps = list(loader.once())
+    assert sum(step.examples for step in steps) == loader.examples
+    assert steps[-1].epochs == 1.0
+    assert agree(steps, list(loader.once()))
+    assert agree(steps, list(loader_of(kind, tmp_path / "b", seed=4).once()))
+
+
+def test_once_is_shared_among_processes(tmp_path: Path) -> None:
+    found = []
+    for rank in range(3):
+        loader = loader_of("pairs, padded", tmp_path / str(rank), share=Share(rank, 3))
+        for step in loader.once():
+            for batch in step.batches:
+                assert isinstance(batch, PairBatch)
+                found += [[t for t in row if t != IGNORED] for row in batch.labels.tolist()]
+    data = framed_pairs(tmp_path / "data", 90)
+    targets = data.gather("target", np.arange(90))[0].tolist()
+    assert sorted(token for row in found for token in row) == sorted(token for token in targets if token != START)
+
+
+# ---------------------------------------------------------------------------------------------------- shares and limits
+
+
+def test_another_share_of_the_same_steps(tmp_path: Path) -> None:
+    loader = loader_of("pairs, padded", tmp_path)
+    halved = loader.with_share(Share(micro=32))
+    whole, parts = first(loader, 6), first(halved, 6)
+    assert [step.position for step in whole] == [step.position for step in parts]
+    assert [step.tokens for step in whole] == [step.tokens for step in parts]
+    assert max(len(step.batches) for step in parts) > 1
+    assert all(batch.labels.numel() <= 32 for step in parts for batch in step.batches)
+
+
+def test_what_must_be_held_at_once(tmp_path: Path) -> None:
+    padded, packed = (loader_of(kind, tmp_path / kind) for kind in ("pairs, padded", "pairs, packed"))
+    assert padded.longest == max(padded.assembler.lengths.longest)
+    assert packed.longest == 16
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("position", [Position(0, 99, 0), Position(0, 0, 99)])
+def test_a_position_elsewhere_is_refused(tmp_path: Path, position: Position, workers: int) -> None:
+    with pytest.raises(
+        DataError, match=r"the position to resume from \(.*99.*\) does not lie in these data; resume with"
+    ):
+        first(loader_of("pairs, padded", tmp_path, workers), 1, position)
+    assert not children()
+
+
+# ------------------------------------------------------------------------------------------------------------- workers
+
+
+def children() -> list[int]:
+    return [child.pid for child in multiprocessing.active_children() if child.pid is not None]
+
+
+@pytest.mark.parametrize("end", ["close", "error", "forgotten"])
+def test_workers_end_with_their_steps(tmp_path: Path, end: str) -> None:
+    assert not children()
+    steps = loader_of("pairs, padded", tmp_path, workers=2).steps()
+    next(steps)
+    assert len(children()) == 3  # two assemble, one plans
+    if end == "close":
+        steps.close()
+    elif end == "error":
+        with pytest.raises(KeyboardInterrupt):
+            steps.throw(KeyboardInterrupt())
+    else:
+        del steps
+        gc.collect()
+    assert not children()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
+def test_workers_leave_interrupts_to_the_program(tmp_path: Path) -> None:
+    loader = loader_of("pairs, padded", tmp_path, workers=1)
+    with closing(loader.steps()) as steps:
+        next(steps)
+        for child in children():
+            os.kill(child, signal.SIGINT)
+        assert agree(list(itertools.islice(steps, 20)), first(loader_of("pairs, padded", tmp_path / "b"), 21)[1:])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+def test_python_does_not_warn_of_forking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.12 and later do, in a program with threads; here warnings are errors."""
+    fork = os.fork
+
+    def warning_fork() -> int:
+        told = "This process (pid=1) is multi-threaded, use of fork() may lead to deadlocks in the child."
+        warnings.warn(told, DeprecationWarning, stacklevel=2)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", warning_fork)
+    assert len(first(loader_of("pairs, padded", tmp_path, workers=1), 3)) == 3
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists open files there")
+def test_steps_from_workers_hold_no_files_open(tmp_path: Path) -> None:
+    """PyTorch would keep one open for each tensor: a thousand parts of a step would exhaust a process."""
+    with closing(loader_of("pairs, padded", tmp_path, workers=1, share=Share(micro=1)).steps()) as steps:
+        held = [next(steps)]
+        before = len(list(Path("/proc/self/fd").iterdir()))
+        held += itertools.islice(steps, 10)
+        assert len(tensors([step.batches for step in held])) > 300
+        assert len(list(Path("/proc/self/fd").iterdir())) <= before + 5
+
+
+def test_an_error_in_a_worker_reaches_the_program(tmp_path: Path) -> None:
+    class Broken(Pairs):
+        def assemble(self, *_: object) -> PairBatch:
+            raise DataError("pages are missing")
+
+    pairs = Broken(framed_pairs(tmp_path / "pairs", 5), PAD)
+    with (
+        closing(Loader(pairs, PaddedPlan(50), 0, workers=1).steps()) as steps,
+        pytest.raises(DataError, match="missing"),
+    ):
+        next(steps)
+    assert not children()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("workers", [0, 2])
+def test_pinned_steps_are_the_same(tmp_path: Path, workers: int) -> None:
+    assembler, plan = case("masked, packed", tmp_path)
+    pinned = first(Loader(assembler, plan, 3, workers=workers, pin=True), 5)
+    assert agree(pinned, first(Loader(assembler, plan, 3), 5))
+    for batch in (batch for step in pinned for batch in step.batches):
+        assert isinstance(batch, TextBatch)
+        assert all(tensor.is_pinned() for tensor in tensors(batch))
+        assert all(tensor.is_cuda for tensor in tensors(batch.to(torch.device("cuda"))))

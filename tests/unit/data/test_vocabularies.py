@@ -1,0 +1,150 @@
+"""Tokenizers learnt from a split: what they are learnt from, and that they are learnt once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from text_cases import CORPUS, settings_of
+
+from regard.data import vocabularies
+from regard.data.settings import Grammar, LabelledTsv, Npz, Parallel, RawText
+from regard.data.sources import Source
+from regard.data.vocabularies import _Sample, learn_pair, learn_tokenizer
+from regard.errors import DataError, SettingsError
+from regard.settings import parse
+from regard.text.pair import SOURCE
+from regard.text.settings import AnyTokenizer, Bytes
+from regard.text.train import Progress, train, train_pair
+
+SOURCES, TARGETS = CORPUS[:80], CORPUS[80:160]
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGARD_CACHE", str(tmp_path / "cache"))
+    for name, lines in (("a.en", SOURCES), ("a.de", TARGETS)):
+        Path(name).write_text("\n".join(lines), encoding="utf-8")
+
+
+def pairs() -> Source:
+    return Source(Parallel(train=("a.en", "a.de")), "train")
+
+
+def text(**changes: object) -> AnyTokenizer:
+    found: AnyTokenizer = parse(AnyTokenizer, settings_of("bpe", **changes).model_dump())
+    return found
+
+
+@pytest.fixture
+def once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was trained, and not found."""
+    trained: list[str] = []
+
+    def counted(settings: AnyTokenizer, *rest: object) -> object:
+        trained.append(settings.kind)
+        return train(settings, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(vocabularies, "train", counted)
+    return trained
+
+
+def test_one_tokenizer_from_both_sides() -> None:
+    found = learn_pair(pairs(), text())
+    assert found.shared
+    assert found.source == train(text(), [*TARGETS, *SOURCES])
+
+
+def test_one_for_each_side() -> None:
+    found = learn_pair(pairs(), text(shared=False))
+    assert found == train_pair(text(shared=False), SOURCES, TARGETS)
+    assert not found.shared
+
+
+def test_raw_and_labelled_texts() -> None:
+    assert learn_tokenizer(Source(RawText(train=("a.en",)), "train"), text()) == train(text(), SOURCES)
+    Path("a.tsv").write_text("".join(f"{one}\t{two}\tx\n" for one, two in zip(SOURCES, TARGETS, strict=True)), "utf-8")
+    labelled = LabelledTsv(train=("a.tsv",), text=1, second=2, label=3)
+    assert learn_tokenizer(Source(labelled, "train"), text()) == train(text(), [*SOURCES, *TARGETS])
+
+
+def test_it_is_learnt_once(once: list[str]) -> None:
+    first = learn_pair(pairs(), text())
+    assert learn_pair(pairs(), text()) == first
+    assert len(once) == 1
+    learn_pair(pairs(), text(size=150))
+    learn_pair(pairs(), text(), most=50)
+    Path("a.en").write_text("\n".join([*SOURCES[:-1], "another"]), encoding="utf-8")
+    learn_pair(pairs(), text())
+    assert len(once) == 4
+    assert len(list(Path("cache/tokenizers").iterdir())) == 4
+
+
+def test_a_damaged_one_is_learnt_again(once: list[str]) -> None:
+    first = learn_tokenizer(Source(RawText(train=("a.en",)), "train"), text())
+    (file,) = Path("cache/tokenizers").glob("*/tokenizer.json")
+    file.write_text(file.read_text()[:-10])
+    assert learn_tokenizer(Source(RawText(train=("a.en",)), "train"), text()) == first
+    assert len(once) == 2
+    learn_pair(pairs(), text(shared=False))
+    next(Path("cache/tokenizers").glob(f"*/{SOURCE}")).unlink()
+    assert not learn_pair(pairs(), text(shared=False)).shared
+
+
+def test_what_stops_it_leaves_nothing() -> None:
+    def stop(progress: Progress) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learn_pair(pairs(), text(), report=stop)
+    assert not list(Path("cache/tokenizers").iterdir())
+
+
+@pytest.mark.parametrize("most", [1, 2, 7, 40, 79, 80, 81, 1000])
+def test_a_sample_is_spread_evenly(most: int) -> None:
+    numbers = [SOURCES.index(found) for found in _Sample(pairs(), most, "source")]
+    assert len(numbers) == len(_Sample(pairs(), most, "source")) == min(80, most)
+    gaps = [after - before for before, after in zip([-1, *numbers], [*numbers, 80], strict=True)][1:-1]
+    assert not gaps or max(gaps) - min(gaps) <= 1
+    assert numbers[-1] == 79
+
+
+def test_a_sample_of_pairs_has_both_sides() -> None:
+    found = list(_Sample(pairs(), 40))
+    assert len(found) == len(_Sample(pairs(), 40)) == 40
+    assert len(set(found) & set(SOURCES)) == len(set(found) & set(TARGETS)) == 20
+
+
+def test_the_grammar_is_not_read_to_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(_Sample(Source(Grammar(train_pairs=100_000_000), "train"), 1_000_000)) == 1_000_000
+
+
+def test_progress_is_told() -> None:
+    told: list[Progress] = []
+    found = learn_pair(pairs(), text(), report=told.append)
+    assert told == [Progress("reading", 160, 160), Progress("done", found.source.size, 160)]
+
+
+def test_bytes_need_no_reading() -> None:
+    Path("a.en").write_bytes(b"\0 no text")
+    assert learn_tokenizer(Source(RawText(train=("a.en",)), "train"), Bytes()) == train(Bytes(), [])
+
+
+def test_data_without_texts() -> None:
+    with pytest.raises(SettingsError, match=r"data.kind \(npz\) has no texts to learn a tokenizer from"):
+        learn_tokenizer(Source(Npz(train=("a.npz",)), "train"), text())
+    with pytest.raises(SettingsError, match=r"data.kind \(text\) has no pairs of texts; choose one that has"):
+        learn_pair(Source(RawText(train=("a.en",)), "train"), text())
+
+
+def test_bad_data_are_told_as_they_are() -> None:
+    Path("a.de").write_text("one line", encoding="utf-8")
+    with pytest.raises(DataError, match=r"a.en has 80 lines, but a.de has 1"):
+        learn_pair(pairs(), text())
+    with pytest.raises(DataError, match="standard input can be read only once"):
+        learn_tokenizer(Source(RawText(train=("-",)), "train"), text())
+    Path("cache").rename("old")
+    Path("cache").write_text("")
+    with pytest.raises(DataError, match="set REGARD_CACHE to a folder"):
+        learn_tokenizer(Source(RawText(train=("a.en",)), "train"), text())

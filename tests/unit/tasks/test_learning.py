@@ -1,0 +1,77 @@
+"""Every family learns eight examples by heart, and its gradients are those of its loss."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from training_cases import FAMILIES, VOCABULARY, Job, assembler, prepare
+
+from regard.data.assemble import Windows
+from regard.data.assemble_masked import MaskedDocuments, Masking
+from regard.data.batches import Share
+from regard.settings import parse
+from regard.training.settings import Train
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_learns_eight_examples_by_heart(family: str, layout: str, tmp_path: Path) -> None:
+    """Text to continue comes in windows: of documents that begin alike, nobody could tell the first word."""
+    train = parse(
+        Train,
+        {
+            "steps": 300,
+            "tokens": 256,
+            "layout": layout,
+            "row": 128,
+            "optimizer": {"kind": "adamw", "rate": 5e-3},
+            "schedule": {"kind": "linear", "warmup": 20},
+            "evaluate_every": 300,
+        },
+    )
+    wider = {"width": 128, "ffn": {"kind": "dense", "hidden": 256}}
+    if family != "image":
+        wider["position"] = {"kind": "learned", "length": 32}
+    job = Job(family, train, tmp_path, examples=8, valid=0, model_changes=wider)
+    # Long enough that what is hidden follows from the rest.
+    prepared = prepare(family, tmp_path / "train", 8, lengths=(12, 16))
+    trainer = job.trainer()
+    examples = [assembler(family, prepared)]
+    if family == "language":
+        examples = [Windows(prepared, 0, 13)]
+    elif family == "masked":  # hidden anew in each epoch; more of them, so that 300 epochs suffice
+        examples = [MaskedDocuments(prepared, 0, Masking(3, VOCABULARY, (0, 1, 2), rate=0.4))]
+    trainer.task.batching.assemblers.update(train=examples, valid=examples)
+    outcome = trainer.run()
+    assert outcome.step == 300
+    assert outcome.figures["loss"] < 0.01
+    assert outcome.figures["accuracy"] == 1
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_gradients_are_those_of_the_loss(family: str, layout: str, tmp_path: Path) -> None:
+    """Along random directions in the space of all parameters, in float64, by central differences."""
+    train = parse(Train, {"steps": 1, "tokens": 64, "layout": layout, "precision": "float64"})
+    job = Job(family, train, tmp_path, examples=6, valid=0)
+    model, task = job.model(), job.task()
+    batch = next(task.batches("train", Share()).steps()).batches[0]
+    loss = task.loss(model, batch)
+    loss.total.backward()
+    named = dict(model.named_parameters())
+    assert all(parameter.grad is not None for parameter in named.values())
+    generator = torch.Generator().manual_seed(1)
+    for name, parameter in named.items():
+        direction = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+        assert parameter.grad is not None
+        slope = float((parameter.grad * direction).sum())
+        with torch.no_grad():
+            size = 1e-6
+            parameter.add_(size * direction)
+            above = float(task.loss(model, batch).total)
+            parameter.sub_(2 * size * direction)
+            below = float(task.loss(model, batch).total)
+            parameter.add_(size * direction)
+        assert (above - below) / (2 * size) == pytest.approx(slope, rel=1e-5, abs=1e-6), name

@@ -1,0 +1,201 @@
+"""A run that is killed, or whose disk refuses, at any moment goes on to exactly the same end."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from accident_cases import CONFIG, Killed, accidents, begin, go_on, outcome
+
+from regard.errors import RunError
+from regard.training.run import Run
+
+CASES = Path(__file__).parents[2] / "cases"
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Iterator[Path]:
+    """Where runs are made by the hundred: in memory, where the system has a place for that."""
+    memory = Path("/dev/shm")
+    if not os.access(memory, os.W_OK):
+        yield tmp_path / "run"
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as place:
+        yield Path(place) / "run"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    place = tmp_path_factory.mktemp("runs") / "run"
+    begin(place)
+    assert go_on(place) == []
+    return outcome(place)
+
+
+def disturbed(directory: Path, monkeypatch: pytest.MonkeyPatch, at: int, kind: str) -> tuple[int, str | None]:
+    """Begins a run, or goes on with it, until an accident happens; the calls that were made, and what was said."""
+    with monkeypatch.context() as patches, accidents(patches.setattr, at, kind) as trouble:
+        try:
+            if not (directory / "config.toml").exists():
+                begin(directory)
+            assert go_on(directory) == []
+        except Killed:
+            return trouble.calls, "killed"
+        except RunError as error:
+            return trouble.calls, str(error)
+    return trouble.calls, None
+
+
+CALLS = 360
+"""More than a whole run makes."""
+
+
+def test_there_are_many_calls(directory: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any]) -> None:
+    calls, said = disturbed(directory, monkeypatch, 10**9, "killed")
+    assert said is None
+    assert CALLS - 100 < calls < CALLS
+    assert outcome(directory) == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("kind", "every"),
+    [
+        ("killed", 5),
+        ("full", 11),
+        ("once", 11),
+        *(pytest.param(kind, 1, marks=pytest.mark.slow) for kind in ("killed", "full", "once")),
+    ],
+)
+def test_an_accident_at_any_call(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any], kind: str, every: int
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    for at in range(1, CALLS, every):
+        _, said = disturbed(directory, monkeypatch, at, kind)
+        if kind != "killed" and said is not None:
+            assert "cannot be written (" in said
+            assert " MB are free there)" in said
+        if not (directory / "config.toml").exists():
+            begin(directory)
+        assert go_on(directory) == []
+        assert outcome(directory) == undisturbed, at
+        assert Run.open(directory).status.state == "finished"
+        shutil.rmtree(directory)
+
+
+def test_many_accidents_in_one_run(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any]
+) -> None:
+    """Recovery itself is killed again and again."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    chance = random.Random(1)
+    for _ in range(20):
+        accidents_so_far = 0
+        while True:
+            kind = chance.choice(["killed", "killed", "full", "once"])
+            _, said = disturbed(directory, monkeypatch, chance.randrange(1, 150), kind)
+            if said is None:
+                break
+            accidents_so_far += 1
+        assert accidents_so_far > 1
+        assert outcome(directory) == undisturbed
+        shutil.rmtree(directory)
+
+
+SCRIPT = """
+import json, os, random, signal, sys, time
+from pathlib import Path
+from accident_cases import begin, go_on
+from regard.training.run import Run
+from regard.weights.checkpoints import newest
+
+directory, chance, kills, seen = Path(sys.argv[1]), random.Random(7), 0, []
+for name in ("first", "second"):  # the second tells how fast this machine is
+    start = time.perf_counter()
+    begin(directory / name)
+    go_on(directory / name)
+    unit = time.perf_counter() - start
+begin(directory / "killed")
+while True:
+    child = os.fork()
+    if child == 0:
+        go_on(directory / "killed", until=120)
+        os._exit(0)
+    if kills < 15:
+        time.sleep(unit * chance.uniform(0.05, 0.75))
+        os.kill(child, signal.SIGKILL)
+    _, code = os.waitpid(child, 0)
+    if os.WIFEXITED(code):
+        assert code == 0, code
+        break
+    kills += 1
+    checkpoint = newest(directory / "killed").checkpoint
+    seen.append([Run.open(directory / "killed").status.state, checkpoint.step if checkpoint else 0])
+print(json.dumps(seen))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
+def test_real_kills(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(CASES), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT, str(directory)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    states, steps = zip(*json.loads(done.stdout), strict=True)
+    assert len(states) == 15
+    assert set(states) <= {"stopped", "killed"}  # stopped: not even begun
+    assert list(steps) == sorted(steps)
+    assert states[-1] == "killed"
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    begin(directory / "whole")
+    go_on(directory / "whole", until=120)
+    assert outcome(directory / "killed") == outcome(directory / "whole")
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Any:
+    """A disk of 160 kB, where the system lets us have one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount, umount = shutil.which("mount"), shutil.which("umount")
+    made = mount and subprocess.run(
+        [mount, "-t", "tmpfs", "-o", "size=160k", "tmpfs", str(place)], capture_output=True, check=False
+    )
+    if not made or made.returncode:
+        pytest.skip("a file system may not be mounted here")
+    yield place
+    subprocess.run([str(umount), str(place)], check=True)
+
+
+def test_a_disk_that_is_really_full(small_disk: Path, undisturbed: dict[str, Any]) -> None:
+    directory, ballast = small_disk / "run", small_disk / "ballast"
+    begin(directory)
+    said: list[str] = []
+    for size in range(160, 0, -4):  # the room that there is grows page by page
+        ballast.unlink(missing_ok=True)
+        with ballast.open("wb", buffering=0) as file:
+            file.write(bytes(size * 1024))  # or as much as fits
+        try:
+            go_on(directory)
+            break
+        except RunError as error:
+            said.append(str(error))
+            assert Run.open(directory).config["train"] == CONFIG["train"] | {"clip": "none"}
+    assert len(said) > 3
+    assert all("No space left on device" in text for text in said)
+    assert outcome(directory) == undisturbed
