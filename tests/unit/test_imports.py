@@ -46,6 +46,7 @@ WITHOUT_TORCH = [
     "regard.data.settings",
     "regard.data.recipe",
     "regard.data.report",
+    "regard.data.vocabularies",
     "regard.cli.app",
     "regard",
 ]

@@ -125,20 +125,20 @@ class Packed:
             self._check_offsets()
 
     def _check_offsets(self) -> None:
-        offsets = self.offsets_S1.tolist()
-        lengths = [right - left for left, right in itertools.pairwise(offsets)]
-        if offsets[0] != 0 or offsets[-1] != self.tokens or min(lengths, default=0) < 0:
+        offsets = self.offsets_S1.numpy()
+        starts, ends = offsets[:-1], offsets[1:]
+        lengths = ends - starts
+        if offsets[0] != 0 or offsets[-1] != self.tokens or lengths.min(initial=0) < 0:
             raise InputError(
-                f"offsets ({offsets}) must rise from 0 to tokens ({self.tokens}), so that each token has a sequence; "
-                "let pack make them"
+                f"offsets ({offsets.tolist()}) must rise from 0 to tokens ({self.tokens}), so that each token has a "
+                "sequence; let pack make them"
             )
-        if max(lengths, default=0) > self.longest:
-            raise InputError(f"a sequence of {max(lengths)} tokens is longer than longest ({self.longest}); raise that")
-        if self.width is not None and any(
-            length and left // self.width != (left + length - 1) // self.width
-            for left, length in zip(offsets, lengths, strict=False)
-        ):
-            raise InputError(f"offsets ({offsets}) let a sequence cross a row of {self.width}; let pack make them")
+        if (longest := lengths.max(initial=0)) > self.longest:
+            raise InputError(f"a sequence of {longest} tokens is longer than longest ({self.longest}); raise that")
+        if self.width is not None and ((starts // self.width != (ends - 1) // self.width) & (lengths > 0)).any():
+            raise InputError(
+                f"offsets ({offsets.tolist()}) let a sequence cross a row of {self.width}; let pack make them"
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:

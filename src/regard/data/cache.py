@@ -54,12 +54,12 @@ class Cache:
     def __init__(self, root: Path | None = None) -> None:
         self.root = cache_directory() if root is None else root
 
-    def place(self, room: str, name: str) -> Path:
-        """Where a thing is kept. Its room is made if need be, and leftovers in it are removed."""
+    def room(self, name: str) -> Path:
+        """The folder for one sort of thing. It is made if need be, and leftovers in it are removed."""
         with self.writing():
-            (self.root / room).mkdir(parents=True, exist_ok=True)
-            sweep(self.root / room)
-        return self.root / room / name
+            (self.root / name).mkdir(parents=True, exist_ok=True)
+            sweep(self.root / name)
+        return self.root / name
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -127,7 +127,7 @@ class Cache:
         return settings.changed(changes) if changes else settings
 
     def _kept_input(self) -> Path:
-        room = self.place("input", "")
+        room = self.room("input")
         digest = hashlib.blake2b(digest_size=16)
         with self.writing(), unfinished(room / "standard-input") as beside:
             beside.mkdir()

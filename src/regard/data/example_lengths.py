@@ -89,3 +89,31 @@ class MappedLengths:
     @property
     def means(self) -> tuple[float, ...]:
         return tuple(self._prepared.tokens(side) / max(1, len(self)) - less for side, less in self._sides)
+
+
+class VariantLengths:
+    """Lengths of several variants of the same examples, one variant behind the other: what all of them need."""
+
+    def __init__(self, variants: Sequence[Lengths]) -> None:
+        self._variants = variants
+        self._starts = np.cumsum([0, *map(len, variants)])
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def of(self, examples: Integers) -> Integers:
+        found = np.zeros((len(examples), len(self.longest)), np.int64)
+        which = np.searchsorted(self._starts, examples, side="right") - 1
+        for number, variant in enumerate(self._variants):
+            found[which == number] = variant.of(examples[which == number] - self._starts[number])
+        return found
+
+    @property
+    def longest(self) -> tuple[int, ...]:
+        return tuple(map(max, zip(*(variant.longest for variant in self._variants), strict=True)))
+
+    @property
+    def means(self) -> tuple[float, ...]:
+        sizes = [len(variant) for variant in self._variants]
+        sums = (np.average(side, weights=sizes) for side in zip(*(each.means for each in self._variants), strict=True))
+        return tuple(float(mean) for mean in sums)

@@ -11,11 +11,13 @@ import pickle
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from queue import Full, Queue
+from threading import Event, Thread
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +35,9 @@ from regard.errors import DataError
 __all__ = ["Loader", "Planner", "Position", "Share", "Step", "Steps"]
 
 T = TypeVar("T")
+
+READY = 2
+"""Steps that lie ready in this process; more are with the workers."""
 
 
 @dataclass(frozen=True)
@@ -111,61 +116,73 @@ class Loader:
 
     def __init__(
         self,
-        assembler: Assembler,
+        assembler: Assembler | Sequence[Assembler],
         plan: Plan,
         seed: int,
         share: Share = Share(),  # noqa: B008  # frozen
         workers: int = 0,
         pin: bool = False,
     ) -> None:
-        """`workers` processes make batches ahead of time, and one more plans them; none: all is made when asked for.
+        """Several assemblers, which hold the same examples split into tokens otherwise, serve one epoch each, in turn.
+
+        `workers` processes make batches ahead of time, and one more plans them; none: all is made when asked for.
 
         `pin`: batches come in pinned memory, where there is a GPU.
         """
-        self.assembler = assembler
+        self.assemblers = tuple(assembler) if isinstance(assembler, Sequence) else (assembler,)
         self.plan = plan
         self.seed = seed
         self.share = share
         self.workers = workers
         self.pin = pin
-        self._planner = Planner(plan, assembler.lengths, seed)
+        self._planners = [Planner(plan, each.lengths, seed) for each in self.assemblers]
 
     @property
     def examples(self) -> int:
-        """Number of examples in an epoch."""
-        return len(self.assembler.lengths)
+        """Number of examples in the first epoch."""
+        return len(self.assemblers[0].lengths)
 
     def with_share(self, share: Share) -> Loader:
         """The same steps, another share of them."""
-        return Loader(self.assembler, self.plan, self.seed, share, self.workers, self.pin)
+        return Loader(self.assemblers, self.plan, self.seed, share, self.workers, self.pin)
 
     @property
     def longest(self) -> int:
         """Tokens that must be held at once, however a step is split: the longest example, or a packed row."""
-        return self.plan.least(self.assembler.lengths)
+        return max(self.plan.least(each.lengths) for each in self.assemblers)
 
     def steps(self, start: Position = Position()) -> Steps:  # noqa: B008  # frozen
         """Steps without end, from a position on."""
-        return self._steps(self._planner, start, once=False)
+        return self._steps(_Turns(self._planners), start, once=False)
 
     def once(self) -> Steps:
         """Every example once, in an order and with random choices that are always the same: for evaluation."""
-        return self._steps(Planner(self.plan, self.assembler.lengths, None), Position(), once=True)
+        return self._steps(_Turns([Planner(self.plan, self.assemblers[0].lengths, None)]), Position(), once=True)
 
-    def _steps(self, planner: Planner, start: Position, once: bool) -> Steps:
-        draw = Draw(0 if planner.seed is None else planner.seed, 0)
-        assembling = _Assembling(self.assembler, self.plan, self.share)
+    def _steps(self, planners: _Turns[Planner], start: Position, once: bool) -> Steps:
+        draw = Draw(0 if once else self.seed, 0)
+        assembling = _Assembling(_Turns(self.assemblers), self.plan, self.share)
         # One process plans ahead, so that the end of a pool stalls nothing; it feeds those that assemble.
-        with _loaded(_Planning(planner), _pools(planner, start, once), min(1, self.workers)) as planned:
-            jobs = _jobs(planner, planned, start, draw)
+        with _loaded(_Planning(planners), _pools(planners, start, once), min(1, self.workers)) as planned:
+            jobs = _jobs(planners, planned, start, draw)
             # The first is asked for here: a position that is refused starts no more processes.
             jobs = chain([next(jobs)], jobs)
-            with _loaded(assembling, jobs, self.workers, self.pin) as made:
-                for step in made:
+            with _loaded(assembling, jobs, self.workers, self.pin) as made, _ahead(made, self.workers) as ready:
+                for step in ready:
                     yield step.opened() if isinstance(step, _Parcel) else step
 
 
 # ------------------------------------------------------------------------------------------------- inside the workers
+
+
+class _Turns(Generic[T]):
+    """One thing for each epoch: a few of them, over and over."""
+
+    def __init__(self, things: Sequence[T]) -> None:
+        self._things = things
+
+    def __getitem__(self, epoch: int) -> T:
+        return self._things[epoch % len(self._things)]
 
 
 class _Job(NamedTuple):
@@ -179,23 +196,24 @@ class _Job(NamedTuple):
 
 
 class _Planning(Dataset[list[Group]]):
-    def __init__(self, planner: Planner) -> None:
-        self._planner = planner
+    def __init__(self, planners: _Turns[Planner]) -> None:
+        self._planners = planners
 
     def __getitem__(self, place: tuple[int, int]) -> list[Group]:
-        return self._planner.steps(*place)
+        return self._planners[place[0]].steps(*place)
 
 
 class _Assembling(Dataset[Step]):
-    def __init__(self, assembler: Assembler, plan: Plan, share: Share) -> None:
-        self._assembler = assembler
+    def __init__(self, assemblers: _Turns[Assembler], plan: Plan, share: Share) -> None:
+        self._assemblers = assemblers
         self._plan = plan
         self._share = share
 
     def __getitem__(self, job: _Job) -> Step:
         parts = self._plan.split(job.group, self._share)
+        assembler = self._assemblers[job.draw.epoch]
         batches = [
-            self._assembler.assemble(part.examples, lay(part, self._plan), job.draw)
+            assembler.assemble(part.examples, lay(part, self._plan), job.draw)
             for part in parts[self._share.rank :: self._share.world]
         ]
         return Step(
@@ -209,16 +227,16 @@ class _Assembling(Dataset[Step]):
         )
 
 
-def _pools(planner: Planner, start: Position, once: bool) -> Iterator[tuple[int, int]]:
+def _pools(planners: _Turns[Planner], start: Position, once: bool) -> Iterator[tuple[int, int]]:
     epoch, pool = start.epoch, start.pool
     while True:
         yield epoch, pool
-        epoch, pool = (epoch, pool + 1) if pool + 1 < planner.pools else (epoch + 1, 0)
+        epoch, pool = (epoch, pool + 1) if pool + 1 < planners[epoch].pools else (epoch + 1, 0)
         if once and epoch > start.epoch:
             return
 
 
-def _jobs(planner: Planner, planned: Iterable[list[Group]], start: Position, draw: Draw) -> Iterator[_Job]:
+def _jobs(planners: _Turns[Planner], planned: Iterable[list[Group]], start: Position, draw: Draw) -> Iterator[_Job]:
     position = start
     for groups in planned:
         if position.step >= len(groups):
@@ -227,6 +245,7 @@ def _jobs(planner: Planner, planned: Iterable[list[Group]], start: Position, dra
                 "data, train.tokens, train.examples, train.layout and train.row"
             )
         epoch, pool = position.epoch, position.pool
+        planner = planners[epoch]
         seen = planner.before(pool) + sum(len(group.examples) for group in groups[: position.step])
         after = Position(epoch, pool + 1) if pool + 1 < planner.pools else Position(epoch + 1)
         for number in range(position.step, len(groups)):
@@ -285,6 +304,46 @@ def _loaded(dataset: Dataset[T], places: Iterable[Any], workers: int, pin: bool 
         end: Callable[[], None] | None = getattr(made, "_shutdown_workers", None)
         if end is not None:
             end()
+
+
+@contextmanager
+def _ahead(made: Iterator[T], workers: int) -> Iterator[Iterator[T]]:
+    """The same, taken over from the workers by a thread, so that the program finds the next one ready."""
+    if not workers:
+        yield made
+        return
+    ready: Queue[T | BaseException | None] = Queue(READY)
+    over = Event()
+
+    def put(thing: T | BaseException | None) -> None:
+        while not over.is_set():
+            with suppress(Full):
+                ready.put(thing, timeout=0.1)
+                return
+
+    def take_over() -> None:
+        try:
+            for thing in made:
+                put(thing)
+                if over.is_set():
+                    return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    def found() -> Iterator[T]:
+        while (thing := ready.get()) is not None:
+            if isinstance(thing, BaseException):
+                raise thing
+            yield thing
+
+    thread = Thread(target=take_over, daemon=True)
+    thread.start()
+    try:
+        yield found()
+    finally:
+        over.set()
+        thread.join()
 
 
 def _itself(value: T) -> T:

@@ -102,8 +102,8 @@ def prepare(
     form.shaper(limit, None)  # refuses a limit that leaves no room, before anything is read
     drawn = _drawn(source, form, seed)
     contents = cache.checksums(source.origin)
-    names = [fingerprint(contents, _key(source, form, limit, each)) for each in drawn]
-    places = [cache.place(ROOM, name) for name in names]
+    room = cache.room(ROOM)
+    places = [room / fingerprint(contents, _key(source, form, limit, each)) for each in drawn]
     notes: list[str] = []
     found = [_found(place, notes) for place in places]
     missing = [number for number, prepared in enumerate(found) if prepared is None]

@@ -146,11 +146,6 @@ class Writer:
             file.close()
 
 
-def is_whole(directory: Path) -> bool:
-    """Whether prepared data lie there, complete."""
-    return (directory / ABOUT).is_file()
-
-
 def fingerprint(contents: Iterable[str], settings: Mapping[str, Any]) -> str:
     """A name for what is made of these contents (checksums of files) with these settings: any change changes it."""
     told = json.dumps([VERSION, settings, list(contents)], sort_keys=True)

@@ -109,7 +109,7 @@ class Source:
 
 def told_missing(settings: DataSettings, split: Split) -> str:
     """What to say of a split that is not there."""
-    if settings.splits and not settings.files(settings.splits[0]):
+    if isinstance(settings, EmbeddedSettings):
         return f"data of kind {settings.kind} have no {split}, only {' and '.join(settings.splits)}; choose one of them"
     return f"data.{split} ([]) names no file; give it a list of files"
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from regard.data.cache import Cache
+from regard.data.cache import Cache, sweep
 from regard.data.forms import Drawn, Form, Limit
 from regard.data.make import Told, make
 from regard.data.settings import DataSettings, Split
@@ -41,7 +41,7 @@ News: TypeAlias = tuple[int, int | BaseException | None]
 """Of which work, and: examples done so far, what went wrong, or none when it is finished."""
 
 
-def make_variants(works: Sequence[Work], tell: Told | None, processes: int | None = None) -> None:
+def make_variants(works: Sequence[Work], tell: Told | None) -> None:
     """Makes all of them, as many at once as there are cores. What stops one stops all."""
     if not works:
         return
@@ -49,7 +49,7 @@ def make_variants(works: Sequence[Work], tell: Told | None, processes: int | Non
     size = Source(works[0].settings, works[0].split).size
     done, left = dict.fromkeys(range(len(works)), 0), len(works)
     running: list[subprocess.Popen[bytes]] = []
-    with ThreadPoolExecutor(min(len(works), processes or available_cores())) as pool:
+    with ThreadPoolExecutor(min(len(works), available_cores())) as pool:
         try:
             for number, work in enumerate(works):
                 pool.submit(_watch, number, work, news.put, running)
@@ -65,6 +65,8 @@ def make_variants(works: Sequence[Work], tell: Told | None, processes: int | Non
             pool.shutdown(wait=False, cancel_futures=True)
             for process in running:
                 process.kill()
+                process.wait()
+            sweep(works[0].place.parent)
             raise
 
 
@@ -110,8 +112,10 @@ def main() -> None:
     """What a process does: takes its work, tells how far it is, and ends with None or with what went wrong."""
 
     def tell(told: int | BaseException | None) -> None:
-        pickle.dump(told, sys.stdout.buffer)
-        sys.stdout.buffer.flush()
+        try:
+            os.write(sys.stdout.fileno(), pickle.dumps(told))
+        except BrokenPipeError:  # whoever asked for it is gone
+            sys.exit(1)
 
     try:
         work: Work = pickle.load(sys.stdin.buffer)
@@ -121,7 +125,7 @@ def main() -> None:
         tell(None)
     except RegardError as error:
         tell(error)
-    except (KeyboardInterrupt, BrokenPipeError):  # whoever asked for it is gone, or is about to say so
+    except KeyboardInterrupt:  # whoever asked for it was interrupted too, and says so
         sys.exit(1)
 
 

@@ -94,7 +94,7 @@ def _kept(
         "text": to_table(settings),
         "most": most,
     }
-    place = cache.place(ROOM, fingerprint(cache.checksums(source.origin), key))
+    place = cache.room(ROOM) / fingerprint(cache.checksums(source.origin), key)
     try:
         return read(place)
     except DataError:  # not there, or damaged

@@ -10,6 +10,7 @@ import torch
 from regard.data.assemble import Assembler, Images, Windows
 from regard.data.assemble_masked import MaskedWindows
 from regard.data.batches import PackedPlan, PaddedPlan, Plan, Share
+from regard.data.example_lengths import VariantLengths
 from regard.data.loader import Loader
 from regard.data.settings import Split
 from regard.training.settings import Train
@@ -34,7 +35,7 @@ class Batching:
             workers = GPU_WORKERS if on_gpu else 0
         assemblers = self.assemblers[split]
         return Loader(
-            assemblers[0],
+            assemblers,
             self._plan(assemblers),
             self.train.seed,
             share,
@@ -49,10 +50,8 @@ class Batching:
             return PaddedPlan(train.tokens, train.examples, multiple=8 if self.device.type == "cuda" else 1)
         if isinstance(first, Windows | MaskedWindows | Images):
             return PackedPlan.alike(train.tokens, first.lengths.longest[0], train.examples)
-        longest = [assembler.lengths for assembler in assemblers]
-        return PackedPlan.for_lengths(
-            max(longest, key=lambda lengths: lengths.longest), train.tokens, train.row, train.examples
-        )
+        lengths = VariantLengths([each.lengths for each in assemblers])
+        return PackedPlan.for_lengths(lengths, train.tokens, train.row, train.examples)
 
     @property
     def source_ratio(self) -> float:

@@ -30,7 +30,7 @@ from regard.data.settings import DataSettings
 from regard.errors import SettingsError
 from regard.models.recipe import PARTS, model_settings, read_recipe
 from regard.models.settings import Decoder, Encoder, EncoderDecoder, ModelSettings, Vision
-from regard.settings import Table, did_you_mean, merge, parse, to_table, variants
+from regard.settings import Settings, Table, did_you_mean, merge, parse, to_table, variants
 from regard.tasks.settings import AnyTask, AnyText, TaskSettings, TokenizerFile
 from regard.text.settings import AnyTokenizer
 from regard.training.budget import require_budget
@@ -83,7 +83,7 @@ def make_job(name: str, recipe: Mapping[str, Any], changes: Mapping[str, Any]) -
     if "kind" not in tables["task"]:
         raise SettingsError(f'recipe ({name}) names no task; write task = "..." with one of {", ".join(FAMILIES)}')
     task: TaskSettings = parse(AnyTask, tables["task"], "task")
-    train: Train = parse(Train, tables["train"], "train")
+    train: Train = parse(Train, _with_usual_kinds(tables["train"]), "train")
     require_budget(train)
     data = data_settings({**recipe, "task": task.kind}, _table(changes, "data"))
     model = merge(_table(recipe, "model"), _table(changes, "model"))
@@ -101,6 +101,17 @@ def _table(tables: Mapping[str, Any], part: str) -> Table:
     if not isinstance(table, Mapping):
         raise SettingsError(f"{part} ({table!r}) must be a table; write [{part}] and, below it, its settings")
     return dict(table)
+
+
+def _with_usual_kinds(table: Table) -> Table:
+    """`train.optimizer.rate=1e-3` alone means the rate of the usual optimiser: nobody should have to name that."""
+    usual = {name: field.default for name, field in Train.model_fields.items() if isinstance(field.default, Settings)}
+    return {
+        name: merge(to_table(usual[name]), value)
+        if name in usual and isinstance(value, Mapping) and "kind" not in value
+        else value
+        for name, value in table.items()
+    }
 
 
 def _text(task: TaskSettings, table: Table, train: Train) -> AnyTokenizer | TokenizerFile | None:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from regard.errors import DataError, RegardError, SettingsError
+from regard.errors import DataError, RegardError, RunError, SettingsError
 from regard.models.build import Model, build
 from regard.settings import Table, did_you_mean, nested
 from regard.tasks.job import Job, make_job, read_job
@@ -32,6 +32,7 @@ from regard.training.distribution import Workers, connected
 from regard.training.figures import clock, four_digits
 from regard.training.loop import Outcome, Trainer
 from regard.training.precision import numbers
+from regard.training.records import SETTLED
 from regard.training.run import Run, require_free
 from regard.weights.adopt import Start, adopt, read_start
 from regard.weights.checkpoints import newest
@@ -134,10 +135,11 @@ def resume(
         trainer = Trainer(ready.task, model, job.train, run, workers, shown)
         notes += trainer.resume()
         if workers.leads:
+            run.remove_weights()  # of a run that had ended and is prolonged
             notes += environment.resume(run.directory, workers.device)
             if changed:
                 run.configure({**run.config, "train": job.train.model_dump(), "data": job.data.model_dump()})
-        if trainer.state.step == 0:
+        if trainer.keeper.saved_step < 0:  # no checkpoint, so the log was emptied
             trainer.records.data(ready.about)
         for note in [*notes, f"going on at step {trainer.state.step:,}"]:
             shown.event(note)
@@ -218,7 +220,9 @@ def _in(run: Run, workers: Workers) -> Iterator[None]:
             yield
         except BaseException as error:
             told = str(error).partition("\n")[0] if isinstance(error, RegardError) else type(error).__name__
-            run.set_status("failed", run.status.step, told)
+            with suppress(RunError):  # a full disk refuses this too, and the first error is the one to tell
+                if run.status.state == "running":  # not where only the curves were still being drawn
+                    run.set_status("failed", run.status.step, told)
             raise
 
 
@@ -227,8 +231,17 @@ def _trained(trainer: Trainer, run: Run, workers: Workers, display: Display) -> 
     if workers.leads:
         finished = outcome.reason in ("budget", "patience")
         run.set_status("finished" if finished else "stopped", outcome.step, outcome.reason, outcome.figures)
-        display.end(list(_told(outcome, run.directory, trainer.state.seconds, _draw(run.directory))))
+        display.end([*_told(outcome, run.directory, trainer.state.seconds, _draw(run.directory)), _speed(trainer)])
     return Trained(run.directory, outcome.reason, outcome.step, outcome.figures)
+
+
+def _speed(trainer: Trainer) -> str:
+    """What kept the machine from its work."""
+    records = trainer.records
+    told = f"waited for data {100 * records.wait:.2f} % of the time"
+    if records.recompiled is not None:
+        told += f"; {records.recompiled} recompilations after step {SETTLED}"
+    return told
 
 
 def _draw(directory: Path) -> bool:

@@ -7,7 +7,6 @@ from contextlib import closing
 from dataclasses import dataclass
 
 import torch
-from torch._dynamo.exc import TorchDynamoException
 
 from regard.blocks.stack import set_recompute
 from regard.data.batches import Share
@@ -21,7 +20,7 @@ from regard.training.evaluate import evaluate
 from regard.training.interrupt import Interrupt
 from regard.training.keeping import Keeper
 from regard.training.memory import halved, is_out_of_memory
-from regard.training.objective import Objective
+from regard.training.objective import Objective, graphs_compiled, is_compile_failure
 from regard.training.optimizers import build_optimizers
 from regard.training.precision import numbers
 from regard.training.randomness import seed_step
@@ -62,7 +61,7 @@ class Trainer:
         self.optimizers = build_optimizers(train.optimizer, model)
         scaler = self.numbers.scaler(train.tokens)
         self.updater = Updater(shared, self.optimizers, self.numbers, workers, scaler, train.clip)
-        self.state = State(micro=train.micro)
+        self.state = State(micro=train.micro, micro_asked=train.micro)
         self.window = Tally(workers.device)
         self.keeper = Keeper(run, model, train, self.updater)
         self.records = Records(run, display, task, train, workers, self.numbers.products)
@@ -78,6 +77,10 @@ class Trainer:
         if state is not None:
             self.state = state
             self.window.load(state.window)
+            # Of a budget that has grown, or at another rhythm, fewer evaluations were due by now.
+            state.evaluations = min(state.evaluations, budget.evaluations_due(self.train, state.spent))
+            if state.micro_asked != self.train.micro:
+                state.micro = state.micro_asked = self.train.micro
         lost = self.records.back_to(log)
         return [*notes, lost] if lost else notes
 
@@ -90,9 +93,7 @@ class Trainer:
                 try:
                     reason = self._go(interrupt)
                 except Exception as error:
-                    if not is_out_of_memory(error) or self.workers.world > 1:
-                        raise
-                    self._halve_micro()
+                    self._halve_micro(error)
             if reason not in ("budget", "patience"):
                 if self.keeper.saved_step != self.state.step:
                     self._save()
@@ -104,6 +105,7 @@ class Trainer:
     def _go(self, interrupt: Interrupt) -> str | None:
         """Steps from where the run stands; gives the reason why it ends."""
         # Steps ahead are made in other processes; they must end, whatever happens here.
+        first = True
         with closing(self._steps()) as steps:
             while True:
                 seconds, stop = self.workers.most(self.records.seconds(), float(interrupt.received is not None))
@@ -117,6 +119,9 @@ class Trainer:
                 with self.records.waiting():
                     step = next(steps)
                 self._take(step)
+                if first:
+                    self._settle()
+                    first = False
                 self._after(step)
 
     def _steps(self) -> Steps:
@@ -132,10 +137,11 @@ class Trainer:
             state.warm = spent
         progress = Progress(state.step + 1, spent, state.warm)
         width = self.model.settings.width
+        graphs = graphs_compiled() if self.objective.compiled else 0
         try:
             self._update(step, factor(schedule, progress, width))
-        except TorchDynamoException as error:
-            if not self.objective.compiled or self._proven:
+        except Exception as error:
+            if not self.objective.compiled or self._proven or not is_compile_failure(error):
                 raise
             self.objective.compiles(False)
             told = str(error).strip().splitlines()[0]
@@ -143,6 +149,8 @@ class Trainer:
             self._update(step, factor(schedule, progress, width))
         self._proven = True
         state.step += 1
+        if self.objective.compiled:
+            self.records.compiled(state.step, graphs_compiled() - graphs)
         state.position, state.epochs = step.next, step.epochs
         state.tokens += step.tokens
         state.examples += step.examples
@@ -152,12 +160,19 @@ class Trainer:
         if self.keeper.ema is not None:
             self.keeper.ema.update(state.step)
 
+    def _settle(self) -> None:
+        if self.workers.device.type == "cuda":
+            torch.cuda.synchronize(self.workers.device)
+        self.records.settle(self.state)
+
     def _update(self, step: Step, rate: float) -> None:
         seed_step(self.train.seed, self.state.step + 1, self.workers.rank)
         self.updater.update(step.batches, rate, self.window)
 
-    def _halve_micro(self) -> None:
-        """The same step again, in parts half as large; the steps themselves stay what they were."""
+    def _halve_micro(self, error: Exception) -> None:
+        """If memory ran out: all again, in parts half as large; the steps themselves stay what they were."""
+        if not is_out_of_memory(error) or self.workers.world > 1:
+            raise error
         assert self._loader is not None
         self.optimizers.zero_grad()
         if self.workers.device.type == "cuda":
@@ -218,7 +233,11 @@ class Trainer:
         self._save(figures)
 
     def _figures(self) -> dict[str, float]:
-        return evaluate(self.objective, self.task, "valid", self.workers, self.numbers, self.state.micro)
+        while True:
+            try:
+                return evaluate(self.objective, self.task, "valid", self.workers, self.numbers, self.state.micro)
+            except Exception as error:
+                self._halve_micro(error)
 
     def _judge(self, figures: dict[str, float]) -> bool:
         """Whether these are the best figures so far."""
@@ -228,6 +247,7 @@ class Trainer:
             raise RunError(f"train.select ({select}) is no figure of this task; choose one of {known}")
         value, best = figures[select], self.state.best
         better = best is None or (value < best if lower_is_better(select) else value > best)
+        better = better and math.isfinite(value)
         if better:
             self.state.best, self.state.stale = value, 0
         else:

@@ -18,7 +18,7 @@ def halved(held: int, longest: int) -> int:
     """Half of the tokens held at once; an error where an example alone does not fit."""
     if held <= longest:
         raise RunError(
-            f"memory ran out with {held:,} tokens at once, and an example has up to {longest:,}; choose a smaller "
-            "model, set data.longest, train.recompute = true, or train on another device"
+            f"memory ran out with {held:,} tokens at once, and an example, or a packed row, has up to {longest:,}; "
+            "choose a smaller model, set data.longest, train.row or train.recompute=true, or train on another device"
         )
     return max(held // 2, longest)

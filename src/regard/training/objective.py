@@ -33,3 +33,17 @@ class Objective(nn.Module):
 
     def _plainly(self, batch: Any) -> Loss:
         return self._loss(self.model, batch)
+
+
+def is_compile_failure(error: Exception) -> bool:
+    """Whether compiling failed, rather than what was compiled."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    return isinstance(error, TorchDynamoException)
+
+
+def graphs_compiled() -> int:
+    """How many graphs this process has compiled so far; one more in mid-run means that something was compiled anew."""
+    from torch._dynamo.utils import counters  # it takes seconds to load, and most runs on a CPU never need it
+
+    return int(counters["stats"]["unique_graphs"])

@@ -21,6 +21,9 @@ from regard.training.state import State
 from regard.training.task import Task
 from regard.training.tensorboard import TensorboardWriter
 
+SETTLED = 50
+"""Steps after which nothing should be compiled any more."""
+
 
 class Records:
     """Only the first process tells anything; every process keeps time."""
@@ -34,7 +37,13 @@ class Records:
         self._products = products
         self._began = time.perf_counter()
         self._mark = self._began
+        self._untimed = 0
+        """Tokens of the window whose time is not counted."""
         self._waited = 0.0
+        self._totals = [0.0, 0.0]
+        self.recompiled: int | None = None
+        """Graphs compiled after step `SETTLED` of this session, in steps of training; none: it runs uncompiled."""
+        self._session_steps = 0
 
     # ------------------------------------------------------------------------------------------------------------ time
 
@@ -60,6 +69,10 @@ class Records:
         start = time.perf_counter()
         yield
         self._waited += time.perf_counter() - start
+
+    def settle(self, state: State) -> None:
+        """Counts time from here on: the first step of a session starts processes and compiles."""
+        self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, state.window_tokens
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -93,13 +106,14 @@ class Records:
             "clipped": clipped,
             "padding": 1 - state.window_tokens / max(state.window_cells, 1),
             "seconds": self.seconds(),
-            "tokens_per_second": state.window_tokens / busy,
+            "tokens_per_second": (state.window_tokens - self._untimed) / busy,
             "wait": self._waited / busy,
             "peak": self._share_of_peak(state, model, busy),
         }
         if self.workers.device.type == "cuda":
             record["memory"] = torch.cuda.max_memory_allocated(self.workers.device)
-        self._mark, self._waited = time.perf_counter(), 0.0
+        self._totals = [self._totals[0] + self._waited, self._totals[1] + busy]
+        self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, 0
         self._write(record)
         spent = budget.share(self.train_settings, state.spent)
         left = self.seconds() * (1 - spent) / spent if spent else None
@@ -108,13 +122,27 @@ class Records:
     def _share_of_peak(self, state: State, model: ModelSettings, busy: float) -> float:
         source = state.window_tokens * self.task.source_ratio
         flops = training_flops(model, state.window_examples, state.window_tokens, source)
+        timed = 1 - self._untimed / max(state.window_tokens, 1)
         peak, _ = peak_flops(self.workers.device, self._products)
-        return share_of_peak(flops, busy, peak * self.workers.world)
+        return share_of_peak(flops * timed, busy, peak * self.workers.world)
 
     def valid(self, state: State, figures: Mapping[str, float], best: bool) -> None:
         record = {"kind": "valid", "step": state.step, **figures, "best": best, "seconds": self.seconds()}
         self._write(record)
         self.display.valid(record, best)
+
+    @property
+    def wait(self) -> float:
+        """Share of this session's training, evaluation apart, that was spent waiting for data."""
+        return self._totals[0] / max(self._totals[1], 1e-9)
+
+    def compiled(self, step: int, graphs: int) -> None:
+        """So many graphs were compiled in a step; once shapes have settled, each one is told."""
+        self._session_steps += 1
+        self.recompiled = self.recompiled or 0
+        if graphs and self._session_steps > SETTLED:
+            self.recompiled += graphs
+            self.event(step, "recompilation", f"step {step:,} was compiled anew: a shape or a setting changed")
 
     def event(self, step: int, what: str, text: str) -> None:
         """Something out of the ordinary."""

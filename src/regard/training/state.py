@@ -33,6 +33,8 @@ class State:
     """The step that comes next."""
     micro: int | None = None
     """Most tokens held at once; halved when memory runs out."""
+    micro_asked: int | None = None
+    """The setting that this began as: a resumed run may be given another one."""
     evaluations: int = 0
     """How many were due so far."""
     evaluated: int = -1

@@ -15,11 +15,18 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from regard.errors import RunError
 from regard.training.distribution import Workers, syncing
+from regard.training.memory import is_out_of_memory
 from regard.training.optimizers import Optimizers
 from regard.training.precision import Numbers
 from regard.training.tally import Tally
 from regard.training.task import Loss
+
+NO_ROOM = (
+    "memory ran out while the optimiser changed the weights, which takes as much however small train.micro is; choose "
+    "a smaller model, train.optimizer.kind=sgd, which keeps less, or another device"
+)
 
 
 @dataclass
@@ -52,8 +59,13 @@ class Updater:
         clipped = norm.new_zeros(()) if self.clip is None else (norm > self.clip)
         window.add({**sums, "norm": norm, "clipped": clipped, "steps": torch.ones_like(norm)})
         self.optimizers.set_factor(factor)
-        for part in self.optimizers.parts:
-            self.scaler.step(part)
+        try:
+            for part in self.optimizers.parts:
+                self.scaler.step(part)
+        except Exception as error:
+            if is_out_of_memory(error):  # some weights may be changed by now, so this step cannot be taken again
+                raise RunError(NO_ROOM) from error
+            raise
         self.scaler.update()
 
     def _scale_gradients(self, weight: Tensor) -> Tensor:

@@ -54,7 +54,7 @@ def test_the_place_of_the_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
 def test_a_cache_that_cannot_be_written_names_the_variable(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(DataError) as caught:
-        Cache(tmp_path / "file").place("prepared", "x")
+        Cache(tmp_path / "file").room("prepared")
     assert str(caught.value) == (
         f"the cache ({tmp_path / 'file'}) cannot be written: Not a directory; make room there, or set REGARD_CACHE to "
         "a folder that can be written"

@@ -19,11 +19,12 @@ import pytest
 import torch
 from data_cases import END, MASK, PAD, START, framed_pairs, framed_texts, same, tensors
 
-from regard.data.assemble import Assembler, Pairs, Windows
+from regard.data.assemble import Assembler, Documents, Pairs, Windows
 from regard.data.assemble_masked import MaskedDocuments, Masking
 from regard.data.batch import IGNORED, PairBatch, TextBatch
 from regard.data.batches import PackedPlan, PaddedPlan, Plan
 from regard.data.loader import Loader, Planner, Position, Share, Step
+from regard.data.prepared import Writer
 from regard.errors import DataError
 
 KINDS = ("pairs, padded", "pairs, packed", "masked, packed", "windows")
@@ -88,7 +89,7 @@ def test_workers_change_nothing(tmp_path: Path, kind: str, workers: int) -> None
 def test_epochs_and_seeds_differ(tmp_path: Path) -> None:
     loader = loader_of("pairs, padded", tmp_path)
     one, two = (first(loader, 1, Position(epoch))[0] for epoch in (0, 1))
-    other = first(Loader(loader.assembler, loader.plan, seed=4), 1)[0]
+    other = first(Loader(loader.assemblers[0], loader.plan, seed=4), 1)[0]
     assert not same(one.batches, two.batches)
     assert not same(one.batches, other.batches)
 
@@ -107,9 +108,9 @@ def test_each_epoch_hides_other_tokens_and_evaluation_always_the_same(tmp_path: 
 def test_a_loader_that_is_sent_to_another_process_is_the_same(tmp_path: Path) -> None:
     """Where processes cannot be forked, what they work with is sent to them."""
     loader = loader_of("masked, packed", tmp_path)
-    sent = Loader(*pickle.loads(pickle.dumps((loader.assembler, loader.plan))), loader.seed)
+    sent = Loader(*pickle.loads(pickle.dumps((loader.assemblers[0], loader.plan))), loader.seed)
     assert agree(first(sent, 5), first(loader, 5))
-    planner = Planner(loader.plan, loader.assembler.lengths, 1)
+    planner = Planner(loader.plan, loader.assemblers[0].lengths, 1)
     assert [group.examples.tolist() for group in pickle.loads(pickle.dumps(planner)).steps(0, 0)] == [
         group.examples.tolist() for group in planner.steps(0, 0)
     ]
@@ -200,7 +201,7 @@ def test_another_share_of_the_same_steps(tmp_path: Path) -> None:
 
 def test_what_must_be_held_at_once(tmp_path: Path) -> None:
     padded, packed = (loader_of(kind, tmp_path / kind) for kind in ("pairs, padded", "pairs, packed"))
-    assert padded.longest == max(padded.assembler.lengths.longest)
+    assert padded.longest == max(padded.assemblers[0].lengths.longest)
     assert packed.longest == 16
 
 
@@ -297,3 +298,24 @@ def test_pinned_steps_are_the_same(tmp_path: Path, workers: int) -> None:
         assert isinstance(batch, TextBatch)
         assert all(tensor.is_pinned() for tensor in tensors(batch))
         assert all(tensor.is_cuda for tensor in tensors(batch.to(torch.device("cuda"))))
+
+
+def test_several_variants_serve_one_epoch_each(tmp_path: Path) -> None:
+    """As BPE-dropout gives them: the same examples, of other lengths and with other tokens."""
+
+    def variant(number: int) -> Documents:
+        writer = Writer(tmp_path / str(number), ("text",), 100)
+        writer.append({"text": [[1, *[10 * number + 10 + example] * (3 + number), 2] for example in range(9)]})
+        return Documents(writer.finish(), pad=0)
+
+    loader = Loader([variant(number) for number in range(3)], PaddedPlan(40), seed=5)
+    seen: dict[int, set[int]] = {}
+    for step in loader.steps():
+        if step.position.epoch > 6:
+            break
+        tokens = step.batches[0].text.tokens
+        seen.setdefault(step.position.epoch, set()).update(tokens[tokens >= 10].tolist())
+    assert seen == {epoch: {10 * (epoch % 3) + 10 + example for example in range(9)} for epoch in range(7)}
+    middle = Position(4, 0, 1)
+    one, other = next(loader.steps(middle)), next(loader.with_share(Share()).steps(middle))
+    assert torch.equal(one.batches[0].text.tokens, other.batches[0].text.tokens)

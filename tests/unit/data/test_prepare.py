@@ -304,6 +304,14 @@ def test_what_stops_one_variant_is_told_as_it_is() -> None:
     assert not list(Path("cache/prepared").iterdir())
 
 
+@pytest.mark.skipif(not Path("/bin/false").exists(), reason="this system has no /bin/false")
+def test_a_process_that_just_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    dropping = train(settings_of("bpe", dropout=0.3), CORPUS)
+    with pytest.raises(DataError, match=r"a process that prepared data.train ended \(code 1\) before it was done"):
+        prepare(Source(pairs(variants=2), "train"), PairForm(TokenizerPair.of(dropping)))
+
+
 # ----------------------------------------------------------------------------------------------------------- bad input
 
 

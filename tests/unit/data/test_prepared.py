@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.prepared import ABOUT, Prepared, Writer, fingerprint, is_whole
+from regard.data.prepared import ABOUT, Prepared, Writer, fingerprint
 from regard.errors import DataError
 
 sequences = st.lists(st.lists(st.integers(0, 65_535), max_size=6), max_size=8)
@@ -25,9 +25,9 @@ def test_what_goes_in_comes_out(
     writer = Writer(place, ["source", "target"], vocabulary=65_536)
     for start in range(0, len(source), chunk):
         writer.append({"source": source[start : start + chunk], "target": target[start : start + chunk]})
-    assert not is_whole(place)
+    assert not place.exists()
     prepared = writer.finish({"made": "here"})
-    assert is_whole(place)
+    assert (place / ABOUT).is_file()
     assert len(prepared) == len(source)
     assert prepared.lengths("target").tolist() == [len(tokens) for tokens in target]
     assert prepared.tokens("source") == sum(map(len, source))

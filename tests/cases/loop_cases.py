@@ -1,0 +1,132 @@
+"""What a run leaves behind, and ways to cut one short: for tests that a run gives one result, however it goes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from training_cases import Job
+
+from regard.training.display import Silent
+from regard.training.log import TIMES, read
+from regard.training.loop import Outcome, Trainer
+from regard.weights.checkpoints import listed
+
+
+class Crash(BaseException):
+    """Stands for whatever ends a program in mid-step. No part of the loop catches it."""
+
+
+class Heard(Silent):
+    """A display that remembers what it was told in words."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.lines: list[str] = []
+
+    def event(self, text: str) -> None:
+        self.events.append(text)
+
+    def end(self, lines: Any) -> None:
+        self.lines.extend(lines)
+
+
+def remains(run: Path) -> dict[str, Any]:
+    """All that is the same in a run that was interrupted: weights, the last checkpoint, snapshots, log, scores.
+
+    Times differ, and with them how long the log is. Other checkpoints depend on when it was stopped.
+    """
+    last = listed(run)[0]
+    found: dict[str, Any] = {f"last/{path.name}": _digest(path) for path in sorted(last.path.glob("*.safetensors"))}
+    state = {**last.state}
+    state.pop("log")
+    state["state"] = {key: value for key, value in state["state"].items() if key != "seconds"}
+    for entry in state["snapshots"]:
+        found[f"snapshot/{entry['step']}"] = _digest(run / "snapshots" / f"{entry['step']:06d}.safetensors")
+    log = [{key: value for key, value in record.items() if key not in TIMES} for record in read(run / "log.jsonl")]
+    return {**found, "state": state, "log": log, "weights": _digest(run / "weights.safetensors"), **_scores(run)}
+
+
+def _scores(run: Path) -> dict[str, Any]:
+    """As `regard.train` notes them; a trainer alone does not."""
+    status = json.loads((run / "status.json").read_text())
+    return {"step": status["step"], "scores": status["figures"]}
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# -------------------------------------------------------------------------------------------------------- interruptions
+
+
+def before(owner: Any, name: str, at: int, act: Callable[[], None]) -> None:
+    """Does `act` before the call of that number (from 1 on) of a function that `owner` holds."""
+    _around(owner, name, at, act, lambda: None)
+
+
+def after(owner: Any, name: str, at: int, act: Callable[[], None]) -> None:
+    _around(owner, name, at, lambda: None, act)
+
+
+def _around(owner: Any, name: str, at: int, first: Callable[[], None], last: Callable[[], None]) -> None:
+    plain, calls = getattr(owner, name), 0
+
+    def call(*arguments: Any, **options: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            first()
+        result = plain(*arguments, **options)
+        if calls == at:
+            last()
+        return result
+
+    setattr(owner, name, call)
+
+
+def crash() -> None:
+    raise Crash
+
+
+def interrupt(number: signal.Signals = signal.SIGINT) -> Callable[[], None]:
+    """What sends this very process a signal."""
+    return lambda: os.kill(os.getpid(), number)
+
+
+MOMENTS: Mapping[str, Callable[[Trainer, int], None]] = {
+    "in the loss": lambda trainer, at: before(trainer.objective, "_loss", at, crash),
+    "after a step": lambda trainer, at: after(trainer.updater, "update", at, crash),
+    "after a line of the log": lambda trainer, at: after(trainer.records, "train", at, crash),
+    "after an evaluation": lambda trainer, at: after(trainer.records, "valid", at, crash),
+    "before saving": lambda trainer, at: before(trainer.keeper, "save", at, crash),
+    "between checkpoint and snapshot": lambda trainer, at: before(trainer.keeper.snapshots, "commit", at, crash),
+    "after saving": lambda trainer, at: after(trainer.keeper, "save", at, crash),
+    "before the weights": lambda trainer, at: before(trainer.keeper, "write_final", 1, crash),
+    "after the weights": lambda trainer, at: after(trainer.keeper, "write_final", 1, crash),
+    "Ctrl-C in the loss": lambda trainer, at: before(trainer.objective, "_loss", at, interrupt()),
+    "SIGTERM while saving": lambda trainer, at: before(trainer.keeper, "save", at, interrupt(signal.SIGTERM)),
+}
+"""What may happen to a run, the time of that number that the moment comes."""
+
+
+def interrupted(job: Job, run: Path, moments: list[tuple[str, int]]) -> tuple[Outcome, list[str]]:
+    """Goes through a run with these interruptions, one after the other; tells its end, and what became of each."""
+    told: list[str] = []
+    begun = False
+    for moment, at in moments:
+        trainer = job.trainer(resume=begun, run=run)
+        begun = True
+        MOMENTS[moment](trainer, at)
+        try:
+            outcome = trainer.run()
+        except Crash:
+            told.append("crashed")
+            continue
+        told.append(outcome.reason)
+    return job.trainer(resume=begun, run=run).run(), told

@@ -1,0 +1,363 @@
+"""The loop ends when its budget does, evaluates, saves and logs when it should, and keeps the weights it should."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loop_cases import Crash, after, before, crash, remains
+from safetensors.torch import load_file
+from training_cases import Job, parameters
+
+from regard.data.batches import Share
+from regard.errors import RunError, SettingsError
+from regard.settings import parse
+from regard.training import loop, records
+from regard.training.distribution import Workers
+from regard.training.evaluate import evaluate
+from regard.training.log import read
+from regard.training.loop import Trainer
+from regard.training.objective import Objective
+from regard.training.precision import numbers
+from regard.training.settings import Train
+from regard.weights.checkpoints import listed
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes most of the time, and no test could see a difference."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def job(directory: Path, valid: int = 12, **train: Any) -> Job:
+    usual = {"tokens": 96, "evaluate_every": 1000, "schedule": {"kind": "constant"}}
+    return Job("language", parse(Train, {**usual, **train}), directory, valid=valid)
+
+
+def logged(directory: Path, kind: str) -> list[dict[str, Any]]:
+    return [record for record in read(directory / "run" / "log.jsonl") if record["kind"] == kind]
+
+
+def steps_of(directory: Path, kind: str) -> list[int]:
+    return [record["step"] for record in logged(directory, kind)]
+
+
+# ------------------------------------------------------------------------------------------------------------- budgets
+
+
+def test_a_budget_of_steps(tmp_path: Path) -> None:
+    outcome = job(tmp_path, steps=7).trainer().run()
+    assert (outcome.reason, outcome.step) == ("budget", 7)
+
+
+def test_a_budget_of_epochs_sees_every_example_as_often(tmp_path: Path) -> None:
+    trainer = job(tmp_path, epochs=2).trainer()
+    trainer.run()
+    assert trainer.state.examples == 2 * 40
+    assert trainer.state.position.epoch == 2
+
+
+def test_a_budget_of_tokens_ends_with_the_step_that_reaches_it(tmp_path: Path) -> None:
+    job(tmp_path, total_tokens=300, log_every=1).trainer().run()
+    *before_last, last = [record["tokens"] for record in logged(tmp_path, "train")]
+    assert max(before_last) < 300 <= last
+
+
+def test_of_several_budgets_the_first_counts(tmp_path: Path) -> None:
+    trainer = job(tmp_path, steps=100, epochs=1, total_tokens=10_000, minutes=60).trainer()
+    assert trainer.run().reason == "budget"
+    assert trainer.state.examples == 40
+
+
+def test_a_run_needs_a_budget(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"train has no budget; set train\.minutes"):
+        job(tmp_path).trainer().run()
+
+
+# ---------------------------------------------------------------------------------------------------------------- time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Time that stands still but for what a test adds to it."""
+    time = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(records, "time", SimpleNamespace(perf_counter=lambda: time.now))
+    return time
+
+
+def each_step_takes(trainer: Trainer, clock: SimpleNamespace, seconds: float) -> Trainer:
+    plain = trainer.updater.update
+
+    def update(*arguments: Any) -> None:
+        plain(*arguments)
+        clock.now += seconds
+
+    trainer.updater.update = update  # type: ignore[method-assign]
+    return trainer
+
+
+def test_a_budget_of_minutes(clock: SimpleNamespace, tmp_path: Path) -> None:
+    trainer = each_step_takes(job(tmp_path, minutes=1).trainer(), clock, 6)
+    assert trainer.run().step == 10
+    assert trainer.state.seconds == 60
+
+
+def test_a_budget_of_minutes_goes_on_where_it_stood(clock: SimpleNamespace, tmp_path: Path) -> None:
+    """Rates follow the time, so a schedule that starts anew, or counts the pause, would show in the weights."""
+    made = job(tmp_path, minutes=1, save_every=2, log_every=1, schedule={"kind": "linear", "warmup": 3})
+    each_step_takes(made.trainer(run=tmp_path / "straight"), clock, 6).run()
+    broken = each_step_takes(made.trainer(run=tmp_path / "broken"), clock, 6)
+    after(broken.updater, "update", 7, crash)
+    with pytest.raises(Crash):
+        broken.run()
+    clock.now += 86_400
+    resumed = each_step_takes(made.trainer(resume=True, run=tmp_path / "broken"), clock, 6)
+    assert (resumed.state.step, resumed.state.seconds) == (6, 36)
+    assert resumed.state.warm == pytest.approx(12 / 60)
+    resumed.run()
+    assert resumed.state.seconds == 60
+    assert remains(tmp_path / "broken") == remains(tmp_path / "straight")
+    rates = [record["rate"] / 1e-3 for record in read(tmp_path / "broken" / "log.jsonl") if record["kind"] == "train"]
+    # Up in three steps, until 12 of 60 seconds are spent; then down with the rest of the time.
+    assert rates == pytest.approx([1 / 3, 2 / 3, *(1 - (6 * step - 12) / 48 for step in range(2, 10))])
+
+
+def test_a_checkpoint_is_due_after_some_minutes(clock: SimpleNamespace, tmp_path: Path) -> None:
+    trainer = each_step_takes(job(tmp_path, steps=10, save_minutes=0.35).trainer(), clock, 6)
+    saved = saves(trainer)
+    trainer.run()
+    assert saved == [4, 8, 10]  # 24 seconds are more than 21
+
+
+# --------------------------------------------------------------------------------------------------------- what is due
+
+
+def saves(trainer: Trainer) -> list[int]:
+    """The steps at which a checkpoint is written, as it comes to pass."""
+    found: list[int] = []
+    plain = trainer.keeper.save
+
+    def save(state: Any, *arguments: Any) -> None:
+        found.append(state.step)
+        plain(state, *arguments)
+
+    trainer.keeper.save = save  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.parametrize(("steps", "expected"), [(40, [*range(2, 41, 2)]), (7, [*range(1, 8)])])
+def test_about_twenty_evaluations(steps: int, expected: list[int], tmp_path: Path) -> None:
+    job(tmp_path, steps=steps, evaluate_every=None).trainer().run()
+    assert steps_of(tmp_path, "valid") == expected
+
+
+def test_evaluations_come_at_their_rhythm_and_at_the_end(tmp_path: Path) -> None:
+    trainer = job(tmp_path, steps=10, evaluate_every=4).trainer()
+    saved = saves(trainer)
+    trainer.run()
+    assert steps_of(tmp_path, "valid") == saved == [4, 8, 10]
+
+
+def test_checkpoints_come_at_their_rhythm(tmp_path: Path) -> None:
+    trainer = job(tmp_path, steps=10, evaluate_every=5, save_every=3).trainer()
+    saved = saves(trainer)
+    trainer.run()
+    assert saved == [3, 5, 6, 9, 10]
+    assert [checkpoint.step for checkpoint in listed(tmp_path / "run")] == [10, 9]
+
+
+def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
+    """At this rate no weight changes, so the first evaluation is the best."""
+    still = {"optimizer": {"kind": "sgd", "rate": 1e-30}, "evaluate_every": 2, "patience": 3}
+    outcome = job(tmp_path, steps=50, **still).trainer().run()
+    assert (outcome.reason, outcome.step) == ("patience", 8)
+    assert [record["best"] for record in logged(tmp_path, "valid")] == [True, False, False, False]
+    assert outcome.kept == "those of step 2, the best by loss"
+
+
+def test_lines_of_the_log_sum_up_the_steps_between_them(tmp_path: Path) -> None:
+    """Against losses that are added up here, part by part."""
+    trainer = job(tmp_path, steps=11, log_every=4, micro=48).trainer()
+    seen: list[list[tuple[float, float]]] = []
+    plain, update = trainer.objective._loss, trainer.updater.update
+
+    def loss(model: Any, batch: Any) -> Any:
+        found = plain(model, batch)
+        if model.training:
+            seen[-1].append((float(found.total), float(found.weight)))
+        return found
+
+    trainer.objective._loss = loss
+    trainer.updater.update = lambda *arguments: (seen.append([]), update(*arguments))[1]  # type: ignore[method-assign]
+    trainer.run()
+    lines = logged(tmp_path, "train")
+    assert [line["step"] for line in lines] == [4, 8]
+    assert len(seen[0]) > 1  # in several parts
+    for line, steps in zip(lines, (seen[:4], seen[4:8]), strict=True):
+        parts = np.array([part for step in steps for part in step])
+        assert line["loss"] == pytest.approx(parts[:, 0].sum() / parts[:, 1].sum(), rel=1e-12)
+
+
+def test_rates_rise_to_the_end_of_warm_up_and_fall_to_the_end_of_the_budget(tmp_path: Path) -> None:
+    schedule = {"kind": "linear", "warmup": 4}
+    job(tmp_path, steps=12, log_every=1, schedule=schedule, optimizer={"kind": "sgd", "rate": 2.0}).trainer().run()
+    rates = [record["rate"] for record in logged(tmp_path, "train")]
+    # The fourth step has the whole rate; from there a straight line reaches nothing with the thirteenth.
+    assert rates == pytest.approx([0.5, 1.0, 1.5, *(2 * (13 - step) / 9 for step in range(4, 13))])
+
+
+def test_select_must_be_a_figure(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"train\.select \(bleu\) is no figure of this task; choose one of loss, perpl"):
+        job(tmp_path, steps=2, select="bleu").trainer().run()
+
+
+# ------------------------------------------------------------------------------------------------------- what is kept
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
+    """Losses that evaluations give, one after the other, whatever the weights; then the true ones."""
+    losses: list[float] = []
+
+    def evaluated(*arguments: Any) -> dict[str, float]:
+        found = evaluate(*arguments)
+        return {**found, "loss": losses.pop(0), "accuracy": 0.5} if losses else found
+
+    monkeypatch.setattr(loop, "evaluate", evaluated)
+    return losses
+
+
+def run_with_weights(trainer: Trainer) -> dict[int, dict[str, torch.Tensor]]:
+    """Runs, and gives the weights after each step."""
+    found: dict[int, dict[str, torch.Tensor]] = {}
+    plain = trainer._after
+    trainer._after = lambda step: (  # type: ignore[method-assign]
+        found.update({trainer.state.step: parameters(trainer.model)}),
+        plain(step),
+    )[1]
+    trainer.run()
+    return found
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+LOSSES = [5.0, 3.0, float("nan"), 1.0, 2.0, 4.0]
+"""The best is that of step 4; what is not a number is never good."""
+
+
+def test_the_best_snapshots_are_kept_and_the_best_is_the_model(scripted: list[float], tmp_path: Path) -> None:
+    scripted += LOSSES
+    trainer = job(tmp_path, steps=6, evaluate_every=1, keep=2).trainer()
+    weights = run_with_weights(trainer)
+    assert [entry["step"] for entry in listed(tmp_path / "run")[0].state["snapshots"]] == [4, 5]
+    assert equal(load_file(tmp_path / "run" / "snapshots" / "000005.safetensors"), weights[5])
+    assert equal(load_file(tmp_path / "run" / "weights.safetensors"), weights[4])
+    assert [record["best"] for record in logged(tmp_path, "valid")] == [True, True, False, True, False, False]
+
+
+def test_a_first_figure_that_is_no_number_is_not_the_best(scripted: list[float], tmp_path: Path) -> None:
+    scripted += [float("nan"), 2.0]
+    trainer = job(tmp_path, steps=2, evaluate_every=1).trainer()
+    trainer.run()
+    assert trainer.state.best == 2.0
+
+
+@pytest.mark.parametrize(("which", "expected"), [("last", [4, 5, 6]), ("best", [2, 4, 5])])
+def test_a_mean_of_snapshots_is_their_mean(
+    which: str, expected: list[int], scripted: list[float], tmp_path: Path
+) -> None:
+    scripted += LOSSES
+    trainer = job(tmp_path, steps=6, evaluate_every=1, average=3, average_of=which).trainer()
+    weights = run_with_weights(trainer)
+    kept = load_file(tmp_path / "run" / "weights.safetensors")
+    for name, tensor in kept.items():
+        stacked = np.stack([weights[step][name].numpy() for step in expected])
+        np.testing.assert_array_max_ulp(tensor.numpy(), stacked.astype(np.float64).mean(0).astype(np.float32), 1)
+
+
+def test_final_figures_are_those_of_the_weights_that_are_kept(tmp_path: Path) -> None:
+    made = job(tmp_path, steps=6, evaluate_every=1, average=3)
+    outcome = made.trainer().run()
+    assert outcome.figures == pytest.approx(figures_of(made, tmp_path / "run" / "weights.safetensors"), rel=1e-9)
+    assert outcome.kept == "the mean of 3 snapshots, of steps 4, 5, 6"
+
+
+def figures_of(made: Job, path: Path) -> dict[str, float]:
+    """Figures of weights in a file, in a model of their own."""
+    model = made.model()
+    with torch.no_grad():
+        for name, tensor in load_file(path).items():
+            dict(model.named_parameters())[name].copy_(tensor)
+    task = made.task()
+    return evaluate(Objective(model, task), task, "valid", Workers(CPU), numbers("float32", CPU), None)
+
+
+def test_a_moving_average_is_evaluated_and_kept(tmp_path: Path) -> None:
+    made = job(tmp_path, steps=12, evaluate_every=12, ema=0.7, optimizer={"kind": "sgd", "rate": 0.5})
+    trainer = made.trainer()
+    average = {name: tensor.double() for name, tensor in parameters(trainer.model).items()}
+    weights = run_with_weights(trainer)
+    for step in range(1, 13):
+        decay = min(0.7, (1 + step) / (10 + step))
+        average = {name: decay * tensor + (1 - decay) * weights[step][name] for name, tensor in average.items()}
+    kept = load_file(tmp_path / "run" / "weights.safetensors")
+    assert max(float((kept[name] - average[name]).abs().max()) for name in kept) < 1e-6
+    assert not equal(kept, weights[12])
+    (evaluated,) = logged(tmp_path, "valid")
+    expected = figures_of(made, tmp_path / "run" / "weights.safetensors")
+    assert {name: evaluated[name] for name in expected} == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_moving_average_does_not_disturb_training(tmp_path: Path) -> None:
+    plain = job(tmp_path, steps=6, evaluate_every=2).trainer(run=tmp_path / "plain")
+    averaged = job(tmp_path, steps=6, evaluate_every=2, ema=0.9).trainer(run=tmp_path / "averaged")
+    plain_weights, weights = run_with_weights(plain), run_with_weights(averaged)
+    assert equal(plain_weights[6], weights[6])
+
+
+@pytest.mark.parametrize("ema", [None, 0.9])
+def test_without_validation_data_the_last_weights_are_kept(ema: float | None, tmp_path: Path) -> None:
+    trainer = job(tmp_path, valid=0, steps=4, ema=ema).trainer()
+    weights = run_with_weights(trainer)
+    outcome_weights = load_file(tmp_path / "run" / "weights.safetensors")
+    assert steps_of(tmp_path, "valid") == []
+    (end,) = logged(tmp_path, "end")
+    assert end["kept"] == ("the moving average after the last step" if ema else "those after the last step")
+    assert equal(outcome_weights, weights[4]) == (ema is None)
+
+
+def test_evaluation_leaves_training_as_it_was(tmp_path: Path) -> None:
+    """Dropout is off while figures are taken, and on again afterwards; chance is not drawn on."""
+    rarely = Job("language", job(tmp_path, steps=6).train, tmp_path, model_changes={"dropout": 0.3})
+    often = Job("language", job(tmp_path, steps=6, evaluate_every=1).train, tmp_path, model_changes={"dropout": 0.3})
+    one, other = rarely.trainer(run=tmp_path / "one"), often.trainer(run=tmp_path / "other")
+    assert equal(run_with_weights(one)[6], run_with_weights(other)[6])
+
+
+def test_batches_of_a_run_are_those_of_its_task(tmp_path: Path) -> None:
+    """The loop takes the loader's steps in their order, each once."""
+    made = job(tmp_path, steps=9, log_every=1)
+    made.trainer().run()
+    steps = made.task().batches("train", Share()).steps()
+    total = np.cumsum([next(steps).tokens for _ in range(9)])
+    assert [record["tokens"] for record in logged(tmp_path, "train")] == total.tolist()
+
+
+def test_a_crash_leaves_the_lock_and_the_display_in_order(tmp_path: Path) -> None:
+    trainer = job(tmp_path, steps=5).trainer()
+    closed: list[bool] = []
+    trainer.records.display.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    before(trainer.updater, "update", 3, crash)
+    with pytest.raises(Crash):
+        trainer.run()
+    assert closed

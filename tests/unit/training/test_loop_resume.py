@@ -1,0 +1,157 @@
+"""A run that was interrupted, at whatever moment and however often, gives bit by bit what it would have given."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from loop_cases import MOMENTS, after, interrupt, interrupted, remains
+from training_cases import FAMILIES, Job
+
+from regard.settings import parse
+from regard.training.log import read
+from regard.training.settings import Train
+
+STEPS = 11
+RHYTHMS: dict[str, Any] = {"log_every": 4, "evaluate_every": 5, "save_every": 3}
+"""None divides another, or the number of steps: checkpoints fall between lines of the log, and between evaluations."""
+
+
+@pytest.fixture(autouse=True)
+def _not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes most of the time, and no test could see a difference."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def job(family: str, directory: Path, **changes: Any) -> Job:
+    """Dropout everywhere, several parts a step, an average of the weights, two snapshots kept."""
+    train: dict[str, Any] = {
+        "steps": STEPS,
+        "tokens": 96,
+        "micro": 40,
+        "ema": 0.8,
+        "keep": 2,
+        "optimizer": {"kind": "adamw", "rate": 0.01, "decay": 0.1},
+        "schedule": {"kind": "linear", "warmup": 4},
+        **RHYTHMS,
+        **changes,
+    }
+    if train.get("layout") == "packed" and family != "image":
+        train["row"] = 24
+    return Job(family, parse(Train, train), directory, model_changes={"dropout": 0.2})
+
+
+def moments(number: int) -> list[tuple[str, int]]:
+    """Four for the test of this number: one that comes in turn, two at random, and one when all steps are taken."""
+    chance = np.random.default_rng(number)
+    first = EARLY[number % len(EARLY)], 1
+    others = [(str(chance.choice(EARLY)), int(chance.integers(1, 4))) for _ in range(2)]
+    return [first, *others, (LATE[number % len(LATE)], 1)]
+
+
+EARLY = [moment for moment in MOMENTS if not moment.endswith("the weights")]
+LATE = [moment for moment in MOMENTS if moment.endswith("the weights")]
+
+
+def compared(made: Job, number: int, directory: Path) -> None:
+    made.trainer(run=directory / "straight").run()
+    _, told = interrupted(made, directory / "broken", moments(number))
+    assert told[0] in ("crashed", "SIGINT", "SIGTERM")
+    assert told[-1] == "crashed"
+    assert remains(directory / "broken") == remains(directory / "straight")
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_resumes_to_the_same_bits(family: str, layout: str, tmp_path: Path) -> None:
+    number = 2 * FAMILIES.index(family) + (layout == "packed")
+    compared(job(family, tmp_path, layout=layout), number, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        {"kind": "adam", "rate": 0.01},
+        {"kind": "sgd", "rate": 0.1},
+        {"kind": "sgd", "rate": 0.1, "momentum": 0.9, "decay": 0.1},
+        {"kind": "muon", "rate": 0.02},
+    ],
+    ids=["adam", "sgd", "sgd-momentum", "muon"],
+)
+def test_every_optimiser_resumes_to_the_same_bits(optimizer: dict[str, Any], tmp_path: Path) -> None:
+    compared(job("language", tmp_path, optimizer=optimizer, ema=None), 8, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [{"total_tokens": 700}, {"epochs": 2.5}, {"epochs": 9, "patience": 2, "optimizer": {"kind": "sgd", "rate": 1e-30}}],
+    ids=["tokens", "epochs", "patience"],
+)
+def test_every_budget_resumes_to_the_same_bits(budget: dict[str, Any], tmp_path: Path) -> None:
+    """Without a rhythm of its own, evaluation goes by shares of the budget."""
+    compared(job("language", tmp_path, steps=None, evaluate_every=None, **budget), 6, tmp_path)
+
+
+def test_batches_made_ahead_are_the_same_batches(tmp_path: Path) -> None:
+    plain, ahead = job("translate", tmp_path, workers=0), job("translate", tmp_path, workers=2)
+    plain.trainer(run=tmp_path / "straight").run()
+    _, told = interrupted(ahead, tmp_path / "broken", [("in the loss", 9), ("Ctrl-C in the loss", 3)])
+    assert told == ["crashed", "SIGINT"]
+    assert remains(tmp_path / "broken") == remains(tmp_path / "straight")
+
+
+def test_the_comparison_sees_dropout(tmp_path: Path) -> None:
+    """Were a step's chance not its own, a resume would show: another seed for the same data does."""
+    made = job("language", tmp_path)
+    made.trainer(run=tmp_path / "one").run()
+    other = job("language", tmp_path)
+    trainer = other.trainer(run=tmp_path / "other")
+    trainer.train = trainer.train.changed({"seed": 2})  # of the steps alone: weights and batches are made already
+    trainer.run()
+    one, two = remains(tmp_path / "one"), remains(tmp_path / "other")
+    assert one["weights"] != two["weights"]
+    assert [record["tokens"] for record in one["log"] if record["kind"] == "train"] == [
+        record["tokens"] for record in two["log"] if record["kind"] == "train"
+    ]
+
+
+def test_a_signal_finishes_the_step_and_saves(tmp_path: Path) -> None:
+    trainer = job("language", tmp_path, micro=None).trainer()
+    after(trainer.updater, "update", 7, interrupt())
+    outcome = trainer.run()
+    assert (outcome.reason, outcome.step, outcome.figures) == ("SIGINT", 7, {})
+    assert trainer.keeper.saved_step == 7
+    assert (trainer.keeper.run.checkpoints / "000007").is_dir()
+    assert not trainer.keeper.run.weights.exists()
+
+
+def test_a_signal_before_the_first_step_loses_nothing(tmp_path: Path) -> None:
+    made = job("language", tmp_path)
+    straight = made.trainer(run=tmp_path / "straight")
+    straight.run()
+    trainer = made.trainer(run=tmp_path / "broken")
+    trainer._steps = _interrupted_before(trainer._steps)  # type: ignore[method-assign]
+    assert trainer.run().step == 0
+    made.trainer(resume=True, run=tmp_path / "broken").run()
+    assert remains(tmp_path / "broken") == remains(tmp_path / "straight")
+
+
+def _interrupted_before(steps: Any) -> Any:
+    def first() -> Any:
+        interrupt()()
+        return steps()
+
+    return first
+
+
+def test_a_prolonged_run_is_evaluated_as_often(tmp_path: Path) -> None:
+    """Evaluations are counted in shares of the budget, of which more is left once the budget has grown."""
+    short = job("language", tmp_path, steps=10, evaluate_every=None)
+    short.trainer().run()
+    long = job("language", tmp_path, steps=40, evaluate_every=None)
+    long.trainer(resume=True).run()
+    evaluated = [record["step"] for record in read(tmp_path / "run" / "log.jsonl") if record["kind"] == "valid"]
+    assert evaluated == [*range(1, 11), *range(12, 41, 2)]
