@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -18,6 +19,17 @@ def _fixed_seed() -> None:
     """Every test starts from the same random state, alone or in the suite. Tests without torch are not slowed by it."""
     if torch := sys.modules.get("torch"):
         torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def _cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("cache")
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What tests prepare goes nowhere near the user's own cache, and with the tests."""
+    monkeypatch.setenv("REGARD_CACHE", str(_cache))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

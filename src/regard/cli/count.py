@@ -10,8 +10,8 @@ from typing import Annotated, Any, Literal, TypeAlias
 import typer
 from rich.table import Table
 
-from regard.cli.figures import amount, difference, size
 from regard.cli.tables import console, grid
+from regard.figures import amount, difference, size
 from regard.models.count import Count, Dtype, count
 from regard.models.parameters import parameters, tied_outputs
 from regard.models.presets import Preset, find, preset_names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -15,7 +15,7 @@ from regard.data.image_form import ImageForm
 from regard.data.labels import Labels
 from regard.data.prepare import Counts, Preparation, prepare
 from regard.data.prepared import Prepared
-from regard.data.settings import Split
+from regard.data.settings import Split, Texts
 from regard.data.sources import Source
 from regard.data.vocabularies import learn_pair, learn_tokenizer
 from regard.errors import SettingsError
@@ -54,8 +54,12 @@ class Ready:
     @property
     def about(self) -> dict[str, Any]:
         """What there is to learn from, for the log's first line."""
-        notes = [note for made in self.preparations.values() for note in made.notes]
-        return {**{split: _told(made.counts) for split, made in self.preparations.items()}, "notes": notes}
+        splits = {split: _told(made.counts) for split, made in self.preparations.items()}
+        if isinstance(self.model, Vision):
+            for split, told in splits.items():  # what is counted there are bytes; a model reads patches
+                told["tokens"] = self.preparations[split].counts.examples * self.model.tokens
+        notes = [note for split, made in self.preparations.items() for note in (*made.notes, *_left_out(split, made))]
+        return {**{str(split): told for split, told in splits.items()}, "notes": notes}
 
     @property
     def fingerprints(self) -> dict[str, list[str]]:
@@ -79,6 +83,19 @@ def _told(counts: Counts) -> dict[str, Any]:
         "unseen": number(counts.unseen),
         "unknown": sum(counts.unknown.values()) / max(tokens, 1),
     }
+
+
+def _left_out(split: Split, made: Preparation) -> Iterator[str]:
+    """What was left out of a split or cut, and where: a number alone helps nobody to mend a file."""
+    counts = made.counts
+    for what, reasons in (
+        ("skipped", counts.skipped),
+        ("removed", counts.removed),
+        ("too long", counts.too_long),
+        ("unseen", counts.unseen),
+    ):
+        for reason, told in reasons.items():
+            yield f"{split}, {what}: {told.count:,} × {reason}; first {told.first[0]}"
 
 
 def make_ready(
@@ -138,7 +155,9 @@ def _tokenizers(job: Job, start: Start | None, tell: Tell) -> TokenizerPair:
     what = f"a {job.text.kind} tokenizer" + (f" of {size:,} tokens" if size else "")
 
     def report(progress: Progress) -> None:
-        tell(f"learning {what}: {progress.done:,} {'tokens' if progress.stage == 'done' else 'texts read'}")
+        if progress.stage != "done":
+            texts = "texts" if progress.total is None else f"{progress.total:,} texts"
+            tell(f"learning {what} from {texts}: {progress.done:,} read")
 
     if isinstance(job.task, Translate):
         return learn_pair(source, job.text, report=report)
@@ -176,12 +195,17 @@ def _form(job: Job, tokenizers: TokenizerPair) -> Form:
             return TextForm(tokenizers.source, "document")
 
 
-def _longest(job: Job, model: ModelSettings) -> int:
-    """The most tokens of an example: what the task sees at once, what the positions reach, what a step holds."""
+def _longest(job: Job, model: ModelSettings) -> int | None:
+    """The most tokens of an example: what the task sees at once, what the positions reach, what a step holds.
+
+    What has no say is left out, since data are prepared again for another limit.
+    """
     limit = reach(model)
-    held = min(job.train.tokens, job.train.micro or job.train.tokens)
     if isinstance(job.task, Translate):
-        return held if limit is None else min(limit, held)
+        # Not train.micro: a resumed run may be given another, and its data must stay what they were.
+        named = job.data.longest if isinstance(job.data, Texts) else None
+        fits = named is not None and named <= job.train.tokens
+        return limit if fits else min(job.train.tokens, limit or job.train.tokens)
     assert isinstance(job.task, Language | Masked)
     context = job.task.context
     if limit is not None and context > limit:
@@ -189,10 +213,11 @@ def _longest(job: Job, model: ModelSettings) -> int:
             f"task.context ({context:,}) exceeds the model's positions ({limit:,}); lower it, or set "
             f"model.position.length={context}"
         )
+    held = min(job.train.tokens, job.train.micro or job.train.tokens)
     if context > held:
         what = "train.micro" if job.train.micro else "train.tokens"
         raise SettingsError(f"task.context ({context:,}) exceeds {what} ({held:,}), so no step holds it; change one")
-    return context
+    return None if job.task.across else context
 
 
 def _assembler(job: Job, tokenizers: TokenizerPair, prepared: Prepared) -> Assembler:

@@ -12,28 +12,30 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from regard.data.cache import Cache
 from regard.errors import DataError, RegardError, RunError, SettingsError
+from regard.figures import clock, four_digits
 from regard.models.build import Model, build
 from regard.settings import Table, did_you_mean, nested
 from regard.tasks.job import Job, make_job, read_job
 from regard.tasks.plain import freeze_other_heads
 from regard.tasks.ready import Ready, make_ready
 from regard.text.pair import TokenizerPair
-from regard.training import environment
+from regard.training import budget, environment
 from regard.training.curves import write_png
 from regard.training.display import Display, Silent, display_for
 from regard.training.distribution import Workers, connected
-from regard.training.figures import clock, four_digits
 from regard.training.loop import Outcome, Trainer
 from regard.training.precision import numbers
 from regard.training.records import SETTLED
 from regard.training.run import Run, require_free
+from regard.training.settings import Train
 from regard.weights.adopt import Start, adopt, read_start
 from regard.weights.checkpoints import newest
 from regard.weights.labels import save_labels
@@ -90,6 +92,7 @@ def train(
     with _session(device, threads, display) as (workers, shown):
         if workers.leads:
             require_free(job.directory)
+            job = replace(job, data=Cache().keep_input(job.data))
         start = None if job.train.start is None else read_start(job.train.start)
         ready = _made_ready(job, workers, shown, start)
         model, notes = _model(job, ready, workers, start)
@@ -231,7 +234,7 @@ def _trained(trainer: Trainer, run: Run, workers: Workers, display: Display) -> 
     if workers.leads:
         finished = outcome.reason in ("budget", "patience")
         run.set_status("finished" if finished else "stopped", outcome.step, outcome.reason, outcome.figures)
-        display.end([*_told(outcome, run.directory, trainer.state.seconds, _draw(run.directory)), _speed(trainer)])
+        display.end([*_told(outcome, trainer, run.directory, _draw(run.directory)), _speed(trainer)])
     return Trained(run.directory, outcome.reason, outcome.step, outcome.figures)
 
 
@@ -253,14 +256,16 @@ def _draw(directory: Path) -> bool:
     return True
 
 
-def _told(outcome: Outcome, directory: Path, seconds: float, drawn: bool) -> Iterator[str]:
+def _told(outcome: Outcome, trainer: Trainer, directory: Path, drawn: bool) -> Iterator[str]:
     """What was reached, where it lies, what to run next."""
     if outcome.reason not in ("budget", "patience"):
         yield f"stopped by {outcome.reason} after {outcome.step:,} steps; everything is saved"
         yield f"go on:  regard train --resume {directory}"
         return
-    why = "the budget is spent" if outcome.reason == "budget" else "the figures no longer improve"
-    yield f"done after {outcome.step:,} steps and {clock(seconds)}: {why}"
+    name, _ = budget.nearest(trainer.train, trainer.state.spent)
+    spent = f"train.{name} ({trainer.train.budgets[name]:g}) is spent"
+    why = spent if outcome.reason == "budget" else f"the {trainer.train.select} no longer improves"
+    yield f"done after {outcome.step:,} steps and {clock(trainer.state.seconds)}: {why}"
     if outcome.figures:
         figures = ", ".join(f"{name} {four_digits(value)}" for name, value in outcome.figures.items())
         yield f"on the validation data: {figures}; weights kept: {outcome.kept}"
@@ -279,7 +284,8 @@ def _require_changeable(changes: Table) -> None:
         for key in table if part == "train" and isinstance(table, Mapping) else [""]:
             if part != "train" or key not in CHANGEABLE:
                 name = f"{part}.{key}" if key else part
-                near = did_you_mean(key, CHANGEABLE) if part == "train" else ""
+                mistyped = part == "train" and key not in Train.model_fields
+                near = did_you_mean(key, CHANGEABLE) if mistyped else ""
                 raise SettingsError(
                     f"{name} cannot be changed when a run is resumed{near}; data.root can, and of train: "
                     f"{', '.join(CHANGEABLE)}. For all else start a new run with train.start=RUN"

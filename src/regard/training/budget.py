@@ -23,13 +23,20 @@ class Spent:
 
 def share(train: Train, spent: Spent) -> float:
     """Share of the budget that is spent, from 0 to 1; of several budgets, the one that is nearest its end counts."""
+    return min(nearest(train, spent)[1], 1.0)
+
+
+def nearest(train: Train, spent: Spent) -> tuple[str, float]:
+    """The budget that is nearest its end, by its name, and the share of it that is spent."""
     used = {
         "steps": float(spent.step),
         "epochs": spent.epochs,
         "total_tokens": float(spent.tokens),
         "minutes": spent.seconds / 60,
     }
-    return min(max(used[name] / limit for name, limit in require_budget(train).items()), 1.0)
+    shares = {name: used[name] / limit for name, limit in require_budget(train).items()}
+    name = max(shares, key=lambda each: shares[each])
+    return name, shares[name]
 
 
 def require_budget(train: Train) -> dict[str, float]:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.errors import RunError
+from regard.figures import amount, four_digits
 from regard.files import write_beside
 from regard.training.checks.evidence import Curve, Evidence, read_evidence
-from regard.training.figures import amount, four_digits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

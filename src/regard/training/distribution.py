@@ -84,7 +84,9 @@ def _device(name: str | None, local: int | None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise SettingsError(f"device ({name}) is not known; give cpu, cuda or cuda:NUMBER") from None
+        device = torch.device("meta")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise SettingsError(f"device ({name}) is not known; give cpu, cuda or cuda:NUMBER")
     if device.type == "cuda":
         count = torch.cuda.device_count()
         index = local if local is not None else device.index or 0
@@ -102,7 +104,7 @@ def distribute(objective: nn.Module, workers: Workers, shard: bool) -> nn.Module
     if workers.world == 1:
         return objective
     if not shard:
-        return DistributedDataParallel(objective, broadcast_buffers=False, gradient_as_bucket_view=True)
+        return DistributedDataParallel(objective, gradient_as_bucket_view=True)
     for module in objective.modules():
         if isinstance(module, Stack):
             for layer in module:

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from regard.errors import RunError
 from regard.training import checkpoint
 from regard.training.averaging import Ema
 from regard.training.distribution import whole
@@ -46,12 +47,14 @@ class Keeper:
 
     def save(self, state: State, figures: Mapping[str, float] | None, log: int) -> None:
         """A checkpoint; with figures, however few, also a snapshot. `log` is the log's length in bytes."""
+        weights, tensors = whole(self.parameters), whole(self.updater.optimizers.tensors())
+        ema = None if self.ema is None else whole(self.ema.tensors())
+        if not bool(torch.stack(torch._foreach_norm([*weights.values()], torch.inf)).isfinite().all()):
+            raise self.not_finite("the weights are", f"after step {state.step:,}")
         if figures is not None:
             self.snapshots.add(state.step, dict(figures))
             best, last = self._kept(bool(figures))
             self.snapshots.prune(best, self.train.select, lower_is_better(self.train.select), last)
-        weights, tensors = whole(self.parameters), whole(self.updater.optimizers.tensors())
-        ema = None if self.ema is None else whole(self.ema.tensors())
         if self.workers.leads:
             content = {
                 "state": state.to_json(),
@@ -74,11 +77,13 @@ class Keeper:
         last = average if self.train.average_of == "last" else 0
         return best, last if judged else max(last, 1)
 
-    def last_good(self) -> str:
-        """Where to go back to, in words."""
-        if self.saved_step < 0:
-            return "no checkpoint was written yet"
-        return f"the last good checkpoint is that of step {self.saved_step:,}, in {self.run.directory}"
+    def not_finite(self, what: str, when: str) -> RunError:
+        """Ends a run before NaN or infinity is saved; says where to go back to."""
+        good = f"the last good checkpoint is that of step {self.saved_step:,}, in {self.run.directory}"
+        return RunError(
+            f"{what} not finite, {when}; {good if self.saved_step >= 0 else 'no checkpoint was written yet'}. Lower "
+            "train.optimizer.rate, lengthen train.schedule.warmup, set train.clip, or look at the data of these steps"
+        )
 
     # -------------------------------------------------------------------------------------------------------- resuming
 

@@ -144,7 +144,7 @@ class Trainer:
             if not self.objective.compiled or self._proven or not is_compile_failure(error):
                 raise
             self.objective.compiles(False)
-            told = str(error).strip().splitlines()[0]
+            told = " ".join(str(error).split("\n")[:2]).strip()  # the first line may only say who raised what follows
             self.records.event(state.step, "compile-fallback", f"cannot be compiled, so it runs uncompiled: {told}")
             self._update(step, factor(schedule, progress, width))
         self._proven = True
@@ -213,11 +213,8 @@ class Trainer:
         bad = [name for name, value in sums.items() if not math.isfinite(value) and (norm_counts or name != "norm")]
         if bad:
             what = "the loss is" if "total" in bad else "the gradient is"
-            raise RunError(
-                f"{what} not finite, in one of the {int(sums['steps'])} steps up to {self.state.step:,}; "
-                f"{self.keeper.last_good()}. Lower train.optimizer.rate, lengthen train.schedule.warmup, set "
-                "train.clip, or look at the data of these steps"
-            )
+            steps = f"in one of the {int(sums['steps'])} steps up to {self.state.step:,}"
+            raise self.keeper.not_finite(what, steps)
         return sums
 
     def _evaluate(self) -> None:

@@ -40,6 +40,8 @@ class Records:
         self._untimed = 0
         """Tokens of the window whose time is not counted."""
         self._waited = 0.0
+        self._pace = 0.0, 0.0
+        """Share of the budget, and seconds, that were spent when time began to be counted."""
         self._totals = [0.0, 0.0]
         self.recompiled: int | None = None
         """Graphs compiled after step `SETTLED` of this session, in steps of training; none: it runs uncompiled."""
@@ -73,6 +75,7 @@ class Records:
     def settle(self, state: State) -> None:
         """Counts time from here on: the first step of a session starts processes and compiles."""
         self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, state.window_tokens
+        self._pace = budget.share(self.train_settings, state.spent), self.seconds()
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -116,8 +119,12 @@ class Records:
         self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, 0
         self._write(record)
         spent = budget.share(self.train_settings, state.spent)
-        left = self.seconds() * (1 - spent) / spent if spent else None
-        self.display.train(record, spent, left)
+        self.display.train(record, spent, self._seconds_left(spent))
+
+    def _seconds_left(self, spent: float) -> float | None:
+        """At the pace since the first step of this session, which took longer than others."""
+        since, then = self._pace
+        return (self.seconds() - then) * (1 - spent) / (spent - since) if spent > since else None
 
     def _share_of_peak(self, state: State, model: ModelSettings, busy: float) -> float:
         source = state.window_tokens * self.task.source_ratio
@@ -151,7 +158,9 @@ class Records:
 
     def end(self, state: State, reason: str, figures: Mapping[str, float], kept: str) -> None:
         record = {"kind": "end", "step": state.step, "reason": reason, **figures, "kept": kept}
-        self._write({**record, "seconds": self.seconds()})
+        if self.recompiled is not None:
+            record["recompilations"] = self.recompiled
+        self._write({**record, "seconds": self.seconds(), "wait": self.wait})
 
     def synced(self) -> int:
         """The log's length in bytes, all of which is on the disk."""

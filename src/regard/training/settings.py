@@ -224,6 +224,11 @@ class Train(Settings):
     def _check(self) -> Self:
         if self.micro is not None and self.micro > self.tokens:
             raise ValueError(f"micro ({self.micro}) must not exceed tokens ({self.tokens}), all of a step; lower it")
+        if self.shard and isinstance(self.optimizer, Muon):
+            raise ValueError(
+                "shard shares matrices out, and optimizer.kind (muon) needs them whole; set shard = false, or choose "
+                "another optimiser"
+            )
         return self
 
     @property

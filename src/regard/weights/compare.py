@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from regard.models.settings import EncoderDecoder, ModelSettings
-from regard.settings import to_table
+from regard.settings import Table, to_table
 
 
 def differences(ours: ModelSettings, theirs: ModelSettings) -> dict[str, tuple[Any, Any]]:
@@ -22,12 +22,17 @@ def differences(ours: ModelSettings, theirs: ModelSettings) -> dict[str, tuple[A
     return {
         key: (here.get(key), there.get(key))
         for key in [*here, *(key for key in there if key not in here)]
-        if not _equal(here.get(key), there.get(key)) and (key in other_kinds or not key.startswith(hidden))
+        if not equal(here.get(key), there.get(key)) and (key in other_kinds or not key.startswith(hidden))
     }
 
 
 def filled(settings: ModelSettings) -> dict[str, Any]:
-    """The settings as a flat table of dotted keys, with every value filled in that follows from others."""
+    """The complete settings as a flat table of dotted keys."""
+    return dict(flat(complete(settings)))
+
+
+def complete(settings: ModelSettings) -> Table:
+    """The settings with every value filled in that follows from others."""
     table = to_table(settings)
     output_bias = settings.attention.output_bias
     table["attention"] |= {
@@ -43,18 +48,19 @@ def filled(settings: ModelSettings) -> dict[str, Any]:
         table["tied"] = sorted(settings.tied)
         table["target_vocabulary"] = settings.target_size
         table["decoder_depth"] = settings.decoder_layers
-    return dict(_flat(table))
+    return table
 
 
-def _flat(table: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value with its dotted key."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{where}{key}.")
+            yield from flat(value, f"{where}{key}.")
         else:
             yield f"{where}{key}", value
 
 
-def _equal(ours: Any, theirs: Any) -> bool:
+def equal(ours: Any, theirs: Any) -> bool:
     """Numbers that were worked out in two ways (1 / √width) may differ in their last bit."""
     if isinstance(ours, float) and isinstance(theirs, float):
         return math.isclose(ours, theirs, rel_tol=1e-12)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from regard.figures import amount, clock, four_digits, percent, rate
 from regard.training.display import Display, PlainDisplay, Silent, TerminalDisplay, display_for, live_line, parts
-from regard.training.figures import amount, clock, four_digits, percent, rate
 
 DATA = {
     "kind": "data",
@@ -84,7 +84,7 @@ def terminal(width: int = 100, encoding: str = "utf-8") -> tuple[TerminalDisplay
         (four_digits(123456.7), "123,457"),
         (four_digits(float("nan")), "nan"),
         (amount(1_234_567), "1.23 M"),
-        (amount(999_900), "1 M"),
+        (amount(999_900), "1.00 M"),
         (amount(12_000), "12 k"),
         (amount(417), "417"),
         (percent(0.414), "41 %"),

@@ -192,7 +192,7 @@ def test_lines_of_the_log_sum_up_the_steps_between_them(tmp_path: Path) -> None:
     def loss(model: Any, batch: Any) -> Any:
         found = plain(model, batch)
         if model.training:
-            seen[-1].append((float(found.total), float(found.weight)))
+            seen[-1].append((float(found.total.detach()), float(found.weight)))
         return found
 
     trainer.objective._loss = loss
@@ -353,7 +353,7 @@ def test_batches_of_a_run_are_those_of_its_task(tmp_path: Path) -> None:
     assert [record["tokens"] for record in logged(tmp_path, "train")] == total.tolist()
 
 
-def test_a_crash_leaves_the_lock_and_the_display_in_order(tmp_path: Path) -> None:
+def test_a_crash_leaves_the_screen_in_order(tmp_path: Path) -> None:
     trainer = job(tmp_path, steps=5).trainer()
     closed: list[bool] = []
     trainer.records.display.close = lambda: closed.append(True)  # type: ignore[method-assign]

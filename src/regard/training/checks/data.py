@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from regard.figures import percent
 from regard.training.checks.evidence import Evidence
 from regard.training.checks.finding import Finding, fine
-from regard.training.figures import percent
 
 UNKNOWN = 0.01
 LOST = {"skipped": 0.01, "too_long": 0.05, "removed": 0.3}

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from regard.figures import percent
 from regard.training.checks.evidence import Evidence
 from regard.training.checks.finding import Finding, fine
-from regard.training.figures import percent
 
 MATTERS = ("regard", "commit", "python", "torch", "numpy", "tokenizers", "cuda", "cpu", "device", "threads")
 """A change of any of these may change results. The same as `regard.training.environment` names, which imports torch."""

@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
+from regard.figures import four_digits, percent
 from regard.training.checks.evidence import Evidence
 from regard.training.checks.finding import Finding, fine
-from regard.training.figures import four_digits, percent
 
 FIRST_STEPS = 50
 """A first line of the log from later than this tells nothing about fresh weights."""

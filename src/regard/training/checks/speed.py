@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from regard.figures import amount, percent
 from regard.training.checks.evidence import Curve, Evidence
 from regard.training.checks.finding import Finding, fine
-from regard.training.figures import amount, percent
 
 WAIT, LONG_WAIT = 0.01, 0.1
 PADDING, MUCH_PADDING = 0.2, 0.4

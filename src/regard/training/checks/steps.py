@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
+from regard.figures import four_digits, percent
+from regard.figures import rate as rate_text
 from regard.training.checks.evidence import Evidence
 from regard.training.checks.finding import Finding, fine
-from regard.training.figures import four_digits, percent
-from regard.training.figures import rate as rate_text
 
 REACHED = 0.9
 """Share of the rate that was asked for which counts as reached: the log skips steps."""

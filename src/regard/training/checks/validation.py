@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from regard.figures import four_digits, percent
 from regard.training.checks.evidence import Curve, Evidence
 from regard.training.checks.finding import Finding, fine
-from regard.training.figures import four_digits, percent
 
 ENOUGH = 4
 """Evaluations that it takes to speak of a course."""

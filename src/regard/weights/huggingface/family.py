@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
@@ -11,8 +10,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 from torch import Tensor
 
 from regard.errors import SettingsError, WeightsError
-from regard.models.settings import Body, EncoderDecoder, ModelSettings
-from regard.settings import Settings, to_table
+from regard.models.settings import Body, ModelSettings
+from regard.settings import Settings
+from regard.weights.compare import complete, equal, flat
 from regard.weights.files import listed
 from regard.weights.huggingface.config import Config
 from regard.weights.huggingface.keys import Table
@@ -120,48 +120,19 @@ class Family(ABC, Generic[S]):
 
 
 def _essence(settings: ModelSettings) -> dict[str, Any]:
-    """The settings as a flat table of dotted keys, with every value filled in that follows from others."""
-    filled: dict[str, Any] = to_table(settings)
-    output_bias = settings.attention.output_bias
-    filled["attention"] |= {
-        "head_size": settings.head_size,
-        "value_size": settings.value_size,
-        "kv_heads": settings.kv_heads,
-        "output_bias": settings.attention.bias if output_bias is None else output_bias,
-        "scale": settings.attention.scale or settings.head_size**-0.5,
-    }
-    filled["ffn"]["hidden"] = settings.ffn_hidden
-    filled["final_norm"] = settings.has_final_norm
-    if isinstance(settings, EncoderDecoder):
-        filled["tied"] = sorted(settings.tied)
-        filled["target_vocabulary"] = settings.target_size
-        filled["decoder_depth"] = settings.decoder_layers
-    if "heads" in filled:
-        filled["heads"] = {head["kind"]: head for head in filled["heads"].values()}
-    return dict(_flat(filled))
-
-
-def _flat(table: Mapping[str, Any], where: str = "") -> Iterator[tuple[str, Any]]:
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{where}{key}.")
-        else:
-            yield f"{where}{key}", value
+    """The settings as a flat table, complete; heads by their kind, whatever they are called."""
+    table = complete(settings)
+    if "heads" in table:
+        table["heads"] = {head["kind"]: head for head in table["heads"].values()}
+    return dict(flat(table))
 
 
 def _differences(settings: Mapping[str, Any], back: Mapping[str, Any], untold: frozenset[str]) -> Iterator[str]:
     for key in sorted({*settings, *back}):
         first, *_, last = key.split(".") * 2
         ours, theirs = settings.get(key), back.get(key)
-        if not _equal(ours, theirs) and first not in untold and not TRAINING_ONLY & {first, last}:
+        if not equal(ours, theirs) and first not in untold and not TRAINING_ONLY & {first, last}:
             yield f"{key} is {_said(ours)} and only {_said(theirs)} can be expressed"
-
-
-def _equal(ours: Any, theirs: Any) -> bool:
-    """Numbers that were worked out in two ways (1 / √width) may differ in their last bit."""
-    if isinstance(ours, float) and isinstance(theirs, float):
-        return math.isclose(ours, theirs, rel_tol=1e-12)
-    return bool(ours == theirs)
 
 
 def _said(value: Any) -> str:

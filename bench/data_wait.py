@@ -1,0 +1,49 @@
+"""Trains a recipe and tells how long it waited for data, and how often it was compiled anew.
+
+Run:  PYTHONPATH=src python bench/data_wait.py RECIPE [KEY=VALUE]... --out bench/results/DATE-NAME.json
+
+Shares are of the time that steps take: evaluation, saving and the first step, which compiles, are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from pathlib import Path
+
+from measured import environment
+
+import regard
+from regard.settings import read_overrides
+from regard.training.log import read
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("recipe")
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    trained = regard.train(arguments.recipe, read_overrides(arguments.overrides))
+    records = read(trained.directory / "log.jsonl")
+    steps = [record for record in records if record["kind"] == "train"]
+    end = next(record for record in records if record["kind"] == "end")
+    result = {
+        "environment": environment(),
+        "steps": trained.step,
+        "wait": end["wait"],
+        "largest_wait_in_ten_steps_after_50": max((each["wait"] for each in steps if each["step"] > 50), default=None),
+        "recompilations_after_step_50": end.get("recompilations"),
+        "tokens_per_second": statistics.median(record["tokens_per_second"] for record in steps),
+        "share_of_peak": statistics.median(record["peak"] for record in steps),
+        "padding": statistics.mean(record["padding"] for record in steps),
+        "scores": trained.scores,
+    }
+    print(json.dumps(result, indent=1))
+    if arguments.out:
+        arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

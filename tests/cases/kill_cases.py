@@ -1,0 +1,181 @@
+"""`regard train` as a program of its own that is killed again and again: for a test and for a benchmark."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import tomli_w
+
+_MODEL: dict[str, Any] = {
+    "width": 32,
+    "depth": 2,
+    "attention": {"heads": 2},
+    "ffn": {"kind": "dense", "hidden": 64},
+    "dropout": 0.1,
+}
+_TRAIN: dict[str, Any] = {
+    "tokens": 1024,
+    "micro": 512,
+    "ema": 0.99,
+    "keep": 2,
+    "log_every": 7,
+    "save_every": 5,
+    "optimizer": {"kind": "adamw", "rate": 2e-3, "decay": 0.1},
+    "schedule": {"kind": "cosine", "warmup": 20},
+}
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "translate": {
+        "task": {"kind": "translate"},
+        "data": {"kind": "grammar", "train_pairs": 2000, "valid_pairs": 100},
+        "text": {"kind": "words"},
+        "model": {"kind": "encoder-decoder", **_MODEL},
+        "train": _TRAIN,
+    },
+    "language": {
+        "task": {"kind": "language", "context": 64},
+        "data": {"kind": "python", "docstrings": True},
+        "text": {"kind": "bytes"},
+        "model": {"kind": "decoder", **_MODEL},
+        "train": _TRAIN,
+    },
+    "masked": {
+        "task": {"kind": "masked", "context": 64},
+        "data": {"kind": "python", "docstrings": True},
+        "text": {"kind": "wordpiece", "size": 1000},
+        "model": {"kind": "encoder", **_MODEL},
+        "train": {**_TRAIN, "optimizer": {"kind": "muon"}},
+    },
+    "image": {
+        "task": {"kind": "image"},
+        "data": {"kind": "digits"},
+        "model": {"kind": "vision", "image": [8, 8], "patch": 4, "channels": 1, **_MODEL},
+        "train": {**_TRAIN, "average": 3},
+    },
+}
+"""Tiny jobs of every family, all with dropout; checkpoints are so frequent that many a kill falls into one."""
+
+BEGUN = re.compile(r"^(train: [\d,]+ examples|going on at step)", re.MULTILINE)
+"""What a run says right before its first step."""
+UNFINISHED = re.compile(r"\..+\.(partial|removed|replaced)|\.tmp\w{6}")
+"""Names of what is being written or removed."""
+
+
+@dataclass(frozen=True)
+class Kill:
+    """How a kill came to pass."""
+
+    after: float
+    """Seconds, from the program's start or from its first step."""
+    stepping: bool
+    """Whether it had begun to take steps."""
+    saving: bool
+    """Whether something was half written, or half removed."""
+
+
+def write_recipe(path: Path, recipe: Mapping[str, Any], **train: Any) -> Path:
+    path.write_text(tomli_w.dumps({**recipe, "train": {**recipe["train"], **train}}))
+    return path
+
+
+class Program:
+    """One `regard train` under way; what it says goes into a file."""
+
+    def __init__(self, arguments: Sequence[str], said: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.said = said
+        command = [sys.executable, "-m", "regard", "train", *arguments]
+        with open(said, "w") as file:
+            self.process = subprocess.Popen(
+                command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+            )
+
+    @property
+    def text(self) -> str:
+        return self.said.read_text()
+
+    def wait_for(self, words: re.Pattern[str], seconds: float = 120) -> bool:
+        """Until it says these words, or ends; gives whether it said them."""
+        until = time.monotonic() + seconds
+        while self.process.poll() is None and not words.search(self.text):
+            if time.monotonic() > until:
+                self.end()
+                raise AssertionError(f"it never said {words.pattern}:\n{self.text}")
+            time.sleep(0.01)
+        return words.search(self.text) is not None
+
+    def wait(self, seconds: float = 300) -> int:
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.end()
+            raise
+
+    def send(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def begin(recipe: Path, run: Path) -> Program:
+    arguments = [str(recipe), f"train.directory={run}", "--threads", "1", "--device", "cpu"]
+    return Program(arguments, run.with_suffix(".said"))
+
+
+def go_on(recipe: Path, run: Path) -> Program:
+    """Resumes, or begins again what was killed before it was a run."""
+    if not (run / "config.toml").exists():
+        return begin(recipe, run)
+    return Program(["--resume", str(run), "--device", "cpu"], run.with_suffix(".said"))
+
+
+def finish(program: Program) -> float:
+    """Waits for the end, which must be a good one; tells how long that took."""
+    begun = time.monotonic()
+    code = program.wait()
+    assert code == 0, program.text
+    assert "Traceback" not in program.text, program.text
+    return time.monotonic() - begun
+
+
+def kill_again_and_again(recipe: Path, run: Path, kills: int, seconds: float, chance: Random) -> list[Kill]:
+    """Kills a run at random moments all over its `seconds`, resumes it each time, and lets it end after the last.
+
+    A tenth of the kills come at a random moment while the program still starts.
+    """
+    found: list[Kill] = []
+    starting = max(1, kills // 10)
+    early = set(chance.sample(range(kills), starting))
+    gap = seconds / (kills - starting + 1)
+    while len(found) < kills:
+        program = go_on(recipe, run)
+        after = chance.uniform(0, 2 * gap)
+        if len(found) in early:
+            after = chance.uniform(0, 3)
+        elif not program.wait_for(BEGUN):
+            raise AssertionError(program.text)
+        time.sleep(after)
+        stepping = BEGUN.search(program.text) is not None
+        if program.process.poll() is not None:  # all steps were taken before it could be killed
+            finish(program)
+            return found
+        program.end()
+        found.append(Kill(after, stepping, _unfinished(run)))
+    finish(go_on(recipe, run))
+    return found
+
+
+def _unfinished(run: Path) -> bool:
+    folders = [run, run / "checkpoints", run / "snapshots"]
+    return any(UNFINISHED.fullmatch(path.name) for each in folders if each.is_dir() for path in each.iterdir())

@@ -1,0 +1,293 @@
+"""The loop as `regard.train` and `regard.resume` drive it: stopped, damaged, failed, moved, and still the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomli_w
+from loop_cases import Heard, remains
+
+import regard
+from regard.errors import DataError, RegardError, RunError
+from regard.tasks import run as tasks_run
+from regard.tasks.translate import TranslateTask
+from regard.training import checkpoint
+from regard.training.lock import Lock
+from regard.training.log import read
+from regard.training.loop import Trainer
+from regard.training.run import Run
+from regard.weights.checkpoints import listed
+
+STEPS, STOPPED = 10, 7
+NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
+ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht"]
+
+RECIPE: dict[str, Any] = {
+    "task": {"kind": "translate", "smoothing": 0.1},
+    "data": {"kind": "parallel", "train": ["train.en", "train.de"], "valid": ["valid.en", "valid.de"]},
+    "text": {"kind": "words"},
+    "model": {
+        "kind": "encoder-decoder",
+        "width": 16,
+        "depth": 1,
+        "attention": {"heads": 2},
+        "ffn": {"kind": "dense", "hidden": 32},
+        "dropout": 0.1,
+    },
+    "train": {
+        "steps": STEPS,
+        "tokens": 128,
+        "log_every": 1,
+        "evaluate_every": 4,
+        "save_every": 3,
+        "schedule": {"kind": "constant"},
+    },
+}
+
+
+class Stops(Heard):
+    """Presses Ctrl-C when a step is told of."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.step = step
+
+    def train(self, record: Any, spent: float, seconds_left: float | None) -> None:
+        if record["step"] == self.step:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.fixture(autouse=True)
+def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither flushed to the disk, which no test could see, nor drawn."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    monkeypatch.setattr(tasks_run, "_draw", lambda directory: False)
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Data, a run that went straight to its end, and one that was stopped, which tests copy."""
+    place = tmp_path_factory.mktemp("home")
+    for split, count in (("train", 60), ("valid", 12)):
+        for end, words in (("en", NUMBERS), ("de", ZAHLEN)):
+            lines = [" ".join(words[(n * (i + 3)) % 8] for n in range(1, 2 + i % 5)) for i in range(count)]
+            (place / f"{split}.{end}").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (place / "recipe.toml").write_text(tomli_w.dumps(RECIPE))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(place / "cache"))
+        patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(tasks_run, "_draw", lambda directory: False)
+        begin(place, place / "straight", Heard())
+        begin(place, place / "stopped", Stops(STOPPED))
+    return place
+
+
+def begin(home: Path, directory: Path, display: Heard, **train: Any) -> regard.Trained:
+    changes = {"data": {"root": str(home)}, "train": {"directory": str(directory), **train}}
+    return regard.train(home / "recipe.toml", changes, device="cpu", display=display)
+
+
+def go_on(directory: Path, **train: Any) -> tuple[regard.Trained, Heard]:
+    display = Heard()
+    return regard.resume(directory, {"train": train} if train else {}, device="cpu", display=display), display
+
+
+@pytest.fixture
+def stopped(home: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(home / "stopped", tmp_path / "run"))
+
+
+def status(directory: Path) -> tuple[str, int, str]:
+    found = Run.open(directory).status
+    return found.state, found.step, found.reason
+
+
+# ------------------------------------------------------------------------------------------------------------- stopped
+
+
+def test_a_stopped_run_says_how_to_go_on_and_ends_the_same(home: Path, tmp_path: Path) -> None:
+    display = Stops(STOPPED)
+    trained = begin(home, tmp_path / "run", display)
+    assert (trained.reason, trained.step, trained.scores) == ("SIGINT", STOPPED, {})
+    assert f"stopped by SIGINT after {STOPPED} steps; everything is saved" in display.lines
+    assert f"go on:  regard train --resume {tmp_path / 'run'}" in display.lines
+    assert status(tmp_path / "run") == ("stopped", STOPPED, "SIGINT")
+    trained, display = go_on(tmp_path / "run")
+    assert display.events == [f"going on at step {STOPPED}"]
+    assert (trained.reason, trained.step) == ("budget", STEPS)
+    assert remains(tmp_path / "run") == remains(home / "straight")
+
+
+def test_ctrl_c_before_the_loop_begins(home: Path, tmp_path: Path) -> None:
+    display = Heard()
+    display.data = lambda record: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        begin(home, tmp_path / "run", display)
+    assert status(tmp_path / "run") == ("failed", 0, "KeyboardInterrupt")
+    go_on(tmp_path / "run")
+    assert remains(tmp_path / "run") == remains(home / "straight")
+
+
+def test_ctrl_c_before_the_first_step(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's first line, on the data, is written once."""
+    plain = Trainer._steps
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "_steps", lambda self: (signal.raise_signal(signal.SIGINT), plain(self))[1])
+        assert begin(home, tmp_path / "run", Heard()).step == 0
+    go_on(tmp_path / "run")
+    assert remains(tmp_path / "run") == remains(home / "straight")
+
+
+def test_ctrl_c_while_curves_are_drawn_makes_no_failure_of_a_run(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks_run, "_draw", lambda directory: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt):
+        begin(home, tmp_path / "run", Heard())
+    assert status(tmp_path / "run") == ("finished", STEPS, "budget")
+    assert remains(tmp_path / "run") == remains(home / "straight")
+
+
+def test_a_finished_run_may_be_prolonged(home: Path, tmp_path: Path) -> None:
+    """At a constant rate, twelve steps and then four are sixteen; a run that ends again has its weights again."""
+    begin(home, tmp_path / "long", Heard(), steps=16)
+    begin(home, tmp_path / "run", Heard(), steps=12)
+    before = remains(tmp_path / "run")
+    go_on(tmp_path / "run")
+    assert remains(tmp_path / "run") == before
+    trained, _ = go_on(tmp_path / "run", steps=16)
+    assert trained.step == 16
+    assert remains(tmp_path / "run") == remains(tmp_path / "long")
+
+
+def test_a_resumed_run_may_be_given_other_parts(stopped: Path) -> None:
+    """Also when it is killed before it saved anything."""
+    display = Heard()
+    display.event = lambda text: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        regard.resume(stopped, {"train.micro": 64}, device="cpu", display=display)
+    go_on(stopped)
+    assert listed(stopped)[0].state["state"]["micro"] == 64
+
+
+# ------------------------------------------------------------------------------------------------------------- damaged
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "removed"])
+@pytest.mark.parametrize("name", ["weights.safetensors", "state.safetensors", "state.json", "checksums.json"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
+    name: str, damage: Callable[[Path], None], home: Path, stopped: Path
+) -> None:
+    damage(stopped / "checkpoints" / f"{STOPPED:06d}" / name)
+    trained, display = go_on(stopped)
+    aside = stopped / "checkpoints" / f"damaged-{STOPPED:06d}"
+    assert display.events[0].startswith(f"{aside} is damaged (")
+    assert display.events[0].endswith(") and was set aside")
+    assert display.events[1] == f"going on from {stopped / 'checkpoints' / '000006'}, the last good one"
+    assert display.events[2] == "going on at step 6"
+    assert trained.step == STEPS
+    assert remains(stopped) == remains(home / "straight")
+
+
+def test_where_no_checkpoint_is_good_training_starts_again(home: Path, stopped: Path) -> None:
+    for found in listed(stopped):
+        flip(found.path / "weights.safetensors")
+    _, display = go_on(stopped)
+    assert display.events[-2:] == ["no good checkpoint is left, so training starts again", "going on at step 0"]
+    assert remains(stopped) == remains(home / "straight")
+
+
+def test_a_run_of_another_format_is_refused(stopped: Path) -> None:
+    config = stopped / "config.toml"
+    config.write_text(config.read_text().replace("format = 1", "format = 99"))
+    with pytest.raises(RegardError, match=r"format.*99"):
+        go_on(stopped)
+
+
+def test_a_directory_that_may_not_be_written_is_told(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def acquire(self: Lock) -> None:
+        raise PermissionError(13, "Permission denied", str(self.path))
+
+    monkeypatch.setattr(Lock, "acquire", acquire)
+    with pytest.raises(RunError) as caught:
+        go_on(stopped)
+    assert str(caught.value) == (f"{stopped} cannot be written (Permission denied); make the directory writable")
+
+
+def test_a_checkpoint_that_cannot_be_written_fails_the_run_and_loses_nothing(
+    home: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_tensors", refuse)
+        with pytest.raises(
+            RunError, match=r"000008 cannot be written \(Permission denied\); earlier ones are untouched"
+        ):
+            go_on(stopped)
+    state, _, reason = status(stopped)
+    assert state == "failed"
+    assert "000008 cannot be written" in reason
+    go_on(stopped)
+    assert remains(stopped) == remains(home / "straight")
+
+
+# ----------------------------------------------------------------------------------------------------- failed, and data
+
+
+def test_a_loss_that_is_not_finite_fails_the_run(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, calls = TranslateTask.loss, []
+
+    def loss(self: TranslateTask, model: Any, batch: Any) -> Any:
+        calls.extend([1] if model.training else [])
+        found = plain(self, model, batch)
+        return found._replace(total=found.total * float("nan" if len(calls) == STOPPED else "1"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TranslateTask, "loss", loss)
+        with pytest.raises(RunError, match=rf"the last good checkpoint is that of step 6, in {tmp_path}"):
+            begin(home, tmp_path / "run", Heard())
+    written = json.loads((tmp_path / "run" / "status.json").read_text())
+    assert written["state"] == "failed"
+    assert written["reason"].startswith("the loss is not finite")
+    assert max(found.step for found in listed(tmp_path / "run")) == 6
+    go_on(tmp_path / "run")
+    assert remains(tmp_path / "run") == remains(home / "straight")
+
+
+def test_data_that_changed_are_refused(home: Path, stopped: Path, tmp_path: Path) -> None:
+    for file in home.glob("*.??"):
+        shutil.copy(file, tmp_path / file.name)
+    (tmp_path / "train.de").write_text((tmp_path / "train.de").read_text().replace("eins", "zwei", 1))
+    with pytest.raises(DataError) as caught:
+        regard.resume(stopped, {"data.root": str(tmp_path)}, device="cpu", display=Heard())
+    assert str(caught.value).startswith(f"the data of {stopped} are not what they were when it began")
+    assert status(stopped)[0] == "failed"
+    go_on(stopped)
+    assert remains(stopped) == remains(home / "straight")
+
+
+def test_data_may_move(home: Path, stopped: Path, tmp_path: Path) -> None:
+    for file in home.glob("*.??"):
+        shutil.copy(file, tmp_path / file.name)
+    regard.resume(stopped, {"data.root": str(tmp_path)}, device="cpu", display=Heard())
+    assert remains(stopped) == remains(home / "straight")
+
+
+def test_the_log_begins_with_the_data(home: Path) -> None:
+    assert [record["kind"] for record in read(home / "straight" / "log.jsonl")].count("data") == 1
+    assert read(home / "straight" / "log.jsonl")[0]["kind"] == "data"

@@ -1,0 +1,304 @@
+"""What the loop does when memory runs out, numbers go wrong or a model cannot be compiled."""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loop_cases import Heard, after
+from safetensors.torch import load_file
+from training_cases import FAMILIES, Job, parameters
+
+from regard.data.batch import ImageBatch, PairBatch
+from regard.errors import RunError
+from regard.settings import parse
+from regard.training.log import read
+from regard.training.loop import Trainer
+from regard.training.memory import halved, is_out_of_memory
+from regard.training.settings import Train
+from regard.training.task import Loss
+from regard.weights.checkpoints import listed
+
+SGD = {"optimizer": {"kind": "sgd", "rate": 0.1}, "precision": "float32"}
+ADAMW = {"optimizer": {"kind": "adamw", "rate": 1e-3, "decay": 0.1}, "precision": "float64"}
+LIMITS = {"float32": 1e-6, "float64": 1e-9}
+
+
+@pytest.fixture(autouse=True)
+def _not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes most of the time, and no test could see a difference."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def job(family: str, directory: Path, **train: Any) -> Job:
+    usual = {"steps": 6, "tokens": 96, "evaluate_every": 1000, "schedule": {"kind": "constant"}}
+    return Job(family, parse(Train, {**usual, **train}), directory)
+
+
+def events(trainer: Trainer) -> list[dict[str, Any]]:
+    log = trainer.records.run.log
+    return [record for record in read(log) if record["kind"] == "event"] if log.exists() else []
+
+
+def heard(trainer: Trainer) -> list[str]:
+    """What the trainer says out of the ordinary, as it says it."""
+    display = Heard()
+    trainer.records.display = display
+    return display.events
+
+
+def apart(one: Trainer, other: Trainer) -> float:
+    left, right = parameters(one.model), parameters(other.model)
+    return max(float((left[name] - right[name]).abs().max()) for name in left)
+
+
+# -------------------------------------------------------------------------------------------------------------- memory
+
+
+def cells(batch: Any) -> int:
+    """Cells of a batch on its last side."""
+    if isinstance(batch, ImageBatch):
+        return 5 * len(batch.images)  # four patches and the class token
+    return int((batch.target if isinstance(batch, PairBatch) else batch.text).tokens.numel())
+
+
+def runs_out(trainer: Trainer, most: Callable[[bool], float]) -> None:
+    """Lets memory run out with batches of more cells than `most` says for training, or for evaluation."""
+    plain = trainer.objective._loss
+
+    def loss(model: Any, batch: Any) -> Loss:
+        found = plain(model, batch)
+        if cells(batch) > most(model.training):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return found
+
+    trainer.objective._loss = loss
+
+
+@pytest.mark.parametrize("how", [SGD, ADAMW], ids=["sgd-float32", "adamw-float64"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_out_of_memory_takes_the_same_steps_in_smaller_parts(family: str, how: dict[str, Any], tmp_path: Path) -> None:
+    """A step fails in its middle, after gradients of its first parts were added up; nothing of them may stay."""
+    small = job(family, tmp_path, micro=24, **how).trainer(run=tmp_path / "small")
+    small.run()
+    trainer = job(family, tmp_path, **how).trainer()
+    told = heard(trainer)
+    runs_out(trainer, lambda training: 25)
+    outcome = trainer.run()
+    assert outcome.step == 6
+    assert trainer.state.micro == 24
+    expected = [f"memory ran out; from here on {held} tokens are held at once" for held in (48, 24)]
+    assert [text.partition(",")[0] for text in told] == expected
+    assert [(event["what"], event["text"]) for event in events(trainer)] == [("out-of-memory", text) for text in told]
+    assert apart(small, trainer) < LIMITS[how["precision"]]
+
+
+def test_out_of_memory_in_an_evaluation_is_no_evaluation_lost(tmp_path: Path) -> None:
+    plain = job("language", tmp_path, evaluate_every=2).trainer(run=tmp_path / "plain")
+    plain.run()
+    trainer = job("language", tmp_path, evaluate_every=2).trainer()
+    runs_out(trainer, lambda training: math.inf if training else 50)
+    trainer.run()
+    assert trainer.state.micro == 48
+    found, expected = (evaluations(each) for each in (trainer, plain))
+    assert [step for step, _ in found] == [2, 4, 6]
+    assert found == [(step, pytest.approx(loss, rel=1e-5)) for step, loss in expected]
+
+
+def evaluations(trainer: Trainer) -> list[tuple[int, float]]:
+    return [(record["step"], record["loss"]) for record in read(trainer.records.run.log) if record["kind"] == "valid"]
+
+
+def test_an_example_that_is_too_large_alone_ends_the_run(tmp_path: Path) -> None:
+    trainer = job("language", tmp_path).trainer()
+    runs_out(trainer, lambda training: 0)
+    longest = trainer.task.batching.assemblers["train"][0].lengths.longest[0]
+    with pytest.raises(RunError) as caught:
+        trainer.run()
+    assert str(caught.value) == (
+        f"memory ran out with {longest} tokens at once, and an example, or a packed row, has up to {longest}; choose a "
+        "smaller model, set data.longest, train.row or train.recompute=true, or train on another device"
+    )
+    assert trainer.state.step == 0
+
+
+def test_what_is_held_is_halved_down_to_the_longest_example() -> None:
+    assert [halved(96, 10), halved(48, 10), halved(15, 10)] == [48, 24, 10]
+    with pytest.raises(RunError, match="memory ran out with 10 tokens at once"):
+        halved(10, 10)
+
+
+def test_how_running_out_of_memory_shows() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert is_out_of_memory(MemoryError())
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
+    assert not is_out_of_memory(ValueError("can't allocate memory"))
+
+
+def test_another_error_is_not_taken_for_it(tmp_path: Path) -> None:
+    trainer = job("language", tmp_path).trainer()
+    after(trainer.updater, "update", 3, lambda: [][0])
+    with pytest.raises(IndexError):
+        trainer.run()
+    assert events(trainer) == []
+
+
+def test_parts_stay_small_after_a_resume_unless_it_says_otherwise(tmp_path: Path) -> None:
+    trainer = job("language", tmp_path, steps=2).trainer()
+    runs_out(trainer, lambda training: 50)
+    trainer.run()
+    assert job("language", tmp_path, steps=4).trainer(resume=True).state.micro == 48
+    assert job("language", tmp_path, steps=4, micro=60).trainer(resume=True).state.micro == 60
+
+
+# ---------------------------------------------------------------------------------------------------------- not finite
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize(
+    ("saved", "good"), [({"save_every": 2}, 4), ({"evaluate_every": 3}, 3), ({"log_every": 5}, None)]
+)
+def test_what_is_not_finite_ends_the_run_before_it_is_saved(
+    saved: dict[str, int], good: int | None, bad: float, tmp_path: Path
+) -> None:
+    trainer = job("language", tmp_path, steps=20, **saved).trainer()
+    plain, steps = trainer.objective._loss, []
+
+    def loss(model: Any, batch: Any) -> Loss:
+        found = plain(model, batch)
+        steps.extend([1] if model.training else [])
+        return found._replace(total=found.total * (bad if len(steps) == 5 and model.training else 1))
+
+    trainer.objective._loss = loss
+    with pytest.raises(RunError) as caught:
+        trainer.run()
+    told = "no checkpoint was written yet" if good is None else f"the last good checkpoint is that of step {good}, in"
+    assert str(caught.value).startswith("the loss is not finite, in one of the ")
+    assert told in str(caught.value)
+    assert "Lower train.optimizer.rate" in str(caught.value)
+    found = listed(tmp_path / "run")
+    assert max([checkpoint.step for checkpoint in found], default=None) == good
+    for checkpoint in found:
+        for path in checkpoint.path.glob("*.safetensors"):
+            assert all(bool(torch.isfinite(tensor).all()) for tensor in load_file(path).values())
+
+
+def test_a_gradient_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    """The square root's slope at nothing is infinite, its value is not."""
+    trainer = job("language", tmp_path, save_every=1).trainer()
+    plain = trainer.objective._loss
+
+    def loss(model: Any, batch: Any) -> Loss:
+        found = plain(model, batch)
+        return found._replace(total=found.total + (model.embedding.tokens.weight[0, 0] * 0).sqrt())
+
+    trainer.objective._loss = loss
+    with pytest.raises(RunError, match="the gradient is not finite"):
+        trainer.run()
+
+
+def test_weights_that_overflow_are_not_saved(tmp_path: Path) -> None:
+    """Loss and gradient of the step are finite; only what it made of the weights is not."""
+    trainer = job("language", tmp_path, evaluate_every=1).trainer()
+    after(trainer.updater, "update", 2, lambda: trainer.model.embedding.tokens.weight.data[3, 3:5].fill_(torch.inf))
+    with pytest.raises(RunError) as caught:
+        trainer.run()
+    good = f"the last good checkpoint is that of step 1, in {tmp_path / 'run'}. Lower train.optimizer.rate"
+    assert str(caught.value).startswith(f"the weights are not finite, after step 2; {good}")
+    assert [checkpoint.step for checkpoint in listed(tmp_path / "run")] == [1]
+
+
+# ------------------------------------------------------------------------------------------------------------- compiled
+
+
+def compiled(family: str, directory: Path, run: str, **train: Any) -> Trainer:
+    """A job that asks for compiling, of shapes that never change, without validation data."""
+    made = job(family, directory, compile="on", layout="packed", row=96, **train)
+    made.valid = 0
+    made.model_changes = {"depth": 1}
+    return made.trainer(run=directory / run)
+
+
+def uncompiled(family: str, directory: Path) -> Trainer:
+    trainer = compiled(family, directory, "plain")
+    trainer.objective.compiles(False)
+    trainer.run()
+    return trainer
+
+
+def test_what_cannot_be_compiled_runs_uncompiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from torch._dynamo.exc import BackendCompilerFailed
+
+    def compile_(function: Any) -> Any:
+        def failing(*_: Any) -> Any:
+            torch.rand(7)  # what was drawn before it failed must not count
+            raise BackendCompilerFailed(compile_, RuntimeError("no kernel for this"), None)
+
+        return failing
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    trainer = compiled("language", tmp_path, "run")
+    told = heard(trainer)
+    assert trainer.run().step == 6
+    assert len(told) == 1
+    assert told[0].startswith("cannot be compiled, so it runs uncompiled: ")
+    assert "no kernel for this" in told[0]
+    assert [(event["what"], event["step"], event["text"]) for event in events(trainer)] == [
+        ("compile-fallback", 0, told[0])
+    ]
+    assert apart(uncompiled("language", tmp_path), trainer) == 0
+
+
+def test_once_a_compiled_step_was_taken_its_errors_are_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from torch._dynamo.exc import TorchDynamoException
+
+    monkeypatch.setattr(torch, "compile", lambda function: lambda *arguments: function(*arguments))
+    trainer = compiled("language", tmp_path, "run")
+
+    def fail() -> None:
+        raise TorchDynamoException("later")
+
+    after(trainer.updater, "update", 3, fail)
+    with pytest.raises(TorchDynamoException, match="later"):
+        trainer.run()
+
+
+TORCHS_OWN = pytest.mark.filterwarnings(r"ignore:`torch\.jit\..*` is deprecated:DeprecationWarning")
+
+
+@pytest.mark.slow
+@TORCHS_OWN
+def test_a_real_compiler_that_is_missing(tmp_path: Path) -> None:
+    import torch._inductor.config
+
+    trainer = compiled("language", tmp_path, "run")
+    told = heard(trainer)
+    with torch._inductor.config.patch({"cpp.cxx": (None, "/nonexistent/compiler"), "fx_graph_cache": False}):
+        trainer.run()
+    assert len(told) == 1
+    assert told[0].startswith("cannot be compiled, so it runs uncompiled: ")
+    assert "/nonexistent/compiler" in told[0]
+    assert apart(uncompiled("language", tmp_path), trainer) == 0
+
+
+@pytest.mark.slow
+@TORCHS_OWN
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
+def test_a_compiled_run_is_the_uncompiled_run(tmp_path: Path) -> None:
+    trainer = compiled("language", tmp_path, "run", **SGD)
+    trainer.run()
+    assert events(trainer) == []
+    assert trainer.objective.compiled
+    plain = compiled("language", tmp_path, "plain", **SGD)
+    plain.objective.compiles(False)
+    plain.run()
+    assert apart(plain, trainer) < 1e-5
