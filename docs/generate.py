@@ -15,7 +15,9 @@ from regard.data import filter_settings as filters
 from regard.data import settings as data
 from regard.models import settings as models
 from regard.settings import Settings, describe, kind_of, variants
+from regard.tasks import settings as tasks
 from regard.text import settings as text
+from regard.training import settings as training
 
 INTRODUCTION = """\
 # Settings
@@ -34,6 +36,9 @@ attention = { heads = 4, kv_heads = 2 }
 kind = "rotary"
 base = 500_000.0
 ```
+
+A recipe is such a file with a task and a table for each of its parts: `[data]`, `[text]`, `[model]`, `[train]`
+([training.md](training.md)).
 
 - **Overrides** are dotted: `attention.kv_heads=2` on the command line, `settings.changed({"attention.kv_heads": 2})` in
   Python. Overriding a `kind` resets its table to the new kind's defaults.
@@ -87,10 +92,27 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
         "The table `text` of a recipe; its `kind` says how texts become tokens. What every kind has:",
         [text.TextSettings],
     ),
-    ("Kinds of tokenizers", "The `kind` of text.", list(variants(text.AnyTokenizer).values())),
+    ("Kinds of tokenizers", "The `kind` of text.", list(variants(tasks.AnyText).values())),
     ("Special tokens", "The table `text.special`.", [text.SpecialTokens]),
     ("Special tokens of bytes", "Where `text.kind` is byte-bpe or bytes.", [text.ByteSpecialTokens]),
     ("Special tokens of wordpiece", "Where `text.kind` is wordpiece.", [text.BertSpecialTokens]),
+    (
+        "Tasks",
+        'The `task` of a recipe: a name (`task = "translate"`), or a table whose `kind` is the name.',
+        list(variants(tasks.AnyTask).values()),
+    ),
+    ("Training", "The table `train` of a recipe; it needs a budget.", [training.Train]),
+    (
+        "Optimisers",
+        "The table `train.optimizer`; without a `kind` it is that of the default.",
+        list(variants(training.Optimizer).values()),
+    ),
+    (
+        "Schedules",
+        "The table `train.schedule`; without a `kind` it is that of the default, with "
+        f"{training.Train().schedule.warmup} steps of warm-up.",
+        list(variants(training.Schedule).values()),
+    ),
 ]
 
 SHARED = (

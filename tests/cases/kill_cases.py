@@ -24,12 +24,12 @@ _MODEL: dict[str, Any] = {
     "dropout": 0.1,
 }
 _TRAIN: dict[str, Any] = {
-    "tokens": 1024,
-    "micro": 512,
+    "tokens": 512,
+    "micro": 256,
     "ema": 0.99,
     "keep": 2,
     "log_every": 7,
-    "save_every": 5,
+    "save_every": 2,
     "optimizer": {"kind": "adamw", "rate": 2e-3, "decay": 0.1},
     "schedule": {"kind": "cosine", "warmup": 20},
 }
@@ -75,10 +75,8 @@ UNFINISHED = re.compile(r"\..+\.(partial|removed|replaced)|\.tmp\w{6}")
 class Kill:
     """How a kill came to pass."""
 
-    after: float
-    """Seconds, from the program's start or from its first step."""
-    stepping: bool
-    """Whether it had begun to take steps."""
+    moment: str
+    """starting, stepping, or finishing: after the last checkpoint."""
     saving: bool
     """Whether something was half written, or half removed."""
 
@@ -91,12 +89,16 @@ def write_recipe(path: Path, recipe: Mapping[str, Any], **train: Any) -> Path:
 class Program:
     """One `regard train` under way; what it says goes into a file."""
 
-    def __init__(self, arguments: Sequence[str], said: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, arguments: Sequence[str], said: Path) -> None:
         self.said = said
         command = [sys.executable, "-m", "regard", "train", *arguments]
         with open(said, "w") as file:
             self.process = subprocess.Popen(
-                command, stdout=file, stderr=file, env={**os.environ, "OMP_NUM_THREADS": "1", **(environment or {})}
+                command,
+                stdout=file,
+                stderr=file,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
             )
 
     @property
@@ -121,7 +123,8 @@ class Program:
             raise
 
     def send(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+        """To all of its processes, as a terminal sends Ctrl-C and a batch system SIGTERM."""
+        os.killpg(self.process.pid, number)
 
     def end(self) -> None:
         self.process.kill()
@@ -149,31 +152,42 @@ def finish(program: Program) -> float:
     return time.monotonic() - begun
 
 
-def kill_again_and_again(recipe: Path, run: Path, kills: int, seconds: float, chance: Random) -> list[Kill]:
-    """Kills a run at random moments all over its `seconds`, resumes it each time, and lets it end after the last.
+def kill_again_and_again(recipe: Path, run: Path, kills: int, steps: int, chance: Random) -> list[Kill]:
+    """Kills a run of so many steps at random moments all over it, resumes it each time, and at last lets it end.
 
-    A tenth of the kills come at a random moment while the program still starts.
+    A tenth of the kills come while the program still starts, and a tenth after its last checkpoint.
     """
-    found: list[Kill] = []
-    starting = max(1, kills // 10)
-    early = set(chance.sample(range(kills), starting))
-    gap = seconds / (kills - starting + 1)
-    while len(found) < kills:
+    tenth = max(1, kills // 10)
+    targets: list[int] = sorted(chance.randrange(steps) for _ in range(kills - 2 * tenth)) + tenth * [steps]
+    moments: list[int | None] = [*targets]
+    for _ in range(tenth):
+        moments.insert(chance.randrange(len(targets)), None)
+    found = []
+    for target in moments:
         program = go_on(recipe, run)
-        after = chance.uniform(0, 2 * gap)
-        if len(found) in early:
-            after = chance.uniform(0, 3)
-        elif not program.wait_for(BEGUN):
-            raise AssertionError(program.text)
-        time.sleep(after)
-        stepping = BEGUN.search(program.text) is not None
-        if program.process.poll() is not None:  # all steps were taken before it could be killed
-            finish(program)
-            return found
+        if target is None:
+            time.sleep(chance.uniform(0, 3))
+        elif program.wait_for(BEGUN):
+            wait_for_step(program, run, target)
+            time.sleep(chance.uniform(0, 0.4))
+        if program.process.poll() is not None:
+            finish(program)  # it was quicker than that, and ended well
+            continue
         program.end()
-        found.append(Kill(after, stepping, _unfinished(run)))
+        moment = "starting" if target is None else "finishing" if target == steps else "stepping"
+        found.append(Kill(moment, _unfinished(run)))
     finish(go_on(recipe, run))
     return found
+
+
+def wait_for_step(program: Program, run: Path, step: int) -> None:
+    """Until there is a checkpoint of this step, or of a later one."""
+    folder = run / "checkpoints"
+    while program.process.poll() is None:
+        names = os.listdir(folder) if folder.is_dir() else []
+        if max((int(name) for name in names if name.isdecimal()), default=0) >= step:
+            return
+        time.sleep(0.005)
 
 
 def _unfinished(run: Path) -> bool:

@@ -26,6 +26,7 @@ ROOMS = [
     "blocks",
     "settings",
     "files",
+    "figures",
     "errors",
 ]
 """From the top to the bottom; a room imports only itself and rooms below it."""

@@ -7,6 +7,7 @@ a run was interrupted, or (but for how it is split) on the number of processes a
 from __future__ import annotations
 
 import io
+import os
 import pickle
 import signal
 import sys
@@ -355,8 +356,18 @@ def _parcelled(value: Any) -> Any:
 
 
 def _ignore_interrupts(_: int) -> None:
-    """Ctrl-C reaches every process; the one that owns the workers ends them."""
+    """Ctrl-C reaches every process, and so does a batch system's SIGTERM; the one that owns the workers ends them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":  # only there is it told who sends a signal
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        Thread(target=_end_when_told, daemon=True).start()
+
+
+def _end_when_told() -> None:
+    """A worker that its owner wants to end does so, even where it hangs."""
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)
 
 
 @contextmanager

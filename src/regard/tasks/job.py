@@ -91,7 +91,10 @@ def make_job(name: str, recipe: Mapping[str, Any], changes: Mapping[str, Any]) -
         raise SettingsError(
             'model needs a preset or a kind; write preset = "..." in [model] (regard presets lists them)'
         )
-    return Job(name, task, data, _text(task, tables["text"], train), model, train, _table(recipe, "reference"))
+    job = Job(name, task, data, _text(task, tables["text"], train), model, train, _table(recipe, "reference"))
+    if train.start is None:  # else what it starts from has a say
+        job_model(job)
+    return job
 
 
 def _table(tables: Mapping[str, Any], part: str) -> Table:
@@ -145,8 +148,11 @@ def job_model(job: Job, start: ModelSettings | None = None) -> ModelSettings:
     return settings
 
 
-def with_vocabulary(model: ModelSettings, sizes: tuple[int, int], named: bool) -> ModelSettings:
-    """The model with as many tokens as its tokenizers have; where the recipe names a number, it must suffice."""
+def with_vocabulary(model: ModelSettings, sizes: tuple[int, int], shared: bool, named: bool) -> ModelSettings:
+    """The model with as many tokens as its tokenizers have; where the recipe names a number, it must suffice.
+
+    Two vocabularies, be they of one size, cannot share one matrix; the other two that may be tied still can.
+    """
     source, target = sizes
     assert not isinstance(model, Vision)
     if named:
@@ -156,13 +162,13 @@ def with_vocabulary(model: ModelSettings, sizes: tuple[int, int], named: bool) -
         ):
             if has < needs:
                 raise SettingsError(f"model.{what} ({has:,}) is less than the tokenizer's {needs:,}; leave it out")
-        return model
-    if not isinstance(model, EncoderDecoder) or source == target:
-        return model.changed({"vocabulary": source})
-    changes: Table = {"vocabulary": source, "target_vocabulary": target}
-    if "source" in model.tied:  # two vocabularies cannot share one matrix; the other two still can
-        rest = [name for name in model.tied if name != "source"]
-        changes["tied"] = rest if len(rest) > 1 else []
+    changes: Table = {} if named else {"vocabulary": source}
+    if isinstance(model, EncoderDecoder):
+        if not named:
+            changes["target_vocabulary"] = None if shared else target
+        if not shared and "source" in model.tied:
+            rest = [name for name in model.tied if name != "source"]
+            changes["tied"] = rest if len(rest) > 1 else []
     return model.changed(changes)
 
 

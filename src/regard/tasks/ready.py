@@ -112,7 +112,7 @@ def make_ready(
     if tokenizers is None:
         tokenizers = _tokenizers(job, start, tell)
     named = "vocabulary" in job.model and start is None
-    model = with_vocabulary(model, tokenizers.sizes, named)
+    model = with_vocabulary(model, tokenizers.sizes, tokenizers.shared, named)
     head = None
     if isinstance(job.task, Masked):
         assert isinstance(model, Encoder)

@@ -36,6 +36,7 @@ from regard.training.precision import numbers
 from regard.training.records import SETTLED
 from regard.training.run import Run, require_free
 from regard.training.settings import Train
+from regard.training.tensorboard import require_installed
 from regard.weights.adopt import Start, adopt, read_start
 from regard.weights.checkpoints import newest
 from regard.weights.labels import save_labels
@@ -89,6 +90,8 @@ def train(
     `device` is cpu, cuda, cuda:1, ...; none: a GPU where there is one. Under `torchrun`, all processes call this.
     """
     job = read_job(recipe, nested(changes or {}))
+    if job.train.tensorboard:
+        require_installed()
     with _session(device, threads, display) as (workers, shown):
         if workers.leads:
             require_free(job.directory)
@@ -234,7 +237,8 @@ def _trained(trainer: Trainer, run: Run, workers: Workers, display: Display) -> 
     if workers.leads:
         finished = outcome.reason in ("budget", "patience")
         run.set_status("finished" if finished else "stopped", outcome.step, outcome.reason, outcome.figures)
-        display.end([*_told(outcome, trainer, run.directory, _draw(run.directory)), _speed(trainer)])
+        *told, next_command = _told(outcome, trainer, run.directory, _draw(run.directory))
+        display.end([*told, _speed(trainer), next_command])
     return Trained(run.directory, outcome.reason, outcome.step, outcome.figures)
 
 

@@ -21,7 +21,8 @@ class Objective(nn.Module):
         self._compute: Callable[[Any], Loss] = self._plainly
 
     def forward(self, batch: Any) -> Loss:
-        return self._compute(batch)
+        # Evaluation is not compiled: that would take longer than most evaluations do.
+        return self._compute(batch) if self.training else self._plainly(batch)
 
     @property
     def compiled(self) -> bool:

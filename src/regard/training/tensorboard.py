@@ -14,17 +14,24 @@ PLACES = {"kind", "step"}
 """Fields of a record that say what and when, not how much."""
 
 
+def require_installed() -> None:
+    """Refuses a run that could not be told about, before it has begun."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        raise RunError(
+            "train.tensorboard (true) needs the package tensorboard, which is not installed; run "
+            "pip install 'regard[tensorboard]', or set train.tensorboard=false"
+        ) from None
+
+
 class TensorboardWriter:
     """Writes each number of a record as a scalar at its step: `train/loss`, `valid/accuracy`; and events as text."""
 
     def __init__(self, run_dir: Path) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError:
-            raise RunError(
-                "train.tensorboard (true) needs the package tensorboard, which is not installed; run "
-                "pip install 'regard[tensorboard]', or set train.tensorboard=false"
-            ) from None
+        require_installed()
+        from torch.utils.tensorboard import SummaryWriter
+
         self._writer: Any = SummaryWriter(str(run_dir / FOLDER))
 
     def record(self, record: Mapping[str, Any]) -> None:

@@ -49,7 +49,7 @@ def test_the_list_has_the_newest_first() -> None:
     lines = shown()
     assert lines[0].split()[:4] == ["run", "task", "state", "step"]
     assert [line.split()[0] for line in lines[1:]] == ["faster", "baseline", "begun"]
-    told = "baseline translate finished 2,000 100 % 2.152 20 k 6.7 2026-11-14 10:00 accuracy 0.5000"
+    told = "baseline translate finished 2,000 100 % 2.152 20.0 k 6.7 2026-11-14 10:00 accuracy 0.5000"
     assert " ".join(lines[2].split()) == told
     assert lines[3].split()[:6] == ["begun", "translate", "stopped", "500", "25", "%"]
 

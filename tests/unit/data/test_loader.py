@@ -9,6 +9,7 @@ import os
 import pickle
 import random
 import signal
+import subprocess
 import sys
 import warnings
 from contextlib import closing
@@ -247,6 +248,16 @@ def test_workers_leave_interrupts_to_the_program(tmp_path: Path) -> None:
         for child in children():
             os.kill(child, signal.SIGINT)
         assert agree(list(itertools.islice(steps, 20)), first(loader_of("pairs, padded", tmp_path / "b"), 21)[1:])
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who sends a signal")
+def test_workers_leave_a_batch_systems_sigterm_to_the_program(tmp_path: Path) -> None:
+    loader = loader_of("pairs, padded", tmp_path, workers=1)
+    with closing(loader.steps()) as steps:
+        next(steps)
+        subprocess.run(["kill", "-TERM", *map(str, children())], check=True)
+        assert agree(list(itertools.islice(steps, 20)), first(loader_of("pairs, padded", tmp_path / "b"), 21)[1:])
+    assert not children()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")

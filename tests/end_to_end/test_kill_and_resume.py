@@ -1,0 +1,103 @@
+"""`regard train` as people run it: stopped by Ctrl-C or SIGTERM, or killed, it ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from kill_cases import BEGUN, RECIPES, Program, begin, finish, go_on, kill_again_and_again, wait_for_step, write_recipe
+from loop_cases import remains
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals"),
+]
+
+STEPS: dict[str, Any] = {"steps": 40, "evaluate_every": 15}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recipe, and a run of it that went straight to its end."""
+    place = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(place / "cache"))
+        recipe = write_recipe(place / "recipe.toml", RECIPES["translate"], **STEPS)
+        finish(begin(recipe, place / "straight"))
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _shared_cache(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REGARD_CACHE", str(home / "cache"))
+
+
+def status(run: Path) -> tuple[str, str]:
+    found = json.loads((run / "status.json").read_text())
+    return found["state"], found["reason"]
+
+
+@pytest.mark.parametrize(("number", "workers"), [(signal.SIGINT, 0), (signal.SIGTERM, 2)])
+def test_a_signal_stops_a_run_in_good_order(number: signal.Signals, workers: int, home: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe.toml", RECIPES["translate"], **STEPS, workers=workers)
+    program = begin(recipe, tmp_path / "run")
+    wait_for_step(program, tmp_path / "run", 4)
+    program.send(number)
+    assert program.wait(30) == 0
+    assert "Traceback" not in program.text
+    assert f"stopped by {number.name} after " in program.text
+    assert f"go on:  regard train --resume {tmp_path / 'run'}\n" in program.text
+    assert status(tmp_path / "run") == ("stopped", number.name)
+    finish(go_on(recipe, tmp_path / "run"))
+    assert status(tmp_path / "run") == ("finished", "budget")
+    assert remains(tmp_path / "run") == remains(home / "straight")
+
+
+def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
+    """In the midst of an evaluation that would take long; what was saved before is there, the lock is not held."""
+    large = {**RECIPES["translate"], "data": {"kind": "grammar", "train_pairs": 2000, "valid_pairs": 4000}}
+    large["model"] = {**large["model"], "width": 256, "depth": 4}
+    recipe = write_recipe(tmp_path / "recipe.toml", large, steps=60, evaluate_every=1)
+    program = begin(recipe, tmp_path / "run")
+    assert program.wait_for(BEGUN)
+    time.sleep(1)
+    program.send(signal.SIGINT)
+    time.sleep(0.3)
+    assert program.process.poll() is None
+    program.send(signal.SIGINT)
+    sent = time.monotonic()
+    assert program.wait(30) == 130
+    assert time.monotonic() - sent < 5
+    assert "Traceback" not in program.text
+    assert status(tmp_path / "run") == ("failed", "KeyboardInterrupt")
+    again = go_on(recipe, tmp_path / "run")
+    assert again.wait_for(BEGUN)
+    again.end()
+
+
+def test_two_programs_do_not_train_in_one_directory(home: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe.toml", RECIPES["translate"], steps=2000)
+    first = begin(recipe, tmp_path / "run")
+    assert first.wait_for(BEGUN)
+    second = Program(["--resume", str(tmp_path / "run")], tmp_path / "second.said")
+    assert second.wait(60) == 1
+    first.end()
+    assert f"{tmp_path / 'run'} is in use: process {first.process.pid} on " in second.text
+    assert "Traceback" not in second.text
+
+
+@pytest.mark.parametrize("family", ["translate", "language"])
+def test_killed_at_random_moments_it_ends_the_same(family: str, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path / "recipe.toml", RECIPES[family], **STEPS)
+    straight = begin(recipe, tmp_path / "straight")
+    straight.wait_for(BEGUN)
+    kills = kill_again_and_again(recipe, tmp_path / "run", 3, STEPS["steps"], Random(family))
+    finish(straight)
+    assert len(kills) >= 2
+    assert remains(tmp_path / "run") == remains(tmp_path / "straight")

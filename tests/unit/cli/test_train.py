@@ -1,0 +1,322 @@
+"""`regard train`: from a recipe to a run, and on from there; what is wrong is one line and an exit code."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+import regard
+from regard.cli import app as cli
+from regard.training.log import read
+
+RECIPE = """
+task = "translate"
+
+[data]
+train = ["train.en", "train.de"]
+valid = ["train.en", "train.de"]
+
+[text]
+kind = "words"
+
+[model]
+kind = "encoder-decoder"
+width = 16
+depth = 1
+attention = { heads = 2 }
+ffn = { kind = "dense", hidden = 16 }
+
+[train]
+steps = 12
+tokens = 64
+log_every = 2
+evaluate_every = 4
+"""
+NOUNS = {"dog": "Hund", "cat": "Kater", "bird": "Vogel", "man": "Mann"}
+VERBS = {"runs": "läuft", "sleeps": "schläft", "sings": "singt"}
+
+
+class Said(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Regard = Callable[..., Said]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory, _cache: Path) -> Path:
+    """A recipe with its files, and a run of it in `runs/recipe`."""
+    place = tmp_path_factory.mktemp("home")
+    pairs = [(f"the {noun} {verb}", f"der {NOUNS[noun]} {VERBS[verb]}") for noun in NOUNS for verb in VERBS]
+    for name, texts in zip(("train.en", "train.de"), zip(*pairs, strict=True), strict=True):
+        (place / name).write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    (place / "recipe.toml").write_text(RECIPE, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGARD_CACHE", str(_cache))
+        patch.chdir(place)
+        regard.train("recipe.toml", threads=1, device="cpu", display=None)
+    return place
+
+
+@pytest.fixture(autouse=True)
+def _here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Every test has the files, and a copy of the run, to itself; drawing takes longer than all else."""
+    shutil.copytree(home, tmp_path / "home")
+    monkeypatch.chdir(tmp_path / "home")
+    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Regard:
+    """`regard` with these words, as its program calls it."""
+
+    def call(*words: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["regard", *words])
+        with pytest.raises(SystemExit) as end:
+            cli.main()
+        code = end.value.code
+        return Said(code if isinstance(code, int) else 0, *capsys.readouterr())
+
+    return call
+
+
+def config(run: str) -> dict[str, Any]:
+    return tomllib.loads(Path(run, "config.toml").read_text(encoding="utf-8"))
+
+
+# ---------------------------------------------------------------------------------------------------------------- help
+
+
+def test_help_has_an_example_and_needs_no_torch() -> None:
+    code = "import sys; sys.modules['torch'] = None; sys.argv = ['regard', 'train', '--help']\n"
+    code += "from regard.cli.app import main; main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Example: regard train recipes/" in done.stdout
+    assert all(option in done.stdout for option in ("--resume", "--device", "--threads", "--quiet", "--json"))
+
+
+# --------------------------------------------------------------------------------------------------------- a whole run
+
+
+def test_a_run_tells_on_stderr_what_it_does_and_where_its_results_are(run: Regard) -> None:
+    said = run("train", "recipe.toml", "train.directory=new", "--device", "cpu")
+    assert (said.code, said.out) == (0, "")
+    lines = said.err.splitlines()
+    assert lines[0].startswith("train: 12 examples, ")
+    assert sum("valid  loss" in line for line in lines) == 3
+    assert any(
+        line.startswith("done after 12 steps and 0:0") and line.endswith("train.steps (12) is spent") for line in lines
+    )
+    assert any(line.startswith("all of it lies in new") for line in lines)
+    assert "next:   regard doctor new" in lines
+    assert regard.load("new").settings.kind == "encoder-decoder"
+
+
+def test_json_for_programs(run: Regard) -> None:
+    said = run("train", "recipe.toml", "train.directory=new", "--json", "--quiet", "--device", "cpu")
+    assert (said.code, said.err) == (0, "")
+    told = json.loads(said.out)
+    status = json.loads(Path("new/status.json").read_text())
+    assert told == {"directory": "new", "reason": "budget", "step": 12, "scores": status["figures"]}
+    assert told["scores"]["loss"] == read(Path("new/log.jsonl"))[-1]["loss"]
+
+
+def test_overrides_and_threads_are_kept_with_the_run(run: Regard) -> None:
+    words = ["model.dropout=0.25", "train.optimizer.rate=2e-3", "train.steps=1", "train.directory=new"]
+    assert run("train", "recipe.toml", *words, "--threads", "2", "-q", "--device", "cpu").code == 0
+    kept = config("new")
+    assert (kept["model"]["dropout"], kept["train"]["optimizer"]["rate"], kept["train"]["steps"]) == (0.25, 2e-3, 1)
+    assert json.loads(Path("new/environment.json").read_text())["threads"] == 2
+
+
+def test_the_same_recipe_gives_the_same_run_again(run: Regard, home: Path) -> None:
+    assert run("train", "recipe.toml", "train.directory=new", "--threads", "1", "-q", "--device", "cpu").code == 0
+    assert Path("new/weights.safetensors").read_bytes() == (home / "runs/recipe/weights.safetensors").read_bytes()
+
+
+# ------------------------------------------------------------------------------------------------------------ resuming
+
+
+def test_a_resumed_run_can_be_prolonged(run: Regard) -> None:
+    before = read(Path("runs/recipe/log.jsonl"))
+    said = run("train", "--resume", "runs/recipe", "train.steps=20", "--json", "--device", "cpu")
+    assert said.code == 0
+    assert json.loads(said.out)["step"] == 20
+    assert "going on at step 12" in said.err
+    log = read(Path("runs/recipe/log.jsonl"))
+    assert log[: len(before) - 1] == before[:-1], "what was, but for the line that said it was over"
+    assert [record["step"] for record in log if record["kind"] == "train"] == [*range(2, 21, 2)]
+    assert [record["kind"] for record in log].count("end") == 1
+    assert config("runs/recipe")["train"]["steps"] == 20
+
+
+def test_a_run_that_is_over_says_which_budget_is_spent(run: Regard) -> None:
+    weights = Path("runs/recipe/weights.safetensors").read_bytes()
+    said = run("train", "--resume", "runs/recipe", "--device", "cpu")
+    assert said.code == 0
+    assert "train.steps (12) is spent" in said.err
+    assert Path("runs/recipe/weights.safetensors").read_bytes() == weights
+
+
+def test_a_resumed_run_has_the_threads_that_it_had(run: Regard) -> None:
+    torch.set_num_threads(2)
+    assert run("train", "--resume", "runs/recipe", "train.steps=13", "-q", "--device", "cpu").code == 0
+    environment = json.loads(Path("runs/recipe/environment.json").read_text())
+    assert environment["threads"] == 1
+    (resumed,) = environment["resumes"]
+    assert "threads" not in resumed["changed"]
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("train.seed=2", "train.seed cannot be changed when a run is resumed; data.root can, and of train: steps, "),
+        ("train.step=20", "train.step cannot be changed when a run is resumed (did you mean steps?)"),
+        ("model.dropout=0.2", "model cannot be changed when a run is resumed; "),
+        ("data.longest=9", "data cannot be changed when a run is resumed; "),
+        ("task=language", "task cannot be changed when a run is resumed; "),
+    ],
+)
+def test_a_change_that_would_make_it_another_run_is_refused(override: str, message: str, run: Regard) -> None:
+    before = Path("runs/recipe/config.toml").read_bytes()
+    said = run("train", "--resume", "runs/recipe", override)
+    assert said.code == 2
+    assert said.err.startswith(f"regard: {message}")
+    assert said.err.endswith("For all else start a new run with train.start=RUN\n")
+    assert Path("runs/recipe/config.toml").read_bytes() == before
+
+
+def test_data_that_changed_are_noticed(run: Regard) -> None:
+    Path("train.de").write_text("etwas anderes\n" * 12, encoding="utf-8")
+    said = run("train", "--resume", "runs/recipe", "train.steps=20", "--device", "cpu")
+    assert said.code == 1
+    assert "the data of runs/recipe are not what they were when it began" in said.err
+    assert said.err.endswith("start a new run from its weights with train.start=runs/recipe\n")
+
+
+def test_data_may_have_moved(run: Regard) -> None:
+    Path("elsewhere").mkdir()
+    for name in ("train.en", "train.de"):
+        Path(name).rename(Path("elsewhere", name))
+    assert run("train", "--resume", "runs/recipe", "train.steps=13", "-q", "--device", "cpu").code == 1
+    said = run("train", "--resume", "runs/recipe", "train.steps=13", "data.root=elsewhere", "-q", "--device", "cpu")
+    assert said.code == 0, said.err
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("", 2, "no recipe is named; give one, then overrides such as train.minutes=5, or --resume RUN"),
+        ("one.toml two.toml", 2, "2 recipes are named (one.toml, two.toml); give one"),
+        ("missing.toml", 2, "recipe (missing.toml) cannot be read: No such file or directory; give a TOML file"),
+        ("recipe.toml train.stesp=5", 2, "unknown setting train.stesp (did you mean steps?)"),
+        ("recipe.toml =5", 2, "'=5' is no override; write key=value, such as model.dropout=0.2"),
+        ("recipe.toml model.kind=decoder", 2, "model.kind (decoder) does not fit the task translate"),
+        ("recipe.toml", 1, "runs/recipe already holds a run; go on with it by --resume, or choose another"),
+        ("recipe.toml train.directory=train.en", 1, "train.en is a file; choose another train.directory"),
+        ("recipe.toml train.directory=runs", 1, "runs is not empty (it holds recipe) and would be mixed up"),
+        ("recipe.toml train.directory=new data.root=nowhere", 1, "nowhere/train.en does not exist; check the name"),
+        ("recipe.toml train.directory=new train.start=nowhere", 1, "nowhere does not exist; give a directory with"),
+        ("recipe.toml train.directory=new --device nonsense", 2, "device (nonsense) is not known; give cpu, cuda or"),
+        ("recipe.toml train.directory=new --device meta", 2, "device (meta) is not known; give cpu, cuda or"),
+        ("recipe.toml train.directory=new --device cuda:99", 2, "device (cuda:99) is not there: this machine has"),
+        ("--resume nothing", 1, "nothing does not exist; give the directory of a run"),
+        ("--resume recipe.toml", 1, "recipe.toml is a file; give the directory of a run"),
+        ("--resume runs", 1, "runs has no config.toml, so it holds no run; give that of a run"),
+        ("recipe.toml --resume runs/recipe", 2, "'recipe.toml' is no override; a resumed run keeps its recipe"),
+    ],
+)
+def test_what_is_wrong_is_one_line(words: str, code: int, message: str, run: Regard) -> None:
+    said = run("train", *words.split())
+    assert (said.code, said.out) == (code, "")
+    assert said.err.startswith(f"regard: {message}")
+    assert said.err.count("\n") == 1
+    assert not Path("new").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "train.en is empty; give a file with data"),
+        (b"\x00\x01" * 500, "train.en is a binary file (byte 0 is zero), not text; give UTF-8 text"),
+        (b"one line\n", "train.en has 1 lines, but train.de has 12; parallel files need the same number"),
+        (b"\n" * 12, "data.train (train.en, train.de) gives no example:"),
+    ],
+)
+def test_files_that_are_of_no_use(content: bytes, message: str, run: Regard) -> None:
+    Path("train.en").write_bytes(content)
+    said = run("train", "recipe.toml", "train.directory=new")
+    assert said.code == 1
+    assert said.err.startswith(f"regard: {message}")
+    assert not Path("new").exists()
+
+
+def test_threads_are_at_least_one(run: Regard) -> None:
+    said = run("train", "recipe.toml", "--threads", "0")
+    assert said.code == 2
+    assert "--threads" in said.err
+
+
+# ------------------------------------------------------------------------------------------------ what others say of it
+
+
+def test_the_run_is_listed(run: Regard) -> None:
+    said = run("runs", "--json")
+    (row,) = json.loads(said.out)
+    assert (row["name"], row["task"], row["state"], row["step"], row["spent"]) == (
+        "recipe",
+        "translate",
+        "finished",
+        12,
+        1,
+    )
+    assert row["figures"] == json.loads(Path("runs/recipe/status.json").read_text())["figures"]
+    assert run("runs").out.splitlines()[1].split()[:4] == ["recipe", "translate", "finished", "12"]
+
+
+def test_two_runs_differ_in_what_was_changed(run: Regard) -> None:
+    assert run("train", "recipe.toml", "train.directory=runs/other", "train.seed=2", "-q", "--device", "cpu").code == 0
+    found = json.loads(run("runs", "recipe", "other", "--json").out)
+    assert found["settings"] == {"train.seed": {"recipe": 1, "other": 2}}
+
+
+def test_the_doctor_reads_it(run: Regard) -> None:
+    said = run("doctor", "runs/recipe", "--json")
+    assert said.code == 0
+    found = {finding["title"]: finding for finding in json.loads(said.out)["findings"]}
+    assert found["the run finished"]["evidence"].startswith("at step 12, 100 % of its budget spent")
+    assert found["warm-up is longer than the run"]["level"] == "bad"
+    assert found["every loss and norm is finite"]["evidence"] == "6 lines, 3 evaluations"
+
+
+def test_a_reference_is_met_by_the_same_run_and_not_by_another(run: Regard) -> None:
+    table = run("doctor", "runs/recipe", "--reference").out
+    with Path("recipe.toml").open("a", encoding="utf-8") as file:
+        file.write(f"\n{table}")
+
+    def found(directory: str, *words: str) -> dict[str, str]:
+        assert run("train", "recipe.toml", f"train.directory={directory}", "-q", *words, "--device", "cpu").code == 0
+        findings = json.loads(run("doctor", directory, "--json").out)["findings"]
+        return {each["title"]: each["level"] for each in findings if "reference" in each["title"]}
+
+    same = {"the training loss is as in the recipe's reference": "fine"}
+    assert found("again") == {**same, "the validation loss is as in the recipe's reference": "fine"}
+    assert set(found("other", "train.optimizer.rate=0.1").values()) - {"fine"}

@@ -1,0 +1,189 @@
+"""A recipe with its overrides becomes a job, or one sentence that says what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.blocks.settings import Learned
+from regard.data.settings import Digits, Parallel, RawText
+from regard.errors import SettingsError
+from regard.models.settings import Decoder, Encoder, EncoderDecoder
+from regard.settings import read_overrides
+from regard.tasks.job import Job, job_model, make_job, reach, read_job, with_vocabulary
+from regard.tasks.settings import Language, Masked, TokenizerFile, Translate
+from regard.text.settings import Bpe, ByteBpe, WordPiece
+from regard.training.settings import AdamW, Cosine, Linear, Muon
+
+PAIRS: dict[str, Any] = {
+    "task": "translate",
+    "data": {"train": ["a.en", "a.de"]},
+    "model": {"preset": "transformer-tiny"},
+    "train": {"steps": 5},
+}
+TEXT = {**PAIRS, "task": "language", "data": {"train": ["a.txt"]}, "model": {"preset": "llama-tiny"}}
+IMAGES = {"task": "image", "data": {"kind": "digits"}, "model": {"preset": "vit-28"}, "train": {"steps": 5}}
+
+
+def job(recipe: dict[str, Any], *overrides: str) -> Job:
+    return make_job("name", recipe, read_overrides(overrides))
+
+
+def refused(recipe: dict[str, Any], *overrides: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        job(recipe, *overrides)
+    return str(caught.value)
+
+
+# ----------------------------------------------------------------------------------------------------------- the parts
+
+
+def test_a_task_is_a_name_or_a_table() -> None:
+    assert job(PAIRS).task == job({**PAIRS, "task": {"kind": "translate"}}).task == Translate()
+    assert job({**PAIRS, "task": {"kind": "translate", "smoothing": 0.0}}).task == Translate(smoothing=0.0)
+    assert job(PAIRS, "task.smoothing=0.2").task == Translate(smoothing=0.2)
+    masked = job({**TEXT, "task": {"kind": "language", "context": 64}}, "task=masked", "model.preset=bert-tiny")
+    assert masked.task == Masked(), "another task has settings of its own"
+
+
+def test_each_task_has_its_usual_data_and_text() -> None:
+    assert isinstance(job(PAIRS).data, Parallel)
+    assert isinstance(job(TEXT).data, RawText)
+    assert isinstance(job(IMAGES).data, Digits)
+    assert [job(PAIRS).text, job(TEXT).text] == [Bpe(), ByteBpe()]
+    assert job(TEXT, "task=masked", "model.preset=bert-tiny").text == WordPiece()
+    assert job(IMAGES).text is None
+    assert job(PAIRS, "text.size=300").text == Bpe(size=300)
+    assert job({**PAIRS, "text": {"kind": "bpe", "size": 300}}, "text.kind=byte-bpe").text == ByteBpe()
+    assert job(PAIRS, "text.kind=file", "text.path=old").text == TokenizerFile(path="old")
+
+
+def test_weights_to_start_from_bring_their_tokenizer_and_their_model() -> None:
+    bare = {key: value for key, value in PAIRS.items() if key != "model"}
+    assert job(bare, "train.start=runs/old").text is None
+    assert job(bare, "train.start=runs/old", "text.size=300").text == Bpe(size=300)
+    old = EncoderDecoder(width=32, depth=3)
+    assert job_model(job(bare, "train.start=runs/old"), old) == old
+    changed = job_model(job(bare, "train.start=runs/old", "model.dropout=0.3"), old)
+    assert changed == old.changed({"dropout": 0.3})
+    preset = job_model(job(PAIRS, "train.start=runs/old"), old)
+    assert preset.width == 128, "a preset is taken at its word"
+
+
+def test_overrides_are_laid_over_the_recipe(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.toml"
+    path.write_text(
+        'task = "translate"\n[data]\ntrain = ["a.en", "a.de"]\n[model]\npreset = "transformer-tiny"\ndropout = 0.3\n'
+        "[train]\nsteps = 5\n[reference]\nloss = [[10, 3.0]]\n"
+    )
+    found = read_job(path, read_overrides(["model.dropout=0.1", "train.steps=7", "data.root=DIR"]))
+    assert (found.name, found.directory) == ("pairs", Path("runs/pairs"))
+    assert (found.train.steps, found.data.root, job_model(found).dropout) == (7, "DIR", 0.1)  # type: ignore[union-attr]
+    assert found.reference == {"loss": [[10, 3.0]]}
+    assert read_job(path, {"train": {"directory": "elsewhere"}}).directory == Path("elsewhere")
+
+
+def test_what_has_a_usual_kind_need_not_name_it() -> None:
+    """`train.optimizer.rate=1e-3` is what people try first."""
+    rate = job(PAIRS, "train.optimizer.rate=2e-3", "train.schedule.warmup=7").train
+    assert (rate.optimizer, rate.schedule) == (AdamW(rate=2e-3), Linear(warmup=7))
+    assert job(PAIRS).train.schedule == Linear(warmup=100)
+    written = job({**PAIRS, "train": {"steps": 5, "schedule": {"kind": "linear"}}}).train
+    assert written.schedule == Linear(), "a kind that is written down has its own defaults"
+    muon = {**PAIRS, "train": {"steps": 5, "optimizer": {"kind": "muon", "rate": 0.01}}}
+    assert job(muon, "train.optimizer.rest.rate=2e-3").train.optimizer == Muon(rate=0.01, rest=AdamW(rate=2e-3))
+    assert job(muon, "train.schedule.kind=cosine").train.schedule == Cosine()
+
+
+# ------------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["trian.steps=5"], "unknown setting trian (did you mean train?); a recipe has task, data, text, model"),
+        (["train.minuts=5"], "unknown setting train.minuts (did you mean minutes?)"),
+        (["train.optimizer.raet=5"], "unknown setting train.optimizer.raet (did you mean rate?)"),
+        (["train.schedule.kind=cosin"], "train.schedule.kind (cosin) is not known (did you mean cosine?)"),
+        (["train.steps=0"], "train.steps (0) is wrong: input should be greater than 0"),
+        (["train.steps=none"], "train has no budget; set train.minutes, train.steps, train.epochs"),
+        (["train.micro=99999"], "train: micro (99999) must not exceed tokens (16384), all of a step; lower it"),
+        (["train=5"], "train (5) must be a table; write [train] and, below it, its settings"),
+        (["task=translat"], "task.kind (translat) is not known (did you mean translate?)"),
+        (["task.context=5"], "unknown setting task.context"),
+        (["text.kind=bpee"], "text.kind (bpee) is not known (did you mean bpe?)"),
+        (["data.trian=5"], "unknown setting data.trian (did you mean train?)"),
+        (["model.dropuot=0.1"], "unknown setting model.dropuot (did you mean dropout?)"),
+        (["model.preset=gtp2"], "preset (gtp2) is not known (did you mean gpt2?)"),
+        (
+            ["model.preset=gpt2"],
+            "model.kind (decoder) does not fit the task translate, which needs one of kind encoder",
+        ),
+        (
+            ["task=language"],
+            "model.kind (encoder-decoder) does not fit the task language, which needs one of kind decoder",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_remedy(overrides: list[str], message: str) -> None:
+    assert refused(PAIRS, *overrides).startswith(message)
+
+
+def test_what_is_missing_is_told() -> None:
+    without = {part: {key: value for key, value in PAIRS.items() if key != part} for part in PAIRS}
+    assert refused(without["task"]) == (
+        'recipe (name) names no task; write task = "..." with one of translate, language, masked, image'
+    )
+    assert refused(without["model"]).startswith("model needs a preset or a kind; write preset =")
+    assert refused(without["train"]).startswith("train has no budget")
+
+
+def test_images_have_no_text() -> None:
+    assert refused(IMAGES, "text.kind=bpe") == "text is set, but the task image reads no text; leave [text] out"
+
+
+# --------------------------------------------------------------------------------------------------------- vocabularies
+
+
+def test_a_model_has_as_many_tokens_as_its_tokenizer() -> None:
+    model = with_vocabulary(EncoderDecoder(), (300, 300), shared=True, named=False)
+    assert isinstance(model, EncoderDecoder)
+    assert (model.vocabulary, model.target_vocabulary, model.tied) == (300, None, ("source", "target", "output"))
+    assert with_vocabulary(Decoder(), (300, 300), shared=True, named=False) == Decoder(vocabulary=300)
+
+
+@pytest.mark.parametrize("target", [400, 300])
+def test_separate_vocabularies_untie_the_source(target: int) -> None:
+    """Of the same size, too: token 7 of the one language is not token 7 of the other."""
+    model = with_vocabulary(EncoderDecoder(), (300, target), shared=False, named=False)
+    assert isinstance(model, EncoderDecoder)
+    assert (model.vocabulary, model.target_size, model.tied) == (300, target, ("target", "output"))
+    two = with_vocabulary(EncoderDecoder(tied=("source", "target")), (300, target), shared=False, named=False)
+    assert isinstance(two, EncoderDecoder)
+    assert two.tied == ()
+    again = with_vocabulary(model, (500, 500), shared=True, named=False)
+    assert isinstance(again, EncoderDecoder)
+    assert (again.vocabulary, again.target_size) == (500, 500), "a start with two vocabularies, now one"
+
+
+def test_a_vocabulary_that_is_named_must_suffice() -> None:
+    large = Decoder(vocabulary=512)
+    assert with_vocabulary(large, (300, 300), shared=True, named=True) == large
+    with pytest.raises(SettingsError, match=r"model.vocabulary \(200\) is less than the tokenizer's 300; leave it out"):
+        with_vocabulary(Decoder(vocabulary=200), (300, 300), shared=True, named=True)
+    two = EncoderDecoder(vocabulary=300, target_vocabulary=350, tied=())
+    with pytest.raises(SettingsError, match=r"model.target_vocabulary \(350\) is less than the tokenizer's 400"):
+        with_vocabulary(two, (300, 400), shared=False, named=True)
+
+
+def test_learned_positions_reach_so_far() -> None:
+    assert reach(Encoder(position=Learned(length=77))) == 77
+    assert reach(Encoder()) is None
+
+
+def test_the_settings_of_tasks() -> None:
+    assert (Translate().smoothing, Language().context, Masked().context) == (0.1, 256, 128)
+    with pytest.raises(SettingsError, match=r"hidden \(0.8\) and random \(0.3\) are shares of the same tokens"):
+        Masked(random=0.3)

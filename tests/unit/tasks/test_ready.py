@@ -1,0 +1,415 @@
+"""From files to a task: what a model is trained on is what the files say, and what cannot be is told."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tomli_w
+import torch
+from data_cases import sequences_of
+from huggingface_directories import SMALL as HUGGINGFACE
+from huggingface_directories import randomised
+from PIL import Image
+
+import regard
+from regard.data.batch import IGNORED, ImageBatch, PairBatch, TextBatch
+from regard.data.batches import Share
+from regard.errors import DataError, SettingsError, WeightsError
+from regard.models.settings import EncoderDecoder, Vision
+from regard.settings import nested
+from regard.tasks.job import make_job
+from regard.tasks.ready import Ready, make_ready
+from regard.text.files import load, write_huggingface
+from regard.text.settings import Words
+from regard.text.tokenizer import Tokenizer
+from regard.text.train import train as train_tokenizer
+from regard.training.display import Silent
+from regard.weights import huggingface
+from regard.weights.adopt import read_start
+
+ENGLISH = ["the dog runs", "a cat sleeps", "the cat runs fast", "a dog"]
+GERMAN = ["der Hund läuft", "eine Katze schläft", "die Katze läuft schnell", "ein Hund"]
+SMALL: dict[str, Any] = {"width": 16, "depth": 1, "attention": {"heads": 2}, "ffn": {"kind": "dense", "hidden": 16}}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write("train.en", ENGLISH)
+    write("train.de", GERMAN)
+    write("valid.en", ENGLISH[:2])
+    write("valid.de", GERMAN[:2])
+
+
+@pytest.fixture(autouse=True)
+def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To draw a picture takes longer than all else here."""
+    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
+
+
+def write(name: str, lines: list[str]) -> None:
+    Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+KINDS = {"translate": "encoder-decoder", "language": "decoder", "masked": "encoder", "image": "vision"}
+TEXTS = {"translate": "words", "language": "words", "masked": "wordpiece"}
+
+
+def recipe(task: str, data: dict[str, Any]) -> dict[str, Any]:
+    """A small job."""
+    text = {"text": {"kind": TEXTS[task]}} if task in TEXTS else {}
+    sight = {"image": [8, 8], "patch": 4, "channels": 3} if task == "image" else {}
+    return {"task": task, "data": data, **text, "model": {"kind": KINDS[task], **SMALL, **sight}, "train": {"steps": 2}}
+
+
+def ready(task: str, data: dict[str, Any], changes: dict[str, Any] | None = None) -> Ready:
+    return make_ready(make_job("job", recipe(task, data), nested(changes or {})), CPU)
+
+
+def tokens_of(tokenizer: Tokenizer) -> list[str]:
+    return [tokenizer.token(number) for number in range(tokenizer.size)]
+
+
+FILES: dict[str, Any] = {"train": ["train.en", "train.de"], "valid": ["valid.en", "valid.de"]}
+
+
+def batch_of(made: Ready, split: Any = "train") -> Any:
+    """All examples of a split: they fit into one step."""
+    (step,) = made.task.batches(split, Share()).once()
+    (batch,) = step.batches
+    return batch
+
+
+def pairs_of(made: Ready) -> set[tuple[str, str]]:
+    """The pairs of a batch as texts again: what the encoder reads, and what the decoder must say."""
+    batch = batch_of(made)
+    assert isinstance(batch, PairBatch)
+    assert made.tokenizers
+    sources = [made.tokenizers.source.decode(ids) for ids in sequences_of(batch.source.tokens, batch.source.layout)]
+    labels = [ids for ids in sequences_of(batch.labels, batch.target.layout) if ids[0] != IGNORED]
+    return {*zip(sources, [made.tokenizers.target.decode(ids) for ids in labels], strict=True)}
+
+
+# ----------------------------------------------------------------------------------------------------------- translate
+
+
+def test_two_files_of_text() -> None:
+    made = ready("translate", FILES)
+    assert pairs_of(made) == {*zip(ENGLISH, GERMAN, strict=True)}
+    assert made.tokenizers
+    words = {word for line in (*ENGLISH, *GERMAN) for word in line.split()}
+    assert {*tokens_of(made.tokenizers.source)} >= words
+    assert isinstance(made.model, EncoderDecoder)
+    assert made.model.vocabulary == made.tokenizers.source.size == len(words) + 5, "and five special tokens"
+    assert (made.head, made.labels) == (None, None)
+    # A source has an end, a target a start and an end.
+    tokens = sum(len(line.split()) for line in (*ENGLISH, *GERMAN)) + 3 * len(ENGLISH)
+    counts = {"skipped": 0, "removed": 0, "too_long": 0, "unseen": 0, "unknown": 0.0}
+    assert made.about["train"] == {"examples": 4, "tokens": tokens, **counts}
+    assert made.about["valid"]["examples"] == 2
+    assert made.about["notes"] == []
+
+
+def test_a_table_gives_what_two_files_give() -> None:
+    with gzip.open("pairs.tsv.gz", "wt", encoding="utf-8") as file:
+        file.writelines(f"{german}\tnoise\t{english}\n" for english, german in zip(ENGLISH, GERMAN, strict=True))
+    data = {"kind": "parallel-tsv", "source": 3, "target": 1, "train": ["pairs.tsv.gz"]}
+    made = ready("translate", data)
+    assert pairs_of(made) == {*zip(ENGLISH, GERMAN, strict=True)}
+    assert not made.task.has("valid")
+    assert "valid" not in made.about
+
+
+def test_separate_vocabularies_have_separate_matrices() -> None:
+    """Eight words each: vocabularies of one size are two all the same."""
+    write("train.en", ["a b c d", "e f g h"])
+    write("train.de", ["s t u v", "w x y z"])
+    data = {"train": ["train.en", "train.de"]}
+    made = ready("translate", data, {"text.shared": False})
+    assert made.tokenizers
+    assert made.tokenizers.sizes == (13, 13)
+    assert isinstance(made.model, EncoderDecoder)
+    assert made.model.tied == ("target", "output")
+    assert pairs_of(made) == {("a b c d", "s t u v"), ("e f g h", "w x y z")}
+
+
+def test_a_vocabulary_that_is_too_small_is_refused() -> None:
+    with pytest.raises(SettingsError, match=r"model.vocabulary \(10\) is less than the tokenizer's 21; leave it out"):
+        ready("translate", FILES, {"model.vocabulary": 10})
+    assert ready("translate", FILES, {"model.vocabulary": 64}).model.vocabulary == 64  # type: ignore[union-attr]
+
+
+def test_data_of_another_sort_are_refused() -> None:
+    with pytest.raises(SettingsError, match=r"data.kind \(text\) has no pairs of texts; choose one that has"):
+        ready("translate", {"kind": "text", "train": ["train.en"]})
+
+
+# --------------------------------------------------------------------------------------------------- what is left out
+
+
+def test_what_is_left_out_is_told_with_its_place() -> None:
+    Path("train.en").write_bytes(b"the dog runs\n\na cat\na b c d e f g h i\nthe dog runs\n")
+    Path("train.de").write_bytes(b"der Hund\nnichts\nkaputt \xff\na b\nder Hund\n")
+    data = {"train": ["train.en", "train.de"], "longest": 8, "filters": {"duplicates": "pair"}}
+    made = ready("translate", data)
+    told = made.about["train"]
+    assert (told["examples"], told["skipped"], told["removed"], told["too_long"]) == (1, 2, 1, 1)
+    assert made.about["notes"] == [
+        "train, skipped: 1 × is empty; first train.en, line 2",
+        "train, skipped: 1 × is not UTF-8; first train.de, line 3 (byte 8 is 0xff)",
+        "train, removed: 1 × is a duplicate; first train.en, line 5 (the dog runs | der Hund)",
+        "train, too long: 1 × has a source of over 8 tokens; first train.en, line 4",
+    ]
+
+
+@pytest.mark.parametrize("limit", [{"train.tokens": 4}, {"model.position": {"kind": "learned", "length": 4}}])
+def test_a_step_and_learned_positions_limit_pairs_too(limit: dict[str, Any]) -> None:
+    """The longest pair has four words: five tokens of a source, and as many that a decoder reads."""
+    told = ready("translate", FILES, limit).about["train"]
+    assert (told["examples"], told["too_long"]) == (3, 1)
+    assert ready("translate", FILES, {"train.tokens": 5}).about["train"]["too_long"] == 0
+
+
+def test_unknown_words_are_counted() -> None:
+    made = ready("translate", FILES, {"text.size": 5 + 3})
+    assert made.about["train"]["unknown"] > 0.2
+
+
+# ------------------------------------------------------------------------------------------------------------ raw text
+
+
+def test_raw_text_in_windows_and_document_by_document() -> None:
+    data = {"train": ["train.en"], "valid": ["valid.en"]}
+    windows = ready("language", data, {"task.context": 5})
+    assert windows.tokenizers
+    batch = batch_of(windows)
+    assert isinstance(batch, TextBatch)
+    # All lines one behind the other, an end behind each; what is left over makes no window.
+    words = " </s> ".join(ENGLISH).split()
+    ids = [windows.tokenizers.source.id(word) for word in (*words, "</s>")]
+    assert batch.text.tokens.tolist() == [ids[0:5], ids[5:10], ids[10:15]]
+    assert batch.labels.tolist() == [ids[1:6], ids[6:11], ids[11:16]]
+    alone = ready("language", data, {"task.across": False})
+    assert alone.tokenizers
+    batch = batch_of(alone)
+    read = [alone.tokenizers.source.decode(ids) for ids in sequences_of(batch.text.tokens, batch.text.layout)]
+    assert {*read} == {*ENGLISH}
+
+
+def test_hidden_words_are_those_of_the_text() -> None:
+    data = {"train": ["train.en"]}
+    task = {"kind": "masked", "rate": 0.5, "hidden": 1.0, "random": 0.0}
+    made = ready("masked", data, {"task": task})
+    assert (made.head, [*made.model.heads]) == ("masked", ["masked"])  # type: ignore[union-attr]
+    assert made.tokenizers
+    batch = batch_of(made)
+    mask, cells = made.tokenizers.source.role("mask"), batch.text.tokens.flatten()
+    wanted = batch.labels != IGNORED
+    assert 0 < int(wanted.sum()) == int((cells == mask).sum())
+    cells[batch.chosen[wanted]] = batch.labels[wanted]
+    rows = sequences_of(cells.reshape(batch.text.tokens.shape), batch.text.layout)
+    assert {made.tokenizers.source.decode(ids) for ids in rows} == {*ENGLISH}
+
+
+def test_a_model_keeps_the_head_that_it_has() -> None:
+    heads = {"words": {"kind": "masked"}, "mood": {"kind": "classification", "classes": 3}}
+    data = {"train": ["train.en"]}
+    made = ready("masked", data, {"model.heads": heads})
+    assert (made.head, [*made.model.heads]) == ("words", ["words", "mood"])  # type: ignore[union-attr]
+
+
+def test_a_context_must_fit_the_model_and_the_step() -> None:
+    data = {"train": ["train.en"]}
+    message = r"task.context \(256\) exceeds the model's positions \(64\); lower it, or set model.position.length=256"
+    with pytest.raises(SettingsError, match=message):
+        ready("language", data, {"model.position": {"kind": "learned", "length": 64}})
+    with pytest.raises(SettingsError, match=r"task.context \(256\) exceeds train.tokens \(200\), so no step holds it"):
+        ready("language", data, {"train.tokens": 200})
+    with pytest.raises(SettingsError, match=r"task.context \(128\) exceeds train.micro \(100\)"):
+        ready("masked", data, {"train.micro": 100})
+
+
+# -------------------------------------------------------------------------------------------------------------- images
+
+
+def paint(folder: str, colour: tuple[int, int, int], count: int) -> None:
+    Path(folder).mkdir(parents=True)
+    for number in range(count):
+        Image.new("RGB", (8, 8), colour).save(Path(folder) / f"{number}.png")
+
+
+def test_a_folder_of_images() -> None:
+    paint("train/red", (250, 0, 0), 2)
+    paint("train/blue", (0, 0, 200), 1)
+    paint("valid/blue", (0, 0, 100), 1)
+    Path("train/red/broken.png").write_bytes(b"no image")
+    data = {"kind": "image-folder", "train": ["train"], "valid": ["valid"]}
+    made = ready("image", data)
+    assert made.labels
+    assert (made.labels.names, made.head) == (("blue", "red"), "label")
+    assert isinstance(made.model, Vision)
+    assert made.model.heads["label"].classes == 2  # type: ignore[union-attr]
+    batch = batch_of(made)
+    assert isinstance(batch, ImageBatch)
+    seen = {(int(label), *image[:, 3, 5].tolist()) for image, label in zip(batch.images, batch.labels, strict=True)}
+    assert seen == {(1, 250, 0, 0), (0, 0, 0, 200)}
+    assert batch_of(made, "valid").labels.tolist() == [0]
+    # Four patches and the class token: what a model reads of an image, whatever its bytes.
+    assert made.about["train"]["tokens"] == 3 * 5
+    (note,) = made.about["notes"]
+    assert note.startswith("train, skipped: 1 × does not decode as an image; first ")
+
+
+def test_a_label_that_training_never_saw() -> None:
+    paint("train/red", (250, 0, 0), 2)
+    paint("valid/blue", (0, 0, 100), 1)
+    data = {"kind": "image-folder", "train": ["train"], "valid": ["valid"]}
+    with pytest.raises(DataError, match="blue"):
+        ready("image", data)
+    made = ready("image", {**data, "unseen": "keep"})
+    assert made.about["valid"]["unseen"] == 1
+    model: Any = regard.build(made.model).eval()
+    with torch.no_grad():
+        loss = made.task.loss(model, batch_of(made, "valid"))
+    figures = made.task.figures(float(loss.total), float(loss.weight), {k: float(v) for k, v in loss.sums.items()})
+    assert figures["accuracy"] == 0, "a mistake, whatever the model says"
+
+
+def test_idx_files() -> None:
+    pixels = np.arange(3 * 64, dtype=np.uint8).reshape(3, 8, 8)
+    sizes = b"".join(size.to_bytes(4, "big") for size in pixels.shape)
+    Path("images").write_bytes(bytes([0, 0, 8, 3]) + sizes + pixels.tobytes())
+    Path("labels").write_bytes(bytes([0, 0, 8, 1]) + (3).to_bytes(4, "big") + bytes([7, 3, 7]))
+    data = {"kind": "idx", "train": ["images", "labels"]}
+    made = ready("image", data, {"model.channels": 1})
+    assert made.labels
+    assert made.labels.names == ("3", "7")
+    batch = batch_of(made)
+    assert {(int(label), int(image[0, 0, 0])) for image, label in zip(batch.images, batch.labels, strict=True)} == {
+        (1, 0),
+        (0, 64),
+        (1, 128),
+    }
+
+
+def test_images_are_grey_or_have_three_colours() -> None:
+    with pytest.raises(SettingsError, match=r"model.channels \(2\) must be 1 \(grey\) or 3 \(colours\) to read images"):
+        ready("image", {"kind": "image-folder", "train": ["train"]}, {"model.channels": 2})
+
+
+# ------------------------------------------------------------------------------------------------- the same once more
+
+
+def test_the_same_data_have_the_same_fingerprints() -> None:
+    first = ready("translate", FILES)
+    assert ready("translate", FILES).fingerprints == first.fingerprints
+    write("train.de", [*GERMAN[:-1], "ein Hut"])
+    other = ready("translate", FILES).fingerprints
+    assert other["train"] != first.fingerprints["train"]
+
+
+def test_progress_is_told() -> None:
+    told: list[str] = []
+    write("new.txt", [f"word{number} here" for number in range(9)])
+    make_ready(make_job("job", recipe("language", {"train": ["new.txt"]}), {}), CPU, tell=told.append)
+    assert told[0] == "learning a words tokenizer of 30,000 tokens from 9 texts: 9 read"
+    assert told[-1] == "preparing train: 9 examples"
+
+
+# ------------------------------------------------------------------------------------------ starting from other weights
+
+
+def trained(made: dict[str, Any], changes: dict[str, Any] | None = None) -> Path:
+    path = Path(f"job{len(list(Path().glob('job*.toml')))}.toml")
+    path.write_text(tomli_w.dumps(made))
+    return regard.train(path, changes, device="cpu", display=Silent()).directory
+
+
+STILL = {"train.optimizer.rate": 1e-12, "train.steps": 1}
+"""So little is learnt that weights are those that training started from."""
+
+
+def rows(directory: Path) -> dict[str, torch.Tensor]:
+    """The embedding of each token."""
+    model: Any = regard.load(directory)
+    table = (model.source if hasattr(model, "source") else model.embedding).tokens.weight.detach()
+    return dict(zip(tokens_of(load(directory)), table, strict=True))
+
+
+def test_training_starts_from_a_run_and_new_words_get_new_rows() -> None:
+    old = trained(recipe("translate", FILES))
+    write("train.en", [*ENGLISH, "a green bird"])
+    write("train.de", [*GERMAN, "ein grüner Vogel"])
+    new = trained(recipe("translate", FILES), {"train.start": str(old), **STILL})
+    before, after = rows(old), rows(new)
+    fresh = {"green", "bird", "grüner", "Vogel"}
+    assert after.keys() - before.keys() == fresh
+    for token, row in before.items():
+        torch.testing.assert_close(after[token], row, atol=1e-9, rtol=0)
+    mean = torch.stack([*before.values()]).mean(0)
+    for token in fresh:
+        assert (after[token] - mean).abs().max() < 3 * torch.stack([*before.values()]).std()
+
+
+def test_without_text_the_tokenizer_is_that_of_the_start() -> None:
+    old = trained(recipe("translate", FILES))
+    write("train.en", [*ENGLISH, "a green bird"])
+    write("train.de", [*GERMAN, "ein grüner Vogel"])
+    bare = recipe("translate", FILES)
+    del bare["text"], bare["model"]
+    new = trained(bare, {"train.start": str(old), **STILL})
+    assert load(new) == load(old)
+    assert regard.load(new).settings == regard.load(old).settings
+
+
+def test_training_starts_from_a_hugging_face_directory() -> None:
+    tokenizer = train_tokenizer(Words(), ENGLISH)
+    settings = HUGGINGFACE["gpt2"].changed({"vocabulary": tokenizer.size})
+    huggingface.write(randomised(settings), Path("theirs"))
+    write_huggingface(tokenizer, "theirs")
+    write("train.en", [*ENGLISH, "a green bird"])
+    bare = recipe("language", {"train": ["train.en"]})
+    del bare["model"]
+    new = trained(bare, {"train.start": "theirs", "task.context": 9, **STILL})
+    theirs: Any = regard.load("theirs")
+    before = dict(zip(tokens_of(tokenizer), theirs.embedding.tokens.weight.detach(), strict=True))
+    after = rows(new)
+    assert after.keys() - before.keys() == {"green", "bird"}
+    for token, row in before.items():
+        torch.testing.assert_close(after[token], row, atol=1e-6, rtol=0)
+
+
+def test_a_start_without_a_tokenizer_needs_one() -> None:
+    huggingface.write(randomised(HUGGINGFACE["gpt2"]), Path("theirs"))
+    bare = recipe("language", {"train": ["train.en"]})
+    del bare["model"], bare["text"]
+    job = make_job("job", bare, nested({"train.start": "theirs", "task.context": 9}))
+    with pytest.raises(SettingsError, match=r"train.start \(theirs\) holds no tokenizer; name one: text.kind=file"):
+        make_ready(job, CPU, read_start("theirs"))
+
+
+def test_a_start_of_another_shape_is_refused() -> None:
+    old = trained(recipe("translate", FILES))
+    other = {"train.start": str(old), "train.directory": "other", "model.depth": 2}
+    with pytest.raises(WeightsError, match=r"depth is 2 here and 1 there.*; set model.depth=1, "):
+        trained(recipe("translate", FILES), other)
+    assert not Path("other").exists(), "nothing is left of what was refused"
+
+
+def test_a_head_of_other_classes_is_new() -> None:
+    paint("train/red", (250, 0, 0), 2)
+    paint("train/blue", (0, 0, 200), 2)
+    data = {"kind": "image-folder", "train": ["train"]}
+    old = trained(recipe("image", data), {"train.directory": "old"})
+    paint("train/green", (0, 250, 0), 2)
+    new = trained(recipe("image", data), {"train.directory": "new", "train.start": str(old), **STILL})
+    before, after = dict(regard.load(old).named_parameters()), dict(regard.load(new).named_parameters())
+    differing = {name for name in after if before[name].shape != after[name].shape}
+    assert differing == {"heads.label.output.weight", "heads.label.output.bias"}
+    for name in after.keys() - differing:
+        torch.testing.assert_close(after[name], before[name], atol=1e-9, rtol=0)
