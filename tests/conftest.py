@@ -1,4 +1,4 @@
-"""What every test may rely on: fixed random states, no time limit on a random example, GPU tests only on a GPU."""
+"""What every test may rely on: fixed random states, a cache apart, no deadlines, GPU tests only on a GPU."""
 
 from __future__ import annotations
 

@@ -16,7 +16,15 @@ from regard.data.recipe import data_settings
 from regard.models import settings as models
 from regard.models.settings import Decoder
 from regard.settings import Settings, from_toml, parse, variants
+from regard.tasks import settings as tasks
+from regard.tasks.job import make_job
+from regard.tasks.run import CHANGEABLE, CURVES
 from regard.text import settings as text
+from regard.training import environment
+from regard.training.run import STATUS
+from regard.training.settings import Train
+from regard.weights import checksums
+from regard.weights.directory import CONFIG, WEIGHTS
 
 ROOT = Path(__file__).parents[2]
 
@@ -65,8 +73,8 @@ def reachable(annotation: object, found: set[type[Settings]]) -> set[type[Settin
 
 def test_the_settings_page_leaves_nothing_out(generate: ModuleType) -> None:
     described = {cls for _, _, classes in generate.PARTS for cls in classes}
-    unions = (models.AnyModel, data.AnyData, text.AnyTokenizer)
-    families = {cls for union in unions for cls in variants(union).values()}
+    unions = (models.AnyModel, data.AnyData, tasks.AnyText, tasks.AnyTask)
+    families = {Train, *(cls for union in unions for cls in variants(union).values())}
     assert set().union(*(reachable(family, set()) for family in families)) <= described
     for cls in described:
         own = [name for name in cls.model_fields if name in cls.__annotations__ and name != "kind"]
@@ -114,6 +122,32 @@ def test_the_page_on_text_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert all(f"| `{kind}` |" in page for kind in variants(text.AnyTokenizer))
     (recipe,) = code_blocks("docs/text.md", "toml")
     assert parse(text.AnyTokenizer, tomllib.loads(recipe)["text"]).size == 10_000
+
+
+def test_the_page_on_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)  # it takes longer than all else
+    assert run_page("docs/training.md")
+
+
+def test_the_recipes_on_the_page_on_training_are_whole() -> None:
+    found = [make_job("page", tomllib.loads(recipe), {}) for recipe in code_blocks("docs/training.md", "toml")]
+    assert [job.task.kind for job in found] == ["translate", "language", "image"]
+
+
+def test_the_page_on_training_names_every_file_and_code(tmp_path: Path) -> None:
+    """What a run leaves behind stands in the table of files, and what may be changed on resuming in its paragraph."""
+    page = (ROOT / "docs/training.md").read_text(encoding="utf-8")
+    assert all(
+        name in page for name in (CONFIG, WEIGHTS, checksums.FILE, environment.FILE, STATUS, "log.jsonl", CURVES)
+    )
+    paragraph = page[page.index("These may be changed on resuming") : page.index("Everything else would make")]
+    spoken = {"steps", "epochs", "total_tokens", "minutes", "evaluate_every", "save_every", "save_minutes", "log_every"}
+    assert all(f"`{name}`" in paragraph for name in {*CHANGEABLE} - spoken - {"average_of"})
+
+
+def test_the_page_on_decoding_runs() -> None:
+    assert run_page("docs/decoding.md")
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

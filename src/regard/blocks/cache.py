@@ -47,6 +47,12 @@ class CrossCache:
             self.stored = project()
         return self.stored
 
+    def select(self, rows_N: Tensor) -> None:
+        """Keeps the given rows, in the given order."""
+        if self.stored is not None:
+            k, v = self.stored
+            self.stored = k.index_select(0, rows_N), v.index_select(0, rows_N)
+
 
 class SelfCache:
     """One layer's keys `[B, C, G, E]` and values `[B, C, G, V]`."""
@@ -119,6 +125,26 @@ class Cache:
             self._grow()
         self.ragged = self._is_ragged(new)
         self.lengths_B = self._lengths_after(new)
+
+    def select(self, rows_N: Tensor) -> None:
+        """Row n goes on where row `rows_N[n]` had come to: rows may change places, be doubled, or go.
+
+        What the encoder said belongs to sources, not to rows, and stays: see `CrossCache.select`. A fixed cache keeps
+        its memory as long as it keeps its number of rows.
+        """
+        kept, filled = len(rows_N), self.capacity if self.kind != "growing" else self.used
+        for layer in self.layers:
+            for name in ("k_BCGE", "v_BCGV"):
+                old = getattr(layer, name)
+                chosen = old[:, :filled].index_select(0, rows_N)
+                if kept == self.batch:
+                    old[:, :filled] = chosen
+                    continue
+                new = chosen if filled == self.capacity else old.new_zeros(kept, *old.shape[1:])
+                new[:, :filled] = chosen
+                setattr(layer, name, new)
+        self.batch = kept
+        self.lengths_B = self.lengths_B.index_select(0, rows_N)
 
     def _is_ragged(self, new: Padded) -> bool:
         return self.ragged or new.lengths_B is not None

@@ -13,7 +13,7 @@ from regard.blocks import settings
 from regard.blocks.attention import Attention
 from regard.blocks.cache import Cache, CrossCache, SelfCache
 from regard.blocks.feed_forward import build_feed_forward
-from regard.blocks.layout import Layout
+from regard.blocks.layout import Layout, Padded
 from regard.blocks.norms import build_norm
 from regard.blocks.positions.build import build_attended
 from regard.blocks.positions.position import Rotation, Signals
@@ -93,7 +93,11 @@ class Layer(nn.Module):
         x = self.attention_residual(x, lambda y: self.attention(y, view.attention, view.signals, cache=cache), layout)
         cross, memory, cross_view = self.cross, view.memory, view.cross
         if cross is not None and cross_view is not None and self.cross_residual is not None:
-            x = self.cross_residual(x, lambda y: cross(y, cross_view, memory=memory, cache=cross_cache), layout)
+            # Rows that share a memory lie side by side, and are to it one row of several queries.
+            shape = (*cross_view.queries.shape, x.shape[-1])
+            x = self.cross_residual(
+                x, lambda y: cross(y.reshape(shape), cross_view, memory=memory, cache=cross_cache).view_as(y), layout
+            )
         out: Tensor = self.ffn_residual(x, self.ffn, layout)
         return out
 
@@ -141,11 +145,12 @@ class Stack(nn.Module):
     ) -> Tensor:
         """`[..., D]` through every layer.
 
-        `keys` is the layout that `Cache.plan` gave, and as `queries` where there is no cache. `rotation` serves
-        positions that are not a place in a sequence (images).
+        `keys` is the layout that `Cache.plan` gave, and as `queries` where there is no cache. One memory may serve
+        several rows in turn, of one token each (the beams of a sentence). `rotation` serves positions that are not a
+        place in a sequence (images).
         """
         attention = Visibility(queries, keys or queries, self.causal, self.window, prefix)
-        cross = None if memory_layout is None else Visibility(queries, memory_layout)
+        cross = None if memory_layout is None else Visibility(_by_memory(queries, memory_layout), memory_layout)
         if cache is not None:
             cache.commit()  # whatever may refuse the call has spoken
         signals = self.position.signals(attention, x.device, x.dtype)
@@ -160,6 +165,13 @@ class Stack(nn.Module):
             own, other = (None, None) if cache is None else (cache.layers[i], cache.cross[i])
             x = layer(x, view, own, other)
         return x if self.norm is None else self.norm(x)
+
+
+def _by_memory(queries: Layout, memory: Layout) -> Layout:
+    """How the queries look to the memory: rows of one token that share one are a single row of as many tokens."""
+    beams = queries.count // max(memory.count, 1)
+    single = isinstance(queries, Padded) and queries.time == 1 and queries.lengths_B is None
+    return Padded(memory.count, beams) if single and beams > 1 and beams * memory.count == queries.count else queries
 
 
 def _recomputed(layer: Layer, x: Tensor, view: View) -> Tensor:

@@ -77,6 +77,9 @@ class Trainer:
         if state is not None:
             self.state = state
             self.window.load(state.window)
+            share = budget.share(self.train, state.spent)
+            if state.share and share != state.share:  # the budget was changed, and warm-up was a share of the old one
+                state.warm *= share / state.share
             # Of a budget that has grown, or at another rhythm, fewer evaluations were due by now.
             state.evaluations = min(state.evaluations, budget.evaluations_due(self.train, state.spent))
             if state.micro_asked != self.train.micro:
@@ -166,7 +169,7 @@ class Trainer:
         self.records.settle(self.state)
 
     def _update(self, step: Step, rate: float) -> None:
-        seed_step(self.train.seed, self.state.step + 1, self.workers.rank)
+        seed_step(self.train.seed, self.state.step + 1, self.workers.rank, self.workers.device)
         self.updater.update(step.batches, rate, self.window)
 
     def _halve_micro(self, error: Exception) -> None:
@@ -256,6 +259,7 @@ class Trainer:
         self.state.window = self._finite()
         with self.records.paused():
             self.state.seconds = self.records.seconds()
+            self.state.share = budget.share(self.train, self.state.spent)
             self.keeper.save(self.state, figures, self.records.synced())
 
     def _finish(self, reason: str) -> Outcome:

@@ -10,7 +10,10 @@ import numpy as np
 import torch
 
 
-def seed_step(seed: int, step: int, rank: int) -> None:
-    """Sets PyTorch's generators on every device."""
+def seed_step(seed: int, step: int, rank: int, device: torch.device | None = None) -> None:
+    """Sets PyTorch's generators of the CPU and of the device; `torch.manual_seed` visits all there might be."""
     high, low = np.random.SeedSequence([seed, step, rank]).generate_state(2)
-    torch.manual_seed((int(high) << 32 | int(low)) >> 1)
+    number = (int(high) << 32 | int(low)) >> 1
+    torch.default_generator.manual_seed(number)
+    if device is not None and device.type != "cpu":
+        getattr(torch, device.type).manual_seed(number)

@@ -28,7 +28,7 @@ class Progress:
     spent: float
     """Share of the budget that is spent, from 0 to 1."""
     warm: float = 0.0
-    """What share was spent when warm-up ended; with a budget of steps, warmup / steps."""
+    """What share was spent before the last step of warm-up; with a budget of steps, (warmup − 1) / steps."""
 
     @property
     def after_warmup(self) -> float:

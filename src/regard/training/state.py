@@ -29,6 +29,8 @@ class State:
     """Time spent so far, over all sessions."""
     warm: float = 0.0
     """Share of the budget that was spent when warm-up ended."""
+    share: float = 0.0
+    """Share of the budget that was spent when this was saved."""
     position: Position = field(default_factory=Position)
     """The step that comes next."""
     micro: int | None = None

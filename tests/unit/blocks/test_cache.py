@@ -249,3 +249,48 @@ def test_caches_that_cannot_be_made() -> None:
         model.new_cache(2, "ring")
     with pytest.raises(InputError, match=r"capacity \(0\) must be at least 1"):
         model.new_cache(2, "fixed", 0)
+
+
+# ----------------------------------------------------------------------------------------------------- choosing rows
+
+
+@pytest.mark.parametrize("kind", ["growing", "fixed", "windowed"])
+@pytest.mark.parametrize("rows", [[1, 0, 1], [2, 2, 2, 0, 1], [1], [0, 1, 2]])
+def test_chosen_rows_go_on_as_if_they_had_always_been_there(kind: CacheKind, rows: list[int]) -> None:
+    """The same calls with rows chosen in between, and chosen from the start, give the same keys and places."""
+    given_ = [torch.rand(3, time, 1, 1).double() for time in (2, 1, 1, 3)]
+    lengths = torch.tensor([2, 0, 1])
+    chosen = torch.tensor(rows)
+    later, sooner = (cache_of(kind, batch, capacity=8) for batch in (3, len(rows)))
+    for call, k in enumerate(given_):
+        if call == 2:
+            later.select(chosen)
+        found = []
+        for cache, picked in ((later, chosen if call >= 2 else torch.arange(3)), (sooner, chosen)):
+            own = k[picked]
+            _, keys = cache.plan(Padded(len(picked), k.shape[1], lengths[picked] if call == 0 else None))
+            cache.commit()
+            held, _ = cache.layers[0].append(own, own.expand(-1, -1, -1, 2))
+            found.append((held, keys.places(CPU)))
+        if call >= 2:
+            real = (found[1][1] >= 0)[..., None, None]
+            assert torch.equal(found[0][1], found[1][1])
+            assert torch.equal(torch.where(real, found[0][0], 0.0), torch.where(real, found[1][0], 0.0))
+
+
+def test_a_fixed_cache_keeps_its_memory_when_rows_change_places() -> None:
+    cache = cache_of("fixed", batch=2, capacity=5)
+    full(cache, 2)
+    memory, before = cache.layers[0].k_BCGE.data_ptr(), cache.layers[0].k_BCGE.clone()
+    cache.select(torch.tensor([1, 0]))
+    assert cache.layers[0].k_BCGE.data_ptr() == memory
+    assert torch.equal(cache.layers[0].k_BCGE, before.flip(0))
+
+
+def test_what_the_encoder_said_is_chosen_apart() -> None:
+    cache = CrossCache()
+    cache.select(torch.tensor([1]))  # nothing to choose from yet
+    k, v = cache.get(lambda: (torch.arange(3.0), torch.arange(3.0) + 10))
+    cache.select(torch.tensor([2, 0]))
+    again = cache.get(lambda: (k, v))
+    assert [each.tolist() for each in again] == [[2.0, 0.0], [12.0, 10.0]]

@@ -223,7 +223,7 @@ DISEASES: dict[str, tuple[Callable[[], Log], str, str, str]] = {
         lambda: change(healthy_log(), "train", from_step(1200, lambda _: {"tokens_per_second": 12_000.0})),
         "odd",
         "training became 40 % slower",
-        "20 k tokens/s in the first third, 12 k in the last",
+        "20.0 k tokens/s in the first third, 12 k in the last",
     ),
     "out of memory": (
         lambda: [

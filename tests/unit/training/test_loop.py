@@ -39,7 +39,7 @@ def _not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def job(directory: Path, valid: int = 12, **train: Any) -> Job:
     usual = {"tokens": 96, "evaluate_every": 1000, "schedule": {"kind": "constant"}}
-    return Job("language", parse(Train, {**usual, **train}), directory, valid=valid)
+    return Job("language", parse(Train, {**usual, **train}), directory, valid=valid, model_changes={"depth": 1})
 
 
 def logged(directory: Path, kind: str) -> list[dict[str, Any]]:
@@ -130,6 +130,14 @@ def test_a_budget_of_minutes_goes_on_where_it_stood(clock: SimpleNamespace, tmp_
     assert rates == pytest.approx([1 / 3, 2 / 3, *(1 - (6 * step - 12) / 48 for step in range(2, 10))])
 
 
+def test_evaluations_that_one_long_step_skips_are_not_made_up_for(clock: SimpleNamespace, tmp_path: Path) -> None:
+    trainer = each_step_takes(job(tmp_path, minutes=1, evaluate_every=None).trainer(), clock, 0.5)
+    after(trainer.updater, "update", 1, lambda: setattr(clock, "now", clock.now + 29.5))
+    trainer.run()
+    # A step knows what was spent before it: 30 seconds before the second, which are ten evaluations' worth.
+    assert steps_of(tmp_path, "valid") == [2, *range(8, 61, 6), 61]
+
+
 def test_a_checkpoint_is_due_after_some_minutes(clock: SimpleNamespace, tmp_path: Path) -> None:
     trainer = each_step_takes(job(tmp_path, steps=10, save_minutes=0.35).trainer(), clock, 6)
     saved = saves(trainer)
@@ -212,6 +220,13 @@ def test_rates_rise_to_the_end_of_warm_up_and_fall_to_the_end_of_the_budget(tmp_
     rates = [record["rate"] for record in logged(tmp_path, "train")]
     # The fourth step has the whole rate; from there a straight line reaches nothing with the thirteenth.
     assert rates == pytest.approx([0.5, 1.0, 1.5, *(2 * (13 - step) / 9 for step in range(4, 13))])
+
+
+def test_a_run_that_is_prolonged_has_not_warmed_up_for_longer(tmp_path: Path) -> None:
+    schedule = {"kind": "linear", "warmup": 4}
+    job(tmp_path, steps=12, schedule=schedule).trainer().run()
+    prolonged = job(tmp_path, steps=24, schedule=schedule).trainer(resume=True)
+    assert prolonged.state.warm == pytest.approx(3 / 24)
 
 
 def test_select_must_be_a_figure(tmp_path: Path) -> None:
@@ -338,8 +353,10 @@ def test_without_validation_data_the_last_weights_are_kept(ema: float | None, tm
 
 def test_evaluation_leaves_training_as_it_was(tmp_path: Path) -> None:
     """Dropout is off while figures are taken, and on again afterwards; chance is not drawn on."""
-    rarely = Job("language", job(tmp_path, steps=6).train, tmp_path, model_changes={"dropout": 0.3})
-    often = Job("language", job(tmp_path, steps=6, evaluate_every=1).train, tmp_path, model_changes={"dropout": 0.3})
+    rarely = Job("language", job(tmp_path, steps=6).train, tmp_path, model_changes={"depth": 1, "dropout": 0.3})
+    often = Job(
+        "language", job(tmp_path, steps=6, evaluate_every=1).train, tmp_path, model_changes={"depth": 1, "dropout": 0.3}
+    )
     one, other = rarely.trainer(run=tmp_path / "one"), often.trainer(run=tmp_path / "other")
     assert equal(run_with_weights(one)[6], run_with_weights(other)[6])
 

@@ -1,0 +1,271 @@
+"""What decoding needs of a model: read the inputs once, then give scores for the next token, again and again.
+
+B: inputs, N: rows (several for each input in a beam search, side by side), V: vocabulary, S: source tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from regard.blocks.attention import Attention
+from regard.blocks.cache import Cache, CacheKind
+from regard.blocks.layout import Padded
+from regard.blocks.settings import Learned
+from regard.decoding.request import Ends
+from regard.errors import InputError
+from regard.models.decoder import Decoder
+from regard.models.encoder_decoder import EncoderDecoder
+
+Model: TypeAlias = EncoderDecoder | Decoder
+Models: TypeAlias = Model | Sequence[Model]
+
+
+class State(Protocol):
+    """Inputs that were read, and how far each row has been written."""
+
+    def step(self, tokens_N: Tensor) -> Tensor:
+        """`[N, V]`: scores of what follows when each row is continued with its token."""
+
+    def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
+        """Row n goes on from row `rows_N[n]`; where inputs are finished and go, `inputs_B` are those that stay."""
+
+    def attended(self) -> Tensor | None:
+        """`[N, S]`: where the last step looked in the source; None where it was not asked for."""
+
+
+class Source(Protocol):
+    """A model, or several, that can be decoded from."""
+
+    device: torch.device
+    vocabulary: int
+    reads: bool
+    """Whether inputs are sources, beside which the writing begins; otherwise they are prompts that it goes on with."""
+
+    def room(self, read: int) -> int | None:
+        """How many tokens can be written after an input of so many; None: any number."""
+
+    def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
+        """The inputs read, of which each is given at most `longest` tokens, and scores `[B, V]` of the first token.
+
+        With `look`, `State.attended` is kept.
+        """
+
+
+def source_of(model: Models, ends: Ends, cache: CacheKind = "growing") -> Source:
+    """A model ready to decode from; of several, the mean of their probabilities."""
+    if isinstance(model, EncoderDecoder):
+        return _Translation(model, ends, cache)
+    if isinstance(model, Decoder):
+        return _Continuation(model, cache)
+    if isinstance(model, nn.Module):
+        raise InputError(f"a model ({type(model).__name__}) writes no text; give an encoder-decoder or a decoder")
+    sources = [source_of(each, ends, cache) for each in model]
+    if not sources:
+        raise InputError("an ensemble of no models cannot decode; give one at least")
+    sizes = {source.vocabulary for source in sources}
+    if len(sizes) > 1 or len({source.reads for source in sources}) > 1:
+        raise InputError(
+            f"an ensemble's models must be of one kind and vocabulary, not {sorted(sizes)} tokens; leave the others out"
+        )
+    return sources[0] if len(sources) == 1 else _Ensemble(sources)
+
+
+def wide(scores: Tensor) -> Tensor:
+    """Scores in float32 at least, since sums of many steps are compared."""
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
+def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Padded]:
+    """Rows of tokens as `[B, T]`, and how they lie in it."""
+    lengths = [len(row) for row in rows]
+    time = max(lengths)
+    tokens = torch.tensor([[*row, *[0] * (time - len(row))] for row in rows], device=device)
+    if min(lengths) == time:
+        return tokens, Padded(len(rows), time)
+    return tokens, Padded.of(torch.tensor(lengths, device=device), time)
+
+
+def _require_ready(model: Model) -> None:
+    if model.training:
+        raise InputError("a model in training mode would decode with dropout; call model.eval() first")
+
+
+def _room(model: Model, used: int) -> int | None:
+    position = model.settings.position
+    return position.length - used if isinstance(position, Learned) else None
+
+
+# ------------------------------------------------------------------------------------------------------- translation
+
+
+class _Translation:
+    """An encoder-decoder: the encoder runs once, and the rows of an input share its keys and values."""
+
+    reads = True
+
+    def __init__(self, model: EncoderDecoder, ends: Ends, cache: CacheKind) -> None:
+        _require_ready(model)
+        if ends.start is None:
+            raise InputError("an encoder-decoder needs Ends.start, the token that it begins to write after; give it")
+        self.model, self.start, self.cache = model, ends.start, cache
+        self.device = model.target.tokens.weight.device
+        self.vocabulary = model.settings.target_size
+
+    def room(self, read: int) -> int | None:
+        return _room(self.model, 0)
+
+    def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
+        tokens_BS, layout = padded(inputs, self.device)
+        memory_BSD = self.model.encode(tokens_BS, layout)
+        capacity = longest if self.cache == "fixed" else None
+        cache = self.model.new_cache(len(inputs), self.cache, capacity)
+        state = _Translating(self.model, memory_BSD, layout, cache, look)
+        return state, state.step(torch.full((len(inputs),), self.start, device=self.device))
+
+
+class _Translating:
+    def __init__(self, model: EncoderDecoder, memory_BSD: Tensor, layout: Padded, cache: Cache, look: bool) -> None:
+        self.model, self.memory_BSD, self.layout, self.cache = model, memory_BSD, layout, cache
+        self.look = look
+        self.attended_NS: Tensor | None = None
+
+    def step(self, tokens_N: Tensor) -> Tensor:
+        if not self.look:
+            return self._scores(tokens_N)
+        last = self.model.decoder[len(self.model.decoder) - 1].cross
+        assert last is not None  # an encoder-decoder has one in each layer
+        handle = last.register_forward_hook(self._watch, with_kwargs=True)
+        try:
+            return self._scores(tokens_N)
+        finally:
+            handle.remove()
+
+    def _scores(self, tokens_N: Tensor) -> Tensor:
+        return wide(self.model.decode(tokens_N[:, None], self.memory_BSD, self.layout, cache=self.cache)[:, -1])
+
+    def _watch(self, cross: Attention, given: tuple[Any, ...], named: dict[str, Any], out: Tensor) -> None:
+        """Works out the last layer's attention, which fused kernels do not give; in this state's calls alone."""
+        own = self.cache.cross[-1]
+        if named["cache"] is own and own.stored is not None:
+            self.attended_NS = _mean_attention(cross, given[0], own.stored[0], self.layout)
+
+    def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
+        self.cache.select(rows_N)
+        if self.attended_NS is not None:
+            self.attended_NS = self.attended_NS.index_select(0, rows_N)
+        if inputs_B is None:
+            return
+        self.memory_BSD = self.memory_BSD.index_select(0, inputs_B)
+        lengths_B = self.layout.lengths_B
+        lengths_B = None if lengths_B is None else lengths_B.index_select(0, inputs_B)
+        self.layout = Padded(len(inputs_B), self.layout.time, lengths_B)
+        for cross in self.cache.cross:
+            cross.select(inputs_B)
+
+    def attended(self) -> Tensor | None:
+        return self.attended_NS
+
+
+def _mean_attention(cross: Attention, x_BKD: Tensor, k_BSGE: Tensor, layout: Padded) -> Tensor:
+    """`[N, S]`: the weights of cross-attention, as a mean of its heads."""
+    q_BKHE = cross.q(x_BKD).unflatten(-1, (cross.heads, cross.head_size))
+    q_BKHE = q_BKHE if cross.q_norm is None else cross.q_norm(q_BKHE)
+    k_BSHE = k_BSGE.repeat_interleave(cross.heads // cross.kv_heads, dim=2)
+    scores_BHKS = torch.einsum("bkhe,bshe->bhks", q_BKHE, k_BSHE) * cross.scale
+    if cross.soft_cap is not None:
+        scores_BHKS = cross.soft_cap * torch.tanh(scores_BHKS / cross.soft_cap)
+    real_BS = layout.real(x_BKD.device)
+    if real_BS is not None:
+        scores_BHKS = scores_BHKS.masked_fill(~real_BS[:, None, None], -torch.inf)
+    return wide(scores_BHKS).softmax(-1).mean(1).flatten(0, 1)
+
+
+# ------------------------------------------------------------------------------------------------------- continuation
+
+
+class _Continuation:
+    """A decoder: prompts of different lengths are read together, and each is continued."""
+
+    reads = False
+
+    def __init__(self, model: Decoder, cache: CacheKind) -> None:
+        _require_ready(model)
+        self.model, self.cache = model, cache
+        self.device = model.embedding.tokens.weight.device
+        self.vocabulary = model.settings.vocabulary
+
+    def room(self, read: int) -> int | None:
+        # The last token is written and never read.
+        room = _room(self.model, read)
+        return None if room is None else room + 1
+
+    def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
+        if look:
+            raise InputError("a coverage penalty (beam.coverage) needs a source, and a decoder has none; set it to 0")
+        tokens_BT, layout = padded(inputs, self.device)
+        capacity = layout.time + longest if self.cache == "fixed" else None
+        cache = self.model.new_cache(len(inputs), self.cache, capacity)
+        hidden_BTD = self.model.states(tokens_BT, layout, cache)
+        last_B = torch.full((len(inputs),), layout.time, device=self.device)
+        last_B = last_B if layout.lengths_B is None else layout.lengths_B
+        last_BD = hidden_BTD[torch.arange(len(inputs), device=self.device), last_B - 1]
+        return _Continuing(self.model, cache), wide(self.model.output(last_BD))
+
+
+class _Continuing:
+    def __init__(self, model: Decoder, cache: Cache) -> None:
+        self.model, self.cache = model, cache
+
+    def step(self, tokens_N: Tensor) -> Tensor:
+        return wide(self.model(tokens_N[:, None], cache=self.cache)[:, -1])
+
+    def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
+        self.cache.select(rows_N)
+
+    def attended(self) -> Tensor | None:
+        return None
+
+
+# ---------------------------------------------------------------------------------------------------------- ensembles
+
+
+class _Ensemble:
+    """Several models that write together: the mean of their probabilities."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self.sources = sources
+        self.device, self.vocabulary, self.reads = sources[0].device, sources[0].vocabulary, sources[0].reads
+
+    def room(self, read: int) -> int | None:
+        return min((room for source in self.sources if (room := source.room(read)) is not None), default=None)
+
+    def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
+        states, scores = zip(*(source.begin(inputs, longest, look) for source in self.sources), strict=True)
+        return _Together(states), mean_of(scores)
+
+
+class _Together:
+    def __init__(self, states: Sequence[State]) -> None:
+        self.states = states
+
+    def step(self, tokens_N: Tensor) -> Tensor:
+        return mean_of([state.step(tokens_N) for state in self.states])
+
+    def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
+        for state in self.states:
+            state.select(rows_N, inputs_B)
+
+    def attended(self) -> Tensor | None:
+        seen = [where for state in self.states if (where := state.attended()) is not None]
+        return torch.stack(seen).mean(0) if seen else None
+
+
+def mean_of(scores: Sequence[Tensor]) -> Tensor:
+    """The logarithm of the mean of the probabilities that each of the scores means."""
+    each = torch.stack([wide(one).log_softmax(-1) for one in scores])
+    return each.logsumexp(0) - math.log(len(scores))

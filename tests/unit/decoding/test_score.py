@@ -1,0 +1,61 @@
+"""Scores of given targets, and alternatives, against one whole pass a token."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from decoding_cases import END, ENDS, continuer, inputs, next_chances, translator
+
+from regard.decoding.decode import decode
+from regard.decoding.request import Ends
+from regard.decoding.score import alternatives, score
+from regard.decoding.settings import Beam, NoPenalty
+from regard.errors import InputError
+
+
+@pytest.mark.parametrize("family", [translator, continuer])
+@pytest.mark.parametrize("batch_tokens", [1, 1000])
+def test_targets(family, batch_tokens: int) -> None:
+    model, sources, targets = family(), inputs(5), [[2, 3], [], [5], [4, 4, 4, 2], [3]]
+    found = score(model, sources, targets, ENDS, batch_tokens)
+    for source, target, chances in zip(sources, targets, found, strict=True):
+        whole = [*target, END]
+        again = [next_chances(model, source, whole[:t])[token].item() for t, token in enumerate(whole)]
+        assert chances == pytest.approx(again)
+    open_ = score(model, sources, targets, Ends(start=0))
+    assert [len(row) for row in open_] == [len(target) for target in targets]
+
+
+def test_what_was_written_scores_as_it_was_written() -> None:
+    models, sources = [translator(seed=1), translator(seed=2)], inputs(6)
+    found = [row[0] for row in decode(models, sources, ENDS, Beam(length=NoPenalty()))]
+    again = score(models, sources, [best.tokens for best in found], ENDS)
+    for best, chances in zip(found, again, strict=True):
+        assert best.token_scores == pytest.approx(chances[: len(best.token_scores)])
+
+
+@pytest.mark.parametrize("family", [translator, continuer])
+def test_alternatives(family) -> None:
+    model, source = family(), [3, 2, END]
+    for prefix in ([], [4, 5]):
+        best = alternatives(model, source, prefix, ENDS, count=3)
+        chances = next_chances(model, source, prefix)
+        assert [token for token, _ in best] == chances.sort(descending=True).indices[:3].tolist()
+        assert [chance for _, chance in best] == pytest.approx(chances.sort(descending=True).values[:3].tolist())
+    everything = alternatives(model, source, [], ENDS, count=100)
+    assert sum(math.exp(chance) for _, chance in everything) == pytest.approx(1)
+    assert len(everything) == 6
+
+
+def test_what_is_refused() -> None:
+    with pytest.raises(InputError, match="1 inputs and 2 targets do not match"):
+        score(translator(), [[2]], [[2], [3]], ENDS)
+    with pytest.raises(InputError, match="input 0 is empty"):
+        score(translator(), [[]], [[2]], ENDS)
+    with pytest.raises(InputError, match="the input is empty"):
+        alternatives(translator(), [], [2], ENDS)
+    with pytest.raises(InputError, match=r"needs Ends\.start"):
+        score(translator(), [[2]], [[2]], Ends(end=1))
+    with pytest.raises(InputError, match=r"call model\.eval\(\)"):
+        score(translator().train(), [[2]], [[2]], ENDS)

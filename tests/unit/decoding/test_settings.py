@@ -1,0 +1,51 @@
+"""Settings of decoding: read from TOML, refused where they mean nothing, and free of torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+
+import pytest
+
+from regard.decoding.settings import AnySearch, Beam, Greedy, Paper, Power, Rules, Sampling
+from regard.errors import SettingsError
+from regard.settings import from_toml, parse, to_toml
+
+
+def test_kinds_are_told_apart() -> None:
+    table = tomllib.loads('kind = "beam"\nsize = 5\nlength = { kind = "power", alpha = 0.6 }\nstop = "first"')
+    assert parse(AnySearch, table) == Beam(size=5, length=Power(alpha=0.6), stop="first")
+    assert parse(AnySearch, {"kind": "greedy"}) == Greedy()
+    assert parse(AnySearch, {"kind": "sampling", "top_k": 5}).top_k == 5
+
+
+@pytest.mark.parametrize(
+    "value",
+    [Rules(), Rules(must_not=((3, 4), (5,)), ngram=3), Beam(length=Paper(alpha=1.0)), Sampling(top_p=0.9), Greedy()],
+)
+def test_written_and_read(value) -> None:
+    assert from_toml(type(value), to_toml(value)) == value
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields"),
+    [
+        (Sampling, {"temperature": 0.0}),
+        (Sampling, {"top_p": 1.5}),
+        (Sampling, {"min_p": -0.1}),
+        (Beam, {"size": 0}),
+        (Beam, {"stop": "never"}),
+        (Rules, {"repetition": 0.0}),
+        (Rules, {"must_not": ((),)}),
+        (Rules, {"loop_times": 1}),
+    ],
+)
+def test_values_that_mean_nothing(kind, fields) -> None:
+    with pytest.raises(SettingsError, match=next(iter(fields))):
+        kind(**fields)
+
+
+def test_settings_need_no_torch() -> None:
+    code = "import sys, regard.decoding.settings, regard.decoding.request; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
