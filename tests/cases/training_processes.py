@@ -19,7 +19,7 @@ def main(jobs: str) -> None:
     torch.set_num_threads(1)
     with connected("cpu") as workers:
         for family, train, directory, out in json.loads(Path(jobs).read_text()):
-            job = Job(family, parse(Train, train), Path(directory), valid=0)
+            job = Job(family, parse(Train, train), Path(directory), valid=12 if "ema" in train else 0)
             trainer = job.trainer(workers, run=Path(f"{out}.run"))
             trainer.run()
             tensors = whole(dict(trainer.model.named_parameters()))

@@ -27,9 +27,11 @@ def table(**changes: Any) -> dict[str, Any]:
     return {"steps": 10, "tokens": 96, "schedule": {"kind": "constant"}, "evaluate_every": 1000, **changes}
 
 
-def trained(family: str, directory: Path, **changes: Any) -> dict[str, torch.Tensor]:
+def trained(family: str, directory: Path, valid: int = 0, **changes: Any) -> dict[str, torch.Tensor]:
     train = parse(Train, table(**changes))
-    trainer = Job(family, train, directory, valid=0).trainer(run=directory / f"run-{len(list(directory.iterdir()))}")
+    trainer = Job(family, train, directory, valid=valid).trainer(
+        run=directory / f"run-{len(list(directory.iterdir()))}"
+    )
     trainer.run()
     return parameters(trainer.model)
 
@@ -72,6 +74,11 @@ def by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
             out = directory / f"{family}-{precision}-{layout}-{shard}.safetensors"
             train = table(**by_precision(precision), layout=layout, micro=48, shard=shard)
             jobs.append((family, train, str(directory / family), str(out)))
+    prepare("translate", directory / "averaged" / "train", 40)
+    prepare("translate", directory / "averaged" / "valid", 12, 1)
+    for shard in (False, True):
+        out = directory / f"averaged-{shard}.safetensors"
+        jobs.append(("translate", table(**AVERAGED, shard=shard), str(directory / "averaged"), str(out)))
     (directory / "jobs.json").write_text(json.dumps(jobs))
     script = Path(__file__).parents[1] / "cases" / "training_processes.py"
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script)]
@@ -90,6 +97,18 @@ def by_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 VARIANTS = [
     (precision, layout, shard) for precision in LIMITS for layout in ("padded", "packed") for shard in (False, True)
 ]
+
+
+AVERAGED = {**ADAMW, "ema": 0.9, "evaluate_every": 4}
+"""Evaluations in mid-run, of other weights than those that are trained."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shard", [False, True])
+def test_two_processes_evaluate_and_average_as_one(shard: bool, by_two: Path, tmp_path: Path) -> None:
+    """Parameters that a process gathered for an evaluation must not serve the next step."""
+    alone = trained("translate", tmp_path, valid=12, **AVERAGED)
+    assert apart(alone, load_file(by_two / f"averaged-{shard}.safetensors")) < LIMITS["float64"]
 
 
 def by_precision(precision: str) -> dict[str, Any]:

@@ -45,20 +45,22 @@ def command(
         raise SettingsError(f"{names[0]!r} is no override; a resumed run keeps its recipe: give --resume RUN alone")
 
     import json
+    import os
 
     import regard
     from regard.training.display import Silent
+    from regard.training.log import finite
 
     display = Silent() if quiet else None
     if resume is not None:
         trained = regard.resume(resume, changes, device=device, threads=threads, display=display)
     else:
         trained = regard.train(names[0], changes, device=device, threads=threads, display=display)
-    if as_json:
+    if as_json and os.environ.get("RANK", "0") == "0":  # under torchrun, the first process speaks for all
         told = {
             "directory": str(trained.directory),
             "reason": trained.reason,
             "step": trained.step,
-            "scores": trained.scores,
+            "scores": finite(trained.scores),
         }
         typer.echo(json.dumps(told, indent=2))

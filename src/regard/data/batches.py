@@ -118,7 +118,7 @@ class PaddedPlan:
         return 1
 
     def require_fit(self, lengths: Lengths) -> None:
-        _require_fit(lengths, [self.tokens] * len(lengths.longest), "tokens")
+        _require_fit(lengths, [self.tokens] * len(lengths.longest), "train.tokens")
 
     def pool_size(self, lengths: Lengths) -> int:
         each = max(1, round(self.tokens / max(1.0, *lengths.means)))
@@ -192,7 +192,7 @@ class PackedPlan:
         if row is not None and row > tokens:
             raise SettingsError(f"row ({row}) must not exceed tokens ({tokens}), all of a step; lower it")
         width = row or min(tokens, _up(max(lengths.longest[-1], 256), 8))
-        _require_fit(lengths, [*lengths.longest[:-1], width], "row" if row else "tokens")
+        _require_fit(lengths, [*lengths.longest[:-1], width], "train.row" if row else "train.tokens")
         means = [max(mean, 1.0) for mean in lengths.means]
         others = [
             _up(max(longest, math.ceil(width * mean / means[-1])), 8)
@@ -366,5 +366,5 @@ def _require_fit(lengths: Lengths, limits: Sequence[int], name: str) -> None:
             too_long = int((lengths.of(np.arange(len(lengths)))[:, side] > limit).sum())
             raise DataError(
                 f"{too_long} examples are longer than {name} ({limit}), the longest has {longest} tokens; "
-                "skip, cut or split them, or allow more"
+                "set data.longest, or raise it"
             )

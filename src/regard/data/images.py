@@ -63,6 +63,8 @@ def _decode(pillow: Any, file: Path, mode: str, problems: Problems) -> Pixels | 
             # A damaged image may warn before it fails, and a huge one is the user's own.
             warnings.simplefilter("ignore")
             with pillow.open(file) as image:
+                if image.mode.startswith("I;16"):  # Pillow would cut 16 bits off at 255, so that all is white
+                    image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
                 pixels = np.asarray(image.convert(mode), dtype=np.uint8)
     except (OSError, ValueError, SyntaxError, struct.error, EOFError, pillow.DecompressionBombError) as error:
         # Pillow tells of damage with any of these.

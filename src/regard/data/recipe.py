@@ -35,6 +35,7 @@ def data_settings(recipe: Mapping[str, Any], changes: Mapping[str, Any] | None =
         raise SettingsError(f'data ({table!r}) must be a table; write [data] and, below it, train = ["FILE"]')
     changes = changes or {}
     task = recipe.get("task")
+    task = task.get("kind") if isinstance(task, Mapping) else task
     usual = USUAL_KINDS.get(task) if isinstance(task, str) else None
     # A recipe that names no kind has none that a change could replace: its files stay.
     kind = table.get("kind", changes.get("kind", usual))

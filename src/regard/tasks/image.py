@@ -25,6 +25,8 @@ HEAD = "label"
 class ImageTask(PlainTask):
     """Images as they are, one class for each."""
 
+    scores = ("loss", "accuracy")
+
     def __init__(self, settings: Image, head: str, batching: Batching) -> None:
         super().__init__(batching)
         self.settings = settings

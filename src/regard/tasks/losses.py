@@ -39,7 +39,8 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, training: bo
 
 def figures(total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
     """Loss in nats, perplexity, and accuracy where right answers were counted; `objective` is the smoothed loss."""
-    weight = max(weight, 1.0)
+    if not weight:  # nothing was predicted: a loss of 0 would be the best there is
+        return {"loss": math.nan, **({"perplexity": math.nan, "accuracy": 0.0} if "right" in sums else {})}
     loss = sums.get("plain", total) / weight
     found = {"loss": loss}
     if "plain" in sums:

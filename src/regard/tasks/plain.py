@@ -18,6 +18,9 @@ from regard.training.task import Loss
 class PlainTask:
     """Base of the tasks whose loss and figures come from one cross-entropy."""
 
+    scores: tuple[str, ...] = ("loss", "perplexity", "accuracy")
+    """The figures that an evaluation gives, one of which chooses the best weights."""
+
     def __init__(self, batching: Batching) -> None:
         self.batching = batching
 

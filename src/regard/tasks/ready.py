@@ -10,6 +10,7 @@ import torch
 
 from regard.data.assemble import Assembler, Documents, Images, Pairs, Windows
 from regard.data.assemble_masked import MaskedDocuments, MaskedWindows, Masking
+from regard.data.batches import Share
 from regard.data.forms import Form, PairForm, TextForm
 from regard.data.image_form import ImageForm
 from regard.data.labels import Labels
@@ -32,6 +33,7 @@ from regard.tasks.translate import TranslateTask
 from regard.text.pair import TokenizerPair
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import Progress
+from regard.training.settings import Train
 from regard.weights.adopt import Start
 
 Tell: TypeAlias = Callable[[str], None]
@@ -60,6 +62,14 @@ class Ready:
                 told["tokens"] = self.preparations[split].counts.examples * self.model.tokens
         notes = [note for split, made in self.preparations.items() for note in (*made.notes, *_left_out(split, made))]
         return {**{str(split): told for split, told in splits.items()}, "notes": notes}
+
+    def require_sound(self, train: Train) -> None:
+        """Refuses, before anything is written, what training could only stumble over later."""
+        for split in self.preparations:
+            self.task.batches(split, Share())
+        if self.task.has("valid") and train.select not in self.task.scores:
+            known = ", ".join(self.task.scores)
+            raise SettingsError(f"train.select ({train.select}) is no figure of this task; choose one of {known}")
 
     @property
     def fingerprints(self) -> dict[str, list[str]]:

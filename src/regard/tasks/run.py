@@ -9,6 +9,7 @@ run.scores["accuracy"], run.directory
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -19,6 +20,7 @@ from typing import Any
 import torch
 
 from regard.data.cache import Cache
+from regard.data.settings import SPLITS, STANDARD_INPUT
 from regard.errors import DataError, RegardError, RunError, SettingsError
 from regard.figures import clock, four_digits
 from regard.models.build import Model, build
@@ -54,6 +56,7 @@ CHANGEABLE = (
     "recompute",
     "evaluate_every",
     "patience",
+    "select",
     "keep",
     "save_every",
     "save_minutes",
@@ -93,11 +96,12 @@ def train(
     if job.train.tensorboard:
         require_installed()
     with _session(device, threads, display) as (workers, shown):
+        job = _with_input(job, workers)
         if workers.leads:
             require_free(job.directory)
-            job = replace(job, data=Cache().keep_input(job.data))
         start = None if job.train.start is None else read_start(job.train.start)
         ready = _made_ready(job, workers, shown, start)
+        ready.require_sound(job.train)
         model, notes = _model(job, ready, workers, start)
         run = _created(job, ready, workers)
         with _in(run, workers):
@@ -135,13 +139,19 @@ def resume(
                 f"the data of {run.directory} are not what they were when it began, so it cannot be continued; bring "
                 f"them back, or start a new run from its weights with train.start={run.directory}"
             )
+        ready.require_sound(job.train)
+        found = newest(run.directory)
+        if found.checkpoint is None and (found.damaged or run.weights.exists()):
+            raise RunError(
+                f"{run.directory} has no good checkpoint left to go on from, and to begin again would lose what it "
+                f"holds; start a new run from its weights with train.start={run.directory}, or from its recipe"
+            )
         # What training starts from is wanted only as long as there is no checkpoint: it may be gone by now.
-        fresh = job.train.start is not None and newest(run.directory).checkpoint is None
+        fresh = job.train.start is not None and found.checkpoint is None
         model, notes = _model(job, ready, workers, read_start(job.train.start) if fresh and job.train.start else None)
         trainer = Trainer(ready.task, model, job.train, run, workers, shown)
         notes += trainer.resume()
         if workers.leads:
-            run.remove_weights()  # of a run that had ended and is prolonged
             notes += environment.resume(run.directory, workers.device)
             if changed:
                 run.configure({**run.config, "train": job.train.model_dump(), "data": job.data.model_dump()})
@@ -170,6 +180,13 @@ def _session(device: str | None, threads: int | None, display: Display | None) -
             shown.close()
 
 
+def _with_input(job: Job, workers: Workers) -> Job:
+    """The job with a file in place of standard input, which is read more than once."""
+    if workers.world > 1 and any(STANDARD_INPUT in job.data.files(split) for split in SPLITS):
+        raise SettingsError('data names "-", and standard input reaches only one of several processes; give files')
+    return replace(job, data=Cache().keep_input(job.data))
+
+
 def _made_ready(
     job: Job, workers: Workers, display: Display, start: Start | None, tokenizers: TokenizerPair | None = None
 ) -> Ready:
@@ -182,6 +199,9 @@ def _made_ready(
 def _model(job: Job, ready: Ready, workers: Workers, start: Start | None) -> tuple[Model, list[str]]:
     """The model with its first weights, and what there is to say of them."""
     torch.manual_seed(job.train.seed)
+    if job.train.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for
+        torch.use_deterministic_algorithms(True)
     model = build(ready.model, workers.device, numbers(job.train.precision, workers.device).weights)
     notes: list[str] = []
     if start is not None:
@@ -273,6 +293,8 @@ def _told(outcome: Outcome, trainer: Trainer, directory: Path, drawn: bool) -> I
     if outcome.figures:
         figures = ", ".join(f"{name} {four_digits(value)}" for name, value in outcome.figures.items())
         yield f"on the validation data: {figures}; weights kept: {outcome.kept}"
+    else:
+        yield f"without validation data, nothing was compared; weights kept: {outcome.kept}"
     yield f"all of it lies in {directory}" + (f", its curves in {directory / CURVES}" if drawn else "")
     yield f"next:   regard doctor {directory}"
 

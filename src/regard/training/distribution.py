@@ -109,7 +109,8 @@ def distribute(objective: nn.Module, workers: Workers, shard: bool) -> nn.Module
         if isinstance(module, Stack):
             for layer in module:
                 fully_shard(layer)
-    fully_shard(objective)
+    # The root would keep what it gathered until a backward pass, and evaluation has none: stale after the next step.
+    fully_shard(objective, reshard_after_forward=True)
     return objective
 
 

@@ -5,6 +5,7 @@ Every process takes part, since each may hold a part of the tensors; the first a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
@@ -52,7 +53,8 @@ class Keeper:
         if not bool(torch.stack(torch._foreach_norm([*weights.values()], torch.inf)).isfinite().all()):
             raise self.not_finite("the weights are", f"after step {state.step:,}")
         if figures is not None:
-            self.snapshots.add(state.step, dict(figures))
+            known = {name: value for name, value in figures.items() if math.isfinite(value)}
+            self.snapshots.add(state.step, known)
             best, last = self._kept(bool(figures))
             self.snapshots.prune(best, self.train.select, lower_is_better(self.train.select), last)
         if self.workers.leads:
@@ -67,6 +69,7 @@ class Keeper:
             written = checkpoint.write(self.run.directory, state.step, weights, tensors, content, ema)
             checkpoint.prune(self.run.directory)
             self.snapshots.commit(written)
+            self.run.set_status("running", state.step)
         self.workers.wait()
         self.saved_step, self.saved_at = state.step, state.seconds
 
@@ -109,6 +112,9 @@ class Keeper:
         self.workers.wait()
         if not self.workers.leads:
             self.snapshots, _ = Snapshots.resume(self.run.directory, taken)
+        if content["processes"] != self.workers.world:
+            told = f"{self.workers.world} processes go on where {content['processes']} had come"
+            notes.append(f"{told}: each draws its own dropout, so results are no longer the same")
         state = State.from_json(content["state"])
         self.saved_step, self.saved_at = state.step, state.seconds
         return state, int(content["log"]), notes

@@ -100,6 +100,14 @@ def test_images() -> None:
     assert cells(shown("a.npz", "kind=npz"), "train") == ["2", "0", "0", "1", "3×4×1", "(2)"]
 
 
+def test_a_task_may_be_a_table() -> None:
+    Path("a.en").write_text("one\n", encoding="utf-8")
+    Path("job.toml").write_text(
+        'task = { kind = "translate", smoothing = 0.0 }\n[data]\ntrain = ["a.en", "a.en"]\n', encoding="utf-8"
+    )
+    assert cells(shown("job.toml"), "train  ")[0] == "1"
+
+
 def test_embedded_corpora_have_no_files() -> None:
     Path("grammar.toml").write_text('[data]\nkind = "grammar"\nvalid_pairs = 12\n', encoding="utf-8")
     lines = shown("grammar.toml", "data.train_pairs=30", "data.test_pairs=5")

@@ -87,7 +87,7 @@ def test_packed_rows_of_an_epoch_are_not_in_the_order_of_their_lengths() -> None
 @pytest.mark.parametrize("plan", [PaddedPlan(10), PackedPlan(1, (10,))], ids=["padded", "packed"])
 def test_what_fits_no_step_is_refused(plan: Plan) -> None:
     with pytest.raises(
-        DataError, match=r"2 examples are longer than (tokens|widths) \(10\), the longest has 30 tokens; "
+        DataError, match=r"2 examples are longer than (train.tokens|widths) \(10\), the longest has 30 tokens; "
     ):
         Planner(plan, listed([5], [11], [30]), 0)
 
@@ -126,9 +126,9 @@ def test_rows_of_a_given_width() -> None:
     assert PackedPlan.for_lengths(listed([3], [9]), 100, row=10).widths == (10,)
     with pytest.raises(SettingsError, match=r"row \(200\) must not exceed tokens \(100\), all of a step; lower it"):
         PackedPlan.for_lengths(listed([3]), 100, row=200)
-    with pytest.raises(DataError, match=r"1 examples are longer than row \(8\), the longest has 9 tokens"):
+    with pytest.raises(DataError, match=r"1 examples are longer than train.row \(8\), the longest has 9 tokens"):
         PackedPlan.for_lengths(listed([3], [9]), 100, row=8)
-    with pytest.raises(DataError, match=r"1 examples are longer than tokens \(100\), the longest has 101 tokens"):
+    with pytest.raises(DataError, match=r"1 examples are longer than train.tokens \(100\), the longest has 101 tokens"):
         PackedPlan.for_lengths(listed([3], [101]), 100)
 
 

@@ -53,6 +53,15 @@ def test_a_folder_for_each_class() -> None:
     assert [int(picture.pixels[0, 0, 0]) for picture in grey] == [29, 60, 76]
 
 
+def test_sixteen_bits_become_eight() -> None:
+    image = pytest.importorskip("PIL.Image")
+    Path("a/x").mkdir(parents=True)
+    image.fromarray(np.array([[0, 255, 30_000, 65_535]], np.uint16)).save("a/x/1.png")
+    (found,) = Source(ImageFolder(train=["a"], colours="grey"), "train")
+    assert isinstance(found, Picture)
+    assert found.pixels[0, :, 0].tolist() == [0, 0, 30_000 >> 8, 255]
+
+
 def test_an_image_that_does_not_decode_is_skipped_and_counted() -> None:
     paint("a/red/1.png", (255, 0, 0))
     Path("a/red/2.png").write_bytes(Path("a/red/1.png").read_bytes()[:40])

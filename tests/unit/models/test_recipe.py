@@ -84,7 +84,8 @@ def test_an_unknown_table_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         read_recipe(path)
     assert str(caught.value) == (
-        f"recipe ({path}): unknown setting dta (did you mean data?); known here: task, data, text, model, train, reference"
+        f"recipe ({path}): unknown setting dta (did you mean data?); known here: "
+        "task, data, text, model, train, reference"
     )
 
 

@@ -77,4 +77,9 @@ def test_figures_by_hand() -> None:
     found = figures(12.0, 4.0, {"plain": 8.0, "right": 3.0})
     assert found == {"loss": 2.0, "objective": 3.0, "perplexity": pytest.approx(math.exp(2)), "accuracy": 0.75}
     assert math.isfinite(figures(1e9, 1.0, {"right": 0.0})["perplexity"])
-    assert figures(0.0, 0.0, {"right": 0.0}) == {"loss": 0.0, "perplexity": 1.0, "accuracy": 0.0}
+
+
+def test_nothing_predicted_is_no_perfect_loss() -> None:
+    found = figures(0.0, 0.0, {"right": 0.0})
+    assert math.isnan(found["loss"])
+    assert found["accuracy"] == 0

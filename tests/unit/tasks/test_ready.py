@@ -21,6 +21,7 @@ from regard.data.batches import Share
 from regard.errors import DataError, SettingsError, WeightsError
 from regard.models.settings import EncoderDecoder, Vision
 from regard.settings import nested
+from regard.tasks import run as tasks_run
 from regard.tasks.job import make_job
 from regard.tasks.ready import Ready, make_ready
 from regard.text.files import load, write_huggingface
@@ -28,6 +29,7 @@ from regard.text.settings import Words
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import train as train_tokenizer
 from regard.training.display import Silent
+from regard.training.distribution import Workers
 from regard.weights import huggingface
 from regard.weights.adopt import read_start
 
@@ -413,3 +415,26 @@ def test_a_head_of_other_classes_is_new() -> None:
     assert differing == {"heads.label.output.weight", "heads.label.output.bias"}
     for name in after.keys() - differing:
         torch.testing.assert_close(after[name], before[name], atol=1e-9, rtol=0)
+
+
+# -------------------------------------------------------------------------------------- before anything is written
+
+
+def test_a_figure_that_the_task_does_not_have_is_refused_before_training() -> None:
+    job = make_job("job", recipe("translate", FILES), nested({"train.select": "bleu"}))
+    with pytest.raises(
+        SettingsError, match=r"train\.select \(bleu\) is no figure of this task; choose one of loss, perp"
+    ):
+        make_ready(job, CPU).require_sound(job.train)
+
+
+def test_examples_that_no_row_holds_are_refused_before_training() -> None:
+    job = make_job("job", recipe("translate", FILES), nested({"train.layout": "packed", "train.row": 2}))
+    with pytest.raises(DataError, match=r"longer than train\.row \(2\)"):
+        make_ready(job, CPU).require_sound(job.train)
+
+
+def test_standard_input_is_for_one_process() -> None:
+    job = make_job("job", recipe("language", {"train": ["-"]}), {})
+    with pytest.raises(SettingsError, match="standard input reaches only one of several processes"):
+        tasks_run._with_input(job, Workers(CPU, rank=1, world=2))

@@ -202,12 +202,34 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
     assert remains(stopped) == remains(home / "straight")
 
 
-def test_where_no_checkpoint_is_good_training_starts_again(home: Path, stopped: Path) -> None:
+def test_where_no_checkpoint_is_good_nothing_is_begun_again(stopped: Path) -> None:
+    """Days of training must not be lost to a restart that nobody asked for."""
     for found in listed(stopped):
         flip(found.path / "weights.safetensors")
+    kept = (stopped / "log.jsonl").read_bytes()
+    with pytest.raises(RunError, match="no good checkpoint left to go on from"):
+        go_on(stopped)
+    assert (stopped / "log.jsonl").read_bytes() == kept
+
+
+def test_a_finished_model_outlives_its_checkpoints(home: Path, tmp_path: Path) -> None:
+    place = tmp_path / "finished"
+    shutil.copytree(home / "straight", place)
+    shutil.rmtree(place / "checkpoints")
+    with pytest.raises(RunError, match="start a new run from its weights with train.start="):
+        go_on(place)
+    assert regard.load(place).settings.width == 16
+
+
+def test_more_processes_than_before_are_told_of(stopped: Path) -> None:
+    newest = listed(stopped)[0]
+    state = json.loads((newest.path / "state.json").read_text())
+    assert state["processes"] == 1
+    state["processes"] = 3
+    checkpoint.write(stopped, newest.step, newest.weights(), newest.state_tensors(), state)
     _, display = go_on(stopped)
-    assert display.events[-2:] == ["no good checkpoint is left, so training starts again", "going on at step 0"]
-    assert remains(stopped) == remains(home / "straight")
+    told = "1 processes go on where 3 had come: each draws its own dropout, so results are no longer the same"
+    assert told in display.events
 
 
 def test_a_run_of_another_format_is_refused(stopped: Path) -> None:

@@ -106,7 +106,7 @@ class Evidence:
     def curve(self, kind: str, figure: str) -> Curve:
         """A figure of the records of one kind ("train" or "valid"); what is no number becomes NaN."""
         records = [record for record in getattr(self, kind) if figure in record]
-        values = [math.nan if record[figure] is None else float(record[figure]) for record in records]
+        values = [_number(record[figure]) for record in records]
         return Curve(np.array([float(record["step"]) for record in records]), np.array(values))
 
     def setting(self, path: str, default: Any = None) -> Any:
@@ -197,13 +197,17 @@ def _status(run_dir: Path) -> Table:
 
 
 def _latest(records: Iterable[Table]) -> list[Table]:
-    """A run that was resumed may tell of a step twice; what was told last counts."""
+    """A run that was resumed may tell of a step twice; what was told last counts. Edited logs may lack a step."""
     kept: list[Table] = []
-    for record in records:
+    for record in (each for each in records if isinstance(each.get("step"), int)):
         while kept and kept[-1]["step"] >= record["step"]:
             kept.pop()
         kept.append(record)
     return kept
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan
 
 
 def _json(path: Path) -> Table:
