@@ -13,6 +13,7 @@ from regard.blocks import settings as blocks
 from regard.blocks import support
 from regard.data import filter_settings as filters
 from regard.data import settings as data
+from regard.decoding import settings as decoding
 from regard.models import settings as models
 from regard.settings import Settings, describe, kind_of, variants
 from regard.tasks import settings as tasks
@@ -113,6 +114,9 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
         f"{training.Train().schedule.warmup} steps of warm-up.",
         list(variants(training.Schedule).values()),
     ),
+    ("Decoding", "How a model's output is searched.", list(variants(decoding.AnySearch).values())),
+    ("Length penalties", "The table `length` of a beam.", list(variants(decoding.LengthPenalty).values())),
+    ("Rules of decoding", "What an output may and must not be.", [decoding.Rules]),
 ]
 
 SHARED = (

@@ -216,7 +216,7 @@ def test_a_finished_model_outlives_its_checkpoints(home: Path, tmp_path: Path) -
     place = tmp_path / "finished"
     shutil.copytree(home / "straight", place)
     shutil.rmtree(place / "checkpoints")
-    with pytest.raises(RunError, match="start a new run from its weights with train.start="):
+    with pytest.raises(RunError, match=r"start a new run from its weights with train.start="):
         go_on(place)
     assert regard.load(place).settings.width == 16
 
