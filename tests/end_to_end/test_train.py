@@ -22,7 +22,10 @@ pytestmark = pytest.mark.slow
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 EMBEDDED = [path for path in sorted(RECIPES.glob("*.toml")) if isinstance(read_job(path).data, EmbeddedSettings)]
-SMALLER = {"grammar": ["data.train_pairs=2_000", "data.valid_pairs=100"]}
+SMALLER = {
+    "grammar": ["data.train_pairs=2_000", "data.valid_pairs=100"],
+    "python-language": ["data.docstrings=true"],
+}
 """What would take longer than the steps."""
 
 

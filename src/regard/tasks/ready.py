@@ -39,6 +39,9 @@ from regard.weights.adopt import Start
 Tell: TypeAlias = Callable[[str], None]
 """Is told, now and then, what is being done."""
 
+TOO_LONG = {"skip": "too long, skipped", "truncate": "too long, cut", "split": "too long, split"}
+"""What `data.too_long` does, told."""
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -52,6 +55,8 @@ class Ready:
     tokenizers: TokenizerPair | None
     labels: Labels | None
     preparations: Mapping[Split, Preparation]
+    too_long: str = "skip"
+    """What was done with examples that are: skip, truncate or split."""
 
     @property
     def about(self) -> dict[str, Any]:
@@ -60,7 +65,11 @@ class Ready:
         if isinstance(self.model, Vision):
             for split, told in splits.items():  # what is counted there are bytes; a model reads patches
                 told["tokens"] = self.preparations[split].counts.examples * self.model.tokens
-        notes = [note for split, made in self.preparations.items() for note in (*made.notes, *_left_out(split, made))]
+        notes = [
+            note
+            for split, made in self.preparations.items()
+            for note in (*made.notes, *_left_out(split, made, self.too_long))
+        ]
         return {**{str(split): told for split, told in splits.items()}, "notes": notes}
 
     def require_sound(self, train: Train) -> None:
@@ -95,13 +104,13 @@ def _told(counts: Counts) -> dict[str, Any]:
     }
 
 
-def _left_out(split: Split, made: Preparation) -> Iterator[str]:
+def _left_out(split: Split, made: Preparation, too_long: str) -> Iterator[str]:
     """What was left out of a split or cut, and where: a number alone helps nobody to mend a file."""
     counts = made.counts
     for what, reasons in (
         ("skipped", counts.skipped),
         ("removed", counts.removed),
-        ("too long", counts.too_long),
+        (TOO_LONG[too_long], counts.too_long),
         ("unseen", counts.unseen),
     ):
         for reason, told in reasons.items():
@@ -133,7 +142,8 @@ def make_ready(
         for split, preparation in made.items()
     }
     batching = Batching(assemblers, job.train, device)
-    return Ready(_task(job, head, batching), model, head, tokenizers, None, made)
+    too_long = getattr(job.data, "too_long", "skip")
+    return Ready(_task(job, head, batching), model, head, tokenizers, None, made, too_long)
 
 
 def _task(job: Job, head: str | None, batching: Batching) -> PlainTask:

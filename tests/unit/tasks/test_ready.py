@@ -165,7 +165,7 @@ def test_what_is_left_out_is_told_with_its_place() -> None:
         "train, skipped: 1 × is empty; first train.en, line 2",
         "train, skipped: 1 × is not UTF-8; first train.de, line 3 (byte 8 is 0xff)",
         "train, removed: 1 × is a duplicate; first train.en, line 5 (the dog runs | der Hund)",
-        "train, too long: 1 × has a source of over 8 tokens; first train.en, line 4",
+        "train, too long, skipped: 1 × has a source of over 8 tokens; first train.en, line 4",
     ]
 
 
@@ -175,6 +175,14 @@ def test_a_step_and_learned_positions_limit_pairs_too(limit: dict[str, Any]) -> 
     told = ready("translate", FILES, limit).about["train"]
     assert (told["examples"], told["too_long"]) == (3, 1)
     assert ready("translate", FILES, {"train.tokens": 5}).about["train"]["too_long"] == 0
+
+
+def test_what_is_split_is_not_said_to_be_lost() -> None:
+    """Six tokens of the longest line with class token and separator, four of which fit: it becomes two examples."""
+    made = ready("masked", {"train": ["train.en"]}, {"task.context": 4})
+    (note,) = made.about["notes"]
+    assert note.startswith("train, too long, split: 3 × has over 4 tokens; first train.en, line 1")
+    assert made.about["train"]["examples"] > len(ENGLISH)
 
 
 def test_unknown_words_are_counted() -> None:
