@@ -15,6 +15,7 @@ from regard.settings import parse
 from regard.training.settings import Train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_learns_eight_examples_by_heart(family: str, layout: str, tmp_path: Path) -> None:

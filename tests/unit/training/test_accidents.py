@@ -92,6 +92,7 @@ def test_an_accident_at_any_call(
         shutil.rmtree(directory)
 
 
+@pytest.mark.slow
 def test_many_accidents_in_one_run(
     directory: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any]
 ) -> None:
@@ -144,6 +145,7 @@ print(json.dumps(seen))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 def test_real_kills(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {**os.environ, "PYTHONPATH": str(CASES), "OMP_NUM_THREADS": "1"}
