@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import io
 import os
-import select
 import re
+import select
 import sys
 from collections.abc import Callable
 from typing import Any
