@@ -241,14 +241,19 @@ def _in(run: Run, workers: Workers) -> Iterator[None]:
         yield
         return
     with run.lock():
-        run.set_status("running", run.status.step)
+        before = run.status
+        run.set_status("running", before.step)
         try:
             yield
         except BaseException as error:
             told = str(error).partition("\n")[0] if isinstance(error, RegardError) else type(error).__name__
             with suppress(RunError):  # a full disk refuses this too, and the first error is the one to tell
-                if run.status.state == "running":  # not where only the curves were still being drawn
-                    run.set_status("failed", run.status.step, told)
+                now = run.status
+                if now.state == "running" and before.state == "finished" and now.step == before.step:
+                    # It could not be prolonged; what it had reached stands.
+                    run.set_status("finished", before.step, before.reason, before.figures)
+                elif now.state == "running":  # not where only the curves were still being drawn
+                    run.set_status("failed", now.step, told)
             raise
 
 

@@ -48,7 +48,7 @@ class Outcome:
 
 
 class Trainer:
-    """A run in progress. `tasks.job` makes one from a recipe."""
+    """A run in progress. `tasks.run` makes one from a recipe."""
 
     def __init__(self, task: Task, model: Model, train: Train, run: Run, workers: Workers, display: Display) -> None:
         self.task, self.model, self.train, self.workers = task, model, train, workers
@@ -107,8 +107,8 @@ class Trainer:
 
     def _go(self, interrupt: Interrupt) -> str | None:
         """Steps from where the run stands; gives the reason why it ends."""
-        # Steps ahead are made in other processes; they must end, whatever happens here.
         first = True
+        # Steps ahead are made in other processes; they must end, whatever happens here.
         with closing(self._steps()) as steps:
             while True:
                 seconds, stop = self.workers.most(self.records.seconds(), float(interrupt.received is not None))
@@ -125,7 +125,7 @@ class Trainer:
                 if first:
                     self._settle()
                     first = False
-                self._after(step)
+                self._after()
 
     def _steps(self) -> Steps:
         self._loader = self.task.batches("train", Share(self.workers.rank, self.workers.world, self.state.micro))
@@ -187,7 +187,7 @@ class Trainer:
 
     # ------------------------------------------------------------------------------------------------- what is due then
 
-    def _after(self, step: Step) -> None:
+    def _after(self) -> None:
         state, train = self.state, self.train
         if state.step % train.log_every == 0:
             self._log()

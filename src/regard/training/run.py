@@ -133,10 +133,6 @@ class Run:
         with writing(self.weights, remedy):
             model_directory.write_weights(self.directory, tensors)
 
-    def remove_weights(self) -> None:
-        """For a run that is resumed: the weights of an earlier stop are no longer the newest."""
-        model_directory.remove_weights(self.directory)
-
     @contextmanager
     def lock(self) -> Iterator[None]:
         """While this lasts, no other process trains here; what a killed one left half done is cleaned up first."""
@@ -164,7 +160,7 @@ class Run:
         return status
 
     def set_status(
-        self, state: State, step: int = 0, reason: str = "", figures: Mapping[str, float] | None = None
+        self, state: State, step: int = 0, reason: str = "", figures: Mapping[str, float | None] | None = None
     ) -> None:
         status = Status(state, step, reason, finite(figures or {}))
         with writing(self.directory / STATUS, "make room, then go on with --resume"):

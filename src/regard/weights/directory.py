@@ -64,12 +64,6 @@ def _known(path: Path) -> dict[str, checksums.Checksum]:
     return {WEIGHTS: checksum(path)} if path.is_file() and _damage(path) is None else {}
 
 
-def remove_weights(directory: Path) -> None:
-    """Take the weights away, for newer ones to come: until then the newest checkpoint is the model."""
-    for name in (WEIGHTS, checksums.FILE):
-        (directory / name).unlink(missing_ok=True)
-
-
 # ----------------------------------------------------------------------------------------------------------- reading
 
 

@@ -254,9 +254,9 @@ def run_with_weights(trainer: Trainer) -> dict[int, dict[str, torch.Tensor]]:
     """Runs, and gives the weights after each step."""
     found: dict[int, dict[str, torch.Tensor]] = {}
     plain = trainer._after
-    trainer._after = lambda step: (  # type: ignore[method-assign]
+    trainer._after = lambda: (  # type: ignore[method-assign]
         found.update({trainer.state.step: parameters(trainer.model)}),
-        plain(step),
+        plain(),
     )[1]
     trainer.run()
     return found

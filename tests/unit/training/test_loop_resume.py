@@ -54,7 +54,7 @@ EARLY = [moment for moment in MOMENTS if not moment.endswith("the weights")]
 LATE = [moment for moment in MOMENTS if moment.endswith("the weights")]
 
 
-def compared(made: Job, number: int, directory: Path) -> None:
+def assert_same_bits(made: Job, number: int, directory: Path) -> None:
     made.trainer(run=directory / "straight").run()
     _, told = interrupted(made, directory / "broken", moments(number))
     assert told[0] in ("crashed", "SIGINT", "SIGTERM")
@@ -66,7 +66,7 @@ def compared(made: Job, number: int, directory: Path) -> None:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_resumes_to_the_same_bits(family: str, layout: str, tmp_path: Path) -> None:
     number = 2 * FAMILIES.index(family) + (layout == "packed")
-    compared(job(family, tmp_path, layout=layout), number, tmp_path)
+    assert_same_bits(job(family, tmp_path, layout=layout), number, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_every_family_resumes_to_the_same_bits(family: str, layout: str, tmp_pat
     ids=["adam", "sgd", "sgd-momentum", "muon"],
 )
 def test_every_optimiser_resumes_to_the_same_bits(optimizer: dict[str, Any], tmp_path: Path) -> None:
-    compared(job("language", tmp_path, optimizer=optimizer, ema=None), 8, tmp_path)
+    assert_same_bits(job("language", tmp_path, optimizer=optimizer, ema=None), 8, tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_every_optimiser_resumes_to_the_same_bits(optimizer: dict[str, Any], tmp
 )
 def test_every_budget_resumes_to_the_same_bits(budget: dict[str, Any], tmp_path: Path) -> None:
     """Without a rhythm of its own, evaluation goes by shares of the budget."""
-    compared(job("language", tmp_path, steps=None, evaluate_every=None, **budget), 6, tmp_path)
+    assert_same_bits(job("language", tmp_path, steps=None, evaluate_every=None, **budget), 6, tmp_path)
 
 
 def test_batches_made_ahead_are_the_same_batches(tmp_path: Path) -> None:

@@ -218,6 +218,7 @@ def test_a_finished_model_outlives_its_checkpoints(home: Path, tmp_path: Path) -
     shutil.rmtree(place / "checkpoints")
     with pytest.raises(RunError, match=r"start a new run from its weights with train.start="):
         go_on(place)
+    assert Run.open(place).status.state == "finished"  # as it was: nothing of it is lost
     assert regard.load(place).settings.width == 16
 
 
