@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from regard.models.build import build
     from regard.models.count import count
     from regard.models.presets import preset, preset_names
+    from regard.tasks.load import load
     from regard.tasks.run import resume, train
-    from regard.weights.load import load
 
 __all__ = [
     "DataError",
@@ -44,7 +44,7 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 _HOME = {
     "build": "regard.models.build",
     "count": "regard.models.count",
-    "load": "regard.weights.load",
+    "load": "regard.tasks.load",
     "preset": "regard.models.presets",
     "preset_names": "regard.models.presets",
     "resume": "regard.tasks.run",

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-import regard
 from regard.data.settings import EmbeddedSettings
 from regard.models.settings import Classification, Vision
 from regard.tasks.job import read_job
 from regard.training.log import read
+from regard.weights.load import load
 
 pytestmark = pytest.mark.slow
 
@@ -63,7 +63,7 @@ def test_a_recipe_trains_goes_on_and_is_examined(recipe: Path, tmp_path: Path, m
     log = read(place / "log.jsonl")
     assert [record["kind"] for record in log] == ["data", "train", "train", "valid", "train", "valid", "end"]
     first = next(record["loss"] for record in log if record["kind"] == "train")
-    assert first == pytest.approx(math.log(choices(regard.load(place))), rel=0.25), "fresh weights guess"
+    assert first == pytest.approx(math.log(choices(load(place))), rel=0.25), "fresh weights guess"
 
     prolonged = run("train", "--resume", str(place), "train.steps=5", "--json")
     assert json.loads(prolonged.stdout)["step"] == 5

@@ -9,6 +9,11 @@ from huggingface_cases import DOUBLE, SINGLE, difference, random_model, saved_an
 from transformers import MarianConfig, MarianMTModel
 from translation_cases import assert_same, assert_same_stepwise, batch_for, ours_of, theirs_of
 
+import regard
+from regard.blocks.settings import Attention, Dense, LayerNorm
+from regard.models.settings import EncoderDecoder
+from regard.weights import huggingface
+
 
 def small_config(seed: int) -> MarianConfig:
     draw = random.Random(seed)
@@ -55,3 +60,40 @@ def test_logits_with_a_cache(kind: str, dtype: torch.dtype, tmp_path: Path) -> N
     model = model.to(dtype)
     limit = SINGLE if dtype == torch.float32 else DOUBLE
     assert_same_stepwise(model, ours, kind, limit, model.get_encoder())
+
+
+PAPER = {
+    "paper": EncoderDecoder(
+        vocabulary=40, width=24, depth=2, attention=Attention(heads=3, bias=False), embedding_scale=True
+    ),
+    "few biases": EncoderDecoder(
+        vocabulary=40,
+        target_vocabulary=30,
+        width=20,
+        depth=1,
+        decoder_depth=2,
+        attention=Attention(heads=2, bias=True, output_bias=False),
+        ffn=Dense(hidden=30, activation="silu", bias=False),
+        norm=LayerNorm(bias=False),
+        tied=("target", "output"),
+        output_bias=True,
+    ),
+    "odd width": EncoderDecoder(vocabulary=40, width=15, depth=1, attention=Attention(heads=3, bias=False), tied=()),
+}
+
+
+@pytest.mark.parametrize("name", PAPER)
+@torch.no_grad()
+def test_the_papers_own_model_is_one_of_theirs(name: str, tmp_path: Path) -> None:
+    """Without biases and with sines and cosines in turn: zeros and another order of the channels make it theirs."""
+    torch.manual_seed(0)
+    ours = regard.build(PAPER[name], dtype=torch.float64).eval()
+    for parameter in ours.parameters():
+        parameter.add_(0.1 * torch.randn_like(parameter))
+    huggingface.write(ours, tmp_path)
+    theirs, report = MarianMTModel.from_pretrained(tmp_path, output_loading_info=True, dtype=torch.float64)
+    assert not any(report.values()), report
+    batch = batch_for(theirs, 0)
+    expected = ours_of(ours, batch)
+    assert difference(theirs_of(theirs.eval(), batch), expected) < DOUBLE
+    assert difference(ours_of(huggingface.read(tmp_path), batch), expected) < DOUBLE

@@ -19,6 +19,7 @@ from regard.settings import Settings, from_toml, parse, variants
 from regard.tasks import settings as tasks
 from regard.tasks.job import make_job
 from regard.tasks.run import CHANGEABLE, CURVES
+from regard.tasks.translate_settings import TranslateOptions
 from regard.text import settings as text
 from regard.training import environment
 from regard.training.run import STATUS
@@ -115,6 +116,10 @@ def test_the_kinds_on_the_page_on_data_are_all() -> None:
     assert all(f"`{kind}`" in page for kind in variants(data.AnyData))
 
 
+def test_the_page_on_evaluating_runs() -> None:
+    assert run_page("docs/evaluating.md")
+
+
 def test_the_page_on_text_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_page("docs/text.md")
@@ -142,6 +147,14 @@ def test_the_page_on_training_names_every_file_and_every_setting_that_may_change
     paragraph = page[page.index("These may be changed on resuming") : page.index("Everything else would make")]
     spoken = {"steps", "epochs", "total_tokens", "minutes", "evaluate_every", "save_every", "save_minutes", "log_every"}
     assert all(f"`{name}`" in paragraph for name in {*CHANGEABLE} - spoken - {"average_of"})
+
+
+def test_the_page_on_translating_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
+    assert run_page("docs/translating.md")
+    page = (ROOT / "docs/translating.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in TranslateOptions.model_fields)
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

@@ -27,6 +27,7 @@ ROOMS = [
     "settings",
     "files",
     "figures",
+    "shipped",
     "errors",
 ]
 """From the top to the bottom; a room imports only itself and rooms below it."""

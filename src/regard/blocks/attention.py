@@ -30,6 +30,8 @@ class Attention(nn.Module):
         self.v = nn.Linear(width, kv_heads * value_size, bias=attention.bias)
         output_bias = attention.bias if attention.output_bias is None else attention.output_bias
         self.out = nn.Linear(heads * value_size, width, bias=output_bias)
+        self.joined: nn.Module | None = None
+        """One product for q, k and v of self-attention in the place of three; see `regard.models.prepared`."""
         self.q_norm = None if attention.qk_norm is None else build_norm(attention.qk_norm, head_size)
         self.k_norm = None if attention.qk_norm is None else build_norm(attention.qk_norm, head_size)
         self.relative = RelativeScores(width, heads, head_size) if relative else None
@@ -51,14 +53,15 @@ class Attention(nn.Module):
         so that they are projected once.
         """
         signals = signals or Signals()
-        q = self.q(x).unflatten(-1, (self.heads, self.head_size))
-        q = q if self.q_norm is None else self.q_norm(q)
-        q = q if signals.rotation is None else rotate(q, signals.rotation)
         if isinstance(cache, CrossCache):
+            q = self.queries(x, signals)
             k, v = cache.get(lambda: self.keys_and_values(x if memory is None else memory, signals))
+        elif memory is not None:
+            q, (k, v) = self.queries(x, signals), self.keys_and_values(memory, signals)
         else:
-            k, v = self.keys_and_values(x if memory is None else memory, signals)
-            k, v = (k, v) if cache is None else cache.append(k, v)
+            q, k, v = self.queries_keys_values(x, signals)
+        if isinstance(cache, SelfCache):
+            k, v = cache.append(k, v)
         bias = signals.bias
         if self.relative is not None and signals.distances is not None:
             q, bias = self.relative(q, signals.distances, visibility, self.scale)
@@ -67,9 +70,25 @@ class Attention(nn.Module):
         out: Tensor = self.out(mixed.flatten(-2))
         return out
 
+    def queries_keys_values(self, x: Tensor, signals: Signals) -> tuple[Tensor, Tensor, Tensor]:
+        """`[..., H, E]`, `[..., G, E]` and `[..., G, V]` of x alone."""
+        if self.joined is None:
+            return self.queries(x, signals), *self.keys_and_values(x, signals)
+        sizes = (self.heads * self.head_size, self.kv_heads * self.head_size, self.kv_heads * self.value_size)
+        q, k, v = self.joined(x).split(sizes, dim=-1)
+        q, k = self._normed_and_turned(q, self.q_norm, signals), self._normed_and_turned(k, self.k_norm, signals)
+        return q, k, v.unflatten(-1, (self.kv_heads, self.value_size))
+
+    def queries(self, x: Tensor, signals: Signals) -> Tensor:
+        """`[..., H, E]`, turned where positions are rotary."""
+        return self._normed_and_turned(self.q(x), self.q_norm, signals)
+
     def keys_and_values(self, source: Tensor, signals: Signals) -> tuple[Tensor, Tensor]:
         """`[..., G, E]` and `[..., G, V]`, the keys turned where positions are rotary."""
-        k = self.k(source).unflatten(-1, (self.kv_heads, self.head_size))
-        k = k if self.k_norm is None else self.k_norm(k)
-        k = k if signals.rotation is None else rotate(k, signals.rotation)
+        k = self._normed_and_turned(self.k(source), self.k_norm, signals)
         return k, self.v(source).unflatten(-1, (self.kv_heads, self.value_size))
+
+    def _normed_and_turned(self, x: Tensor, norm: nn.Module | None, signals: Signals) -> Tensor:
+        x = x.unflatten(-1, (-1, self.head_size))
+        x = x if norm is None else norm(x)
+        return x if signals.rotation is None else rotate(x, signals.rotation)

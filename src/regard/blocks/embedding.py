@@ -56,10 +56,17 @@ class TextEmbedding(nn.Module):
         self.scale = math.sqrt(width) if scaled else 1.0
         self.dropout = dropout
 
-    def forward(self, tokens: Tensor, layout: Layout, segments: Tensor | None = None) -> Tensor:
-        """`[B, T]` or `[N]` numbers to `[..., D]` vectors."""
+    def forward(
+        self, tokens: Tensor, layout: Layout, segments: Tensor | None = None, seen: Tensor | None = None
+    ) -> Tensor:
+        """`[B, T]` or `[N]` numbers to `[..., D]` vectors.
+
+        Tokens that `seen`, of their shape, denies leave nothing but their position (Shen et al. 2020: token cutoff).
+        """
         check_range(tokens, self.tokens.num_embeddings, "token")
         x = self.tokens(tokens)
+        if seen is not None:
+            x = x * seen[..., None]
         if self.scale != 1.0:
             x = x * self.scale
         if self.segments is not None:

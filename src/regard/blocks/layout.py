@@ -68,6 +68,16 @@ class Padded:
             self, lengths_B=lengths_B, places_BT=None if self.places_BT is None else self.places_BT.to(device)
         )
 
+    def twice(self) -> Padded:
+        """The layout of a batch followed by itself."""
+
+        def doubled(x: Tensor | None) -> Tensor | None:
+            return None if x is None else torch.cat([x, x])
+
+        return Padded(
+            2 * self.batch, self.time, doubled(self.lengths_B), doubled(self.places_BT), self.start, self.bound
+        )
+
     @property
     def plain(self) -> bool:
         """Whether cell t of every row has place t, as far as it is real."""
@@ -155,6 +165,11 @@ class Packed:
 
     def to(self, device: torch.device | str) -> Packed:
         return replace(self, offsets_S1=self.offsets_S1.to(device))
+
+    def twice(self) -> Packed:
+        """The layout of a batch followed by itself."""
+        offsets = torch.cat([self.offsets_S1, self.offsets_S1[1:] + self.tokens])
+        return Packed(2 * self.tokens, offsets, self.longest, self.width)
 
     def sequences(self, device: torch.device) -> Tensor:
         """`[N]`: which sequence each token belongs to."""

@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import regard
-from regard.cli import count, data, demo, doctor, presets, runs, train
+from regard.cli import convert, count, data, demo, doctor, evaluate, presets, runs, serve, train, translate
 from regard.errors import RegardError, SettingsError
 
 WRONG_USAGE = 2
@@ -28,11 +28,15 @@ app = typer.Typer(
     # A bug keeps its plain traceback; what a user can mend is told in one line by `main`.
     pretty_exceptions_enable=False,
 )
+app.command("convert", epilog=convert.EXAMPLE)(convert.command)
 app.command("count", epilog=count.EXAMPLE)(count.command)
 app.command("data", epilog=data.EXAMPLE)(data.command)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.command)
+app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.command)
 app.command("runs", epilog=runs.EXAMPLE)(runs.command)
 app.command("train", epilog=train.EXAMPLE)(train.command)
+app.command("serve", epilog=serve.EXAMPLE)(serve.command)
+app.command("translate", epilog=translate.EXAMPLE)(translate.command)
 app.command("presets", epilog=presets.EXAMPLE)(presets.command)
 app.command("demo", epilog=demo.EXAMPLE)(demo.command)
 

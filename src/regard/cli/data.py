@@ -40,8 +40,8 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Show what data look like: counts, lengths, duplicates, leaks between splits, labels, and what was skipped."""
+    from regard.data.base_settings import SPLITS
     from regard.data.report import report
-    from regard.data.settings import SPLITS
     from regard.data.sources import told_missing
 
     settings = read_data(words)

@@ -51,6 +51,10 @@ class Sequences(_Movable):
     tokens: Tensor
     layout: Layout
 
+    def twice(self) -> Sequences:
+        """The same followed by itself."""
+        return Sequences(torch.cat([self.tokens, self.tokens]), self.layout.twice())
+
 
 @dataclass(frozen=True)
 class PairBatch(_Movable):

@@ -23,6 +23,8 @@ class Pair(NamedTuple):
 
     source: str
     target: str
+    to: str | None = None
+    """The language of the target, where a model learns several and must be told."""
 
     def sides(self) -> dict[str, Side]:
         return {"source": self.source, "target": self.target}

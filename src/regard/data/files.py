@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from regard.data.settings import STANDARD_INPUT
+from regard.data.base_settings import STANDARD_INPUT
 from regard.errors import DataError
 
 HEAD = 8192

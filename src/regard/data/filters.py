@@ -113,8 +113,8 @@ def _even(ratio: float) -> Check:
 def _copy(example: Example) -> str | None:
     if not isinstance(example, Pair):
         return None
-    source, target = example
-    return "copies its source" if source.casefold().split() == target.casefold().split() else None
+    same = example.source.casefold().split() == example.target.casefold().split()
+    return "copies its source" if same else None
 
 
 # -------------------------------------------------------------------------------------------------------- what it is in

@@ -16,14 +16,16 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.base_settings import Data
 from regard.data.examples import Placed, Text, place_of
 from regard.data.prepared import Writer
 from regard.data.problems import Tally
 from regard.data.ragged import Mask, Ragged
-from regard.data.settings import Data, Pairs, RawTexts
+from regard.data.settings import Pairs, RawTexts
 from regard.errors import SettingsError
 from regard.settings import Table
 from regard.text.pair import TokenizerPair
+from regard.text.tags import tag
 from regard.text.tokenizer import Tokenizer
 
 Sides: TypeAlias = dict[str, Ragged]
@@ -122,7 +124,10 @@ def has_dropout(tokenizer: Tokenizer) -> bool:
 def _ids(tokenizer: Tokenizer, chunk: Chunk, side: str, drawn: Drawn | None) -> Ragged:
     """The tokens of one side's texts, which an example has under the name of the side."""
     texts = [getattr(placed.example, side) for placed in chunk.placed]
-    return Ragged.of(tokenizer.ids(texts) if drawn is None else tokenizer.sample(texts, drawn.seeds(chunk, side)))
+    ids = tokenizer.ids(texts) if drawn is None else tokenizer.sample(texts, drawn.seeds(chunk, side))
+    if side == "source" and chunk.placed[0].example.to is not None:
+        ids = [[tokenizer.extra[tag(placed.example.to)], *each] for placed, each in zip(chunk.placed, ids, strict=True)]
+    return Ragged.of(ids)
 
 
 def _count_unknown(tokenizer: Tokenizer, ids: Ragged) -> int:
@@ -135,7 +140,7 @@ def _count_unknown(tokenizer: Tokenizer, ids: Ragged) -> int:
 
 @dataclass(frozen=True)
 class PairForm:
-    """Sources with an end, targets with start and end."""
+    """Sources with an end, and a tag first where a model must be told the language; targets with start and end."""
 
     tokenizers: TokenizerPair
 
@@ -151,7 +156,15 @@ class PairForm:
         return {"form": "pairs", "tokenizers": [self.tokenizers.source.checksum, self.tokenizers.target.checksum]}
 
     def fits(self, settings: Data) -> bool:
-        return isinstance(settings, Pairs)
+        if not isinstance(settings, Pairs):
+            return False
+        tags = [tag(target) for _, target in settings.directions] if settings.both else []
+        if missing := [each for each in tags if each not in self.tokenizers.source.extra]:
+            raise SettingsError(
+                f"data.both needs a tokenizer with the special token {missing[0]}; train one with "
+                f"text.special.extra={tags}"
+            )
+        return True
 
     def shaper(self, limit: Limit, drawn: Drawn | None) -> Shaper:
         return _PairShaper(self.tokenizers, limit, drawn)

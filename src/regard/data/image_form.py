@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from regard.data.base_settings import Data
 from regard.data.examples import Pixels, place_of
 from regard.data.forms import Chunk, Drawn, Limit, Shaper, Sides
 from regard.data.images import pillow_images
@@ -16,7 +17,7 @@ from regard.data.labels import Labels, ordered_labels
 from regard.data.prepared import Writer
 from regard.data.problems import Tally
 from regard.data.ragged import Ragged
-from regard.data.settings import Data, Images
+from regard.data.settings import Images
 from regard.errors import DataError
 from regard.settings import Table
 

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.base_settings import STANDARD_INPUT
 from regard.data.examples import Picture, Pixels, Placed
 from regard.data.files import open_bytes, shown_name
 from regard.data.problems import Problems
-from regard.data.settings import STANDARD_INPUT, ImageFolder, Npz
+from regard.data.settings import ImageFolder, Npz
 from regard.errors import DataError
 
 if TYPE_CHECKING:

@@ -16,12 +16,13 @@ from typing import Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from regard.data.base_settings import SPLITS, STANDARD_INPUT, Split
 from regard.data.examples import Example, Labelled, Picture, Placed, Text, excerpt, place_of
 from regard.data.filters import fingerprint
 from regard.data.labels import labels_in
 from regard.data.lengths import Lengths, bin_width, summarise
 from regard.data.problems import Reason
-from regard.data.settings import SPLITS, STANDARD_INPUT, DataSettings, Split
+from regard.data.settings import DataSettings
 from regard.data.sources import Source
 
 Marks: TypeAlias = NDArray[np.uint64]

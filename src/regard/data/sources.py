@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import assert_never
 
+from regard.data.base_settings import Split
 from regard.data.embedded.source import origin_of, read_embedded, size_of
-from regard.data.examples import Example, Placed
+from regard.data.examples import Example, Pair, Placed
 from regard.data.files import full_name, shown_name
 from regard.data.filters import filtered
 from regard.data.images import read_idx, read_image_folder, read_npz
@@ -19,6 +20,7 @@ from regard.data.raw import read_text, read_text_jsonl
 from regard.data.settings import (
     Columns,
     DataSettings,
+    Direction,
     EmbeddedSettings,
     Idx,
     ImageFolder,
@@ -26,6 +28,7 @@ from regard.data.settings import (
     LabelledJsonl,
     LabelledTsv,
     Npz,
+    Pairs,
     Parallel,
     ParallelJsonl,
     ParallelTsv,
@@ -33,7 +36,6 @@ from regard.data.settings import (
     RawText,
     ReadSettings,
     Slots,
-    Split,
     Squad,
 )
 from regard.data.squad import read_squad
@@ -78,7 +80,8 @@ class Source:
     def size(self) -> int | None:
         """How many examples there are before filters, where that is known without reading."""
         settings = self.settings
-        return size_of(settings, self.split) if isinstance(settings, EmbeddedSettings) else None
+        size = size_of(settings, self.split) if isinstance(settings, EmbeddedSettings) else None
+        return size if size is None or not getattr(settings, "both", False) else 2 * size
 
     def __iter__(self) -> Iterator[Example]:
         return (placed.example for placed in self.placed())
@@ -87,6 +90,8 @@ class Source:
         """The examples with their places; a split that gives none is an error."""
         settings = getattr(self.settings, "filters", None) if self.split == "train" else None
         examples = filtered(self._read(), settings, self.removed)
+        if isinstance(self.settings, Pairs) and self.settings.both:
+            examples = _both_ways(examples, self.settings.directions[0])
         first = next(examples, None)
         if first is None:
             raise DataError(self._told_nothing())
@@ -105,6 +110,15 @@ class Source:
         names = ", ".join(map(shown_name, self.files)) or self.settings.kind
         told = [text for tally in (self.problems, self.removed) if (text := tally.text())]
         return "\n".join([f"data.{self.split} ({names}) gives no example{':' if told else ''}", *told])
+
+
+def _both_ways(examples: Iterator[Placed[Example]], languages: Direction) -> Iterator[Placed[Example]]:
+    """Each pair, and then the same the other way round; each says which language its target is in."""
+    for placed in examples:
+        pair = placed.example
+        assert isinstance(pair, Pair)
+        yield placed._replace(example=pair._replace(to=languages[1]))
+        yield placed._replace(example=Pair(pair.target, pair.source, languages[0]))
 
 
 def told_missing(settings: DataSettings, split: Split) -> str:

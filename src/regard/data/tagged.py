@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
+from regard.data.base_settings import STANDARD_INPUT
 from regard.data.examples import Placed, Tagged
 from regard.data.files import shown_name
 from regard.data.lines import BadLine, Line, count_rest, read_lines, read_numbered
 from regard.data.problems import Problems
-from regard.data.settings import STANDARD_INPUT, Columns, Slots
+from regard.data.settings import Columns, Slots
 from regard.errors import DataError
 
 SLOT_FILES = ("seq.in", "seq.out", "label")

@@ -16,10 +16,12 @@ from regard.blocks.attention import Attention
 from regard.blocks.cache import Cache, CacheKind
 from regard.blocks.layout import Padded
 from regard.blocks.settings import Learned
+from regard.decoding.columns import SharedState, shares
 from regard.decoding.request import Ends
 from regard.errors import InputError
 from regard.models.decoder import Decoder
 from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.prepared import is_watched, kept_prepared, preparable
 
 Model: TypeAlias = EncoderDecoder | Decoder
 Models: TypeAlias = Model | Sequence[Model]
@@ -112,7 +114,8 @@ class _Translation:
         _require_ready(model)
         if ends.start is None:
             raise InputError("an encoder-decoder needs Ends.start, the token that it begins to write after; give it")
-        self.model, self.start, self.cache = model, ends.start, cache
+        self.model = kept_prepared(model) if preparable(model) else model
+        self.start, self.cache = ends.start, cache
         self.device = model.target.tokens.weight.device
         self.vocabulary = model.settings.target_size
 
@@ -122,9 +125,13 @@ class _Translation:
     def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
         tokens_BS, layout = padded(inputs, self.device)
         memory_BSD = self.model.encode(tokens_BS, layout)
-        capacity = longest if self.cache == "fixed" else None
-        cache = self.model.new_cache(len(inputs), self.cache, capacity)
-        state = _Translating(self.model, memory_BSD, layout, cache, look)
+        state: State
+        if self.device.type == "cpu" and self.cache == "growing" and shares(self.model) and not is_watched(self.model):
+            state = SharedState(self.model, memory_BSD, layout, look)
+        else:
+            capacity = longest if self.cache == "fixed" else None
+            cache = self.model.new_cache(len(inputs), self.cache, capacity)
+            state = _Translating(self.model, memory_BSD, layout, cache, look)
         return state, state.step(torch.full((len(inputs),), self.start, device=self.device))
 
 

@@ -43,18 +43,23 @@ class EncoderDecoder(nn.Module):
         target: Tensor,
         source_layout: Layout | None = None,
         target_layout: Layout | None = None,
+        seen: tuple[Tensor, Tensor] | None = None,
     ) -> Tensor:
         """`[B, T, V]` (or `[N, V]`): for each target token, the scores of the one that follows it.
 
-        Teacher forcing: one pass over the shifted target gives every step's scores at once.
+        Teacher forcing: one pass over the shifted target gives every step's scores at once. `seen` hides tokens of
+        source and target, as SimCut trains.
         """
-        memory = self.encode(source, source_layout)
-        return self.decode(target, memory, layout_of(source, source_layout), target_layout)
+        source_seen, target_seen = (None, None) if seen is None else seen
+        memory = self.encode(source, source_layout, source_seen)
+        hidden = self.states(target, memory, layout_of(source, source_layout), target_layout, seen=target_seen)
+        logits: Tensor = self.output(hidden)
+        return logits
 
-    def encode(self, source: Tensor, source_layout: Layout | None = None) -> Tensor:
+    def encode(self, source: Tensor, source_layout: Layout | None = None, seen: Tensor | None = None) -> Tensor:
         """`[B, S, D]`: what the decoder will look at."""
         layout = layout_of(source, source_layout)
-        memory: Tensor = self.encoder(self.source(source, layout), layout)
+        memory: Tensor = self.encoder(self.source(source, layout, seen=seen), layout)
         return memory
 
     def decode(
@@ -76,12 +81,13 @@ class EncoderDecoder(nn.Module):
         source_layout: Layout | None = None,
         target_layout: Layout | None = None,
         cache: Cache | None = None,
+        seen: Tensor | None = None,
     ) -> Tensor:
         """`[B, T, D]`: the decoder's last hidden states, before the output weights."""
         layout = layout_of(target, target_layout)
         memory_layout = layout_of(memory[..., 0], source_layout)
         queries, keys = (layout, layout) if cache is None else cache.plan(layout)
-        x = self.target(target, queries)
+        x = self.target(target, queries, seen=seen)
         hidden: Tensor = self.decoder(x, queries, keys, memory, memory_layout, cache)
         return hidden
 

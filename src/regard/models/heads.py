@@ -30,10 +30,14 @@ class Output(nn.Module):
         # In a tuple, so that it is not registered here too: the embedding owns the matrix, wherever it is moved.
         self._tied: tuple[nn.Embedding, ...] = () if tokens is None else (tokens,)
 
+    @property
+    def matrix(self) -> Tensor:
+        """`[V, D]`: the weights, wherever they belong."""
+        return self._tied[0].weight if self.weight is None else self.weight
+
     def forward(self, x: Tensor) -> Tensor:
         """`[..., D]` to `[..., V]`."""
-        weight = self._tied[0].weight if self.weight is None else self.weight
-        return functional.linear(x if self.scale is None else x * self.scale, weight, self.bias)
+        return functional.linear(x if self.scale is None else x * self.scale, self.matrix, self.bias)
 
 
 class Head(nn.Module):

@@ -9,10 +9,10 @@ import torch
 
 from regard.data.assemble import Assembler, Images, Windows
 from regard.data.assemble_masked import MaskedWindows
+from regard.data.base_settings import Split
 from regard.data.batches import PackedPlan, PaddedPlan, Plan, Share
 from regard.data.example_lengths import VariantLengths
 from regard.data.loader import Loader
-from regard.data.settings import Split
 from regard.training.settings import Train
 
 GPU_WORKERS = 2
@@ -45,8 +45,7 @@ class Batching:
 
     def _plan(self, assemblers: Sequence[Assembler]) -> Plan:
         train, first = self.train, assemblers[0]
-        packed = self.device.type == "cuda" if train.layout == "auto" else train.layout == "packed"
-        if not packed:
+        if not train.packs(self.device.type):
             return PaddedPlan(train.tokens, train.examples, multiple=8 if self.device.type == "cuda" else 1)
         if isinstance(first, Windows | MaskedWindows | Images):
             return PackedPlan.alike(train.tokens, first.lengths.longest[0], train.examples)

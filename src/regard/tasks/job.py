@@ -26,13 +26,14 @@ from typing import Any
 
 from regard.blocks.settings import Learned
 from regard.data.recipe import data_settings
-from regard.data.settings import DataSettings
+from regard.data.settings import DataSettings, Pairs
 from regard.errors import SettingsError
 from regard.models.recipe import PARTS, model_settings, read_recipe
 from regard.models.settings import Decoder, Encoder, EncoderDecoder, ModelSettings, Vision
 from regard.settings import Settings, Table, did_you_mean, merge, parse, to_table, variants
 from regard.tasks.settings import AnyTask, AnyText, TaskSettings, TokenizerFile
 from regard.text.settings import AnyTokenizer
+from regard.text.tags import tag
 from regard.training.budget import require_budget
 from regard.training.settings import Train
 
@@ -85,13 +86,16 @@ def make_job(name: str, recipe: Mapping[str, Any], changes: Mapping[str, Any]) -
     task: TaskSettings = parse(AnyTask, tables["task"], "task")
     train: Train = parse(Train, _with_usual_kinds(tables["train"]), "train")
     require_budget(train)
+    if train.shard and getattr(task, "bleu", None) is not None:
+        raise SettingsError("task.bleu translates with whole weights, and train.shard shares them out; drop one")
     data = data_settings({**recipe, "task": task.kind}, _table(changes, "data"))
     model = merge(_table(recipe, "model"), _table(changes, "model"))
     if not model and train.start is None:
         raise SettingsError(
             'model needs a preset or a kind; write preset = "..." in [model] (regard presets lists them)'
         )
-    job = Job(name, task, data, _text(task, tables["text"], train), model, train, _table(recipe, "reference"))
+    text = _with_tags(_text(task, tables["text"], train), data)
+    job = Job(name, task, data, text, model, train, _table(recipe, "reference"))
     if train.start is None:  # else what it starts from has a say
         job_model(job)
     return job
@@ -127,6 +131,16 @@ def _text(task: TaskSettings, table: Table, train: Train) -> AnyTokenizer | Toke
         return None
     settings: AnyTokenizer | TokenizerFile = parse(AnyText, {"kind": usual, **table}, "text")
     return settings
+
+
+def _with_tags(text: AnyTokenizer | TokenizerFile | None, data: DataSettings) -> AnyTokenizer | TokenizerFile | None:
+    """A tokenizer that is to be learnt has the tags of the languages that a model writes, where there are several."""
+    if text is None or isinstance(text, TokenizerFile) or not isinstance(data, Pairs) or not data.both:
+        return text
+    if not text.shared:
+        raise SettingsError("data.both needs one vocabulary for both sides; set text.shared = true")
+    tags = tuple(tag(target) for _, target in data.directions)
+    return text.changed({"special.extra": tuple(dict.fromkeys((*text.special.extra, *tags)))})
 
 
 # ----------------------------------------------------------------------------------------------------------- the model

@@ -21,10 +21,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, training: bo
     """
     labels = labels.flatten()
     counted = labels != IGNORED
-    # In float32 at least, whatever the products were in: sums of exponentials need it.
-    scores = logits.flatten(0, -2)
-    scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-    log_shares = functional.log_softmax(scores, dim=-1)
+    log_shares = _log_shares(logits)
     plain = -log_shares.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
     plain = torch.where(counted, plain, 0).sum()
     total, sums = plain, {}
@@ -33,8 +30,22 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, training: bo
         total = (1 - smoothing) * plain + smoothing * even
         sums["plain"] = plain.detach()
     if not training:
-        sums["right"] = ((scores.argmax(-1) == labels) & counted).sum()
+        sums["right"] = ((log_shares.argmax(-1) == labels) & counted).sum()
     return Loss(total, counted.sum(), sums)
+
+
+def divergence(logits: Tensor, others: Tensor, labels: Tensor) -> Tensor:
+    """The sum of KL(softmax(logits) ‖ softmax(others)) over the labels that count; gradients flow through both."""
+    labels, log_p, log_q = labels.flatten(), _log_shares(logits), _log_shares(others)
+    each = (log_p.exp() * (log_p - log_q)).sum(-1)
+    return torch.where(labels != IGNORED, each, 0).sum()
+
+
+def _log_shares(logits: Tensor) -> Tensor:
+    # In float32 at least, whatever the products were in: sums of exponentials need it.
+    scores = logits.flatten(0, -2)
+    scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+    return functional.log_softmax(scores, dim=-1)
 
 
 def figures(total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:

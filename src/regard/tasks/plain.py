@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
+from regard.data.base_settings import Split
 from regard.data.batches import Share
 from regard.data.loader import Loader
-from regard.data.settings import Split
 from regard.tasks.batching import Batching
 from regard.tasks.losses import figures
 from regard.training.task import Loss
@@ -36,6 +36,9 @@ class PlainTask:
     @property
     def source_ratio(self) -> float:
         return self.batching.source_ratio
+
+    def used(self, model: nn.Module) -> dict[str, float]:
+        return {}
 
     def figures(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
         return figures(total, weight, sums)

@@ -10,13 +10,13 @@ import torch
 
 from regard.data.assemble import Assembler, Documents, Images, Pairs, Windows
 from regard.data.assemble_masked import MaskedDocuments, MaskedWindows, Masking
+from regard.data.base_settings import Split, Texts
 from regard.data.batches import Share
 from regard.data.forms import Form, PairForm, TextForm
 from regard.data.image_form import ImageForm
 from regard.data.labels import Labels
 from regard.data.prepare import Counts, Preparation, prepare
 from regard.data.prepared import Prepared
-from regard.data.settings import Split, Texts
 from regard.data.sources import Source
 from regard.data.vocabularies import learn_pair, learn_tokenizer
 from regard.errors import SettingsError
@@ -28,8 +28,8 @@ from regard.tasks.job import Job, job_model, reach, with_vocabulary
 from regard.tasks.language import LanguageTask
 from regard.tasks.masked import MaskedTask
 from regard.tasks.plain import PlainTask
-from regard.tasks.settings import Image, Language, Masked, TokenizerFile, Translate
-from regard.tasks.translate import TranslateTask
+from regard.tasks.settings import Bleu, Image, Language, Masked, TokenizerFile, Translate
+from regard.tasks.translate import TranslateTask, Trial
 from regard.text.pair import TokenizerPair
 from regard.text.tokenizer import Tokenizer
 from regard.text.train import Progress
@@ -123,11 +123,17 @@ def make_ready(
     start: Start | None = None,
     tokenizers: TokenizerPair | None = None,
     tell: Tell = lambda text: None,
+    splits: tuple[Split, ...] = ("train", "valid"),
+    labels: Labels | None = None,
 ) -> Ready:
-    """Tokenizers (those given, or the job's), the model, and the data of training and validation, in this order."""
+    """Tokenizers (those given, or the job's), the model, and the data of the splits that there are, in this order.
+
+    Without the training data, the labels of images must be given.
+    """
     model = job_model(job, None if start is None else start.settings)
+    splits = tuple(split for split in splits if split == "train" or split in job.data.splits)
     if isinstance(job.task, Image):
-        return _images(job, model, device, tell)
+        return _images(job, model, device, tell, splits, labels)
     if tokenizers is None:
         tokenizers = _tokenizers(job, start, tell)
     named = "vocabulary" in job.model and start is None
@@ -136,18 +142,22 @@ def make_ready(
     if isinstance(job.task, Masked):
         assert isinstance(model, Encoder)
         model, head = masked.with_head(model)
-    made = _prepared(job, _form(job, tokenizers), _longest(job, model), tell)
+    form, longest = _form(job, tokenizers), _longest(job, model)
+    made = {split: _one(job, split, form, longest, tell) for split in splits}
     assemblers = {
         split: [_assembler(job, tokenizers, each) for each in preparation.variants]
         for split, preparation in made.items()
     }
     batching = Batching(assemblers, job.train, device)
     too_long = getattr(job.data, "too_long", "skip")
-    return Ready(_task(job, head, batching), model, head, tokenizers, None, made, too_long)
+    return Ready(_task(job, head, batching, tokenizers, model), model, head, tokenizers, None, made, too_long)
 
 
-def _task(job: Job, head: str | None, batching: Batching) -> PlainTask:
+def _task(job: Job, head: str | None, batching: Batching, tokenizers: TokenizerPair, model: ModelSettings) -> PlainTask:
     match job.task:
+        case Translate(bleu=Bleu() as bleu) if "valid" in job.data.splits:
+            trial = Trial.of(bleu, Source(job.data, "valid"), tokenizers, reach(model))
+            return TranslateTask(job.task, batching, trial)
         case Translate():
             return TranslateTask(job.task, batching)
         case Language():
@@ -185,15 +195,6 @@ def _tokenizers(job: Job, start: Start | None, tell: Tell) -> TokenizerPair:
 
 
 # --------------------------------------------------------------------------------------------------------------- data
-
-
-def _prepared(job: Job, form: Form, longest: int | None, tell: Tell) -> dict[Split, Preparation]:
-    made: dict[Split, Preparation] = {}
-    splits: tuple[Split, ...] = ("train", "valid")
-    for split in splits:
-        if split == "train" or split in job.data.splits:
-            made[split] = _one(job, split, form, longest, tell)
-    return made
 
 
 def _one(job: Job, split: Split, form: Form, longest: int | None, tell: Tell) -> Preparation:
@@ -263,17 +264,24 @@ def _masking(task: Masked, tokenizer: Tokenizer) -> Masking:
     return Masking(mask, tokenizer.size, tuple(sorted(special - {mask})), task.rate, task.hidden, task.random)
 
 
-def _images(job: Job, model: ModelSettings, device: torch.device, tell: Tell) -> Ready:
+def _images(
+    job: Job,
+    model: ModelSettings,
+    device: torch.device,
+    tell: Tell,
+    splits: tuple[Split, ...],
+    labels: Labels | None,
+) -> Ready:
     assert isinstance(model, Vision)
     assert isinstance(job.task, Image)
     if model.channels not in (1, 3):
         raise SettingsError(f"model.channels ({model.channels}) must be 1 (grey) or 3 (colours) to read images")
     form = ImageForm(model.image, 1 if model.channels == 1 else 3)
-    made: dict[Split, Preparation] = {"train": _one(job, "train", form, None, tell)}
-    labels = made["train"].labels
+    made: dict[Split, Preparation] = {}
+    for split in splits:  # the training data come first: they say which labels there are
+        made[split] = _one(job, split, replace(form, labels=labels), None, tell)
+        labels = labels or made[split].labels
     assert labels is not None
-    if "valid" in job.data.splits:
-        made["valid"] = _one(job, "valid", replace(form, labels=labels), None, tell)
     model, head = image.with_head(model, len(labels))
     shape = (model.channels, *model.image)
     assemblers: dict[Split, list[Assembler]] = {

@@ -18,11 +18,48 @@ class _Smoothed(Settings):
     (Szegedy et al. 2016; the convention of PyTorch's cross_entropy)."""
 
 
+class SimCut(Settings):
+    """The model shall say the same with some words hidden: `weight` times the divergence of what it says with all of
+    them from what it says without, through both of which it learns (Gao et al. 2022)."""
+
+    kind: Literal["simcut"] = "simcut"
+    weight: float = Field(default=3.0, gt=0)
+    """What the divergence is multiplied by (alpha)."""
+    cut: float = Field(default=0.05, gt=0, lt=1)
+    """Share of tokens, on both sides, whose vectors are zeroed."""
+
+
+class RDrop(Settings):
+    """Two passes that dropout makes differ shall say the same: the mean of both losses, and `weight` times half the
+    sum of both divergences (Liang et al. 2021)."""
+
+    kind: Literal["r-drop"] = "r-drop"
+    weight: float = Field(default=5.0, gt=0)
+    """What the divergence is multiplied by (alpha)."""
+
+
+class Bleu(Settings):
+    """Each evaluation also translates the validation data, and gives the figure `bleu` (sacreBLEU's)."""
+
+    sentences: Positive = 500
+    """How many are translated, of the first ones."""
+    beam: Positive = 1
+    """Sequences that are searched side by side; 1: greedy."""
+    lowercase: bool = False
+    """Whether upper and lower case count as the same."""
+    tokenize: Literal["13a", "intl", "char", "none"] = "13a"
+    """How sacreBLEU cuts words; none: the texts are cut already."""
+
+
 class Translate(_Smoothed):
     """From one text to another: translation, but also summaries, normalisation, ... Needs an encoder-decoder."""
 
     kind: Literal["translate"] = "translate"
     smoothing: Share = 0.1
+    consistency: Annotated[SimCut | RDrop, Field(discriminator="kind")] | None = None
+    """A second pass over each batch that must agree with the first; none: one pass."""
+    bleu: Bleu | None = None
+    """Validation by translating, for `train.select = "bleu"`; none: by loss alone."""
 
 
 class _Context(Settings):

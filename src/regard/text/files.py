@@ -56,16 +56,36 @@ def save(tokenizer: Tokenizer, path: Path | str) -> None:
     write_text(path / FILE if path.is_dir() else path, tokenizer.json + "\n")
 
 
-def write_huggingface(tokenizer: Tokenizer, directory: Path | str) -> None:
-    """`tokenizer.json` and `tokenizer_config.json`, so that `transformers` knows the roles too."""
+def write_huggingface(tokenizer: Tokenizer, directory: Path | str, *, sources: bool = False) -> None:
+    """`tokenizer.json` and `tokenizer_config.json`, so that `transformers` knows the roles too.
+
+    With `sources`, theirs puts an end behind texts and no start before them, as an encoder-decoder reads its sources.
+    """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    save(tokenizer, directory)
+    content = json.loads(tokenizer.json)
+    if sources:
+        content["post_processor"] = _only_end(tokenizer)
+    write_text(directory / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config |= {KEYS[role]: tokenizer.token(number) for role, number in tokenizer.roles.items()}
     if tokenizer.extra:
         config["additional_special_tokens"] = list(tokenizer.extra)
     write_text(directory / CONFIG, json.dumps(config, ensure_ascii=False, indent=2) + "\n")
+
+
+def _only_end(tokenizer: Tokenizer) -> dict[str, Any]:
+    number = tokenizer.role("end")
+    end = tokenizer.token(number)
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    last = {"SpecialToken": {"id": end, "type_id": 0}}
+    special = {end: {"id": end, "ids": [number], "tokens": [end]}}
+    return {
+        "type": "TemplateProcessing",
+        "single": [first, last],
+        "pair": [first, second, last],
+        "special_tokens": special,
+    }
 
 
 # ------------------------------------------------------------------------------------------------------------- reading

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from regard.errors import DataError
 from regard.text.files import FILE, load, save
+from regard.text.tags import tag
 from regard.text.tokenizer import Tokenizer
 
 SOURCE = "tokenizer.source.json"
@@ -37,6 +38,16 @@ class TokenizerPair:
     def ids(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
         """Sources with an end, targets with start and end: what a model is trained on."""
         return self.source.ids(sources, end=True), self.target.ids(targets, start=True, end=True)
+
+    def inputs(self, sources: Sequence[str], to: Sequence[str | None] | None = None) -> list[list[int]]:
+        """Sources as a model reads them: with an end, and first a tag where one must be told the language to write."""
+        ids = self.source.ids(sources, end=True)
+        if to is None:
+            return ids
+        return [
+            each if language is None else [self.source.extra[tag(language)], *each]
+            for each, language in zip(ids, to, strict=True)
+        ]
 
     def save(self, directory: Path | str) -> None:
         """`tokenizer.json`, or one file for each side; files of the other form go."""

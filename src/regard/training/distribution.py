@@ -49,6 +49,14 @@ class Workers:
         dist.all_reduce(shared, dist.ReduceOp.MAX)
         return [float(number) for number in shared]
 
+    def first(self, number: float) -> float:
+        """The number that the first process has."""
+        if self.world == 1:
+            return number
+        shared = torch.tensor(number, dtype=torch.float64)
+        dist.broadcast(shared, 0)
+        return float(shared)
+
     def wait(self) -> None:
         """Until all have come here."""
         if self.world > 1:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from regard.data.base_settings import Split
 from regard.data.batches import Share
-from regard.data.settings import Split
 from regard.training.distribution import Workers
 from regard.training.objective import Objective
 from regard.training.precision import Numbers
@@ -27,7 +27,11 @@ def evaluate(
                     with numbers.autocast():
                         loss = Loss(*objective(batch.to(workers.device)))
                     tally.add({"total": loss.total, "weight": loss.weight, **loss.sums})
+            with numbers.autocast():
+                used = task.used(objective.model) if split == "valid" else {}
     finally:
         objective.train(was_training)
     sums = {name: float(value) for name, value in tally.joined(workers).items()}
-    return task.figures(sums.pop("total"), sums.pop("weight"), sums)
+    # Each process uses its own model; should devices disagree, all go by the first.
+    used = {name: workers.first(value) for name, value in used.items()}
+    return {**task.figures(sums.pop("total"), sums.pop("weight"), sums), **used}

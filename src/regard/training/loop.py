@@ -56,12 +56,12 @@ class Trainer:
         set_recompute(model, train.recompute)
         self.objective = Objective(model, task)
         self.objective.train()
-        self.objective.compiles(_compiles(train, workers))
+        self.state = State(micro=train.micro, micro_asked=train.micro)
+        self.objective.compiles(_compiles(train, workers), self._replays())
         shared = distribute(self.objective, workers, train.shard)
         self.optimizers = build_optimizers(train.optimizer, model)
         scaler = self.numbers.scaler(train.tokens)
         self.updater = Updater(shared, self.optimizers, self.numbers, workers, scaler, train.clip)
-        self.state = State(micro=train.micro, micro_asked=train.micro)
         self.window = Tally(workers.device)
         self.keeper = Keeper(run, model, train, self.updater)
         self.records = Records(run, display, task, train, workers, self.numbers.products)
@@ -84,8 +84,15 @@ class Trainer:
             state.evaluations = min(state.evaluations, budget.evaluations_due(self.train, state.spent))
             if state.micro_asked != self.train.micro:
                 state.micro = state.micro_asked = self.train.micro
+            self.objective.compiles(self.objective.compiled, self._replays())
         lost = self.records.back_to(log)
         return [*notes, lost] if lost else notes
+
+    def _replays(self) -> bool:
+        """Whether each step is one batch, all of one shape, in one process, on a GPU."""
+        train, device = self.train, self.workers.device.type
+        whole = self.state.micro is None or self.state.micro >= train.tokens
+        return device == "cuda" and self.workers.world == 1 and whole and train.packs(device)
 
     def run(self) -> Outcome:
         """Trains until the budget is spent, patience is over or a signal comes; saves, and keeps the best weights."""
@@ -182,6 +189,7 @@ class Trainer:
             torch.cuda.empty_cache()
         held = min(self.state.micro or self.train.tokens, self.train.tokens)
         self.state.micro = halved(held, self._loader.longest)
+        self.objective.compiles(self.objective.compiled, self._replays())
         told = f"memory ran out; from here on {self.state.micro:,} tokens are held at once, and steps stay as they were"
         self.records.event(self.state.step, "out-of-memory", told)
 

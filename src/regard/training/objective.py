@@ -28,19 +28,31 @@ class Objective(nn.Module):
     def compiled(self) -> bool:
         return self._compute != self._plainly
 
-    def compiles(self, wanted: bool) -> None:
-        """Whether passes from now on run compiled. Within this module, so that whatever wraps it need not know."""
-        self._compute = torch.compile(self._plainly) if wanted else self._plainly
+    def compiles(self, wanted: bool, replays: bool = False) -> None:
+        """Whether passes from now on run compiled. Within this module, so that whatever wraps it need not know.
+
+        `replays` has a GPU record its work and do it again, instead of being told of every kernel: a small model takes
+        half the time. All batches must have one shape then, and gradients must be done with before the next pass.
+        """
+        if not wanted:
+            self._compute = self._plainly
+        elif replays:
+            self._compute = torch.compile(self._plainly, mode="reduce-overhead")
+        else:
+            self._compute = torch.compile(self._plainly)
 
     def _plainly(self, batch: Any) -> Loss:
         return self._loss(self.model, batch)
 
 
 def is_compile_failure(error: Exception) -> bool:
-    """Whether compiling failed, rather than what was compiled."""
+    """Whether compiling failed, rather than what was compiled.
+
+    Not every failure of the compiler's is of its own type; but it notes in each where in the user's code it was.
+    """
     from torch._dynamo.exc import TorchDynamoException
 
-    return isinstance(error, TorchDynamoException)
+    return isinstance(error, TorchDynamoException) or hasattr(error, "real_stack")
 
 
 def graphs_compiled() -> int:

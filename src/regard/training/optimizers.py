@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from regard.errors import WeightsError
 from regard.training import settings
+from regard.training.muon import Muon
 
 _TABLES = (".tokens.weight", ".segments.weight", ".position.weight", "output.weight")
 """Matrices that are looked up, or score a vocabulary: no maps from vectors to vectors."""
@@ -119,7 +120,7 @@ def build_optimizers(optimizer: settings.Optimizer, model: nn.Module) -> Optimiz
     groups = group(model)
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     if isinstance(optimizer, settings.Muon):
-        muon = torch.optim.Muon(
+        muon = Muon(
             groups.matrices,
             lr=optimizer.rate,
             weight_decay=optimizer.decay,

@@ -231,6 +231,10 @@ class Train(Settings):
             )
         return self
 
+    def packs(self, device: str) -> bool:
+        """Whether batches are packed on this kind of device."""
+        return device == "cuda" if self.layout == "auto" else self.layout == "packed"
+
     @property
     def budgets(self) -> dict[str, float]:
         """The budgets that are set; the one that is spent first ends the run."""

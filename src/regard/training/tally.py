@@ -20,7 +20,8 @@ class Tally:
 
     def add(self, values: Mapping[str, Tensor]) -> None:
         for name, value in values.items():
-            value = value.detach().to(self.dtype)
+            # A copy: what a recorded pass gives is overwritten by the next one.
+            value = value.detach().to(self.dtype, copy=True)
             before = self._sums.get(name)
             self._sums[name] = value if before is None else before + value
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
+from regard.data.base_settings import Split
 from regard.data.batches import Share
 from regard.data.loader import Loader
-from regard.data.settings import Split
 
 
 class Loss(NamedTuple):
@@ -45,4 +45,8 @@ class Task(Protocol):
 
     def figures(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
         """Scores of a split from the sums over its batches; `loss` is among them, and lower is better for it."""
+        ...
+
+    def used(self, model: nn.Module) -> dict[str, float]:
+        """Further scores on the validation data, for which the model must be used as people use it (BLEU)."""
         ...

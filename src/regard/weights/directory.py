@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 import torch
@@ -23,6 +24,7 @@ from regard.weights import checkpoints, checksums
 from regard.weights.assign import build_with
 from regard.weights.checksums import FORMAT, Checksums, checksum, difference
 from regard.weights.files import read_tensors, write_tensors
+from regard.weights.quantized import Storage, packed, unpacked
 
 CONFIG = "config.toml"
 WEIGHTS = "weights.safetensors"
@@ -32,15 +34,22 @@ SNAPSHOTS = "snapshots"
 # ----------------------------------------------------------------------------------------------------------- writing
 
 
-def save(model: nn.Module, directory: Path | str) -> None:
-    """Write a model into `directory`, which is made if need be. The settings come last: with them it is whole."""
+def save(
+    model: nn.Module, directory: Path | str, storage: Storage | None = None, tables: Mapping[str, Any] | None = None
+) -> None:
+    """Write a model into `directory`, which is made if need be. The settings come last: with them it is whole.
+
+    `storage` keeps the weights smaller than they are (`regard.weights.quantized`). `tables` are further ones of
+    `config.toml`, such as `task` and `data`.
+    """
     model, directory = uncompiled(model), Path(directory)
     settings = settings_of(model)
     if (directory / checkpoints.DIRECTORY).is_dir():
         raise WeightsError(f"{directory} holds a run with checkpoints, which would be lost; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
-    write_weights(directory, dict(model.named_parameters()))
-    write_text(directory / CONFIG, tomli_w.dumps({"format": FORMAT, "model": to_table(settings)}))
+    tensors: Mapping[str, Tensor] = dict(model.named_parameters())
+    write_weights(directory, packed(tensors, storage) if storage else tensors)
+    write_text(directory / CONFIG, tomli_w.dumps({"format": FORMAT, **(tables or {}), "model": to_table(settings)}))
 
 
 def write_weights(directory: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -68,11 +77,11 @@ def _known(path: Path) -> dict[str, checksums.Checksum]:
 
 
 def load(directory: Path | str, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
-    """The model of a run directory; without `dtype`, in that of its file."""
+    """The model of a run directory; without `dtype`, in that of its file, which is float32 where it is kept smaller."""
     directory = Path(directory)
     settings = read_settings(directory)
     path = find_weights(directory)
-    return build_with(settings, read_tensors(path), device, dtype, source=str(path))
+    return build_with(settings, unpacked(read_tensors(path), str(path)), device, dtype, source=str(path))
 
 
 def find_weights(directory: Path) -> Path:

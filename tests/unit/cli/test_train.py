@@ -17,6 +17,7 @@ import torch
 import regard
 from regard.cli import app as cli
 from regard.training.log import read
+from regard.weights.load import load
 
 RECIPE = """
 task = "translate"
@@ -124,7 +125,7 @@ def test_a_run_tells_on_stderr_what_it_does_and_where_its_results_are(run: Regar
     )
     assert any(line.startswith("all of it lies in new") for line in lines)
     assert "next:   regard doctor new" in lines
-    assert regard.load("new").settings.kind == "encoder-decoder"
+    assert load("new").settings.kind == "encoder-decoder"
 
 
 def test_json_for_programs(run: Regard) -> None:

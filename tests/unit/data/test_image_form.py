@@ -9,11 +9,12 @@ import pytest
 from PIL import Image
 
 from regard.data import make as making
+from regard.data.base_settings import Split
 from regard.data.forms import Limit
 from regard.data.image_form import ImageForm
 from regard.data.labels import Labels
 from regard.data.prepare import Preparation, prepare
-from regard.data.settings import DataSettings, ImageFolder, Npz, RawText, Split
+from regard.data.settings import DataSettings, ImageFolder, Npz, RawText
 from regard.data.sources import Source
 from regard.errors import DataError, SettingsError
 

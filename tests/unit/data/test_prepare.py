@@ -395,5 +395,5 @@ def test_the_grammar() -> None:
     source = Source(Grammar(train_pairs=30, direction="de-en"), "train")
     found = prepare(source, PairForm(PAIR), tell=lambda done, size: told.append((done, size)))
     assert told == [(30, 30)]
-    expected = PAIR.ids(*zip(*source, strict=True))  # type: ignore[arg-type]
+    expected = PAIR.ids([pair.source for pair in source], [pair.target for pair in source])
     assert (stored(found.variants[0], "source"), stored(found.variants[0], "target")) == expected

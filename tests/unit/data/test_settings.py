@@ -7,14 +7,12 @@ from typing import Any
 
 import pytest
 
+from regard.data.base_settings import SPLITS, Data, FromFiles
 from regard.data.recipe import USUAL_KINDS, data_settings
 from regard.data.settings import (
-    SPLITS,
     AnyData,
     Columns,
-    Data,
     Digits,
-    FromFiles,
     Grammar,
     LabelledTsv,
     Parallel,

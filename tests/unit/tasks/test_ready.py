@@ -32,6 +32,7 @@ from regard.training.display import Silent
 from regard.training.distribution import Workers
 from regard.weights import huggingface
 from regard.weights.adopt import read_start
+from regard.weights.load import load as load_network
 
 ENGLISH = ["the dog runs", "a cat sleeps", "the cat runs fast", "a dog"]
 GERMAN = ["der Hund läuft", "eine Katze schläft", "die Katze läuft schnell", "ein Hund"]
@@ -346,7 +347,7 @@ STILL = {"train.optimizer.rate": 1e-12, "train.steps": 1}
 
 def rows(directory: Path) -> dict[str, torch.Tensor]:
     """The embedding of each token."""
-    model: Any = regard.load(directory)
+    model: Any = load_network(directory)
     table = (model.source if hasattr(model, "source") else model.embedding).tokens.weight.detach()
     return dict(zip(tokens_of(load(directory)), table, strict=True))
 
@@ -374,7 +375,7 @@ def test_without_text_the_tokenizer_is_that_of_the_start() -> None:
     del bare["text"], bare["model"]
     new = trained(bare, {"train.start": str(old), **STILL})
     assert load(new) == load(old)
-    assert regard.load(new).settings == regard.load(old).settings
+    assert load_network(new).settings == load_network(old).settings
 
 
 def test_training_starts_from_a_hugging_face_directory() -> None:
@@ -386,7 +387,7 @@ def test_training_starts_from_a_hugging_face_directory() -> None:
     bare = recipe("language", {"train": ["train.en"]})
     del bare["model"]
     new = trained(bare, {"train.start": "theirs", "task.context": 9, **STILL})
-    theirs: Any = regard.load("theirs")
+    theirs: Any = load_network("theirs")
     before = dict(zip(tokens_of(tokenizer), theirs.embedding.tokens.weight.detach(), strict=True))
     after = rows(new)
     assert after.keys() - before.keys() == {"green", "bird"}
@@ -418,7 +419,7 @@ def test_a_head_of_other_classes_is_new() -> None:
     old = trained(recipe("image", data), {"train.directory": "old"})
     paint("train/green", (0, 250, 0), 2)
     new = trained(recipe("image", data), {"train.directory": "new", "train.start": str(old), **STILL})
-    before, after = dict(regard.load(old).named_parameters()), dict(regard.load(new).named_parameters())
+    before, after = dict(load_network(old).named_parameters()), dict(load_network(new).named_parameters())
     differing = {name for name in after if before[name].shape != after[name].shape}
     assert differing == {"heads.label.output.weight", "heads.label.output.bias"}
     for name in after.keys() - differing:

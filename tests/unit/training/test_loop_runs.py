@@ -24,6 +24,7 @@ from regard.training.log import read
 from regard.training.loop import Trainer
 from regard.training.run import Run
 from regard.weights.checkpoints import listed
+from regard.weights.load import load
 
 STEPS, STOPPED = 10, 7
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
@@ -219,7 +220,7 @@ def test_a_finished_model_outlives_its_checkpoints(home: Path, tmp_path: Path) -
     with pytest.raises(RunError, match=r"start a new run from its weights with train.start="):
         go_on(place)
     assert Run.open(place).status.state == "finished"  # as it was: nothing of it is lost
-    assert regard.load(place).settings.width == 16
+    assert load(place).settings.width == 16
 
 
 def test_more_processes_than_before_are_told_of(stopped: Path) -> None:

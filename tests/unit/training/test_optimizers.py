@@ -12,6 +12,7 @@ from regard.blocks.settings import Attention, Learned2d, Relative, RmsNorm, Tran
 from regard.models.build import build
 from regard.models.settings import Decoder, Encoder, EncoderDecoder, Masked, Vision
 from regard.settings import SettingsError
+from regard.training.muon import Muon as Grouped
 from regard.training.optimizers import Optimizers, build_optimizers, group
 from regard.training.settings import Adam, AdamW, Muon, Optimizer, Sgd
 
@@ -107,6 +108,26 @@ def test_muon_makes_the_updates_of_matrices_orthogonal() -> None:
             assert values.max() > 0.6 * scale, name
         else:
             assert update.abs().max() <= 1.001e-3, name  # AdamW's first step is its rate, at the most
+
+
+def test_muon_takes_pytorchs_steps() -> None:
+    """Matrices of one shape together or one by one: the same bits, over several steps, with decay and momentum."""
+    torch.manual_seed(3)
+    shapes = [(8, 8), (16, 8), (8, 8), (8, 16), (16, 8), (5, 3)]
+    ours = [torch.nn.Parameter(torch.randn(shape)) for shape in shapes]
+    theirs = [torch.nn.Parameter(parameter.detach().clone()) for parameter in ours]
+    rates = {"lr": 0.02, "weight_decay": 0.1, "momentum": 0.9}
+    for adjust in ("original", "match_rms_adamw"):
+        mine = Grouped(ours, adjust_lr_fn=adjust, **rates)
+        reference = torch.optim.Muon(theirs, adjust_lr_fn=adjust, **rates)
+        for _ in range(3):
+            for one, other in zip(ours, theirs, strict=True):
+                one.grad = torch.randn_like(one)
+                other.grad = one.grad.clone()
+            mine.step()
+            reference.step()
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)  # 16 bits within, in an order of its own
 
 
 def test_the_rate_shown_is_the_first_groups() -> None:

@@ -23,6 +23,7 @@ from regard.training import checkpoint
 from regard.training.lock import Lock, holder
 from regard.training.run import Run, Status
 from regard.training.settings import Train
+from regard.weights.load import load
 
 CONFIG: dict[str, Any] = {
     "task": {"kind": "language"},
@@ -141,7 +142,7 @@ def test_another_format(tmp_path: Path, found: object, remedy: str) -> None:
     with pytest.raises(RunError, match=expected):
         Run.open(tmp_path)
     with pytest.raises(RegardError, match=expected):
-        regard.load(tmp_path)
+        load(tmp_path)
 
 
 def test_settings_that_cannot_be_read(tmp_path: Path) -> None:
@@ -277,7 +278,7 @@ def test_the_weights_of_a_run_are_loaded(tmp_path: Path) -> None:
     run = Run.create(tmp_path, CONFIG)
     model = regard.build(Decoder(width=16, depth=1, vocabulary=20))
     run.write_weights(dict(model.named_parameters()))
-    back = dict(regard.load(tmp_path).named_parameters())
+    back = dict(load(tmp_path).named_parameters())
     assert all(torch.equal(back[name], parameter) for name, parameter in model.named_parameters())
     assert json.loads((tmp_path / "checksums.json").read_text())["files"].keys() == {run.weights.name}
 

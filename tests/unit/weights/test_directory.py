@@ -12,6 +12,7 @@ from regard.errors import InputError, RegardError, SettingsError, WeightsError
 from regard.models.settings import Classification, Decoder, Encoder, EncoderDecoder, Masked, ModelSettings, Vision
 from regard.weights.assign import assign, build_with
 from regard.weights.directory import load, save
+from regard.weights.load import load as load_any
 
 FILES = ["checksums.json", "config.toml", "weights.safetensors"]
 SMALL: dict[str, ModelSettings] = {
@@ -37,7 +38,7 @@ def test_a_model_comes_back_equal(name: str, tmp_path: Path) -> None:
     model = regard.build(SMALL[name])
     save(model, tmp_path / "run")
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
-    back = regard.load(tmp_path / "run")
+    back = load_any(tmp_path / "run")
     assert back.settings == model.settings
     assert not back.training
     parameters = dict(back.named_parameters())
@@ -65,7 +66,7 @@ def test_the_type_of_numbers_is_kept_unless_asked(tmp_path: Path) -> None:
 
 def test_a_loaded_model_depends_on_no_file(tmp_path: Path) -> None:
     save(regard.build(SMALL["decoder"]), tmp_path)
-    model = regard.load(tmp_path)
+    model = load_any(tmp_path)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     with open(tmp_path / "weights.safetensors", "r+b") as file:
         file.write(bytes((tmp_path / "weights.safetensors").stat().st_size))
@@ -142,14 +143,14 @@ def test_nan_in_a_run(tmp_path: Path) -> None:
         model.embedding.tokens.weight[3, 4] = float("nan")
     save(model, tmp_path)
     with pytest.raises(WeightsError, match=r"embedding\.tokens\.weight in .*weights\.safetensors has 1 of 320"):
-        regard.load(tmp_path)
+        load_any(tmp_path)
 
 
 def test_a_run_without_weights(tmp_path: Path) -> None:
     save(regard.build(SMALL["decoder"]), tmp_path)
     (tmp_path / "weights.safetensors").unlink()
     with pytest.raises(WeightsError, match=r"has no weights\.safetensors, so it is no whole run directory"):
-        regard.load(tmp_path)
+        load_any(tmp_path)
 
 
 def test_a_run_with_an_unknown_setting(tmp_path: Path) -> None:
@@ -157,14 +158,14 @@ def test_a_run_with_an_unknown_setting(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     path.write_text(path.read_text().replace("width = 16", "wdith = 16"))
     with pytest.raises(SettingsError, match=r"unknown setting model\.wdith \(did you mean width\?\)"):
-        regard.load(tmp_path)
+        load_any(tmp_path)
 
 
 def test_a_run_without_a_model_table(tmp_path: Path) -> None:
     save(regard.build(SMALL["decoder"]), tmp_path)
     (tmp_path / "config.toml").write_text("seed = 1\n")
     with pytest.raises(SettingsError, match=r"config\.toml has no \[model\] table"):
-        regard.load(tmp_path)
+        load_any(tmp_path)
 
 
 def test_a_module_that_is_no_model(tmp_path: Path) -> None:
@@ -175,12 +176,12 @@ def test_a_module_that_is_no_model(tmp_path: Path) -> None:
 def test_nothing_to_load(tmp_path: Path) -> None:
     looked_for = r"config\.toml \(a run directory\) or config\.json \(a Hugging Face directory\)"
     with pytest.raises(WeightsError, match=rf"holds no model: it has no {looked_for}; give"):
-        regard.load(tmp_path)
+        load_any(tmp_path)
     with pytest.raises(WeightsError, match=rf"does not exist; give a directory with {looked_for}"):
-        regard.load(tmp_path / "nowhere")
+        load_any(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
     with pytest.raises(WeightsError, match=r"is a file, not a directory; give"):
-        regard.load(str(tmp_path / "file"))
+        load_any(str(tmp_path / "file"))
     assert issubclass(WeightsError, RegardError)
     assert not issubclass(WeightsError, InputError)
 

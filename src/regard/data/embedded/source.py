@@ -8,10 +8,11 @@ from typing import assert_never
 
 import numpy as np
 
+from regard.data.base_settings import Split
 from regard.data.embedded import grammar, python_text
 from regard.data.embedded.digits import digits
 from regard.data.examples import Example, Pair, Picture, Placed, Text
-from regard.data.settings import Digits, EmbeddedSettings, Grammar, PythonLibrary, Split
+from regard.data.settings import Digits, EmbeddedSettings, Grammar, PythonLibrary
 from regard.errors import InputError
 
 

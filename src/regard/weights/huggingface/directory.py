@@ -80,8 +80,9 @@ def write(
     `pad_token_id` and `id2label`. With `shard_bytes`, no file is larger, but for a single larger tensor.
     """
     model = uncompiled(model)
-    settings = settings_of(model)
-    family = choose(settings, model_type)
+    given = settings_of(model)
+    family = choose(given, model_type)
+    settings = family.equivalent(given)
     architecture = architecture or family.architecture_for(settings)
     if architecture not in family.architectures:
         raise WeightsError(
@@ -90,8 +91,8 @@ def write(
         )
     whole = family.whole_config(settings, architecture, config)
     family.require_expressible(settings, whole)
-    ours = dict(model.named_parameters())
-    tensors = family.table(settings, whole).to_file({name: tensor.detach() for name, tensor in ours.items()})
+    ours = family.rewritten({name: tensor.detach() for name, tensor in model.named_parameters()}, given)
+    tensors = family.table(settings, whole).to_file(ours)
     family.require_expressible(settings, whole, tensors)
     dtype = str(next(iter(ours.values())).dtype).removeprefix("torch.")
     directory = Path(directory)
@@ -111,8 +112,9 @@ def choose(settings: ModelSettings, model_type: str | None = None) -> Family[Any
     reasons = []
     for family in FAMILIES.values():
         if isinstance(settings, family.settings):
+            same = family.equivalent(settings)
             try:
-                family.require_expressible(settings, family.whole_config(settings, family.architecture_for(settings)))
+                family.require_expressible(same, family.whole_config(same, family.architecture_for(same)))
             except WeightsError as error:
                 reasons.append(str(error))
             else:

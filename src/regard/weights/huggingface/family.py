@@ -62,6 +62,14 @@ class Family(ABC, Generic[S]):
     def table(self, settings: S, config: Config) -> Table:
         """Where each tensor lies."""
 
+    def equivalent(self, settings: S) -> S:
+        """The settings of a model that computes the same, in the terms of this model type where it has its own."""
+        return settings
+
+    def rewritten(self, tensors: Mapping[str, Tensor], settings: S) -> dict[str, Tensor]:
+        """The tensors of a model with `settings` as those of its `equivalent`."""
+        return dict(tensors)
+
     def checked_settings(self, config: Config, tensors: Mapping[str, Tensor]) -> S:
         """`settings_from`, or what is wrong with the values of a config."""
         try:

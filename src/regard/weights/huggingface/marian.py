@@ -13,6 +13,7 @@ from regard.blocks.positions.sinusoidal import sinusoidal
 from regard.blocks.settings import Sinusoidal
 from regard.models.settings import EncoderDecoder, Normal
 from regard.weights.huggingface.config import Config
+from regard.weights.huggingface.equivalent import to_halves, with_halves
 from regard.weights.huggingface.keys import Table
 from regard.weights.huggingface.translation import ALL, Translation
 
@@ -25,6 +26,12 @@ class Marian(Translation):
 
     model_type = "marian"
     architectures = ("MarianMTModel",)
+
+    def equivalent(self, settings: EncoderDecoder) -> EncoderDecoder:
+        return with_halves(super().equivalent(settings))
+
+    def rewritten(self, tensors: Mapping[str, Tensor], settings: EncoderDecoder) -> dict[str, Tensor]:
+        return to_halves(super().rewritten(tensors, settings), settings)
 
     def settings_from(self, config: Config, tensors: Mapping[str, Tensor]) -> EncoderDecoder:
         config.require({"normalize_embedding": False, "static_position_embeddings": True})

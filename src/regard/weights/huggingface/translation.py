@@ -11,6 +11,7 @@ from torch import Tensor
 from regard.blocks.settings import Attention, Dense, LayerNorm
 from regard.models.settings import EncoderDecoder
 from regard.weights.huggingface.config import EVERYWHERE, Config, activation_name
+from regard.weights.huggingface.equivalent import add_biases, with_biases
 from regard.weights.huggingface.family import Family
 from regard.weights.huggingface.keys import Rule, Table, linear, same, with_leading
 
@@ -32,6 +33,12 @@ class Translation(Family[EncoderDecoder]):
     ignored = (r"(^|\.)(encoder|decoder)\.version$",)
     told_by_tensors = frozenset({"tied", "output_bias"})
     told_by_values = frozenset({"output_bias"})
+
+    def equivalent(self, settings: EncoderDecoder) -> EncoderDecoder:
+        return with_biases(settings)
+
+    def rewritten(self, tensors: Mapping[str, Tensor], settings: EncoderDecoder) -> dict[str, Tensor]:
+        return add_biases(tensors, with_biases(settings))
 
     def body_from(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """The settings that both have, by name."""

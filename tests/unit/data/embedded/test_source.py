@@ -7,12 +7,13 @@ import sys
 import numpy as np
 import pytest
 
+from regard.data.base_settings import SPLITS
 from regard.data.embedded import grammar
 from regard.data.embedded.digits import digits
 from regard.data.embedded.python_text import documents
 from regard.data.examples import Pair, Picture, Placed, Text
 from regard.data.report import report
-from regard.data.settings import SPLITS, AnyData, Digits, Grammar, PythonLibrary
+from regard.data.settings import AnyData, Digits, Grammar, PythonLibrary
 from regard.data.sources import Source
 from regard.errors import DataError, InputError, SettingsError
 from regard.settings import parse
@@ -42,7 +43,7 @@ def test_pairs_are_filtered_as_any() -> None:
     kept = list(source)
     assert len(kept) + source.removed.total == 40
     assert 0 < len(kept) < 40
-    assert max(len(side.split()) for pair in kept for side in pair) <= 5
+    assert max(len(side.split()) for pair in kept for side in pair.sides().values()) <= 5
 
 
 def test_the_standard_library() -> None:
@@ -102,7 +103,7 @@ def test_a_report_of_what_has_no_files() -> None:
         ),
         (
             {"kind": "grammar", "train": ["train.en"]},
-            "unknown setting data.train (did you mean train_pairs?); known here: constructions, direction",
+            "unknown setting data.train (did you mean train_pairs?); known here: both, constructions, direction",
         ),
         (
             {"kind": "grammar", "constructions": ["present", "passives"]},

@@ -1,0 +1,235 @@
+"""`regard translate`: texts or lines in, translations out."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from pathlib import Path
+from time import perf_counter
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regard.errors import DataError, InputError, SettingsError
+
+if TYPE_CHECKING:
+    from regard.tasks.translate_settings import TranslateOptions
+    from regard.tasks.translated import Translation
+    from regard.tasks.translator import Translator
+
+EXAMPLE = 'Example: regard translate de-en "Ein Hund läuft durch den Schnee."'
+
+AHEAD = 1_000
+BETWEEN = " ||| "
+"""What stands between a translation, its score and its alignment where they are asked for (Moses' way)."""
+
+
+# A command's options are its arguments, and each has a name.
+def command(  # noqa: PLR0913
+    model: Annotated[
+        str,
+        typer.Argument(metavar="MODEL", help="A shipped model (de-en, en-de), a run or a Hugging Face directory."),
+    ],
+    texts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[TEXT]...", help="Texts to translate.", show_default="lines of standard input"),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--input", "-i", help="A file of lines, compressed or not.", show_default="standard input"),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="Where to write them; whole or not at all.", show_default="standard out"),
+    ] = None,
+    to: Annotated[str | None, typer.Option(help="Language to write.", show_default="the only one it writes")] = None,
+    from_: Annotated[str | None, typer.Option("--from", help="Language of the texts; it is only checked.")] = None,
+    beam: Annotated[int, typer.Option(min=1, help="Sequences that grow side by side; 1 is the fastest.")] = 5,
+    nbest: Annotated[int, typer.Option(min=1, help="Translations of each text, with their scores.")] = 1,
+    length: Annotated[float, typer.Option(help="Exponent of the length penalty; more favours long texts.")] = 0.6,
+    align: Annotated[bool, typer.Option("--align", help="Also tell which words belong together.")] = False,
+    must: Annotated[list[str] | None, typer.Option(help="A word that must occur; may be given again.")] = None,
+    must_not: Annotated[list[str] | None, typer.Option(help="A word that must not; may be given again.")] = None,
+    prefix: Annotated[str, typer.Option(help="How each translation begins.")] = "",
+    temperature: Annotated[
+        float | None, typer.Option(help="Draw words at random; above 1 is bolder.", show_default="search")
+    ] = None,
+    top_k: Annotated[int | None, typer.Option(help="Draw from so many of the likeliest words.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest words with this share.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Decides what is drawn.")] = 0,
+    split: Annotated[bool, typer.Option(help="Cut texts into sentences.")] = True,
+    keep: Annotated[bool, typer.Option(help="Keep placeholders, addresses, tags and numbers.")] = True,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="A JSON object for each text, with all that is known.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda or cuda:NUMBER.", show_default="a GPU where there is one")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="Threads on a CPU.", show_default="all cores")] = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Compute with 8-bit weights, on a CPU.")] = False,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that are read at once.")] = None,
+    ahead: Annotated[
+        int | None, typer.Option(min=1, help="Lines that are read at once.", show_default=f"{AHEAD}, 1 on a terminal")
+    ] = None,
+) -> None:
+    """Translate texts, or the lines of standard input or of a file: as many lines come out, in the same order."""
+    if texts and source is not None:
+        raise SettingsError(f"texts are given and a file of them (--input {source}) too; give one of them")
+    from regard.tasks.translate_settings import TranslateOptions
+
+    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    sampling = {"seed": seed, **{name: value for name, value in drawn.items() if value is not None}}
+    options = TranslateOptions(
+        to=to,
+        source=from_,
+        beam=beam,
+        nbest=nbest,
+        length={"kind": "paper", "alpha": length},  # type: ignore[arg-type]
+        sampling=sampling if len(sampling) > 1 else None,  # type: ignore[arg-type]
+        prefix=prefix,
+        must=tuple(must or ()),
+        must_not=tuple(must_not or ()),
+        split=split,
+        keep=keep,
+        align=align,
+        details=as_json,
+        batch_tokens=batch_tokens,
+    )
+    translator = _load(model, device, threads, int8)
+    lines = iter(texts) if texts else _lines("-" if source is None else str(source))
+    waiting = texts is None and source is None and sys.stdin.isatty()
+    written = _written(translator, lines, options, ahead or (1 if waiting else AHEAD), as_json, not texts)
+    if output is None:
+        _print(written)
+    else:
+        _save(written, output)
+
+
+def _load(model: str, device: str | None, threads: int | None, int8: bool) -> Translator:
+    import torch
+
+    import regard
+    from regard.tasks.translator import Translator
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    loaded = regard.load(model, device=device, int8=int8)
+    if not isinstance(loaded, Translator):
+        loaded.translate("")  # says why it cannot
+        raise AssertionError(model)
+    return loaded
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def _lines(file: str) -> Iterator[str]:
+    r"""Lines of a file or of standard input (-), as they come, without their ends: \n or \r\n and nothing else."""
+    from regard.data.files import open_text, shown_name
+
+    if _is_empty(file):
+        return
+    with open_text(file) as stream:
+        for number, line in enumerate(stream, 1):
+            try:
+                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
+            except UnicodeDecodeError as error:
+                byte = f"byte {error.start + 1} of it is 0x{line[error.start]:02x}"
+                raise DataError(
+                    f"{shown_name(file)}: line {number:,} is not UTF-8 ({byte}); convert it: iconv -f LATIN1 -t UTF-8"
+                ) from None
+
+
+def _is_empty(file: str) -> bool:
+    """Whether there is nothing at all, which as a text is no mistake."""
+    if file != "-":
+        return Path(file).is_file() and Path(file).stat().st_size == 0
+    buffer = sys.stdin.buffer
+    return isinstance(buffer, io.BufferedReader) and not buffer.peek(1)
+
+
+# -------------------------------------------------------------------------------------------------------------- writing
+
+
+def _written(
+    translator: Translator,
+    lines: Iterable[str],
+    options: TranslateOptions,
+    ahead: int,
+    as_json: bool,
+    single: bool,
+) -> Iterator[str]:
+    """A line, or several, for each text; `single` keeps each of them on one line."""
+    found = translator.lines(lines, options, ahead)
+    first = next(found, None)  # languages and words that are wrong are told before anything is written
+    with _progress() as progress:
+        for number, row in enumerate(chain([first], found) if first is not None else (), 1):
+            progress(number)
+            if as_json:
+                yield json.dumps(_table(row), ensure_ascii=False) + "\n"
+            else:
+                yield "".join(f"{line}\n" for line in _plain(row, number - 1, options, single))
+
+
+def _plain(
+    row: str | Translation | list[Translation], number: int, options: TranslateOptions, single: bool
+) -> Iterator[str]:
+    each: Sequence[Any] = row if isinstance(row, list) else [row]
+    for found in each:
+        text = found if isinstance(found, str) else found.text
+        parts = [text.replace("\n", " ") if single else text]
+        if options.nbest > 1:
+            parts = [str(number), *parts, f"{found.score:.4f}"]
+        if options.align:
+            parts.append(str(found.alignment))
+        yield BETWEEN.join(parts)
+
+
+def _table(row: Translation | list[Translation]) -> dict[str, Any]:
+    if not isinstance(row, list):
+        return row.as_table()
+    return {**row[0].as_table(), "nbest": [each.as_table() for each in row]}
+
+
+def _print(lines: Iterator[str]) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # a file is the same wherever it is written
+    _put(lines, sys.stdout)
+
+
+def _put(lines: Iterator[str], file: IO[str]) -> None:
+    for line in lines:
+        file.write(line)
+        file.flush()
+
+
+def _save(lines: Iterator[str], path: Path) -> None:
+    """Beside the file and renamed when it is whole, so that an old one stays until then."""
+    from regard.files import write_beside
+
+    def write(partial: Path) -> None:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            _put(lines, file)
+
+    try:
+        write_beside(path, write)
+    except OSError as error:
+        raise InputError(f"--output ({path}) cannot be written: {error.strerror}; choose another file") from None
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[int], None]]:
+    """A line on a terminal's stderr that says how far it has come; nothing where nobody looks, or where results go."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal or sys.stdout.isatty():
+        yield lambda number: None
+        return
+    began = perf_counter()
+    with console.status("translating") as status:
+        yield lambda number: status.update(f"{number:,} lines, {number / (perf_counter() - began):.1f} a second")

@@ -1,0 +1,30 @@
+"""Models that come with the library, by the names they are loaded with. No torch in here.
+
+Each lies in a directory beside this file: `config.toml`, `weights.safetensors`, `tokenizer.json` and `card.md`, which
+says what it was trained on, how well it does and what it is not for.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Shipped(NamedTuple):
+    """A name of a model that comes with the library."""
+
+    directory: str
+    direction: tuple[str, str] | None
+    """From which language into which; none: every one that the model has."""
+
+
+MODELS: dict[str, Shipped] = {
+    "de-en": Shipped("german-english", ("de", "en")),
+    "en-de": Shipped("german-english", ("en", "de")),
+    "german-english": Shipped("german-english", None),
+}
+
+
+def place_of(shipped: Shipped) -> Path:
+    """Where the model lies."""
+    return Path(__file__).parent / shipped.directory

@@ -1,0 +1,222 @@
+"""`regard evaluate`: figures for people and for programs; what is wrong is one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import regard
+from regard.blocks.settings import Attention
+from regard.cli.app import app
+from regard.errors import DataError, InputError, RegardError, SettingsError
+from regard.models.settings import Decoder, EncoderDecoder
+from regard.tasks.load import load
+from regard.tasks.scoring import corpus_bleu
+from regard.text.pair import TokenizerPair
+from regard.text.settings import Bpe, SpecialTokens
+from regard.text.train import train
+from regard.weights.directory import save
+
+ENGLISH = ["the dog sees a cat", "a red house", "the bird sings and the dog sleeps", "birds sing"]
+GERMAN = ["der Hund sieht eine Katze", "ein rotes Haus", "der Vogel singt und der Hund schläft", "Vögel singen"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Test data and two untrained models, of which one writes both languages."""
+    home = tmp_path_factory.mktemp("home")
+    (home / "test.en").write_text("\n".join(ENGLISH) + "\n")
+    (home / "test.de").write_text("\n".join(GERMAN) + "\n", encoding="utf-8")
+    data: dict[str, Any] = {"kind": "parallel", "root": str(home), "test": ["test.en", "test.de"]}
+    for name, both in (("run", False), ("both", True)):
+        tags = ("<2de>", "<2en>") if both else ()
+        tokenizers = TokenizerPair.of(train(Bpe(size=90, special=SpecialTokens(extra=tags)), ENGLISH + GERMAN))
+        torch.manual_seed(0)
+        model = regard.build(
+            EncoderDecoder(vocabulary=tokenizers.source.size, width=16, depth=1, attention=Attention(heads=2))
+        )
+        with torch.no_grad():
+            model.target.tokens.weight.mul_(8)  # so that it writes something
+        tables = {"task": {"kind": "translate"}, "data": data | {"languages": ["en", "de"], "both": both}}
+        save(model, home / name, tables=tables)
+        tokenizers.save(home / name)
+    return home
+
+
+def shown(*words: object) -> str:
+    result = CliRunner().invoke(app, ["evaluate", *map(str, words)])
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def refused(*words: object) -> RegardError:
+    result = CliRunner().invoke(app, ["evaluate", *map(str, words)])
+    assert isinstance(result.exception, RegardError), result.output
+    return result.exception
+
+
+# ------------------------------------------------------------------------------------------------------------- files
+
+
+def test_translations_that_are_there(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("a b c d e\n")
+    (tmp_path / "right").write_text("a b c d f\n")
+    told = json.loads(shown("--hypotheses", tmp_path / "out", "--reference", tmp_path / "right", "--json"))
+    report = told["reports"][""]
+    assert report["figures"]["bleu"]["score"] == pytest.approx(100 * 0.2**0.25)  # worked out in test_scoring
+    assert report["figures"]["ter"]["score"] == pytest.approx(20)
+    assert (report["sentences"], report["exact"], report["seconds"]) == (1, 0, None)
+    text = shown("--hypotheses", tmp_path / "out", "--reference", tmp_path / "right")
+    lines = text.splitlines()
+    assert lines[0] == f"{tmp_path / 'out'}: 1 sentence"
+    assert lines[2].split()[:3] == [
+        "BLEU",
+        "66.87",
+        "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + version(),
+    ]
+    assert ["exactly", "right", "0.0", "%"] in [line.split() for line in lines]
+    assert lines[-2:] == ["  reference    a b c d f", "  translation  a b c d e"]
+
+
+def version() -> str:
+    import sacrebleu
+
+    return sacrebleu.__version__
+
+
+def test_two_files_are_compared(tmp_path: Path) -> None:
+    (tmp_path / "right").write_text("".join(f"a b c d {number}\n" for number in range(40)))
+    (tmp_path / "good").write_text("".join(f"a b c d {number}\n" for number in range(40)))
+    (tmp_path / "bad").write_text("".join(f"a b x d {number}\n" for number in range(40)))
+    words = ("--hypotheses", tmp_path / "good", "--reference", tmp_path / "right", "--against", tmp_path / "bad")
+    told = json.loads(shown(*words, "--json"))["reports"][""]["against"]
+    assert told["bleu"]["score"] == pytest.approx(100)
+    assert told["bleu"]["against"] < 60
+    assert told["bleu"]["p"] < 0.01
+    table = next(line for line in shown(*words).splitlines() if line.startswith("against"))
+    assert table.split() == ["against", str(tmp_path / "bad"), "here", "there", "p", "95", "%", "signature"]
+
+
+def test_case_and_words(tmp_path: Path) -> None:
+    (tmp_path / "out").write_text("A b c d .\n")
+    (tmp_path / "right").write_text("a b c d .\n")
+    words = ("--hypotheses", tmp_path / "out", "--reference", tmp_path / "right", "--json")
+    plain = json.loads(shown(*words, "--tokenized"))["reports"][""]["figures"]
+    assert plain["bleu"]["score"] < 100
+    assert plain["bleu-tokenized"]["score"] == pytest.approx(100)
+    lower = json.loads(shown(*words, "--lowercase", "--tokenize", "none"))["reports"][""]["figures"]
+    assert lower["bleu"] == plain["bleu-tokenized"]
+
+
+# -------------------------------------------------------------------------------------------------------------- models
+
+
+def test_a_run_on_its_own_data(home: Path, tmp_path: Path) -> None:
+    told = json.loads(shown(home / "run", "--json", "--save", tmp_path / "out.de", "--device", "cpu", "--worst", 1))
+    assert told["evaluated"] == f"{home / 'run'}, test"
+    report = told["reports"]["en-de"]
+    expected = load(home / "run", device="cpu").translate(ENGLISH, beam=5, split=False, keep=False)
+    assert (tmp_path / "out.de").read_text(encoding="utf-8").splitlines() == [
+        " ".join(e.splitlines()) for e in expected
+    ]
+    assert report["figures"]["bleu"]["score"] == pytest.approx(corpus_bleu(expected, GERMAN))
+    assert (report["sentences"], len(report["worst"])) == (4, 1)
+    assert report["seconds"] > 0
+
+
+def test_both_directions_have_a_report_each(home: Path, tmp_path: Path) -> None:
+    told = json.loads(shown(home / "both", "--json", "--limit", 2, "--save", tmp_path / "out"))
+    assert {name: report["sentences"] for name, report in told["reports"].items()} == {"en-de": 2, "de-en": 2}
+    assert {path.name for path in tmp_path.iterdir()} == {"out.en-de", "out.de-en"}
+    told = json.loads(shown(home / "both", "--json", "--to", "en"))
+    assert list(told["reports"]) == ["de-en"]
+    assert isinstance(refused(home / "both", "--to", "fr"), DataError)
+
+
+def test_a_file_in_place_of_a_split(home: Path) -> None:
+    words = (home / "run", "--input", home / "test.en", "--reference", home / "test.de", "--json", "--limit", 3)
+    report = json.loads(shown(*words))["reports"][""]
+    assert report["sentences"] == 3
+    assert report["worst"][0]["source"] in ENGLISH
+
+
+def test_two_models_on_the_same_texts(home: Path) -> None:
+    lines = shown(home / "run", "--against", home / "run", "--worst", 0).splitlines()
+    table = lines[next(index for index, line in enumerate(lines) if line.startswith("against")) :]
+    assert [row.split()[3] for row in table[1:]] == ["1.0000"] * 3
+
+
+def test_data_that_have_moved(home: Path, tmp_path: Path) -> None:
+    for language in ("en", "de"):
+        (tmp_path / f"test.{language}").write_text("eins\nzwei\n")
+    told = json.loads(shown(home / "run", f"data.root={tmp_path}", "--json"))
+    assert told["reports"]["en-de"]["sentences"] == 2
+
+
+def test_another_task_has_its_own_figures(tmp_path: Path) -> None:
+    tokenizer = train(Bpe(size=80), ENGLISH)
+    (tmp_path / "valid.txt").write_text("\n\n".join(ENGLISH) + "\n")
+    settings = Decoder(vocabulary=tokenizer.size, width=16, depth=1, attention=Attention(heads=2))
+    tables = {
+        "task": {"kind": "language", "context": 16},
+        "data": {"kind": "text", "root": str(tmp_path), "valid": ["valid.txt"]},
+        "train": {"steps": 1, "tokens": 64},
+    }
+    save(regard.build(settings), tmp_path / "run", tables=tables)
+    TokenizerPair.of(tokenizer).save(tmp_path / "run")
+    told = json.loads(shown(tmp_path / "run", "--json", "--device", "cpu"))
+    assert told["split"] == "valid"
+    assert set(told["figures"]) >= {"loss", "perplexity", "accuracy"}
+    lines = shown(tmp_path / "run", "--device", "cpu").splitlines()
+    assert lines[0].startswith(f"{tmp_path / 'run'}, valid")
+    assert lines[1].split()[0] == "loss"
+
+
+# ----------------------------------------------------------------------------------------------------------- bad input
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ((), "nothing is named to evaluate; give a model, or --hypotheses FILE --reference FILE"),
+        (("one", "two"), "2 models are named (one, two); give one, and --against the other"),
+        (("--hypotheses", "out"), "--reference is missing"),
+        (("run", "--input", "in"), "--reference is missing"),
+        (("run", "--reference", "right"), "--reference needs --input, the texts to translate, or --hypotheses"),
+        (("run", "--hypotheses", "out", "--reference", "right"), "--hypotheses are there already and need no model"),
+    ],
+)
+def test_options_that_make_no_sense(words: tuple[str, ...], told: str) -> None:
+    error = refused(*words)
+    assert isinstance(error, SettingsError)
+    assert str(error).startswith(told)
+
+
+def test_files_of_unequal_length(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "short").write_text("eins\n")
+    error = refused(home / "run", "--input", home / "test.en", "--reference", tmp_path / "short")
+    assert "has 4 lines and" in str(error)
+    error = refused("--hypotheses", home / "test.en", "--reference", tmp_path / "short")
+    assert str(error).startswith("there are 4 translations and 1 references")
+
+
+def test_a_model_to_compare_with_needs_sources(home: Path) -> None:
+    error = refused("--hypotheses", home / "test.de", "--reference", home / "test.de", "--against", home / "run")
+    assert "is a model, which needs --input to translate; or give a file" in str(error)
+
+
+def test_a_model_that_cannot_translate(tmp_path: Path) -> None:
+    save(regard.build(Decoder(vocabulary=20, width=16, depth=1, attention=Attention(heads=2))), tmp_path / "run")
+    (tmp_path / "text").write_text("a\n")
+    error = refused(tmp_path / "run", "--input", tmp_path / "text", "--reference", tmp_path / "text")
+    assert isinstance(error, InputError)
+    assert "is of kind decoder and cannot translate" in str(error)
+
+
+def test_an_unknown_model() -> None:
+    assert "is not known" in str(refused("nowhere"))

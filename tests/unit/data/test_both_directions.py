@@ -1,0 +1,121 @@
+"""One model for two directions: each pair both ways, the language to be written told by a tag."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from regard.data.batches import Share
+from regard.data.examples import Pair
+from regard.data.forms import PairForm
+from regard.data.prepare import prepare
+from regard.data.settings import AnyData
+from regard.data.sources import Source
+from regard.errors import SettingsError
+from regard.settings import parse
+from regard.tasks.job import make_job
+from regard.tasks.ready import make_ready
+from regard.text.pair import TokenizerPair
+from regard.text.settings import Words
+from regard.text.tags import tag
+from regard.text.train import train
+
+ENGLISH, GERMAN = ["a dog", "the cat"], ["ein Hund", "die Katze"]
+
+
+def written(tmp_path: Path, **more: Any) -> dict[str, Any]:
+    (tmp_path / "t.en").write_text("\n".join(ENGLISH) + "\n")
+    (tmp_path / "t.de").write_text("\n".join(GERMAN) + "\n")
+    return {"kind": "parallel", "root": str(tmp_path), "train": ["t.en", "t.de"], "languages": ["en", "de"], **more}
+
+
+def test_each_pair_comes_both_ways(tmp_path: Path) -> None:
+    settings = parse(AnyData, written(tmp_path, both=True), "data")
+    assert settings.directions == (("en", "de"), ("de", "en"))
+    assert list(Source(settings, "train")) == [
+        Pair("a dog", "ein Hund", "de"),
+        Pair("ein Hund", "a dog", "en"),
+        Pair("the cat", "die Katze", "de"),
+        Pair("die Katze", "the cat", "en"),
+    ]
+
+
+def test_one_way_nothing_is_told(tmp_path: Path) -> None:
+    settings = parse(AnyData, written(tmp_path), "data")
+    assert settings.directions == (("en", "de"),)
+    assert list(Source(settings, "train")) == [Pair("a dog", "ein Hund"), Pair("the cat", "die Katze")]
+    assert parse(AnyData, {**written(tmp_path), "languages": "none"}, "data").directions == ()
+
+
+def test_the_grammar_knows_its_languages() -> None:
+    settings = parse(AnyData, {"kind": "grammar", "direction": "de-en", "both": True, "valid_pairs": 3}, "data")
+    assert settings.directions == (("de", "en"), ("en", "de"))
+    pairs = list(Source(settings, "valid"))
+    assert Source(settings, "valid").size == len(pairs) == 6
+    assert [pair.to for pair in pairs] == ["en", "de"] * 3
+    assert pairs[0].source == pairs[1].target
+
+
+def test_the_tag_stands_first_in_what_is_prepared(tmp_path: Path) -> None:
+    settings = parse(AnyData, written(tmp_path, both=True), "data")
+    special = {"extra": [tag("de"), tag("en")]}
+    tokenizers = TokenizerPair.of(train(parse(Words, {"special": special}, "text"), [*ENGLISH, *GERMAN]))
+    (prepared,) = prepare(Source(settings, "train"), PairForm(tokenizers)).variants
+    tokenizer = tokenizers.source
+    for number, text, language in ((0, "a dog", "de"), (3, "die Katze", "en")):
+        wanted = [tokenizer.extra[tag(language)], *tokenizer.ids([text], end=True)[0]]
+        assert prepared.gather("source", np.array([number]))[0].tolist() == wanted
+        assert tokenizers.inputs([text], [language]) == [wanted], "the same for use as for training"
+    assert tokenizers.inputs(["a dog"]) == tokenizer.ids(["a dog"], end=True)
+
+
+def test_a_job_has_its_tags_in_the_vocabulary(tmp_path: Path) -> None:
+    import torch
+
+    recipe = {
+        "task": "translate",
+        "data": written(tmp_path, both=True),
+        "text": {"kind": "words"},
+        "model": {"preset": "transformer-tiny", "depth": 1},
+        "train": {"steps": 1},
+    }
+    ready = make_ready(make_job("both", recipe, {}), torch.device("cpu"))
+    assert ready.tokenizers is not None
+    assert set(ready.tokenizers.source.extra) == {"<2de>", "<2en>"}
+    (batch,) = next(iter(ready.task.batches("train", Share()).once())).batches
+    assert len(batch.source.tokens) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"languages": "none", "both": True}, "both needs the names of two languages"),
+        ({"languages": ["en", "en"], "both": True}, "both needs the names of two languages"),
+        ({"languages": ["e n", "de"]}, "languages"),
+    ],
+)
+def test_languages_that_cannot_be(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
+    with pytest.raises(SettingsError, match=told):
+        parse(AnyData, {**written(tmp_path), **changes}, "data")
+
+
+def test_two_vocabularies_have_no_place_for_tags(tmp_path: Path) -> None:
+    recipe = {
+        "task": "translate",
+        "data": written(tmp_path, both=True),
+        "text": {"kind": "words", "shared": False},
+        "model": {"preset": "transformer-tiny"},
+        "train": {"steps": 1},
+    }
+    with pytest.raises(SettingsError, match=r"data\.both needs one vocabulary for both sides; set text\.shared = true"):
+        make_job("both", recipe, {})
+
+
+def test_a_tokenizer_without_tags_is_refused(tmp_path: Path) -> None:
+    settings = parse(AnyData, written(tmp_path, both=True), "data")
+    tokenizers = TokenizerPair.of(train(Words(), [*ENGLISH, *GERMAN]))
+    with pytest.raises(SettingsError, match=r"data\.both needs a tokenizer with the special token <2de>"):
+        prepare(Source(settings, "train"), PairForm(tokenizers))

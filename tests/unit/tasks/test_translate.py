@@ -1,0 +1,178 @@
+"""The losses of translation with a second pass, against the published formulas; validation by translating."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from training_cases import Job
+
+from regard.data.batch import IGNORED, PairBatch
+from regard.data.batches import Share
+from regard.data.examples import Pair
+from regard.decoding.request import Ends, Hypothesis
+from regard.decoding.settings import Beam, Greedy, Search
+from regard.models.build import build
+from regard.models.encoder_decoder import EncoderDecoder
+from regard.settings import parse
+from regard.tasks import translate
+from regard.tasks.batching import Batching
+from regard.tasks.settings import Bleu, RDrop, SimCut, Translate
+from regard.tasks.translate import TranslateTask, Trial
+from regard.text.pair import TokenizerPair
+from regard.text.settings import Words
+from regard.text.train import train
+from regard.training.settings import Train
+
+
+def made(
+    tmp_path: Path, layout: str = "padded", dropout: float = 0.0, **task: Any
+) -> tuple[TranslateTask, EncoderDecoder, PairBatch]:
+    """A task, its model, and a batch."""
+    settings = parse(Train, {"steps": 1, "tokens": 64, "layout": layout, "precision": "float64"})
+    job = Job("translate", settings, tmp_path, examples=6, valid=0, model_changes={"dropout": dropout})
+    batching = job.task().batching
+    assert isinstance(batching, Batching)
+    model = job.model().train()
+    assert isinstance(model, EncoderDecoder)
+    found = TranslateTask(Translate(**task), batching)
+    (batch,) = next(iter(found.batches("train", Share()).once())).batches
+    return found, model, batch
+
+
+def logits_of(model: EncoderDecoder, batch: PairBatch, *seen: Tensor) -> Tensor:
+    source, target = batch.source, batch.target
+    scores: Tensor = model(source.tokens, target.tokens, source.layout, target.layout, seen or None)
+    return scores.flatten(0, -2)[batch.labels.flatten() != IGNORED]
+
+
+def smoothed(logits: Tensor, batch: PairBatch) -> Tensor:
+    labels = batch.labels.flatten()
+    return functional.cross_entropy(logits, labels[labels != IGNORED], reduction="sum", label_smoothing=0.1)
+
+
+def apart(logits: Tensor, others: Tensor) -> Tensor:
+    """KL(p ‖ q) of PyTorch, which takes q first."""
+    return functional.kl_div(others.log_softmax(-1), logits.log_softmax(-1), reduction="sum", log_target=True)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_simcut_is_the_formula(tmp_path: Path, layout: str) -> None:
+    """The second half of a doubled batch gives the second pass, which is here a pass of its own."""
+    task, model, batch = made(tmp_path, layout, consistency=SimCut(weight=3.0, cut=0.3))
+    torch.manual_seed(5)
+    loss = task.loss(model, batch)
+    torch.manual_seed(5)
+    seen = [torch.rand_like(side.tokens.double().repeat(2, *[1] * (side.tokens.dim() - 1)), dtype=torch.float32) >= 0.3
+            for side in (batch.source, batch.target)]  # fmt: skip
+    whole = logits_of(model, batch)
+    cut = logits_of(model, batch, *(each.chunk(2)[1] for each in seen))
+    wanted = smoothed(whole, batch) + 3 * apart(whole, cut)
+    torch.testing.assert_close(loss.total, wanted, rtol=1e-10, atol=1e-10)
+    ours = torch.autograd.grad(loss.total, list(model.parameters()))
+    theirs = torch.autograd.grad(wanted, list(model.parameters()))
+    torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
+    assert float(loss.sums["plain"]) < float(loss.total.detach()), "figures leave the divergence out"
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_r_drop_is_the_formula(tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, model, batch = made(tmp_path, layout, dropout=0.2, consistency=RDrop(weight=5.0))
+    passes: list[Tensor] = []
+    given = translate._logits_twice
+
+    def watched(*arguments: Any) -> tuple[Tensor, Tensor]:
+        passes.extend(given(*arguments))
+        return passes[0], passes[1]
+
+    monkeypatch.setattr(translate, "_logits_twice", watched)
+    loss = task.loss(model, batch)
+    one, other = (each.flatten(0, -2)[batch.labels.flatten() != IGNORED] for each in passes)
+    assert not torch.equal(one, other), "each pass has a dropout of its own"
+    both = (smoothed(one, batch) + smoothed(other, batch)) / 2
+    torch.testing.assert_close(loss.total, both + 5 * (apart(one, other) + apart(other, one)) / 2)
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_a_batch_twice_is_two_batches(tmp_path: Path, layout: str) -> None:
+    _, model, batch = made(tmp_path, layout)
+    source, target = batch.source.twice(), batch.target.twice()
+    with torch.no_grad():
+        once = model(batch.source.tokens, batch.target.tokens, batch.source.layout, batch.target.layout)
+        first, second = model(source.tokens, target.tokens, source.layout, target.layout).chunk(2)
+    torch.testing.assert_close(first, once, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(second, once, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", [SimCut(), RDrop()])
+def test_evaluation_takes_one_pass(tmp_path: Path, way: SimCut | RDrop) -> None:
+    task, model, batch = made(tmp_path, consistency=way)
+    plain, _, _ = made(tmp_path)
+    model.eval()
+    with torch.no_grad():
+        assert float(task.loss(model, batch).total) == float(plain.loss(model, batch).total)
+
+
+@pytest.mark.parametrize("way", [SimCut(), RDrop()])
+def test_both_passes_are_one_graph(tmp_path: Path, way: SimCut | RDrop) -> None:
+    task, model, batch = made(tmp_path, "packed", consistency=way)
+    compiled = torch.compile(task.loss, backend="eager", fullgraph=True)
+    torch.manual_seed(5)
+    expected = task.loss(model, batch)
+    torch.manual_seed(5)
+    found = compiled(model, batch)
+    torch.testing.assert_close(found.total, expected.total)
+
+
+def test_what_is_not_seen_leaves_its_position_alone(tmp_path: Path) -> None:
+    _, model, batch = made(tmp_path)
+    tokens, layout = batch.source.tokens, batch.source.layout
+    others = tokens % 2 + 7
+    none = torch.zeros_like(tokens, dtype=torch.bool)
+    with torch.no_grad():
+        hidden = model.source(tokens, layout, seen=none)
+        assert torch.equal(hidden, model.source(others, layout, seen=none)), "no token is seen"
+        assert not torch.equal(model.source(tokens, layout), model.source(others, layout))
+        assert torch.equal(model.source(tokens, layout, seen=~none), model.source(tokens, layout))
+
+
+# ------------------------------------------------------------------------------------------- validation by translating
+
+
+@pytest.mark.parametrize("beam", [1, 3])
+def test_bleu_of_a_parrot(tmp_path: Path, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What says what it reads is right where the reference is the source, and nowhere else."""
+    asked: list[Search] = []
+
+    def parrot(model: Any, inputs: list[list[int]], ends: Ends, search: Search) -> list[list[Hypothesis]]:
+        asked.append(search)
+        return [[Hypothesis(tokens[:-1], 0.0, [], True, False)] for tokens in inputs]
+
+    monkeypatch.setattr(translate, "decode", parrot)
+    same = ["the small dog sleeps in the old garden", "a red house stands near the long river"]
+    tokenizers = TokenizerPair.of(train(Words(), same))
+    _, model, _ = made(tmp_path)
+    pairs = [Pair(same[0], same[0]), Pair(same[1], same[1])]
+    assert Trial.of(Bleu(beam=beam), pairs, tokenizers, longest=None).bleu(model) == pytest.approx(100)
+    assert asked == [Greedy() if beam == 1 else Beam(size=beam)]
+    crossed = Trial.of(Bleu(beam=beam), [Pair(same[0], same[1])], tokenizers, longest=None)
+    assert crossed.bleu(model) < 10
+    assert Trial.of(Bleu(sentences=1), pairs, tokenizers, longest=None).references == same[:1]
+    assert Trial.of(Bleu(), pairs, tokenizers, longest=5).references == [], "none of them can be read"
+
+
+def test_a_model_is_tried_by_translating(tmp_path: Path) -> None:
+    """Untrained, it is about as bad as can be; what counts is that it goes all the way."""
+    same = ["the small dog sleeps in the old garden"]
+    tokenizers = TokenizerPair.of(train(Words(), same))
+    task, model, _ = made(tmp_path)
+    trial = Trial.of(Bleu(), [Pair(same[0], same[0])], tokenizers, longest=None)
+    tried = TranslateTask(Translate(bleu=Bleu()), task.batching, trial)
+    assert tried.scores[-1] == "bleu"
+    fresh = build(model.settings.changed({"vocabulary": tokenizers.source.size})).eval()
+    assert 0 <= tried.used(fresh)["bleu"] < 50
+    assert task.used(fresh) == {}
