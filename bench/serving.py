@@ -43,6 +43,8 @@ from regard.text.train import train
 from regard.weights.directory import save
 
 WORDS = 20
+TEXTS = 500
+"""Different requests, of which each client draws at random."""
 HEAD = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 COMPANY = (1, 4, 16, 48)
 """Texts with which a text is translated again, to see whether rounding decides what it becomes."""
@@ -173,6 +175,16 @@ class Load:
             self.memory.append((time.monotonic() - begun, self.server.memory()))
             await asyncio.sleep(1)
 
+    def usual(self, start: float) -> float:
+        """The median of half a minute: what a batch needs comes and goes."""
+        return median(memory for at, memory in self.memory if start <= at < start + 30)
+
+    def peaks(self) -> list[float]:
+        found: dict[int, float] = {}
+        for at, memory in self.memory:
+            found[int(at // 30)] = max(found.get(int(at // 30), 0.0), round(memory, 1))
+        return list(found.values())
+
 
 def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
@@ -261,14 +273,14 @@ def measure(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     translator = load(model, "cpu")
     assert isinstance(translator, Translator)
     direction = translator.directions[0]
-    texts = read_texts(arguments.texts) if arguments.texts else sentences(direction[0], 500, 1)
+    texts = read_texts(arguments.texts) if arguments.texts else sentences(direction[0], TEXTS, 1)
     settings = Serving()
     server = Server(model, arguments.threads, arguments.setting)
     ready = server.memory()
     loaded = Load(server, texts, direction)
     asyncio.run(loaded.run(arguments.clients, arguments.seconds))
-    minute = next((memory for at, memory in loaded.memory if at >= min(60, arguments.seconds / 5)), ready)
-    tail = [memory for at, memory in loaded.memory if at >= arguments.seconds - 10]
+    first = min(60, arguments.seconds / 5)
+    minute, end = loaded.usual(first), loaded.usual(arguments.seconds - first / 2)
     result: dict[str, Any] = {
         "model": arguments.model or f"random, width {arguments.random}",
         "parameters": sum(each.numel() for each in translator.network.parameters()),
@@ -281,21 +293,23 @@ def measure(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
         "requests/s": round(len(loaded.seconds) / arguments.seconds, 1),
         "MiB when ready": round(ready, 1),
         "MiB after the first minute": round(minute, 1),
-        "MiB at the end": round(max(tail), 1),
-        "growth %": round(100 * (max(tail) / minute - 1), 2),
+        "MiB at the end": round(end, 1),
+        "growth %": round(100 * (end / minute - 1), 2),
     }
+    result["peaks by half minute, MiB"] = loaded.peaks()
     result["burst"] = asyncio.run(burst(server, texts, direction, settings.queue + 150))
     result["hostile"] = asyncio.run(refusals(server, direction))
     result["exit code after SIGTERM"] = server.end()
-    torch.set_num_threads(os.cpu_count() or 1)
+    for name, value in result.items():
+        print(f"{name:28} {value}", flush=True)
     result["answers"] = judged(loaded, translator, settings.beam)
-    result["memory by minute, MiB"] = [round(memory, 1) for at, memory in loaded.memory[::60]]
+    print(f"{'answers':28} {result['answers']}")
     return result
 
 
 def read_texts(path: Path) -> list[str]:
     """Lines of a file, joined and cut to 20 words each."""
-    return cut(path.read_text(encoding="utf-8").split())[:500]
+    return cut(path.read_text(encoding="utf-8").split())[:TEXTS]
 
 
 def fine(result: dict[str, Any]) -> bool:
@@ -325,8 +339,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         model = arguments.model or str(random_model(Path(folder), arguments.random))
         result = measure(arguments, model)
-    for name, value in result.items():
-        print(f"{name:28} {value}")
     if arguments.out:
         text = json.dumps({"environment": about, "result": result}, indent=1, ensure_ascii=False)
         arguments.out.write_text(text + "\n", encoding="utf-8")

@@ -124,7 +124,11 @@ class Cache:
         if self.kind == "growing" and self.used > self.capacity:
             self._grow()
         self.ragged = self._is_ragged(new)
-        self.lengths_B = self._lengths_after(new)
+        if self.kind == "fixed":  # in its place, as all of it, so that a step can be recorded and replayed
+            self._starts_B = self.lengths_B.clone()
+            self.lengths_B.copy_(self._lengths_after(new))
+        else:
+            self.lengths_B = self._lengths_after(new)
 
     def select(self, rows_N: Tensor) -> None:
         """Row n goes on where row `rows_N[n]` had come to: rows may change places, be doubled, or go.
@@ -143,14 +147,16 @@ class Cache:
                 new = chosen if filled == self.capacity else old.new_zeros(kept, *old.shape[1:])
                 new[:, :filled] = chosen
                 setattr(layer, name, new)
-        self.batch = kept
-        self.lengths_B = self.lengths_B.index_select(0, rows_N)
+        lengths_N = self.lengths_B.index_select(0, rows_N)
+        if kept == self.batch:
+            self.lengths_B.copy_(lengths_N)
+        else:
+            self.batch, self.lengths_B = kept, lengths_N
 
     def _is_ragged(self, new: Padded) -> bool:
         return self.ragged or new.lengths_B is not None
 
     def _lengths_after(self, new: Padded) -> Tensor:
-        """Not in place: `store` still asks where the new tokens start, and a compiled step returns the sum."""
         return self.lengths_B + (new.time if new.lengths_B is None else new.lengths_B)
 
     def _require_whole(self, prefix_B: Tensor, new: Padded) -> None:

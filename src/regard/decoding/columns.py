@@ -124,6 +124,9 @@ class SharedState:
         """`[N, S]`: where the last step looked in the source, as the mean of the last layer's heads."""
         return self.attended_NS
 
+    def fixed(self) -> None:
+        """Columns come and go."""
+
     def _forget(self, rows: int) -> None:
         """Keeps the columns that some row sees, at the beginning of new memory with room for those to come."""
         columns = self.seen_NC.shape[1]

@@ -84,7 +84,7 @@ def search(source: Source, job: Job, ends: Ends, rules: Rules, beam: Beam) -> li
     pool: list[tuple[float, Path]] = []
     for step in range(1, job.longest + 1):
         written_NT = torch.tensor([path.tokens for path in paths], dtype=torch.long, device=source.device)
-        chances_NV = book.apply(scores_NV.log_softmax(-1), written_NT.view(len(paths), step - 1))
+        chances_NV = book.apply(scores_NV.log_softmax(-1), written_NT.view(len(paths), step - 1), step - 1)
         candidates = _candidates(paths, chances_NV, words, beam.size)
         allowed = [path for path in candidates if path.tokens[-1] != ends.end or path.bank == whole]
         room = job.longest - step

@@ -7,11 +7,12 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from regard.blocks.cache import CacheKind
-from regard.decoding import beam, constrained, greedy
+from regard.decoding import beam, constrained, greedy, replay
 from regard.decoding.request import Ends, Hypothesis, Job, Wish, wishes_for
 from regard.decoding.settings import Beam, Greedy, Rules, Sampling, Search
 from regard.decoding.source import Models, Source, source_of
 from regard.errors import InputError
+from regard.models.encoder_decoder import EncoderDecoder
 
 BATCH_TOKENS = 8192
 """Tokens read at once, padding included, each counted once for every beam."""
@@ -25,7 +26,7 @@ def decode(
     rules: Rules | None = None,
     wishes: Sequence[Wish] | None = None,
     batch_tokens: int = BATCH_TOKENS,
-    cache: CacheKind = "growing",
+    cache: CacheKind | None = None,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each input, the best first.
 
@@ -37,7 +38,7 @@ def decode(
     search, rules = search or Greedy(), rules or Rules()
     results: list[list[Hypothesis]] = [[] for _ in inputs]
     with torch.inference_mode():
-        source = source_of(model, ends, cache)
+        source = source_of(model, ends, cache or _usual_cache(model, search))
         jobs = jobs_for(source, inputs, ends, rules, wishes_for(inputs, wishes))
         for job in jobs:
             _check(job, ends, search, rules, source.vocabulary)
@@ -52,7 +53,15 @@ def _search(source: Source, jobs: list[Job], ends: Ends, rules: Rules, search: S
         return greedy.write(source, jobs, ends, rules, search)
     if jobs[0].wish.must:
         return [constrained.search(source, job, ends, rules, search) for job in jobs]
-    return beam.BeamSearch(source, jobs, ends, rules, search).run()
+    searched = beam.BeamSearch(source, jobs, ends, rules, search)
+    return replay.replayed(searched) if replay.can_replay(searched) else searched.run()
+
+
+def _usual_cache(model: Models, search: Search) -> CacheKind:
+    """Beam searches of a translation can be replayed by a GPU, which needs memory that stays in its place."""
+    if not isinstance(model, EncoderDecoder) or not isinstance(search, Beam) or search.coverage:
+        return "growing"
+    return "fixed" if model.target.tokens.weight.is_cuda else "growing"
 
 
 def jobs_for(

@@ -46,7 +46,7 @@ class Writing:
     def advance(self) -> bool:
         """Writes one more token everywhere; false when nothing is left to do, as far as that was looked at."""
         step, place_A = self.step, self.place_A
-        scores_AV = self.book.apply(self.scores_AV, self.tokens_BL[place_A, :step])
+        scores_AV = self.book.apply(self.scores_AV, self.tokens_BL[place_A, :step], step)
         token_A = self._choose(scores_AV)
         possible_A = scores_AV.gather(1, token_A[:, None])[:, 0] > choose.NEVER
         live_A = self.open_B[place_A] & possible_A

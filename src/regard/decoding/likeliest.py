@@ -30,13 +30,13 @@ class Continuations(NamedTuple):
 
 
 def likeliest(scores_NV: Tensor, sums_BK: Tensor, count: int) -> Continuations:
-    """The `count` best continuations of sequences whose log-probabilities are `sums_BK`, by scores on a CPU.
+    """The `count` best continuations of sequences whose log-probabilities are `sums_BK`, by scores.
 
     As `(sums_BK[..., None] + scores_NV.log_softmax(-1).view(B, K, V)).flatten(1).topk(count)` would find them.
     """
     inputs, rows = sums_BK.shape
     scores_BKV = scores_NV.view(inputs, rows, -1)
-    step = max(ROWS // rows, 1)
+    step = max(ROWS // rows, 1) if scores_NV.device.type == "cpu" else inputs
     parts = [_of_inputs(scores_BKV[i : i + step], sums_BK[i : i + step], count) for i in range(0, inputs, step)]
     return Continuations(*(torch.cat(each) for each in zip(*parts, strict=True)))
 
@@ -57,7 +57,8 @@ def _eligible(scores_BKV: Tensor, offset_BK: Tensor, count: int) -> tuple[Tensor
     inputs, rows, vocabulary = scores_BKV.shape
     blocks = vocabulary // BLOCK
     whole = blocks * BLOCK if rows * blocks > count else 0
-    row_K1, token_1R = torch.arange(rows)[:, None], torch.arange(whole, vocabulary)
+    device = scores_BKV.device
+    row_K1, token_1R = torch.arange(rows, device=device)[:, None], torch.arange(whole, vocabulary, device=device)
     rest = (row_K1.expand(rows, len(token_1R)), token_1R.expand(rows, -1), scores_BKV[..., whole:])
     row_BR, token_BR, score_BR = (each.expand(inputs, rows, -1).flatten(1) for each in rest)
     if not whole:
@@ -67,9 +68,9 @@ def _eligible(scores_BKV: Tensor, offset_BK: Tensor, count: int) -> tuple[Tensor
     highest_BF = (blocks_BKMW.amax(-1) + offset_BK[..., None]).flatten(1)
     chosen_BC = highest_BF.topk(count, sorted=False).indices
     row_BC, block_BC = chosen_BC // blocks, chosen_BC % blocks
-    score_BCW = blocks_BKMW[torch.arange(inputs)[:, None], row_BC, block_BC]
+    score_BCW = blocks_BKMW[torch.arange(inputs, device=device)[:, None], row_BC, block_BC]
     row_BCW = row_BC[..., None].expand(-1, -1, BLOCK)
-    token_BCW = block_BC[..., None] * BLOCK + torch.arange(BLOCK)
+    token_BCW = block_BC[..., None] * BLOCK + torch.arange(BLOCK, device=device)
     pairs = ((row_BCW, row_BR), (token_BCW, token_BR), (score_BCW, score_BR))
     row_BF, token_BF, score_BF = (torch.cat([each.flatten(1), other], dim=1) for each, other in pairs)
     return row_BF, token_BF, score_BF

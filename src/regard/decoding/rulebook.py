@@ -43,6 +43,13 @@ class Rulebook:
         penalties = rules.repetition != 1 or rules.frequency != 0 or rules.presence != 0
         return penalties or rules.ngram > 0 or self.words is not None or self.own_words_BML is not None
 
+    @property
+    def steady(self) -> bool:
+        """Whether no score is ever changed."""
+        rules = self.rules
+        free = not self.forced_BT.shape[1] and not rules.end_at_longest and not rules.shortest
+        return free and not self.looks_back
+
     def select(self, inputs_B: Tensor) -> None:
         """Keeps the given inputs."""
         self.before_BT, self.longest_B, self.forced_BT = (
@@ -51,9 +58,9 @@ class Rulebook:
         if self.own_words_BML is not None:
             self.own_words_BML = self.own_words_BML.index_select(0, inputs_B)
 
-    def apply(self, scores_NV: Tensor, written_NT: Tensor) -> Tensor:
-        """The scores of the next token after what was written."""
-        rules, rows, step = self.rules, len(scores_NV) // len(self.longest_B), written_NT.shape[1]
+    def apply(self, scores_NV: Tensor, written_NT: Tensor, step: int) -> Tensor:
+        """The scores of the token of a step, after what was written, which is read only if a rule looks back."""
+        rules, rows = self.rules, len(scores_NV) // len(self.longest_B)
         if self.looks_back:
             history_NT = torch.cat([self.before_BT.repeat_interleave(rows, 0), written_NT], dim=1)
             scores_NV = self._by_history(scores_NV, history_NT, rows)

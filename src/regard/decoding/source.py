@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,18 @@ Model: TypeAlias = EncoderDecoder | Decoder
 Models: TypeAlias = Model | Sequence[Model]
 
 
+SHAPES = 16
+"""Lengths become multiples of this where shapes are fixed, so that batches of about one length share theirs."""
+
+
+class Fixed(NamedTuple):
+    """What stays in its place while a model writes."""
+
+    model: nn.Module
+    tensors: list[Tensor]
+    """All that steps read and write."""
+
+
 class State(Protocol):
     """Inputs that were read, and how far each row has been written."""
 
@@ -38,6 +50,9 @@ class State(Protocol):
 
     def attended(self) -> Tensor | None:
         """`[N, S]`: where the last step looked in the source; None where it was not asked for."""
+
+    def fixed(self) -> Fixed | None:
+        """What steps work with, where it stays in its place; None where it does not."""
 
 
 class Source(Protocol):
@@ -82,14 +97,19 @@ def wide(scores: Tensor) -> Tensor:
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
-def padded(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Padded]:
-    """Rows of tokens as `[B, T]`, and how they lie in it."""
+def padded(rows: Sequence[Sequence[int]], device: torch.device, multiple: int = 1) -> tuple[Tensor, Padded]:
+    """Rows of tokens as `[B, T]`, T a multiple of a number, and how they lie in it."""
     lengths = [len(row) for row in rows]
-    time = max(lengths)
+    time = up_to(max(lengths), multiple)
     tokens = torch.tensor([[*row, *[0] * (time - len(row))] for row in rows], device=device)
-    if min(lengths) == time:
+    if min(lengths) == time and multiple == 1:
         return tokens, Padded(len(rows), time)
     return tokens, Padded.of(torch.tensor(lengths, device=device), time)
+
+
+def up_to(number: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-number // multiple) * multiple
 
 
 def _require_ready(model: Model) -> None:
@@ -123,13 +143,15 @@ class _Translation:
         return _room(self.model, 0)
 
     def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
-        tokens_BS, layout = padded(inputs, self.device)
+        fixed = self.cache == "fixed"
+        tokens_BS, layout = padded(inputs, self.device, SHAPES if fixed else 1)
         memory_BSD = self.model.encode(tokens_BS, layout)
         state: State
         if self.device.type == "cpu" and self.cache == "growing" and shares(self.model) and not is_watched(self.model):
             state = SharedState(self.model, memory_BSD, layout, look)
         else:
-            capacity = longest if self.cache == "fixed" else None
+            # Beyond the longest: to record a turn takes two, and the last one that is replayed reads what it wrote.
+            capacity = up_to(longest + 4, SHAPES) if fixed else None
             cache = self.model.new_cache(len(inputs), self.cache, capacity)
             state = _Translating(self.model, memory_BSD, layout, cache, look)
         return state, state.step(torch.full((len(inputs),), self.start, device=self.device))
@@ -176,6 +198,14 @@ class _Translating:
 
     def attended(self) -> Tensor | None:
         return self.attended_NS
+
+    def fixed(self) -> Fixed | None:
+        lengths_B, cross = self.layout.lengths_B, [each.stored for each in self.cache.cross]
+        if self.cache.kind != "fixed" or self.look or lengths_B is None:
+            return None
+        own = [tensor for layer in self.cache.layers for tensor in (layer.k_BCGE, layer.v_BCGV)]
+        memory = [tensor for pair in cross if pair for tensor in pair]
+        return Fixed(self.model, [lengths_B, self.cache.lengths_B, *own, *memory])
 
 
 def _mean_attention(cross: Attention, x_BKD: Tensor, k_BSGE: Tensor, layout: Padded) -> Tensor:
@@ -237,6 +267,9 @@ class _Continuing:
     def attended(self) -> Tensor | None:
         return None
 
+    def fixed(self) -> Fixed | None:
+        return None
+
 
 # ---------------------------------------------------------------------------------------------------------- ensembles
 
@@ -270,6 +303,9 @@ class _Together:
     def attended(self) -> Tensor | None:
         seen = [where for state in self.states if (where := state.attended()) is not None]
         return torch.stack(seen).mean(0) if seen else None
+
+    def fixed(self) -> Fixed | None:
+        return None
 
 
 def mean_of(scores: Sequence[Tensor]) -> Tensor:

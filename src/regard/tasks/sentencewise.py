@@ -34,7 +34,7 @@ class Piece:
     first: bool
     """Whether it is the first of its text, which a prefix is for."""
     items: list[Item]
-    shown: Shown = field(default_factory=lambda: Shown(""))
+    shown: Shown
     found: list[_Found] = field(default_factory=list)
     """What was written for it, the best first."""
 
@@ -114,7 +114,7 @@ def fitting(pieces: list[str], between: list[str], scribe: Scribe, reach: int) -
     gaps = between[:1]
     for piece, after in zip(pieces, between[1:], strict=True):
         whole = [(item.start, item.end) for item in find(piece)] if scribe.options.keep else []
-        found = cut(piece, lambda text: len(scribe.read([text])[0]) <= reach, whole)
+        found = cut(piece, lambda text: len(scribe.read([piece_of(text, False, scribe).shown.text])[0]) <= reach, whole)
         if len(found) > 1 and scribe.options.must:
             raise InputError(
                 f"must needs a text in one piece, and one ({piece[:30]!r}…) is beyond the {reach} tokens that the "
@@ -132,12 +132,13 @@ def fitting(pieces: list[str], between: list[str], scribe: Scribe, reach: int) -
 def translate(texts: Sequence[str], scribe: Scribe, reach: int) -> list[list[Translation]]:
     """The translations of each text, the best first; texts without a word are given back as they are."""
     plans = [plan(text, scribe) for text in texts]
-    every = [piece for pieces, _ in plans for piece in pieces]
+    made = [_pieces(pieces, scribe) for pieces, _ in plans]
+    every = [piece.shown.text for pieces in made for piece in pieces]
     sizes = iter([len(ids) for ids in scribe.read(every)] if every else [])
-    for index, (pieces, between) in enumerate(plans):
-        if max((next(sizes) for _ in pieces), default=0) > reach:
-            plans[index] = fitting(pieces, between, scribe, reach)
-    made = [[_piece(text, place == 0, scribe) for place, text in enumerate(pieces)] for pieces, _ in plans]
+    for index, pieces in enumerate(made):
+        if max([next(sizes) for _ in pieces], default=0) > reach:
+            plans[index] = fitting(*plans[index], scribe, reach)
+            made[index] = _pieces(plans[index][0], scribe)
     results = iter(write([piece for pieces in made for piece in pieces], scribe))
     return [
         _whole([next(results) for _ in pieces], between, scribe.options.align)
@@ -145,8 +146,14 @@ def translate(texts: Sequence[str], scribe: Scribe, reach: int) -> list[list[Tra
     ]
 
 
-def _piece(text: str, first: bool, scribe: Scribe) -> Piece:
-    return Piece(text, first, find(text) if scribe.options.keep else [])
+def _pieces(texts: Sequence[str], scribe: Scribe) -> list[Piece]:
+    return [piece_of(text, place == 0, scribe) for place, text in enumerate(texts)]
+
+
+def piece_of(text: str, first: bool, scribe: Scribe) -> Piece:
+    """A sentence as it is shown at first."""
+    items = find(text) if scribe.options.keep else []
+    return Piece(text, first, items, show(text, items, 0, scribe.writable))
 
 
 def _whole(rows: list[list[Translation]], between: list[str], align: bool) -> list[Translation]:
@@ -176,8 +183,6 @@ def gap_after(sentence: str) -> str:
 
 def write(pieces: Sequence[Piece], scribe: Scribe) -> list[list[Translation]]:
     """The translations of each sentence: at first as it is shown at first, then otherwise, as long as any is lost."""
-    for piece in pieces:
-        piece.shown = show(piece.text, piece.items, 0, scribe.writable)
     asked = [piece for piece in pieces if _has_words(piece) or scribe.options.must or scribe.options.prefix]
     _round(asked, scribe)
     for level in range(1, LEVELS):

@@ -20,12 +20,9 @@ from regard.tasks import sentencewise
 from regard.tasks.job import reach
 from regard.tasks.loaded import Loaded
 from regard.tasks.scribe import Frame, Scribe
-from regard.tasks.sentencewise import Piece
 from regard.tasks.translate_settings import TranslateOptions
 from regard.tasks.translated import Translation
 from regard.text.pair import TokenizerPair
-from regard.text.placing import show
-from regard.text.protect import find
 from regard.text.tags import tag
 
 Translated: TypeAlias = str | Translation | list[Translation]
@@ -246,8 +243,7 @@ def _streamed(pieces: Sequence[str], between: Sequence[str], scribe: Scribe) -> 
 
 
 def _sentence(text: str, first: bool, scribe: Scribe) -> Iterator[str]:
-    items = find(text) if scribe.options.keep else []
-    piece = Piece(text, first, items, show(text, items, 0, scribe.writable))
+    piece = sentencewise.piece_of(text, first, scribe)
     if not piece.shown.plain or piece.careful or not any(map(str.isalpha, text)):
         yield sentencewise.write([piece], scribe)[0][0].text
         return

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from regard.text.numbers import missing
@@ -76,14 +76,12 @@ LEVELS = 3
 
 def show(sentence: str, items: Sequence[Item], level: int, writable: Writable) -> Shown:
     """A sentence without its tags, its placeholders and addresses replaced by stand-ins of a level, or taken out."""
-    making = _Making()
+    making, words = _Making(), _StandIns(sentence, level, writable)
     done = 0
     for item in _merged(items):
         making.add(sentence[done : item.start])
         done = item.end
-        word = None
-        if item.kind in _REPLACED:
-            word = _stand_in(item, level, sentence, making.stands, writable)
+        word = words.next_for(item)
         if word is None:
             beside = (sentence[max(item.start - 1, 0) : item.start], sentence[item.end : item.end + 1])
             making.points.append(Point(len(making.text), item.text, item.kind, item.name, beside))
@@ -132,14 +130,23 @@ class _Making:
             self.points = [replace(point, place=min(point.place, len(self.text))) for point in self.points]
 
 
-def _stand_in(item: Item, level: int, sentence: str, taken: Container[str], writable: Writable) -> str | None:
-    families = _FAMILIES["number" if item.kind == "number" else "words"]
-    if level >= len(families):
+class _StandIns:
+    """Words of a level that are not in a sentence, each given once."""
+
+    def __init__(self, sentence: str, level: int, writable: Writable) -> None:
+        self.sentence, self.writable = sentence, writable
+        self.families = {name: some[level]() for name, some in _FAMILIES.items() if level < len(some)}
+        self.given: set[str] = set()
+
+    def next_for(self, item: Item) -> str | None:
+        """A word for an item; None where there is none, or none that can be written."""
+        if item.kind not in _REPLACED:
+            return None
+        for word in self.families.get("number" if item.kind == "number" else "words", ()):
+            if word not in self.given and word not in self.sentence:
+                self.given.add(word)
+                return word if self.writable(word) else None
         return None
-    for word in families[level]():
-        if word not in taken and word not in sentence:
-            return word if writable(word) else None
-    return None
 
 
 def copied(shown: Shown, written: str) -> bool:
@@ -190,11 +197,19 @@ def put_back(
         if isinstance(new, str):
             result += new
         else:
-            follows = edits[place + 1][2] if [start] == [edit[0] for edit in edits[place + 1 : place + 2]] else ""
-            right = follows.text if isinstance(follows, Point) else follows or written[start : start + 1]
-            result += _spaced(new, result[-1:], right[:1])
+            result += _spaced(new, result[-1:], _right_of(new, edits[place + 1 : place + 2], written, start))
         done = end
     return result + escape(written[done:], shown.escapes)
+
+
+def _right_of(point: Point, following: Sequence[tuple[int, int, str | Point]], written: str, place: int) -> str:
+    """The character that will stand behind a point; that of a word for a tag that opens before one."""
+    if not following or following[0][0] != place:
+        return written[place : place + 1]
+    new = following[0][2]
+    if isinstance(new, str):
+        return new[:1]
+    return "a" if new.kind == "open" and point.beside[1] != "<" else new.text[:1]
 
 
 def _spaced(point: Point, left: str, right: str) -> str:

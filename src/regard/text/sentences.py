@@ -76,13 +76,11 @@ def join(sentences: Sequence[str], between: Sequence[str]) -> str:
 
 
 def spans(text: str, whole: Sequence[Span] = ()) -> list[Span]:
-    """Where each sentence is, without the white space around it. Nothing is cut inside the spans of `whole`, in order."""
+    """Where each sentence is, without the white space around it. Nothing is cut inside the spans of `whole`."""
     found: list[Span] = []
     start = 0
-    firsts = [first for first, _ in whole]
     for end in (*_ends(text), len(text)):
-        before = bisect_left(firsts, end) - 1  # the last that begins before it; they are in order
-        if before >= 0 and end < whole[before][1]:
+        if _within(end, whole):
             continue
         inner = text[start:end].strip()
         if inner:
@@ -163,4 +161,6 @@ def _middle(text: str, start: int, end: int, whole: Sequence[Span]) -> int | Non
 
 
 def _within(place: int, whole: Sequence[Span]) -> bool:
-    return any(first < place < last for first, last in whole)
+    """Whether a place is inside one of the spans, which are in order."""
+    before = bisect_left(whole, place, key=lambda span: span[0]) - 1
+    return before >= 0 and place < whole[before][1]

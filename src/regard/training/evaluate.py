@@ -27,8 +27,7 @@ def evaluate(
                     with numbers.autocast():
                         loss = Loss(*objective(batch.to(workers.device)))
                     tally.add({"total": loss.total, "weight": loss.weight, **loss.sums})
-            with numbers.autocast():
-                used = task.used(objective.model) if split == "valid" else {}
+            used = task.used(objective.model) if split == "valid" else {}
     finally:
         objective.train(was_training)
     sums = {name: float(value) for name, value in tally.joined(workers).items()}

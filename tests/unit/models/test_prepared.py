@@ -21,7 +21,7 @@ SETTINGS = {
         vocabulary=50,
         width=32,
         depth=2,
-        attention=blocks.Attention(heads=4, scale=1.0),
+        attention=blocks.Attention(heads=4, scale=0.3),
         position=blocks.Relative(),
         ffn=blocks.Gated(hidden=40),
         norm=blocks.RmsNorm(),

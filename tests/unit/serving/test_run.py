@@ -8,6 +8,8 @@ import socket
 import time
 from collections.abc import Iterator
 from threading import Thread
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 from serving_cases import Parrot
@@ -162,6 +164,15 @@ def test_a_body_that_is_announced_too_long_is_refused_before_it_comes(running: R
     head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     status, headers, _ = running.send(head + b"Content-Length: 10000000000\r\n\r\n")
     assert (status, headers["connection"]) == (413, "close")
+
+
+def test_a_client_that_listens_only_when_it_has_said_all_hears_the_refusal(running: Running) -> None:
+    asked = Request(
+        f"http://127.0.0.1:{running.port}/translate", b"a" * 4_000_000, {"Content-Type": "application/json"}
+    )
+    with pytest.raises(HTTPError, match="413") as refused:
+        urlopen(asked, timeout=SECONDS)
+    refused.value.close()
 
 
 def test_a_body_without_an_end_is_cut_off(running: Running) -> None:

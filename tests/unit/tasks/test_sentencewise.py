@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from scripted_translator import ScriptedTranslator, scripted, word_by_word
@@ -114,6 +115,16 @@ def test_nothing_is_looked_for_without_keep() -> None:
     model = scripted()
     assert model.translate("The {dog} <b>cat</b> 1", keep=False) == "Der {Hund} <b>Katze</b> 1"
     assert model.asked == ["The {dog} <b>cat</b> 1"]
+
+
+@pytest.mark.parametrize(
+    "text", ["<b>" * 5_000 + "the dog" + "</b>" * 5_000, "{a} " * 2_000, "<p>the dog</p>" * 500, "{x}" * 5_000 + " the"]
+)
+def test_hostile_texts_take_little_time(text: str) -> None:
+    began = time.perf_counter()
+    found = scripted().translate(text)
+    assert time.perf_counter() - began < 5
+    assert found == word_by_word(text)
 
 
 # ---------------------------------------------------------------------------------------------------------- numbers

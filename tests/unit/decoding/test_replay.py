@@ -1,0 +1,109 @@
+"""Turns that can be recorded: all in place, and the same results, search after search."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from decoding_cases import ENDS, translator
+
+from regard.decoding import replay
+from regard.decoding.beam import BeamSearch
+from regard.decoding.decode import decode, jobs_for
+from regard.decoding.request import Hypothesis, Wish
+from regard.decoding.settings import Absolute, Beam, NoPenalty, Power, Rules, Stop
+from regard.decoding.source import source_of
+from regard.models.encoder_decoder import EncoderDecoder
+
+RULES = Rules(longest=Absolute(tokens=12))
+
+
+def inputs_of(lengths: Sequence[int], vocabulary: int, seed: int) -> list[list[int]]:
+    chance = torch.Generator().manual_seed(seed)
+    return [[*torch.randint(3, vocabulary, (length - 1,), generator=chance).tolist(), ENDS.end] for length in lengths]
+
+
+def searched(model: EncoderDecoder, inputs: list[list[int]], beam: Beam) -> BeamSearch:
+    source = source_of(model, ENDS, "fixed")
+    jobs = jobs_for(source, inputs, ENDS, RULES, [Wish()] * len(inputs))
+    return BeamSearch(source, jobs, ENDS, RULES, beam)
+
+
+def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    for some, others in zip(found, expected, strict=True):
+        assert [each.tokens for each in some] == [each.tokens for each in others]
+        assert [each.score for each in some] == pytest.approx([each.score for each in others], abs=1e-5)
+
+
+class Player:
+    """In the place of a recorder: runs the turn itself, as a recording would, and looks whether memory stays."""
+
+    def __init__(self) -> None:
+        self.recorded = 0
+        self.played = 0
+
+    def __call__(self, turn: replay.Turn) -> replay.Turn:
+        self.recorded += 1
+        recording: replay.Recording = turn.__self__  # type: ignore[attr-defined]
+        state = recording.search.state
+        places = [each.data_ptr() for each in recording.tensors]
+
+        def play() -> None:
+            self.played += 1
+            state.cache.used = 2  # type: ignore[attr-defined]  # what Python counts, a recording does not
+            turn()
+            now = replay._tensors(recording.search)
+            assert [each.data_ptr() for each in now] == places
+
+        play()
+        return play
+
+
+@pytest.mark.parametrize("stop", ["all", "best", "first"])
+def test_replayed_turns_give_what_a_search_gives(stop: Stop) -> None:
+    """Three batches of one shape share a recording; another shape has its own."""
+    model, player = translator(seed=2), Player()
+    vocabulary = model.settings.target_size
+    beam = Beam(size=3, nbest=2, stop=stop, length=Power(alpha=0.6))
+    with torch.inference_mode():
+        for seed, lengths in enumerate([(5, 9, 3, 7), (8, 8, 2, 4), (16, 1, 1, 2)]):
+            inputs = inputs_of(lengths, vocabulary, seed)
+            found = replay.replayed(searched(model, inputs, beam), player)
+            assert_same(found, decode(model, inputs, ENDS, beam, RULES))
+            assert player.recorded == 1
+        inputs = inputs_of((17, 5), vocabulary, 9)
+        found = replay.replayed(searched(model, inputs, beam), player)
+    assert_same(found, decode(model, inputs, ENDS, beam, RULES))
+    assert player.recorded == 2
+    assert player.played > 8
+
+
+def test_weights_that_moved_are_recorded_anew() -> None:
+    model, player = translator(seed=2), Player()
+    inputs, beam = inputs_of((5, 3), model.settings.target_size, 1), Beam(size=2, length=NoPenalty())
+    with torch.inference_mode():
+        replay.replayed(searched(model, inputs, beam), player)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.clone()
+    with torch.inference_mode():
+        replay.replayed(searched(model, inputs, beam), player)
+    assert player.recorded == 2
+
+
+def test_a_cpu_replays_nothing() -> None:
+    model = translator(seed=2)
+    assert not replay.can_replay(searched(model, [[5, ENDS.end]], Beam(size=2)))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("stop", ["all", "best", "first"])
+def test_a_gpu_replays(stop: Stop) -> None:
+    model = translator(seed=2).cuda()
+    beam = Beam(size=3, nbest=2, stop=stop)
+    for seed in range(3):
+        inputs = inputs_of((5, 9, 3, 7, 11, 30), model.settings.target_size, seed)
+        found = decode(model, inputs, ENDS, beam, RULES)
+        assert len(replay._recordings[model]) >= 1
+        assert_same(found, decode(model, inputs, ENDS, beam, RULES, cache="growing"))
