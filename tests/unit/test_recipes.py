@@ -11,12 +11,20 @@ import pytest
 import regard
 from regard.data.settings import EmbeddedSettings
 from regard.tasks.job import job_model, read_job
+from regard.tasks.settings import Translate
+from regard.training.schedules import Progress, factor
+from regard.training.settings import Adam
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
 FILE = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 EMBEDDED = {"digits", "grammar", "python-language", "python-masked"}
 """Recipes that need no file and no GPU."""
+PUBLISHED = {"paper-base", "paper-big"}
+"""Recipes of published systems, whose data are not at hand: they say what was published, and that it was not run."""
+MEASURED = pytest.mark.parametrize(
+    "path", [path for path in RECIPES if path.stem not in PUBLISHED], ids=lambda path: path.stem
+)
 
 
 def header(path: Path) -> list[str]:
@@ -40,7 +48,7 @@ def test_a_recipe_is_a_whole_job(path: Path) -> None:
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
-@FILE
+@MEASURED
 def test_the_header_says_what_to_run_and_what_came_of_it(path: Path) -> None:
     lines = header(path)
     assert lines[0].endswith("."), "first, what it is"
@@ -54,7 +62,7 @@ def test_the_header_says_what_to_run_and_what_came_of_it(path: Path) -> None:
     assert re.search(r"(loss|accuracy|BLEU) [\d.]+", told), "what came of it"
 
 
-@FILE
+@MEASURED
 def test_the_reference_is_of_the_run_that_the_header_speaks_of(path: Path) -> None:
     """Its last evaluation is at the end of the budget, or it would be another run's."""
     recipe = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -65,3 +73,32 @@ def test_the_reference_is_of_the_run_that_the_header_speaks_of(path: Path) -> No
         assert len(steps) >= 5
     if "steps" in train:
         assert reference["valid"][-1][0] == train["steps"]
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_what_was_not_run_says_so(name: str) -> None:
+    told = " ".join(header(ROOT / "recipes" / f"{name}.toml"))
+    assert re.search(r"Published: .*BLEU \d\d\.\d.* It has not been run here", told)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "average", "width", "peak"), [("base", 100_000, 5, 512, 7e-4), ("big", 300_000, 20, 1024, 4.9e-4)]
+)
+def test_the_papers_system_is_the_papers(name: str, steps: int, average: int, width: int, peak: float) -> None:
+    """Vaswani et al. (2017), sections 5.1 to 5.4 and 6.1."""
+    job = read_job(ROOT / "recipes" / f"paper-{name}.toml")
+    train, model = job.train, job_model(job)
+    assert (train.steps, train.average, train.average_of, train.tokens) == (steps, average, "last", 25_000)
+    adam = train.optimizer
+    assert isinstance(adam, Adam)
+    assert (adam.beta1, adam.beta2, adam.eps, adam.decay) == (0.9, 0.98, 1e-9, 0.0)
+    rates = {
+        step: adam.rate * factor(train.schedule, Progress(step, step / steps), width) for step in (1, 4_000, steps)
+    }
+    assert rates[4_000] == pytest.approx(peak, rel=0.01), "at the end of warm-up"
+    assert rates[1] == pytest.approx(width**-0.5 * 4_000**-1.5)
+    assert rates[steps] == pytest.approx(width**-0.5 * steps**-0.5)
+    assert isinstance(job.task, Translate)
+    assert job.task.smoothing == 0.1
+    assert model.width == width
+    assert model.dropout == (0.1 if name == "base" else 0.3)

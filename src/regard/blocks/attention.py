@@ -89,6 +89,6 @@ class Attention(nn.Module):
         return k, self.v(source).unflatten(-1, (self.kv_heads, self.value_size))
 
     def _normed_and_turned(self, x: Tensor, norm: nn.Module | None, signals: Signals) -> Tensor:
-        x = x.unflatten(-1, (-1, self.head_size))
+        x = x.view(*x.shape[:-1], x.shape[-1] // self.head_size, self.head_size)
         x = x if norm is None else norm(x)
         return x if signals.rotation is None else rotate(x, signals.rotation)

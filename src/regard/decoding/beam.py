@@ -71,7 +71,8 @@ class BeamSearch:
         self.source, self.jobs, self.rules, self.beam, self.end = source, jobs, rules, beam, ends.end
         self.book = Rulebook(rules, jobs, source, ends)
         self.longest = max(job.longest for job in jobs)
-        if source.device.type == "cuda":  # so that batches of about one length can share a recording
+        if source.device.type == "cuda" and source.room(1) is None:
+            # So that batches of about one length can share a recording.
             self.longest = up_to(self.longest, SHAPES)
         inputs = [job.tokens for job in jobs]
         self.state, self.scores_NV = source.begin(inputs, self.longest, look=beam.coverage > 0)

@@ -80,7 +80,7 @@ class SharedState:
     def _own(self, attention: Attention, x_ND: Tensor, i: int, hidden_BKC: Tensor) -> Tensor:
         """Self-attention: new columns are stored, and each row attends to those that it sees."""
         shape = (self.inputs, len(x_ND) // self.inputs)
-        q, k, v = (each.unflatten(0, shape) for each in attention.queries_keys_values(x_ND, NO_SIGNALS))
+        q, k, v = (each.view(*shape, *each.shape[1:]) for each in attention.queries_keys_values(x_ND, NO_SIGNALS))
         end = hidden_BKC.shape[-1]
         keys, values = (each[:, :end] for each in self.cells[i])
         keys[:, end - shape[1] :] = k
@@ -90,7 +90,8 @@ class SharedState:
     def _source(self, cross: Attention, x_ND: Tensor, i: int) -> Tensor:
         """Cross-attention: the rows of an input are several queries to one memory."""
         shape = (self.inputs, len(x_ND) // self.inputs)
-        q_BKHE = cross.queries(x_ND, NO_SIGNALS).unflatten(0, shape)
+        q_NHE = cross.queries(x_ND, NO_SIGNALS)
+        q_BKHE = q_NHE.view(*shape, *q_NHE.shape[1:])
         keys, values = self.memory[i]
         absent_B1S = None if self.absent_BS is None else self.absent_BS[:, None]
         if self.look and i == len(self.memory) - 1:

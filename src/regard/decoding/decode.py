@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import torch
+from torch import nn
 
 from regard.blocks.cache import CacheKind
 from regard.decoding import beam, constrained, greedy, replay
 from regard.decoding.request import Ends, Hypothesis, Job, Wish, wishes_for
-from regard.decoding.settings import Beam, Greedy, Rules, Sampling, Search
+from regard.decoding.rulebook import is_steady
+from regard.decoding.settings import Beam, Greedy, NoPenalty, Rules, Sampling, Search
 from regard.decoding.source import Models, Source, source_of
 from regard.errors import InputError
-from regard.models.encoder_decoder import EncoderDecoder
 
 BATCH_TOKENS = 8192
 """Tokens read at once, padding included, each counted once for every beam."""
+
+ONE = Beam(size=1, stop="first", length=NoPenalty())
+"""A beam of one sequence that stops at its end: it takes the likeliest token each time, as `Greedy`."""
 
 
 def decode(
@@ -36,10 +40,14 @@ def decode(
     if batch_tokens < 1:
         raise InputError(f"batch_tokens ({batch_tokens}) must be at least 1; one input is always taken")
     search, rules = search or Greedy(), rules or Rules()
+    asked = wishes_for(inputs, wishes)
     results: list[list[Hypothesis]] = [[] for _ in inputs]
+    if cache is None:
+        cache = _usual_cache(model, search, rules, asked)
+        search = ONE if cache == "fixed" and isinstance(search, Greedy) else search
     with torch.inference_mode():
-        source = source_of(model, ends, cache or _usual_cache(model, search))
-        jobs = jobs_for(source, inputs, ends, rules, wishes_for(inputs, wishes))
+        source = source_of(model, ends, cache)
+        jobs = jobs_for(source, inputs, ends, rules, asked)
         for job in jobs:
             _check(job, ends, search, rules, source.vocabulary)
         for batch in batches(jobs, batch_tokens, search.size if isinstance(search, Beam) else 1):
@@ -57,11 +65,12 @@ def _search(source: Source, jobs: list[Job], ends: Ends, rules: Rules, search: S
     return replay.replayed(searched) if replay.can_replay(searched) else searched.run()
 
 
-def _usual_cache(model: Models, search: Search) -> CacheKind:
-    """Beam searches of a translation can be replayed by a GPU, which needs memory that stays in its place."""
-    if not isinstance(model, EncoderDecoder) or not isinstance(search, Beam) or search.coverage:
-        return "growing"
-    return "fixed" if model.target.tokens.weight.is_cuda else "growing"
+def _usual_cache(model: Models, search: Search, rules: Rules, wishes: Sequence[Wish]) -> CacheKind:
+    """Memory that stays in its place where a GPU can replay its turns: one model, and scores that nothing changes."""
+    steady = is_steady(rules) and not any(wish.prefix or wish.must or wish.must_not for wish in wishes)
+    plain = isinstance(search, Greedy) or (isinstance(search, Beam) and not search.coverage)
+    on_gpu = isinstance(model, nn.Module) and next(model.parameters()).is_cuda
+    return "fixed" if on_gpu and plain and steady else "growing"
 
 
 def jobs_for(

@@ -7,6 +7,7 @@ keeps the search it was made of, and later searches of the same shape are copied
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import fields
@@ -25,6 +26,10 @@ Turn: TypeAlias = Callable[[], None]
 MOST = 16
 """Recordings that are kept for a model; the one that was not used for the longest time goes first."""
 
+LEAST = 4
+"""The shortest searches that are recorded, which takes two turns."""
+
+_log = logging.getLogger("regard.decoding")
 _recordings: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Recording]] = WeakKeyDictionary()
 
 
@@ -38,6 +43,7 @@ def can_replay(search: BeamSearch) -> bool:
         and not torch.is_autocast_enabled("cuda")
         and search.book.steady
         and search.state.fixed() is not None
+        and search.longest >= LEAST
     )
 
 
@@ -50,7 +56,11 @@ def replayed(search: BeamSearch, record: Callable[[Turn], Turn] | None = None) -
     key = _shape(search, fixed.model)
     recording = known.pop(key, None)
     if recording is None:
-        recording = Recording(search, record or recorded)
+        try:
+            recording = Recording(search, record or recorded)
+        except RuntimeError as error:  # some kernels cannot be recorded
+            _log.info("a turn could not be recorded, so it is not replayed: %s", error)
+            return search.run()
     else:
         recording.take(search)
     known[key] = recording
@@ -82,8 +92,10 @@ class Recording:
         self.search = search
         self.tensors = _tensors(search)
         before = [each.clone() for each in self.tensors]
-        self.replay = record(self._turn)
-        torch._foreach_copy_(self.tensors, before)
+        try:
+            self.replay = record(self._turn)
+        finally:
+            torch._foreach_copy_(self.tensors, before)
 
     def _turn(self) -> None:
         self.search.write(self.search.choose())

@@ -16,6 +16,16 @@ from regard.decoding.settings import Rules
 from regard.decoding.source import Source
 
 
+def is_steady(rules: Rules) -> bool:
+    """Whether rules leave every score as it is."""
+    return not _looks_back(rules) and not rules.end_at_longest and not rules.shortest
+
+
+def _looks_back(rules: Rules) -> bool:
+    penalties = rules.repetition != 1 or rules.frequency != 0 or rules.presence != 0
+    return penalties or rules.ngram > 0 or bool(rules.must_not)
+
+
 class Rulebook:
     """Changes scores as `Rules` and each input's `Wish` say."""
 
@@ -39,16 +49,12 @@ class Rulebook:
     @property
     def looks_back(self) -> bool:
         """Whether any rule asks what was written before."""
-        rules = self.rules
-        penalties = rules.repetition != 1 or rules.frequency != 0 or rules.presence != 0
-        return penalties or rules.ngram > 0 or self.words is not None or self.own_words_BML is not None
+        return _looks_back(self.rules) or self.own_words_BML is not None
 
     @property
     def steady(self) -> bool:
         """Whether no score is ever changed."""
-        rules = self.rules
-        free = not self.forced_BT.shape[1] and not rules.end_at_longest and not rules.shortest
-        return free and not self.looks_back
+        return is_steady(self.rules) and not self.forced_BT.shape[1] and self.own_words_BML is None
 
     def select(self, inputs_B: Tensor) -> None:
         """Keeps the given inputs."""

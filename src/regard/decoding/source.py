@@ -29,6 +29,8 @@ Models: TypeAlias = Model | Sequence[Model]
 
 SHAPES = 16
 """Lengths become multiples of this where shapes are fixed, so that batches of about one length share theirs."""
+SPARE = 4
+"""Room beyond the longest sequence: to record a turn takes two, and the last that is replayed reads what it wrote."""
 
 
 class Fixed(NamedTuple):
@@ -144,14 +146,13 @@ class _Translation:
 
     def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
         fixed = self.cache == "fixed"
-        tokens_BS, layout = padded(inputs, self.device, SHAPES if fixed else 1)
+        tokens_BS, layout = padded(inputs, self.device, SHAPES if fixed and not look else 1)
         memory_BSD = self.model.encode(tokens_BS, layout)
         state: State
         if self.device.type == "cpu" and self.cache == "growing" and shares(self.model) and not is_watched(self.model):
             state = SharedState(self.model, memory_BSD, layout, look)
         else:
-            # Beyond the longest: to record a turn takes two, and the last one that is replayed reads what it wrote.
-            capacity = up_to(longest + 4, SHAPES) if fixed else None
+            capacity = up_to(longest + SPARE, SHAPES) if fixed else None
             cache = self.model.new_cache(len(inputs), self.cache, capacity)
             state = _Translating(self.model, memory_BSD, layout, cache, look)
         return state, state.step(torch.full((len(inputs),), self.start, device=self.device))
@@ -203,9 +204,13 @@ class _Translating:
         lengths_B, cross = self.layout.lengths_B, [each.stored for each in self.cache.cross]
         if self.cache.kind != "fixed" or self.look or lengths_B is None:
             return None
-        own = [tensor for layer in self.cache.layers for tensor in (layer.k_BCGE, layer.v_BCGV)]
         memory = [tensor for pair in cross if pair for tensor in pair]
-        return Fixed(self.model, [lengths_B, self.cache.lengths_B, *own, *memory])
+        return Fixed(self.model, [lengths_B, *_tensors_of(self.cache), *memory])
+
+
+def _tensors_of(cache: Cache) -> list[Tensor]:
+    """What a fixed cache of self-attention keeps in its place."""
+    return [cache.lengths_B, *(tensor for layer in cache.layers for tensor in (layer.k_BCGE, layer.v_BCGV))]
 
 
 def _mean_attention(cross: Attention, x_BKD: Tensor, k_BSGE: Tensor, layout: Padded) -> Tensor:
@@ -244,8 +249,9 @@ class _Continuation:
     def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
         if look:
             raise InputError("a coverage penalty (beam.coverage) needs a source, and a decoder has none; set it to 0")
-        tokens_BT, layout = padded(inputs, self.device)
-        capacity = layout.time + longest if self.cache == "fixed" else None
+        fixed = self.cache == "fixed"
+        tokens_BT, layout = padded(inputs, self.device, SHAPES if fixed else 1)
+        capacity = up_to(layout.time + longest + SPARE, SHAPES) if fixed else None
         cache = self.model.new_cache(len(inputs), self.cache, capacity)
         hidden_BTD = self.model.states(tokens_BT, layout, cache)
         last_B = torch.full((len(inputs),), layout.time, device=self.device)
@@ -268,7 +274,7 @@ class _Continuing:
         return None
 
     def fixed(self) -> Fixed | None:
-        return None
+        return None if self.cache.kind != "fixed" else Fixed(self.model, _tensors_of(self.cache))
 
 
 # ---------------------------------------------------------------------------------------------------------- ensembles

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import pytest
 import torch
-from decoding_cases import ENDS, translator
+from decoding_cases import ENDS, continuer, translator
 
 from regard.decoding import replay
 from regard.decoding.beam import BeamSearch
-from regard.decoding.decode import decode, jobs_for
+from regard.decoding.decode import ONE, decode, jobs_for
 from regard.decoding.request import Hypothesis, Wish
-from regard.decoding.settings import Absolute, Beam, NoPenalty, Power, Rules, Stop
+from regard.decoding.settings import Absolute, Beam, Greedy, NoPenalty, Power, Rules, Stop
 from regard.decoding.source import source_of
+from regard.models.decoder import Decoder
 from regard.models.encoder_decoder import EncoderDecoder
 
 RULES = Rules(longest=Absolute(tokens=12))
@@ -24,7 +26,7 @@ def inputs_of(lengths: Sequence[int], vocabulary: int, seed: int) -> list[list[i
     return [[*torch.randint(3, vocabulary, (length - 1,), generator=chance).tolist(), ENDS.end] for length in lengths]
 
 
-def searched(model: EncoderDecoder, inputs: list[list[int]], beam: Beam) -> BeamSearch:
+def searched(model: EncoderDecoder | Decoder, inputs: list[list[int]], beam: Beam) -> BeamSearch:
     source = source_of(model, ENDS, "fixed")
     jobs = jobs_for(source, inputs, ENDS, RULES, [Wish()] * len(inputs))
     return BeamSearch(source, jobs, ENDS, RULES, beam)
@@ -48,10 +50,11 @@ class Player:
         recording: replay.Recording = turn.__self__  # type: ignore[attr-defined]
         state = recording.search.state
         places = [each.data_ptr() for each in recording.tensors]
+        used = state.cache.used  # type: ignore[attr-defined]
 
         def play() -> None:
             self.played += 1
-            state.cache.used = 2  # type: ignore[attr-defined]  # what Python counts, a recording does not
+            state.cache.used = used  # type: ignore[attr-defined]  # what Python counts, a recording does not
             turn()
             now = replay._tensors(recording.search)
             assert [each.data_ptr() for each in now] == places
@@ -79,6 +82,26 @@ def test_replayed_turns_give_what_a_search_gives(stop: Stop) -> None:
     assert player.played > 8
 
 
+@pytest.mark.parametrize("family", [translator, continuer])
+def test_a_beam_of_one_is_greedy(family: Callable[..., Any]) -> None:
+    model = family(seed=2)
+    inputs = inputs_of((5, 9, 3, 7, 1), 6, 3)
+    found, expected = (decode(model, inputs, ENDS, search, RULES) for search in (ONE, Greedy()))
+    assert_same(found, expected)
+    for (one,), (other,) in zip(found, expected, strict=True):
+        assert (one.finished, one.looped) == (other.finished, other.looped)
+        assert one.token_scores == pytest.approx(other.token_scores, abs=1e-9)
+
+
+def test_a_decoder_is_replayed_too() -> None:
+    model, player, beam = continuer(seed=2), Player(), Beam(size=3)
+    inputs = inputs_of((5, 9, 3), 6, 4)
+    with torch.inference_mode():
+        found = replay.replayed(searched(model, inputs, beam), player)
+    assert_same(found, decode(model, inputs, ENDS, beam, RULES))
+    assert player.played > 1
+
+
 def test_weights_that_moved_are_recorded_anew() -> None:
     model, player = translator(seed=2), Player()
     inputs, beam = inputs_of((5, 3), model.settings.target_size, 1), Beam(size=2, length=NoPenalty())
@@ -89,6 +112,20 @@ def test_weights_that_moved_are_recorded_anew() -> None:
     with torch.inference_mode():
         replay.replayed(searched(model, inputs, beam), player)
     assert player.recorded == 2
+
+
+def test_what_cannot_be_recorded_is_searched_as_it_is() -> None:
+    """Whatever the attempt has computed is put right before."""
+    model, beam = translator(seed=2), Beam(size=3)
+    inputs = inputs_of((5, 9, 3), model.settings.target_size, 1)
+
+    def failing(turn: replay.Turn) -> replay.Turn:
+        turn()
+        raise RuntimeError("not permitted when stream is capturing")
+
+    with torch.inference_mode():
+        found = replay.replayed(searched(model, inputs, beam), failing)
+    assert_same(found, decode(model, inputs, ENDS, beam, RULES))
 
 
 def test_a_cpu_replays_nothing() -> None:

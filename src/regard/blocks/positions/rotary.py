@@ -37,10 +37,15 @@ def rotate(x: Tensor, turn: Rotation) -> Tensor:
     return torch.cat([turned.to(x.dtype), rest], dim=-1)
 
 
-def rotary_frequencies(position: settings.Rotary, channels: int) -> tuple[Tensor, float]:
+def rotary_frequencies(
+    position: settings.Rotary,
+    channels: int,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | None = None,
+) -> tuple[Tensor, float]:
     """`[channels / 2]` radians a place, stretched as the settings say, and a factor on cosines and sines."""
     scaling = position.scaling
-    plain = frequencies(channels, position.base)
+    plain = frequencies(channels, position.base, dtype, device)
     if scaling is None:
         return plain, 1.0
     if isinstance(scaling, settings.LinearScaling):
@@ -48,7 +53,7 @@ def rotary_frequencies(position: settings.Rotary, channels: int) -> tuple[Tensor
     if isinstance(scaling, settings.NtkScaling):
         # A single pair turns by one radian whatever the base.
         stretch = scaling.factor ** (channels / max(channels - 2, 1))
-        return frequencies(channels, position.base * stretch), 1.0
+        return frequencies(channels, position.base * stretch, dtype, device), 1.0
     if isinstance(scaling, settings.YarnScaling):
         return _yarn(plain, position.base, channels, scaling), 0.1 * math.log(scaling.factor) + 1.0
     return _llama3(plain, scaling), 1.0
@@ -62,7 +67,7 @@ def _yarn(plain: Tensor, base: float, channels: int, scaling: settings.YarnScali
 
     low = max(math.floor(pair_that_turns(scaling.beta_fast)), 0)
     high = min(math.ceil(pair_that_turns(scaling.beta_slow)), channels - 1)
-    pair = torch.arange(len(plain), dtype=plain.dtype)
+    pair = torch.arange(len(plain), dtype=plain.dtype, device=plain.device)
     stretched = ((pair - low) / max(high - low, 0.001)).clamp(0, 1)
     return plain * (1 - stretched) + plain / scaling.factor * stretched
 
@@ -84,8 +89,8 @@ class RotaryPosition(Position):
         self.channels = channels
 
     def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
-        turns, factor = rotary_frequencies(self.position, self.channels)
         exact = angle_dtype(device)
+        turns, factor = rotary_frequencies(self.position, self.channels, exact, device)
         places = visibility.queries.places(device).to(exact)
-        angles = places[..., None] * turns.to(device, exact)
+        angles = places[..., None] * turns
         return Signals(rotation=rotation(angles, dtype, self.position.order, factor))

@@ -17,9 +17,14 @@ from regard.blocks.positions.position import Position, angle_dtype
 from regard.blocks.settings import ChannelOrder
 
 
-def frequencies(width: int, base: float = 10_000.0, dtype: torch.dtype = torch.float64) -> Tensor:
-    """`[⌈width / 2⌉]`: radians a place by which pair j turns, base^(−2j / width)."""
-    return base ** -(torch.arange(0, width, 2, dtype=dtype) / width)
+def frequencies(
+    width: int, base: float = 10_000.0, dtype: torch.dtype = torch.float64, device: torch.device | None = None
+) -> Tensor:
+    """`[⌈width / 2⌉]`: radians a place by which pair j turns, base^(−2j / width).
+
+    Worked out where it is needed: a copy to a GPU would halt it, and could not be recorded.
+    """
+    return base ** -(torch.arange(0, width, 2, dtype=dtype, device=device) / width)
 
 
 def wavelengths(width: int, base: float = 10_000.0) -> Tensor:
@@ -36,7 +41,7 @@ def sinusoidal(
 ) -> Tensor:
     """`[..., width]`: the encodings of positions of any shape; of an odd width the last cosine is left out."""
     exact = angle_dtype(positions.device)
-    angles = positions.to(exact)[..., None] * frequencies(width, base, exact).to(positions.device)
+    angles = positions.to(exact)[..., None] * frequencies(width, base, exact, positions.device)
     sines, cosines = angles.sin(), angles.cos()
     if order == "halves":
         encoding = torch.cat([sines, cosines], dim=-1)
