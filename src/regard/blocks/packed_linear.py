@@ -13,7 +13,7 @@ from regard.errors import InputError
 
 def packs() -> bool:
     """Whether this PyTorch has oneDNN, which both kinds of layer run on."""
-    return torch.backends.mkldnn.is_available()
+    return torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call,no-any-return]
 
 
 class PackedLinear(nn.Module):

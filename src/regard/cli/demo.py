@@ -1,4 +1,4 @@
-"""`regard demo`: the smallest preset of each family, counted before it is built, built, and run forward."""
+"""`regard demo`: real German becomes English, and a translator is trained from scratch, on whatever machine this is."""
 
 from __future__ import annotations
 
@@ -6,183 +6,145 @@ import json
 import shutil
 import sys
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
-    from torch import Tensor
+    from rich.console import Console
 
-    from regard.models.presets import Preset
-    from regard.models.settings import ModelSettings
+    from regard.tasks.grammar_report import GrammarReport, Resolution
 
 EXAMPLE = "Example: regard demo"
-BATCH, LENGTH, REPEATS = 2, 16, 3
 
-NEXT = [
+MODEL = "de-en"
+SENTENCES = (
+    "Ein Hund läuft durch den Schnee.",
+    "Ich habe gestern einen Apfel gegessen.",
+    "Das Parlament hat den Vorschlag der Kommission angenommen.",
+)
+"""The first is drawn."""
+RECIPE = "grammar"
+TESTED = 1_000
+"""Sentences, and pronouns, that the trained translator is tested with."""
+
+NEXT = (
+    (f'translate {MODEL} "Guten Morgen, Europa."', "your own sentences; or pipe a file through it"),
+    ("translate en-de --nbest 3 --align --json", "the other way, with all there is to tell"),
+    (f"serve {MODEL}", "the same over HTTP"),
+    ("train digits", "another job: images; regard train RECIPE for data of your own"),
     ("count transformer-base", "what a model costs, with nothing allocated"),
-    ("count gpt3", "also one that is far too large to build"),
-    ("count llama-small attention.kv_heads=2", "any preset, with any setting changed"),
-    ("presets", "what there is"),
-]
+)
 """What to run next, and why."""
 
 
-@dataclass(frozen=True)
-class Shown:
-    """What the demo found out about one preset."""
-
-    family: str
-    preset: str
-    counted: int
-    """Parameters, told from the settings alone."""
-    built: int
-    """Parameters of the module that was really built."""
-    output: tuple[int, ...]
-    """Shape of what the forward pass gives."""
-    milliseconds: float
-    """The fastest of a few forward passes."""
-    backend: str
-    """The backend that attention takes."""
-
-
-def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False) -> None:
-    """Build the smallest model of each family, count it and run it."""
-    import torch
-
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    shown = [_show(preset, device) for preset in smallest_presets()]
-    if as_json:
-        typer.echo(json.dumps([asdict(row) for row in shown], indent=2))
-    else:
-        _print(shown, device)
-    if any(row.counted != row.built for row in shown):
-        raise typer.Exit(1)
-
-
-def smallest_presets() -> list[Preset]:
-    """The preset with the fewest parameters of each family."""
-    from regard.models.presets import PRESETS
-    from regard.models.settings import AnyModel
-    from regard.settings import variants
-
-    runnable = [preset for preset in PRESETS if not preset.counted_only]
-    return [
-        min((preset for preset in runnable if isinstance(preset.settings, family)), key=_counted)
-        for family in variants(AnyModel).values()
-    ]
-
-
-def _counted(preset: Preset) -> int:
-    from regard.models.count import count
-
-    return count(preset.settings).parameters
-
-
-def _show(preset: Preset, device: str) -> Shown:
-    import torch
-
-    from regard.models.build import build
-
-    settings = preset.settings
-    torch.manual_seed(0)
-    network = build(settings, device=device).eval()
-    inputs = _inputs(settings, device)
-    seconds = []
-    with torch.inference_mode():
-        for _ in range(REPEATS):
-            start = time.perf_counter()
-            output = network(*inputs)
-            if device == "cuda":
-                torch.cuda.synchronize()
-            seconds.append(time.perf_counter() - start)
-    return Shown(
-        family=settings.kind,
-        preset=preset.name,
-        counted=_counted(preset),
-        built=sum(parameter.numel() for parameter in network.parameters()),
-        output=tuple(output.shape),
-        milliseconds=round(1000 * min(seconds), 2),
-        backend=_backend(settings, device),
-    )
-
-
-def _inputs(settings: ModelSettings, device: str) -> list[Tensor]:
-    """Random images, or random tokens: a source and a target where the model reads both."""
-    import torch
-
-    from regard.models.settings import EncoderDecoder, Vision
-
-    if isinstance(settings, Vision):
-        return [torch.randn(BATCH, settings.channels, *settings.image, device=device)]
-    sides = 2 if isinstance(settings, EncoderDecoder) else 1
-    return [torch.randint(settings.vocabulary, (BATCH, LENGTH), device=device) for _ in range(sides)]
-
-
-def _backend(settings: ModelSettings, device: str) -> str:
-    """The backend that a forward pass over a padded batch takes."""
-    import torch
-
-    from regard.blocks.attend import Request, choose
-    from regard.blocks.settings import Alibi, Relative, TransformerXL
-
-    request = Request(
-        device=device,
-        dtype=torch.float32,
-        packed=False,
-        prefix=False,
-        bias=isinstance(settings.position, Relative | Alibi | TransformerXL),
-        soft_cap=settings.attention.soft_cap is not None,
-        dropout=False,
-        head_size=settings.head_size,
-        value_size=settings.value_size,
-    )
-    return choose(request)
-
-
-# ----------------------------------------------------------------------------------------------------------- for people
-
-
-def _print(shown: list[Shown], device: str) -> None:
+def command(
+    directory: Annotated[
+        Path | None, typer.Option(help="Where the run and the picture are kept; none: the next free runs/demo.")
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(help="Train for so many steps only; none: as the recipe says.", min=1)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+) -> None:
+    """Translate with the model that comes along, draw an alignment, train a translator from scratch and test it."""
     from regard.cli.tables import console
 
+    place = directory or _free(Path("runs"))
+    place.mkdir(parents=True, exist_ok=True)
     out = console()
-    out.print(f"The smallest model of each family, on the {device.upper()}\n", style="bold")
-    out.print(_table(shown))
-    out.print(
-        "\nParameters are counted from the settings alone, before anything is built. Each\n"
-        f"model reads {BATCH} random inputs, texts of {LENGTH} tokens or images, and gives a vector\n"
-        "for each token or scores over its vocabulary. The weights are random too.\n",
-        soft_wrap=True,
-    )
-    out.print("What to run next", style="bold")
+    out.quiet = as_json
+    begun = time.monotonic()
+    told: dict[str, Any] = {"translations": _translate(out, place)}
+    run, report, resolved = _train(out, place, steps)
+    told |= {
+        "run": str(run),
+        "exact": report.exact,
+        "pronouns": report.pronoun_accuracy,
+        "nearest_noun": report.nearest_noun,
+        "majority": report.majority,
+        "resolved": [each._asdict() for each in resolved],
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    if as_json:
+        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        return
+    out.print("\nWhat to run next", style="bold")
     program = _program()
-    for arguments, why in NEXT:
-        out.print(f"  {program} {arguments:<39} # {why}", soft_wrap=True)
+    for arguments, why in (*NEXT, (f"doctor {run}", "does the run that was just made look normal?")):
+        out.print(f"  {program} {arguments:<47} # {why}", soft_wrap=True)
 
 
-def _table(shown: list[Shown]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
+# ------------------------------------------------------------------------------------------------------- translating
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
-    for column in ("family", "preset", "counted", "built", "output", "time", "backend"):
-        numbers = column in ("counted", "built", "output", "time")
-        table.add_column(column, justify="right" if numbers else "left", no_wrap=True)
-    for row in shown:
-        table.add_row(
-            row.family,
-            row.preset,
-            f"{row.counted:,}",
-            Text("equal", "green") if row.counted == row.built else Text(f"{row.built:,}", "red"),
-            "×".join(map(str, row.output)),
-            f"{row.milliseconds:.{1 if row.milliseconds < 100 else 0}f} ms",
-            row.backend,
+
+def _translate(out: Console, place: Path) -> list[dict[str, str]]:
+    """Some sentences by the model that comes with the library, and which words of the first belong together."""
+    import regard
+    from regard.errors import RegardError, WeightsError
+    from regard.look.alignment import picture, terminal
+
+    try:
+        translator: Any = regard.load(MODEL)
+    except WeightsError as error:
+        out.print(f"Without a model to translate with: {error}", soft_wrap=True)
+        return []
+    found = translator.translate(list(SENTENCES), align=True)
+    out.print("German to English, by the model that comes along", style="bold")
+    for sentence, translation in zip(SENTENCES, found, strict=True):
+        out.print(f"  {sentence}\n    {translation.text}", soft_wrap=True)
+    alignment = found[0].alignment
+    out.print(f"\nWhere it looked while it wrote “{found[0].text}”\n", style="bold")
+    out.print(terminal(alignment, out.width), soft_wrap=True)
+    path = place / "alignment.png"
+    try:
+        picture(alignment, path, f"{MODEL}: {SENTENCES[0]}")
+        out.print(f"\nthe same as a picture: {path}", soft_wrap=True)
+    except RegardError as error:
+        out.print(f"\nno picture: {error}", soft_wrap=True)
+    return [{"source": one, "translation": two.text} for one, two in zip(SENTENCES, found, strict=True)]
+
+
+# ---------------------------------------------------------------------------------------------------------- training
+
+
+def _train(out: Console, place: Path, steps: int | None) -> tuple[Path, GrammarReport, list[Resolution]]:
+    """A translator for the sentences of a small grammar, and how well it does on combinations it has never seen."""
+    import regard
+    from regard.tasks.grammar_report import grammar_report, resolve
+    from regard.tasks.job import read_job
+
+    out.print("\nA translator from scratch: English to German, sentences of a small grammar", style="bold")
+    run = place / Path(RECIPE).stem
+    changes: dict[str, Any] = {"train": {"directory": str(run), **({} if steps is None else {"steps": steps})}}
+    regard.train(RECIPE, changes)
+    translator: Any = regard.load(run)
+
+    def translate(texts: list[str]) -> list[str]:
+        found: list[str] = translator.translate(texts, beam=1)
+        return found
+
+    settings: Any = read_job(RECIPE).data
+    report = grammar_report(translate, settings, "test", TESTED)
+    out.print(f"\nOn sentences whose combinations of words it has never seen ({TESTED:,} of each)", style="bold")
+    out.print(f"  exactly right                     {report.exact:7.1%}")
+    out.print(f"  er, sie or es, by what it means   {report.pronoun_accuracy:7.1%}")
+    out.print(f"    always the nearer noun          {report.nearest_noun:7.1%}")
+    out.print(f"    always the commonest gender     {report.majority:7.1%}")
+    resolved = resolve(translate)
+    out.print("\nWhat does “it” refer to?", style="bold")
+    for each in resolved:
+        out.print(
+            f"  {each.source}\n    {each.translation}   ({each.pronoun or '?'}: {each.referent or '?'})", soft_wrap=True
         )
-    return table
+    return run, report, resolved
+
+
+def _free(folder: Path) -> Path:
+    """A directory that is not there yet."""
+    names = (folder / ("demo" if number == 1 else f"demo-{number}") for number in range(1, sys.maxsize))
+    return next(place for place in names if not place.exists())
 
 
 def _program() -> str:

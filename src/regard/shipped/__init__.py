@@ -1,6 +1,6 @@
-"""Models that come with the library, by the names they are loaded with. No torch in here.
+"""Models and recipes that come with the library, by their names. No torch in here.
 
-Each lies in a directory beside this file: `config.toml`, `weights.safetensors`, `tokenizer.json` and `card.md`, which
+A model lies in a directory beside this file: `config.toml`, `weights.safetensors`, `tokenizer.json` and `card.md`, which
 says what it was trained on, how well it does and what it is not for.
 """
 
@@ -28,3 +28,11 @@ MODELS: dict[str, Shipped] = {
 def place_of(shipped: Shipped) -> Path:
     """Where the model lies."""
     return Path(__file__).parent / shipped.directory
+
+
+def recipe(name: str) -> Path | None:
+    """The file of a recipe that comes with the library; none: there is none of that name."""
+    inside = Path(__file__).parents[1] / "recipes"
+    checkout = Path(__file__).parents[3] / "recipes"
+    found = (folder / f"{name}.toml" for folder in (inside, checkout))
+    return next((path for path in found if path.is_file()), None)

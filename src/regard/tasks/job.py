@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from regard import shipped
 from regard.blocks.settings import Learned
 from regard.data.recipe import data_settings
 from regard.data.settings import DataSettings, Pairs
@@ -70,8 +71,13 @@ class Job:
 
 
 def read_job(recipe: Path | str, changes: Mapping[str, Any] | None = None) -> Job:
-    """The job of a recipe's file, with `changes` (a table of tables: a command line's overrides) laid over it."""
+    """The job of a recipe's file, with `changes` (a table of tables: a command line's overrides) laid over it.
+
+    A name alone is that of a recipe that comes with the library.
+    """
     path = Path(recipe)
+    if not path.suffix and not path.exists():
+        path = shipped.recipe(str(recipe)) or path
     return make_job(path.stem, read_recipe(path), changes or {})
 
 
