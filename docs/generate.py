@@ -15,8 +15,10 @@ from regard.data import filter_settings as filters
 from regard.data import settings as data
 from regard.decoding import settings as decoding
 from regard.models import settings as models
+from regard.serving.settings import Serving
 from regard.settings import Settings, describe, kind_of, variants
 from regard.tasks import settings as tasks
+from regard.tasks.translate_settings import TranslateOptions
 from regard.text import settings as text
 from regard.training import settings as training
 
@@ -83,6 +85,8 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
         [data.FromFiles],
     ),
     ("What every kind of text has", "In all kinds of data but images, beside the above.", [data.Texts]),
+    ("What every kind of parallel text has", "In parallel text and the grammar.", [data.Pairs]),
+    ("What parallel text has that is read from files", "Beside the above.", [data.PairsFromFiles]),
     ("What every kind of labelled data has", "In labelled text, tagged words and images.", [data.UnseenLabels]),
     ("Kinds of data", "The `kind` of data.", list(variants(data.AnyData).values())),
     ("Filters", "The table `data.filters`, for parallel, raw and labelled text.", [filters.Filters]),
@@ -102,6 +106,12 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
         'The `task` of a recipe: a name (`task = "translate"`), or a table whose `kind` is the name.',
         list(variants(tasks.AnyTask).values()),
     ),
+    (
+        "Consistency of translations",
+        "The table `task.consistency`: a second pass over each batch that must agree with the first.",
+        [tasks.SimCut, tasks.RDrop],
+    ),
+    ("Validation by translating", "The table `task.bleu` of a translation.", [tasks.Bleu]),
     ("Training", "The table `train` of a recipe; it needs a budget.", [training.Train]),
     (
         "Optimisers",
@@ -117,6 +127,8 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     ("Decoding", "How a model's output is searched.", list(variants(decoding.AnySearch).values())),
     ("Length penalties", "The table `length` of a beam.", list(variants(decoding.LengthPenalty).values())),
     ("Rules of decoding", "What an output may and must not be.", [decoding.Rules]),
+    ("Translating", "What can be asked of a translation: keywords of `translate` in Python.", [TranslateOptions]),
+    ("Serving", "Overrides of `regard serve`.", [Serving]),
 ]
 
 SHARED = (
@@ -124,6 +136,8 @@ SHARED = (
     models._Text,
     data.FromFiles,
     data.Texts,
+    data.Pairs,
+    data.PairsFromFiles,
     data.UnseenLabels,
     filters.Filters,
     text.TextSettings,
