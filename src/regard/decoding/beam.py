@@ -28,6 +28,10 @@ from regard.decoding.settings import Beam, Rules
 from regard.decoding.source import SHAPES, Source, up_to
 
 
+KEPT_ON_CPU, KEPT_ON_GPU = 7 / 8, 1 / 2
+"""Once no more than this share of the inputs is left, the others are dropped: to move what is left costs something."""
+
+
 @dataclass
 class _Open:
     """The open sequences of each input, the best first, and how each came about, step by step."""
@@ -76,6 +80,8 @@ class BeamSearch:
             self.longest = up_to(self.longest, SHAPES)
         inputs = [job.tokens for job in jobs]
         self.state, self.scores_NV = source.begin(inputs, self.longest, look=beam.coverage > 0)
+        self.stays = self.state.fixed() is not None
+        """Whether memory must stay in its place."""
         like, count, size = self.scores_NV, len(jobs), beam.size
         time = max(len(tokens) for tokens in inputs) if beam.coverage else 0
         self.absent_BS = torch.tensor(
@@ -129,7 +135,8 @@ class BeamSearch:
             kept_B = self.live_B.nonzero()[:, 0]
             if len(kept_B) == 0:
                 return False
-            kept_B = kept_B if 2 * len(kept_B) <= len(self.places) else None
+            most = KEPT_ON_GPU if self.live_B.is_cuda else KEPT_ON_CPU
+            kept_B = kept_B if len(kept_B) <= most * len(self.places) else None
         if kept_B is not None:
             rows_BK = rows_BK[kept_B]
             self._leave_only(kept_B)
@@ -158,9 +165,9 @@ class BeamSearch:
         self.state.select(rows_BK.flatten(), kept_B)
         tokens_BK = self.open.tokens_LBK.index_select(0, self.step_1 - 1)[0]
         scores_NV = self.state.step(tokens_BK.flatten())
-        if scores_NV.shape == self.scores_NV.shape:
+        if self.stays and scores_NV.shape == self.scores_NV.shape:
             self.scores_NV.copy_(scores_NV)
-        else:
+        else:  # a copy of all scores would cost a CPU as much as many a step
             self.scores_NV = scores_NV
 
     # ------------------------------------------------------------------------------------------------------- one turn

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections import deque
+
+from regard.text.sentences import Span
 
 _NUMBER = re.compile(r"\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)|\d+(?:[.,'’\u00a0\u202f٫٬]\d+)*")
 _GROUPING = 3
@@ -15,18 +18,33 @@ def numbers(text: str) -> list[str]:
     return [match[0] for match in _NUMBER.finditer(text)]
 
 
+def number_spans(text: str) -> list[Span]:
+    """Where each of them is."""
+    return [match.span() for match in _NUMBER.finditer(text)]
+
+
 def missing(source: str, target: str) -> list[str]:
     """The numbers of one text that are not in the other, each as often as it is missing."""
-    there = [readings(number) for number in numbers(target)]
+    there: dict[str, deque[int]] = {}  # by what it may mean, so that a text full of numbers takes no longer than another
+    for place, number in enumerate(numbers(target)):
+        for reading in readings(number):
+            there.setdefault(reading, deque()).append(place)
+    taken: set[int] = set()
     left = []
     for number in numbers(source):
-        mine = readings(number)
-        same = next((i for i, theirs in enumerate(there) if mine & theirs), None)
-        if same is None:
-            left.append(number)
+        first = [place for reading in readings(number) if (place := _first(there.get(reading), taken)) is not None]
+        if first:
+            taken.add(min(first))
         else:
-            del there[same]
+            left.append(number)
     return left
+
+
+def _first(places: deque[int] | None, taken: set[int]) -> int | None:
+    """The first that is not taken; those that are leave the list."""
+    while places and places[0] in taken:
+        places.popleft()
+    return places[0] if places else None
 
 
 def readings(number: str) -> frozenset[str]:

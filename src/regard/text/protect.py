@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import html
 import re
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice, takewhile
 from typing import Literal, TypeAlias
+
+from regard.text.numbers import number_spans
+from regard.text.sentences import Span
 
 Kind: TypeAlias = Literal["open", "close", "empty", "block", "placeholder", "number", "address", "figure"]
 """open, close and empty: tags inside a sentence; block: what sentences do not cross; number: the placeholder of
@@ -51,9 +57,10 @@ _ITEM = re.compile(
     """,
     re.VERBOSE,
 )
-_ATTRIBUTES = re.compile(r"\s*/?\s*\Z|\s[^=]*=")
+_ATTRIBUTES = re.compile(r"\s*+/?\s*+\Z|\s[^=]*=")
 _TRAILING = ".,;:!?…'’"
-_FIGURE = re.compile(r"\w*\d(?:[\w.,:'’\u00a0\u202f]*\w)?")
+_JOINED = re.compile(r"[.,:'’\u00a0\u202f]*+\w++")
+"""What goes on behind a number, or a part of it: 15:30, 3.5er."""
 
 ESCAPES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"))
 _ENTITY = re.compile(r"&(?:[A-Za-z][A-Za-z0-9]{1,30}|#\d{1,7}|#[xX][0-9A-Fa-f]{1,6});")
@@ -122,25 +129,39 @@ def _until(text: str, start: int, end: int, closing: str, kind: Kind, absent: se
     """From a place to the end that belongs to it; nothing where that does not come."""
     if closing in absent:
         return None
-    last = text.find(closing, end)
-    if last < 0:
-        last = text.lower().find(closing, end)
-    if last < 0:
+    found = re.compile(re.escape(closing), re.IGNORECASE | re.ASCII).search(text, end)
+    if found is None:
         absent.add(closing)
         return None
-    return Item(start, last + len(closing), text[start : last + len(closing)], kind)
+    return Item(start, found.end(), text[start : found.end()], kind)
 
 
-def figures(text: str, lost: Sequence[str]) -> list[Item]:
-    """Numbers of a text as items, with what they are joined to: H2O, 15:30."""
-    found = []
-    wanted = list(lost)
-    for match in _FIGURE.finditer(text):
-        hits = [number for number in wanted if number in match[0]]
+def figures(text: str, lost: Sequence[str], kept: Sequence[Item] = ()) -> list[Item]:
+    """Numbers of a text as items, with what they are joined to: H2O, 15:30; none of what is kept anyway."""
+    found: list[Item] = []
+    wanted = Counter(lost)
+    end = 0
+    spans = number_spans(text)
+    for place, (first, last) in enumerate(spans):
+        if first < end:
+            continue
+        start, end = _joined(text, end, first, last)
+        inside = takewhile(lambda span: span[0] < end, islice(spans, place, None))  # noqa: B023 - used up here
+        hits = Counter(text[slice(*span)] for span in inside) & wanted
         if hits:
-            wanted = [number for number in wanted if number not in hits]
-            found.append(Item(*match.span(), match[0], "figure"))
-    return found
+            wanted -= hits
+            found.append(Item(start, end, text[start:end], "figure"))
+    before = [bisect_left(kept, item.end, key=lambda other: other.start) - 1 for item in found]
+    return [item for item, other in zip(found, before, strict=True) if other < 0 or kept[other].end <= item.start]
+
+
+def _joined(text: str, done: int, first: int, last: int) -> Span:
+    """A number with the letters before it, and with what it is joined to behind."""
+    while first > done and (text[first - 1].isalnum() or text[first - 1] == "_"):
+        first -= 1
+    while more := _JOINED.match(text, last):
+        last = more.end()
+    return first, last
 
 
 # ------------------------------------------------------------------------------------------------------------- entities

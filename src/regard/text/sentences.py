@@ -99,7 +99,7 @@ def _ends(text: str) -> Iterator[int]:
 
 def _begins(text: str, place: int) -> bool:
     """Whether what follows the space at a place can begin a sentence: no small letter and no comma does."""
-    rest = text[place:].lstrip() if len(text) - place < 80 else text[place : place + 80].lstrip()
+    rest = text[place : place + 80].lstrip()
     opening = _OPENING.match(rest)
     first = rest[opening.end() :].lstrip()[:1] if opening else rest[:1]
     return not first or not (first.islower() or first in ",;:.!?)]}%&=+/")
@@ -118,13 +118,17 @@ def _goes_on(text: str, place: int, mark: str) -> bool:
     lower = before.lower().rstrip(".")
     single = len(before) == 1 and before.isalpha()  # z. B., J. Smith
     if lower in BEFORE_NUMBERS:
-        return text[place + 1 :][:20].lstrip()[:1].isdigit()
+        return text[place + 1 : place + 21].lstrip()[:1].isdigit()
     return single or lower in ABBREVIATIONS or bool(_ROMAN.match(before)) or bool(_DOTTED.match(before))
 
 
 # -------------------------------------------------------------------------------------------------------------- cutting
 
-_CUTS = (re.compile(r"(?<=[;:。！？])\s*|\s+(?=[–—]\s)"), re.compile(r"(?<=[,，、،])\s*"), re.compile(r"\s+"))
+_CUTS = (
+    re.compile(r"(?<=[;:。！？])\s*|(?<!\s)\s++(?=[–—]\s)"),
+    re.compile(r"(?<=[,，、،])\s*"),
+    re.compile(r"\s+"),
+)
 """Where a long sentence is cut, the best places first; the last resort is anywhere."""
 
 
