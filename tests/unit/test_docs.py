@@ -137,7 +137,7 @@ def test_the_page_on_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 def test_the_recipes_on_the_page_on_training_are_whole() -> None:
     found = [make_job("page", tomllib.loads(recipe), {}) for recipe in code_blocks("docs/training.md", "toml")]
-    assert [job.task.kind for job in found] == ["translate", "language", "image"]
+    assert [job.task.kind for job in found] == ["translate", "language", "image", "translate"]
 
 
 def test_the_page_on_training_names_every_file_and_every_setting_that_may_change() -> None:

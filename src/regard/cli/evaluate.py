@@ -99,11 +99,13 @@ def command(  # noqa: PLR0913
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Measure a model: translations by BLEU, chrF and TER (sacreBLEU), any other by its own figures."""
+    from regard.decoding.memory import bound_caches
     from regard.settings import read_overrides
 
     names = [word for word in words or () if "=" not in word or Path(word).exists()]
     changes = read_overrides(word.removeprefix("data.") for word in words or () if word not in names)
     _require_sense(names, source, reference, hypotheses)
+    bound_caches()
     if threads is not None:
         import torch
 

@@ -43,7 +43,7 @@ def command(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="A line on stderr for each request.")] = False,
 ) -> None:
     """Translate over HTTP, in LibreTranslate's shapes. Ctrl-C finishes what has begun, and ends."""
-    from regard.serving.memory import bound_caches
+    from regard.decoding.memory import bound_caches
     from regard.serving.run import address_of, bind, require_installed, serve
     from regard.settings import parse, read_overrides
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from time import perf_counter
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.errors import DataError, InputError, SettingsError
+from regard.errors import InputError, SettingsError
 
 if TYPE_CHECKING:
     from regard.tasks.translate_settings import TranslateOptions
@@ -72,9 +72,7 @@ def command(  # noqa: PLR0913
     threads: Annotated[int | None, typer.Option(min=1, help="Threads on a CPU.", show_default="all cores")] = None,
     int8: Annotated[bool, typer.Option("--int8", help="Compute with 8-bit weights, on a CPU.")] = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that are read at once.")] = None,
-    ahead: Annotated[
-        int | None, typer.Option(min=1, help="Lines that are read at once.", show_default=f"{AHEAD}, 1 on a terminal")
-    ] = None,
+    ahead: Annotated[int, typer.Option(min=1, help="Lines that are read at once, where so many are there.")] = AHEAD,
 ) -> None:
     """Translate texts, or the lines of standard input or of a file: as many lines come out, in the same order."""
     if texts and source is not None:
@@ -100,16 +98,33 @@ def command(  # noqa: PLR0913
         batch_tokens=batch_tokens,
     )
     translator = _load(model, device, threads, int8)
-    lines = iter(texts) if texts else _lines("-" if source is None else str(source))
-    waiting = texts is None and source is None and sys.stdin.isatty()
-    written = _written(translator, lines, options, ahead or (1 if waiting else AHEAD), as_json, not texts)
-    if output is None:
-        _print(written)
-    else:
-        _save(written, output)
+    translator.scribe(options)  # languages and words that are wrong are told before anything is read
+    with _progress() as progress:
+        written = _written(translator, _chunks(texts, source, ahead), options, as_json, not texts)
+        told = _counted(written, progress)
+        if output is None:
+            _print(told)
+        else:
+            _save(told, output)
+
+
+def _chunks(texts: Sequence[str] | None, source: Path | None, ahead: int) -> Iterator[list[str]]:
+    """The texts, or the lines of a file; those of a pipe as they come."""
+    from regard.cli.reading import Coming, lines_of, own_input
+    from regard.tasks.translator import chunks
+
+    if texts:
+        return chunks(iter(texts), ahead)
+    stream = own_input() if source is None else None
+    if stream is not None:
+        return Coming(lines_of("-", stream), ahead)
+    return chunks(lines_of("-" if source is None else str(source)), ahead)
 
 
 def _load(model: str, device: str | None, threads: int | None, int8: bool) -> Translator:
+    from regard.decoding.memory import bound_caches
+
+    bound_caches()
     import torch
 
     import regard
@@ -124,55 +139,18 @@ def _load(model: str, device: str | None, threads: int | None, int8: bool) -> Tr
     return loaded
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
-
-
-def _lines(file: str) -> Iterator[str]:
-    r"""Lines of a file or of standard input (-), as they come, without their ends: \n or \r\n and nothing else."""
-    from regard.data.files import open_text, shown_name
-
-    if _is_empty(file):
-        return
-    with open_text(file) as stream:
-        for number, line in enumerate(stream, 1):
-            try:
-                yield line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8")
-            except UnicodeDecodeError as error:
-                byte = f"byte {error.start + 1} of it is 0x{line[error.start]:02x}"
-                raise DataError(
-                    f"{shown_name(file)}: line {number:,} is not UTF-8 ({byte}); convert it: iconv -f LATIN1 -t UTF-8"
-                ) from None
-
-
-def _is_empty(file: str) -> bool:
-    """Whether there is nothing at all, which as a text is no mistake."""
-    if file != "-":
-        return Path(file).is_file() and Path(file).stat().st_size == 0
-    buffer = sys.stdin.buffer
-    return isinstance(buffer, io.BufferedReader) and not buffer.peek(1)
-
-
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
 def _written(
-    translator: Translator,
-    lines: Iterable[str],
-    options: TranslateOptions,
-    ahead: int,
-    as_json: bool,
-    single: bool,
+    translator: Translator, chunks: Iterator[list[str]], options: TranslateOptions, as_json: bool, single: bool
 ) -> Iterator[str]:
     """A line, or several, for each text; `single` keeps each of them on one line."""
-    found = translator.lines(lines, options, ahead)
-    first = next(found, None)  # languages and words that are wrong are told before anything is written
-    with _progress() as progress:
-        for number, row in enumerate(chain([first], found) if first is not None else (), 1):
-            progress(number)
-            if as_json:
-                yield json.dumps(_table(row), ensure_ascii=False) + "\n"
-            else:
-                yield "".join(f"{line}\n" for line in _plain(row, number - 1, options, single))
+    for number, row in enumerate(row for some in chunks for row in translator.translate(some, options)):
+        if as_json:
+            yield json.dumps(_table(row), ensure_ascii=False) + "\n"
+        else:
+            yield "".join(f"{line}\n" for line in _plain(row, number, options, single))
 
 
 def _plain(
@@ -198,27 +176,49 @@ def _table(row: Translation | list[Translation]) -> dict[str, Any]:
 def _print(lines: Iterator[str]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # a file is the same wherever it is written
-    _put(lines, sys.stdout)
-
-
-def _put(lines: Iterator[str], file: IO[str]) -> None:
     for line in lines:
-        file.write(line)
-        file.flush()
+        try:
+            sys.stdout.write(line)
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            _forget_output()
+            raise InputError(f"standard output cannot be written: {error.strerror}; send it elsewhere") from None
+
+
+def _forget_output() -> None:
+    """What could not be written is not tried again when Python ends."""
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), sys.stdout.fileno())
 
 
 def _save(lines: Iterator[str], path: Path) -> None:
-    """Beside the file and renamed when it is whole, so that an old one stays until then."""
+    """Beside the file and renamed when it is whole, so that an old one stays until then.
+
+    What is no plain file, such as /dev/null or a named pipe, is written itself.
+    """
     from regard.files import write_beside
 
     def write(partial: Path) -> None:
         with partial.open("w", encoding="utf-8", newline="\n") as file:
-            _put(lines, file)
+            file.writelines(lines)
 
     try:
-        write_beside(path, write)
+        if path.is_dir():
+            raise IsADirectoryError(None, "it is a directory")
+        if path.exists() and not path.is_file():
+            write(path)
+        else:
+            write_beside(path, write)
     except OSError as error:
         raise InputError(f"--output ({path}) cannot be written: {error.strerror}; choose another file") from None
+
+
+def _counted(lines: Iterator[str], progress: Callable[[int], None]) -> Iterator[str]:
+    for number, line in enumerate(lines, 1):
+        progress(number)
+        yield line
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import lzma
 import sys
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -31,17 +31,20 @@ def shown_name(file: str) -> str:
 
 
 @contextmanager
-def open_bytes(file: str) -> Iterator[BinaryIO]:
-    """The bytes of a file, decompressed; an empty, missing or damaged one is a `DataError` that names it."""
+def open_bytes(file: str, stream: io.BufferedReader | None = None) -> Iterator[BinaryIO]:
+    """The bytes of a file, decompressed; an empty, missing or damaged one is a `DataError` that names it.
+
+    `stream` is read in its place where it is open already.
+    """
     try:
-        with _opened(file) as raw:
+        with _opened(file) if stream is None else nullcontext(stream) as raw:
             # `peek` is all that standard input allows: it cannot be rewound.
             start = raw.peek(6)[:6]
             if not start:
                 again = ", or was read before" if file == STANDARD_INPUT else ""
                 raise DataError(f"{shown_name(file)} is empty{again}; give a file with data")
-            with _decompressed(raw, start) as stream:
-                yield stream
+            with _decompressed(raw, start) as decompressed:
+                yield decompressed
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(file, error) from None
     except FileNotFoundError:
@@ -57,10 +60,10 @@ def _damaged(file: str, error: Exception) -> DataError:
 
 
 @contextmanager
-def open_text(file: str) -> Iterator[BinaryIO]:
+def open_text(file: str, stream: io.BufferedReader | None = None) -> Iterator[BinaryIO]:
     """As `open_bytes`, for text: a binary file is refused, and a byte order mark is passed over."""
-    with open_bytes(file) as stream:
-        buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, stream))
+    with open_bytes(file, stream) as found:
+        buffered = found if isinstance(found, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, found))
         start = buffered.peek(HEAD)[:HEAD]
         if not start:
             raise DataError(f"{shown_name(file)} is empty once decompressed; give a file with data")

@@ -27,7 +27,6 @@ from regard.decoding.rulebook import Rulebook
 from regard.decoding.settings import Beam, Rules
 from regard.decoding.source import SHAPES, Source, up_to
 
-
 KEPT_ON_CPU, KEPT_ON_GPU = 7 / 8, 1 / 2
 """Once no more than this share of the inputs is left, the others are dropped: to move what is left costs something."""
 

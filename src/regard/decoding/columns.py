@@ -1,8 +1,9 @@
-"""Translation on a CPU: the rows of an input share what they have in common.
+"""Translation: the rows of an input share what they have in common.
 
 Written tokens are columns of their input: a row of the beam sees those that it descends from. So when rows change
 places, a mask does, and no key or value is moved; and since the rows of a beam soon have the same beginning, most
-columns are kept once for all of them. Columns that no row sees any more are dropped from time to time.
+columns are kept once for all of them. On a CPU, columns that no row sees any more are dropped from time to time; on a
+GPU every step has columns of its own, in memory that stays in its place, so that a step can be recorded.
 
 B: inputs, K: rows of each, N = B × K, C: columns of each, S: source tokens, D: width, H and G: heads of queries and of
 keys, E: size of a head, V: of its values.
@@ -10,8 +11,10 @@ keys, E: size of a head, V: of its values.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks.attention import Attention
@@ -19,6 +22,15 @@ from regard.blocks.layout import Padded
 from regard.blocks.positions.position import Position, Signals
 from regard.blocks.stack import Layer
 from regard.models.encoder_decoder import EncoderDecoder
+
+
+class Fixed(NamedTuple):
+    """What stays in its place while a model writes."""
+
+    model: nn.Module
+    tensors: list[Tensor]
+    """All that steps read and write."""
+
 
 FORGET_EVERY = 8
 """Steps of a beam search after which columns that no row sees are dropped."""
@@ -51,7 +63,7 @@ class SharedState:
         """Keys `[B, S, G, E]` and values `[B, S, G, V]` of each layer."""
         self.cells: list[tuple[Tensor, Tensor]] = []
         """Keys `[B, C, G, E]` and values `[B, C, G, V]` of each layer, with room for columns to come."""
-        self.seen_NC = torch.zeros(self.inputs, 0, dtype=torch.bool)
+        self.seen_NC = torch.zeros(self.inputs, 0, dtype=torch.bool, device=memory_BSD.device)
         self.attended_NS: Tensor | None = None
 
     def step(self, tokens_N: Tensor) -> Tensor:
@@ -60,12 +72,17 @@ class SharedState:
         if self.seen_NC.shape[1] + rows > self.room:
             self._forget(rows)
         self.seen_NC = torch.cat([self.seen_NC, torch.eye(rows, dtype=torch.bool).repeat(self.inputs, 1)], dim=1)
-        x_ND = self.model.target(tokens_N[:, None], Padded(len(tokens_N), 1, start=self.time))[:, 0]
-        hidden_BKC = _hidden(self.seen_NC.view(self.inputs, rows, -1), x_ND.dtype)
+        scores_NV = self._scores(tokens_N, Padded(len(tokens_N), 1, start=self.time))
+        self.time += 1
+        return scores_NV
+
+    def _scores(self, tokens_N: Tensor, layout: Padded) -> Tensor:
+        """Through all layers, with the columns that `seen_NC` names."""
+        x_ND = self.model.target(tokens_N[:, None], layout)[:, 0]
+        hidden_BKC = _hidden(self.seen_NC.view(self.inputs, len(tokens_N) // self.inputs, -1), x_ND.dtype)
         for i, layer in enumerate(self.model.decoder):
             x_ND = self._layer(layer, x_ND, i, hidden_BKC)
         norm = self.model.decoder.norm
-        self.time += 1
         scores_NV: Tensor = self.model.output(x_ND if norm is None else norm(x_ND))
         return scores_NV.to(torch.promote_types(scores_NV.dtype, torch.float32))
 
@@ -81,11 +98,16 @@ class SharedState:
         """Self-attention: new columns are stored, and each row attends to those that it sees."""
         shape = (self.inputs, len(x_ND) // self.inputs)
         q, k, v = (each.view(*shape, *each.shape[1:]) for each in attention.queries_keys_values(x_ND, NO_SIGNALS))
-        end = hidden_BKC.shape[-1]
-        keys, values = (each[:, :end] for each in self.cells[i])
-        keys[:, end - shape[1] :] = k
-        values[:, end - shape[1] :] = v
+        keys, values = self._stored(i, k, v)
         return self._mixed(attention, q, keys, values, hidden_BKC)
+
+    def _stored(self, i: int, k_BKGE: Tensor, v_BKGV: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values of all columns of a layer, with the new ones at their end."""
+        end, rows = self.seen_NC.shape[1], k_BKGE.shape[1]
+        keys, values = (each[:, :end] for each in self.cells[i])
+        keys[:, end - rows :] = k_BKGE
+        values[:, end - rows :] = v_BKGV
+        return keys, values
 
     def _source(self, cross: Attention, x_ND: Tensor, i: int) -> Tensor:
         """Cross-attention: the rows of an input are several queries to one memory."""
@@ -125,8 +147,9 @@ class SharedState:
         """`[N, S]`: where the last step looked in the source, as the mean of the last layer's heads."""
         return self.attended_NS
 
-    def fixed(self) -> None:
+    def fixed(self) -> Fixed | None:
         """Columns come and go."""
+        return None
 
     def _forget(self, rows: int) -> None:
         """Keeps the columns that some row sees, at the beginning of new memory with room for those to come."""
@@ -142,9 +165,65 @@ class SharedState:
         self.cells = [(_kept(k, order_BC, self.room), _kept(v, order_BC, self.room)) for k, v in old]
 
 
+class FixedState(SharedState):
+    """The same in memory that stays in its place: a step takes as many columns as there are rows, the next ones."""
+
+    def __init__(self, model: EncoderDecoder, memory_BSD: Tensor, layout: Padded, steps: int, bound: int) -> None:
+        """For so many steps, of which none has a place beyond the bound."""
+        super().__init__(model, memory_BSD, layout)
+        self.steps, self.bound, self.rows = steps, bound, 0
+        self.time_1 = torch.zeros(1, dtype=torch.long, device=memory_BSD.device)
+        """How many steps were taken, where the device can see it."""
+
+    def step(self, tokens_N: Tensor) -> Tensor:
+        rows = len(tokens_N) // self.inputs
+        if rows != self.rows:
+            self._widen(rows)
+        self.seen_NC.scatter_(1, self._own_columns().repeat(self.inputs)[:, None], True)
+        layout = Padded(len(tokens_N), 1, places_BT=self.time_1.expand(len(tokens_N), 1), bound=self.bound)
+        scores_NV = self._scores(tokens_N, layout)
+        self.time_1 += 1
+        return scores_NV
+
+    def _own_columns(self) -> Tensor:
+        """`[K]`: those that the rows of an input take in this step."""
+        return self.time_1 * self.rows + torch.arange(self.rows, device=self.time_1.device)
+
+    def _stored(self, i: int, k_BKGE: Tensor, v_BKGV: Tensor) -> tuple[Tensor, Tensor]:
+        keys, values = self.cells[i]
+        index_K = self._own_columns()
+        keys.index_copy_(1, index_K, k_BKGE)
+        values.index_copy_(1, index_K, v_BKGV)
+        return keys, values
+
+    def _widen(self, rows: int) -> None:
+        """Makes room for so many rows of each input; of what there is, each step's only column stays its first."""
+        assert self.rows <= 1, "a beam is widened once"
+        columns, like = self.steps * rows, self.seen_NC
+        seen_NC = like.new_zeros(self.inputs * rows, columns)
+        cells = [tuple(each.new_zeros(self.inputs, columns, *each.shape[2:]) for each in pair) for pair in self.memory]
+        if self.rows:
+            seen_NC[:, ::rows] = like
+            for new, old in zip(cells, self.cells, strict=True):
+                for wide, narrow in zip(new, old, strict=True):
+                    wide[:, ::rows] = narrow
+        self.rows, self.seen_NC, self.cells = rows, seen_NC, [(k, v) for k, v in cells]
+
+    def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
+        """Row n goes on from row `rows_N[n]`; where inputs are finished and go, `inputs_B` are those that stay."""
+        if inputs_B is None and len(rows_N) == len(self.seen_NC):
+            self.seen_NC.copy_(self.seen_NC.index_select(0, rows_N))
+        else:
+            super().select(rows_N, inputs_B)
+
+    def fixed(self) -> Fixed:
+        tensors = [self.seen_NC, self.time_1, *(each for pair in (*self.cells, *self.memory) for each in pair)]
+        return Fixed(self.model, tensors if self.absent_BS is None else [*tensors, self.absent_BS])
+
+
 def _hidden(seen: Tensor, dtype: torch.dtype) -> Tensor:
     """What is added to scores: 0 where a key is seen, −∞ elsewhere."""
-    return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
+    return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 
 def _kept(cells_BCGE: Tensor, order_BC: Tensor, room: int) -> Tensor:

@@ -106,13 +106,13 @@ class Recording:
 
     def run(self, search: BeamSearch) -> list[list[Hypothesis]]:
         """Turns until no input of the given search, which this was made of or has taken, can improve."""
-        step, mine = search.step, self.search
-        while step < search.longest:
-            for _ in range(min(LOOK_EVERY, search.longest - step)):
+        step, mine, last = search.step, self.search, search.longest - 1
+        while step < last and bool(mine.live_B.any()):
+            for _ in range(min(LOOK_EVERY, last - step)):
                 self.replay()
                 step += 1
-            if not bool(mine.live_B.any()):
-                break
+        if step == last:
+            mine.choose()  # what follows the longest sequence is not asked for
         search.open, search.pool = mine.open, mine.pool
         return search.harvested()
 

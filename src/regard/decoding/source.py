@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ from regard.blocks.attention import Attention
 from regard.blocks.cache import Cache, CacheKind
 from regard.blocks.layout import Padded
 from regard.blocks.settings import Learned
-from regard.decoding.columns import SharedState, shares
+from regard.decoding.columns import Fixed, FixedState, SharedState, shares
 from regard.decoding.request import Ends
 from regard.errors import InputError
 from regard.models.decoder import Decoder
@@ -31,14 +31,6 @@ SHAPES = 16
 """Lengths become multiples of this where shapes are fixed, so that batches of about one length share theirs."""
 SPARE = 4
 """Room beyond the longest sequence: to record a turn takes two, and the last that is replayed reads what it wrote."""
-
-
-class Fixed(NamedTuple):
-    """What stays in its place while a model writes."""
-
-    model: nn.Module
-    tensors: list[Tensor]
-    """All that steps read and write."""
 
 
 class State(Protocol):
@@ -99,10 +91,13 @@ def wide(scores: Tensor) -> Tensor:
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
 
-def padded(rows: Sequence[Sequence[int]], device: torch.device, multiple: int = 1) -> tuple[Tensor, Padded]:
-    """Rows of tokens as `[B, T]`, T a multiple of a number, and how they lie in it."""
+def padded(
+    rows: Sequence[Sequence[int]], device: torch.device, multiple: int = 1, most: int | None = None
+) -> tuple[Tensor, Padded]:
+    """Rows of tokens as `[B, T]`, and how they lie in it. T is a multiple of a number, unless that is above `most`."""
     lengths = [len(row) for row in rows]
     time = up_to(max(lengths), multiple)
+    time = time if most is None or time <= most else max(lengths)
     tokens = torch.tensor([[*row, *[0] * (time - len(row))] for row in rows], device=device)
     if min(lengths) == time and multiple == 1:
         return tokens, Padded(len(rows), time)
@@ -146,11 +141,15 @@ class _Translation:
 
     def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
         fixed = self.cache == "fixed"
-        tokens_BS, layout = padded(inputs, self.device, SHAPES if fixed and not look else 1)
+        tokens_BS, layout = padded(inputs, self.device, SHAPES if fixed and not look else 1, _room(self.model, 0))
         memory_BSD = self.model.encode(tokens_BS, layout)
         state: State
-        if self.device.type == "cpu" and self.cache == "growing" and shares(self.model) and not is_watched(self.model):
+        usual = shares(self.model) and not is_watched(self.model)
+        if self.device.type == "cpu" and self.cache == "growing" and usual:
             state = SharedState(self.model, memory_BSD, layout, look)
+        elif fixed and usual and not look:
+            steps, room = up_to(longest + SPARE, SHAPES), self.room(0)
+            state = FixedState(self.model, memory_BSD, layout, steps, steps if room is None else min(steps, room))
         else:
             capacity = up_to(longest + SPARE, SHAPES) if fixed else None
             cache = self.model.new_cache(len(inputs), self.cache, capacity)
@@ -250,7 +249,7 @@ class _Continuation:
         if look:
             raise InputError("a coverage penalty (beam.coverage) needs a source, and a decoder has none; set it to 0")
         fixed = self.cache == "fixed"
-        tokens_BT, layout = padded(inputs, self.device, SHAPES if fixed else 1)
+        tokens_BT, layout = padded(inputs, self.device, SHAPES if fixed else 1, _room(self.model, 0))
         capacity = up_to(layout.time + longest + SPARE, SHAPES) if fixed else None
         cache = self.model.new_cache(len(inputs), self.cache, capacity)
         hidden_BTD = self.model.states(tokens_BT, layout, cache)

@@ -1,26 +1,13 @@
-"""What keeps a process that computes for days from growing. No torch in here.
+"""What the allocator holds between two batches goes back to the system, every now and then. No torch in here.
 
-Batches of ever new shapes fill two caches of ready-made kernels, oneDNN's own and PyTorch's above it, with a thousand
-entries each: hundreds of MiB that come slowly and look like a leak. A few entries serve as well, since a decoder
-repeats a shape at once or hardly ever. And what the allocator holds between two batches goes back to the system, every
-now and then. `bench/serving.py` measures it.
+With the bounds of `regard.decoding.memory` this keeps a server from growing; `bench/serving.py` measures it.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import time
 from collections.abc import Callable
-
-CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "16"}
-"""Entries of the two caches; they are read when the first kernel is made."""
-
-
-def bound_caches() -> None:
-    """Bounds the caches of this process; for a command, before it computes. Who set another bound keeps it."""
-    for name, entries in CACHES.items():
-        os.environ.setdefault(name, entries)
 
 
 class Trim:

@@ -16,7 +16,7 @@ from regard.decoding.attention import word_alignment, word_weights
 from regard.decoding.request import Hypothesis, Wish
 from regard.errors import InputError
 from regard.tasks.scribe import Scribe
-from regard.tasks.translated import Alignment, Translation, together
+from regard.tasks.translated import Alignment, Block, Translation, together
 from regard.text.numbers import numbers
 from regard.text.placing import LEVELS, Shown, copied, lost_numbers, put_back, show
 from regard.text.protect import Item, figures, find
@@ -24,6 +24,9 @@ from regard.text.sentences import Span, cut, spans
 from regard.text.words import word_spans
 
 _TAGS = ("open", "close", "empty")
+
+FEW = 8
+"""Things to keep in a sentence up to which it is tried to have them all copied once more."""
 
 
 @dataclass
@@ -37,6 +40,8 @@ class Piece:
     shown: Shown
     found: list[_Found] = field(default_factory=list)
     """What was written for it, the best first."""
+    bare: bool = False
+    """Whether all that is to keep was taken out, so that nothing of it can be lost."""
 
     @property
     def careful(self) -> bool:
@@ -50,6 +55,10 @@ class _Found:
     text: str
     copied: bool
     lost: tuple[str, ...]
+
+    @property
+    def kept(self) -> bool:
+        return self.copied and not self.lost
 
 
 # -------------------------------------------------------------------------------------------------------------- pieces
@@ -182,17 +191,21 @@ def gap_after(sentence: str) -> str:
 
 
 def write(pieces: Sequence[Piece], scribe: Scribe) -> list[list[Translation]]:
-    """The translations of each sentence: at first as it is shown at first, then otherwise, as long as any is lost."""
+    """The translations of each sentence, each of which is written three times at most.
+
+    At first it goes as it is shown at first. Where something is lost, it is shown otherwise; and where something is
+    lost again, or much is to keep, all of that is taken out.
+    """
     asked = [piece for piece in pieces if _has_words(piece) or scribe.options.must or scribe.options.prefix]
     _round(asked, scribe)
-    for level in range(1, LEVELS):
-        failing = [piece for piece in asked if not piece.found[0].copied]
-        for piece in failing:
-            piece.shown = show(piece.text, piece.items, level, scribe.writable)
-        _round(failing, scribe)
-    if scribe.options.sampling is None:
-        _search_numbers([piece for piece in asked if piece.found[0].lost], scribe)
-    _take_out_numbers([piece for piece in asked if piece.found[0].lost], scribe)
+    failing = [piece for piece in asked if not piece.found[0].kept]
+    for piece in failing:
+        _show_otherwise(piece, scribe)
+    _round([piece for piece in failing if not piece.bare], scribe)
+    for piece in failing:
+        if not piece.bare and not piece.found[0].kept:
+            _take_out(piece, scribe)
+    _round([piece for piece in failing if piece.bare and _has_words(piece)], scribe)
     return _finished(pieces, scribe)
 
 
@@ -223,47 +236,32 @@ def _ask(pieces: Sequence[Piece], wishes: Sequence[Wish], nbest: int, scribe: Sc
         piece.found = sorted(found, key=lambda each: (not each.copied, len(each.lost)))
 
 
+def _show_otherwise(piece: Piece, scribe: Scribe) -> None:
+    """Other stand-ins for those that were not copied, and some for numbers that were lost."""
+    best = piece.found[0]
+    if len(piece.shown.stands) + len(best.lost) > FEW:
+        _take_out(piece, scribe)
+        return
+    piece.items = _with_figures(piece, best.lost)
+    piece.shown = show(piece.text, piece.items, 0 if best.copied else 1, scribe.writable)
+
+
+def _take_out(piece: Piece, scribe: Scribe) -> None:
+    """The last resort: all that is to keep is taken out, and put back where the words beside it went."""
+    items = [item for item in piece.items if item.kind != "figure"]
+    piece.items = _with_figures(replace(piece, items=items), numbers(piece.text))
+    piece.shown = show(piece.text, piece.items, LEVELS, scribe.writable)
+    piece.found = []  # what has no words left stays as it was
+    piece.bare = True
+
+
+def _with_figures(piece: Piece, lost: Sequence[str]) -> list[Item]:
+    return sorted([*piece.items, *figures(piece.text, lost, piece.items)], key=lambda item: item.start)
+
+
 def wish_for(piece: Piece, scribe: Scribe) -> Wish:
     """What the options ask for; a prefix is for the first sentence."""
     return replace(scribe.wish, prefix=scribe.beginning.prefix if piece.first else scribe.frame.prefix)
-
-
-def _search_numbers(pieces: Sequence[Piece], scribe: Scribe) -> None:
-    """Searches for translations that hold the numbers, beside the stand-ins that were copied; taken where it helps."""
-    some, wishes = [], []
-    for piece in pieces:
-        words = [*piece.found[0].lost, *(word for word, _ in piece.shown.stands)]
-        if all(scribe.writable(word) for word in words):
-            wish = wish_for(piece, scribe)
-            some.append(piece)
-            wishes.append(replace(wish, must=[*wish.must, *(scribe.word(word) for word in words)]))
-    before = [piece.found for piece in some]
-    if some:
-        _ask(some, wishes, max(scribe.options.nbest, 2), scribe)
-    for piece, old in zip(some, before, strict=True):
-        worse = [each for each in old if not each.copied or each.lost]
-        better = [each for each in piece.found if each.copied and not each.lost and each.hypothesis.finished]
-        piece.found = [*better, *worse] if better else old
-
-
-def _take_out_numbers(pieces: Sequence[Piece], scribe: Scribe) -> None:
-    """The last resort: what the model will not write is taken out and put back where the words beside it went.
-
-    At first those alone that were lost; then all, for others may be lost when these are gone.
-    """
-    for every in (False, True):
-        failing = [piece for piece in pieces if piece.found and piece.found[0].lost]
-        for piece in failing:
-            found = figures(piece.text, numbers(piece.text) if every else piece.found[0].lost)
-            taken = [item for item in found if not any(_overlap(item, other) for other in piece.items)]
-            piece.items = sorted([*piece.items, *taken], key=lambda item: item.start)
-            piece.shown = show(piece.text, piece.items, LEVELS, scribe.writable)
-            piece.found = []  # what has no words left stays as it was
-        _round([piece for piece in failing if _has_words(piece)], scribe)
-
-
-def _overlap(one: Item, other: Item) -> bool:
-    return one.start < other.end and other.start < one.end
 
 
 # ------------------------------------------------------------------------------------------------------------ finishing
@@ -303,7 +301,7 @@ def _aligned(shown: Shown, found: _Found, weights: np.ndarray, scribe: Scribe) -
     stands = dict(shown.stands)
     named = [[text[start:end] for start, end in words] for text, words in ((shown.text, source), (found.text, target))]
     sides = [[stands.get(word, word) for word in words] for words in named]
-    return _Words(source, target, Alignment(sides[0], sides[1], word_alignment(by_word), by_word))
+    return _Words(source, target, Alignment(sides[0], sides[1], word_alignment(by_word), (Block(0, 0, by_word),)))
 
 
 def _told(piece: Piece, found: _Found, words: _Words | None, scribe: Scribe) -> Translation:
@@ -319,14 +317,17 @@ def _told(piece: Piece, found: _Found, words: _Words | None, scribe: Scribe) -> 
         hypothesis.token_scores,
         hypothesis.finished,
         hypothesis.looped,
-        found.copied and not found.lost,
+        found.kept,
         words.alignment if words is not None and scribe.options.align else None,
     )
+
+
+_ONE = np.ones((1, 1), np.float32)
 
 
 def _untouched(piece: Piece, align: bool) -> Translation:
     """What has no words is what it was, and so are its signs."""
     words = [piece.text[start:end] for start, end in word_spans(piece.text)]
     pairs = [(place, place) for place in range(len(words))]
-    alignment = Alignment(words, words, pairs, np.eye(len(words), dtype=np.float32)) if align else None
-    return Translation(piece.text, 0.0, [], [], True, False, True, alignment)
+    alignment = Alignment(words, words, pairs, tuple(Block(place, place, _ONE) for place in range(len(words))))
+    return Translation(piece.text, 0.0, [], [], True, False, True, alignment if align else None)

@@ -42,7 +42,7 @@ class Bleu(Settings):
     """Each evaluation also translates the validation data, and gives the figure `bleu` (sacreBLEU's)."""
 
     sentences: Positive = 500
-    """How many are translated, of the first ones."""
+    """How many are translated, at the most; the same ones each time."""
     beam: Positive = 1
     """Sequences that are searched side by side; 1: greedy."""
     lowercase: bool = False

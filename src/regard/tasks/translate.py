@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import islice
+from random import Random
 
 import torch
 from torch import Tensor, nn
@@ -88,8 +88,10 @@ class Trial:
 
     @classmethod
     def of(cls, settings: Bleu, examples: Iterable[Example], tokenizers: TokenizerPair, longest: int | None) -> Trial:
-        """Of the first pairs, those that the model can read (`longest` tokens)."""
-        pairs = [example for example in islice(examples, settings.sentences) if isinstance(example, Pair)]
+        """Some of the pairs, at random but always the same, as far as the model can read them (`longest` tokens)."""
+        pairs = [example for example in examples if isinstance(example, Pair)]
+        if len(pairs) > settings.sentences:
+            pairs = Random(0).sample(pairs, settings.sentences)
         inputs = tokenizers.inputs([pair.source for pair in pairs], [pair.to for pair in pairs])
         fits = [number for number, ids in enumerate(inputs) if longest is None or len(ids) <= longest]
         return cls(settings, tokenizers, [inputs[number] for number in fits], [pairs[number].target for number in fits])

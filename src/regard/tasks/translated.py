@@ -4,11 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from regard.decoding.attention import Weights
+
+
+class Block(NamedTuple):
+    """The weights of a sentence, from a target word and a source word on."""
+
+    row: int
+    column: int
+    weights: Weights
 
 
 @dataclass(frozen=True)
@@ -19,8 +27,16 @@ class Alignment:
     target: list[str]
     pairs: list[tuple[int, int]]
     """Numbers of a source word and of a target word, from 0."""
-    weights: Weights = field(compare=False, repr=False)
-    """`[target words, source words]`: how much each looked at each; zero across sentences."""
+    blocks: tuple[Block, ...] = field(compare=False, repr=False)
+    """Weights of the sentences alone: those of a whole book would not fit into memory."""
+
+    @property
+    def weights(self) -> Weights:
+        """`[target words, source words]`: how much each looked at each; zero across sentences."""
+        table = np.zeros((len(self.target), len(self.source)), np.float32)
+        for row, column, some in self.blocks:
+            table[row : row + some.shape[0], column : column + some.shape[1]] = some
+        return table
 
     def __str__(self) -> str:
         """As alignment tools write it: 0-0 1-2."""
@@ -81,11 +97,11 @@ def together(text: str, parts: Sequence[Translation], align: bool) -> Translatio
 def _joined(parts: Sequence[Alignment]) -> Alignment:
     source = [word for part in parts for word in part.source]
     target = [word for part in parts for word in part.target]
-    weights = np.zeros((len(target), len(source)), np.float32)
     pairs: list[tuple[int, int]] = []
+    blocks: list[Block] = []
     row = column = 0
     for part in parts:
-        weights[row : row + len(part.target), column : column + len(part.source)] = part.weights
         pairs += [(column + first, row + second) for first, second in part.pairs]
+        blocks += [Block(row + block.row, column + block.column, block.weights) for block in part.blocks]
         row, column = row + len(part.target), column + len(part.source)
-    return Alignment(source, target, pairs, weights)
+    return Alignment(source, target, pairs, tuple(blocks))

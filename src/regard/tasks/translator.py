@@ -100,7 +100,7 @@ class Translator(Loaded):
         scribe = self.scribe(chosen)
         return (
             _as_asked(row, chosen)
-            for some in _chunks(iter(lines), ahead)
+            for some in chunks(iter(lines), ahead)
             for row in sentencewise.translate(_strings(some), scribe, self.reach)
         )
 
@@ -197,11 +197,19 @@ def _strings(texts: Sequence[str]) -> list[str]:
     return found
 
 
-def _chunks(lines: Iterator[str], ahead: int) -> Iterator[list[str]]:
-    """As many lines as are read at once, fewer where they are long."""
+def chunks(lines: Iterator[str], ahead: int) -> Iterator[list[str]]:
+    """As many lines as are read at once, fewer where they are long; an error comes behind the lines before it."""
     chunk: list[str] = []
     size = 0
-    for line in lines:
+    failed: Exception | None = None
+    while True:
+        try:
+            line = next(lines)
+        except StopIteration:
+            break
+        except Exception as error:
+            failed = error
+            break
         chunk.append(line)
         size += len(line)
         if len(chunk) >= ahead or size >= AHEAD_CHARACTERS:
@@ -209,6 +217,8 @@ def _chunks(lines: Iterator[str], ahead: int) -> Iterator[list[str]]:
             chunk, size = [], 0
     if chunk:
         yield chunk
+    if failed is not None:
+        raise failed
 
 
 def _directions(config: Table) -> tuple[list[tuple[str, str]], bool]:

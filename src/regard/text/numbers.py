@@ -25,16 +25,19 @@ def number_spans(text: str) -> list[Span]:
 
 def missing(source: str, target: str) -> list[str]:
     """The numbers of one text that are not in the other, each as often as it is missing."""
-    there: dict[str, deque[int]] = {}  # by what it may mean, so that a text full of numbers takes no longer than another
+    there: dict[
+        str, deque[int]
+    ] = {}  # by what it may mean, so that a text full of numbers takes no longer than another
     for place, number in enumerate(numbers(target)):
         for reading in readings(number):
             there.setdefault(reading, deque()).append(place)
     taken: set[int] = set()
     left = []
     for number in numbers(source):
-        first = [place for reading in readings(number) if (place := _first(there.get(reading), taken)) is not None]
-        if first:
-            taken.add(min(first))
+        first = [_first(there.get(reading), taken) for reading in readings(number)]
+        known = [place for place in first if place is not None]
+        if known:
+            taken.add(min(known))
         else:
             left.append(number)
     return left

@@ -2,41 +2,28 @@
 
 Two ways. A *stand-in* takes the place of a placeholder or an address: a short word that models copy, such as X1; that
 it was copied, once and whole, is checked. A *point* is what was taken out of the text, as tags are: it is put back
-where the words beside it went, as the alignment of words says. Points stay in their order, so that what was nested
-well still is.
+where the words beside it went, as the alignment of words says (`regard.text.points`).
 """
 
 from __future__ import annotations
 
-import math
 import re
-from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from regard.text.numbers import missing
-from regard.text.protect import Item, Kind, escape, unescape
+from regard.text.points import Aligned, Point, places
+from regard.text.protect import Item, escape, unescape
 from regard.text.sentences import Span
 
 _PAIRED = ("open", "close")
-_REPLACED = ("placeholder", "number", "address")
+_REPLACED = ("placeholder", "number", "address", "figure")
 _CLOSING = frozenset(".,;:!?…)]}")
 
 Writable = Callable[[str], bool]
 """Whether a model can read and write a word."""
-
-
-@dataclass(frozen=True)
-class Point:
-    """Something that was taken out of a text."""
-
-    place: int
-    """In the text that is left, before this character."""
-    text: str
-    kind: Kind
-    name: str
-    beside: tuple[str, str]
-    """The characters before it and behind it; nothing at the edge of the text."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +54,13 @@ def _figures() -> Iterator[str]:
     return (str(111 * number % 899 + 101) for number in range(1, 800))
 
 
-_FAMILIES = {"words": (_letters, _figures), "number": (_figures, _letters)}
-"""Stand-ins by what they are for, those that are tried first first. Models copy both as they copy names and figures."""
+def _small() -> Iterator[str]:
+    return (str(number) for number in chain(range(3, 10), range(12, 100)))
+
+
+_FAMILIES = {"words": (_letters, _figures), "number": (_figures, _letters), "figure": (_small, _small)}
+"""Stand-ins by what they are for, those that are tried first first. Models copy both as they copy names and figures;
+and small numbers where they do not copy others."""
 
 LEVELS = 3
 """Ways to show a sentence: two families of stand-ins, then none."""
@@ -84,30 +76,36 @@ def show(sentence: str, items: Sequence[Item], level: int, writable: Writable) -
         word = words.next_for(item)
         if word is None:
             beside = (sentence[max(item.start - 1, 0) : item.start], sentence[item.end : item.end + 1])
-            making.points.append(Point(len(making.text), item.text, item.kind, item.name, beside))
+            making.points.append(Point(making.length, item.text, item.kind, item.name, beside))
         else:
             making.stands[word] = item.text
-            making.text += word
+            making.put(word)
     making.add(sentence[done:])
     making.strip()
-    return Shown(making.text, tuple(making.points), tuple(making.stands.items()), tuple(making.escapes.items()))
+    return Shown(
+        "".join(making.parts), tuple(making.points), tuple(making.stands.items()), tuple(making.escapes.items())
+    )
 
 
 def _merged(items: Sequence[Item]) -> list[Item]:
     """What touches has one stand-in: two of them side by side would make another word."""
-    found: list[Item] = []
+    groups: list[list[Item]] = []
     for item in items:
-        last = found[-1] if found else None
+        last = groups[-1][-1] if groups else None
         if last is not None and last.end == item.start and last.kind in _REPLACED and item.kind in _REPLACED:
-            found[-1] = Item(last.start, item.end, last.text + item.text, last.kind)
+            groups[-1].append(item)
         else:
-            found.append(item)
-    return found
+            groups.append([item])
+    return [
+        replace(group[0], end=group[-1].end, text="".join(item.text for item in group)) if len(group) > 1 else group[0]
+        for group in groups
+    ]
 
 
 class _Making:
     def __init__(self) -> None:
-        self.text = ""
+        self.parts: list[str] = []
+        self.length = 0
         self.points: list[Point] = []
         self.stands: dict[str, str] = {}
         self.escapes: dict[str, str] = {}
@@ -116,18 +114,29 @@ class _Making:
         """Text of the sentence; what was taken out from between two spaces leaves one."""
         text, found = unescape(text)
         self.escapes.update(found)
-        behind_point = bool(self.points) and self.points[-1].place == len(self.text)
-        if behind_point and text[:1].isspace() and not self.text[-1:].strip():
+        last = self.parts[-1][-1] if self.parts else ""
+        behind_point = bool(self.points) and self.points[-1].place == self.length
+        if behind_point and text[:1].isspace() and not last.strip():
             text = text[1:]
-        elif behind_point and text[:1] in _CLOSING and self.text[-1:].isspace() and self.points[-1].kind not in _PAIRED:
+        elif behind_point and text[:1] in _CLOSING and last.isspace() and self.points[-1].kind not in _PAIRED:
             self.strip()
-        self.text += text
+        self.put(text)
+
+    def put(self, text: str) -> None:
+        if text:
+            self.parts.append(text)
+            self.length += len(text)
 
     def strip(self) -> None:
         """No space is left at the end."""
-        if self.points and self.text != self.text.rstrip():
-            self.text = self.text.rstrip()
-            self.points = [replace(point, place=min(point.place, len(self.text))) for point in self.points]
+        while self.points and self.parts and self.parts[-1][-1].isspace():
+            last = self.parts.pop()
+            self.length -= len(last)
+            self.put(last.rstrip())
+        moved = len(self.points)
+        while moved and self.points[moved - 1].place > self.length:
+            moved -= 1
+        self.points[moved:] = [replace(point, place=self.length) for point in self.points[moved:]]
 
 
 class _StandIns:
@@ -142,7 +151,7 @@ class _StandIns:
         """A word for an item; None where there is none, or none that can be written."""
         if item.kind not in _REPLACED:
             return None
-        for word in self.families.get("number" if item.kind == "number" else "words", ()):
+        for word in self.families.get(item.kind if item.kind in _FAMILIES else "words", ()):
             if word not in self.given and word not in self.sentence:
                 self.given.add(word)
                 return word if self.writable(word) else None
@@ -151,7 +160,8 @@ class _StandIns:
 
 def copied(shown: Shown, written: str) -> bool:
     """Whether every stand-in was written, once and as a word of its own."""
-    return all(len(_places(word, written)) == 1 for word, _ in shown.stands)
+    found = Counter(match[0] for match in _WHOLE.finditer(written)) if shown.stands else {}
+    return all(found.get(word) == 1 for word, _ in shown.stands)
 
 
 def lost_numbers(shown: Shown, written: str) -> list[str]:
@@ -159,19 +169,13 @@ def lost_numbers(shown: Shown, written: str) -> list[str]:
     return missing(_without(shown, shown.text), _without(shown, written))
 
 
-def _alone(word: str) -> re.Pattern[str]:
-    """The word where it is no part of another one, nor of a number."""
-    return re.compile(rf"(?<!\w)(?<!\d[.,]){re.escape(word)}(?!\w)(?![.,]\d)")
-
-
-def _places(word: str, text: str) -> list[int]:
-    return [match.start() for match in _alone(word).finditer(text)]
+_WHOLE = re.compile(r"(?<!\w)(?<!\d[.,])\w++(?![.,]\d)")
+"""Words that are no parts of others, nor of numbers."""
 
 
 def _without(shown: Shown, text: str) -> str:
-    for word, _ in shown.stands:
-        text = _alone(word).sub(" ", text)
-    return text
+    words = dict(shown.stands)
+    return _WHOLE.sub(lambda match: " " if match[0] in words else match[0], text) if words else text
 
 
 # ----------------------------------------------------------------------------------------------------------------- back
@@ -186,10 +190,12 @@ def put_back(
     are needed where there are points.
     """
     edits: list[tuple[int, int, str | Point]] = []
-    for word, text in shown.stands:
-        edits += [(place, place + len(word), text) for place in _places(word, written)[:1]]
-    places = _point_places(shown, written, sources, targets, pairs)
-    edits += [(place, place, point) for point, place in zip(shown.points, places, strict=True)]
+    stands = dict(shown.stands)
+    for match in _WHOLE.finditer(written) if stands else ():
+        if match[0] in stands:
+            edits.append((*match.span(), stands.pop(match[0])))
+    found = places(shown.points, Aligned(shown.text, written, sources, targets, pairs))
+    edits += [(place, place, point) for point, place in zip(shown.points, found, strict=True)]
     edits.sort(key=lambda edit: edit[:2])
     result, done = "", 0
     for place, (start, end, new) in enumerate(edits):
@@ -198,7 +204,7 @@ def put_back(
             result += new
         else:
             result += _spaced(new, result[-1:], _right_of(new, edits[place + 1 : place + 2], written, start))
-        done = end
+        done = max(done, end)
     return result + escape(written[done:], shown.escapes)
 
 
@@ -222,114 +228,3 @@ def _spaced(point: Point, left: str, right: str) -> str:
     space_before = "" if not left.strip() or joined else " "
     space_after = " " if right.isalnum() and not after.isalnum() else ""
     return space_before + point.text + space_after
-
-
-def _point_places(
-    shown: Shown, written: str, sources: Sequence[Span], targets: Sequence[Span], pairs: Sequence[Span]
-) -> list[int]:
-    """Where each point goes: as near to where its words went as the order of the points allows."""
-    if not shown.points:
-        return []
-    linked: dict[int, list[int]] = {}
-    for source, target in pairs:
-        linked.setdefault(source, []).append(target)
-    starts, ends = [0, *(span[0] for span in targets)], [*(span[1] for span in targets), len(written)]
-    wanted, options = [], []
-    kinds = {"open": [*starts, len(written)], "close": [0, *ends]}
-    word_ends = [end for _, end in sources]
-    here = [bisect_left(word_ends, point.place + 1) for point in shown.points]
-    for point, (first, last) in zip(shown.points, _covered(shown.points, here, len(sources)), strict=True):
-        want = _inside_copy(shown.text, point, written, first, (sources, targets), linked)
-        more = [] if want is None else [want]
-        if want is None:
-            want = _wanted(point, first, last, linked, targets, (len(sources), len(written)))
-        wanted.append(want)
-        options.append(sorted({*more, *kinds.get(point.kind, [*starts, *ends])}))
-    return in_order(wanted, options)
-
-
-def _inside_copy(
-    text: str,
-    point: Point,
-    written: str,
-    word: int,
-    spans: tuple[Sequence[Span], Sequence[Span]],
-    linked: dict[int, list[int]],
-) -> int | None:
-    """The same place inside a word that was copied, such as H2O with a tag around its 2."""
-    sources, targets = spans
-    at = next(
-        (i for i in (word, word - 1) if 0 <= i < len(sources) and sources[i][0] < point.place < sources[i][1]), -1
-    )
-    for target in linked.get(at, ()):
-        start, end = targets[target]
-        if written[start:end] == text[slice(*sources[at])]:
-            return start + point.place - sources[at][0]
-    return None
-
-
-def _covered(points: Sequence[Point], here: Sequence[int], words: int) -> list[Span]:
-    """The words that each tag is about: those between it and the tag that belongs to it, or the edge; else none."""
-    found = [(place, place) for place in here]
-    waiting: dict[str, list[int]] = {}
-    for index, point in enumerate(points):
-        if point.kind == "open":
-            waiting.setdefault(point.name, []).append(index)
-            found[index] = (here[index], words)
-        elif point.kind == "close":
-            opened = waiting.get(point.name)
-            first = opened.pop() if opened else None
-            found[index] = (0 if first is None else here[first], here[index])
-            if first is not None:
-                found[first] = found[index]
-    return found
-
-
-def _wanted(
-    point: Point, first: int, last: int, linked: dict[int, list[int]], targets: Sequence[Span], sizes: tuple[int, int]
-) -> int:
-    """Where a point would like to go."""
-    words, length = sizes
-    inside = [target for source in range(first, last) for target in linked.get(source, ())]
-    if point.kind == "open" and inside:
-        return targets[min(inside)][0]
-    if point.kind == "close" and inside:
-        return targets[max(inside)][1]
-    if first >= words and point.kind != "open":
-        return length
-    if last == 0:
-        return 0
-    for source in range(first, words):
-        if source in linked:
-            return targets[min(linked[source])][0]
-    for source in range(first - 1, -1, -1):
-        if source in linked:
-            return targets[max(linked[source])][1]
-    return length
-
-
-def in_order(wanted: Sequence[int], options: Sequence[Sequence[int]]) -> list[int]:
-    """For each thing one of its places, none before that of the thing before it, nearest to the wanted ones in all.
-
-    The options of each are in order, and the last of them all is the same.
-    """
-    costs: list[float] = [0.0]
-    places: Sequence[int] = [0]
-    came: list[list[int]] = []
-    for want, next_places in zip(wanted, options, strict=True):
-        next_costs, origins = [], []
-        best, upto = 0, 0
-        for place in next_places:
-            while upto < len(places) and places[upto] <= place:
-                best = upto if costs[upto] < costs[best] or upto == 0 else best
-                upto += 1
-            next_costs.append((costs[best] if upto else math.inf) + abs(place - want))
-            origins.append(best)
-        costs, places = next_costs, next_places
-        came.append(origins)
-    at = min(range(len(costs)), key=costs.__getitem__)
-    chosen = []
-    for origins, some in zip(reversed(came), reversed(options), strict=True):
-        chosen.append(some[at])
-        at = origins[at]
-    return chosen[::-1]

@@ -11,7 +11,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice, takewhile
 from typing import Literal, TypeAlias
 
 from regard.text.numbers import number_spans
@@ -138,16 +137,17 @@ def _until(text: str, start: int, end: int, closing: str, kind: Kind, absent: se
 
 def figures(text: str, lost: Sequence[str], kept: Sequence[Item] = ()) -> list[Item]:
     """Numbers of a text as items, with what they are joined to: H2O, 15:30; none of what is kept anyway."""
-    found: list[Item] = []
     wanted = Counter(lost)
+    joined: list[tuple[Span, list[str]]] = []
     end = 0
-    spans = number_spans(text)
-    for place, (first, last) in enumerate(spans):
-        if first < end:
-            continue
-        start, end = _joined(text, end, first, last)
-        inside = takewhile(lambda span: span[0] < end, islice(spans, place, None))  # noqa: B023 - used up here
-        hits = Counter(text[slice(*span)] for span in inside) & wanted
+    for first, last in number_spans(text):
+        if not joined or first >= end:
+            start, end = _joined(text, end, first, last)
+            joined.append(((start, end), []))
+        joined[-1][1].append(text[first:last])
+    found: list[Item] = []
+    for (start, end), inside in joined:
+        hits = Counter(inside) & wanted
         if hits:
             wanted -= hits
             found.append(Item(start, end, text[start:end], "figure"))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from decoding_cases import END, ENDS, inputs, next_chances, translator
 
+from regard.blocks.cache import CacheKind
 from regard.blocks.settings import (
     Alibi,
     Attention,
@@ -20,7 +21,7 @@ from regard.blocks.settings import (
     Rotary,
     Sinusoidal,
 )
-from regard.decoding.columns import FORGET_EVERY, SharedState, shares
+from regard.decoding.columns import FORGET_EVERY, FixedState, SharedState, shares
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Greedy, Rules
 from regard.decoding.source import source_of
@@ -70,15 +71,16 @@ def moves(steps: int, beams: int, draw: random.Random, kept: int) -> list[tuple[
     return found
 
 
+@pytest.mark.parametrize(("cache", "kind"), [("growing", SharedState), ("fixed", FixedState)])
 @pytest.mark.parametrize("beams", [1, 3])
 @pytest.mark.parametrize("name", VARIANTS)
 @torch.inference_mode()
-def test_every_row_has_its_own_history(name: str, beams: int) -> None:
+def test_every_row_has_its_own_history(name: str, beams: int, cache: CacheKind, kind: type[SharedState]) -> None:
     """Against whole passes over each row's tokens, for as long as columns are forgotten several times."""
     model, draw = model_of(VARIANTS[name]), random.Random(1)
     given = inputs(4, VOCABULARY)
-    state, scores = source_of(model, ENDS).begin(given, longest=40)
-    assert isinstance(state, SharedState)
+    state, scores = source_of(model, ENDS, cache).begin(given, longest=40)
+    assert type(state) is kind
     written: list[tuple[int, list[int]]] = [(place, []) for place in range(4)]
     steps = 3 * FORGET_EVERY + 10
     for step, (rows, stay) in enumerate(moves(steps, beams, draw, kept=2)):
@@ -89,7 +91,7 @@ def test_every_row_has_its_own_history(name: str, beams: int) -> None:
         if step % 7 == 0 or step > steps - 2:
             expected = [next_chances(model, given[place], history) for place, history in written]
             assert torch.allclose(scores.log_softmax(-1), torch.stack(expected), atol=1e-10)
-    if beams > 1:
+    if beams > 1 and cache == "growing":
         assert state.seen_NC.shape[1] < steps * beams  # something was forgotten
 
 

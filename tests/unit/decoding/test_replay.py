@@ -9,14 +9,17 @@ import pytest
 import torch
 from decoding_cases import ENDS, continuer, translator
 
+from regard.blocks.settings import Attention, Learned
 from regard.decoding import replay
 from regard.decoding.beam import BeamSearch
 from regard.decoding.decode import ONE, decode, jobs_for
-from regard.decoding.request import Hypothesis, Wish
+from regard.decoding.request import Ends, Hypothesis, Wish
 from regard.decoding.settings import Absolute, Beam, Greedy, NoPenalty, Power, Rules, Stop
 from regard.decoding.source import source_of
+from regard.models.build import build
 from regard.models.decoder import Decoder
 from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
 
 RULES = Rules(longest=Absolute(tokens=12))
 
@@ -48,13 +51,14 @@ class Player:
     def __call__(self, turn: replay.Turn) -> replay.Turn:
         self.recorded += 1
         recording: replay.Recording = turn.__self__  # type: ignore[attr-defined]
-        state = recording.search.state
+        cache = getattr(recording.search.state, "cache", None)
         places = [each.data_ptr() for each in recording.tensors]
-        used = state.cache.used  # type: ignore[attr-defined]
+        used = None if cache is None else cache.used
 
         def play() -> None:
             self.played += 1
-            state.cache.used = used  # type: ignore[attr-defined]  # what Python counts, a recording does not
+            if cache is not None:
+                cache.used = used  # what Python counts, a recording does not
             turn()
             now = replay._tensors(recording.search)
             assert [each.data_ptr() for each in now] == places
@@ -112,6 +116,24 @@ def test_weights_that_moved_are_recorded_anew() -> None:
     with torch.inference_mode():
         replay.replayed(searched(model, inputs, beam), player)
     assert player.recorded == 2
+
+
+def test_no_place_beyond_the_learned_ones_is_asked_for() -> None:
+    """A sequence as long as the positions reach; the model never ends one by itself."""
+    given = EncoderDecoderSettings(
+        vocabulary=6, width=8, depth=1, attention=Attention(heads=2), position=Learned(length=12), tied=()
+    )
+    model, player = build(given).eval(), Player()
+    assert isinstance(model, EncoderDecoder)
+    beam, ends = Beam(size=2), Ends(ENDS.start)
+    inputs = inputs_of((5, 3), 6, 1)
+    source = source_of(model, ends, "fixed")
+    rules = Rules(longest=Absolute(tokens=100))
+    with torch.inference_mode():
+        jobs = jobs_for(source, inputs, ends, rules, [Wish()] * 2)
+        found = replay.replayed(BeamSearch(source, jobs, ends, rules, beam), player)
+    assert [len(row[0].tokens) for row in found] == [12, 12]
+    assert_same(found, decode(model, inputs, ends, beam, rules))
 
 
 def test_what_cannot_be_recorded_is_searched_as_it_is() -> None:

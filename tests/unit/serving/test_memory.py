@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import pytest
 
 from regard.serving import memory
-from regard.serving.memory import CACHES, Trim, bound_caches
-
-
-def test_caches_are_bounded_unless_somebody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = CACHES
-    monkeypatch.setenv(first, "7")
-    monkeypatch.setenv(second, "")
-    monkeypatch.delenv(second)
-    bound_caches()
-    assert (os.environ[first], os.environ[second]) == ("7", CACHES[second])
+from regard.serving.memory import Trim
 
 
 def test_memory_is_given_back_now_and_then() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from regard.serving.memory import CACHES
+from regard.decoding.memory import CACHES
 from regard.serving.settings import Serving
 
 PAGE = (Path(__file__).parents[3] / "docs" / "serving.md").read_text(encoding="utf-8")

@@ -161,7 +161,8 @@ def test_bleu_of_a_parrot(tmp_path: Path, beam: int, monkeypatch: pytest.MonkeyP
     assert asked == [Greedy() if beam == 1 else Beam(size=beam)]
     crossed = Trial.of(Bleu(beam=beam), [Pair(same[0], same[1])], tokenizers, longest=None)
     assert crossed.bleu(model) < 10
-    assert Trial.of(Bleu(sentences=1), pairs, tokenizers, longest=None).references == same[:1]
+    (one,) = Trial.of(Bleu(sentences=1), pairs, tokenizers, longest=None).references
+    assert one in same
     assert Trial.of(Bleu(), pairs, tokenizers, longest=5).references == [], "none of them can be read"
 
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 
-from regard.text.placing import LEVELS, copied, in_order, lost_numbers, put_back, show
+from regard.text.placing import LEVELS, copied, lost_numbers, put_back, show
 from regard.text.protect import find
 from regard.text.words import word_spans
 
@@ -74,15 +72,3 @@ def test_without_an_alignment_nothing_is_lost() -> None:
     shown = show("a {x} b", find("a {x} b"), LEVELS, lambda word: True)
     assert put_back(shown, "c d").count("{x}") == 1
     assert put_back(shown, "") == "{x}"
-
-
-def test_the_nearest_places_in_order_are_the_best_of_all() -> None:
-    """Against every way to choose."""
-    options = [[0, 2, 5], [1, 5], [0, 3, 5], [4, 5]]
-    for wanted in itertools.product(range(6), repeat=4):
-        ways = [way for way in itertools.product(*options) if list(way) == sorted(way)]
-        best = min(sum(abs(a - b) for a, b in zip(way, wanted, strict=True)) for way in ways)
-        found = in_order(wanted, options)
-        assert found == sorted(found)
-        assert all(place in some for place, some in zip(found, options, strict=True))
-        assert sum(abs(a - b) for a, b in zip(found, wanted, strict=True)) == best

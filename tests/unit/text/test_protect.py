@@ -114,15 +114,38 @@ HOSTILE = (
     "$_",
     "1.",
     "1 ",
+    "x1",
+    "000 ",
+    "a@",
+    "<a/",
+    "<code>x</CODE>",
+    "\u0301",
+    "😀",
+    "שלום ",
 )
+LONG = ("<a{}x>", "<a{}", "1{}", "no. {}", "a{}b", "{}7", "{{{}", "&{};")
 
 
 @pytest.mark.parametrize("part", HOSTILE)
 def test_hostile_texts_take_no_time(part: str) -> None:
     began = time.perf_counter()
     text = "-->" + part * 30_000
-    find(text), numbers(text), unescape(text)
+    find(text), unescape(text), figures(text, numbers(text)), missing(text, text)
     assert time.perf_counter() - began < 2
+
+
+@pytest.mark.parametrize("around", LONG)
+@pytest.mark.parametrize("filling", [" ", "a", ".", "\n", "_", "1"])
+def test_long_runs_take_no_time(around: str, filling: str) -> None:
+    began = time.perf_counter()
+    text = around.format(filling * 100_000)
+    find(text), unescape(text), figures(text, numbers(text)), missing(text, text)
+    assert time.perf_counter() - began < 1
+
+
+def test_an_end_in_capitals_is_found_where_it_stands() -> None:
+    """In small letters İ is two characters."""
+    assert [item.text for item in find("İİ <code>x</CODE> y")] == ["<code>x</CODE>"]
 
 
 # ------------------------------------------------------------------------------------------------------------- numbers
@@ -165,3 +188,6 @@ def test_each_number_counts_as_often_as_it_stands_there() -> None:
 
 def test_figures_are_taken_with_what_they_are_joined_to() -> None:
     assert [item.text for item in figures("At 15:30 H2O, 3.5 and 7.", ["15", "30", "2", "7"])] == ["15:30", "H2O", "7"]
+    assert [item.text for item in figures("5 a 5 b 1 000 c 3er.", ["5", "5", "1 000"])] == ["5", "5", "1 000"]
+    text = "5 {a5} 5"
+    assert [item.start for item in figures(text, ["5", "5", "5"], find(text))] == [0, 7]

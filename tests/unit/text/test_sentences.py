@@ -95,9 +95,24 @@ def test_long_sentences_are_cut_near_the_middle() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["." * 100_000, "a." * 50_000, ". " * 50_000, '."' * 50_000, "。" * 50_000, "A. B" * 9999]
+    "text",
+    [
+        "." * 100_000,
+        "a." * 50_000,
+        ". " * 50_000,
+        '."' * 50_000,
+        "。" * 50_000,
+        "A. B" * 9999,
+        "no. " * 25_000,
+        "a" + " " * 100_000 + "b",
+        "\n" * 100_000,
+        "a\u0301" * 50_000,
+        "😀" * 100_000,
+        "שלום " * 20_000,
+    ],
 )
 def test_hostile_texts_take_no_time(text: str) -> None:
     began = time.perf_counter()
-    spans(text)
+    spans(text, [(place, place + 2) for place in range(0, len(text), 3)])
+    cut(text, lambda part: len(part) < 1_000, [(place, place + 2) for place in range(0, len(text), 3)])
     assert time.perf_counter() - began < 2
