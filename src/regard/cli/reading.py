@@ -19,6 +19,8 @@ WAIT = 0.1
 """Seconds without a further line after which those that are there are taken."""
 CHARACTERS = 200_000
 """Characters that are read ahead at most, but for the last line."""
+FIRST = 64
+"""Lines of the first chunk; each has up to twice as many as the one before."""
 
 
 def lines_of(file: str, stream: io.BufferedReader | None = None) -> Iterator[str]:
@@ -49,6 +51,14 @@ def _is_empty(file: str, stream: io.BufferedReader | None) -> bool:
     return isinstance(buffer, io.BufferedReader) and not buffer.peek(1)
 
 
+def require(file: str) -> None:
+    """Refuses what is not there to be read."""
+    if file == "-" and sys.stdin is None:
+        raise DataError("standard input is closed; give texts, or a file of them: --input FILE")
+    if file != "-" and not Path(file).exists():
+        raise DataError(f"{file} does not exist; check the name after --input")
+
+
 def own_input() -> io.BufferedReader | None:
     """Standard input once more, for a thread; None where it is no file of the system's."""
     try:
@@ -65,6 +75,7 @@ class Coming(Iterator[list[str]]):
 
     def __init__(self, lines: Iterable[str], ahead: int, wait: float = WAIT) -> None:
         self._ahead, self._wait = ahead, wait
+        self._room = min(FIRST, ahead)  # the first chunks are small, so that something is seen soon
         self._lines: list[str] = []
         self._size = 0
         self._ended = False
@@ -82,6 +93,7 @@ class Coming(Iterator[list[str]]):
                 before = len(self._lines)
                 self._changed.wait(self._wait)
             taken, self._lines, self._size = self._lines, [], 0
+            self._room = min(2 * self._room, self._ahead)
             self._changed.notify_all()
         if taken:
             return taken
@@ -91,7 +103,7 @@ class Coming(Iterator[list[str]]):
 
     @property
     def _full(self) -> bool:
-        return len(self._lines) >= self._ahead or self._size >= CHARACTERS
+        return len(self._lines) >= self._room or self._size >= CHARACTERS
 
     def _read(self, lines: Iterable[str]) -> None:
         try:

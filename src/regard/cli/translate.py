@@ -77,6 +77,7 @@ def command(  # noqa: PLR0913
     """Translate texts, or the lines of standard input or of a file: as many lines come out, in the same order."""
     if texts and source is not None:
         raise SettingsError(f"texts are given and a file of them (--input {source}) too; give one of them")
+    from regard.cli.reading import require
     from regard.tasks.translate_settings import TranslateOptions
 
     drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
@@ -97,6 +98,10 @@ def command(  # noqa: PLR0913
         details=as_json,
         batch_tokens=batch_tokens,
     )
+    if not texts:
+        require("-" if source is None else str(source))
+    if output is None and sys.stdout is None:
+        raise InputError("standard output is closed; name a file: --output FILE")
     translator = _load(model, device, threads, int8)
     translator.scribe(options)  # languages and words that are wrong are told before anything is read
     with _progress() as progress:

@@ -30,6 +30,8 @@ Translated: TypeAlias = str | Translation | list[Translation]
 
 AHEAD = 1_000
 """Lines that are read before the first of them is written."""
+FIRST = 64
+"""Lines of the first chunk; each has up to twice as many as the one before."""
 AHEAD_CHARACTERS = 200_000
 """The same in characters, for lines that are long."""
 REACH = 256
@@ -198,9 +200,12 @@ def _strings(texts: Sequence[str]) -> list[str]:
 
 
 def chunks(lines: Iterator[str], ahead: int) -> Iterator[list[str]]:
-    """As many lines as are read at once, fewer where they are long; an error comes behind the lines before it."""
+    """As many lines as are read at once, fewer where they are long; an error comes behind the lines before it.
+
+    The first ones are small, so that something is seen soon.
+    """
     chunk: list[str] = []
-    size = 0
+    size, room = 0, min(FIRST, ahead)
     failed: Exception | None = None
     while True:
         try:
@@ -212,9 +217,9 @@ def chunks(lines: Iterator[str], ahead: int) -> Iterator[list[str]]:
             break
         chunk.append(line)
         size += len(line)
-        if len(chunk) >= ahead or size >= AHEAD_CHARACTERS:
+        if len(chunk) >= room or size >= AHEAD_CHARACTERS:
             yield chunk
-            chunk, size = [], 0
+            chunk, size, room = [], 0, min(2 * room, ahead)
     if chunk:
         yield chunk
     if failed is not None:

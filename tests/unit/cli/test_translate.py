@@ -16,6 +16,7 @@ from tiny_translator import write_translator
 from typer.testing import CliRunner, Result
 
 from regard.cli.app import app
+from regard.cli.reading import require
 from regard.errors import DataError, InputError, RegardError, SettingsError, WeightsError
 from regard.tasks.load import load
 
@@ -141,6 +142,36 @@ def test_models_that_are_not_there() -> None:
         raise wrong("de-eng", "ein")
 
 
+@pytest.mark.parametrize("ahead", ["1", "2", "1000"])
+def test_lines_before_one_that_is_no_text_are_written(
+    place: Path, expected: list[str], ahead: str, tmp_path: Path
+) -> None:
+    given = LINES.encode() + b"\nein\xe4\nein\n"
+    (tmp_path / "in").write_bytes(given)
+    for result in (
+        translate(place, "--ahead", ahead, given=given),
+        translate(place, "--ahead", ahead, "--input", str(tmp_path / "in")),
+    ):
+        assert result.stdout == "".join(f"{line}\n" for line in expected)
+        assert isinstance(result.exception, DataError)
+        assert "line 5 is not UTF-8" in str(result.exception)
+
+
+def test_what_is_no_plain_file_is_written_itself(place: Path, tmp_path: Path) -> None:
+    assert translate(place, "ein", "--output", os.devnull).exit_code == 0
+    assert not Path(os.devnull).is_file()
+    assert "it is a directory; choose another file" in str(wrong(place, "ein", "--output", str(tmp_path)))
+    if Path("/dev/full").exists():
+        assert "(/dev/full) cannot be written: No space left" in str(wrong(place, "ein", "--output", "/dev/full"))
+
+
+def test_streams_that_are_closed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", None)
+        with pytest.raises(DataError, match="standard input is closed; give texts"):
+            require("-")
+
+
 def test_what_is_no_text(place: Path) -> None:
     with pytest.raises(DataError, match=r"standard input: line 2 is not UTF-8 \(byte 4 of it is 0xe4\); convert it"):
         raise wrong(place, given=b"ein\nein\xe4\n")
@@ -153,6 +184,59 @@ def process(place: Path, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "regard", "translate", str(place), "--device", "cpu", "--threads", "1", *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | {"OMP_NUM_THREADS": "1"})
+
+
+@pytest.mark.slow
+def test_lines_that_come_slowly_are_translated_as_they_come(place: Path, expected: list[str]) -> None:
+    """No line waits for the next; what is wrong with one is told behind what came before it."""
+    with process(place) as running:
+        assert running.stdin
+        assert running.stdout
+        assert running.stderr
+        for line, found in zip(LINES.split("\n"), expected, strict=True):
+            running.stdin.write(line.encode() + b"\n")
+            running.stdin.flush()
+            assert running.stdout.readline().decode() == f"{found}\n"
+        running.stdin.write(b"ein Hund l\xc3\xa4uft\nein\xe4\nein\n")
+        running.stdin.close()
+        assert running.stdout.read().decode() == f"{expected[0]}\n"
+        assert running.wait(60) == 1
+        assert running.stderr.read().startswith(b"regard: standard input: line 6 is not UTF-8")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is only known to Linux")
+def test_a_full_disk_is_told_in_one_line(place: Path) -> None:
+    command = [sys.executable, "-m", "regard", "translate", str(place), "--device", "cpu", "ein"]
+    with open("/dev/full", "wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    assert ended.returncode == 1
+    assert ended.stderr == b"regard: standard output cannot be written: No space left on device; send it elsewhere\n"
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals of this kind")
+def test_progress_on_a_terminal_leaves_nothing_behind_after_ctrl_c(place: Path, tmp_path: Path) -> None:
+    import pty
+
+    (tmp_path / "in").write_text("ein Hund läuft\n" * 100_000, encoding="utf-8")
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "regard", "translate", str(place), "--device", "cpu", "--beam", "1"]
+    with (tmp_path / "out").open("wb") as out:
+        running = subprocess.Popen([*command, "--input", str(tmp_path / "in")], stdout=out, stderr=theirs)
+    os.close(theirs)
+    told = b""
+    while b"lines" not in told:
+        told += os.read(ours, 4096)
+    running.send_signal(signal.SIGINT)
+    with suppress(OSError):  # how Linux says that nobody is at the other end any more
+        while more := os.read(ours, 4096):
+            told += more
+    os.close(ours)
+    assert running.wait(60) == 130
+    assert b"Traceback" not in told
+    assert told.rstrip().endswith(b"\x1b[2K")  # the line is gone
+    assert told.count(b"\x1b[?25h") == told.count(b"\x1b[?25l")  # and the cursor is back
 
 
 @pytest.mark.slow
