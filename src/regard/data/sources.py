@@ -114,11 +114,12 @@ class Source:
 
 def _both_ways(examples: Iterator[Placed[Example]], languages: Direction) -> Iterator[Placed[Example]]:
     """Each pair, and then the same the other way round; each says which language its target is in."""
-    for placed in examples:
-        pair = placed.example
+    first, second = languages
+    for pair, file, number in examples:
         assert isinstance(pair, Pair)
-        yield placed._replace(example=pair._replace(to=languages[1]))
-        yield placed._replace(example=Pair(pair.target, pair.source, languages[0]))
+        one, other = pair.source, pair.target
+        yield Placed(Pair(one, other, second), file, number)
+        yield Placed(Pair(other, one, first), file, number)
 
 
 def told_missing(settings: DataSettings, split: Split) -> str:
