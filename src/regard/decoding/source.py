@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from regard.blocks.attention import Attention
 from regard.blocks.cache import Cache, CacheKind
 from regard.blocks.layout import Padded
+from regard.blocks.positions.position import Signals
+from regard.blocks.reference import attention_weights
 from regard.blocks.settings import Learned
 from regard.decoding.columns import Fixed, FixedState, SharedState, shares
 from regard.decoding.request import Ends
@@ -181,7 +183,10 @@ class _Translating:
         """Works out the last layer's attention, which fused kernels do not give; in this state's calls alone."""
         own = self.cache.cross[-1]
         if named["cache"] is own and own.stored is not None:
-            self.attended_NS = _mean_attention(cross, given[0], own.stored[0], self.layout)
+            x_BKD, visibility = given
+            q, k = wide(cross.queries(x_BKD, Signals())), wide(own.stored[0])
+            weights_BHKS = attention_weights(q, k, visibility, cross.scale, soft_cap=cross.soft_cap)
+            self.attended_NS = weights_BHKS.mean(1).flatten(0, 1)
 
     def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
         self.cache.select(rows_N)
@@ -210,20 +215,6 @@ class _Translating:
 def _tensors_of(cache: Cache) -> list[Tensor]:
     """What a fixed cache of self-attention keeps in its place."""
     return [cache.lengths_B, *(tensor for layer in cache.layers for tensor in (layer.k_BCGE, layer.v_BCGV))]
-
-
-def _mean_attention(cross: Attention, x_BKD: Tensor, k_BSGE: Tensor, layout: Padded) -> Tensor:
-    """`[N, S]`: the weights of cross-attention, as a mean of its heads."""
-    q_BKHE = cross.q(x_BKD).unflatten(-1, (cross.heads, cross.head_size))
-    q_BKHE = q_BKHE if cross.q_norm is None else cross.q_norm(q_BKHE)
-    k_BSHE = k_BSGE.repeat_interleave(cross.heads // cross.kv_heads, dim=2)
-    scores_BHKS = torch.einsum("bkhe,bshe->bhks", q_BKHE, k_BSHE) * cross.scale
-    if cross.soft_cap is not None:
-        scores_BHKS = cross.soft_cap * torch.tanh(scores_BHKS / cross.soft_cap)
-    real_BS = layout.real(x_BKD.device)
-    if real_BS is not None:
-        scores_BHKS = scores_BHKS.masked_fill(~real_BS[:, None, None], -torch.inf)
-    return wide(scores_BHKS).softmax(-1).mean(1).flatten(0, 1)
 
 
 # ------------------------------------------------------------------------------------------------------- continuation

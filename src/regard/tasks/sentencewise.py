@@ -46,7 +46,7 @@ class Piece:
     @property
     def careful(self) -> bool:
         """Whether there is something to keep that may be lost, so that it pays to have a choice."""
-        return bool(self.shown.stands) or any(character.isdigit() for character in self.text)
+        return bool(self.shown.stands) or any(map(str.isdigit, self.text))
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def fitting(pieces: list[str], between: list[str], scribe: Scribe, reach: int) -
     gaps = between[:1]
     for piece, after in zip(pieces, between[1:], strict=True):
         whole = [(item.start, item.end) for item in find(piece)] if scribe.options.keep else []
-        found = cut(piece, lambda text: len(scribe.read([piece_of(text, False, scribe).shown.text])[0]) <= reach, whole)
+        found = cut(piece, lambda text: _fits(piece_of(text, False, scribe), scribe, reach), whole)
         if len(found) > 1 and scribe.options.must:
             raise InputError(
                 f"must needs a text in one piece, and one ({piece[:30]!r}…) is beyond the {reach} tokens that the "
@@ -135,6 +135,10 @@ def fitting(pieces: list[str], between: list[str], scribe: Scribe, reach: int) -
     return parts, gaps
 
 
+def _fits(piece: Piece, scribe: Scribe, reach: int) -> bool:
+    return not _is_asked(piece, scribe) or len(scribe.read([piece.shown.text])[0]) <= reach
+
+
 # ------------------------------------------------------------------------------------------------------------- writing
 
 
@@ -142,7 +146,7 @@ def translate(texts: Sequence[str], scribe: Scribe, reach: int) -> list[list[Tra
     """The translations of each text, the best first; texts without a word are given back as they are."""
     plans = [plan(text, scribe) for text in texts]
     made = [_pieces(pieces, scribe) for pieces, _ in plans]
-    every = [piece.shown.text for pieces in made for piece in pieces]
+    every = [piece.shown.text if _is_asked(piece, scribe) else "" for pieces in made for piece in pieces]
     sizes = iter([len(ids) for ids in scribe.read(every)] if every else [])
     for index, pieces in enumerate(made):
         if max([next(sizes) for _ in pieces], default=0) > reach:
@@ -196,7 +200,7 @@ def write(pieces: Sequence[Piece], scribe: Scribe) -> list[list[Translation]]:
     At first it goes as it is shown at first. Where something is lost, it is shown otherwise; and where something is
     lost again, or much is to keep, all of that is taken out.
     """
-    asked = [piece for piece in pieces if _has_words(piece) or scribe.options.must or scribe.options.prefix]
+    asked = [piece for piece in pieces if _is_asked(piece, scribe)]
     _round(asked, scribe)
     failing = [piece for piece in asked if not piece.found[0].kept]
     for piece in failing:
@@ -209,10 +213,15 @@ def write(pieces: Sequence[Piece], scribe: Scribe) -> list[list[Translation]]:
     return _finished(pieces, scribe)
 
 
+def _is_asked(piece: Piece, scribe: Scribe) -> bool:
+    """Whether a sentence goes to the model at all."""
+    return _has_words(piece) or bool(scribe.options.must or scribe.options.prefix)
+
+
 def _has_words(piece: Piece) -> bool:
     """Whether there is anything to translate: figures and signs are what they are in any language."""
     rest = show(piece.text, piece.items, LEVELS, lambda word: False) if piece.items else piece.shown
-    return any(character.isalpha() for character in rest.text)
+    return any(map(str.isalpha, rest.text))
 
 
 def _round(pieces: Sequence[Piece], scribe: Scribe) -> None:

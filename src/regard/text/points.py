@@ -103,8 +103,9 @@ class _Wishes:
         first = [min(self.linked.get(word, (none,))) for word in range(len(aligned.sources))]
         last = [max(self.linked.get(word, (-1,))) for word in range(len(aligned.sources))]
         self._first, self._last = _table(first, np.minimum), _table(last, np.maximum)
-        self._next = [*accumulate(reversed([low if low < none else None for low in first]), _nearest)][::-1]
-        self._before = [*accumulate([high if high >= 0 else None for high in last], _nearest)]
+        here = [word if word in self.linked else None for word in range(len(aligned.sources))]
+        self._next = [*accumulate(reversed(here), _nearest)][::-1]
+        self._before = [*accumulate(here, _nearest)]
         self._copies: dict[int, int | None] = {}
 
     def inside_copy(self, point: Point, word: int) -> int | None:
@@ -136,10 +137,17 @@ class _Wishes:
         if last == 0:
             return 0
         following = self._next[first] if first < words else None
-        if following is not None:
-            return targets[following][0]
         before = self._before[min(first, words) - 1] if first and words else None
-        return length if before is None else targets[before][1]
+        if following is not None and (before is None or following - first <= first - 1 - before):
+            return self._before_word(min(self.linked[following]), point)
+        return length if before is None else targets[max(self.linked[before])][1]
+
+    def _before_word(self, target: int, point: Point) -> int:
+        """Before a word; or, where it is a sign that did not touch the point, behind the word before that."""
+        start = self.aligned.targets[target][0]
+        apart = point.kind not in ("open", "close") and not point.beside[1].strip()
+        sign = apart and not self.aligned.written[start].isalnum()
+        return self.aligned.targets[target - 1][1] if sign and target else start
 
 
 def _nearest(known: int | None, here: int | None) -> int | None:

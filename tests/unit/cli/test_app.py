@@ -149,7 +149,7 @@ def test_public_names() -> None:
         regard.bild  # noqa: B018
 
 
-@pytest.mark.parametrize("arguments", ["presets", "count vit-b16", "demo"])
+@pytest.mark.parametrize("arguments", ["presets", "count vit-b16"])
 def test_a_terminal_of_few_letters_gets_question_marks(arguments: str) -> None:
     done = run(*arguments.split(), PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")

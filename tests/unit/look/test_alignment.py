@@ -9,13 +9,13 @@ import pytest
 
 from regard.errors import InputError
 from regard.look.alignment import SHADES, picture, shade, terminal
-from regard.tasks.translated import Alignment
+from regard.tasks.translated import Alignment, Block
 
 WEIGHTS = np.array([[1.0, 0.0, 0.0], [0.0, 0.2, 0.8]], np.float32)
 
 
 def made(source: list[str], target: list[str], weights: np.ndarray = WEIGHTS) -> Alignment:
-    return Alignment(source, target, [(0, 0)], weights)
+    return Alignment(source, target, [(0, 0)], (Block(0, 0, weights),))
 
 
 def test_words_stand_above_their_columns() -> None:

@@ -63,3 +63,19 @@ def test_nested_points_that_each_cover_all_take_little_time() -> None:
     assert time.perf_counter() - began < 3
     assert found[:3] == [0, 2, 4]
     assert found[-3:] == [2 * words - 7, 2 * words - 5, 2 * words - 3]
+
+
+def test_a_point_goes_to_the_nearer_of_its_neighbours_that_has_a_translation() -> None:
+    """After a word that is known to have become C, before two of which only the second has become anything."""
+    word = Point(2, "{x}", "placeholder", "", (" ", " "))
+    aligned = Aligned("a b c", "C B A", [(0, 1), (2, 3), (4, 5)], [(0, 1), (2, 3), (4, 5)], [(0, 0), (2, 2)])
+    assert places([word], aligned) == [1]
+    assert places([Point(4, "{x}", "placeholder", "", (" ", " "))], aligned) == [4]
+
+
+@pytest.mark.parametrize("written", ["A .", "A."])
+def test_a_point_before_a_sign_stands_behind_the_word(written: str) -> None:
+    """So that the space before the sign, if there is one, stays before it."""
+    spans = [(0, 1), (len(written) - 1, len(written))]
+    aligned = Aligned("a .", written, [(0, 1), (2, 3)], spans, [(1, 1)])
+    assert places([Point(2, "{x}", "placeholder", "", (" ", " "))], aligned) == [1]
