@@ -83,7 +83,7 @@ def test_two_files(folder: Path, pairs: list[Pair], first: str, second: str, end
 
 @given(pairs, packers, ends, st.booleans(), blocks)
 def test_tsv(folder: Path, pairs: list[Pair], packer: str, end: str, last: bool, block: int) -> None:
-    file = write(folder / "a", ["\t".join(pair) for pair in pairs], packer, end, last)
+    file = write(folder / "a", ["\t".join(pair.sides().values()) for pair in pairs], packer, end, last)
     assert read(ParallelTsv(train=(file,)), block) == pairs
 
 
