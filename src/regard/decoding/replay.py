@@ -119,7 +119,7 @@ class Recording:
 
 def recorded(turn: Turn) -> Turn:
     """The turn as a CUDA graph. What it computed meanwhile is to be put right."""
-    stream = torch.cuda.Stream()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         turn()  # libraries take what they need at their first call, which cannot be recorded

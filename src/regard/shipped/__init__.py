@@ -1,7 +1,7 @@
 """Models and recipes that come with the library, by their names. No torch in here.
 
-A model lies in a directory beside this file: `config.toml`, `weights.safetensors`, `tokenizer.json` and `card.md`, which
-says what it was trained on, how well it does and what it is not for.
+A model lies in a directory beside this file: `config.toml`, `weights.safetensors`, `tokenizer.json`, and `card.md`,
+which says what it was trained on, how well it does and what it is not for.
 """
 
 from __future__ import annotations

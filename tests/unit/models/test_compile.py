@@ -26,6 +26,8 @@ from regard.blocks.layout import Packed, Padded
 from regard.models.build import build
 from regard.models.settings import ModelSettings
 
+pytestmark = pytest.mark.slow  # together they take half a minute
+
 LENGTHS, SOURCE_LENGTHS = [5, 1, 7, 3], [2, 6, 4, 1]
 by_position = pytest.mark.parametrize("position", cases.TEXT_POSITIONS)
 by_layout = pytest.mark.parametrize("layout", ["ragged", "packed"])

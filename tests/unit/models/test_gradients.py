@@ -15,6 +15,8 @@ from regard.blocks import settings as blocks
 from regard.models.build import build
 from regard.models.settings import Classification, Decoder, Encoder, EncoderDecoder, Masked, Vision
 
+pytestmark = pytest.mark.slow  # together they take half a minute
+
 TINY = {
     "width": 4,
     "depth": 1,
