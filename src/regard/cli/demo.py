@@ -29,14 +29,16 @@ RECIPE = "grammar"
 TESTED = 1_000
 """Sentences, and pronouns, that the trained translator is tested with."""
 
-NEXT = (
+NEXT_WITH_MODEL = (
     (f'translate {MODEL} "Guten Morgen, Europa."', "your own sentences; or pipe a file through it"),
     ("translate en-de --nbest 3 --align --json", "the other way, with all there is to tell"),
     (f"serve {MODEL}", "the same over HTTP"),
+)
+NEXT = (
     ("train digits", "another job: images; regard train RECIPE for data of your own"),
     ("count transformer-base", "what a model costs, with nothing allocated"),
 )
-"""What to run next, and why."""
+"""What to run next, and why; the first ones where there is a model that comes along."""
 
 
 def command(
@@ -72,7 +74,11 @@ def command(
         return
     out.print("\nWhat to run next", style="bold")
     program = _program()
-    for arguments, why in (*NEXT, (f"doctor {run}", "does the run that was just made look normal?")):
+    own = (
+        (f'translate {run} "The wolf sleeps."', "the translator that was just trained"),
+        (f"doctor {run}", "does its run look normal?"),
+    )
+    for arguments, why in (*(NEXT_WITH_MODEL if told["translations"] else ()), *own, *NEXT):
         out.print(f"  {program} {arguments:<47} # {why}", soft_wrap=True)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from regard.errors import DataError, SettingsError
+from regard.tasks.translate_settings import TranslateOptions
 
 if TYPE_CHECKING:
     from regard.tasks.evaluation import Compared, Report
@@ -83,7 +84,9 @@ def command(  # noqa: PLR0913
     tokenized: Annotated[
         bool, typer.Option("--tokenized", help="Also tell BLEU of tokenised texts in lower case, as older papers do.")
     ] = False,
-    beam: Annotated[int, typer.Option(min=1, help="Sequences that are searched side by side.")] = 5,
+    beam: Annotated[
+        int, typer.Option(min=1, help="Sequences that are searched side by side.")
+    ] = TranslateOptions().beam,
     to: Annotated[str | None, typer.Option(help="Only into this language.", show_default="all it writes")] = None,
     as_used: Annotated[
         bool,

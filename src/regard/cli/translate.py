@@ -15,17 +15,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.errors import InputError, SettingsError
+from regard.tasks.translate_settings import AHEAD, TranslateOptions
 
 if TYPE_CHECKING:
-    from regard.tasks.translate_settings import TranslateOptions
+    from regard.decoding.settings import Sampling
     from regard.tasks.translated import Translation
     from regard.tasks.translator import Translator
 
 EXAMPLE = 'Example: regard translate de-en "Ein Hund läuft durch den Schnee."'
 
-AHEAD = 1_000
 BETWEEN = " ||| "
 """What stands between a translation, its score and its alignment where they are asked for (Moses' way)."""
+
+USUAL = TranslateOptions()
+"""What is meant where an option is not given."""
 
 
 # A command's options are its arguments, and each has a name.
@@ -48,21 +51,23 @@ def command(  # noqa: PLR0913
     ] = None,
     to: Annotated[str | None, typer.Option(help="Language to write.", show_default="the only one it writes")] = None,
     from_: Annotated[str | None, typer.Option("--from", help="Language of the texts; it is only checked.")] = None,
-    beam: Annotated[int, typer.Option(min=1, help="Sequences that grow side by side; 1 is the fastest.")] = 5,
-    nbest: Annotated[int, typer.Option(min=1, help="Translations of each text, with their scores.")] = 1,
-    length: Annotated[float, typer.Option(help="Exponent of the length penalty; more favours long texts.")] = 0.6,
+    beam: Annotated[int, typer.Option(min=1, help="Sequences that grow side by side; 1 is the fastest.")] = USUAL.beam,
+    nbest: Annotated[int, typer.Option(min=1, help="Translations of each text, with their scores.")] = USUAL.nbest,
+    length: Annotated[
+        float, typer.Option(help="Exponent of the length penalty; more favours long texts.")
+    ] = USUAL.length.alpha,
     align: Annotated[bool, typer.Option("--align", help="Also tell which words belong together.")] = False,
     must: Annotated[list[str] | None, typer.Option(help="A word that must occur; may be given again.")] = None,
     must_not: Annotated[list[str] | None, typer.Option(help="A word that must not; may be given again.")] = None,
-    prefix: Annotated[str, typer.Option(help="How each translation begins.")] = "",
+    prefix: Annotated[str, typer.Option(help="How each translation begins.")] = USUAL.prefix,
     temperature: Annotated[
         float | None, typer.Option(help="Draw words at random; above 1 is bolder.", show_default="search")
     ] = None,
     top_k: Annotated[int | None, typer.Option(help="Draw from so many of the likeliest words.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest words with this share.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Decides what is drawn.")] = 0,
-    split: Annotated[bool, typer.Option(help="Cut texts into sentences.")] = True,
-    keep: Annotated[bool, typer.Option(help="Keep placeholders, addresses, tags and numbers.")] = True,
+    split: Annotated[bool, typer.Option(help="Cut texts into sentences.")] = USUAL.split,
+    keep: Annotated[bool, typer.Option(help="Keep placeholders, addresses, tags and numbers.")] = USUAL.keep,
     as_json: Annotated[
         bool, typer.Option("--json", help="A JSON object for each text, with all that is known.")
     ] = False,
@@ -75,20 +80,14 @@ def command(  # noqa: PLR0913
     ahead: Annotated[int, typer.Option(min=1, help="Lines that are read at once, where so many are there.")] = AHEAD,
 ) -> None:
     """Translate texts, or the lines of standard input or of a file: as many lines come out, in the same order."""
-    if texts and source is not None:
-        raise SettingsError(f"texts are given and a file of them (--input {source}) too; give one of them")
-    from regard.cli.reading import require
-    from regard.tasks.translate_settings import TranslateOptions
-
-    drawn = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    sampling = {"seed": seed, **{name: value for name, value in drawn.items() if value is not None}}
+    _require_sense(texts, source, output)
     options = TranslateOptions(
         to=to,
         source=from_,
         beam=beam,
         nbest=nbest,
-        length={"kind": "paper", "alpha": length},  # type: ignore[arg-type]
-        sampling=sampling if len(sampling) > 1 else None,  # type: ignore[arg-type]
+        length=USUAL.length.changed({"alpha": length}),
+        sampling=_sampling(seed, {"temperature": temperature, "top_k": top_k, "top_p": top_p}),
         prefix=prefix,
         must=tuple(must or ()),
         must_not=tuple(must_not or ()),
@@ -98,10 +97,6 @@ def command(  # noqa: PLR0913
         details=as_json,
         batch_tokens=batch_tokens,
     )
-    if not texts:
-        require("-" if source is None else str(source))
-    if output is None and sys.stdout is None:
-        raise InputError("standard output is closed; name a file: --output FILE")
     translator = _load(model, device, threads, int8)
     translator.scribe(options)  # languages and words that are wrong are told before anything is read
     with _progress() as progress:
@@ -111,6 +106,30 @@ def command(  # noqa: PLR0913
             _print(told)
         else:
             _save(told, output)
+
+
+def _require_sense(texts: Sequence[str] | None, source: Path | None, output: Path | None) -> None:
+    """What would fail only after a model was loaded is told before."""
+    from regard.cli.reading import require
+
+    if texts and source is not None:
+        raise SettingsError(f"texts are given and a file of them (--input {source}) too; give one of them")
+    if not texts:
+        require("-" if source is None else str(source))
+    if output is None and sys.stdout is None:
+        raise InputError("standard output is closed; name a file: --output FILE")
+
+
+def _sampling(seed: int, asked: dict[str, float | int | None]) -> Sampling | None:
+    """How words are drawn; none: no option asks for it."""
+    from regard.decoding.settings import Sampling
+    from regard.settings import parse
+
+    given = {name: value for name, value in asked.items() if value is not None}
+    if not given:
+        return None
+    sampling: Sampling = parse(Sampling, {"seed": seed, **given}, "sampling")
+    return sampling
 
 
 def _chunks(texts: Sequence[str] | None, source: Path | None, ahead: int) -> Iterator[list[str]]:

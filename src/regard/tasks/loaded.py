@@ -42,7 +42,7 @@ class Loaded:
         """See `Translator.translate`: only models that read one text and write another translate."""
         self._cannot("translate")
 
-    def stream(self, text: str, options: TranslateOptions | None = None, **changes: Any) -> Iterator[str]:
+    def stream(self, text: str, options: TranslateOptions | None = None) -> Iterator[str]:
         """See `Translator.stream`."""
         self._cannot("translate")
 

@@ -12,6 +12,8 @@ from regard.settings import Settings
 
 Words: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)]
 
+AHEAD = 1_000
+"""Lines that are read before the first of them is written."""
 REPAIR_BEAM = 5
 """The least beam with which words that must occur are searched for."""
 

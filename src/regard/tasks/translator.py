@@ -20,7 +20,7 @@ from regard.tasks import sentencewise
 from regard.tasks.job import reach
 from regard.tasks.loaded import Loaded
 from regard.tasks.scribe import Frame, Scribe
-from regard.tasks.translate_settings import TranslateOptions
+from regard.tasks.translate_settings import AHEAD, TranslateOptions
 from regard.tasks.translated import Translation
 from regard.text.pair import TokenizerPair
 from regard.text.tags import tag
@@ -28,8 +28,6 @@ from regard.text.tags import tag
 Translated: TypeAlias = str | Translation | list[Translation]
 """Of one text: itself; with more told; or several of them."""
 
-AHEAD = 1_000
-"""Lines that are read before the first of them is written."""
 FIRST = 64
 """Lines of the first chunk; each has up to twice as many as the one before."""
 AHEAD_CHARACTERS = 200_000
@@ -92,13 +90,11 @@ class Translator(Loaded):
             raise InputError(f"a list of texts is wanted here, not a single one ({texts[:20]!r}); write [text]")
         return sentencewise.translate(_strings(texts), self.scribe(options), self.reach)
 
-    def lines(
-        self, lines: Iterable[str], options: TranslateOptions | None = None, ahead: int = AHEAD, **changes: Any
-    ) -> Iterator[Any]:
+    def lines(self, lines: Iterable[str], options: TranslateOptions | None = None, ahead: int = AHEAD) -> Iterator[Any]:
         """As `translate`, for any number of texts: at most `ahead` of them are in memory at once."""
         if ahead < 1:
             raise InputError(f"ahead ({ahead}) must be at least 1: the number of lines that are read at once")
-        chosen = options_for(options, changes)
+        chosen = options or TranslateOptions()
         scribe = self.scribe(chosen)
         return (
             _as_asked(row, chosen)
@@ -106,14 +102,16 @@ class Translator(Loaded):
             for row in sentencewise.translate(_strings(some), scribe, self.reach)
         )
 
-    def stream(self, text: str, options: TranslateOptions | None = None, **changes: Any) -> Iterator[str]:
+    def stream(self, text: str, options: TranslateOptions | None = None) -> Iterator[str]:
         """A translation in pieces, as it is written: what `translate` gives with `beam=1`, or with sampling.
 
         A sentence that holds something to keep comes all at once.
         """
-        chosen = options_for(options, {"beam": 1, **changes})
+        chosen = options or TranslateOptions(beam=1)
         if chosen.beam > 1 or chosen.told or chosen.must:
-            raise InputError("a stream writes one sequence: leave out beam, nbest, align, details and must")
+            raise InputError(
+                "a stream writes one sequence: set beam to 1, and leave out nbest, align, details and must"
+            )
         scribe = self.scribe(chosen)
         pieces, between = sentencewise.plan(_strings([text])[0], scribe)
         pieces, between = sentencewise.fitting(pieces, between, scribe, self.reach)
@@ -122,18 +120,18 @@ class Translator(Loaded):
     # ---------------------------------------------------------------------------------------------------------- asking
 
     def score(
-        self, sources: Sequence[str], targets: Sequence[str], options: TranslateOptions | None = None, **changes: Any
+        self, sources: Sequence[str], targets: Sequence[str], options: TranslateOptions | None = None
     ) -> list[list[float]]:
         """For each pair the log-probability of each token of the target and of its end; their sum is the target's."""
-        scribe = self.scribe(options_for(options, changes))
+        scribe = self.scribe(options)
         outputs = self.tokenizers.target.ids(_strings(targets))
         return scoring.score(self.network, scribe.read(_strings(sources)), outputs, self.frame.ends)
 
     def alternatives(
-        self, source: str, written: str = "", count: int = 5, options: TranslateOptions | None = None, **changes: Any
+        self, source: str, written: str = "", count: int = 5, options: TranslateOptions | None = None
     ) -> list[tuple[str, float]]:
         """The likeliest tokens after what was written for a source, with their log-probabilities; the end is empty."""
-        scribe = self.scribe(options_for(options, changes))
+        scribe = self.scribe(options)
         tokens = [*self.frame.prefix, *(self.tokenizers.target.ids([written])[0] if written else [])]
         found = scoring.alternatives(self.network, scribe.read([source])[0], tokens, self.frame.ends, count)
         before = scribe.text(tokens)

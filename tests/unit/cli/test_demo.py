@@ -40,6 +40,7 @@ def test_it_translates_draws_trains_and_tests() -> None:
     assert result.exit_code == 0, result.output
     for told in ("German to English", "Where it looked", "exactly right", "always the nearer noun", "What to run next"):
         assert told in result.stdout
+    assert "translate de-en" in result.stdout
     assert "The animal didn't cross the street because it was too timid." in result.stdout
     assert Path("runs/demo/alignment.png").read_bytes().startswith(b"\x89PNG")
     assert Path("runs/demo/small/weights.safetensors").is_file()
@@ -61,10 +62,11 @@ def test_without_a_model_it_still_trains(monkeypatch: pytest.MonkeyPatch) -> Non
     result = RUNNER.invoke(app, ["demo", "--steps", "1"])
     assert result.exit_code == 0, result.output
     assert "Without a model to translate with" in result.stdout
+    assert "translate de-en" not in result.stdout, "it would fail"
     assert "exactly right" in result.stdout
 
 
-@pytest.mark.parametrize("arguments", [arguments for arguments, _ in demo.NEXT])
+@pytest.mark.parametrize("arguments", [arguments for arguments, _ in (*demo.NEXT_WITH_MODEL, *demo.NEXT)])
 def test_what_to_run_next_is_there(arguments: str) -> None:
     verb = arguments.split()[0]
     assert RUNNER.invoke(app, [verb, "--help"]).exit_code == 0

@@ -198,6 +198,8 @@ def test_a_body_that_does_not_come_is_not_waited_for(running: Running) -> None:
 def test_a_client_that_leaves_in_the_midst_of_its_body_is_forgotten(running: Running) -> None:
     with running.connect() as leaving:
         leaving.sendall(request()[:-5])
+    wait_until(running, 0)
+    assert running.send(request("next"))[0] == 200
 
 
 def test_requests_may_follow_each_other_on_a_connection(running: Running) -> None:

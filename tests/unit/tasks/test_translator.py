@@ -13,6 +13,7 @@ from tiny_translator import write_translator
 from regard.blocks.settings import Attention
 from regard.decoding.request import Wish
 from regard.decoding.score import score
+from regard.decoding.settings import Absolute, Rules
 from regard.errors import InputError, SettingsError
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
@@ -99,7 +100,7 @@ def test_lines_are_read_only_as_far_as_needed(model: Translator) -> None:
             read.append(number)
             yield TEXTS[number % len(TEXTS)]
 
-    found = model.lines(lines(), ahead=6, rules=SHORT, beam=1)
+    found = model.lines(lines(), TranslateOptions(rules=SHORT, beam=1), ahead=6)
     assert not read
     expected = model.translate(TEXTS, rules=SHORT, beam=1)
     for number in range(12):
@@ -112,7 +113,7 @@ def test_long_lines_are_not_hoarded(model: Translator, monkeypatch: pytest.Monke
     monkeypatch.setattr("regard.tasks.translator.AHEAD_CHARACTERS", 10)
     read: list[str] = []
     lines = (read.append(text) or text for text in ["ein Hund und", "ein", "ein", "ein"])  # type: ignore[func-returns-value]
-    next(model.lines(lines, rules=SHORT, beam=1))
+    next(model.lines(lines, TranslateOptions(rules=SHORT, beam=1)))
     assert len(read) == 1
 
 
@@ -123,16 +124,19 @@ def test_lines_must_be_some(model: Translator) -> None:
 
 @pytest.mark.parametrize("text", ["ein Hund läuft", "ein Hund. Und eine Katze!\n\n {x} 3 Katze ", "", "12"])
 def test_a_stream_is_the_translation_in_pieces(model: Translator, text: str) -> None:
-    pieces = list(model.stream(text, rules=SHORT))
+    pieces = list(model.stream(text, TranslateOptions(rules=SHORT, beam=1)))
     assert "".join(pieces) == model.translate(text, beam=1, rules=SHORT)
     warm = {"sampling": {"temperature": 0.7, "seed": 3}}
-    assert "".join(model.stream("ein", rules=SHORT, **warm)) == model.translate("ein", rules=SHORT, **warm)
+    assert "".join(model.stream("ein", TranslateOptions(rules=SHORT, beam=1, **warm))) == model.translate(
+        "ein", rules=SHORT, **warm
+    )
 
 
 def test_a_stream_comes_as_it_is_written(model: Translator) -> None:
-    assert len(list(model.stream("ein Hund läuft", rules={"longest": {"kind": "absolute", "tokens": 20}}))) > 3
-    with pytest.raises(InputError, match="a stream writes one sequence: leave out beam, nbest"):
-        model.stream("ein", beam=4)
+    options = TranslateOptions(rules=Rules(longest=Absolute(tokens=20)), beam=1)
+    assert len(list(model.stream("ein Hund läuft", options))) > 3
+    with pytest.raises(InputError, match="a stream writes one sequence: set beam to 1, and leave out nbest"):
+        model.stream("ein", TranslateOptions(beam=4))
 
 
 # -------------------------------------------------------------------------------------------------------------- wishes
