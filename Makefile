@@ -19,7 +19,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## train a translator from scratch on this machine, and test it
+demo: $(INSTALLED) ## translate German, draw where the model looked, train a translator from scratch and test it
 	@$(BIN)/regard demo
 
 test: $(INSTALLED) ## run the whole test suite

@@ -29,16 +29,14 @@ RECIPE = "grammar"
 TESTED = 1_000
 """Sentences, and pronouns, that the trained translator is tested with."""
 
-NEXT_WITH_MODEL = (
+NEXT = (
     (f'translate {MODEL} "Guten Morgen, Europa."', "your own sentences; or pipe a file through it"),
     ("translate en-de --nbest 3 --align --json", "the other way, with all there is to tell"),
     (f"serve {MODEL}", "the same over HTTP"),
-)
-NEXT = (
     ("train digits", "another job: images; regard train RECIPE for data of your own"),
     ("count transformer-base", "what a model costs, with nothing allocated"),
 )
-"""What to run next, and why; the first ones where there is a model that comes along."""
+"""What to run next, and why."""
 
 
 def command(
@@ -78,7 +76,7 @@ def command(
         (f'translate {run} "The wolf sleeps."', "the translator that was just trained"),
         (f"doctor {run}", "does its run look normal?"),
     )
-    for arguments, why in (*(NEXT_WITH_MODEL if told["translations"] else ()), *own, *NEXT):
+    for arguments, why in (*own, *NEXT):
         out.print(f"  {program} {arguments:<47} # {why}", soft_wrap=True)
 
 
@@ -88,14 +86,10 @@ def command(
 def _translate(out: Console, place: Path) -> list[dict[str, str]]:
     """Some sentences by the model that comes with the library, and which words of the first belong together."""
     import regard
-    from regard.errors import RegardError, WeightsError
+    from regard.errors import RegardError
     from regard.look.alignment import picture, terminal
 
-    try:
-        translator: Any = regard.load(MODEL)
-    except WeightsError as error:
-        out.print(f"Without a model to translate with: {error}", soft_wrap=True)
-        return []
+    translator: Any = regard.load(MODEL)
     found = translator.translate(list(SENTENCES), align=True)
     out.print("German to English, by the model that comes along", style="bold")
     for sentence, translation in zip(SENTENCES, found, strict=True):

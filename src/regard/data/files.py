@@ -8,7 +8,7 @@ import io
 import lzma
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -48,11 +48,22 @@ def open_bytes(file: str, stream: io.BufferedReader | None = None) -> Iterator[B
     except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
         raise _damaged(file, error) from None
     except FileNotFoundError:
-        raise DataError(f"{shown_name(file)} does not exist; check the name, and data.root before it") from None
+        raise _missing(file) from None
     except OSError as error:
         if error.errno is None:  # bzip2's way to say that its data are damaged
             raise _damaged(file, error) from None
         raise DataError(f"{shown_name(file)} cannot be read: {error.strerror}; give a file that can") from None
+
+
+def require_there(files: Iterable[str]) -> None:
+    """Refuses a file that is missing, before hours of work on those before it."""
+    for file in files:
+        if file != STANDARD_INPUT and not Path(file).exists():
+            raise _missing(file)
+
+
+def _missing(file: str) -> DataError:
+    return DataError(f"{shown_name(file)} does not exist; check the name, and data.root before it")
 
 
 def _damaged(file: str, error: Exception) -> DataError:

@@ -12,6 +12,7 @@ from regard.data.assemble import Assembler, Documents, Images, Pairs, Windows
 from regard.data.assemble_masked import MaskedDocuments, MaskedWindows, Masking
 from regard.data.base_settings import Split, Texts
 from regard.data.batches import Share
+from regard.data.files import require_there
 from regard.data.forms import Form, PairForm, TextForm
 from regard.data.image_form import ImageForm
 from regard.data.labels import Labels
@@ -134,6 +135,8 @@ def make_ready(
     splits = tuple(split for split in splits if split == "train" or split in job.data.splits)
     if isinstance(job.task, Image):
         return _images(job, model, device, tell, splits, labels)
+    for split in splits:
+        require_there(Source(job.data, split).files)
     if tokenizers is None:
         tokenizers = _tokenizers(job, start, tell)
     named = "vocabulary" in job.model and start is None

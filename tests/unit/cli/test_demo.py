@@ -1,4 +1,4 @@
-"""`regard demo`, which `make demo` runs: here with a model of random weights, and a recipe that takes a second."""
+"""`regard demo`, which `make demo` runs: here with a recipe that takes a second."""
 
 from __future__ import annotations
 
@@ -6,13 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
-from tiny_translator import write_translator
 from typer.testing import CliRunner
 
 from regard import shipped
 from regard.cli import demo
 from regard.cli.app import app
-from regard.tasks import load
 
 RUNNER = CliRunner()
 SMALL = """
@@ -30,9 +28,6 @@ def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("small.toml").write_text(SMALL, encoding="utf-8")
     monkeypatch.setattr(demo, "RECIPE", "small.toml")
     monkeypatch.setattr(demo, "TESTED", 4)
-    monkeypatch.setattr(demo, "SENTENCES", ("ein Hund", "und eine Katze"))
-    place = write_translator(tmp_path / "model")
-    monkeypatch.setattr(load, "place_of", lambda each: place)
 
 
 def test_it_translates_draws_trains_and_tests() -> None:
@@ -40,6 +35,7 @@ def test_it_translates_draws_trains_and_tests() -> None:
     assert result.exit_code == 0, result.output
     for told in ("German to English", "Where it looked", "exactly right", "always the nearer noun", "What to run next"):
         assert told in result.stdout
+    assert "    I ate an apple yesterday." in result.stdout
     assert "translate de-en" in result.stdout
     assert "The animal didn't cross the street because it was too timid." in result.stdout
     assert Path("runs/demo/alignment.png").read_bytes().startswith(b"\x89PNG")
@@ -57,16 +53,7 @@ def test_a_second_time_it_takes_the_next_directory() -> None:
         assert len(told["resolved"]) == 4
 
 
-def test_without_a_model_it_still_trains(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "place_of", lambda each: Path("nowhere"))
-    result = RUNNER.invoke(app, ["demo", "--steps", "1"])
-    assert result.exit_code == 0, result.output
-    assert "Without a model to translate with" in result.stdout
-    assert "translate de-en" not in result.stdout, "it would fail"
-    assert "exactly right" in result.stdout
-
-
-@pytest.mark.parametrize("arguments", [arguments for arguments, _ in (*demo.NEXT_WITH_MODEL, *demo.NEXT)])
+@pytest.mark.parametrize("arguments", [arguments for arguments, _ in demo.NEXT])
 def test_what_to_run_next_is_there(arguments: str) -> None:
     verb = arguments.split()[0]
     assert RUNNER.invoke(app, [verb, "--help"]).exit_code == 0

@@ -81,6 +81,14 @@ def tokens_of(tokenizer: Tokenizer) -> list[str]:
 FILES: dict[str, Any] = {"train": ["train.en", "train.de"], "valid": ["valid.en", "valid.de"]}
 
 
+def test_a_file_that_is_missing_is_told_before_any_work() -> None:
+    told: list[str] = []
+    job = make_job("job", recipe("translate", {**FILES, "valid": ["valid.en", "gone.de"]}), {})
+    with pytest.raises(DataError, match=r"gone\.de does not exist; check the name"):
+        make_ready(job, CPU, tell=told.append)
+    assert told == []
+
+
 def batch_of(made: Ready, split: Any = "train") -> Any:
     """All examples of a split: they fit into one step."""
     (step,) = made.task.batches(split, Share()).once()

@@ -12,7 +12,11 @@ from regard.training.interrupt import Interrupt
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_the_first_is_noted_and_the_second_ends_the_program(number: signal.Signals) -> None:
+def test_the_first_is_noted_and_the_second_ends_the_program(
+    number: signal.Signals, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([10.0, 12.0])
+    monkeypatch.setattr("regard.training.interrupt.time.monotonic", lambda: next(clock))
     with Interrupt() as interrupt:
         assert interrupt.received is None
         os.kill(os.getpid(), number)
@@ -20,6 +24,14 @@ def test_the_first_is_noted_and_the_second_ends_the_program(number: signal.Signa
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), number)
         assert interrupt.received == number.name
+
+
+def test_what_comes_twice_at_once_is_one_signal() -> None:
+    """As `timeout -s INT` sends it: to the process, and to its group."""
+    with Interrupt() as interrupt:
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.received == "SIGINT"
 
 
 def test_afterwards_signals_do_what_they_did() -> None:

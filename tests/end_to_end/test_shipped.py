@@ -1,0 +1,101 @@
+"""The models that come along: they are whole, small enough, say where they come from, and translate."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import regard
+from regard.errors import InputError
+from regard.shipped import MODELS, place_of
+from regard.weights import checksums
+
+PLACES = sorted({place_of(shipped) for shipped in MODELS.values()})
+MOST = 20_000_000
+"""Bytes of all of them together."""
+
+GERMAN = {
+    "Ein Hund läuft durch den Schnee.": ("dog", "snow"),
+    "Ich habe gestern einen Apfel gegessen.": ("ate", "apple", "yesterday"),
+    "Wo ist der nächste Bahnhof?": ("where", "station"),
+    "Meine Schwester wohnt in einem kleinen Haus am Meer.": ("sister", "small house", "sea"),
+    "Das Parlament hat den Vorschlag der Kommission angenommen.": ("parliament", "proposal", "commission"),
+    "Drei Männer stehen vor einem roten Auto.": ("three men", "red car"),
+    "Wir müssen die Rechte der Arbeitnehmer schützen.": ("protect", "rights", "workers"),
+    "Das Kind war müde, weil es nicht geschlafen hatte.": ("child", "tired", "slept"),
+}
+ENGLISH = {
+    "A dog is running through the snow.": ("hund", "schnee"),
+    "I ate an apple yesterday.": ("gestern", "apfel"),
+    "Where is the nearest train station?": ("wo ", "bahnhof"),
+    "Two girls are playing on the beach.": ("zwei mädchen", "strand"),
+    "I would like to thank the rapporteur for his work.": ("berichterstatter", "danken", "arbeit"),
+    "The children are not allowed to swim here.": ("kinder", "schwimmen", "nicht"),
+}
+
+
+@pytest.fixture(scope="module")
+def both() -> Any:
+    return regard.load("german-english")
+
+
+def test_they_are_small_enough_to_come_along() -> None:
+    assert sum(file.stat().st_size for place in PLACES for file in place.iterdir()) <= MOST
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+def test_one_is_whole(place: Path) -> None:
+    """What a fresh clone holds is what was trained, to the last bit."""
+    kept = checksums.read(place).files
+    assert "weights.safetensors" in kept
+    assert all(checksums.difference(place / name, checksum) is None for name, checksum in kept.items())
+    config = (place / "config.toml").read_text(encoding="utf-8")
+    settings = tomllib.loads(config)
+    assert not re.search(r'"/', config), "a place on the machine that it was trained on"
+    assert settings["data"]["kind"] == "parallel-tsv"
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
+def test_its_card_says_what_it_learnt_from_and_what_it_is_not_for(place: Path) -> None:
+    card = (place / "card.md").read_text(encoding="utf-8")
+    for word in ("## Data", "CC BY 2.0 FR", "tatoeba.org", "Europarl", "Multi30k", "BLEU", "What it is not for"):
+        assert word in card
+
+
+@pytest.mark.parametrize(("to", "sentences"), [("en", GERMAN), ("de", ENGLISH)], ids=["de-en", "en-de"])
+def test_what_sentences_mean_comes_over(both: Any, to: str, sentences: dict[str, tuple[str, ...]]) -> None:
+    """Words that any right translation has. One sentence may miss: the model is small."""
+    found = both.translate(list(sentences), to=to)
+    missed = {
+        text: translation
+        for (text, words), translation in zip(sentences.items(), found, strict=True)
+        if not all(word in translation.lower() for word in words)
+    }
+    assert len(missed) <= 1, missed
+
+
+def test_a_name_is_a_direction() -> None:
+    model: Any = regard.load("de-en")
+    assert model.directions == [("de", "en")]
+    assert "dog" in model.translate("Der Hund schläft.")
+    with pytest.raises(InputError, match="de to en"):
+        model.translate("The dog sleeps.", to="de")
+
+
+def test_what_must_stay_as_it_is_stays(both: Any) -> None:
+    text = "Mein Name ist {name}, siehe https://example.org/a?b=c, und der Preis beträgt 1.234,56 Euro."
+    found = both.translate(text, to="en")
+    for part in ("{name}", "https://example.org/a?b=c", "1,234.56"):
+        assert part in found
+
+
+def test_words_that_mean_the_same_are_aligned(both: Any) -> None:
+    found = both.translate("Meine Schwester wohnt in einem kleinen Haus am Meer.", to="en", align=True)
+    source, target = found.alignment.source, found.alignment.target
+    pairs = {(source[one].lower(), target[two].lower()) for one, two in found.alignment.pairs}
+    known = {("meine", "my"), ("schwester", "sister"), ("kleinen", "small"), ("haus", "house"), ("meer", "sea")}
+    assert len(known & pairs) >= 4
