@@ -1,9 +1,11 @@
 """Does our beam search write what transformers' `generate` writes, from the same weights, in float32?
 
-    PYTHONPATH=src:tests/cases python bench/decoding_equality.py [--sentences 1000] [--steps 400] [--out result.json]
+    PYTHONPATH=src:tests/cases python bench/decoding_equality.py [--model de-en --sources FILE] [--sentences 1000]
+        [--steps 400] [--out result.json]
 
-A small translator learns for some seconds to reverse sentences of random tokens of which a few are lost or doubled, so
-that it is neither sure of the tokens nor of the end. It is written by us and read by transformers. For each length
+The model is written by us and read by transformers: one that is named, with the lines of a file, or a small one that
+learns for some seconds to reverse sentences of random tokens of which a few are lost or doubled, so that it is neither
+sure of the tokens nor of the end. For each length
 exponent and each way of stopping: how many sentences get the same translation, how many of the others are ties (scores
 less than 1e-4 apart), and how far apart the scores of equal translations are. Exits with 1 where less than 99.5 % are
 equal, a difference is no tie, or scores are 1e-4 apart.
@@ -18,12 +20,14 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 from generate_cases import END, PAD, TIE, compare, generate
-from measured import environment
-from transformers import MarianMTModel
+from measured import environment, lines
+from transformers import AutoModelForSeq2SeqLM
 
+import regard
 from regard.blocks.settings import Attention, Dense, Sinusoidal
 from regard.decoding.decode import decode
 from regard.decoding.request import Ends
@@ -34,7 +38,7 @@ from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.settings import EncoderDecoder as Settings
 from regard.weights import huggingface
 
-VOCABULARY, LONGEST, BEAMS, EXPONENTS = 60, 30, 5, (0.0, 0.6, 1.0)
+VOCABULARY, LONGEST, REAL, BEAMS, EXPONENTS = 60, 30, 128, 5, (0.0, 0.6, 1.0)
 STOPS = {"best": False, "first": True, "all": "never"}
 SETTINGS = Settings(
     vocabulary=VOCABULARY,
@@ -78,34 +82,62 @@ def trained(steps: int) -> EncoderDecoder:
     return model.eval()
 
 
+class Subject(NamedTuple):
+    """What is compared."""
+
+    model: EncoderDecoder
+    ends: Ends
+    pad: int
+    inputs: list[list[int]]
+    longest: int
+    """Tokens that are written at most."""
+
+
+def small(steps: int, sentences: int) -> Subject:
+    model = trained(steps)
+    with torch.no_grad():
+        assert model.output.bias is not None
+        model.output.bias[PAD] = -30.0  # padding is never written
+    draw = random.Random(1)
+    return Subject(model, Ends(PAD, END), PAD, [sentence(draw) for _ in range(sentences)], LONGEST)
+
+
+def named(name: str, sources: Path, sentences: int) -> Subject:
+    translator: Any = regard.load(name)
+    scribe = translator.scribe()
+    inputs = [tokens[: translator.reach] for tokens in scribe.read(lines(sources)[:sentences])]
+    return Subject(translator.network, scribe.frame.ends, translator.tokenizers.target.role("pad"), inputs, REAL)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser()
+    parser.add_argument("--model")
+    parser.add_argument("--sources", type=Path)
     parser.add_argument("--sentences", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    ours = trained(options.steps)
-    with torch.no_grad():
-        assert ours.output.bias is not None
-        ours.output.bias[PAD] = -30.0  # padding is never written
+    if options.model:
+        subject = named(options.model, options.sources, options.sentences)
+    else:
+        subject = small(options.steps, options.sentences)
+    ours, ends, pad, inputs, longest = subject
     with tempfile.TemporaryDirectory() as directory:
-        config = {"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD, "forced_eos_token_id": None}
-        huggingface.write(ours, directory, config={**config, "max_position_embeddings": 64})
-        theirs = MarianMTModel.from_pretrained(directory).eval()
+        config = {"pad_token_id": pad, "eos_token_id": ends.end, "decoder_start_token_id": ends.start}
+        huggingface.write(ours, directory, config={**config, "forced_eos_token_id": None})
+        theirs = AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
     theirs.generation_config.forced_eos_token_id = None
-    draw = random.Random(1)
-    inputs = [sentence(draw) for _ in range(options.sentences)]
-    rules = Rules(longest=Absolute(tokens=LONGEST))
+    rules = Rules(longest=Absolute(tokens=longest))
     rows, good = [], True
     for alpha in EXPONENTS:
         for stop, early in STOPS.items():
             beam = Beam(size=BEAMS, length=Power(alpha=alpha), stop=stop)
             begun = time.perf_counter()
-            found = decode(ours, inputs, Ends(PAD, END), beam, rules)
+            found = decode(ours, inputs, ends, beam, rules)
             between = time.perf_counter()
             expected = []
             for i in range(0, len(inputs), 64):
-                more = {"max_new_tokens": LONGEST, "length_penalty": alpha, "early_stopping": early}
+                more = {"max_new_tokens": longest, "length_penalty": alpha, "early_stopping": early}
                 expected += generate(theirs, inputs[i : i + 64], BEAMS, **more)
             seconds = (between - begun, time.perf_counter() - between)
             agreement = compare(found, expected)
@@ -126,7 +158,13 @@ def main() -> int:
             rows.append(row)
             print(json.dumps(row), flush=True)
     if options.out:
-        every = {"environment": environment(), "sentences": options.sentences, "beams": BEAMS, "rows": rows}
+        every = {
+            "environment": environment(),
+            "model": options.model,
+            "sentences": len(inputs),
+            "beams": BEAMS,
+            "rows": rows,
+        }
         options.out.write_text(json.dumps(every, indent=1) + "\n", encoding="utf-8")
     return not good
 

@@ -1,14 +1,23 @@
-"""What every result file says about how it was measured."""
+"""What benchmarks have in common: how a result was measured, and lines of a file."""
 
 from __future__ import annotations
 
+import gzip
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 
 import regard
+
+
+def lines(path: Path) -> list[str]:
+    """Of a text, compressed or not."""
+    read = path.read_bytes()
+    text = (gzip.decompress(read) if path.suffix == ".gz" else read).decode("utf-8")
+    return text.removesuffix("\n").split("\n")
 
 
 def environment() -> dict[str, str]:

@@ -9,7 +9,6 @@ DATA has newstest/, europarl-en-de/, tatoeba-en-de/ and multi30k/. Each line is 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import sys
 import time
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measured import environment
+from measured import environment, lines
 
 import regard
 from regard.tasks.scoring import figures
@@ -26,11 +25,6 @@ FLOORS = {
     "de-en": {"newstest2013": 18, "Europarl dev": 28, "Tatoeba dev": 38, "Multi30k test2016": 32},
     "en-de": {"newstest2013": 14, "Europarl dev": 22, "Tatoeba dev": 30, "Multi30k test2016": 28},
 }
-
-
-def lines(path: Path) -> list[str]:
-    read = path.read_bytes()
-    return (gzip.decompress(read) if path.suffix == ".gz" else read).decode("utf-8").removesuffix("\n").split("\n")
 
 
 def sets(data: Path) -> dict[str, dict[str, list[str]]]:

@@ -12,7 +12,6 @@ would never end. With references BLEU is told too.
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import random
 import statistics
@@ -24,8 +23,8 @@ from pathlib import Path
 import ctranslate2
 import sacrebleu
 import torch
-from measured import environment
-from transformers import MarianMTModel
+from measured import environment, lines
+from transformers import AutoModelForSeq2SeqLM
 
 from regard.decoding.decode import decode
 from regard.decoding.request import Ends
@@ -46,11 +45,6 @@ from regard.weights import huggingface
 Tokens = list[list[int]]
 System = Callable[[Tokens], Tokens]
 BEAMS, VOCABULARY, WRITTEN, RATIO, EXTRA = 5, 32_000, 24, 1.5, 10
-
-
-def lines(path: Path) -> list[str]:
-    read = path.read_bytes()
-    return (gzip.decompress(read) if path.suffix == ".gz" else read).decode("utf-8").splitlines()
 
 
 def trained(directory: Path, to: str | None, sources: list[str]) -> tuple[EncoderDecoder, TokenizerPair, Ends, Tokens]:
@@ -113,7 +107,7 @@ def number(pair: TokenizerPair, token: str) -> int:
 
 
 def by_transformers(directory: str, ends: Ends, longest: Absolute | ToSource, batch: int) -> System:
-    model = MarianMTModel.from_pretrained(directory).eval()
+    model = AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
     model.generation_config.forced_eos_token_id = None
 
     @torch.inference_mode()

@@ -122,7 +122,8 @@ class Theirs:
 def generate(model: PreTrainedModel, inputs: list[list[int]], beams: int, **options: Any) -> list[list[Theirs]]:
     """Their hypotheses of each input; inputs are padded on the side that `generate` asks for."""
     longest, alone = max(map(len, inputs)), not model.config.is_encoder_decoder
-    rows = [[PAD] * (longest - len(row)) + row if alone else row + [PAD] * (longest - len(row)) for row in inputs]
+    pad, end = model.config.pad_token_id, model.config.eos_token_id
+    rows = [[pad] * (longest - len(row)) + row if alone else row + [pad] * (longest - len(row)) for row in inputs]
     mask = [[0] * (longest - len(row)) + [1] * len(row) for row in inputs]
     out = model.generate(
         input_ids=torch.tensor(rows),
@@ -136,12 +137,14 @@ def generate(model: PreTrainedModel, inputs: list[list[int]], beams: int, **opti
     skip = longest if alone else 1
     each = options.get("num_return_sequences", 1)
     scores = [None] * len(out.sequences) if beams == 1 else out.sequences_scores.tolist()
-    found = [Theirs(_cut(row[skip:]), score) for row, score in zip(out.sequences.tolist(), scores, strict=True)]
+    found = [
+        Theirs(_cut(row[skip:], pad, end), score) for row, score in zip(out.sequences.tolist(), scores, strict=True)
+    ]
     return [found[i : i + each] for i in range(0, len(found), each)]
 
 
-def _cut(tokens: list[int]) -> list[int]:
-    ends = [i for i, token in enumerate(tokens) if token in (END, PAD)]
+def _cut(tokens: list[int], pad: int, end: int) -> list[int]:
+    ends = [i for i, token in enumerate(tokens) if token in (end, pad)]
     return tokens[: ends[0]] if ends else tokens
 
 

@@ -52,6 +52,15 @@ SMALL: dict[str, ModelSettings] = {
     "marian": EncoderDecoder(
         width=16, depth=1, vocabulary=20, attention=HEADS, position=Sinusoidal(order="halves"), output_bias=True
     ),
+    "pegasus": EncoderDecoder(
+        width=16,
+        depth=1,
+        vocabulary=20,
+        attention=HEADS,
+        norm_place="pre",
+        position=Sinusoidal(order="halves"),
+        output_bias=True,
+    ),
     "bart": EncoderDecoder(
         width=16,
         depth=1,

@@ -19,6 +19,7 @@ AUTO = {
     "gpt2": transformers.AutoModelForCausalLM,
     "vit": transformers.AutoModelForImageClassification,
     "marian": transformers.AutoModelForSeq2SeqLM,
+    "pegasus": transformers.AutoModelForSeq2SeqLM,
     "bart": transformers.AutoModelForSeq2SeqLM,
     "t5": transformers.AutoModelForSeq2SeqLM,
     "llama": transformers.AutoModelForCausalLM,

@@ -38,13 +38,11 @@ class Bart(Translation):
 
     def config_from(self, settings: EncoderDecoder, architecture: str) -> dict[str, Any]:
         position = self.expect(settings.position, Learned, "position")
-        if set(settings.tied) not in (set(ALL), {"source", "target"}, set()):
-            raise self.cannot(f"tied is {list(settings.tied)}, and only all three, source and target, or none can be")
         if architecture == self.base and settings.output_bias:
             raise self.cannot(f"output_bias is True, and {self.base} has no output of its own")
         return self.body_config(settings) | {
             "max_position_embeddings": position.length,
-            "tie_word_embeddings": set(settings.tied) == set(ALL),
+            "tie_word_embeddings": self.ties_all(settings),
         }
 
     def architecture_for(self, settings: EncoderDecoder) -> str:

@@ -24,12 +24,12 @@ from regard.weights.huggingface.config import CONFIG, Config
 from regard.weights.huggingface.family import Family
 from regard.weights.huggingface.gpt2 import Gpt2
 from regard.weights.huggingface.llama import Llama
-from regard.weights.huggingface.marian import Marian
+from regard.weights.huggingface.marian import Marian, Pegasus
 from regard.weights.huggingface.t5 import T5
 from regard.weights.huggingface.vit import Vit
 
 FAMILIES: dict[str, Family[Any]] = {
-    family.model_type: family for family in (Bert(), Gpt2(), Vit(), Marian(), Bart(), T5(), Llama())
+    family.model_type: family for family in (Bert(), Gpt2(), Vit(), Marian(), Pegasus(), Bart(), T5(), Llama())
 }
 
 

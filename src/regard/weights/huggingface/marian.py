@@ -1,4 +1,4 @@
-"""Marian (Junczys-Dowmunt et al. 2018), the translation models of OPUS-MT."""
+"""Marian (Junczys-Dowmunt et al. 2018), the translation models of OPUS-MT; and Pegasus, its pre-norm relative."""
 
 from __future__ import annotations
 
@@ -73,7 +73,42 @@ class Marian(Translation):
 
     def table(self, settings: EncoderDecoder, config: Config) -> Table:
         table = self.embedding_table(settings, config, config.flag("share_encoder_decoder_embeddings", True))
-        places = torch.arange(config.integer("max_position_embeddings", LENGTH))
-        sinusoids = sinusoidal(places, settings.width, order="halves", dtype=torch.float32)
-        tables = {f"model.{stack}.embed_positions.weight": sinusoids for stack in ("encoder", "decoder")}
-        return replace(table, fixed={**table.fixed, **tables})
+        return with_sinusoids(table, settings, config)
+
+
+class Pegasus(Marian):
+    """`model_type` pegasus (Zhang et al. 2020): the same with norms before sublayers, and one vocabulary."""
+
+    model_type = "pegasus"
+    architectures = ("PegasusForConditionalGeneration",)
+    pre = True
+
+    def settings_from(self, config: Config, tensors: Mapping[str, Tensor]) -> EncoderDecoder:
+        config.require({"normalize_embedding": False, "static_position_embeddings": True})
+        return EncoderDecoder(
+            **self.body_from(config, tensors),
+            position=Sinusoidal(order="halves"),
+            tied=ALL if config.flag("tie_word_embeddings", True) else self.untied_output(config, tensors),
+            initial=Normal(deviation=config.number("init_std", 0.02)),
+        )
+
+    def config_from(self, settings: EncoderDecoder, architecture: str) -> dict[str, Any]:
+        self.expect(settings.position, Sinusoidal, "position")
+        return self.body_config(settings) | {
+            "max_position_embeddings": LENGTH,
+            "tie_word_embeddings": self.ties_all(settings),
+        }
+
+    def architecture_for(self, settings: EncoderDecoder) -> str:
+        return self.architectures[0]
+
+    def table(self, settings: EncoderDecoder, config: Config) -> Table:
+        return with_sinusoids(self.embedding_table(settings, config, shared=True), settings, config)
+
+
+def with_sinusoids(table: Table, settings: EncoderDecoder, config: Config) -> Table:
+    """The table with both stacks' positions, which are written but not learnt."""
+    places = torch.arange(config.integer("max_position_embeddings", LENGTH))
+    sinusoids = sinusoidal(places, settings.width, order="halves", dtype=torch.float32)
+    tables = {f"model.{stack}.embed_positions.weight": sinusoids for stack in ("encoder", "decoder")}
+    return replace(table, fixed={**table.fixed, **tables})

@@ -1,9 +1,9 @@
-"""What BART and Marian have in common: BART's layers, its names, and its ways of tying embeddings."""
+"""What BART, Marian and Pegasus have in common: BART's layers, its names, and its ways of tying embeddings."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -25,9 +25,11 @@ ALL: tuple[Part, ...] = ("source", "target", "output")
 
 
 class Translation(Family[EncoderDecoder]):
-    """The base of both."""
+    """The base of all three."""
 
     settings = EncoderDecoder
+    pre: ClassVar[bool] = False
+    """Whether norms stand before sublayers, and one more behind all of them."""
     prefix = "model."
     heads = ("lm_head.", "final_logits_bias")
     ignored = (r"(^|\.)(encoder|decoder)\.version$",)
@@ -41,9 +43,9 @@ class Translation(Family[EncoderDecoder]):
         return add_biases(tensors, with_biases(settings))
 
     def body_from(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        """The settings that both have, by name."""
+        """The settings that all have, by name."""
         config.require(
-            EVERYWHERE | {"is_encoder_decoder": True, "normalize_before": False, "add_final_layer_norm": False}
+            EVERYWHERE | {"is_encoder_decoder": True, "normalize_before": self.pre, "add_final_layer_norm": self.pre}
         )
         config.training_only({"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0})
         for encoder, decoder, default in (
@@ -70,14 +72,14 @@ class Translation(Family[EncoderDecoder]):
                 dropout=config.number("activation_dropout", 0.0),
             ),
             "norm": LayerNorm(eps=1e-5),
-            "norm_place": "post",
+            "norm_place": "pre" if self.pre else "post",
             "dropout": config.number("dropout", 0.1),
             "embedding_scale": config.flag("scale_embedding", False),
             "output_bias": BIAS in tensors and bool(tensors[BIAS].any()),
         }
 
     def body_config(self, settings: EncoderDecoder) -> dict[str, Any]:
-        """The values of config.json that both have."""
+        """The values of config.json that all have."""
         ffn = self.expect(settings.ffn, Dense, "ffn")
         return {
             "vocab_size": settings.vocabulary,
@@ -99,6 +101,12 @@ class Translation(Family[EncoderDecoder]):
             "eos_token_id": None,
             "forced_eos_token_id": None,
         }
+
+    def ties_all(self, settings: EncoderDecoder) -> bool:
+        """Whether one matrix serves all three, of those ties that a model of one vocabulary can have."""
+        if set(settings.tied) not in (set(ALL), {"source", "target"}, set()):
+            raise self.cannot(f"tied is {list(settings.tied)}, and only all three, source and target, or none can be")
+        return set(settings.tied) == set(ALL)
 
     def untied_output(self, config: Config, tensors: Mapping[str, Tensor]) -> tuple[Part, ...]:
         """The ties that remain when tie_word_embeddings is false.
@@ -150,6 +158,8 @@ def layer_rules(settings: EncoderDecoder) -> list[Rule]:
             rules += linear(f"{ours}.ffn.up", f"{theirs}.fc1")
             rules += linear(f"{ours}.ffn.down", f"{theirs}.fc2")
             rules += linear(f"{ours}.ffn_residual.norm", f"{theirs}.final_layer_norm")
+        if settings.has_final_norm:
+            rules += linear(f"{stack}.norm", f"model.{stack}.layer_norm")
     return rules
 
 
