@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import regard
-from regard.cli import convert, count, data, demo, doctor, evaluate, presets, runs, serve, train, translate
+from regard.cli import align, convert, count, data, demo, doctor, evaluate, presets, runs, serve, train, translate
 from regard.errors import RegardError, SettingsError
 
 WRONG_USAGE = 2
@@ -28,6 +28,7 @@ app = typer.Typer(
     # A bug keeps its plain traceback; what a user can mend is told in one line by `main`.
     pretty_exceptions_enable=False,
 )
+app.command("align", epilog=align.EXAMPLE)(align.command)
 app.command("convert", epilog=convert.EXAMPLE)(convert.command)
 app.command("count", epilog=count.EXAMPLE)(count.command)
 app.command("data", epilog=data.EXAMPLE)(data.command)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from regard.cli.loading import load_translator
 from regard.errors import DataError, SettingsError
 from regard.tasks.translate_settings import TranslateOptions
 
@@ -161,21 +162,10 @@ def _is_other_task(config: dict[str, Any]) -> bool:
     return task_of(config) not in (None, "translate")
 
 
-def _translator(name: str, asked: Asked) -> Translator:
-    from regard.tasks.load import load
-    from regard.tasks.translator import Translator
-
-    model = load(name, device=asked.device)
-    if not isinstance(model, Translator):
-        model.translate("")  # which says why it cannot
-    assert isinstance(model, Translator)
-    return model
-
-
 def _from_split(name: str, config: dict[str, Any], against: str | None, asked: Asked) -> tuple[str, list[Measured]]:
     from regard.tasks.held_out import exams
 
-    model = _translator(name, asked)
+    model = load_translator(name, asked.device)
     split, found = exams(config, asked.split, asked.changes, asked.limit)
     written = {target for _, target in model.directions}
     fitting = [exam for exam in found if exam.to is None or (exam.to in written and asked.to in (None, exam.to))]
@@ -208,7 +198,7 @@ def _from_files(
     assert references is not None
     if sources is not None and len(sources) != len(references):
         raise DataError(f"{source} has {len(sources):,} lines and {reference} {len(references):,}; give as many")
-    model = _translator(names[0], asked) if names else None
+    model = load_translator(names[0], asked.device) if names else None
     exam = Exam("", sources, references, asked.to)
     return [_measured(exam, model, given, against, asked)]
 
@@ -246,7 +236,7 @@ def _others(against: str, exam: Exam, asked: Asked) -> list[str]:
         return read_texts(against)[: asked.limit]
     if exam.sources is None:
         raise SettingsError(f"--against ({against}) is a model, which needs --input to translate; or give a file")
-    model = _translator(against, asked)
+    model = load_translator(against, asked.device)
     with _working(f"translating {len(exam.references):,} sentences with {against}"):
         return exam.answers(model, asked.beam, asked.as_used)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli.loading import load_translator
+from regard.cli.writing import print_lines, save_lines
 from regard.errors import InputError, SettingsError
 from regard.tasks.translate_settings import AHEAD, TranslateOptions
 
@@ -97,15 +97,15 @@ def command(  # noqa: PLR0913
         details=as_json,
         batch_tokens=batch_tokens,
     )
-    translator = _load(model, device, threads, int8)
+    translator = load_translator(model, device, threads, int8)
     translator.scribe(options)  # languages and words that are wrong are told before anything is read
     with _progress() as progress:
         written = _written(translator, _chunks(texts, source, ahead), options, as_json, not texts)
         told = _counted(written, progress)
         if output is None:
-            _print(told)
+            print_lines(told)
         else:
-            _save(told, output)
+            save_lines(told, output)
 
 
 def _require_sense(texts: Sequence[str] | None, source: Path | None, output: Path | None) -> None:
@@ -145,24 +145,6 @@ def _chunks(texts: Sequence[str] | None, source: Path | None, ahead: int) -> Ite
     return chunks(lines_of("-" if source is None else str(source)), ahead)
 
 
-def _load(model: str, device: str | None, threads: int | None, int8: bool) -> Translator:
-    from regard.decoding.memory import bound_caches
-
-    bound_caches()
-    import torch
-
-    import regard
-    from regard.tasks.translator import Translator
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    loaded = regard.load(model, device=device, int8=int8)
-    if not isinstance(loaded, Translator):
-        loaded.translate("")  # says why it cannot
-        raise AssertionError(model)
-    return loaded
-
-
 # -------------------------------------------------------------------------------------------------------------- writing
 
 
@@ -195,48 +177,6 @@ def _table(row: Translation | list[Translation]) -> dict[str, Any]:
     if not isinstance(row, list):
         return row.as_table()
     return {**row[0].as_table(), "nbest": [each.as_table() for each in row]}
-
-
-def _print(lines: Iterator[str]) -> None:
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # a file is the same wherever it is written
-    for line in lines:
-        try:
-            sys.stdout.write(line)
-            sys.stdout.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            _forget_output()
-            raise InputError(f"standard output cannot be written: {error.strerror}; send it elsewhere") from None
-
-
-def _forget_output() -> None:
-    """What could not be written is not tried again when Python ends."""
-    with open(os.devnull, "wb") as nothing:
-        os.dup2(nothing.fileno(), sys.stdout.fileno())
-
-
-def _save(lines: Iterator[str], path: Path) -> None:
-    """Beside the file and renamed when it is whole, so that an old one stays until then.
-
-    What is no plain file, such as /dev/null or a named pipe, is written itself.
-    """
-    from regard.files import write_beside
-
-    def write(partial: Path) -> None:
-        with partial.open("w", encoding="utf-8", newline="\n") as file:
-            file.writelines(lines)
-
-    try:
-        if path.is_dir():
-            raise IsADirectoryError(None, "it is a directory")
-        if path.exists() and not path.is_file():
-            write(path)
-        else:
-            write_beside(path, write)
-    except OSError as error:
-        raise InputError(f"--output ({path}) cannot be written: {error.strerror}; choose another file") from None
 
 
 def _counted(lines: Iterator[str], progress: Callable[[int], None]) -> Iterator[str]:

@@ -116,8 +116,13 @@ def _require_fit(network: EncoderDecoder, tokenizers: TokenizerPair, place: Path
 def _our_frame(tokenizers: TokenizerPair, config: Table) -> Frame:
     """The roles of the tokenizer's tokens. A table `[align]` may say by which attention words are aligned."""
     align = config.get("align")
-    look = Look(int(align["layer"]), bool(align["consumed"])) if isinstance(align, dict) else None
+    look = look_from(align) if isinstance(align, dict) else None
     return Frame(Ends(tokenizers.target.role("start"), tokenizers.target.role("end")), look=look)
+
+
+def look_from(table: Table) -> Look:
+    """What an `[align]` table of `config.toml` says."""
+    return Look(tuple((int(layer), int(head)) for layer, head in table["heads"]), bool(table["consumed"]))
 
 
 def _their_frame(place: Path, config: Table, tokenizers: TokenizerPair) -> Frame:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from regard.decoding.attention import Look, Weights, cross_weights, written_spans
+from regard.decoding.attention import Look, Weights, cross_weights, look_at
 from regard.decoding.decode import BATCH_TOKENS, decode, stream
 from regard.decoding.request import Ends, Hypothesis, Wish
 from regard.decoding.settings import Greedy, Sampling
+from regard.decoding.word_links import written_spans
 from regard.errors import InputError
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.tasks.translate_settings import TranslateOptions
@@ -146,10 +147,9 @@ class Scribe:
     def looks(self, texts: Sequence[str], outputs: Sequence[Sequence[int]]) -> list[Weights]:
         """For each text and its translation, how much each written token looked at each that was read."""
         tokens = self.options.batch_tokens or BATCH_TOKENS
-        layer, consumed = self.frame.look or (None, False)
-        if self.options.layer is not None:
-            layer, consumed = self.options.layer, False
-        return cross_weights(self.network, self.read(texts), outputs, self.frame.ends, layer, consumed, tokens)
+        layer = self.options.layer
+        look = self.frame.look if layer is None else look_at(self.network, layer)
+        return cross_weights(self.network, self.read(texts), outputs, self.frame.ends, look, tokens)
 
     def text(self, tokens: Sequence[int]) -> str:
         return self.tokenizers.target.decode(tokens)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from regard.decoding.attention import word_alignment, word_weights
 from regard.decoding.request import Hypothesis, Wish
+from regard.decoding.word_links import word_alignment, word_weights
 from regard.errors import InputError
 from regard.tasks.scribe import Scribe
 from regard.tasks.translated import Alignment, Block, Translation, together

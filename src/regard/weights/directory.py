@@ -49,7 +49,7 @@ def save(
     directory.mkdir(parents=True, exist_ok=True)
     tensors: Mapping[str, Tensor] = dict(model.named_parameters())
     write_weights(directory, packed(tensors, storage) if storage else tensors)
-    write_text(directory / CONFIG, tomli_w.dumps({"format": FORMAT, **(tables or {}), "model": to_table(settings)}))
+    write_config(directory, {**(tables or {}), "model": to_table(settings)})
 
 
 def write_weights(directory: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -140,6 +140,11 @@ def read_settings(directory: Path) -> ModelSettings:
         raise SettingsError(f"{directory / CONFIG} has no [model] table; save the model again")
     settings: ModelSettings = parse(AnyModel, table["model"], where="model")
     return settings
+
+
+def write_config(directory: Path, tables: Table) -> None:
+    """`config.toml` of a run directory, whole or not at all."""
+    write_text(directory / CONFIG, tomli_w.dumps({"format": FORMAT, **tables}))
 
 
 def read_config(directory: Path) -> Table:

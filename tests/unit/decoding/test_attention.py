@@ -8,7 +8,7 @@ import torch
 from decoding_cases import END, ENDS, START, inputs, translator
 
 from regard.blocks.settings import Attention, RmsNorm
-from regard.decoding.attention import cross_weights, usual_layer, word_alignment, word_weights, written_spans
+from regard.decoding.attention import Look, cross_weights, head_weights, look_at, usual_look
 from regard.decoding.request import Ends
 from regard.errors import InputError
 from regard.models.build import build
@@ -29,7 +29,7 @@ def test_weights_are_those_that_the_layer_mixed_its_values_with() -> None:
         memory = model.encode(source)
         model.decode(target, memory)
         handle.remove()
-        (weights,) = cross_weights(model, SOURCES[:1], TARGETS[:1], ENDS, layer)
+        (weights,) = cross_weights(model, SOURCES[:1], TARGETS[:1], ENDS, look_at(model, layer))
         mixed = cross.out(torch.from_numpy(weights).double() @ cross.v(memory[0]))
         assert torch.allclose(mixed, seen[0][0, : len(TARGETS[0])], atol=1e-5)
 
@@ -37,7 +37,7 @@ def test_weights_are_those_that_the_layer_mixed_its_values_with() -> None:
 def test_a_row_is_of_the_step_that_writes_a_token_or_of_the_one_that_reads_it() -> None:
     model = translator()
     (writing,) = cross_weights(model, SOURCES[:1], [[*TARGETS[0], 2]], ENDS)
-    (reading,) = cross_weights(model, SOURCES[:1], [TARGETS[0]], ENDS, consumed=True)
+    (reading,) = cross_weights(model, SOURCES[:1], [TARGETS[0]], ENDS, look_at(model, 0, consumed=True))
     assert np.allclose(writing[1:], reading, atol=1e-6)
 
 
@@ -53,40 +53,29 @@ def test_neither_the_batch_nor_the_other_sentences_matter() -> None:
 
 
 def test_the_usual_layer() -> None:
-    assert [usual_layer(depth) for depth in (1, 2, 3, 6)] == [0, 1, 1, 4]
+    for depth, layer in ((1, 0), (2, 1), (3, 1), (6, 4)):
+        model = build(EncoderDecoder(vocabulary=6, width=8, depth=depth, attention=Attention(heads=2)), device="meta")
+        assert usual_look(model) == Look(((layer, 0), (layer, 1)))
+        assert look_at(model, -1) == look_at(model, depth - 1)
+
+
+def test_some_heads_of_several_layers() -> None:
+    torch.manual_seed(0)
+    model = build(EncoderDecoder(vocabulary=6, width=8, depth=2, attention=Attention(heads=4))).eval()
+    each = head_weights(model, SOURCES, TARGETS, ENDS, [0, 1])
+    found = cross_weights(model, SOURCES, TARGETS, ENDS, Look(((1, 3), (0, 2))))
+    for weights_LHTS, weights_TS in zip(each, found, strict=True):
+        assert np.allclose(weights_TS, (weights_LHTS[1, 3] + weights_LHTS[0, 2]) / 2)
+        assert not np.allclose(weights_TS, weights_LHTS.mean((0, 1)), atol=1e-3)
 
 
 def test_what_cannot_be_looked_at() -> None:
     model = translator()
     with pytest.raises(InputError, match=r"layer \(1\) is not there: the decoder has 1, from 0 to 0; choose one"):
-        cross_weights(model, SOURCES, TARGETS, ENDS, 1)
+        cross_weights(model, SOURCES, TARGETS, ENDS, Look(((1, 0),)))
+    with pytest.raises(InputError, match=r"head \(9\) is not there: layer 0 has 2, from 0 to 1; choose one"):
+        cross_weights(model, SOURCES, TARGETS, ENDS, Look(((0, 9),)))
     with pytest.raises(InputError, match="5 inputs and 4 outputs do not match; give one output for each"):
         cross_weights(model, SOURCES, TARGETS[:4], ENDS)
     with pytest.raises(InputError, match=r"an encoder-decoder needs Ends.start"):
         cross_weights(model, SOURCES, TARGETS, Ends())
-
-
-# ---------------------------------------------------------------------------------------------------------------- words
-
-
-def test_weights_of_words_by_hand() -> None:
-    """ "ab cd" in three tokens and an end; "x yz" in three: y looks at both halves of cd, z at a."""
-    tokens = np.array([[0.5, 0.1, 0.1, 0.3], [0.1, 0.4, 0.4, 0.1], [0.8, 0.1, 0.0, 0.1]], np.float32)
-    source = [(0, 2), (3, 4), (4, 5), (0, 0)], [(0, 2), (3, 5)]
-    target = [(0, 1), (2, 3), (3, 4)], [(0, 1), (2, 4)]
-    found = word_weights(tokens, source, target)
-    assert np.allclose(found, [[0.5, 0.2], [0.45, 0.45]])
-    assert word_alignment(np.array([[0.5, 0.2], [0.1, 0.6], [0, 0]], np.float32)) == [(0, 0), (1, 1)]
-    assert word_alignment(np.zeros((0, 3), np.float32)) == []
-
-
-def test_a_token_in_two_words_counts_for_both_in_half() -> None:
-    found = word_weights(np.ones((1, 1), np.float32), ([(0, 3)], [(0, 1), (1, 3)]), ([(0, 1)], [(0, 1)]))
-    assert np.allclose(found, [[0.5, 0.5]])
-
-
-def test_where_written_tokens_stand() -> None:
-    assert written_spans(["Der", "Der Hu", "Der Hund", "Der Hund."], "Der Hund.") == [(0, 3), (4, 6), (6, 8), (8, 9)]
-    half = ["a\ufffd", "aä", "aä b"]  # a character of two bytes, in two tokens
-    assert written_spans(half, "aä b") == [(0, 1), (1, 2), (3, 4)]
-    assert written_spans([], "") == []

@@ -1,0 +1,173 @@
+"""Which words of given pairs belong together, by the cross-attention of a translator that reads both sides.
+
+T: target words, S: source words. Words are what spaces separate, as in alignment files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from regard.decoding.attention import Look, Weights, head_weights, layers_of, look_at, mean_of_heads, usual_look
+from regard.decoding.word_links import word_alignment, word_weights
+from regard.look.links import Gold, Links, grow_diagonal, score, turned
+from regard.tasks.translate_settings import TranslateOptions
+from regard.tasks.translator import Translator
+from regard.text.sentences import Span
+from regard.weights.directory import read_config, write_config
+
+Pairs: TypeAlias = Sequence[tuple[str, str]]
+"""A source and its translation each."""
+
+
+class Side(NamedTuple):
+    """A translator, the language that it is to write where it knows several, and the attention that is looked at."""
+
+    model: Translator
+    to: str | None = None
+    look: Look | None = None
+    """None: the one that the model's own `[align]` table names, or the usual one."""
+
+    @property
+    def seen(self) -> Look:
+        """The attention that is looked at."""
+        return self.look or self.model.frame.look or usual_look(self.model.network)
+
+
+class Tried(NamedTuple):
+    """An attention, and its alignment error rate on the pairs that it was chosen by."""
+
+    look: Look
+    error: float
+
+
+def align(side: Side, pairs: Pairs) -> list[Links]:
+    """The links of each pair, as `word_alignment` finds them."""
+    return [frozenset(word_alignment(weights_TS)) for weights_TS in weights(side, pairs)]
+
+
+def align_naively(side: Side, pairs: Pairs) -> list[Links]:
+    """What lectures draw: for each target word the source word that the last layer looked at most when it wrote it."""
+    drawn = side._replace(look=look_at(side.model.network, -1))
+    return [_highest(weights_TS) for weights_TS in weights(drawn, pairs)]
+
+
+def align_both(forth: Side, back: Side, pairs: Pairs) -> list[Links]:
+    """Both directions joined: `back` translates targets into sources.
+
+    The two weights of a link are multiplied, each word of either side takes its best, and what both sides say is grown
+    by neighbours.
+    """
+    again = weights(back, turned_pairs(pairs))
+    joined = []
+    for one_TS, two_ST in zip(weights(forth, pairs), again, strict=True):
+        both_TS = one_TS * two_ST.T
+        joined.append(grow_diagonal(_highest(both_TS), turned(_highest(both_TS.T))))
+    return joined
+
+
+def turned_pairs(pairs: Pairs) -> list[tuple[str, str]]:
+    """The same pairs for the other direction."""
+    return [(target, source) for source, target in pairs]
+
+
+def _highest(weights_TS: Weights) -> Links:
+    """For each target word the source word of the highest weight; none where all are zero."""
+    if not weights_TS.size:
+        return frozenset()
+    best_T = weights_TS.argmax(1)
+    return frozenset((int(source), target) for target, source in enumerate(best_T) if weights_TS[target, source] > 0)
+
+
+# ------------------------------------------------------------------------------------------------------------- choosing
+
+
+def choose(side: Side, pairs: Pairs, gold: Sequence[Gold]) -> list[Tried]:
+    """Each layer and all of them together, at each step, with the heads that come closest to gold; the best first.
+
+    Heads are taken one by one, each time the one that helps most, until none does.
+    """
+    network = side.model.network
+    layers = [look_at(network, layer).heads for layer in range(len(network.decoder))]
+    every = tuple(head for heads in layers for head in heads)
+    tried = []
+    for consumed in (False, True):
+        words = _Words.of(side, pairs, range(len(network.decoder)), consumed)
+        for heads in (*layers, every) if len(layers) > 1 else layers:
+            tried.append(_best_heads(words, gold, Look(heads, consumed)))
+    return sorted(set(tried), key=lambda one: one.error)
+
+
+def _best_heads(words: _Words, gold: Sequence[Gold], offered: Look) -> Tried:
+    def error(heads: tuple[tuple[int, int], ...]) -> float:
+        return score([word_alignment(weights_TS) for weights_TS in words.mean(heads)], gold).error
+
+    chosen: tuple[tuple[int, int], ...] = ()
+    best = float("inf")
+    while left := [head for head in offered.heads if head not in chosen]:
+        found, head = min((error((*chosen, head)), head) for head in left)
+        if found >= best:
+            break
+        best, chosen = found, (*chosen, head)
+    return Tried(Look(tuple(sorted(chosen)), offered.consumed), best)
+
+
+def save_look(directory: Path, look: Look) -> None:
+    """Keeps the choice in the `[align]` table of a model's `config.toml`, where `regard.load` finds it."""
+    config = read_config(directory)
+    config["align"] = {"heads": [list(head) for head in look.heads], "consumed": look.consumed}
+    write_config(directory, config)
+
+
+# ---------------------------------------------------------------------------------------------------------------- words
+
+
+def weights(side: Side, pairs: Pairs) -> list[Weights]:
+    """`[T, S]` of each pair: how much each target word looked at each source word, as a mean of the chosen heads."""
+    look = side.seen
+    return _Words.of(side, pairs, layers_of(side.model.network, look), look.consumed).mean(look.heads)
+
+
+class _Words(NamedTuple):
+    """How much words of each pair looked at each other, by head."""
+
+    layers: Sequence[int]
+    each: list[Weights]
+    """`[layers, heads, T, S]`."""
+
+    @classmethod
+    def of(cls, side: Side, pairs: Pairs, layers: Sequence[int], consumed: bool) -> _Words:
+        model = side.model
+        scribe = model.scribe(TranslateOptions(to=side.to))
+        encoded = [model.tokenizers.target.encode(text, framed=False) for _, text in pairs]
+        read = scribe.read([text for text, _ in pairs])
+        end = [] if scribe.frame.ends.end is None else [scribe.frame.ends.end]
+        outputs = [[*encoding.ids, *end] for encoding in encoded]
+        found = []
+        each = head_weights(model.network, read, outputs, scribe.frame.ends, layers, consumed)
+        for (source, text), encoding, weights_LHTS in zip(pairs, encoded, each, strict=True):
+            sides = (scribe.read_spans(source), list(_words(source))), (encoding.offsets, list(_words(text)))
+            written_LHTS = weights_LHTS[:, :, : len(encoding.ids)]
+            found.append(np.stack([[word_weights(head_TS, *sides) for head_TS in layer] for layer in written_LHTS]))
+        return cls(layers, found)
+
+    def mean(self, heads: Sequence[tuple[int, int]]) -> list[Weights]:
+        """`[T, S]` of each pair: the mean of some heads."""
+        return [mean_of_heads(weights_LHTS, self.layers, heads) for weights_LHTS in self.each]
+
+
+def _words(text: str) -> Iterator[Span]:
+    """Where the words stand that spaces separate."""
+    start = 0
+    for word in text.split():
+        start = text.index(word, start)
+        yield start, start + len(word)
+        start += len(word)
+
+
+def word_counts(pairs: Pairs) -> list[tuple[int, int]]:
+    """How many words each side has."""
+    return [(len(source.split()), len(target.split())) for source, target in pairs]
