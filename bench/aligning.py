@@ -1,0 +1,79 @@
+"""How far are alignments by attention from what people say? The shipped model, and one of the embedded grammar.
+
+    python bench/aligning.py DATA [--grammar RUN] [--model german-english] [--choose 100] [--out FILE]
+
+DATA has alignment-de-en/. Heads and step are chosen on the first gold pairs and scored on the others; for the grammar,
+chosen on 1,000 validation pairs and scored on 2,000 test pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from measured import environment, lines
+
+import regard
+from regard.data.embedded.grammar import corpus
+from regard.look.align import Side, align, align_both, align_naively, choose, turned_pairs, word_counts
+from regard.look.links import Gold, read_gold, score
+
+SEED, CHOSEN_BY, TESTED = 1, 1000, 2000
+
+
+def german(model: Any, data: Path, first: int) -> dict[str, Any]:
+    place = data / "alignment-de-en"
+    pairs = list(zip(lines(place / "test.uc.de"), lines(place / "test.uc.en"), strict=True))
+    gold = read_gold(place / "alignment.talp", word_counts(pairs))
+    forth, back = Side(model, "en"), Side(model, "de")
+    sides = ((forth, pairs, gold), (back, turned_pairs(pairs), [each.turned() for each in gold]))
+    told: dict[str, Any] = {}
+    chosen = []
+    for name, (side, texts, right) in zip(("de-en", "en-de"), sides, strict=True):
+        best = choose(side, texts[:first], right[:first])[0]
+        chosen.append(side._replace(look=best.look))
+        told[name] = measured(chosen[-1], texts[first:], right[first:]) | {"chosen by": best.error}
+    told["joined"] = score(align_both(*chosen, pairs[first:]), gold[first:])._asdict()
+    return told
+
+
+def grammar(model: Any) -> dict[str, Any]:
+    sets = []
+    for split, count in (("valid", CHOSEN_BY), ("test", TESTED)):
+        every = list(corpus.pairs(split, SEED, count))
+        texts = [(" ".join(pair.source_tokens), " ".join(pair.target_tokens)) for pair in every]
+        links = [(frozenset(pair.alignment), frozenset((*pair.alignment, *pair.possible))) for pair in every]
+        sets.append((texts, [Gold(*both) for both in links]))
+    best = choose(Side(model), *sets[0])[0]
+    return measured(Side(model, look=best.look), *sets[1]) | {"chosen by": best.error}
+
+
+def measured(side: Side, pairs: Any, gold: list[Gold]) -> dict[str, Any]:
+    return {
+        "look": side.seen._asdict(),
+        "pairs": len(pairs),
+        **score(align(side, pairs), gold)._asdict(),
+        "as lectures draw it": score(align_naively(side, pairs), gold).error,
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--grammar", type=Path)
+    parser.add_argument("--model", default="german-english")
+    parser.add_argument("--choose", type=int, default=100)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    told = {"German-English": german(regard.load(options.model), options.data, options.choose)}
+    if options.grammar:
+        told["grammar"] = grammar(regard.load(options.grammar))
+    print(json.dumps(told, indent=1))
+    if options.out:
+        options.out.write_text(json.dumps({**environment(), **told}, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
