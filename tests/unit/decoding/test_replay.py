@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -29,10 +30,18 @@ def inputs_of(lengths: Sequence[int], vocabulary: int, seed: int) -> list[list[i
     return [[*torch.randint(3, vocabulary, (length - 1,), generator=chance).tolist(), ENDS.end] for length in lengths]
 
 
-def searched(model: EncoderDecoder | Decoder, inputs: list[list[int]], beam: Beam) -> BeamSearch:
-    source = source_of(model, ENDS, "fixed")
-    jobs = jobs_for(source, inputs, ENDS, RULES, [Wish()] * len(inputs))
-    return BeamSearch(source, jobs, ENDS, RULES, beam)
+def replayed(
+    model: EncoderDecoder | Decoder,
+    inputs: list[list[int]],
+    beam: Beam,
+    record: replay.Record,
+    ends: Ends = ENDS,
+    rules: Rules = RULES,
+) -> list[list[Hypothesis]]:
+    source = source_of(model, ends, "fixed")
+    with torch.inference_mode():
+        jobs = jobs_for(source, inputs, ends, rules, [Wish()] * len(inputs))
+        return replay.replayed(source, jobs, ends, rules, beam, record)
 
 
 def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
@@ -41,48 +50,69 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
         assert [each.score for each in some] == pytest.approx([each.score for each in others], abs=1e-5)
 
 
+def tensors(search: BeamSearch) -> list[torch.Tensor]:
+    """All that turns read and write."""
+    fixed = search.state.fixed()
+    assert fixed is not None
+    own = [search.scores_NV, search.pool_BKF, search.live_B, search.step_1, search.offset_B1, search.rows_BK]
+    return [*own, *(getattr(search.open, each.name) for each in dataclasses.fields(search.open)), *fixed.tensors]
+
+
+def places(search: BeamSearch) -> list[int]:
+    return [each.data_ptr() for each in tensors(search)]
+
+
 class Player:
-    """In the place of a recorder: runs the turn itself, as a recording would, and looks whether memory stays."""
+    """In the place of a recorder: does the work itself, as a recording would, and looks whether memory stays.
+
+    A recording does not run Python again. So an opening that is played is copied into the memory of the one that was
+    recorded, and turns go on with what they counted when they were.
+    """
 
     def __init__(self) -> None:
         self.recorded = 0
         self.played = 0
 
-    def __call__(self, turn: replay.Turn) -> replay.Turn:
+    def __call__(self, work: replay.Work) -> replay.Work:
         self.recorded += 1
-        recording: replay.Recording = turn.__self__  # type: ignore[attr-defined]
-        cache = getattr(recording.search.state, "cache", None)
-        places = [each.data_ptr() for each in recording.tensors]
+        recording: replay.Recording = work.__self__  # type: ignore[attr-defined]
+        opens = work.__name__ == "_open"
+        work()
+        if opens:
+            work()
+        search = recording.search
+        cache, where = getattr(search.state, "cache", None), places(search)
         used = None if cache is None else cache.used
 
         def play() -> None:
             self.played += 1
+            if opens:
+                recording._open()
+                for mine, its in zip(tensors(search), tensors(recording.search), strict=True):
+                    mine.copy_(its)
+                recording.search = search
+                return
             if cache is not None:
-                cache.used = used  # what Python counts, a recording does not
-            turn()
-            now = replay._tensors(recording.search)
-            assert [each.data_ptr() for each in now] == places
+                cache.used = used
+            work()
+            assert places(search) == where
 
-        play()
         return play
 
 
 @pytest.mark.parametrize("stop", ["all", "best", "first"])
 def test_replayed_turns_give_what_a_search_gives(stop: Stop) -> None:
-    """Three batches of one shape share a recording; another shape has its own."""
+    """Batches of about one size share the recordings of opening and turn; another length has its own."""
     model, player = translator(seed=2), Player()
     vocabulary = model.settings.target_size
     beam = Beam(size=3, nbest=2, stop=stop, length=Power(alpha=0.6))
-    with torch.inference_mode():
-        for seed, lengths in enumerate([(5, 9, 3, 7), (8, 8, 2, 4), (16, 1, 1, 2)]):
-            inputs = inputs_of(lengths, vocabulary, seed)
-            found = replay.replayed(searched(model, inputs, beam), player)
-            assert_same(found, decode(model, inputs, ENDS, beam, RULES))
-            assert player.recorded == 1
-        inputs = inputs_of((17, 5), vocabulary, 9)
-        found = replay.replayed(searched(model, inputs, beam), player)
-    assert_same(found, decode(model, inputs, ENDS, beam, RULES))
-    assert player.recorded == 2
+    for seed, lengths in enumerate([(5, 9, 3, 7), (8, 8, 2, 4), (16, 1, 1, 2, 6, 3, 5), (4,)]):
+        inputs = inputs_of(lengths, vocabulary, seed)
+        assert_same(replayed(model, inputs, beam, player), decode(model, inputs, ENDS, beam, RULES))
+        assert player.recorded == 2
+    inputs = inputs_of((17, 5), vocabulary, 9)
+    assert_same(replayed(model, inputs, beam, player), decode(model, inputs, ENDS, beam, RULES))
+    assert player.recorded == 4
     assert player.played > 8
 
 
@@ -100,22 +130,18 @@ def test_a_beam_of_one_is_greedy(family: Callable[..., Any]) -> None:
 def test_a_decoder_is_replayed_too() -> None:
     model, player, beam = continuer(seed=2), Player(), Beam(size=3)
     inputs = inputs_of((5, 9, 3), 6, 4)
-    with torch.inference_mode():
-        found = replay.replayed(searched(model, inputs, beam), player)
-    assert_same(found, decode(model, inputs, ENDS, beam, RULES))
-    assert player.played > 1
+    assert_same(replayed(model, inputs, beam, player), decode(model, inputs, ENDS, beam, RULES))
+    assert player.played > 2
 
 
 def test_weights_that_moved_are_recorded_anew() -> None:
     model, player = translator(seed=2), Player()
     inputs, beam = inputs_of((5, 3), model.settings.target_size, 1), Beam(size=2, length=NoPenalty())
-    with torch.inference_mode():
-        replay.replayed(searched(model, inputs, beam), player)
+    replayed(model, inputs, beam, player)
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
-    with torch.inference_mode():
-        replay.replayed(searched(model, inputs, beam), player)
-    assert player.recorded == 2
+    replayed(model, inputs, beam, player)
+    assert player.recorded == 4
 
 
 def test_no_place_beyond_the_learned_ones_is_asked_for() -> None:
@@ -127,32 +153,28 @@ def test_no_place_beyond_the_learned_ones_is_asked_for() -> None:
     assert isinstance(model, EncoderDecoder)
     beam, ends = Beam(size=2), Ends(ENDS.start)
     inputs = inputs_of((5, 3), 6, 1)
-    source = source_of(model, ends, "fixed")
     rules = Rules(longest=Absolute(tokens=100))
-    with torch.inference_mode():
-        jobs = jobs_for(source, inputs, ends, rules, [Wish()] * 2)
-        found = replay.replayed(BeamSearch(source, jobs, ends, rules, beam), player)
+    found = replayed(model, inputs, beam, player, ends, rules)
     assert [len(row[0].tokens) for row in found] == [12, 12]
     assert_same(found, decode(model, inputs, ends, beam, rules))
 
 
 def test_what_cannot_be_recorded_is_searched_as_it_is() -> None:
-    """Whatever the attempt has computed is put right before."""
     model, beam = translator(seed=2), Beam(size=3)
     inputs = inputs_of((5, 9, 3), model.settings.target_size, 1)
 
-    def failing(turn: replay.Turn) -> replay.Turn:
-        turn()
+    def failing(work: replay.Work) -> replay.Work:
+        work()
         raise RuntimeError("not permitted when stream is capturing")
 
-    with torch.inference_mode():
-        found = replay.replayed(searched(model, inputs, beam), failing)
-    assert_same(found, decode(model, inputs, ENDS, beam, RULES))
+    assert_same(replayed(model, inputs, beam, failing), decode(model, inputs, ENDS, beam, RULES))
 
 
 def test_a_cpu_replays_nothing() -> None:
     model = translator(seed=2)
-    assert not replay.can_replay(searched(model, [[5, ENDS.end]], Beam(size=2)))
+    source = source_of(model, ENDS, "fixed")
+    jobs = jobs_for(source, [[5, ENDS.end]], ENDS, RULES, [Wish()])
+    assert not replay.can_replay(source, jobs, RULES, Beam(size=2))
 
 
 @pytest.mark.gpu
