@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.decoding import fused
 from regard.decoding.choose import NEVER
-from regard.decoding.fused import works
 from regard.decoding.greedy import hypothesis, looks
 from regard.decoding.likeliest import Continuations, likeliest
 from regard.decoding.request import Ends, Hypothesis, Job
@@ -106,7 +106,7 @@ class Batch:
         farthest = [beam.length.divisor(max(job.longest, 1)) for job in jobs]
         self.farthest_B = torch.tensor(farthest, dtype=source.numbers, device=source.device)
         self.fused = (
-            works(source.device.type)
+            fused.works(source.device.type)
             and source.numbers == torch.float32
             and self.book.steady
             and not beam.coverage

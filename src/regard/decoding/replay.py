@@ -28,7 +28,7 @@ Work: TypeAlias = Callable[[], None]
 Record: TypeAlias = Callable[[Work], Work]
 
 MOST = 16
-"""Recordings that are kept for a model; the one that was not used for the longest time goes first."""
+"""Recordings that are kept for a model; the one that was not used for the longest time goes first. None: impossible."""
 
 LEAST = 4
 """The shortest searches that are recorded, which takes two turns."""
@@ -37,7 +37,7 @@ INPUTS = 8
 """Batches are filled up to multiples of this many inputs, or more where they are large."""
 
 _log = logging.getLogger("regard.decoding")
-_recordings: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Recording]] = WeakKeyDictionary()
+_recordings: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Recording | None]] = WeakKeyDictionary()
 
 
 def can_replay(source: Source, jobs: Sequence[Job], rules: Rules, beam: Beam) -> bool:
@@ -64,20 +64,26 @@ def replayed(
     assert model is not None  # as `can_replay` has seen
     known = _recordings.setdefault(model, OrderedDict())
     key = _shape(batch, model)
-    recording = known.pop(key, None)
-    if recording is None:
-        try:
-            recording = Recording(batch, record or Recorder())
-        except Exception as error:  # some kernels cannot be recorded, or not even compiled
-            _log.info("a search could not be recorded, so it is not replayed: %s", error)
-            batch.fused = False
-            return BeamSearch(batch).run()[: len(jobs)]
-    else:
-        recording.take(batch)
-    known[key] = recording
+    if key not in known:
+        known[key] = _recording(batch, record or Recorder())
+    elif (kept := known[key]) is not None:
+        kept.take(batch)
+    known.move_to_end(key)
     while len(known) > MOST:
         known.popitem(last=False)
+    recording = known[key]
+    if recording is None:
+        batch.fused = False  # a kernel may have been to blame
+        return BeamSearch(batch).run()[: len(jobs)]
     return recording.run()[: len(jobs)]
+
+
+def _recording(batch: Batch, record: Record) -> Recording | None:
+    try:
+        return Recording(batch, record)
+    except Exception as error:  # some kernels cannot be recorded, or not even compiled
+        _log.info("a search could not be recorded, so its like is not replayed: %s", error)
+        return None
 
 
 def filled(jobs: Sequence[Job]) -> list[Job]:

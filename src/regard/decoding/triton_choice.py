@@ -88,7 +88,7 @@ def _best_blocks(
     for i in range(COUNT):
         top = tl.max(value, axis=0)
         where = tl.min(tl.where(value == top, place, PLACES), axis=0)
-        chosen = tl.where((lane == i) & (top > float("-inf")), where, chosen)
+        chosen = tl.where(lane == i, tl.where(top > float("-inf"), where, -1), chosen)
         value = tl.where(place == where, float("-inf"), value)
     return chosen
 
@@ -119,7 +119,7 @@ def _best(
     for i in range(COUNT):
         top = tl.max(tl.max(value, axis=1), axis=0)
         which = tl.min(tl.min(tl.where(value == top, number, 2147483647), axis=1), axis=0)
-        best = tl.where((lane == i) & (top > float("-inf")), which, best)
+        best = tl.where(lane == i, tl.where(top > float("-inf"), which, -1), best)
         value = tl.where(number == which, float("-inf"), value)
     return best
 
@@ -216,7 +216,7 @@ def _choose(
     tl.store(tokens + to, token.to(tl.int64), mask=taken)
     tl.store(rows + to, first + parent, mask=taken)
     written = history + ((now - 1) * inputs * SIZE + to)[:, None] * _STEPS + f
-    tl.store(written, new, mask=taken[:, None] & (f < _STEPS) & (now <= steps))
+    tl.store(written, new, mask=taken[:, None] & (f < tl.where(now <= steps, _STEPS, 0)))
 
 
 class Board(NamedTuple):

@@ -71,7 +71,7 @@ def _attend(
         cell = (b * columns + column) * G + g
         tl.store(keys + cell[:, None] * E + e[None, :], own_key, mask=keeps[:, None])
         tl.store(values + cell[:, None] * V + v[None, :], own_value, mask=keeps[:, None])
-        tl.store(seen + n * columns + column, tl.full([QUERIES], 1, tl.uint8), mask=keeps & (g == 0))
+        tl.store(seen + n * columns + column, tl.full([QUERIES], 1, tl.uint8), mask=keeps & (head < GROUP))
     else:
         count = tl.minimum(tl.load(limits + b).to(tl.int32), columns)
         highest = tl.full([QUERIES], float("-inf"), tl.float32)

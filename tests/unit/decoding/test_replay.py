@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 import torch
 from decoding_cases import ENDS, continuer, translator
+from replay_cases import RULES, Player, replayed
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.blocks.settings import Attention, Learned
+from regard.blocks import cache, embedding, layout
+from regard.blocks.settings import Attention, Learned, Rotary, Sinusoidal
 from regard.decoding import replay
-from regard.decoding.beam import BeamSearch
+from regard.decoding.beam import Batch, BeamSearch
 from regard.decoding.decode import ONE, decode, jobs_for
-from regard.decoding.request import Ends, Hypothesis, Wish
+from regard.decoding.request import Ends, Hypothesis, Job, Wish
 from regard.decoding.settings import Absolute, Beam, Greedy, NoPenalty, Power, Rules, Stop
 from regard.decoding.source import source_of
 from regard.models.build import build
-from regard.models.decoder import Decoder
 from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.settings import Decoder as DecoderSettings
 from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
-
-RULES = Rules(longest=Absolute(tokens=12))
 
 
 def inputs_of(lengths: Sequence[int], vocabulary: int, seed: int) -> list[list[int]]:
@@ -30,74 +30,10 @@ def inputs_of(lengths: Sequence[int], vocabulary: int, seed: int) -> list[list[i
     return [[*torch.randint(3, vocabulary, (length - 1,), generator=chance).tolist(), ENDS.end] for length in lengths]
 
 
-def replayed(
-    model: EncoderDecoder | Decoder,
-    inputs: list[list[int]],
-    beam: Beam,
-    record: replay.Record,
-    ends: Ends = ENDS,
-    rules: Rules = RULES,
-) -> list[list[Hypothesis]]:
-    source = source_of(model, ends, "fixed")
-    with torch.inference_mode():
-        jobs = jobs_for(source, inputs, ends, rules, [Wish()] * len(inputs))
-        return replay.replayed(source, jobs, ends, rules, beam, record)
-
-
 def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
     for some, others in zip(found, expected, strict=True):
         assert [each.tokens for each in some] == [each.tokens for each in others]
         assert [each.score for each in some] == pytest.approx([each.score for each in others], abs=1e-5)
-
-
-def tensors(search: BeamSearch) -> list[torch.Tensor]:
-    """All that turns read and write."""
-    fixed = search.state.fixed()
-    assert fixed is not None
-    own = [search.scores_NV, search.pool_BKF, search.live_B, search.step_1, search.offset_B1, search.rows_BK]
-    return [*own, *(getattr(search.open, each.name) for each in dataclasses.fields(search.open)), *fixed.tensors]
-
-
-def places(search: BeamSearch) -> list[int]:
-    return [each.data_ptr() for each in tensors(search)]
-
-
-class Player:
-    """In the place of a recorder: does the work itself, as a recording would, and looks whether memory stays.
-
-    A recording does not run Python again. So an opening that is played is copied into the memory of the one that was
-    recorded, and turns go on with what they counted when they were.
-    """
-
-    def __init__(self) -> None:
-        self.recorded = 0
-        self.played = 0
-
-    def __call__(self, work: replay.Work) -> replay.Work:
-        self.recorded += 1
-        recording: replay.Recording = work.__self__  # type: ignore[attr-defined]
-        opens = work.__name__ == "_open"
-        work()
-        if opens:
-            work()
-        search = recording.search
-        cache, where = getattr(search.state, "cache", None), places(search)
-        used = None if cache is None else cache.used
-
-        def play() -> None:
-            self.played += 1
-            if opens:
-                recording._open()
-                for mine, its in zip(tensors(search), tensors(recording.search), strict=True):
-                    mine.copy_(its)
-                recording.search = search
-                return
-            if cache is not None:
-                cache.used = used
-            work()
-            assert places(search) == where
-
-        return play
 
 
 @pytest.mark.parametrize("stop", ["all", "best", "first"])
@@ -160,14 +96,45 @@ def test_no_place_beyond_the_learned_ones_is_asked_for() -> None:
 
 
 def test_what_cannot_be_recorded_is_searched_as_it_is() -> None:
+    """And not tried again."""
     model, beam = translator(seed=2), Beam(size=3)
     inputs = inputs_of((5, 9, 3), model.settings.target_size, 1)
 
+    tries = []
+
     def failing(work: replay.Work) -> replay.Work:
         work()
+        tries.append(work)
         raise RuntimeError("not permitted when stream is capturing")
 
-    assert_same(replayed(model, inputs, beam, failing), decode(model, inputs, ENDS, beam, RULES))
+    for _ in range(2):
+        assert_same(replayed(model, inputs, beam, failing), decode(model, inputs, ENDS, beam, RULES))
+    assert len(tries) == 1
+
+
+class Silent(TorchDispatchMode):
+    """Refuses what a GPU cannot record: to be asked for a number, or told of one in the host's memory."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert function.__name__.split(".")[0] not in ("item", "_local_scalar_dense", "nonzero", "lift_fresh")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("position", [Sinusoidal(), Learned(length=40), Rotary()])
+@pytest.mark.parametrize("family", [EncoderDecoderSettings, DecoderSettings])
+def test_what_is_recorded_asks_the_host_nothing(
+    family: type[EncoderDecoderSettings | DecoderSettings], position: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(family(vocabulary=9, width=8, depth=1, attention=Attention(heads=2), position=position)).eval()
+    source = source_of(model, ENDS, "fixed")
+    jobs = replay.filled(jobs_for(source, inputs_of((5, 3), 9, 1), ENDS, RULES, [Wish()] * 2))
+    batch = Batch(source, jobs, ENDS, RULES, Beam(size=2))
+    for module in (layout, cache, embedding):  # whoever looks at numbers does so where that costs nothing
+        monkeypatch.setattr(module, "readable", lambda tensor: False)
+    with torch.inference_mode(), Silent():
+        search = BeamSearch(batch)
+        search.turn()
+        search.turn()
 
 
 def test_a_cpu_replays_nothing() -> None:
@@ -175,6 +142,20 @@ def test_a_cpu_replays_nothing() -> None:
     source = source_of(model, ENDS, "fixed")
     jobs = jobs_for(source, [[5, ENDS.end]], ENDS, RULES, [Wish()])
     assert not replay.can_replay(source, jobs, RULES, Beam(size=2))
+
+
+def test_batches_of_about_one_size_are_filled_up_to_one() -> None:
+    """By no more than a quarter, and a handful at least; what fills them up writes nothing."""
+    sizes = {}
+    for count in range(1, 1025):
+        jobs = [Job(place, [3, 4], Wish(), 5) for place in range(count)]
+        filled = replay.filled(jobs)
+        assert filled[:count] == jobs
+        assert {each.longest for each in filled[count:]} <= {0}
+        assert len(filled) - count < max(replay.INPUTS, count / 4)
+        sizes[len(filled)] = True
+    assert len(sizes) < 30
+    assert {8, 64, 128, 1024} <= set(sizes)
 
 
 @pytest.mark.gpu
