@@ -341,17 +341,12 @@ class BeamSearch:
             written[..., step] = np.where(before, field[..., Field.TOKEN], written[..., step])
             theirs[..., step] = np.where(before, field[..., Field.CHANCE], theirs[..., step])
             at = np.where(before, field[..., Field.PARENT].astype(np.int64), at)
-        for b, place in enumerate(self.places[b] for b in chosen):
+        lists = (each.tolist() for each in (written, theirs, length, rank, pool[..., Field.ENDED] > 0))
+        for b, each in zip(chosen, zip(*lists, strict=True), strict=True):
             found = [
-                hypothesis(
-                    written[b, k, : length[b, k]].tolist(),
-                    float(rank[b, k]),
-                    theirs[b, k].tolist(),
-                    bool(pool[b, k, Field.ENDED]),
-                    self.rules,
-                )
-                for k in range(self.beam.nbest)
-                if rank[b, k] > NEVER
+                hypothesis(tokens[:count], score, chances, ended, self.rules)
+                for tokens, chances, count, score, ended in zip(*each, strict=True)
+                if score > NEVER
             ]
             # Rules that leave no token at all end here, with nothing written.
-            self.results[place] = found or [Hypothesis([], NEVER, [], False, False)]
+            self.results[self.places[b]] = found or [Hypothesis([], NEVER, [], False, False)]

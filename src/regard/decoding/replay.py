@@ -132,12 +132,13 @@ class Recording:
         self.open()
         search, step = self.search, 1
         last = search.longest - 1
-        while step < last and bool(search.live_B.any()):
+        while step < last:
             for _ in range(min(LOOK_EVERY, last - step)):
                 self.turn()
                 step += 1
-        if step == last:
-            search.choose()  # what follows the longest sequence is not asked for
+            if not bool(search.live_B.any()):
+                return search.harvested()
+        search.choose()  # what follows the longest sequence is not asked for
         return search.harvested()
 
 

@@ -27,8 +27,8 @@ MOST_BLOCKS = 4096
 """Blocks that the rows of an input have together at most, as long as blocks can be made larger."""
 LARGEST = 1024
 """Tokens of the largest block."""
-TOGETHER = 4096
-"""Scores that a program reads at a time."""
+TOGETHER, WARPS = 4096, 8
+"""Scores that a program reads at a time, and its threads, in units of 32."""
 
 # What kernels take from outside must be known when they are compiled.
 _TOKEN, _CHANCE, _PARENT, _RANK, _LENGTH = (tl.constexpr(int(field)) for field in list(Field)[:5])
@@ -246,7 +246,7 @@ def scan(scores_NV: Tensor, rows: int) -> tuple[Tensor, Tensor, int]:
     excess_N = torch.empty(count, dtype=torch.float32, device=scores_NV.device)
     tops_NM = excess_N.new_empty(count, blocks)
     lanes = min(triton.next_power_of_2(blocks), TOGETHER // block)
-    _scan[(count,)](scores_NV, excess_N, tops_NM, vocabulary, blocks, BLOCK=block, LANES=lanes, num_warps=8)
+    _scan[(count,)](scores_NV, excess_N, tops_NM, vocabulary, blocks, BLOCK=block, LANES=lanes, num_warps=WARPS)
     return excess_N, tops_NM, block
 
 
@@ -285,5 +285,5 @@ def choose(scores_NV: Tensor, board: Board, beam: Beam, end: int | None) -> None
         LANES=triton.next_power_of_2(2 * beam.size),
         PLACES=places,
         BLOCK=block,
-        num_warps=4 if places <= 2048 else 8,
+        num_warps=WARPS if places > 2048 else WARPS // 2,
     )

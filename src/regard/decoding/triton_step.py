@@ -20,8 +20,10 @@ from regard.blocks.norms import RmsNorm
 
 LEAST_QUERIES, MOST_QUERIES = 16, 64
 """Queries of one program: no fewer can be multiplied, and of more their sums would not fit its registers."""
-COLUMNS = 64
-"""Columns that a program looks at together."""
+COLUMNS, BYTES = 64, 32 * 1024
+"""Columns that a program looks at together, unless their keys and values take more bytes than this."""
+WARPS, STAGES = 4, 2
+"""Of attention: threads of a program, in units of 32, and how many turns of its loop are loaded at once."""
 CELLS = 1024
 """Cells of a mask that a program moves for each row."""
 
@@ -123,6 +125,9 @@ def _attended(
     inputs, columns = keys.shape[:2]
     rows, group = len(new_NX) // inputs, attention.heads // attention.kv_heads
     queries = min(max(triton.next_power_of_2(rows * group), LEAST_QUERIES), MOST_QUERIES)
+    each, block = (attention.head_size + attention.value_size) * keys.element_size(), COLUMNS
+    while block > 16 and block * each > BYTES:
+        block //= 2
     out_NX = new_NX.new_empty(len(new_NX), attention.heads * attention.value_size)
     _attend[(inputs, attention.kv_heads, triton.cdiv(rows * group, queries))](
         new_NX,
@@ -141,7 +146,9 @@ def _attended(
         STRIDE=new_NX.shape[1],
         OWN=own,
         QUERIES=queries,
-        BLOCK=COLUMNS,
+        BLOCK=block,
+        num_warps=WARPS,
+        num_stages=STAGES,
     )
     return out_NX
 
