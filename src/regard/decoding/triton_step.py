@@ -70,9 +70,9 @@ def _attend(
         mixed = own_value.to(tl.float32)
         column = count + row
         keeps = real & (query % GROUP == 0) & (column < columns)
-        cell = (b * columns + column) * G + g
-        tl.store(keys + cell[:, None] * E + e[None, :], own_key, mask=keeps[:, None])
-        tl.store(values + cell[:, None] * V + v[None, :], own_value, mask=keeps[:, None])
+        own_cell = (b * columns + column) * G + g
+        tl.store(keys + own_cell[:, None] * E + e[None, :], own_key, mask=keeps[:, None])
+        tl.store(values + own_cell[:, None] * V + v[None, :], own_value, mask=keeps[:, None])
         tl.store(seen + n * columns + column, tl.full([QUERIES], 1, tl.uint8), mask=keeps & (head < GROUP))
     else:
         count = tl.minimum(tl.load(limits + b).to(tl.int32), columns)
