@@ -124,7 +124,7 @@ def _best(
     return best
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["inputs", "steps"])
 def _choose(
     scores,  # [N, V]
     excess,  # [N]

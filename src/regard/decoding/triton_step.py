@@ -185,7 +185,7 @@ def inherit(seen_NC: Tensor, rows_N: Tensor, inputs: int) -> None:
 # ----------------------------------------------------------------------------------------- what joins the other parts
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["bound"])
 def _embed(tokens, table, places, time, out, width, bound, scale, D: tl.constexpr, PLACED: tl.constexpr):
     """One row."""
     n, d = tl.program_id(0).to(tl.int64), tl.arange(0, D)
