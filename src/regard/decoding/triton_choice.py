@@ -82,13 +82,16 @@ def _best_blocks(
     place, lane = tl.arange(0, PLACES), tl.arange(0, LANES)
     row = place // blocks
     inside = row < ROWS
-    value = tl.load(tops + first * blocks + place, mask=inside, other=float("-inf"))
-    value += tl.load(sums + first + row, mask=inside, other=0.0) - tl.load(excess + first + row, mask=inside, other=0.0)
+    top = tl.load(tops + first * blocks + place, mask=inside, other=float("-inf"))
+    # Rounded as the sums of its tokens are, the highest of a block is the sum of its best.
+    value = tl.load(sums + first + row, mask=inside, other=0.0) + (
+        top - tl.load(excess + first + row, mask=inside, other=0.0)
+    )
     chosen = tl.full([LANES], -1, tl.int32)
     for i in range(COUNT):
-        top = tl.max(value, axis=0)
-        where = tl.min(tl.where(value == top, place, PLACES), axis=0)
-        chosen = tl.where(lane == i, tl.where(top > float("-inf"), where, -1), chosen)
+        best = tl.max(value, axis=0)
+        where = tl.min(tl.where(value == best, place, PLACES), axis=0)
+        chosen = tl.where(lane == i, tl.where(best > float("-inf"), where, -1), chosen)
         value = tl.where(place == where, float("-inf"), value)
     return chosen
 
