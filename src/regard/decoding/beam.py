@@ -120,14 +120,8 @@ class BeamSearch:
 
     def __init__(self, batch: Batch) -> None:
         source, beam = batch.source, batch.beam
-        self.source, self.rules, self.beam, self.end, self.fused = (
-            source,
-            batch.rules,
-            beam,
-            batch.ends.end,
-            batch.fused,
-        )
-        self.book, self.longest = batch.book, batch.longest
+        self.source, self.rules, self.beam, self.end = source, batch.rules, beam, batch.ends.end
+        self.book, self.longest, self.fused = batch.book, batch.longest, batch.fused
         self.divisor_L, self.farthest_B, self.absent_BS = batch.divisor_L, batch.farthest_B, batch.absent_BS
         self.state, self.scores_NV = source.begin(batch.inputs, self.longest, beam.coverage > 0, self.fused)
         self.stays = self.state.fixed() is not None

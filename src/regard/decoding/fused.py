@@ -180,8 +180,8 @@ def _joined(attention: Attention) -> tuple[Tensor, Tensor | None]:
 def _fed_forward(ffn: nn.Module, y_ND: Tensor) -> Tensor:
     """A feed-forward, of which the usual one needs a kernel less where the product takes on the activation."""
     if type(ffn) is not Dense or ffn.activation is not functional.relu or type(ffn.up) is not nn.Linear:
-        out_ND: Tensor = ffn(y_ND)
-        return out_ND
+        plain_ND: Tensor = ffn(y_ND)
+        return plain_ND
     bias: Tensor | None = ffn.up.bias
-    out_ND = ffn(y_ND) if bias is None else ffn.down(torch._addmm_activation(bias, y_ND, ffn.up.weight.T))
+    out_ND: Tensor = ffn(y_ND) if bias is None else ffn.down(torch._addmm_activation(bias, y_ND, ffn.up.weight.T))
     return out_ND
