@@ -13,22 +13,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from enum import IntEnum
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.decoding import fused
 from regard.decoding.choose import NEVER
 from regard.decoding.greedy import hypothesis, looks
 from regard.decoding.likeliest import Continuations, likeliest
 from regard.decoding.request import Ends, Hypothesis, Job
 from regard.decoding.rulebook import Rulebook
 from regard.decoding.settings import Beam, Rules
-from regard.decoding.source import SHAPES, Source, up_to
+from regard.decoding.source import SHAPES, Laid, Source, up_to, wide
 
 KEPT_ON_CPU, KEPT_ON_GPU = 7 / 8, 1 / 2
 """Once no more than this share of the inputs is left, the others are dropped: to move what is left costs something."""
+
+FUSED_SIZE = 32
+"""The widest beam whose candidates one program of a GPU sorts."""
+
+
+class Field(IntEnum):
+    """What is known of a token that was written, and of a sequence that ends with it: places in one tensor.
+
+    Few tensors are few kernels. Numbers of 64 bits hold all of it as it is.
+    """
+
+    TOKEN = 0
+    CHANCE = 1
+    PARENT = 2
+    """Which of the open sequences of the step before is continued."""
+    RANK = 3
+    """What finished sequences are ranked by; −∞ where there is none."""
+    LENGTH = 4
+    ENDED = 5
+
+
+STEPS = 3
+"""The first fields, which are kept of every step."""
 
 
 @dataclass
@@ -37,29 +62,14 @@ class _Open:
 
     sums_BK: Tensor
     """Log-probabilities; −∞ where there is none."""
-    tokens_LBK: Tensor
-    chances_LBK: Tensor
-    parents_LBK: Tensor
-    """Which of the step before each continues."""
+    tokens_BK: Tensor
+    """The last of each."""
+    history_LBKF: Tensor
+    """Fields of every step."""
     written_BKL: Tensor
     """The sequences themselves; L is 0 unless a rule asks for them."""
     seen_BKS: Tensor
     """Attention that each source token got so far; S is 0 unless coverage is asked for."""
-
-
-@dataclass
-class _Pool:
-    """The best finished sequences of each input, the best first."""
-
-    rank_BK: Tensor
-    """What they are ranked by; −∞ where there is none."""
-    length_BK: Tensor
-    token_BK: Tensor
-    """The last one."""
-    chance_BK: Tensor
-    parent_BK: Tensor
-    """Which of the open sequences it was written behind."""
-    ended_BK: Tensor
 
 
 def _gather(x: Tensor, which_BK: Tensor) -> Tensor:
@@ -67,54 +77,76 @@ def _gather(x: Tensor, which_BK: Tensor) -> Tensor:
     return x.gather(1, index)
 
 
-class BeamSearch:
-    """One batch being searched."""
+def _put(place: Tensor, x: Tensor) -> Tensor:
+    """A tensor in the place of another, where it fits in there."""
+    return place.copy_(x) if place.shape == x.shape else x
+
+
+class Batch:
+    """What is searched for, where the device can see it. All that the host says before a search is said here."""
 
     def __init__(self, source: Source, jobs: Sequence[Job], ends: Ends, rules: Rules, beam: Beam) -> None:
-        self.source, self.jobs, self.rules, self.beam, self.end = source, jobs, rules, beam, ends.end
+        self.source, self.jobs, self.ends, self.rules, self.beam = source, jobs, ends, rules, beam
         self.book = Rulebook(rules, jobs, source, ends)
         self.longest = max(job.longest for job in jobs)
         if source.device.type == "cuda" and source.room(1) is None:
             # So that batches of about one length can share a recording.
             self.longest = up_to(self.longest, SHAPES)
         inputs = [job.tokens for job in jobs]
-        self.state, self.scores_NV = source.begin(inputs, self.longest, look=beam.coverage > 0)
-        self.stays = self.state.fixed() is not None
-        """Whether memory must stay in its place."""
-        like, count, size = self.scores_NV, len(jobs), beam.size
+        self.inputs: Sequence[Sequence[int]] | Laid = (
+            inputs if source.stays is None else source.laid(inputs, beam.coverage > 0)
+        )
         time = max(len(tokens) for tokens in inputs) if beam.coverage else 0
-        self.absent_BS = torch.tensor(
-            [[s >= len(tokens) for s in range(time)] for tokens in inputs], device=like.device
-        )
-        history = torch.zeros(self.longest, count, size, dtype=torch.long, device=like.device)
-        written = self.longest if self.book.looks_back else 0
-        self.open = _Open(
-            like.new_zeros(count, 1),
-            history,
-            like.new_zeros(history.shape),
-            history.clone(),
-            history.new_zeros(count, 1, written),
-            like.new_zeros(count, 1, time),
-        )
-        none = history.new_zeros(count, size)
-        self.pool = _Pool(
-            like.new_full((count, size), NEVER),
-            none,
-            none.clone(),
-            like.new_zeros(count, size),
-            none.clone(),
-            none.bool(),
-        )
-        self.places = list(range(count))
-        self.live_B = torch.ones(count, dtype=torch.bool, device=like.device)
+        absent = [[s >= len(tokens) for s in range(time)] for tokens in inputs]
+        self.absent_BS = torch.tensor(absent, device=source.device)
         # The first is never asked for.
         divisors = [1.0, *(beam.length.divisor(length) for length in range(1, self.longest + 1))]
-        self.divisor_L = like.new_tensor(divisors)
-        self.farthest_B = like.new_tensor([beam.length.divisor(job.longest) for job in jobs])
-        self.offset_B1 = torch.arange(count, device=like.device)[:, None]
-        self.results: list[list[Hypothesis]] = [[] for _ in jobs]
+        self.divisor_L = torch.tensor(divisors, dtype=source.numbers, device=source.device)
+        # What fills up a batch, with no room to write, has no length to be divided by either.
+        farthest = [beam.length.divisor(max(job.longest, 1)) for job in jobs]
+        self.farthest_B = torch.tensor(farthest, dtype=source.numbers, device=source.device)
+        self.fused = (
+            fused.works(source.device.type)
+            and source.numbers == torch.float32
+            and self.book.steady
+            and not beam.coverage
+            and beam.size <= FUSED_SIZE
+        )
+        """Whether a GPU chooses in two kernels."""
+
+
+class BeamSearch:
+    """One batch being searched."""
+
+    def __init__(self, batch: Batch) -> None:
+        source, beam = batch.source, batch.beam
+        self.source, self.rules, self.beam, self.end = source, batch.rules, beam, batch.ends.end
+        self.book, self.longest, self.fused = batch.book, batch.longest, batch.fused
+        self.divisor_L, self.farthest_B, self.absent_BS = batch.divisor_L, batch.farthest_B, batch.absent_BS
+        self.state, self.scores_NV = source.begin(batch.inputs, self.longest, beam.coverage > 0, self.fused)
+        self.stays = self.state.fixed() is not None
+        """Whether memory must stay in its place."""
+        count, size, device = len(batch.jobs), beam.size, source.device
+        exact = torch.float32 if device.type == "mps" else torch.float64  # of which Apple's GPUs have none
+        tokens_BK = torch.zeros(count, size, dtype=torch.long, device=device)
+        sums_B1 = torch.zeros(count, 1, dtype=source.numbers, device=device)
+        self.open = _Open(
+            sums_B1,
+            tokens_BK,
+            torch.zeros(self.longest, count, size, STEPS, dtype=exact, device=device),
+            tokens_BK.new_zeros(count, 1, self.longest if self.book.looks_back else 0),
+            sums_B1.new_zeros(count, 1, self.absent_BS.shape[1]),
+        )
+        self.pool_BKF = torch.zeros(count, size, len(Field), dtype=exact, device=device)
+        """The best finished sequences of each input, the best first."""
+        self.pool_BKF[..., Field.RANK].fill_(NEVER)
+        self.places = list(range(count))
+        self.live_B = self.book.longest_B > 0
+        self.offset_B1 = torch.arange(count, device=device)[:, None]
+        self.rows_BK = torch.zeros_like(tokens_BK)
+        self.results: list[list[Hypothesis]] = [[] for _ in batch.jobs]
         self.step = 0
-        self.step_1 = torch.zeros(1, dtype=torch.long, device=like.device)
+        self.step_1 = torch.zeros(1, dtype=torch.long, device=device)
         """The same, where the device can see it."""
 
     def run(self) -> list[list[Hypothesis]]:
@@ -142,29 +174,34 @@ class BeamSearch:
         self.write(rows_BK, kept_B)
         return True
 
+    def turn(self) -> None:
+        """One more token, with nothing asked of the device."""
+        self.write(self.choose())
+
     def choose(self) -> Tensor:
         """Ends and continues sequences by the scores at hand; `[B, K]`: the row that each open one goes on from."""
-        found = self._candidates()
         self.step_1 += 1
-        ended_BC = torch.zeros_like(found.tokens_BC, dtype=torch.bool)
-        ended_BC = ended_BC if self.end is None else found.tokens_BC == self.end
+        if self.fused:
+            return self._choose_fused()
+        found, size = self._candidates(), self.beam.size
+        ended_BC = found.tokens_BC == (-1 if self.end is None else self.end)
         hit_BC = ended_BC | (self.book.longest_B <= self.step_1)[:, None]
-        self._finish(found, hit_BC, ended_BC)
-        best = found.sums_BC.masked_fill(hit_BC, NEVER).topk(self.beam.size)
-        tokens_BK, chances_BK, parents_BK = (
-            each.gather(1, best.indices) for each in (found.tokens_BC, found.chances_BC, found.parents_BC)
-        )
+        steps = (found.tokens_BC, found.chances_BC, found.parents_BC)  # in the order of the fields
+        steps_BCF = torch.stack([each.to(self.pool_BKF.dtype) for each in steps], dim=-1)
+        self._finish(steps_BCF[:, :size], found.sums_BC[:, :size], hit_BC[:, :size], ended_BC[:, :size])
+        best = found.sums_BC.masked_fill(hit_BC, NEVER).topk(size)
+        new_BKF = _gather(steps_BCF, best.indices)
+        parents_BK = new_BKF[..., Field.PARENT].long()
         rows_BK = self.offset_B1 * self.open.sums_BK.shape[1] + parents_BK
-        self._continue(best.values, tokens_BK, chances_BK, parents_BK)
+        self._continue(best.values, new_BKF, parents_BK)
         self.live_B &= self._may_improve()
         return rows_BK
 
     def write(self, rows_BK: Tensor, kept_B: Tensor | None = None) -> None:
         """Reads the tokens that were chosen last, and asks the model what may follow."""
         self.state.select(rows_BK.flatten(), kept_B)
-        tokens_BK = self.open.tokens_LBK.index_select(0, self.step_1 - 1)[0]
-        scores_NV = self.state.step(tokens_BK.flatten())
-        if self.stays and scores_NV.shape == self.scores_NV.shape:
+        scores_NV = self.state.step(self.open.tokens_BK.flatten())
+        if self.stays and scores_NV is not self.scores_NV and scores_NV.shape == self.scores_NV.shape:
             self.scores_NV.copy_(scores_NV)
         else:  # a copy of all scores would cost a CPU as much as many a step
             self.scores_NV = scores_NV
@@ -179,7 +216,7 @@ class BeamSearch:
             # Which source tokens the last step looked at belongs to the token that it led to.
             open_.seen_BKS = open_.seen_BKS + seen.view(open_.seen_BKS.shape)
         if self.book.steady and open_.sums_BK.shape[1] * self.scores_NV.shape[1] >= wanted:
-            return likeliest(self.scores_NV, open_.sums_BK, wanted)
+            return likeliest(wide(self.scores_NV), open_.sums_BK, wanted)
         written_NT = open_.written_BKL[..., : self.step].flatten(0, 1)
         chances_NV = self.book.apply(self.scores_NV.log_softmax(-1), written_NT, self.step)
         chances_BKV = chances_NV.view(*open_.sums_BK.shape, -1)
@@ -190,58 +227,71 @@ class BeamSearch:
         chances_BC = chances_BKV.flatten(1).gather(1, index_BC)
         return Continuations(best.values, chances_BC, index_BC // vocabulary, index_BC % vocabulary)
 
-    def _finish(self, found: Continuations, hit_BC: Tensor, ended_BC: Tensor) -> None:
-        """Puts finished candidates into the pool, where they are good enough and their input is still searched."""
-        size = self.beam.size
-        sums_BK, chances_BK, parents_BK, tokens_BK = (each[:, :size] for each in found)
-        rank_BK = sums_BK / self.divisor_L.index_select(0, self.step_1) + self._coverage(parents_BK)
-        rank_BK = rank_BK.masked_fill(~(hit_BC[:, :size] & self.live_B[:, None]), NEVER)
-        length_BK = self.step_1.expand_as(tokens_BK)
-        done = _Pool(rank_BK, length_BK, tokens_BK, chances_BK, parents_BK, ended_BC[:, :size])
-        best = torch.cat([self.pool.rank_BK, rank_BK], dim=1).topk(size)
-        for each in fields(self.pool):
-            before = getattr(self.pool, each.name)
-            before.copy_(torch.cat([before, getattr(done, each.name)], dim=1).gather(1, best.indices))
+    def _choose_fused(self) -> Tensor:
+        """As `choose` does otherwise."""
+        from regard.decoding import triton_choice  # not every machine has Triton
 
-    def _continue(self, sums_BK: Tensor, tokens_BK: Tensor, chances_BK: Tensor, parents_BK: Tensor) -> None:
-        open_, place_1 = self.open, self.step_1 - 1
-        for history_LBK, new_BK in (
-            (open_.tokens_LBK, tokens_BK),
-            (open_.chances_LBK, chances_BK),
-            (open_.parents_LBK, parents_BK),
-        ):
-            history_LBK.index_copy_(0, place_1, new_BK[None])
-        if open_.sums_BK.shape == sums_BK.shape:
-            open_.sums_BK.copy_(sums_BK)
-        else:
-            open_.sums_BK = sums_BK
+        open_, pool_BKF = self.open, self.pool_BKF
+        sums_BR, size = open_.sums_BK, self.beam.size
+        open_.sums_BK = sums_BR if sums_BR.shape[1] == size else sums_BR.new_empty(len(sums_BR), size)
+        board = triton_choice.Board(
+            sums_BR,
+            open_.sums_BK,
+            open_.tokens_BK,
+            self.rows_BK,
+            open_.history_LBKF,
+            pool_BKF,
+            self.live_B,
+            self.step_1,
+            self.book.longest_B,
+            self.divisor_L,
+            self.farthest_B,
+        )
+        triton_choice.choose(self.scores_NV, board, self.beam, self.end)
+        return self.rows_BK
+
+    def _finish(self, steps_BKF: Tensor, sums_BK: Tensor, hit_BK: Tensor, ended_BK: Tensor) -> None:
+        """Puts finished candidates into the pool, where they are good enough and their input is still searched."""
+        rank_BK = sums_BK / self.divisor_L.index_select(0, self.step_1)
+        if self.beam.coverage:
+            rank_BK = rank_BK + self._coverage(steps_BKF[..., Field.PARENT].long())
+        rank_BK = rank_BK.masked_fill(~(hit_BK & self.live_B[:, None]), NEVER)
+        others = (rank_BK, self.step_1.expand_as(rank_BK), ended_BK)  # in the order of the fields
+        done_BKF = torch.cat([steps_BKF, *(each[..., None].to(steps_BKF.dtype) for each in others)], dim=-1)
+        both_BCF = torch.cat([self.pool_BKF, done_BKF], dim=1)
+        best = both_BCF[..., Field.RANK].topk(self.beam.size)
+        self.pool_BKF.copy_(_gather(both_BCF, best.indices))
+
+    def _continue(self, sums_BK: Tensor, new_BKF: Tensor, parents_BK: Tensor) -> None:
+        open_ = self.open
+        open_.history_LBKF.index_copy_(0, self.step_1 - 1, new_BKF[None])
+        open_.sums_BK = _put(open_.sums_BK, sums_BK)
+        open_.tokens_BK.copy_(new_BKF[..., Field.TOKEN])
         if self.beam.coverage:
             open_.seen_BKS = _gather(open_.seen_BKS, parents_BK)
         if self.book.looks_back:
             open_.written_BKL = _gather(open_.written_BKL, parents_BK)
-            open_.written_BKL[..., self.step] = tokens_BK
+            open_.written_BKL[..., self.step] = open_.tokens_BK
 
-    def _coverage(self, parents_BK: Tensor) -> Tensor | float:
+    def _coverage(self, parents_BK: Tensor) -> Tensor:
         """Wu et al. (2016): β × the sum over source tokens of log min(attention it got, 1); never positive."""
-        if not self.beam.coverage:
-            return 0.0
         got_BKS = _gather(self.open.seen_BKS, parents_BK).masked_fill(self.absent_BS[:, None], 1.0)
         tiny = torch.finfo(got_BKS.dtype).tiny
         return self.beam.coverage * got_BKS.clamp(tiny, 1.0).log().sum(-1)
 
     def _may_improve(self) -> Tensor:
         """`[B]`: whether the search of each input goes on. Sums only fall, so the best open one bounds them all."""
-        beam, best_B = self.beam, self.open.sums_BK[:, 0]
+        beam, best_B, rank_BK = self.beam, self.open.sums_BK[:, 0], self.pool_BKF[..., Field.RANK]
         alive_B = best_B > NEVER
         if beam.stop == "first":
-            return alive_B & (self.pool.rank_BK[:, -1] == NEVER)
+            return alive_B & (rank_BK[:, -1] == NEVER)
         now_1 = self.divisor_L.index_select(0, self.step_1)
         if beam.stop == "best":
-            return alive_B & (best_B / now_1 > self.pool.rank_BK[:, -1])
+            return alive_B & (best_B / now_1 > rank_BK[:, -1])
         if self.rules.frequency < 0 or self.rules.presence < 0:
             return alive_B  # a penalty that rewards may raise a sum
         divisor = self.farthest_B if beam.length.alpha > 0 else now_1
-        return alive_B & (best_B / divisor > self.pool.rank_BK[:, beam.nbest - 1])
+        return alive_B & (best_B / divisor > rank_BK[:, beam.nbest - 1])
 
     # --------------------------------------------------------------------------------------------------- what is done
 
@@ -250,53 +300,47 @@ class BeamSearch:
         self._harvest(sorted(set(range(len(self.places))) - set(kept)))
         self.places = [self.places[b] for b in kept]
         for each in fields(self.open):
-            along = 1 if each.name.endswith("LBK") else 0
+            along = 1 if each.name.endswith("LBKF") else 0
             setattr(self.open, each.name, getattr(self.open, each.name).index_select(along, kept_B))
-        for each in fields(self.pool):
-            setattr(self.pool, each.name, getattr(self.pool, each.name).index_select(0, kept_B))
-        self.live_B, self.farthest_B = self.live_B[kept_B], self.farthest_B[kept_B]
-        self.absent_BS = self.absent_BS[kept_B]
+        self.pool_BKF, self.live_B, self.farthest_B, self.absent_BS, self.rows_BK = (
+            each.index_select(0, kept_B)
+            for each in (self.pool_BKF, self.live_B, self.farthest_B, self.absent_BS, self.rows_BK)
+        )
         self.offset_B1 = self.offset_B1[: len(kept)]
         self.book.select(kept_B)
 
     def harvested(self) -> list[list[Hypothesis]]:
         """The results, when all is done."""
-        self._harvest(range(len(self.places)))
-        return self.results
+        self._harvest(list(range(len(self.places))))
+        return [*self.results]
 
-    def _harvest(self, inputs: Sequence[int]) -> None:
+    def _harvest(self, chosen: list[int]) -> None:
         """Reads the pools of inputs that are done, each sequence from its end."""
-        chosen = list(inputs)
-        index_B = torch.tensor(chosen, dtype=torch.long, device=self.live_B.device)
-        rank, length, token, chance, parent, ended = (
-            getattr(self.pool, each.name).index_select(0, index_B).cpu().numpy() for each in fields(self.pool)
-        )
-        tokens, chances, parents = (
-            history.index_select(1, index_B).cpu().numpy()
-            for history in (self.open.tokens_LBK, self.open.chances_LBK, self.open.parents_LBK)
-        )
+        pool_BKF, history_LBKF = self.pool_BKF[:, : self.beam.nbest], self.open.history_LBKF
+        if len(chosen) < len(self.places):
+            index_B = torch.tensor(chosen, dtype=torch.long, device=pool_BKF.device)
+            pool_BKF, history_LBKF = pool_BKF.index_select(0, index_B), history_LBKF.index_select(1, index_B)
+        pool = pool_BKF.cpu().numpy()
+        rank, chance = pool[..., Field.RANK], pool[..., Field.CHANCE]
+        length, token, at = (pool[..., field].astype(np.int64) for field in (Field.LENGTH, Field.TOKEN, Field.PARENT))
+        steps = int(length.max(initial=1))
+        history = history_LBKF[: steps - 1].cpu().numpy()
+        written, theirs = np.zeros((*rank.shape, steps), np.int64), np.zeros((*rank.shape, steps))
         row = np.arange(len(chosen))[:, None]
-        written, theirs = (
-            np.zeros((*rank.shape, self.longest), np.int64),
-            np.zeros((*rank.shape, self.longest), chance.dtype),
-        )
-        at = parent
-        for step in range(int(length.max(initial=0)) - 1, -1, -1):
-            last, before = length == step + 1, length > step + 1
-            written[..., step] = np.where(last, token, np.where(before, tokens[step][row, at], 0))
-            theirs[..., step] = np.where(last, chance, np.where(before, chances[step][row, at], 0))
-            at = np.where(before, parents[step][row, at], at)
-        for b, place in enumerate(self.places[b] for b in chosen):
+        np.put_along_axis(written, np.maximum(length - 1, 0)[..., None], token[..., None], -1)
+        np.put_along_axis(theirs, np.maximum(length - 1, 0)[..., None], chance[..., None], -1)
+        for step in range(steps - 2, -1, -1):
+            before = length > step + 1
+            field = history[step][row, at]
+            written[..., step] = np.where(before, field[..., Field.TOKEN], written[..., step])
+            theirs[..., step] = np.where(before, field[..., Field.CHANCE], theirs[..., step])
+            at = np.where(before, field[..., Field.PARENT].astype(np.int64), at)
+        lists = (each.tolist() for each in (written, theirs, length, rank, pool[..., Field.ENDED] > 0))
+        for b, each in zip(chosen, zip(*lists, strict=True), strict=True):
             found = [
-                hypothesis(
-                    written[b, k, : length[b, k]].tolist(),
-                    float(rank[b, k]),
-                    theirs[b, k].tolist(),
-                    bool(ended[b, k]),
-                    self.rules,
-                )
-                for k in range(self.beam.nbest)
-                if rank[b, k] > NEVER
+                hypothesis(tokens[:count], score, chances, ended, self.rules)
+                for tokens, chances, count, score, ended in zip(*each, strict=True)
+                if score > NEVER
             ]
             # Rules that leave no token at all end here, with nothing written.
-            self.results[place] = found or [Hypothesis([], NEVER, [], False, False)]
+            self.results[self.places[b]] = found or [Hypothesis([], NEVER, [], False, False)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -61,13 +62,16 @@ def _search(source: Source, jobs: list[Job], ends: Ends, rules: Rules, search: S
         return greedy.write(source, jobs, ends, rules, search)
     if jobs[0].wish.must:
         return [constrained.search(source, job, ends, rules, search) for job in jobs]
-    searched = beam.BeamSearch(source, jobs, ends, rules, search)
-    return replay.replayed(searched) if replay.can_replay(searched) else searched.run()
+    # Kernels and recordings are made on the device that is set, not on that of the tensors.
+    with torch.cuda.device(source.device) if source.device.type == "cuda" else contextlib.nullcontext():
+        if replay.can_replay(source, jobs, rules, search):
+            return replay.replayed(source, jobs, ends, rules, search)
+        return beam.BeamSearch(beam.Batch(source, jobs, ends, rules, search)).run()
 
 
 def _usual_cache(model: Models, search: Search, rules: Rules, wishes: Sequence[Wish]) -> CacheKind:
     """Memory that stays in its place where a GPU can replay its turns: one model, and scores that nothing changes."""
-    steady = is_steady(rules) and not any(wish.prefix or wish.must or wish.must_not for wish in wishes)
+    steady = is_steady(rules, wishes) and not any(wish.must for wish in wishes)
     plain = isinstance(search, Greedy) or (isinstance(search, Beam) and not search.coverage)
     on_gpu = isinstance(model, nn.Module) and next(model.parameters()).is_cuda
     return "fixed" if on_gpu and plain and steady else "growing"

@@ -1,130 +1,161 @@
-"""Turns of a beam search that a GPU has recorded and does again, with no word from the host in between.
+"""Beam searches that a GPU has recorded and does again, with no word from the host in between.
 
-A turn of a base-sized decoder is some two hundred small kernels, and to launch them takes far longer than to run them.
-Recorded once (a CUDA graph), they run one behind the other. A recording is bound to the memory it was made with: it
-keeps the search it was made of, and later searches of the same shape are copied into it.
+A turn of a base-sized decoder is many small kernels, and to launch them takes far longer than to run them. Recorded
+once (a CUDA graph), they run one behind the other; so does what comes before, from the inputs to the first turn. A
+recording is bound to the memory it was made with: it keeps the search it was made of, and later batches of the same
+shape are copied into what that was given.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
-from dataclasses import fields
+from collections.abc import Callable, Hashable, Sequence
 from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from regard.decoding.beam import BeamSearch
+from regard.decoding.beam import Batch, BeamSearch
 from regard.decoding.greedy import LOOK_EVERY
-from regard.decoding.request import Hypothesis
+from regard.decoding.request import NO_WISH, Ends, Hypothesis, Job
+from regard.decoding.rulebook import is_steady
+from regard.decoding.settings import Beam, Rules
+from regard.decoding.source import Laid, Source, up_to
 
-Turn: TypeAlias = Callable[[], None]
+Work: TypeAlias = Callable[[], None]
+Record: TypeAlias = Callable[[Work], Work]
 
 MOST = 16
-"""Recordings that are kept for a model; the one that was not used for the longest time goes first."""
+"""Recordings that are kept for a model; the one that was not used for the longest time goes first. None: impossible."""
 
 LEAST = 4
 """The shortest searches that are recorded, which takes two turns."""
 
+INPUTS = 8
+"""Batches are filled up to multiples of this many inputs, or more where they are large."""
+
 _log = logging.getLogger("regard.decoding")
-_recordings: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Recording]] = WeakKeyDictionary()
+_recordings: WeakKeyDictionary[nn.Module, OrderedDict[Hashable, Recording | None]] = WeakKeyDictionary()
 
 
-def can_replay(search: BeamSearch) -> bool:
-    """Whether each turn of a search does the same things as the one before.
+def can_replay(source: Source, jobs: Sequence[Job], rules: Rules, beam: Beam) -> bool:
+    """Whether each turn of a search does the same things as the one before, in the same place.
 
     Not under autocast, which lets go of the weights that it has converted.
     """
     return (
-        search.source.device.type == "cuda"
+        source.device.type == "cuda"
+        and source.stays is not None
         and not torch.is_autocast_enabled("cuda")
-        and search.book.steady
-        and search.state.fixed() is not None
-        and search.longest >= LEAST
+        and not beam.coverage
+        and is_steady(rules, (job.wish for job in jobs))
+        and max(job.longest for job in jobs) >= LEAST
     )
 
 
-def replayed(search: BeamSearch, record: Callable[[Turn], Turn] | None = None) -> list[list[Hypothesis]]:
-    """What `search.run()` gives. The first turn, which widens the beam, is not replayed. `record` serves tests."""
-    fixed = search.state.fixed()
-    if fixed is None or not search.advance():
-        return search.harvested()
-    known = _recordings.setdefault(fixed.model, OrderedDict())
-    key = _shape(search, fixed.model)
-    recording = known.pop(key, None)
-    if recording is None:
-        try:
-            recording = Recording(search, record or recorded)
-        except RuntimeError as error:  # some kernels cannot be recorded
-            _log.info("a turn could not be recorded, so it is not replayed: %s", error)
-            return search.run()
-    else:
-        recording.take(search)
-    known[key] = recording
+def replayed(
+    source: Source, jobs: Sequence[Job], ends: Ends, rules: Rules, beam: Beam, record: Record | None = None
+) -> list[list[Hypothesis]]:
+    """What `BeamSearch.run` gives. `record` serves tests."""
+    batch = Batch(source, filled(jobs), ends, rules, beam)
+    model = source.stays
+    assert model is not None  # as `can_replay` has seen
+    known = _recordings.setdefault(model, OrderedDict())
+    key = _shape(batch, model)
+    if key not in known:
+        known[key] = _recording(batch, record or Recorder())
+    elif (kept := known[key]) is not None:
+        kept.take(batch)
+    known.move_to_end(key)
     while len(known) > MOST:
         known.popitem(last=False)
-    return recording.run(search)
+    recording = known[key]
+    if recording is None:
+        batch.fused = False  # a kernel may have been to blame
+        return BeamSearch(batch).run()[: len(jobs)]
+    return recording.run()[: len(jobs)]
 
 
-def _shape(search: BeamSearch, model: nn.Module) -> Hashable:
-    """What two searches must have in common to share a recording; where the weights lie, too, for they may be moved."""
-    tensors = tuple((tuple(each.shape), each.dtype) for each in _tensors(search))
-    weights = tuple(each.data_ptr() for each in model.parameters())
-    return tensors, weights, search.longest, search.end, search.beam, search.rules
+def _recording(batch: Batch, record: Record) -> Recording | None:
+    try:
+        return Recording(batch, record)
+    except Exception as error:  # some kernels cannot be recorded, or not even compiled
+        _log.info("a search could not be recorded, so its like is not replayed: %s", error)
+        return None
 
 
-def _tensors(search: BeamSearch) -> list[Tensor]:
-    """All that turns read and write, always in the same order."""
-    fixed = search.state.fixed()
-    assert fixed is not None
-    parts = [getattr(part, each.name) for part in (search.open, search.pool) for each in fields(part)]
-    own = [search.scores_NV, search.live_B, search.step_1, search.divisor_L, search.farthest_B, search.offset_B1]
-    return [*parts, *own, search.book.longest_B, *fixed.tensors]
+def filled(jobs: Sequence[Job]) -> list[Job]:
+    """Jobs with others behind them that are given nothing to write, so that batches of about one size are of one."""
+    multiple = max(2 ** ((len(jobs) - 1).bit_length() - 3), INPUTS) if len(jobs) > 1 else INPUTS
+    empty = Job(-1, jobs[0].tokens[:1], NO_WISH, 0)
+    return [*jobs, *[empty] * (up_to(len(jobs), multiple) - len(jobs))]
+
+
+def _shape(batch: Batch, model: nn.Module) -> Hashable:
+    """What two batches must have in common to share a recording; where the weights lie, too, for they may be moved."""
+    given = tuple((tuple(each.shape), each.dtype) for each in _given(batch))
+    weights = tuple((each.data_ptr(), each.dtype) for each in model.parameters())
+    return given, weights, batch.longest, batch.ends, batch.beam, batch.rules
+
+
+def _given(batch: Batch) -> list[Tensor]:
+    """What the device is told of a batch beyond its shape, always in the same order."""
+    laid = batch.inputs
+    assert isinstance(laid, Laid) and laid.layout.lengths_B is not None  # as wherever memory stays in its place
+    return [laid.tokens_BT, laid.layout.lengths_B, batch.book.longest_B, batch.farthest_B]
 
 
 class Recording:
-    """One turn, recorded, with the memory it works in."""
+    """A search, recorded: all up to its first turn, which widens the beam, and a turn as all others."""
 
-    def __init__(self, search: BeamSearch, record: Callable[[Turn], Turn]) -> None:
-        self.search = search
-        self.tensors = _tensors(search)
-        before = [each.clone() for each in self.tensors]
-        try:
-            self.replay = record(self._turn)
-        finally:
-            torch._foreach_copy_(self.tensors, before)
+    def __init__(self, batch: Batch, record: Record) -> None:
+        self.batch = batch
+        self.open = record(self._open)
+        self.open()  # so that turns, when they are tried, find what they work with
+        self.turn = record(self._turn)
+
+    def _open(self) -> None:
+        self.search = BeamSearch(self.batch)
+        self.search.turn()
 
     def _turn(self) -> None:
-        self.search.write(self.search.choose())
+        self.search.turn()
 
-    def take(self, search: BeamSearch) -> None:
-        """Goes on with another search, from where that stands."""
-        torch._foreach_copy_(self.tensors, _tensors(search))
+    def take(self, batch: Batch) -> None:
+        """Goes on with another batch."""
+        torch._foreach_copy_(_given(self.batch), _given(batch))
 
-    def run(self, search: BeamSearch) -> list[list[Hypothesis]]:
-        """Turns until no input of the given search, which this was made of or has taken, can improve."""
-        step, mine, last = search.step, self.search, search.longest - 1
-        while step < last and bool(mine.live_B.any()):
+    def run(self) -> list[list[Hypothesis]]:
+        """A search from its beginning, until no input can improve."""
+        self.open()
+        search, step = self.search, 1
+        last = search.longest - 1
+        while step < last:
             for _ in range(min(LOOK_EVERY, last - step)):
-                self.replay()
+                self.turn()
                 step += 1
-        if step == last:
-            mine.choose()  # what follows the longest sequence is not asked for
-        search.open, search.pool = mine.open, mine.pool
+            if not bool(search.live_B.any()):
+                return search.harvested()
+        search.choose()  # what follows the longest sequence is not asked for
         return search.harvested()
 
 
-def recorded(turn: Turn) -> Turn:
-    """The turn as a CUDA graph. What it computed meanwhile is to be put right."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        turn()  # libraries take what they need at their first call, which cannot be recorded
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        turn()
-    return graph.replay
+class Recorder:
+    """Makes CUDA graphs of works that follow one another and share their memory."""
+
+    def __init__(self) -> None:
+        self.pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, work: Work) -> Work:
+        """The work as a graph. It was done once, and what it computed is in no defined state."""
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            work()  # libraries take what they need at their first call, which cannot be recorded
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self.pool):
+            work()
+        return graph.replay

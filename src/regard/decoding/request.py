@@ -74,6 +74,6 @@ def loops(tokens: Sequence[int], ngram: int, times: int) -> bool:
     """Whether the tokens end in some run of at most `ngram` tokens that stands there `times` times."""
     for size in range(1, min(ngram, len(tokens) // times) + 1):
         tail = tokens[len(tokens) - size * times :]
-        if all(tail[i] == tail[i % size] for i in range(len(tail))):
+        if tail[size:] == tail[:-size]:
             return True
     return False

@@ -5,20 +5,21 @@ B: inputs, N: rows (N / B for each input, side by side), V: vocabulary, T: token
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
 
 from regard.decoding import choose
-from regard.decoding.request import Ends, Job
+from regard.decoding.request import Ends, Job, Wish
 from regard.decoding.settings import Rules
 from regard.decoding.source import Source
 
 
-def is_steady(rules: Rules) -> bool:
-    """Whether rules leave every score as it is."""
-    return not _looks_back(rules) and not rules.end_at_longest and not rules.shortest
+def is_steady(rules: Rules, wishes: Iterable[Wish]) -> bool:
+    """Whether rules and wishes leave every score as it is."""
+    plain = not _looks_back(rules) and not rules.end_at_longest and not rules.shortest
+    return plain and not any(wish.prefix or wish.must_not for wish in wishes)
 
 
 def _looks_back(rules: Rules) -> bool:
@@ -45,16 +46,13 @@ class Rulebook:
         if rules.must_not:
             self.words = choose.words_table(list(rules.must_not), device)
         self.own_words_BML = _own_words(jobs, device)
+        self.steady = is_steady(rules, (job.wish for job in jobs))
+        """Whether no score is ever changed."""
 
     @property
     def looks_back(self) -> bool:
         """Whether any rule asks what was written before."""
         return _looks_back(self.rules) or self.own_words_BML is not None
-
-    @property
-    def steady(self) -> bool:
-        """Whether no score is ever changed."""
-        return is_steady(self.rules) and not self.forced_BT.shape[1] and self.own_words_BML is None
 
     def select(self, inputs_B: Tensor) -> None:
         """Keeps the given inputs."""

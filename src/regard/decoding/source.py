@@ -5,9 +5,10 @@ B: inputs, N: rows (several for each input in a beam search, side by side), V: v
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ from regard.blocks.positions.position import Signals
 from regard.blocks.reference import attention_weights
 from regard.blocks.settings import Learned
 from regard.decoding.columns import Fixed, FixedState, SharedState, shares
+from regard.decoding.fused import FusedState, fuses
 from regard.decoding.request import Ends
 from regard.errors import InputError
 from regard.models.decoder import Decoder
@@ -33,6 +35,16 @@ SHAPES = 16
 """Lengths become multiples of this where shapes are fixed, so that batches of about one length share theirs."""
 SPARE = 4
 """Room beyond the longest sequence: to record a turn takes two, and the last that is replayed reads what it wrote."""
+
+
+class Laid(NamedTuple):
+    """Inputs where the device can see them."""
+
+    tokens_BT: Tensor
+    layout: Padded
+
+
+Inputs: TypeAlias = Sequence[Sequence[int]] | Laid
 
 
 class State(Protocol):
@@ -58,14 +70,21 @@ class Source(Protocol):
     vocabulary: int
     reads: bool
     """Whether inputs are sources, beside which the writing begins; otherwise they are prompts that it goes on with."""
+    numbers: torch.dtype
+    """What scores and their sums are kept in: float32 at least, since sums of many steps are compared."""
+    stays: nn.Module | None
+    """The model, where all that its steps work with stays in its place and nobody watches its parts."""
 
     def room(self, read: int) -> int | None:
         """How many tokens can be written after an input of so many; None: any number."""
 
-    def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
+    def laid(self, inputs: Sequence[Sequence[int]], look: bool = False) -> Laid:
+        """The inputs as `begin` will read them."""
+
+    def begin(self, inputs: Inputs, longest: int, look: bool = False, raw: bool = False) -> tuple[State, Tensor]:
         """The inputs read, of which each is given at most `longest` tokens, and scores `[B, V]` of the first token.
 
-        With `look`, `State.attended` is kept.
+        With `look`, `State.attended` is kept. With `raw`, scores may have the model's own numbers, of 16 bits perhaps.
         """
 
 
@@ -91,6 +110,10 @@ def source_of(model: Models, ends: Ends, cache: CacheKind = "growing") -> Source
 def wide(scores: Tensor) -> Tensor:
     """Scores in float32 at least, since sums of many steps are compared."""
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
+def _numbers(weight: Tensor) -> torch.dtype:
+    return torch.promote_types(weight.dtype, torch.float32)
 
 
 def padded(
@@ -135,15 +158,20 @@ class _Translation:
             raise InputError("an encoder-decoder needs Ends.start, the token that it begins to write after; give it")
         self.model = kept_prepared(model) if preparable(model) else model
         self.start, self.cache = ends.start, cache
-        self.device = model.target.tokens.weight.device
+        self.device, self.numbers = model.target.tokens.weight.device, _numbers(model.target.tokens.weight)
+        self.stays: nn.Module | None = model if cache == "fixed" and not is_watched(model) else None
         self.vocabulary = model.settings.target_size
 
     def room(self, read: int) -> int | None:
         return _room(self.model, 0)
 
-    def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
+    def laid(self, inputs: Sequence[Sequence[int]], look: bool = False) -> Laid:
+        fixed = self.cache == "fixed" and not look
+        return Laid(*padded(inputs, self.device, SHAPES if fixed else 1, _room(self.model, 0)))
+
+    def begin(self, inputs: Inputs, longest: int, look: bool = False, raw: bool = False) -> tuple[State, Tensor]:
         fixed = self.cache == "fixed"
-        tokens_BS, layout = padded(inputs, self.device, SHAPES if fixed and not look else 1, _room(self.model, 0))
+        tokens_BS, layout = inputs if isinstance(inputs, Laid) else self.laid(inputs, look)
         memory_BSD = self.model.encode(tokens_BS, layout)
         state: State
         usual = shares(self.model) and not is_watched(self.model)
@@ -151,12 +179,13 @@ class _Translation:
             state = SharedState(self.model, memory_BSD, layout, look)
         elif fixed and usual and not look:
             steps, room = up_to(longest + SPARE, SHAPES), self.room(0)
-            state = FixedState(self.model, memory_BSD, layout, steps, steps if room is None else min(steps, room))
+            kind = FusedState if raw and fuses(self.model) else FixedState
+            state = kind(self.model, memory_BSD, layout, steps, steps if room is None else min(steps, room))
         else:
             capacity = up_to(longest + SPARE, SHAPES) if fixed else None
-            cache = self.model.new_cache(len(inputs), self.cache, capacity)
+            cache = self.model.new_cache(layout.batch, self.cache, capacity)
             state = _Translating(self.model, memory_BSD, layout, cache, look)
-        return state, state.step(torch.full((len(inputs),), self.start, device=self.device))
+        return state, state.step(torch.full((layout.batch,), self.start, device=self.device))
 
 
 class _Translating:
@@ -228,7 +257,8 @@ class _Continuation:
     def __init__(self, model: Decoder, cache: CacheKind) -> None:
         _require_ready(model)
         self.model, self.cache = model, cache
-        self.device = model.embedding.tokens.weight.device
+        self.device, self.numbers = model.embedding.tokens.weight.device, _numbers(model.embedding.tokens.weight)
+        self.stays: nn.Module | None = model if cache == "fixed" and not is_watched(model) else None
         self.vocabulary = model.settings.vocabulary
 
     def room(self, read: int) -> int | None:
@@ -236,26 +266,31 @@ class _Continuation:
         room = _room(self.model, read)
         return None if room is None else room + 1
 
-    def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
+    def laid(self, inputs: Sequence[Sequence[int]], look: bool = False) -> Laid:
+        return Laid(*padded(inputs, self.device, SHAPES if self.cache == "fixed" else 1, _room(self.model, 0)))
+
+    def begin(self, inputs: Inputs, longest: int, look: bool = False, raw: bool = False) -> tuple[State, Tensor]:
         if look:
             raise InputError("a coverage penalty (beam.coverage) needs a source, and a decoder has none; set it to 0")
         fixed = self.cache == "fixed"
-        tokens_BT, layout = padded(inputs, self.device, SHAPES if fixed else 1, _room(self.model, 0))
+        tokens_BT, layout = inputs if isinstance(inputs, Laid) else self.laid(inputs)
         capacity = up_to(layout.time + longest + SPARE, SHAPES) if fixed else None
-        cache = self.model.new_cache(len(inputs), self.cache, capacity)
+        cache = self.model.new_cache(layout.batch, self.cache, capacity)
         hidden_BTD = self.model.states(tokens_BT, layout, cache)
-        last_B = torch.full((len(inputs),), layout.time, device=self.device)
+        last_B = torch.full((layout.batch,), layout.time, device=self.device)
         last_B = last_B if layout.lengths_B is None else layout.lengths_B
-        last_BD = hidden_BTD[torch.arange(len(inputs), device=self.device), last_B - 1]
-        return _Continuing(self.model, cache), wide(self.model.output(last_BD))
+        last_BD = hidden_BTD[torch.arange(layout.batch, device=self.device), last_B - 1]
+        scores_BV = self.model.output(last_BD)
+        return _Continuing(self.model, cache, raw), scores_BV if raw else wide(scores_BV)
 
 
 class _Continuing:
-    def __init__(self, model: Decoder, cache: Cache) -> None:
-        self.model, self.cache = model, cache
+    def __init__(self, model: Decoder, cache: Cache, raw: bool) -> None:
+        self.model, self.cache, self.raw = model, cache, raw
 
     def step(self, tokens_N: Tensor) -> Tensor:
-        return wide(self.model(tokens_N[:, None], cache=self.cache)[:, -1])
+        scores_NV = self.model(tokens_N[:, None], cache=self.cache)[:, -1]
+        return scores_NV if self.raw else wide(scores_NV)
 
     def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
         self.cache.select(rows_N)
@@ -276,11 +311,16 @@ class _Ensemble:
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = sources
         self.device, self.vocabulary, self.reads = sources[0].device, sources[0].vocabulary, sources[0].reads
+        self.numbers = functools.reduce(torch.promote_types, (source.numbers for source in sources))
+        self.stays: nn.Module | None = None
 
     def room(self, read: int) -> int | None:
         return min((room for source in self.sources if (room := source.room(read)) is not None), default=None)
 
-    def begin(self, inputs: Sequence[Sequence[int]], longest: int, look: bool = False) -> tuple[State, Tensor]:
+    def laid(self, inputs: Sequence[Sequence[int]], look: bool = False) -> Laid:
+        return self.sources[0].laid(inputs, look)
+
+    def begin(self, inputs: Inputs, longest: int, look: bool = False, raw: bool = False) -> tuple[State, Tensor]:
         states, scores = zip(*(source.begin(inputs, longest, look) for source in self.sources), strict=True)
         return _Together(states), mean_of(scores)
 

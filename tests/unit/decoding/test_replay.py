@@ -8,31 +8,26 @@ from typing import Any
 import pytest
 import torch
 from decoding_cases import ENDS, continuer, translator
+from replay_cases import RULES, Player, replayed
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.blocks.settings import Attention, Learned
+from regard.blocks import cache, embedding, layout
+from regard.blocks.settings import Attention, Learned, Rotary, Sinusoidal
 from regard.decoding import replay
-from regard.decoding.beam import BeamSearch
+from regard.decoding.beam import Batch, BeamSearch
 from regard.decoding.decode import ONE, decode, jobs_for
-from regard.decoding.request import Ends, Hypothesis, Wish
+from regard.decoding.request import Ends, Hypothesis, Job, Wish
 from regard.decoding.settings import Absolute, Beam, Greedy, NoPenalty, Power, Rules, Stop
 from regard.decoding.source import source_of
 from regard.models.build import build
-from regard.models.decoder import Decoder
 from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.settings import Decoder as DecoderSettings
 from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
-
-RULES = Rules(longest=Absolute(tokens=12))
 
 
 def inputs_of(lengths: Sequence[int], vocabulary: int, seed: int) -> list[list[int]]:
     chance = torch.Generator().manual_seed(seed)
     return [[*torch.randint(3, vocabulary, (length - 1,), generator=chance).tolist(), ENDS.end] for length in lengths]
-
-
-def searched(model: EncoderDecoder | Decoder, inputs: list[list[int]], beam: Beam) -> BeamSearch:
-    source = source_of(model, ENDS, "fixed")
-    jobs = jobs_for(source, inputs, ENDS, RULES, [Wish()] * len(inputs))
-    return BeamSearch(source, jobs, ENDS, RULES, beam)
 
 
 def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
@@ -41,48 +36,19 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
         assert [each.score for each in some] == pytest.approx([each.score for each in others], abs=1e-5)
 
 
-class Player:
-    """In the place of a recorder: runs the turn itself, as a recording would, and looks whether memory stays."""
-
-    def __init__(self) -> None:
-        self.recorded = 0
-        self.played = 0
-
-    def __call__(self, turn: replay.Turn) -> replay.Turn:
-        self.recorded += 1
-        recording: replay.Recording = turn.__self__  # type: ignore[attr-defined]
-        cache = getattr(recording.search.state, "cache", None)
-        places = [each.data_ptr() for each in recording.tensors]
-        used = None if cache is None else cache.used
-
-        def play() -> None:
-            self.played += 1
-            if cache is not None:
-                cache.used = used  # what Python counts, a recording does not
-            turn()
-            now = replay._tensors(recording.search)
-            assert [each.data_ptr() for each in now] == places
-
-        play()
-        return play
-
-
 @pytest.mark.parametrize("stop", ["all", "best", "first"])
 def test_replayed_turns_give_what_a_search_gives(stop: Stop) -> None:
-    """Three batches of one shape share a recording; another shape has its own."""
+    """Batches of about one size share the recordings of opening and turn; another length has its own."""
     model, player = translator(seed=2), Player()
     vocabulary = model.settings.target_size
     beam = Beam(size=3, nbest=2, stop=stop, length=Power(alpha=0.6))
-    with torch.inference_mode():
-        for seed, lengths in enumerate([(5, 9, 3, 7), (8, 8, 2, 4), (16, 1, 1, 2)]):
-            inputs = inputs_of(lengths, vocabulary, seed)
-            found = replay.replayed(searched(model, inputs, beam), player)
-            assert_same(found, decode(model, inputs, ENDS, beam, RULES))
-            assert player.recorded == 1
-        inputs = inputs_of((17, 5), vocabulary, 9)
-        found = replay.replayed(searched(model, inputs, beam), player)
-    assert_same(found, decode(model, inputs, ENDS, beam, RULES))
-    assert player.recorded == 2
+    for seed, lengths in enumerate([(5, 9, 3, 7), (8, 8, 2, 4), (16, 1, 1, 2, 6, 3, 5), (4,)]):
+        inputs = inputs_of(lengths, vocabulary, seed)
+        assert_same(replayed(model, inputs, beam, player), decode(model, inputs, ENDS, beam, RULES))
+        assert player.recorded == 2
+    inputs = inputs_of((17, 5), vocabulary, 9)
+    assert_same(replayed(model, inputs, beam, player), decode(model, inputs, ENDS, beam, RULES))
+    assert player.recorded == 4
     assert player.played > 8
 
 
@@ -100,22 +66,18 @@ def test_a_beam_of_one_is_greedy(family: Callable[..., Any]) -> None:
 def test_a_decoder_is_replayed_too() -> None:
     model, player, beam = continuer(seed=2), Player(), Beam(size=3)
     inputs = inputs_of((5, 9, 3), 6, 4)
-    with torch.inference_mode():
-        found = replay.replayed(searched(model, inputs, beam), player)
-    assert_same(found, decode(model, inputs, ENDS, beam, RULES))
-    assert player.played > 1
+    assert_same(replayed(model, inputs, beam, player), decode(model, inputs, ENDS, beam, RULES))
+    assert player.played > 2
 
 
 def test_weights_that_moved_are_recorded_anew() -> None:
     model, player = translator(seed=2), Player()
     inputs, beam = inputs_of((5, 3), model.settings.target_size, 1), Beam(size=2, length=NoPenalty())
-    with torch.inference_mode():
-        replay.replayed(searched(model, inputs, beam), player)
+    replayed(model, inputs, beam, player)
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
-    with torch.inference_mode():
-        replay.replayed(searched(model, inputs, beam), player)
-    assert player.recorded == 2
+    replayed(model, inputs, beam, player)
+    assert player.recorded == 4
 
 
 def test_no_place_beyond_the_learned_ones_is_asked_for() -> None:
@@ -127,32 +89,73 @@ def test_no_place_beyond_the_learned_ones_is_asked_for() -> None:
     assert isinstance(model, EncoderDecoder)
     beam, ends = Beam(size=2), Ends(ENDS.start)
     inputs = inputs_of((5, 3), 6, 1)
-    source = source_of(model, ends, "fixed")
     rules = Rules(longest=Absolute(tokens=100))
-    with torch.inference_mode():
-        jobs = jobs_for(source, inputs, ends, rules, [Wish()] * 2)
-        found = replay.replayed(BeamSearch(source, jobs, ends, rules, beam), player)
+    found = replayed(model, inputs, beam, player, ends, rules)
     assert [len(row[0].tokens) for row in found] == [12, 12]
     assert_same(found, decode(model, inputs, ends, beam, rules))
 
 
 def test_what_cannot_be_recorded_is_searched_as_it_is() -> None:
-    """Whatever the attempt has computed is put right before."""
+    """And not tried again."""
     model, beam = translator(seed=2), Beam(size=3)
     inputs = inputs_of((5, 9, 3), model.settings.target_size, 1)
 
-    def failing(turn: replay.Turn) -> replay.Turn:
-        turn()
+    tries = []
+
+    def failing(work: replay.Work) -> replay.Work:
+        work()
+        tries.append(work)
         raise RuntimeError("not permitted when stream is capturing")
 
-    with torch.inference_mode():
-        found = replay.replayed(searched(model, inputs, beam), failing)
-    assert_same(found, decode(model, inputs, ENDS, beam, RULES))
+    for _ in range(2):
+        assert_same(replayed(model, inputs, beam, failing), decode(model, inputs, ENDS, beam, RULES))
+    assert len(tries) == 1
+
+
+class Silent(TorchDispatchMode):
+    """Refuses what a GPU cannot record: to be asked for a number, or told of one in the host's memory."""
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        assert function.__name__.split(".")[0] not in ("item", "_local_scalar_dense", "nonzero", "lift_fresh")
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("position", [Sinusoidal(), Learned(length=40), Rotary()])
+@pytest.mark.parametrize("family", [EncoderDecoderSettings, DecoderSettings])
+def test_what_is_recorded_asks_the_host_nothing(
+    family: type[EncoderDecoderSettings | DecoderSettings], position: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = build(family(vocabulary=9, width=8, depth=1, attention=Attention(heads=2), position=position)).eval()
+    source = source_of(model, ENDS, "fixed")
+    jobs = replay.filled(jobs_for(source, inputs_of((5, 3), 9, 1), ENDS, RULES, [Wish()] * 2))
+    batch = Batch(source, jobs, ENDS, RULES, Beam(size=2))
+    for module in (layout, cache, embedding):  # whoever looks at numbers does so where that costs nothing
+        monkeypatch.setattr(module, "readable", lambda tensor: False)
+    with torch.inference_mode(), Silent():
+        search = BeamSearch(batch)
+        search.turn()
+        search.turn()
 
 
 def test_a_cpu_replays_nothing() -> None:
     model = translator(seed=2)
-    assert not replay.can_replay(searched(model, [[5, ENDS.end]], Beam(size=2)))
+    source = source_of(model, ENDS, "fixed")
+    jobs = jobs_for(source, [[5, ENDS.end]], ENDS, RULES, [Wish()])
+    assert not replay.can_replay(source, jobs, RULES, Beam(size=2))
+
+
+def test_batches_of_about_one_size_are_filled_up_to_one() -> None:
+    """By no more than a quarter, and a handful at least; what fills them up writes nothing."""
+    sizes = set()
+    jobs = [Job(place, [3, 4], Wish(), 5) for place in range(300)]
+    for count in range(1, 301):
+        filled = replay.filled(jobs[:count])
+        assert filled[:count] == jobs[:count]
+        assert {each.longest for each in filled[count:]} <= {0}
+        assert len(filled) - count < max(replay.INPUTS, count / 4)
+        sizes.add(len(filled))
+    assert len(sizes) < 25
+    assert {8, 64, 128, 256} <= sizes
 
 
 @pytest.mark.gpu

@@ -1,0 +1,292 @@
+"""Triton kernels of a choice: from the scores of all rows to what each input goes on with, in two kernels.
+
+The first reads all scores once and leaves, for each row, the logarithm of the sum of their exponentials and the highest
+score of each block of the vocabulary. The second does for one input what `BeamSearch.choose` spells out. Imported only
+where they run: not every machine has Triton.
+
+B: inputs, R: rows of each before the choice, K: after it, N = B × R, V: vocabulary, M: blocks of it, L: the longest
+sequence.
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from regard.decoding.beam import STEPS, Field
+from regard.decoding.settings import Beam
+
+BLOCK = 64
+"""Tokens of a block at least."""
+MOST_BLOCKS = 4096
+"""Blocks that the rows of an input have together at most, as long as blocks can be made larger."""
+LARGEST = 1024
+"""Tokens of the largest block."""
+TOGETHER, WARPS = 4096, 8
+"""Scores that a program reads at a time, and its threads, in units of 32."""
+
+# What kernels take from outside must be known when they are compiled.
+_TOKEN, _CHANCE, _PARENT, _RANK, _LENGTH = (tl.constexpr(int(field)) for field in list(Field)[:5])
+_STEPS, _FIELDS = tl.constexpr(STEPS), tl.constexpr(len(Field))
+_FIRST, _BEST, _ALL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
+_STOPS = {"first": 0, "best": 1, "all": 2}
+
+
+@triton.jit
+def _scan(
+    scores,  # [N, V]
+    excess,  # [N]
+    tops,  # [N, M]
+    vocabulary,
+    blocks,
+    BLOCK: tl.constexpr,
+    LANES: tl.constexpr,
+):
+    """One row."""
+    n, lane, w = tl.program_id(0).to(tl.int64), tl.arange(0, LANES), tl.arange(0, BLOCK)
+    highest = tl.full([LANES], float("-inf"), tl.float32)
+    total = tl.zeros([LANES], tl.float32)
+    for start in range(0, blocks, LANES):
+        m = start + lane
+        token = m[:, None] * BLOCK + w[None, :]
+        x = tl.load(scores + n * vocabulary + token, mask=token < vocabulary, other=float("-inf")).to(tl.float32)
+        top = tl.max(x, axis=1)
+        tl.store(tops + n * blocks + m, top, mask=m < blocks)
+        above = tl.maximum(highest, top)
+        level = tl.where(above == float("-inf"), 0.0, above)  # −∞ − −∞ is no number
+        total = total * tl.exp(highest - level) + tl.sum(tl.exp(x - level[:, None]), axis=1)
+        highest = above
+    top = tl.max(highest, axis=0)
+    total = tl.sum(total * tl.exp(highest - top), axis=0)
+    tl.store(excess + n, top + tl.log(total))
+
+
+@triton.jit
+def _best_blocks(
+    tops,
+    excess,
+    sums,
+    first,
+    blocks,
+    ROWS: tl.constexpr,
+    COUNT: tl.constexpr,
+    LANES: tl.constexpr,
+    PLACES: tl.constexpr,
+):
+    """`[LANES]`: the blocks, counted through all rows of an input, in which its best continuations are; −1: none."""
+    place, lane = tl.arange(0, PLACES), tl.arange(0, LANES)
+    row = place // blocks
+    inside = row < ROWS
+    top = tl.load(tops + first * blocks + place, mask=inside, other=float("-inf"))
+    # Rounded as the sums of its tokens are, the highest of a block is the sum of its best.
+    value = tl.load(sums + first + row, mask=inside, other=0.0) + (
+        top - tl.load(excess + first + row, mask=inside, other=0.0)
+    )
+    chosen = tl.full([LANES], -1, tl.int32)
+    for i in range(COUNT):
+        best = tl.max(value, axis=0)
+        where = tl.min(tl.where(value == best, place, PLACES), axis=0)
+        chosen = tl.where(lane == i, tl.where(best > float("-inf"), where, -1), chosen)
+        value = tl.where(place == where, float("-inf"), value)
+    return chosen
+
+
+@triton.jit
+def _best(
+    scores,
+    excess,
+    sums,
+    first,
+    chosen,
+    vocabulary,
+    blocks,
+    COUNT: tl.constexpr,
+    LANES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """`[LANES]`: the best continuations of an input, row × V + token, the best first; −1: none."""
+    lane = tl.arange(0, LANES)
+    row = tl.maximum(chosen, 0) // blocks
+    token = (chosen % blocks)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
+    inside = (chosen >= 0)[:, None] & (token < vocabulary)
+    x = tl.load(scores + (first + row)[:, None] * vocabulary + token, mask=inside, other=float("-inf")).to(tl.float32)
+    value = tl.load(sums + first + row)[:, None] + (x - tl.load(excess + first + row)[:, None])
+    value = tl.where(inside, value, float("-inf"))
+    number = row[:, None] * vocabulary + token
+    best = tl.full([LANES], -1, tl.int32)
+    for i in range(COUNT):
+        top = tl.max(tl.max(value, axis=1), axis=0)
+        which = tl.min(tl.min(tl.where(value == top, number, 2147483647), axis=1), axis=0)
+        best = tl.where(lane == i, tl.where(top > float("-inf"), which, -1), best)
+        value = tl.where(number == which, float("-inf"), value)
+    return best
+
+
+@triton.jit(do_not_specialize=["inputs", "steps"])
+def _choose(
+    scores,  # [N, V]
+    excess,  # [N]
+    tops,  # [N, M]
+    sums,  # [B, R]
+    new_sums,  # [B, K]
+    tokens,  # [B, K]
+    rows,  # [B, K]
+    history,  # [L, B, K, fields of a step]
+    pool,  # [B, K, fields]
+    live,  # [B]
+    step,  # [1]
+    longest,  # [B]
+    divisors,  # [L + 1]
+    farthest,  # [B]
+    inputs,
+    vocabulary,
+    blocks,
+    steps,
+    ROWS: tl.constexpr,
+    SIZE: tl.constexpr,
+    NBEST: tl.constexpr,
+    END: tl.constexpr,
+    STOP: tl.constexpr,
+    FAR: tl.constexpr,
+    LANES: tl.constexpr,
+    PLACES: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """One input."""
+    b = tl.program_id(0).to(tl.int64)
+    first, lane, f = b * ROWS, tl.arange(0, LANES), tl.arange(0, 8)[None, :]
+    chosen = _best_blocks(tops, excess, sums, first, blocks, ROWS, 2 * SIZE, LANES, PLACES)
+    best = _best(scores, excess, sums, first, chosen, vocabulary, blocks, 2 * SIZE, LANES, BLOCK)
+    found, best = best >= 0, tl.maximum(best, 0)
+    parent, token = best // vocabulary, best % vocabulary
+    score = tl.load(scores + (first + parent) * vocabulary + token).to(tl.float32)
+    chance = score - tl.load(excess + first + parent)
+    total = tl.where(found, tl.load(sums + first + parent) + chance, float("-inf"))
+
+    # Which end here, and where each of them and of those in the pool comes among both, the best first.
+    now, kept = tl.load(step).to(tl.int32), lane < SIZE
+    divisor, is_live = tl.load(divisors + tl.minimum(now, steps)), tl.load(live + b) != 0
+    hit = (token == END) | (tl.load(longest + b) <= now)
+    rank = tl.where(kept & hit & is_live, total / divisor, float("-inf"))
+    pooled = pool + b * SIZE * _FIELDS
+    old = tl.load(pooled + lane[:, None] * _FIELDS + f, mask=kept[:, None] & (f < _FIELDS), other=0.0)
+    old_rank = tl.load(pooled + lane * _FIELDS + _RANK, mask=kept, other=float("-inf")).to(tl.float32)
+    earlier, both = lane[None, :] < lane[:, None], kept[None, :] & kept[:, None]
+    above = (rank[None, :] > rank[:, None]) | ((rank[None, :] == rank[:, None]) & earlier)
+    old_place = lane + tl.sum((both & (rank[None, :] > old_rank[:, None])).to(tl.int32), axis=1)
+    place = tl.sum((both & above).to(tl.int32), axis=1)
+    place += tl.sum((both & (old_rank[None, :] >= rank[:, None])).to(tl.int32), axis=1)
+
+    # Which go on: the first that do not end, and behind them, to fill up, those that do.
+    candidate = lane < 2 * SIZE
+    goes, stops = candidate & (hit == 0), candidate & hit
+    onward = tl.sum((goes[None, :] & earlier).to(tl.int32), axis=1)
+    behind = tl.sum(goes.to(tl.int32), axis=0) + tl.sum((stops[None, :] & earlier).to(tl.int32), axis=1)
+    onward = tl.where(goes, onward, behind)
+    open_total = tl.where(goes, total, float("-inf"))
+
+    # Whether the search does: see `BeamSearch._may_improve`.
+    top = tl.max(open_total, axis=0)
+    last = NBEST - 1 if STOP == _ALL else SIZE - 1
+    bar = tl.max(tl.where(kept & (old_place == last), old_rank, float("-inf")), axis=0)
+    bar = tl.maximum(bar, tl.max(tl.where(kept & (place == last), rank, float("-inf")), axis=0))
+    if STOP == _FIRST:
+        improves = bar == float("-inf")
+    else:
+        reach = divisor
+        if FAR:
+            reach = tl.load(farthest + b)
+        improves = top / reach > bar
+    stays_live = is_live & (top > float("-inf")) & improves
+
+    new = tl.where(f == _CHANCE, chance.to(tl.float64)[:, None], (token == END).to(tl.float64)[:, None])
+    new = tl.where(f == _TOKEN, token.to(tl.float64)[:, None], new)
+    new = tl.where(f == _PARENT, parent.to(tl.float64)[:, None], new)
+    new = tl.where(f == _RANK, rank.to(tl.float64)[:, None], new)
+    new = tl.where(f == _LENGTH, now.to(tl.float64), new)
+    tl.debug_barrier()  # all is read before anything is written over it
+    tl.store(live + b, stays_live.to(tl.uint8))
+    old_stays, comes = (kept & (old_place < SIZE))[:, None], (kept & (place < SIZE))[:, None]
+    tl.store(pooled + old_place[:, None] * _FIELDS + f, old, mask=old_stays & (f < _FIELDS))
+    tl.store(pooled + place[:, None] * _FIELDS + f, new, mask=comes & (f < _FIELDS))
+    taken, to = candidate & (onward < SIZE), b * SIZE + onward
+    tl.store(new_sums + to, open_total, mask=taken)
+    tl.store(tokens + to, token.to(tl.int64), mask=taken)
+    tl.store(rows + to, first + parent, mask=taken)
+    written = history + ((now - 1) * inputs * SIZE + to)[:, None] * _STEPS + f
+    tl.store(written, new, mask=taken[:, None] & (f < tl.where(now <= steps, _STEPS, 0)))
+
+
+class Board(NamedTuple):
+    """What a choice reads and changes, in its place."""
+
+    sums_BR: Tensor
+    new_sums_BK: Tensor
+    """Where the sums go; the same tensor, unless the beam is widened."""
+    tokens_BK: Tensor
+    rows_BK: Tensor
+    history_LBKF: Tensor
+    pool_BKF: Tensor
+    live_B: Tensor
+    step_1: Tensor
+    longest_B: Tensor
+    divisor_L: Tensor
+    farthest_B: Tensor
+
+
+def scan(scores_NV: Tensor, rows: int) -> tuple[Tensor, Tensor, int]:
+    """By how much each row's scores exceed log-probabilities, the highest of each of its blocks, and their size."""
+    count, vocabulary = scores_NV.shape
+    block = BLOCK
+    while block < LARGEST and rows * triton.cdiv(vocabulary, block) > MOST_BLOCKS:
+        block *= 2
+    blocks = triton.cdiv(vocabulary, block)
+    excess_N = torch.empty(count, dtype=torch.float32, device=scores_NV.device)
+    tops_NM = excess_N.new_empty(count, blocks)
+    lanes = min(triton.next_power_of_2(blocks), TOGETHER // block)
+    _scan[(count,)](scores_NV, excess_N, tops_NM, vocabulary, blocks, BLOCK=block, LANES=lanes, num_warps=WARPS)
+    return excess_N, tops_NM, block
+
+
+def choose(scores_NV: Tensor, board: Board, beam: Beam, end: int | None) -> None:
+    """What `BeamSearch.choose` does to the board, where no rule changes scores; equal ones go by their place."""
+    inputs, rows = board.sums_BR.shape
+    scores_NV = scores_NV.contiguous()
+    excess_N, tops_NM, block = scan(scores_NV, rows)
+    blocks = tops_NM.shape[1]
+    places = triton.next_power_of_2(rows * blocks)
+    _choose[(inputs,)](
+        scores_NV,
+        excess_N,
+        tops_NM,
+        board.sums_BR,
+        board.new_sums_BK,
+        board.tokens_BK,
+        board.rows_BK,
+        board.history_LBKF,
+        board.pool_BKF,
+        board.live_B.view(torch.uint8),
+        board.step_1,
+        board.longest_B,
+        board.divisor_L,
+        board.farthest_B,
+        inputs,
+        scores_NV.shape[1],
+        blocks,
+        len(board.history_LBKF),
+        ROWS=rows,
+        SIZE=beam.size,
+        NBEST=beam.nbest,
+        END=-1 if end is None else end,
+        STOP=_STOPS[beam.stop],
+        FAR=beam.stop == "all" and beam.length.alpha > 0,
+        LANES=triton.next_power_of_2(2 * beam.size),
+        PLACES=places,
+        BLOCK=block,
+        num_warps=WARPS if places > 2048 else WARPS // 2,
+    )
