@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from regard.decoding.beam import BeamSearch
 from regard.decoding.greedy import LOOK_EVERY
 from regard.decoding.request import Hypothesis
+from regard.models.prepared import is_watched
 
 Turn: TypeAlias = Callable[[], None]
 
@@ -42,7 +43,8 @@ def can_replay(search: BeamSearch) -> bool:
         search.source.device.type == "cuda"
         and not torch.is_autocast_enabled("cuda")
         and search.book.steady
-        and search.state.fixed() is not None
+        and (fixed := search.state.fixed()) is not None
+        and not is_watched(fixed.model)
         and search.longest >= LEAST
     )
 
