@@ -59,8 +59,8 @@ BEFORE = (Tap("residual", "B T D", "the residual stream before the first layer: 
 ATTENTION = (
     Tap("input", "B T D", "what attention reads: the stream, after the norm where that comes first"),
     Tap("q", "B T H E", "queries, after norm and rotation where there are any"),
-    Tap("k", "B K G E", "keys, likewise; with a cache, those of the new tokens"),
-    Tap("v", "B K G V", "values; with a cache, those of the new tokens"),
+    Tap("k", "B K G E", "keys, likewise; with a cache, those of the new tokens (of `cross`, in the first step alone)"),
+    Tap("v", "B K G V", "values; with a cache, as keys"),
     Tap(
         "scores", "B H T K", "what the softmax gets: q·k × scale, soft cap, bias of positions; −∞ where it may not see"
     ),
@@ -84,8 +84,7 @@ TOKEN = Tap("logits", "B T C", "scores of each token")
 TAPS = (
     ("EMBEDDING", EMBEDDING),
     ("STACK", BEFORE),
-    ("STACK.N.attention", ATTENTION),
-    ("STACK.N.cross", ATTENTION),
+    ("STACK.N.ATTENTION", ATTENTION),
     ("STACK.N.ffn", FFN),
     ("STACK.N", LAYER),
     ("STACK", AFTER),
@@ -167,7 +166,8 @@ def table() -> str:
         "Made by `make docs`; do not edit. [Recording](recording.md) says how to use it.",
         "",
         "`EMBEDDING` is `source` or `target` in an encoder-decoder and `embedding` elsewhere; `STACK` is `encoder` or",
-        "`decoder`, `N` the number of a layer, from 0; `HEAD` is the name of a head.",
+        "`decoder`, `N` the number of a layer, from 0; `ATTENTION` is `attention` or, in the decoder of an",
+        "encoder-decoder, also `cross`; `HEAD` is the name of a head.",
         "",
         "| name | shape | what it is |",
         "|---|---|---|",

@@ -28,9 +28,9 @@ def uncompiled() -> Iterator[None]:
         yield
         return
     with _users.lock:
-        _users.count += 1
-        if _users.count == 1:
+        if _users.count == 0:
             _users.stance.enter_context(torch.compiler.set_stance("force_eager"))
+        _users.count += 1
     try:
         yield
     finally:

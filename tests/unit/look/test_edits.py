@@ -68,6 +68,13 @@ def test_an_ablated_head_is_one_without_columns_in_the_output_matrix(family: str
         assert (out - plain).abs().max() > 1e-3
 
 
+def test_an_ablated_head_of_an_image_model() -> None:
+    model, images, part = fresh("vision"), torch.randn(2, 2, 8, 12), "encoder.1.attention"
+    with torch.no_grad(), regard.record(model, edit={f"{part}.heads": Ablate([3])}):
+        out = model(images)
+    assert_close(out, without_heads(model, part, [3])(images).detach())
+
+
 def test_a_packed_batch() -> None:
     model, part = fresh("decoder"), "decoder.1.attention"
     (laid,) = cases.packed(cases.sentences([3, 5, 2]), widths=[6])
