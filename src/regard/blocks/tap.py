@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import NamedTuple, Protocol
 
-import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from regard.blocks.score_bias import Scoring
 from regard.blocks.visibility import Visibility
@@ -50,7 +50,7 @@ _recorder: ContextVar[Recorder | None] = ContextVar("regard_recorder", default=N
 
 def tap(module: nn.Module, name: str, x: Tensor) -> Tensor:
     """x, or what a recorder makes of it. The full name is the module's place in its model, a dot, and `name`."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return x
     recorder = _recorder.get()
     return x if recorder is None else recorder.tap(module, name, x)
@@ -60,7 +60,7 @@ def tap_attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring, mixed: Tensor
 ) -> Tensor:
     """`mixed`, what the heads took from v, or what a recorder makes of it."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return mixed
     recorder = _recorder.get()
     if recorder is None:
@@ -70,7 +70,7 @@ def tap_attention(
 
 def tap_pass(module: nn.Module, cache: object | None = None) -> None:
     """Says that a model begins to read tokens, and with which cache."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return
     recorder = _recorder.get()
     if recorder is not None:
@@ -79,7 +79,7 @@ def tap_pass(module: nn.Module, cache: object | None = None) -> None:
 
 def is_recorded(module: nn.Module) -> bool:
     """Whether someone listens to this module, so that no shorter way may be taken around it."""
-    if torch.compiler.is_compiling():
+    if is_compiling():
         return False
     recorder = _recorder.get()
     return recorder is not None and recorder.hears(module)

@@ -7,7 +7,8 @@ import math
 from torch import nn
 
 from regard.look.names import Tap, matching, names_of
-from regard.models.build import Model, build
+from regard.look.network import network_of
+from regard.models.build import build
 from regard.models.settings import (
     Classification,
     Decoder,
@@ -18,13 +19,18 @@ from regard.models.settings import (
     Tagging,
     Vision,
 )
+from regard.tasks.loaded import Loaded
 
 ELEMENT = 4
 """Bytes of a value: they are kept in float32."""
 
 
 def estimate(
-    model: Model | ModelSettings, *patterns: str, batch: int = 1, length: int = 1, source: int | None = None
+    model: nn.Module | Loaded | ModelSettings,
+    *patterns: str,
+    batch: int = 1,
+    length: int = 1,
+    source: int | None = None,
 ) -> int:
     """Bytes that one pass over a padded batch takes when the patterns are recorded.
 
@@ -32,7 +38,7 @@ def estimate(
     otherwise; images have their own. Decoding token by token takes as much for most names, and half for the weights of
     self-attention, since a token looks back at fewer.
     """
-    network = model if isinstance(model, nn.Module) else build(model, device="meta")
+    network = build(model, device="meta") if isinstance(model, ModelSettings) else network_of(model)
     settings = network.settings
     known = names_of(network)
     names = {name for pattern in patterns for name in matching(pattern, known)}

@@ -18,9 +18,10 @@ from regard.blocks.positions.learned import LearnedPosition
 from regard.blocks.positions.sinusoidal import SinusoidalPosition
 from regard.blocks.stack import Layer, Stack
 from regard.errors import InputError
-from regard.models.build import Model
+from regard.look.network import network_of
 from regard.models.heads import MaskedHead, PoolingHead, SequenceHead
 from regard.settings import did_you_mean
+from regard.tasks.loaded import Loaded
 
 
 @dataclass(frozen=True)
@@ -99,11 +100,12 @@ _PARTS = ("source", "embedding", "encoder", "target", "decoder", "output", "head
 _ADDED = (SinusoidalPosition, LearnedPosition, SinusoidalGridPosition, LearnedGridPosition)
 
 
-def names_of(model: Model) -> dict[str, Tap]:
+def names_of(model: nn.Module | Loaded) -> dict[str, Tap]:
     """Every name that can be recorded in this model, in the order in which it is computed."""
+    network = network_of(model)
     found: dict[str, Tap] = {}
     for path in _PARTS:
-        part = getattr(model, path, None)
+        part = getattr(network, path, None)
         if isinstance(part, nn.Module):
             found |= {f"{path}.{name}": tap for name, tap in _part(part)}
     return found

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import get_args
 
 from torch import nn
 
@@ -19,6 +18,7 @@ from regard.blocks.tap import current_recorder, recorded_by
 from regard.errors import InputError
 from regard.look.edits import Edit, bound
 from regard.look.names import Tap, matching, names_of
+from regard.look.network import network_of
 from regard.look.recorder import Change, Recorder
 from regard.look.seen import Seen
 from regard.look.uncompiled import uncompiled
@@ -56,21 +56,6 @@ def record(
     seen = Seen([name for name in known if name in found], grad, limit)
     with uncompiled(), recorded_by(Recorder(network, seen, edits, outer)):
         yield seen
-
-
-def network_of(model: object) -> Model:
-    """The network in what was given: itself, what was loaded, or what a compiler or a wrapper holds."""
-    if isinstance(model, Loaded):
-        return model.network
-    families = get_args(Model)
-    parts = model.modules() if isinstance(model, nn.Module) else ()
-    held: list[Model] = [part for part in parts if isinstance(part, families)]
-    if len(held) != 1:
-        raise InputError(
-            f"a {type(model).__name__} cannot be recorded: it holds {len(held)} models of Regard; give one, or what "
-            "regard.load gives"
-        )
-    return held[0]
 
 
 def _edits(edit: Mapping[str, Edit], known: Mapping[str, Tap], network: Model) -> dict[str, list[Change]]:
