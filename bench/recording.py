@@ -5,8 +5,9 @@ Run:  PYTHONPATH=src python bench/recording.py --out bench/results/DATE-recordin
 The code without taps is made from the source: every call of a tap becomes what it was given, and the methods take
 turns with the real ones in the same model. A run is a second of passes of both kinds in turn, of which the fastest of
 each counts, since everything else on the machine only adds to it; the cost is the ratio of the medians of all runs.
-Beside it stand the quartiles of the runs' own ratios, which tell how noisy the machine was, and what the taps of a pass
-take by themselves. On a CPU it is processor time that is counted.
+Beside it stand the same figure for the code without taps against itself (the control) and the quartiles of the runs'
+own ratios, which both tell how noisy the machine was, and what the taps of a pass take by themselves. On a CPU it is
+processor time that is counted.
 """
 
 from __future__ import annotations
@@ -92,11 +93,12 @@ def measure(
         model(*given)
 
     turns = max(3, round(0.5 / min(timed(call, 1, device) for _ in range(5))))
-    times: dict[str, list[float]] = {"with": [], "without": []}
+    times: dict[str, list[float]] = {"with": [], "without": [], "without again": []}
     for _ in range(runs):
-        best = {"with": float("inf"), "without": float("inf")}
-        for _ in range(turns):
-            for way in best:
+        best = dict.fromkeys(times, float("inf"))
+        for turn in range(turns):
+            ways = list(best)
+            for way in ways[turn % 3 :] + ways[: turn % 3]:
                 for method, real, bare in swaps:
                     method.__code__ = real if way == "with" else bare
                 best[way] = min(best[way], timed(call, 1, device))
@@ -116,6 +118,7 @@ def measure(
         "ms without taps": 1000 * statistics.median(times["without"]),
         "ms with taps": 1000 * statistics.median(times["with"]),
         "cost %": 100 * (statistics.median(times["with"]) / statistics.median(times["without"]) - 1),
+        "control %": 100 * (statistics.median(times["without again"]) / statistics.median(times["without"]) - 1),
         "quartiles %": [100 * quartiles[0], 100 * quartiles[2]],
         "recording, times as long": costs,
     }
