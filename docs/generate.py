@@ -14,6 +14,7 @@ from regard.blocks import support
 from regard.data import filter_settings as filters
 from regard.data import settings as data
 from regard.decoding import settings as decoding
+from regard.look import names
 from regard.models import settings as models
 from regard.serving.settings import Serving
 from regard.settings import Settings, describe, kind_of, variants
@@ -206,7 +207,7 @@ def _metadata(annotation: Any) -> Iterator[Any]:
             yield from _metadata(argument)
 
 
-PAGES = {"settings.md": settings_page, "support.md": support.table}
+PAGES = {"settings.md": settings_page, "support.md": support.table, "taps.md": names.table}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():

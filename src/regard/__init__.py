@@ -10,9 +10,11 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from regard.errors import DataError, InputError, RegardError, RunError, SettingsError, WeightsError
+from regard.errors import DataError, InputError, RecordError, RegardError, RunError, SettingsError, WeightsError
 
 if TYPE_CHECKING:
+    from regard.look import edits
+    from regard.look.record import record
     from regard.models.build import build
     from regard.models.count import count
     from regard.models.presets import preset, preset_names
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DataError",
     "InputError",
+    "RecordError",
     "RegardError",
     "RunError",
     "SettingsError",
@@ -29,9 +32,11 @@ __all__ = [
     "__version__",
     "build",
     "count",
+    "edits",
     "load",
     "preset",
     "preset_names",
+    "record",
     "resume",
     "train",
 ]
@@ -47,16 +52,22 @@ _HOME = {
     "load": "regard.tasks.load",
     "preset": "regard.models.presets",
     "preset_names": "regard.models.presets",
+    "record": "regard.look.record",
     "resume": "regard.tasks.run",
     "train": "regard.tasks.run",
 }
 """Where each name that is loaded on first use lives."""
+_MODULES = {"edits": "regard.look.edits"}
+"""The modules among them."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name in _MODULES:
+        value: Any = import_module(_MODULES[name])
+    elif name in _HOME:
+        value = getattr(import_module(_HOME[name]), name)
+    else:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    value = getattr(import_module(_HOME[name]), name)
     globals()[name] = value
     return value
 

@@ -27,3 +27,7 @@ class WeightsError(RegardError):
 
 class RunError(RegardError):
     """A run cannot be begun, gone on with, or kept on the disk."""
+
+
+class RecordError(RegardError):
+    """What a recording would show is not what the model did, or takes more memory than it may."""

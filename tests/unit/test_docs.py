@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from regard.data import settings as data
 from regard.data.recipe import data_settings
+from regard.look import edits
 from regard.models import settings as models
 from regard.models.settings import Decoder
 from regard.settings import Settings, from_toml, parse, variants
@@ -155,6 +157,14 @@ def test_the_page_on_translating_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert run_page("docs/translating.md")
     page = (ROOT / "docs/translating.md").read_text(encoding="utf-8")
     assert all(f"`{name}`" in page for name in TranslateOptions.model_fields)
+
+
+def test_the_page_on_recording_runs() -> None:
+    assert run_page("docs/recording.md")
+    page = (ROOT / "docs/recording.md").read_text(encoding="utf-8")
+    for change in (edits.Ablate, edits.Scale, edits.Force, edits.Patch):
+        assert f"`{change.__name__}(" in page
+        assert all(field.name in page for field in fields(change))
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

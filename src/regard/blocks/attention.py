@@ -11,6 +11,8 @@ from regard.blocks.norms import build_norm
 from regard.blocks.positions.position import Signals
 from regard.blocks.positions.relative import RelativeScores
 from regard.blocks.positions.rotary import rotate
+from regard.blocks.score_bias import Scoring
+from regard.blocks.tap import tap, tap_attention
 from regard.blocks.visibility import Visibility
 
 
@@ -53,13 +55,16 @@ class Attention(nn.Module):
         so that they are projected once.
         """
         signals = signals or Signals()
+        x = tap(self, "input", x)
         if isinstance(cache, CrossCache):
             q = self.queries(x, signals)
-            k, v = cache.get(lambda: self.keys_and_values(x if memory is None else memory, signals))
+            k, v = cache.get(lambda: self._tapped(*self.keys_and_values(x if memory is None else memory, signals)))
         elif memory is not None:
-            q, (k, v) = self.queries(x, signals), self.keys_and_values(memory, signals)
+            q, (k, v) = self.queries(x, signals), self._tapped(*self.keys_and_values(memory, signals))
         else:
             q, k, v = self.queries_keys_values(x, signals)
+            k, v = self._tapped(k, v)
+        q = tap(self, "q", q)
         if isinstance(cache, SelfCache):
             k, v = cache.append(k, v)
         bias = signals.bias
@@ -67,8 +72,12 @@ class Attention(nn.Module):
             q, bias = self.relative(q, signals.distances, visibility, self.scale)
         dropout = self.dropout if self.training else 0.0
         mixed = attend(q, k, v, visibility, self.scale, bias, self.soft_cap, dropout)
-        out: Tensor = self.out(mixed.flatten(-2))
-        return out
+        scoring = Scoring(self.scale, bias, self.soft_cap, dropout)
+        mixed = tap(self, "heads", tap_attention(self, q, k, v, visibility, scoring, mixed))
+        return tap(self, "out", self.out(mixed.flatten(-2)))
+
+    def _tapped(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return tap(self, "k", k), tap(self, "v", v)
 
     def queries_keys_values(self, x: Tensor, signals: Signals) -> tuple[Tensor, Tensor, Tensor]:
         """`[..., H, E]`, `[..., G, E]` and `[..., G, V]` of x alone."""

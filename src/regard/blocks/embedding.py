@@ -13,6 +13,7 @@ from regard.blocks.layout import Layout, readable
 from regard.blocks.norms import build_norm
 from regard.blocks.positions.build import build_embedded
 from regard.blocks.positions.image import Grid, GridPosition
+from regard.blocks.tap import tap
 from regard.errors import InputError
 
 
@@ -69,6 +70,7 @@ class TextEmbedding(nn.Module):
             x = x * seen[..., None]
         if self.scale != 1.0:
             x = x * self.scale
+        x = tap(self, "tokens", x)
         if self.segments is not None:
             if segments is None:
                 x = x + self.segments.weight[0]
@@ -77,7 +79,7 @@ class TextEmbedding(nn.Module):
                 x = x + self.segments(segments)
         position = self.position.embed(layout, x.device, x.dtype)
         if position is not None:
-            x = x + position
+            x = x + tap(self, "positions", position)
         x = x if self.norm is None else self.norm(x)
         return functional.dropout(x, self.dropout, self.training)
 
@@ -113,7 +115,8 @@ class PatchEmbedding(nn.Module):
         x_BTD = self.patches(images).flatten(2).mT
         if self.class_token is not None:
             x_BTD = torch.cat([self.class_token.expand(len(images), 1, -1), x_BTD], dim=1)
+        x_BTD = tap(self, "tokens", x_BTD)
         position = self.position.embed(grid, x_BTD.device, x_BTD.dtype)
         if position is not None:
-            x_BTD = x_BTD + position
+            x_BTD = x_BTD + tap(self, "positions", position)
         return functional.dropout(x_BTD, self.dropout, self.training)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks import settings
+from regard.blocks.tap import tap
 
 
 def activation(name: settings.Activation) -> Callable[[Tensor], Tensor]:
@@ -44,9 +45,9 @@ class Dense(nn.Module):
         self.dropout = ffn.dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.activation(self.up(x))
-        down: Tensor = self.down(functional.dropout(hidden, self.dropout, self.training))
-        return down
+        x = tap(self, "input", x)
+        hidden = tap(self, "hidden", self.activation(self.up(x)))
+        return tap(self, "out", self.down(functional.dropout(hidden, self.dropout, self.training)))
 
 
 class Gated(nn.Module):
@@ -62,9 +63,9 @@ class Gated(nn.Module):
         self.dropout = ffn.dropout
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = self.activation(self.gate(x)) * self.up(x)
-        down: Tensor = self.down(functional.dropout(hidden, self.dropout, self.training))
-        return down
+        x = tap(self, "input", x)
+        hidden = tap(self, "hidden", self.activation(self.gate(x)) * self.up(x))
+        return tap(self, "out", self.down(functional.dropout(hidden, self.dropout, self.training)))
 
 
 def build_feed_forward(ffn: settings.FeedForward, width: int) -> nn.Module:

@@ -12,6 +12,7 @@ from torch.nn import functional
 
 from regard.blocks.layout import Packed
 from regard.blocks.score_bias import Scoring
+from regard.blocks.tap import current_recorder
 from regard.blocks.visibility import Cells, Visibility
 
 
@@ -81,7 +82,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scori
         return score
 
     q_RHQE, k_RGKE, v_RGKV = (visibility.grid(x).transpose(1, 2).contiguous() for x in (q, k, v))
-    attention: Any = flex_attention if torch.compiler.is_compiling() else _compiled_flex()
+    attention: Any = flex_attention if torch.compiler.is_compiling() else _flex_alone
     out_RHQV: Tensor = attention(
         q_RHQE,
         k_RGKE,
@@ -102,6 +103,14 @@ def _block_mask(visibility: Visibility, queries: Cells, keys: Cells) -> Any:
 
     rows, time = queries.place.shape
     return create_block_mask(mask_mod, rows, None, time, keys.place.shape[1], device=queries.place.device)
+
+
+def _flex_alone(*given: Any, **named: Any) -> Any:
+    if current_recorder() is None:
+        return _compiled_flex()(*given, **named)
+    # What is recorded runs uncompiled; the kernel is none of it.
+    with torch.compiler.set_stance("default"):
+        return _compiled_flex()(*given, **named)
 
 
 @functools.cache

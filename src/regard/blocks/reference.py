@@ -22,6 +22,19 @@ def attention_weights(
 
     q is `[B, Q, H, E]` or `[N, H, E]`; k has G heads, each shared by H / G query heads.
     """
+    scores_RHQK = attention_scores(q, k, visibility, scale, bias, soft_cap)
+    return masked_softmax(scores_RHQK, visibility.visible(q.device)[:, None])
+
+
+def attention_scores(
+    q: Tensor,
+    k: Tensor,
+    visibility: Visibility,
+    scale: float | None = None,
+    bias: ScoreBias | None = None,
+    soft_cap: float | None = None,
+) -> Tensor:
+    """`[R, H, Q, K]`: how well each key answers each query, whether it may be seen or not."""
     q_RQHE, k_RKHE = visibility.grid(q), visibility.grid(k)
     k_RKHE = k_RKHE.repeat_interleave(q_RQHE.shape[-2] // k_RKHE.shape[-2], dim=-2)
     scores_RHQK = torch.einsum("rqhe,rkhe->rhqk", q_RQHE, k_RKHE) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -29,7 +42,7 @@ def attention_weights(
         scores_RHQK = soft_cap * torch.tanh(scores_RHQK / soft_cap)
     if bias is not None:
         scores_RHQK = scores_RHQK + bias.dense(visibility).to(scores_RHQK.dtype)
-    return masked_softmax(scores_RHQK, visibility.visible(q.device)[:, None])
+    return scores_RHQK
 
 
 def masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:
@@ -46,6 +59,11 @@ def reference(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: 
     """`[B, Q, H, V]` or `[N, H, V]`: the values that each query takes."""
     weights_RHQK = attention_weights(q, k, visibility, scoring.scale, scoring.bias, scoring.soft_cap)
     weights_RHQK = functional.dropout(weights_RHQK, scoring.dropout, training=scoring.dropout > 0)
+    return mix(weights_RHQK, v, visibility)
+
+
+def mix(weights_RHQK: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+    """`[B, Q, H, V]` or `[N, H, V]`: the values, each as far as it has weight."""
     v_RKHV = visibility.grid(v)
     v_RKHV = v_RKHV.repeat_interleave(weights_RHQK.shape[1] // v_RKHV.shape[-2], dim=-2)
     return visibility.ungrid(torch.einsum("rhqk,rkhv->rqhv", weights_RHQK, v_RKHV))

@@ -18,6 +18,7 @@ from regard.blocks.norms import build_norm
 from regard.blocks.positions.build import build_attended
 from regard.blocks.positions.position import Rotation, Signals
 from regard.blocks.sublayer import Residual
+from regard.blocks.tap import is_recorded, tap
 from regard.blocks.visibility import Visibility
 
 
@@ -91,6 +92,7 @@ class Layer(nn.Module):
         """`[..., D]` in, `[..., D]` out."""
         layout = view.attention.queries
         x = self.attention_residual(x, lambda y: self.attention(y, view.attention, view.signals, cache=cache), layout)
+        x = tap(self, "attention.residual", x)
         cross, memory, cross_view = self.cross, view.memory, view.cross
         if cross is not None and cross_view is not None and self.cross_residual is not None:
             # Rows that share a memory lie side by side, and are to it one row of several queries.
@@ -98,8 +100,8 @@ class Layer(nn.Module):
             x = self.cross_residual(
                 x, lambda y: cross(y.reshape(shape), cross_view, memory=memory, cache=cross_cache).view_as(y), layout
             )
-        out: Tensor = self.ffn_residual(x, self.ffn, layout)
-        return out
+            x = tap(self, "cross.residual", x)
+        return tap(self, "residual", self.ffn_residual(x, self.ffn, layout))
 
 
 class Stack(nn.Module):
@@ -157,14 +159,16 @@ class Stack(nn.Module):
         if rotation is not None:
             signals = Signals(rotation=rotation)
         view = View(attention, signals, memory, cross)
+        x = tap(self, "residual", x)
         recompute = self.recompute and self.training and torch.is_grad_enabled() and cache is None
+        recompute = recompute and not is_recorded(self)  # or it would be heard twice
         for i, layer in enumerate(self):
             if recompute:
                 x = _recomputed(layer, x, view)
                 continue
             own, other = (None, None) if cache is None else (cache.layers[i], cache.cross[i])
             x = layer(x, view, own, other)
-        return x if self.norm is None else self.norm(x)
+        return tap(self, "out", x if self.norm is None else self.norm(x))
 
 
 def _by_memory(queries: Layout, memory: Layout) -> Layout:

@@ -15,6 +15,7 @@ from regard.decoding.rulebook import is_steady
 from regard.decoding.settings import Beam, Greedy, NoPenalty, Rules, Sampling, Search
 from regard.decoding.source import Models, Source, source_of
 from regard.errors import InputError
+from regard.models.prepared import is_watched
 
 BATCH_TOKENS = 8192
 """Tokens read at once, padding included, each counted once for every beam."""
@@ -73,8 +74,9 @@ def _usual_cache(model: Models, search: Search, rules: Rules, wishes: Sequence[W
     """Memory that stays in its place where a GPU can replay its turns: one model, and scores that nothing changes."""
     steady = is_steady(rules, wishes) and not any(wish.must for wish in wishes)
     plain = isinstance(search, Greedy) or (isinstance(search, Beam) and not search.coverage)
-    on_gpu = isinstance(model, nn.Module) and next(model.parameters()).is_cuda
-    return "fixed" if on_gpu and plain and steady else "growing"
+    # What is watched is not replayed, and its attention should show the keys there are, not all there is room for.
+    replays = isinstance(model, nn.Module) and next(model.parameters()).is_cuda and not is_watched(model)
+    return "fixed" if replays and plain and steady else "growing"
 
 
 def jobs_for(

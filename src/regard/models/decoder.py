@@ -8,6 +8,7 @@ from regard.blocks.cache import Cache, CacheKind
 from regard.blocks.embedding import TextEmbedding
 from regard.blocks.layout import Layout, layout_of
 from regard.blocks.stack import Stack
+from regard.blocks.tap import tap_pass
 from regard.models import settings
 from regard.models.generation import new_cache
 from regard.models.heads import Output
@@ -41,6 +42,7 @@ class Decoder(nn.Module):
         self, tokens: Tensor, layout: Layout | None = None, cache: Cache | None = None, prefix: Tensor | None = None
     ) -> Tensor:
         """`[B, T, D]`: the last hidden states, before the output weights."""
+        tap_pass(self, cache)
         layout = layout_of(tokens, layout)
         queries, keys = (layout, layout) if cache is None else cache.plan(layout, prefix)
         x = self.embedding(tokens, queries)

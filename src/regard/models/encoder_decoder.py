@@ -8,6 +8,7 @@ from regard.blocks.cache import Cache, CacheKind
 from regard.blocks.embedding import TextEmbedding
 from regard.blocks.layout import Layout, layout_of
 from regard.blocks.stack import Stack
+from regard.blocks.tap import tap_pass
 from regard.models import settings
 from regard.models.generation import new_cache
 from regard.models.heads import Output
@@ -58,6 +59,7 @@ class EncoderDecoder(nn.Module):
 
     def encode(self, source: Tensor, source_layout: Layout | None = None, seen: Tensor | None = None) -> Tensor:
         """`[B, S, D]`: what the decoder will look at."""
+        tap_pass(self)
         layout = layout_of(source, source_layout)
         memory: Tensor = self.encoder(self.source(source, layout, seen=seen), layout)
         return memory
@@ -84,6 +86,7 @@ class EncoderDecoder(nn.Module):
         seen: Tensor | None = None,
     ) -> Tensor:
         """`[B, T, D]`: the decoder's last hidden states, before the output weights."""
+        tap_pass(self, cache)
         layout = layout_of(target, target_layout)
         memory_layout = layout_of(memory[..., 0], source_layout)
         queries, keys = (layout, layout) if cache is None else cache.plan(layout)

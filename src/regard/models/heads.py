@@ -13,6 +13,7 @@ from regard.blocks.layout import Layout, Padded
 from regard.blocks.norms import build_norm
 from regard.blocks.pooling import pool
 from regard.blocks.settings import Norm, PoolingKind
+from regard.blocks.tap import tap
 from regard.errors import SettingsError
 from regard.models import settings
 
@@ -27,6 +28,8 @@ class Output(nn.Module):
         self.weight = nn.Parameter(torch.empty(vocabulary, width)) if tokens is None else None
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
         self.scale = scale
+        self.product: nn.Module | None = None
+        """What computes the scores in the place of the matrix; see `regard.models.prepared`."""
         # In a tuple, so that it is not registered here too: the embedding owns the matrix, wherever it is moved.
         self._tied: tuple[nn.Embedding, ...] = () if tokens is None else (tokens,)
 
@@ -37,7 +40,10 @@ class Output(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """`[..., D]` to `[..., V]`."""
-        return functional.linear(x if self.scale is None else x * self.scale, self.matrix, self.bias)
+        if self.product is not None:
+            return tap(self, "logits", self.product(x))
+        scores = functional.linear(x if self.scale is None else x * self.scale, self.matrix, self.bias)
+        return tap(self, "logits", scores)
 
 
 class Head(nn.Module):
@@ -75,7 +81,7 @@ class PoolingHead(Head):
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         layout = Padded(*hidden.shape[:2]) if layout is None else layout
         pooled = pool(hidden, layout, self.pooling)
-        return pooled if self.pool is None else self.pool(pooled).tanh()
+        return tap(self, "pooled", pooled if self.pool is None else self.pool(pooled).tanh())
 
 
 class SequenceHead(PoolingHead):
@@ -88,8 +94,7 @@ class SequenceHead(PoolingHead):
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         pooled = functional.dropout(super().forward(hidden, layout), self.dropout, self.training)
-        scores: Tensor = self.output(pooled)
-        return scores
+        return tap(self, "logits", self.output(pooled))
 
 
 class TokenHead(Head):
@@ -101,8 +106,7 @@ class TokenHead(Head):
         self.dropout = dropout
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
-        scores: Tensor = self.output(functional.dropout(hidden, self.dropout, self.training))
-        return scores
+        return tap(self, "logits", self.output(functional.dropout(hidden, self.dropout, self.training)))
 
 
 def build_head(

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from regard.blocks.attention import Attention
 from regard.blocks.packed_linear import EightBitLinear, PackedLinear, packs
 from regard.blocks.stack import Layer
+from regard.blocks.tap import is_recorded
 from regard.errors import InputError
 from regard.models.heads import Output
 
@@ -87,8 +88,8 @@ def preparable(model: nn.Module) -> bool:
 
 
 def is_watched(model: nn.Module) -> bool:
-    """Whether hooks wait for the model's parts to be called."""
-    return any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    """Whether hooks wait for the model's parts to be called, or a recorder listens to them."""
+    return is_recorded(model) or any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
 def _plain(parameter: Tensor) -> bool:
@@ -100,8 +101,7 @@ def _twin(module: nn.Module, kind: type[PackedLinear | EightBitLinear]) -> nn.Mo
     if type(module) is nn.Linear:
         return kind(module.weight, module.bias)
     if type(module) is Output:
-        weight_VD = module.matrix
-        return kind(weight_VD if module.scale is None else weight_VD * module.scale, module.bias)
+        return _ready_output(module, kind)
     parts = {name: part if part is None else _twin(part, kind) for name, part in module._modules.items()}
     if isinstance(module, Layer):
         parts["attention"] = _joined(module.attention, parts["attention"], kind)
@@ -109,6 +109,16 @@ def _twin(module: nn.Module, kind: type[PackedLinear | EightBitLinear]) -> nn.Mo
         return module
     twin = copy.copy(module)
     twin._modules = parts
+    return twin
+
+
+def _ready_output(output: Output, kind: type[PackedLinear | EightBitLinear]) -> Output:
+    """The same scores by another product, which holds weights, scale and bias."""
+    weight_VD = output.matrix
+    twin = copy.copy(output)
+    twin._parameters = dict.fromkeys(output._parameters)
+    twin.__dict__.pop("product", None)  # a plain attribute would hide the part
+    twin._modules = {"product": kind(weight_VD if output.scale is None else weight_VD * output.scale, output.bias)}
     return twin
 
 

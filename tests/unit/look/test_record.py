@@ -1,0 +1,464 @@
+"""regard.record: names, calls and steps, what is kept, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import decoding_cases
+import family_cases as cases
+import pytest
+import torch
+from decoding_cases import ENDS
+from tiny_translator import write_translator
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+import regard
+from regard.blocks import settings as blocks
+from regard.blocks import tap as taps
+from regard.blocks.cache import CacheKind
+from regard.blocks.stack import set_recompute
+from regard.decoding.decode import decode
+from regard.decoding.request import Ends
+from regard.decoding.settings import Absolute, Beam, Greedy, Rules
+from regard.decoding.source import source_of
+from regard.look.estimate import estimate
+from regard.look.names import TAPS, names_of
+from regard.models.build import build
+from regard.models.prepared import is_prepared, is_watched, prepared
+
+FAMILIES = [*cases.FAMILIES]
+
+
+def fresh(family: str, **changes: Any) -> Any:
+    return cases.unsettled(build(cases.FAMILIES[family](**changes)))
+
+
+@torch.no_grad()
+def run(model: Any, batch: int = 2, source: int = 5, target: int = 4, seed: int = 0) -> Tensor:
+    """A whole pass, with all heads."""
+    generator = torch.Generator().manual_seed(seed)
+    kind = model.settings.kind
+    if kind == "vision":
+        hidden = model(torch.randn(batch, 2, 8, 12, generator=generator))
+        return torch.cat([head(hidden).flatten() for head in model.heads.values()])
+    tokens = [torch.randint(0, cases.VOCABULARY, (batch, n), generator=generator) for n in (source, target)]
+    if kind == "encoder-decoder":
+        return model(*tokens)
+    out = model(tokens[1])
+    return torch.cat([head(out).flatten() for head in model.heads.values()]) if kind == "encoder" else out
+
+
+# -------------------------------------------------------------------------------------------------------------- names
+
+
+@pytest.mark.parametrize("changes", [{}, {"norm_place": "pre", "position": blocks.NoPosition()}], ids=["post", "pre"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_name_of_the_table_is_heard_and_no_other(family: str, changes: dict[str, Any]) -> None:
+    model = fresh(family, **changes)
+    with regard.record(model, "*") as seen:
+        run(model)
+    assert seen.names() == list(names_of(model))
+    heard = {event.name for event in seen.events}
+    assert heard == set(names_of(model))
+    for name, tap in names_of(model).items():
+        assert seen[name].dim() in (len(tap.sizes), len(tap.sizes) + (tap.name == "positions")), name
+
+
+def test_the_table_has_no_row_that_nobody_has() -> None:
+    rows = {tap for _, place in TAPS for tap in place}
+    assert rows == {tap for family in FAMILIES for tap in names_of(build(cases.FAMILIES[family]())).values()}
+
+
+def test_the_stream_is_the_sum_of_what_is_added_to_it() -> None:
+    model = fresh("decoder", norm_place="pre")
+    with regard.record(model, "*.residual", "*.out", "embedding.*", "output.logits") as seen:
+        logits = run(model)
+    assert_close(seen["decoder.residual"], seen["embedding.tokens"] + seen["embedding.positions"])
+    stream = seen["decoder.residual"]
+    for i in range(2):
+        stream = stream + seen[f"decoder.{i}.attention.out"]
+        assert_close(stream, seen[f"decoder.{i}.attention.residual"])
+        stream = stream + seen[f"decoder.{i}.ffn.out"]
+        assert_close(stream, seen[f"decoder.{i}.residual"])
+    assert_close(seen["decoder.out"], model.decoder.norm(stream).detach())
+    assert_close(seen["output.logits"], logits)
+
+
+def test_stars_stand_for_any_text() -> None:
+    model = fresh("encoder-decoder")
+    with regard.record(model, "decoder.*.cross.weights", "decoder.1.ffn.hidden", "*.residual") as seen:
+        run(model)
+    assert [name for name in seen if "residual" not in name] == [
+        "decoder.0.cross.weights",
+        "decoder.1.cross.weights",
+        "decoder.1.ffn.hidden",
+    ]
+    assert {"encoder.residual", "decoder.0.cross.residual", "decoder.1.residual"} <= set(seen)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "near"),
+    [
+        ("decoder.0.cros.weights", "decoder.0.cross.weights"),
+        ("decoder.*.cross.weight", "decoder.*.cross.weights"),
+        ("decoder.7.cross.q", "decoder.1.cross.q"),
+        ("source.embedding", "source.tokens"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(pattern: str, near: str) -> None:
+    message = f"nothing in this model is called {pattern} (did you mean {near}?); regard.look.names.names_of(model)"
+    for options in ({}, {"edit": {pattern: torch.relu}}):
+        with (
+            pytest.raises(regard.InputError) as caught,
+            regard.record(fresh("encoder-decoder"), "*.weights" if options else pattern, **options),
+        ):
+            pass
+        assert message in str(caught.value)
+
+
+def test_nothing_and_no_model_are_refused() -> None:
+    with pytest.raises(regard.InputError, match="nothing is to be recorded or edited"), regard.record(fresh("decoder")):
+        pass
+    with pytest.raises(regard.InputError, match="a Linear cannot be recorded: it holds 0 models of Regard"):
+        regard.record(nn.Linear(2, 2), "*").__enter__()
+    with pytest.raises(regard.InputError, match="a str cannot be recorded"):
+        regard.record("de-en", "*").__enter__()
+
+
+# -------------------------------------------------------------------------------------------------------------- calls
+
+
+def test_one_call_is_a_tensor_and_several_are_a_list() -> None:
+    model, name = fresh("encoder"), "encoder.1.residual"
+    with regard.record(model, name, "encoder.out") as seen:
+        run(model)
+    assert seen[name].shape == (2, 4, 16)
+    assert [tensor.shape for tensor in seen.calls(name)] == [(2, 4, 16)]
+    with regard.record(model, name) as seen:
+        run(model, batch=1)
+        run(model, batch=3)
+    assert [len(tensor) for tensor in seen[name]] == [1, 3]
+    assert [(event.name, event.call, event.step) for event in seen.events] == [(name, 0, None), (name, 1, None)]
+
+
+def test_what_was_not_recorded_says_so() -> None:
+    model = fresh("encoder")
+    with regard.record(model, "*.residual") as seen:
+        with pytest.raises(regard.InputError, match="was listened to, but the model has not computed it; run it"):
+            seen["encoder.0.residual"]
+        run(model)
+    assert "encoder.0.residual" in seen
+    assert "encoder.0.out" not in seen
+    with pytest.raises(
+        regard.InputError, match=r"encoder.0.residul was not recorded \(did you mean encoder.0.residual"
+    ):
+        seen["encoder.0.residul"]
+    assert repr(seen) == f"Seen({len(seen)} names, {len(seen.events)} values, 0.0 MiB)"
+
+
+def test_values_are_ordinary_copies() -> None:
+    """Not what a later call may write into, no inference tensors, no graph."""
+    model = fresh("decoder").bfloat16()
+    with regard.record(model, "*.residual") as seen:
+        with torch.inference_mode():
+            run(model)
+        model(torch.tensor([[1, 2, 3]]))
+    for value in (value for name in seen for value in seen.calls(name)):
+        assert (value.dtype, value.device.type, value.requires_grad) == (torch.float32, "cpu", False)
+        assert not value.is_inference()
+        assert not value._is_view()
+
+
+def test_recording_changes_nothing() -> None:
+    for family in FAMILIES:
+        model = fresh(family)
+        plain = run(model)
+        with regard.record(model, "*"):
+            assert torch.equal(run(model), plain)
+        assert torch.equal(run(model), plain)
+
+
+def test_after_the_block_no_one_listens_even_if_it_failed() -> None:
+    model = fresh("decoder")
+    spoiled = {"decoder.1.residual": lambda x: x[0]}
+    with pytest.raises(regard.InputError), regard.record(model, "*", edit=spoiled) as seen:
+        run(model)
+    count = len(seen.events)
+    run(model)
+    assert len(seen.events) == count > 0
+    assert taps.current_recorder() is None
+
+
+# ------------------------------------------------------------------------------------------------------------- memory
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pattern", ["*", "*.weights", "*.q", "*.logits"])
+def test_the_estimate_is_what_a_recording_takes(family: str, pattern: str) -> None:
+    if pattern == "*.logits" and family == "vision":
+        pattern = "heads.*"
+    model = fresh(family)
+    with regard.record(model, pattern) as seen:
+        run(model, batch=2, source=5, target=4)
+    kept = sum(value.nbytes for name in seen for value in seen.calls(name))
+    assert seen.bytes == kept
+    for told in (model, model.settings):
+        assert estimate(told, pattern, batch=2, length=4, source=5) == kept
+
+
+def test_more_than_the_limit_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = fresh("decoder")
+    monkeypatch.setattr("regard.look.recorder.derived", None)  # not even begun
+    with pytest.raises(regard.RecordError) as caught, regard.record(model, "*.weights", limit=500):
+        run(model, batch=2, target=4)
+    assert str(caught.value) == (
+        "limit (4.66e-07 GiB) is reached: decoder.0.attention.weights would take 0.0 MiB beside the 0.0 MiB of 0 "
+        "values; record fewer names or shorter inputs, or raise the limit (in bytes)"
+    )
+    with regard.record(model, "decoder.*residual", limit=1280) as seen, pytest.raises(regard.RecordError):
+        run(model, batch=2, target=4)
+    assert len(seen.events) == 2
+
+
+def test_decoding_is_counted_as_it_grows() -> None:
+    model = decoding_cases.continuer()
+    rules = Rules(longest=Absolute(tokens=30))
+    with regard.record(model, "*.weights", limit=2000) as seen, pytest.raises(regard.RecordError):
+        decode(model, [[2, 3]], Ends(ENDS.start, None), rules=rules)
+    assert 5 < len(seen.events) < 30
+
+
+# ----------------------------------------------------------------------------------------------------------- decoding
+
+
+@pytest.mark.parametrize("position", cases.TEXT_POSITIONS)
+@pytest.mark.parametrize("kind", ["growing", "fixed"])
+@torch.no_grad()
+def test_step_by_step_as_at_once(kind: CacheKind, position: str) -> None:
+    """The weights of step t are row t of a pass over the whole."""
+    model = fresh("encoder-decoder", position=cases.TEXT_POSITIONS[position])
+    source, target = cases.padded(cases.sentences([3, 5], 1)), torch.tensor(cases.sentences([6, 6], 2))
+    with regard.record(model, "decoder.*.weights", "decoder.*.residual") as whole:
+        model(source.tokens, target, source.layout)
+    memory = model.encode(source.tokens, source.layout)
+    cache = model.new_cache(2, kind, capacity=8)
+    with regard.record(model, "decoder.*.weights", "decoder.*.residual") as seen:
+        for new in target.split(1, dim=1):
+            model.decode(new, memory, source.layout, cache=cache)
+    for name in whole:
+        events = seen.heard(name)
+        assert [(event.call, event.step) for event in events] == [(t, t) for t in range(6)]
+        for t, event in enumerate(events):
+            row = whole[name][:, t : t + 1] if name.endswith("residual") else whole[name][:, :, t : t + 1]
+            value = event.value[..., : row.shape[-1]]
+            assert not event.value[..., row.shape[-1] :].any()
+            assert_close(value, row[..., : value.shape[-1]], rtol=0, atol=1e-5)
+            assert not row[..., value.shape[-1] :].any()
+
+
+@torch.no_grad()
+def test_a_windowed_cache_and_prompts_of_different_lengths() -> None:
+    model = fresh("decoder", position=blocks.Rotary(), attention=blocks.Attention(heads=4, window=3))
+    prompt = cases.padded(cases.sentences([4, 2], 1))
+    cache = model.new_cache(2, "windowed")
+    with regard.record(model, "*.weights") as seen:
+        model(prompt.tokens, prompt.layout, cache=cache)
+        for token in ([[1], [2]], [[3], [4]]):
+            model(torch.tensor(token), cache=cache)
+    events = seen.heard("decoder.1.attention.weights")
+    assert [event.step for event in events] == [0, 1, 2]
+    assert [(event.value[0, 0, -1] > 0).sum() for event in events] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("search", [Greedy(), Beam(size=3), Beam(size=2, coverage=0.2)])
+@pytest.mark.parametrize("cache", [None, "fixed"])
+def test_a_search_is_heard_at_every_step(search: Greedy | Beam, cache: CacheKind | None) -> None:
+    """Neither prepared nor shared ways are taken, and what is written stays the same."""
+    model, given = decoding_cases.translator(dtype=torch.float32), decoding_cases.inputs(1)
+    rules = Rules(longest=Absolute(tokens=9))
+    plain = decode(model, given, ENDS, search, rules, cache=cache)
+    with regard.record(model, "decoder.*.cross.weights", "output.logits", "encoder.out") as seen:
+        heard = decode(model, given, ENDS, search, rules, cache=cache)
+    assert [[each.tokens for each in row] for row in heard] == [[each.tokens for each in row] for row in plain]
+    events = seen.heard("decoder.0.cross.weights")
+    steps = len(heard[0][0].tokens)
+    assert len(seen.heard("encoder.out")) == 1
+    assert seen.heard("encoder.out")[0].step is None
+    assert [event.step for event in events] == [*range(len(events))]
+    assert len(events) >= steps
+    beams = search.size if isinstance(search, Beam) else 1
+    assert [event.value.shape[:3] for event in events[:2]] == [(1, 2, 1), (1, 2, beams)]
+    assert all(event.value.count_nonzero(-1).unique().tolist() == [len(given[0])] for event in events)
+    assert len(seen.calls("output.logits")) == len(events)
+
+
+def test_a_decoder_reads_its_prompt_as_step_0() -> None:
+    model = decoding_cases.continuer(dtype=torch.float32)
+    with regard.record(model, "*.weights", "output.logits") as seen:
+        decode(model, [[2, 3, 4]], ENDS, rules=Rules(longest=Absolute(tokens=4)))
+    events = seen.heard("decoder.0.attention.weights")
+    assert [event.step for event in events] == [*range(len(events))]
+    assert [event.value.shape[-2:] for event in events[:2]] == [(3, 3), (1, 4)]
+
+
+def test_a_recorded_model_counts_as_watched() -> None:
+    model, other = decoding_cases.translator(dtype=torch.float32), decoding_cases.translator(dtype=torch.float32)
+    assert is_prepared(source_of(model, ENDS).model)
+    with regard.record(model, "*.weights"):
+        assert is_watched(model)
+        assert not is_watched(other)
+        assert source_of(model, ENDS).model is model
+        assert is_prepared(source_of(other, ENDS).model)
+    assert not is_watched(model)
+
+
+def test_what_is_recorded_is_not_replayed() -> None:
+    """What stays in its place for replay is nothing, for as long as someone listens."""
+    model = decoding_cases.translator()
+    assert source_of(model, decoding_cases.ENDS, "fixed").stays is model
+    with regard.record(model, "*.weights"):
+        assert source_of(model, decoding_cases.ENDS, "fixed").stays is None
+
+
+def test_what_was_loaded_is_recorded_by_its_network(tmp_path: Path) -> None:
+    model = regard.load(write_translator(tmp_path, both=False))
+    with regard.record(model, "decoder.*.cross.weights") as seen:
+        plain = model.translate("ein Hund")
+    steps = seen["decoder.0.cross.weights"]
+    assert isinstance(steps, list)
+    assert plain == model.translate("ein Hund")
+    assert [event.step for event in seen.events] == [*range(len(steps))]
+
+
+@pytest.mark.parametrize("numbers", ["float32", "int8"])
+def test_a_prepared_model_is_recorded_as_it_is(numbers: Any) -> None:
+    model = prepared(fresh("encoder-decoder").eval(), numbers)
+    with regard.record(model, "*") as seen:
+        plain = run(model)
+    assert seen.names() == list(names_of(model))
+    assert torch.equal(seen["output.logits"], plain)
+
+
+def test_recomputed_activations_are_heard_once() -> None:
+    model = fresh("decoder").train()
+    set_recompute(model, True)
+    with regard.record(model, "*.residual") as seen:
+        model(torch.tensor([[1, 2, 3]])).sum().backward()
+    assert len(seen.events) == len(seen)
+
+
+# -------------------------------------------------------------------------------------------------- threads, nesting
+
+
+def test_two_models_at_once_and_one_only_once() -> None:
+    first, second = fresh("decoder"), fresh("encoder")
+    with regard.record(first, "*.residual") as one, regard.record(second, "*.residual") as two:
+        run(second)
+        run(first)
+        cache = first.new_cache(1)
+        first(torch.tensor([[1]]), cache=cache)
+        with pytest.raises(regard.InputError, match="is being recorded already; give all patterns and edits to one"):
+            regard.record(first, "*").__enter__()
+        assert is_watched(first)
+        assert is_watched(second)
+    assert {name.split(".")[0] for name in one} == {"decoder"}
+    assert {name.split(".")[0] for name in two} == {"encoder"}
+    assert [event.step for event in one.heard("decoder.1.residual")] == [None, 0]
+
+
+def test_edits_of_nested_recorders_reach_their_models() -> None:
+    first, second = fresh("decoder"), fresh("encoder")
+    nothing = {"*.weights": torch.zeros_like}
+    with regard.record(first, "*.heads", edit=nothing) as one, regard.record(second, "*.heads") as two:
+        run(first)
+        run(second)
+    assert not any(one[name].any() for name in one)
+    assert all(two[name].any() for name in two)
+
+
+def test_threads_do_not_hear_each_other() -> None:
+    model, seen, barrier = fresh("decoder"), {}, threading.Barrier(2)
+
+    def listen(number: int) -> None:
+        with regard.record(model, "decoder.out") as heard:
+            barrier.wait()
+            for _ in range(number):
+                run(model, batch=number)
+            barrier.wait()
+        seen[number] = heard
+
+    threads = [threading.Thread(target=listen, args=(number,)) for number in (1, 3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {number: [len(x) for x in heard.calls("decoder.out")] for number, heard in seen.items()} == {
+        1: [1],
+        3: [3, 3, 3],
+    }
+
+
+def test_tasks_do_not_hear_each_other() -> None:
+    model = fresh("decoder")
+
+    async def listen(batch: int) -> list[int]:
+        with regard.record(model, "decoder.out") as seen:
+            for _ in range(3):
+                run(model, batch=batch)
+                await asyncio.sleep(0)
+        return [len(x) for x in seen.calls("decoder.out")]
+
+    async def both() -> list[list[int]]:
+        return await asyncio.gather(listen(1), listen(2))
+
+    assert asyncio.run(both()) == [[1, 1, 1], [2, 2, 2]]
+
+
+# ---------------------------------------------------------------------------------------------------------- when off
+
+
+def test_a_tap_that_no_one_hears_gives_back_what_it_got() -> None:
+    module, x = nn.Identity(), torch.ones(2)
+    assert taps.tap(module, "x", x) is x
+    assert taps.tap_attention(module, x, x, x, None, None, x) is x  # type: ignore[arg-type]
+    assert taps.tap_pass(module) is None
+    assert not taps.is_recorded(module)
+
+
+def test_a_tap_that_no_one_hears_takes_no_memory() -> None:
+    """Neither strings nor values: nothing that Python allocates outlives it, or is larger than a call."""
+    module, x = nn.Identity(), torch.ones(2)
+
+    def many() -> None:
+        for _ in range(1000):
+            taps.tap(module, "x", x)
+
+    many()
+    gc.collect()
+    tracemalloc.start()
+    many()
+    kept, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 1000
+    assert peak < 5000
+
+
+def test_a_recorder_of_another_model_hears_nothing() -> None:
+    model, other = fresh("decoder"), fresh("decoder")
+    with regard.record(other, "*", edit={"decoder.residual": torch.zeros_like}) as seen:
+        plain = run(model)
+    assert not seen.events
+    assert torch.equal(plain, run(model))
+
+
+def test_the_public_names() -> None:
+    assert regard.edits.Ablate([1]).heads == [1]
+    assert isinstance(regard.record, Callable)
+    assert {"record", "edits", "RecordError"} <= set(dir(regard))
