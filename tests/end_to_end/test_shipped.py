@@ -93,6 +93,14 @@ def test_what_must_stay_as_it_is_stays(both: Any) -> None:
         assert part in found
 
 
+def test_what_the_vocabulary_cannot_spell_is_kept(both: Any) -> None:
+    """Signs go where the words beside them go; a text in an unknown script stays what it is."""
+    found = both.translate(["Hallo 😀 Welt!", "مرحبا", "🎉🎉", "Er sagte „你好“ zu mir."], to="en")
+    assert found[0] == "Hello 😀 world!"
+    assert found[1:3] == ["مرحبا", "🎉🎉"]
+    assert "你好" in found[3]
+
+
 def test_words_that_mean_the_same_are_aligned(both: Any) -> None:
     found = both.translate("Meine Schwester wohnt in einem kleinen Haus am Meer.", to="en", align=True)
     source, target = found.alignment.source, found.alignment.target

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from regard.decoding.attention import Look, Weights, cross_weights, look_at
 from regard.decoding.decode import BATCH_TOKENS, decode, stream
@@ -15,6 +16,7 @@ from regard.errors import InputError
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.tasks.translate_settings import TranslateOptions
 from regard.text.pair import TokenizerPair
+from regard.text.protect import Item, find, strange
 from regard.text.sentences import Span
 
 ATTEMPTS = 4
@@ -167,6 +169,24 @@ class Scribe:
         if not tokens or self._unknown in tokens:
             raise InputError(f"must ({word!r}) cannot be written with this model's vocabulary; leave it out")
         return tokens
+
+    def kept(self, text: str) -> list[Item]:
+        """What stays as it is, in its order: placeholders and the like, and what the model cannot read."""
+        if not self.options.keep:
+            return []
+        items = find(text)
+        unknown = self.tokenizers.source.roles.get("unknown")
+        if unknown is None or not self._spells:
+            return items
+        encoding = self.tokenizers.source.encode(text, framed=False)
+        spans = [span for span, token in zip(encoding.offsets, encoding.ids, strict=True) if token == unknown]
+        return sorted([*items, *strange(text, spans, items)], key=lambda item: item.start)
+
+    @cached_property
+    def _spells(self) -> bool:
+        """Whether words that are not in the vocabulary are read letter by letter, and not as one unknown word."""
+        unknown = self.tokenizers.source.roles.get("unknown")
+        return all(unknown not in ids for ids in self.tokenizers.source.ids(list("aeinrst")))
 
     def writable(self, word: str) -> bool:
         """Whether both sides know every part of a word, and it comes back as it was."""

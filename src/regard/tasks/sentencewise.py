@@ -122,7 +122,7 @@ def fitting(pieces: list[str], between: list[str], scribe: Scribe, reach: int) -
     parts: list[str] = []
     gaps = between[:1]
     for piece, after in zip(pieces, between[1:], strict=True):
-        whole = [(item.start, item.end) for item in find(piece)] if scribe.options.keep else []
+        whole = [(item.start, item.end) for item in scribe.kept(piece)]
         found = cut(piece, lambda text: _fits(piece_of(text, False, scribe), scribe, reach), whole)
         if len(found) > 1 and scribe.options.must:
             raise InputError(
@@ -165,7 +165,7 @@ def _pieces(texts: Sequence[str], scribe: Scribe) -> list[Piece]:
 
 def piece_of(text: str, first: bool, scribe: Scribe) -> Piece:
     """A sentence as it is shown at first."""
-    items = find(text) if scribe.options.keep else []
+    items = scribe.kept(text)
     return Piece(text, first, items, show(text, items, 0, scribe.writable))
 
 

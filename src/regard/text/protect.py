@@ -135,6 +135,27 @@ def _until(text: str, start: int, end: int, closing: str, kind: Kind, absent: se
     return Item(start, found.end(), text[start : found.end()], kind)
 
 
+def strange(text: str, unknown: Sequence[Span], kept: Sequence[Item] = ()) -> list[Item]:
+    """What a model cannot read, as items: a letter with its whole word, anything else by itself; none of what is kept.
+
+    A word of another script is written as it is; a sign, such as an emoji, is put back where the words beside it went.
+    """
+    found: list[Item] = []
+    for first, last in unknown:
+        start, end = first, last
+        if any(map(str.isalpha, text[first:last])):
+            while start > 0 and text[start - 1].isalnum():
+                start -= 1
+            while end < len(text) and text[end].isalnum():
+                end += 1
+        if found and start <= found[-1].end:
+            start, end = found[-1].start, max(end, found[-1].end)
+            found.pop()
+        kind: Kind = "placeholder" if any(map(str.isalpha, text[start:end])) else "empty"
+        found.append(Item(start, end, text[start:end], kind))
+    return _apart(found, kept)
+
+
 def figures(text: str, lost: Sequence[str], kept: Sequence[Item] = ()) -> list[Item]:
     """Numbers of a text as items, with what they are joined to: H2O, 15:30; none of what is kept anyway."""
     wanted = Counter(lost)
@@ -151,6 +172,11 @@ def figures(text: str, lost: Sequence[str], kept: Sequence[Item] = ()) -> list[I
         if hits:
             wanted -= hits
             found.append(Item(start, end, text[start:end], "figure"))
+    return _apart(found, kept)
+
+
+def _apart(found: Sequence[Item], kept: Sequence[Item]) -> list[Item]:
+    """Those that overlap none of the others, which are in their order."""
     before = [bisect_left(kept, item.end, key=lambda other: other.start) - 1 for item in found]
     return [item for item, other in zip(found, before, strict=True) if other < 0 or kept[other].end <= item.start]
 

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from regard.text.numbers import missing, numbers, readings
-from regard.text.protect import escape, figures, find, unescape
+from regard.text.protect import escape, figures, find, strange, unescape
 
 PLACEHOLDERS = "{name} {0} {0:.2f} {} {{x}} {{user.name}} ${var} $name %s %1$s %(name)s %{count} #{x} __VAR__ %@ %1"
 
@@ -191,3 +191,18 @@ def test_figures_are_taken_with_what_they_are_joined_to() -> None:
     assert [item.text for item in figures("5 a 5 b 1 000 c 3er.", ["5", "5", "1 000"])] == ["5", "5", "1 000"]
     text = "5 {a5} 5"
     assert [item.start for item in figures(text, ["5", "5", "5"], find(text))] == [0, 7]
+
+
+def test_what_a_model_cannot_read() -> None:
+    """Letters with their words, signs by themselves, neighbours together, nothing that is kept anyway."""
+    text = "ab 😀👍 xéz {é} 5€ é"
+    unknown = [(at, at + 1) for at, character in enumerate(text) if ord(character) > 127]
+    found = strange(text, unknown, find(text))
+    assert [(item.text, item.kind) for item in found] == [
+        ("😀👍", "empty"),
+        ("xéz", "placeholder"),
+        ("€", "empty"),
+        ("é", "placeholder"),
+    ]
+    assert all(text[item.start : item.end] == item.text for item in found)
+    assert strange(text, []) == []
