@@ -252,15 +252,19 @@ class BeamSearch:
 
     def _finish(self, steps_BKF: Tensor, sums_BK: Tensor, hit_BK: Tensor, ended_BK: Tensor) -> None:
         """Puts finished candidates into the pool, where they are good enough and their input is still searched."""
-        rank_BK = sums_BK / self.divisor_L.index_select(0, self.step_1)
-        if self.beam.coverage:
-            rank_BK = rank_BK + self._coverage(steps_BKF[..., Field.PARENT].long())
-        rank_BK = rank_BK.masked_fill(~(hit_BK & self.live_B[:, None]), NEVER)
+        rank_BK = self._ranks(steps_BKF, sums_BK, hit_BK)
         others = (rank_BK, self.step_1.expand_as(rank_BK), ended_BK)  # in the order of the fields
         done_BKF = torch.cat([steps_BKF, *(each[..., None].to(steps_BKF.dtype) for each in others)], dim=-1)
         both_BCF = torch.cat([self.pool_BKF, done_BKF], dim=1)
         best = both_BCF[..., Field.RANK].topk(self.beam.size)
         self.pool_BKF.copy_(_gather(both_BCF, best.indices))
+
+    def _ranks(self, steps_BKF: Tensor, sums_BK: Tensor, hit_BK: Tensor) -> Tensor:
+        """What finished candidates are ranked by; −∞ for the others."""
+        rank_BK = sums_BK / self.divisor_L.index_select(0, self.step_1)
+        if self.beam.coverage:
+            rank_BK = rank_BK + self._coverage(steps_BKF[..., Field.PARENT].long())
+        return rank_BK.masked_fill(~(hit_BK & self.live_B[:, None]), NEVER)
 
     def _continue(self, sums_BK: Tensor, new_BKF: Tensor, parents_BK: Tensor) -> None:
         open_ = self.open

@@ -51,7 +51,7 @@ def decode(
         source = source_of(model, ends, cache)
         jobs = jobs_for(source, inputs, ends, rules, asked)
         for job in jobs:
-            _check(job, ends, search, rules, source.vocabulary)
+            require_possible(job, ends, search, rules, source.vocabulary)
         for batch in batches(jobs, batch_tokens, search.size if isinstance(search, Beam) else 1):
             for job, found in zip(batch, _search(source, batch, ends, rules, search), strict=True):
                 results[job.place] = found
@@ -96,7 +96,7 @@ def jobs_for(
     return jobs
 
 
-def _check(job: Job, ends: Ends, search: Search, rules: Rules, vocabulary: int) -> None:
+def require_possible(job: Job, ends: Ends, search: Search, rules: Rules, vocabulary: int) -> None:
     """Refuses wishes that cannot be met."""
     wish = job.wish
     asked = [*wish.prefix, *(token for word in (*wish.must, *wish.must_not, *rules.must_not) for token in word)]
@@ -146,7 +146,7 @@ def stream(
     with torch.inference_mode():
         source = source_of(model, ends)
         (job,) = jobs_for(source, [tokens], ends, rules, [wish])
-        _check(job, ends, search, rules, source.vocabulary)
+        require_possible(job, ends, search, rules, source.vocabulary)
         writing = greedy.Writing(source, [job], ends, rules, search)
     more = True
     while more:
