@@ -1,9 +1,9 @@
 """How far are alignments by attention from what people say? The shipped model, and one of the embedded grammar.
 
-    python bench/aligning.py DATA [--grammar RUN] [--model german-english] [--choose 100] [--out FILE]
+    python bench/aligning.py DATA [--grammar RUN [--back RUN]] [--model german-english] [--choose 100] [--out FILE]
 
 DATA has alignment-de-en/. Heads and step are chosen on the first gold pairs and scored on the others; for the grammar,
-chosen on 1,000 validation pairs and scored on 2,000 test pairs.
+chosen on 1,000 validation pairs and scored on 2,000 test pairs. `--back` is a run with data.direction=de-en.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from measured import environment, lines
 
@@ -21,33 +21,47 @@ from regard.look.align import Side, align, align_both, align_naively, choose, tu
 from regard.look.links import Gold, read_gold, score
 
 SEED, CHOSEN_BY, TESTED = 1, 1000, 2000
+Set: TypeAlias = tuple[list[tuple[str, str]], list[Gold]]
 
 
 def german(model: Any, data: Path, first: int) -> dict[str, Any]:
     place = data / "alignment-de-en"
     pairs = list(zip(lines(place / "test.uc.de"), lines(place / "test.uc.en"), strict=True))
     gold = read_gold(place / "alignment.talp", word_counts(pairs))
-    forth, back = Side(model, "en"), Side(model, "de")
-    sides = ((forth, pairs, gold), (back, turned_pairs(pairs), [each.turned() for each in gold]))
-    told: dict[str, Any] = {}
-    chosen = []
-    for name, (side, texts, right) in zip(("de-en", "en-de"), sides, strict=True):
-        best = choose(side, texts[:first], right[:first])[0]
-        chosen.append(side._replace(look=best.look))
-        told[name] = measured(chosen[-1], texts[first:], right[first:]) | {"chosen by": best.error}
-    told["joined"] = score(align_both(*chosen, pairs[first:]), gold[first:])._asdict()
-    return told
+    return both(
+        {"de-en": Side(model, "en"), "en-de": Side(model, "de")},
+        (pairs[:first], gold[:first]),
+        (pairs[first:], gold[first:]),
+    )
 
 
-def grammar(model: Any) -> dict[str, Any]:
-    sets = []
+def grammar(forth: Any, back: Any | None) -> dict[str, Any]:
+    sets: list[Set] = []
     for split, count in (("valid", CHOSEN_BY), ("test", TESTED)):
         every = list(corpus.pairs(split, SEED, count))
         texts = [(" ".join(pair.source_tokens), " ".join(pair.target_tokens)) for pair in every]
         links = [(frozenset(pair.alignment), frozenset((*pair.alignment, *pair.possible))) for pair in every]
         sets.append((texts, [Gold(*both) for both in links]))
-    best = choose(Side(model), *sets[0])[0]
-    return measured(Side(model, look=best.look), *sets[1]) | {"chosen by": best.error}
+    return both({"en-de": Side(forth)} | ({} if back is None else {"de-en": Side(back)}), *sets)
+
+
+def both(sides: dict[str, Side], known: Set, judged: Set) -> dict[str, Any]:
+    """Each direction, the second one seen from its own side, and both joined."""
+    told: dict[str, Any] = {}
+    chosen: list[Side] = []
+    for name, side in sides.items():
+        (texts, right), (others, theirs) = (each if not chosen else turned(each) for each in (known, judged))
+        best = choose(side, texts, right)[0]
+        chosen.append(side._replace(look=best.look))
+        told[name] = measured(chosen[-1], others, theirs) | {"chosen by": best.error}
+    if len(chosen) > 1:
+        told["joined"] = score(align_both(chosen[0], chosen[1], judged[0]), judged[1])._asdict()
+    return told
+
+
+def turned(some: Set) -> Set:
+    pairs, gold = some
+    return turned_pairs(pairs), [each.turned() for each in gold]
 
 
 def measured(side: Side, pairs: Any, gold: list[Gold]) -> dict[str, Any]:
@@ -63,13 +77,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("data", type=Path)
     parser.add_argument("--grammar", type=Path)
+    parser.add_argument("--back", type=Path)
     parser.add_argument("--model", default="german-english")
     parser.add_argument("--choose", type=int, default=100)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     told = {"German-English": german(regard.load(options.model), options.data, options.choose)}
     if options.grammar:
-        told["grammar"] = grammar(regard.load(options.grammar))
+        told["grammar"] = grammar(regard.load(options.grammar), options.back and regard.load(options.back))
     print(json.dumps(told, indent=1))
     if options.out:
         options.out.write_text(json.dumps({**environment(), **told}, indent=1) + "\n", encoding="utf-8")
