@@ -162,7 +162,9 @@ class Translator(Loaded):
         if len(fitting) == 1:
             return fitting[0]
         if fitting:
-            raise InputError(f"model ({self.name}) translates {has}: say which, such as to={fitting[0][1]!r}")
+            raise InputError(
+                f"model ({self.name}) translates {has}: say which: to={fitting[0][1]!r} in Python, --to {fitting[0][1]} in a shell"
+            )
         unknown = [each for each in (source, to) if each is not None and each not in self.languages]
         what = (
             f"language {unknown[0]} is not known to" if unknown else f"from {source or '…'} to {to or '…'} is not for"

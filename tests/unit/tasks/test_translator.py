@@ -217,7 +217,7 @@ def test_the_language_is_told_by_a_tag(tagged: Translator) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "translates de to en or en to de: say which, such as to='en'"),
+        ({}, "translates de to en or en to de: say which: to='en' in Python, --to en in a shell"),
         ({"to": "fr"}, r"language fr is not known to model \(.*\), which translates de to en or en to de; choose that"),
         ({"to": "de", "source": "de"}, r"from de to de is not for model \(.*\), which translates de to en or en to de"),
     ],
