@@ -163,7 +163,8 @@ class Translator(Loaded):
             return fitting[0]
         if fitting:
             raise InputError(
-                f"model ({self.name}) translates {has}: say which: to={fitting[0][1]!r} in Python, --to {fitting[0][1]} in a shell"
+                f"model ({self.name}) translates {has}: say which: to={fitting[0][1]!r} in Python, "
+                f"--to {fitting[0][1]} in a shell"
             )
         unknown = [each for each in (source, to) if each is not None and each not in self.languages]
         what = (
