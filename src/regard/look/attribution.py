@@ -120,12 +120,11 @@ def _slope(model: nn.Module | Loaded, figure: Figure, name: str, at: Tensor) -> 
         leaf = at.clone().requires_grad_()
         with record(model, edit={name: lambda _: leaf}):
             value = figure()
-        if not isinstance(value, Tensor) or value.numel() != 1:
-            shape = list(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            raise InputError(f"the figure that is explained is {shape}; it must be a tensor of one number: pick or sum")
-        if not value.requires_grad:
-            raise InputError(f"the figure does not depend on {name}, or was computed without gradients; mend that")
-        (slope,) = torch.autograd.grad(value.reshape(()), leaf)
+        if value.numel() != 1:
+            raise InputError(f"the figure that is explained is {list(value.shape)}; it must be one number: pick or sum")
+        slope = torch.autograd.grad(value.reshape(()), leaf, allow_unused=True)[0] if value.requires_grad else None
+    if slope is None:
+        raise InputError(f"the figure does not depend on {name}, or was computed without gradients; mend that")
     return slope.detach(), float(value.detach())
 
 

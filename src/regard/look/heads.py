@@ -18,7 +18,7 @@ from regard.errors import InputError
 from regard.look.addresses import Head, attentions_of, heads_in
 from regard.look.network import network_of
 from regard.look.record import record
-from regard.look.sides import Given, Side, sides
+from regard.look.sides import Given, Laid, sides
 from regard.models.decoder import Decoder
 from regard.models.encoder import Encoder
 from regard.models.encoder_decoder import EncoderDecoder
@@ -84,15 +84,9 @@ class Seen(NamedTuple):
 
     weights_RHQK: Tensor
     visible_RQK: Tensor
-    query: Side
-    key: Side
-
-    @property
-    def apart_RQK(self) -> Tensor:
-        """Place of the query − place of the key."""
-        assert self.query.places is not None
-        assert self.key.places is not None
-        return self.query.places[:, :, None] - self.key.places[:, None, :]
+    apart_RQK: Tensor
+    """Place of the query − place of the key."""
+    key: Laid
 
 
 # ------------------------------------------------------------------------------------------------------------- measures
@@ -141,7 +135,9 @@ def _seen(model: nn.Module | Loaded, batch: tuple[Given, ...]) -> Iterator[tuple
         query, key = by_kind[f"{stack}.{kind}"]
         rows, _, queries, keys = weights_RHQK.shape
         visible_RQK = scores_RHQK[:, 0] != -torch.inf
-        yield attention, Seen(weights_RHQK, visible_RQK, query.rows(rows, queries), key.rows(rows, keys))
+        asking, asked = query.rows(rows, queries), key.rows(rows, keys)
+        apart_RQK = asking.places_RT[:, :, None] - asked.places_RT[:, None, :]
+        yield attention, Seen(weights_RHQK, visible_RQK, apart_RQK, asked)
 
 
 # ---------------------------------------------------------------------------------------------------------------- kinds
@@ -181,11 +177,10 @@ def _patterns(seen: Seen, delimiters: Sequence[int]) -> Iterator[tuple[str, Tens
     apart_RQK = seen.apart_RQK
     for name, step in _STEPS.items():
         yield name, apart_RQK == step
-    assert seen.key.places is not None
-    first_RK = seen.key.places == 0
+    first_RK = seen.key.places_RT == 0
     yield "first-token", first_RK[:, None].expand_as(apart_RQK)
-    if delimiters and seen.key.tokens is not None:
-        marks_RK = torch.isin(seen.key.tokens, torch.tensor(delimiters)) & ~first_RK
+    if delimiters and seen.key.tokens_RT is not None:
+        marks_RK = torch.isin(seen.key.tokens_RT, torch.tensor(delimiters)) & ~first_RK
         yield "delimiter", marks_RK[:, None].expand_as(apart_RQK)
 
 
@@ -230,9 +225,8 @@ def induction(
     for attention, seen in _seen(model, batch):
         if attention.endswith(".cross"):
             continue
-        assert seen.query.places is not None
-        second_RQ1 = (seen.query.places >= length)[:, :, None]
-        each = _scores(seen, (seen.apart_RQK == length - 1) & second_RQ1)
+        # The key that lies so far back is in the first copy; its very first token follows nothing.
+        each = _scores(seen, (seen.apart_RQK == length - 1) & (seen.key.places_RT > 0)[:, None])
         found |= {head: each[head.number] for head in heads_in(model, attention) if each}
     return found
 

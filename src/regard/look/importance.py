@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -42,16 +43,14 @@ class Control(NamedTuple):
     drawn: list[tuple[Head, ...]]
 
 
-class Smallest(NamedTuple):
-    """Heads whose silence has a wanted effect, and none of which could be left out."""
+class Found(NamedTuple):
+    """A set of heads, and what silencing them does."""
 
     heads: tuple[Head, ...]
     figure: float
     """Without them."""
     reached: bool
     """Whether that is what was wanted."""
-    steps: list[tuple[Head, float]]
-    """The heads as they were taken, and the figure after each."""
 
 
 class Ablation:
@@ -97,29 +96,44 @@ class Ablation:
         changes = [self.without(heads) - self.plain for heads in drawn]
         return Control(sum(changes) / len(changes), changes, drawn)
 
-    def smallest(
-        self, wanted: float, heads: Sequence[Head] | None = None, hint: Metric | None = None, most: int | None = None
-    ) -> Smallest:
-        """Heads are taken one by one, each time the one that raises the figure most, until it reaches what is wanted.
+    def smallest(self, wanted: float, heads: Sequence[Head], most: int | None = None) -> Found:
+        """The smallest set of some heads that raises the figure to what is wanted, or the best one where none does.
 
-        Then those go without which it still does. `hint` is asked after every run of the metric, and says which head
-        to take among those with the same figure: few have an effect alone.
+        All sets are tried, small ones first, up to `most` heads; of one size the one with the highest figure counts.
+        That is 2ⁿ runs in all of n heads, so name few.
+        """
+        best = Found((), self.plain, self.plain >= wanted)
+        for size in range(1, (len(heads) if most is None else most) + 1):
+            if best.reached:
+                break
+            sets = list(combinations(heads, size))
+            figures = [self.without(chosen) for chosen in sets]
+            figure = max(figures)
+            if figure > best.figure:
+                best = Found(tuple(sorted(sets[figures.index(figure)])), figure, figure >= wanted)
+        return best
+
+    def greedy(
+        self, wanted: float, heads: Sequence[Head] | None = None, guide: Metric | None = None, most: int | None = None
+    ) -> Found:
+        """Heads are taken one by one, the one that raises the figure most, until it reaches what is wanted.
+
+        Then those go without which it still does. Few heads have an effect alone: with `guide`, which is asked after
+        each run, the one is taken that raises this most.
         """
         offered = list(self.heads if heads is None else heads)
         chosen: list[Head] = []
-        steps: list[tuple[Head, float]] = []
         figure = self.plain
         while figure < wanted and len(chosen) < min(len(offered), most or len(offered)):
             tried = []
             for head in offered:
                 if head not in chosen:
                     reached = self.without([*chosen, head])
-                    tried.append((reached, 0.0 if hint is None else hint(), head))
-            figure, _, best = max(tried, key=lambda one: one[:2])
+                    tried.append((reached if guide is None else guide(), reached, head))
+            _, figure, best = max(tried)
             chosen.append(best)
-            steps.append((best, figure))
         for head in chosen[:-1] if figure >= wanted else []:
             fewer = [one for one in chosen if one != head]
             if (left := self.without(fewer)) >= wanted:
                 chosen, figure = fewer, left
-        return Smallest(tuple(sorted(chosen)), figure, figure >= wanted, steps)
+        return Found(tuple(sorted(chosen)), figure, figure >= wanted)

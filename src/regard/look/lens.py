@@ -73,7 +73,7 @@ def lens(
 
 def _is_stream(name: str) -> bool:
     """Whether it is the residual stream between layers: `decoder.residual`, `decoder.3.residual`."""
-    return name.endswith(".residual") and name.count(".") <= 2 and "." in name
+    return name.endswith(".residual") and name.count(".") <= 2
 
 
 class _Last(nn.Module):

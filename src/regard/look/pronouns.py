@@ -74,13 +74,9 @@ class Looked(NamedTuple):
         """`[H]`: how much more of its attention goes to referents than to the other nouns."""
         return (self.referent_HN - self.distractor_HN).mean(1)
 
-    def best(self) -> Head:
-        """The head with the highest preference: right most often, and with most of its attention."""
-        return self.heads[int(self.preference().argmax())]
-
-    def of(self, head: Head) -> int:
-        """The row of a head."""
-        return self.heads.index(head)
+    def ranked(self) -> list[Head]:
+        """All heads, that of the highest preference first."""
+        return [self.heads[place] for place in self.preference().argsort(descending=True).tolist()]
 
 
 # ------------------------------------------------------------------------------------------------------------ sentences
@@ -218,8 +214,8 @@ class Flips:
         self.last = write(self.model, self.cases)
         return self.last.flipped(self.before, self.known)
 
-    def hint(self) -> float:
-        """How far the last run is from the right pronouns, also where none flipped."""
+    def guide(self) -> float:
+        """How near the last run came to other pronouns, also where none flipped."""
         return -self.last.margin
 
 
