@@ -1,11 +1,11 @@
 """Which heads of a grammar model resolve *it*, and does it write another pronoun without them?
 
-    python bench/resolving.py RUN [--valid 500] [--test 2000] [--threads 1] [--shown NAME] [--out FILE]
+    python bench/resolving.py RUN [--valid 500] [--test 2000] [--threads 1] [--out FILE]
 
-All choices are made on validation pairs: the head is the one that prefers referents to the other nouns most, and the set
-is the smallest of the eight best that makes half of the pronouns flip. Figures are of test pairs. A pronoun flips where
-the model, having read the right translation up to it, writes another one of er, sie, es; `decoded` counts those of whole
-translations, freely written.
+All choices are made on validation pairs: the head is the one that prefers referents to the other nouns most, and the
+set is the smallest of the eight best that makes half of the pronouns flip. Figures are of test pairs. A pronoun flips
+where the model, having read the right translation up to it, writes another one of er, sie, es; `decoded` counts those
+of whole translations, freely written.
 """
 
 from __future__ import annotations
@@ -102,12 +102,11 @@ def main() -> None:
     parser.add_argument("--valid", type=int, default=500)
     parser.add_argument("--test", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--shown", help="the run's name in the result")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     start = time.perf_counter()
-    told = {"run": options.shown or str(options.run), **resolved(regard.load(options.run), options.valid, options.test)}
+    told = {"run": str(options.run), **resolved(regard.load(options.run), options.valid, options.test)}
     told["seconds"] = round(time.perf_counter() - start)
     text = json.dumps({**environment(), **told}, indent=1)
     print(text)

@@ -155,15 +155,16 @@ def _on_nouns(attention: str, weights_NHQK: Tensor, cases: Sequence[Pronoun]) ->
     stack, _, kind = attention.split(".")
     rows = []
     for weights_HQK, case in zip(weights_NHQK, cases, strict=True):
-        query = case.read if stack == "encoder" else case.written
-        inside = stack == "decoder" and kind == "attention"
-        # The decoder reads a start before the target, so that each token is read one place later.
-        shift = 1 if inside else 0
-        nouns = case.nouns[1 if inside else 0]
-        rows.append(
-            torch.stack([weights_HQK[:, query, [place + shift for place in tokens]].sum(-1) for tokens in nouns])
-        )
+        query, nouns = case.read if stack == "encoder" else case.written, case.nouns[0]
+        if stack == "decoder" and kind == "attention":
+            nouns = Nouns(*(_read_by(tokens, case.written) for tokens in case.nouns[1]))
+        rows.append(torch.stack([weights_HQK[:, query, tokens].sum(-1) for tokens in nouns]))
     return torch.stack(rows, -1)
+
+
+def _read_by(tokens: list[int], step: int) -> list[int]:
+    """Where tokens of the target are read at a step: behind the start, and only those that were written before."""
+    return [place + 1 for place in tokens if place < step]
 
 
 # ------------------------------------------------------------------------------------------------------------- writing
@@ -224,7 +225,7 @@ def _scores(model: Translator, cases: Sequence[Pronoun]) -> Tensor:
     device = model.network.target.tokens.weight.device
     start = _start(model.frame.ends)
     source_NS, source_layout = padded([case.source for case in cases], device)
-    target_NT, target_layout = padded([[start, *case.target[: case.written + 1]] for case in cases], device)
+    target_NT, target_layout = padded([[start, *case.target[: case.written]] for case in cases], device)
     scores_NTV = model.network(source_NS, target_NT, source_layout, target_layout)
     places_N = torch.tensor([case.written for case in cases], device=device)
     scores_NV: Tensor = scores_NTV[torch.arange(len(cases), device=device), places_N]
