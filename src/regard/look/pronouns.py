@@ -9,6 +9,7 @@ N: pronouns, H: heads, Q: queries, K: keys.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -51,6 +52,8 @@ class Pronoun(NamedTuple):
     """In the source and in the target."""
     right: int
     """The token that is to be written."""
+    other: int
+    """The one that would be right if the pronoun meant the other noun."""
     nearest: bool
     """Whether the noun that is meant stands nearer to the pronoun, in the source."""
 
@@ -86,6 +89,7 @@ def pronouns(model: Translator, pairs: Iterable[tuple[Pair, Referent]]) -> list[
     """The grammar's pairs, as `dependent` of `regard.tasks.grammar_report` gives them, in a model's tokens."""
     known = list(pairs)
     scribe = model.scribe(TranslateOptions())
+    by_gender = dict(zip(PRONOUNS, pronoun_tokens(model), strict=True))
     read = scribe.read([pair.source for pair, _ in known])
     found = []
     for source, (pair, referent) in zip(read, known, strict=True):
@@ -107,6 +111,7 @@ def pronouns(model: Translator, pairs: Iterable[tuple[Pair, Referent]]) -> list[
                 written=written,
                 nouns=(nouns[0], nouns[1]),
                 right=encoding.ids[written],
+                other=by_gender[referent.distractor_gender],
                 nearest=abs(place - referent.noun[0]) < abs(place - referent.distractor[0]),
             )
         )
@@ -152,14 +157,20 @@ def looked(model: Translator, cases: Sequence[Pronoun]) -> Looked:
 
 def _on_nouns(attention: str, weights_NHQK: Tensor, cases: Sequence[Pronoun]) -> Tensor:
     """`[2, H, N]`: what goes to the referent and to the other noun."""
-    stack, _, kind = attention.split(".")
     rows = []
     for weights_HQK, case in zip(weights_NHQK, cases, strict=True):
-        query, nouns = case.read if stack == "encoder" else case.written, case.nouns[0]
-        if stack == "decoder" and kind == "attention":
-            nouns = Nouns(*(_read_by(tokens, case.written) for tokens in case.nouns[1]))
+        query, nouns = _looks(attention, case)
         rows.append(torch.stack([weights_HQK[:, query, tokens].sum(-1) for tokens in nouns]))
     return torch.stack(rows, -1)
+
+
+def _looks(attention: str, case: Pronoun) -> tuple[int, Nouns]:
+    """From where to where heads look, if they resolve the pronoun."""
+    if attention.startswith("encoder"):
+        return case.read, case.nouns[0]
+    if attention.endswith("cross"):
+        return case.written, case.nouns[0]
+    return case.written, Nouns(*(_read_by(tokens, case.written) for tokens in case.nouns[1]))
 
 
 def _read_by(tokens: list[int], step: int) -> list[int]:
@@ -183,6 +194,10 @@ class Written(NamedTuple):
         others = torch.isin(self.tokens_N, torch.tensor(pronouns))
         return float(((self.tokens_N != before.tokens_N) & others).float().mean())
 
+    def taken(self, cases: Sequence[Pronoun]) -> float:
+        """Which share is now the pronoun of the other noun."""
+        return float((self.tokens_N == torch.tensor([case.other for case in cases])).float().mean())
+
     def changed(self, before: Written) -> float:
         """Which share became anything else."""
         return float((self.tokens_N != before.tokens_N).float().mean())
@@ -190,17 +205,42 @@ class Written(NamedTuple):
 
 def write(model: Translator, cases: Sequence[Pronoun]) -> Written:
     """What the model writes, with whatever edit is on."""
-    known = torch.tensor(pronoun_tokens(model))
-    tokens, margins = [], []
     with torch.inference_mode():
-        for some in _chunks(cases):
-            scores_NV = _scores(model, some)
-            right_N1 = torch.tensor([[case.right] for case in some])
-            right = scores_NV.gather(1, right_N1)
-            others = scores_NV[:, known].masked_fill(known == right_N1, -torch.inf)
-            tokens.append(scores_NV.argmax(1))
-            margins.append(right[:, 0] - others.amax(1))
-    return Written(torch.cat(tokens), float(torch.cat(margins).mean()))
+        return _written(model, cases, [_scores(model, some) for some in _chunks(cases)])
+
+
+def write_swapped(model: Translator, cases: Sequence[Pronoun], heads: Iterable[Head]) -> Written:
+    """What the model writes where some heads give to each noun what they would have given to the other one."""
+    chosen: dict[str, list[int]] = {}
+    for head in heads:
+        chosen.setdefault(head.attention, []).append(head.number)
+    found = []
+    for some in _chunks(cases):
+        edit = {
+            f"{attention}.weights": partial(_swapped, attention, numbers, some) for attention, numbers in chosen.items()
+        }
+        with torch.inference_mode(), record(model, edit=edit):
+            found.append(_scores(model, some))
+    return _written(model, cases, found)
+
+
+def _swapped(attention: str, heads: list[int], cases: Sequence[Pronoun], weights_NHQK: Tensor) -> Tensor:
+    for weights_HQK, case in zip(weights_NHQK, cases, strict=True):
+        query, (one, other) = _looks(attention, case)
+        if one and other:
+            rows_HK = weights_HQK[heads, query]
+            sums = rows_HK[:, one].sum(-1, keepdim=True), rows_HK[:, other].sum(-1, keepdim=True)
+            rows_HK[:, one], rows_HK[:, other] = sums[1] / len(one), sums[0] / len(other)
+            weights_HQK[heads, query] = rows_HK
+    return weights_NHQK
+
+
+def _written(model: Translator, cases: Sequence[Pronoun], scores: Sequence[Tensor]) -> Written:
+    known, scores_NV = torch.tensor(pronoun_tokens(model)), torch.cat(list(scores))
+    right_N1 = torch.tensor([[case.right] for case in cases])
+    others = scores_NV[:, known].masked_fill(known == right_N1, -torch.inf)
+    margins = scores_NV.gather(1, right_N1)[:, 0] - others.amax(1)
+    return Written(scores_NV.argmax(1), float(margins.mean()))
 
 
 class Flips:
