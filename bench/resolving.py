@@ -5,7 +5,7 @@
 All choices are made on validation pairs: the head is the one that prefers referents to the other nouns most, and the
 set is the smallest of the eight best that makes half of the pronouns flip. Figures are of test pairs. A pronoun flips
 where the model, having read the right translation up to it, writes another one of er, sie, es; `decoded` counts those
-of whole translations, freely written.
+of whole translations, freely written. Swapped heads give each of the two nouns what they would have given the other.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from measured import environment
 import regard
 from regard.look.addresses import Head, ablation, mean_outputs
 from regard.look.importance import DRAWN, Ablation
-from regard.look.pronouns import Flips, Looked, looked, pronouns, write
+from regard.look.pronouns import Flips, Looked, looked, pronouns, write, write_swapped
 from regard.tasks.grammar_report import PRONOUNS, dependent, pronoun_of
 
 SEED, SHORTLIST, WANTED, DECODED = 1, 8, 0.5, 1000
@@ -51,6 +51,16 @@ def ablated(trial: Ablation, flips: Flips, heads: Sequence[Head]) -> dict[str, A
         f"flipped by {DRAWN} random": round(control.change, 5),
         "most of the random": round(max(control.changes), 4),
         "ratio": round(flipped / control.change, 1) if control.change else None,
+    }
+
+
+def swapped(model: Any, cases: Any, heads: Sequence[Head], beside: Sequence[Sequence[Head]]) -> dict[str, Any]:
+    """The share that takes the other noun's pronoun where heads look at it instead, beside the same of random heads."""
+    random = [write_swapped(model, cases, drawn).taken(cases) for drawn in beside]
+    return {
+        "heads": [str(head) for head in heads],
+        "the other noun's pronoun": round(write_swapped(model, cases, heads).taken(cases), 4),
+        f"by {len(random)} random": round(sum(random) / len(random), 5),
     }
 
 
@@ -92,6 +102,8 @@ def resolved(model: Any, valid: int, test: int) -> dict[str, Any]:
         "set ablated": ablated(whole, tested, found.heads),
         "set ablated, by means": ablated(on_average, tested, found.heads),
         "set taken greedily from all heads": ablated(whole, tested, taken.heads),
+        "head swapped": swapped(model, of, [best], whole.drawn([best])),
+        "set swapped": swapped(model, of, found.heads, whole.drawn(found.heads)),
         "decoded": decoded(model, [pair.source for pair, _ in pairs[:DECODED]], found.heads),
     }
 

@@ -79,8 +79,8 @@ class Ablation:
         found = [Importance(head, figure, figure - self.plain) for head, figure in figures]
         return sorted(found, key=lambda one: -abs(one.change))
 
-    def control(self, beside: Collection[Head], count: int = DRAWN, seed: int = 0) -> Control:
-        """What as many heads do that are drawn from all others."""
+    def drawn(self, beside: Collection[Head], count: int = DRAWN, seed: int = 0) -> list[tuple[Head, ...]]:
+        """Sets of as many heads, drawn from all others; single heads at most once each."""
         others = [head for head in self.heads if head not in beside]
         if len(others) < len(beside) or not beside:
             raise InputError(
@@ -88,11 +88,13 @@ class Ablation:
                 f"{len(others)} others; name at least one head and fewer than half of them"
             )
         draw = random.Random(seed)
-        if len(beside) == 1:  # each at most once, while there are enough
-            singles = draw.sample(others, min(count, len(others)))
-            drawn: list[tuple[Head, ...]] = [(head,) for head in singles]
-        else:
-            drawn = [tuple(sorted(draw.sample(others, len(beside)))) for _ in range(count)]
+        if len(beside) == 1:
+            return [(head,) for head in draw.sample(others, min(count, len(others)))]
+        return [tuple(sorted(draw.sample(others, len(beside)))) for _ in range(count)]
+
+    def control(self, beside: Collection[Head], count: int = DRAWN, seed: int = 0) -> Control:
+        """What as many heads do that are drawn from all others."""
+        drawn = self.drawn(beside, count, seed)
         changes = [self.without(heads) - self.plain for heads in drawn]
         return Control(sum(changes) / len(changes), changes, drawn)
 

@@ -13,7 +13,7 @@ from regard.decoding.request import Ends
 from regard.errors import InputError
 from regard.look.addresses import Head, ablation, heads_of
 from regard.look.importance import Ablation
-from regard.look.pronouns import Flips, Looked, Pronoun, Written, looked, pronoun_tokens, pronouns, write
+from regard.look.pronouns import Flips, Looked, Pronoun, Written, looked, pronoun_tokens, pronouns, write, write_swapped
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
 from regard.tasks.grammar_report import dependent
@@ -137,6 +137,41 @@ def test_flips_are_a_metric_of_ablation(model: Translator) -> None:
     assert torch.equal(flips.last.tokens_N, again.tokens_N)
     assert flipped == again.flipped(flips.before, pronoun_tokens(model))
     assert flips.guide() == pytest.approx(-again.margin)
+
+
+def test_heads_that_look_at_the_other_noun(model: Translator) -> None:
+    """Against weights that are put in by hand, pair by pair."""
+    known = pronouns(model, PAIRS[:6])
+    heads = [Head("decoder", 1, "cross", 1), Head("encoder", 1, "attention", 0)]
+    found = write_swapped(model, known, heads)
+    margins, tokens = [], []
+    for case in known:
+        batch = alone(model, case)
+        edit = {}
+        for head in heads:
+            # What comes later depends on what was swapped before it, so each is made from what it is given.
+            query = case.read if head.stack == "encoder" else case.written
+            (one,), (other,) = case.nouns[0]
+
+            def exchange(
+                x: torch.Tensor, number: int = head.number, at: tuple[int, ...] = (query, one, other)
+            ) -> torch.Tensor:
+                x[0, number, at[0], [at[1], at[2]]] = x[0, number, at[0], [at[2], at[1]]].clone()
+                return x
+
+            edit[f"{head.attention}.weights"] = exchange
+        with torch.no_grad(), regard.record(model, edit=edit):
+            scores = model.network(*batch)[0, case.written]
+        tokens.append(int(scores.argmax()))
+        others = [token for token in pronoun_tokens(model) if token != case.right]
+        margins.append(float(scores[case.right] - max(scores[token] for token in others)))
+    assert found.tokens_N.tolist() == tokens
+    assert found.margin == pytest.approx(sum(margins) / len(margins), abs=1e-4)
+    assert abs(found.margin - write(model, known).margin) > 1e-4
+    for case, (_, referent) in zip(known, PAIRS, strict=False):
+        genders = {"er": "m", "sie": "f", "es": "n"}
+        assert genders[model.tokenizers.target.token(case.other)] == referent.distractor_gender
+    assert Written(torch.tensor([case.other for case in known]), 0.0).taken(known) == 1
 
 
 def test_what_cannot_be_looked_at(model: Translator) -> None:
