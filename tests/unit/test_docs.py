@@ -14,7 +14,7 @@ import pytest
 
 from regard.data import settings as data
 from regard.data.recipe import data_settings
-from regard.look import edits
+from regard.look import attribution, edits, heads
 from regard.models import settings as models
 from regard.models.settings import Decoder
 from regard.settings import Settings, from_toml, parse, variants
@@ -165,6 +165,16 @@ def test_the_page_on_recording_runs() -> None:
     for change in (edits.Ablate, edits.Scale, edits.Force, edits.Patch):
         assert f"`{change.__name__}(" in page
         assert all(field.name in page for field in fields(change))
+
+
+def test_the_page_on_measures_runs() -> None:
+    assert run_page("docs/measures.md")
+    page = (ROOT / "docs/measures.md").read_text(encoding="utf-8")
+    assert all(f"`{name}`" in page for name in heads.NAMES)
+    assert f"at least {heads.LEAST} of the way" in page.replace("\n", " ")
+    assert f"at most {attribution.TOLERANCE}" in page.replace("\n", " ")
+    (sketch,) = code_blocks("docs/measures.md", "py")
+    compile(sketch, "docs/measures.md", "exec")
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:
