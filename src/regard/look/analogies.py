@@ -71,9 +71,7 @@ def similarities(table: VectorTable) -> Tensor:
     return (table.units @ table.units.mT).clamp(-1, 1)
 
 
-def nearest(
-    table: VectorTable, word: str | Tensor, count: int = 10, without: Sequence[str] = ()
-) -> list[Neighbour]:
+def nearest(table: VectorTable, word: str | Tensor, count: int = 10, without: Sequence[str] = ()) -> list[Neighbour]:
     """The words nearest to one of the table, itself left out, or to any vector; by cosine."""
     if isinstance(word, str):
         unit, left_out = table.units[table.row(word)], [word, *without]
@@ -82,9 +80,7 @@ def nearest(
     return _best(table, (table.units @ unit).clamp(-1, 1), left_out, count)
 
 
-def analogy(
-    table: VectorTable, a: str, b: str, c: str, count: int = 10, method: Method = "add"
-) -> list[Neighbour]:
+def analogy(table: VectorTable, a: str, b: str, c: str, count: int = 10, method: Method = "add") -> list[Neighbour]:
     """a is to b as c is to …: `analogy(table, "man", "king", "woman")` is king − man + woman, the three left out."""
     rows = torch.tensor([[table.row(word) for word in (a, b, c)]])
     return _best(table, _scores(table, rows, method)[0], [a, b, c], count)

@@ -2,9 +2,9 @@
 
 A word's vector learns to tell the words around it from words drawn at random. Words are what `words_of` says. Texts are
 run through in blocks, so that nearly all the work is products of matrices: every centre of a block meets the block and
-its margins at once, and a mask keeps what its window holds; the centres of a group share the words drawn at random (Ji et
-al. 2016), each weighted so that the expected loss is that of `negatives` words a pair. Rows are updated by Adagrad with
-one step size each, since a batch holds a frequent word many times.
+its margins at once, and a mask keeps what its window holds; the centres of a group share the words drawn at random (Ji
+et al. 2016), each weighted so that the expected loss is that of `negatives` words a pair. Rows are updated by Adagrad
+with one step size each, since a batch holds a frequent word many times.
 
 B: blocks, C: centres of a block, K: context words of a block, G: groups, M: drawn words of a group, D: width.
 """
@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -29,9 +30,9 @@ from regard.text.words import word_spans
 
 BLOCK = 32
 """Centres of a block: fewer waste less beyond the windows, more make larger products."""
-GROUP = 16
+GROUP = 8
 """Blocks that share the words drawn at random."""
-DRAWN = 64
+DRAWN = 32
 """Words that are drawn for a group."""
 POWER = 0.75
 """Words are drawn at random by their count to this power (section 2.2 of the paper)."""
@@ -115,13 +116,13 @@ def read(lines: Iterable[str], settings: SkipGram) -> Corpus:
     kept.sort(key=lambda number: -counts[number])
     if len(kept) < 2:
         raise DataError(
-            f"least ({settings.least}) leaves {len(kept)} of {len(names):,} words of the text, which has {len(raw):,} in "
-            "all; give more text, or lower least"
+            f"least ({settings.least}) leaves {len(kept)} of the {len(names):,} different words of the text, and it "
+            "takes two; give more text, or lower least"
         )
     number_of = np.full(len(names), -1, np.int32)
     number_of[kept] = np.arange(len(kept), dtype=np.int32)
     tokens = number_of[raw]
-    lengths = np.diff(np.frombuffer(ends, np.int64), prepend=0)
+    lengths = [last - first for first, last in pairwise([0, *ends])]
     line_of = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     there = tokens >= 0
     return Corpus(
@@ -149,7 +150,7 @@ class _Rows:
 
     def update(self, rows: Tensor, slopes: Tensor, rate: float) -> None:
         """One step of Adagrad; a row may be named many times."""
-        touched, place = rows.unique(return_inverse=True)
+        touched, place = torch.unique(rows, return_inverse=True)
         slope = slopes.new_zeros(len(touched), slopes.shape[1]).index_add_(0, place, slopes)
         squares = self.squares.index_select(0, touched) + slope.square().mean(1, keepdim=True)
         self.squares.index_copy_(0, touched, squares)
@@ -165,6 +166,38 @@ class _Batch(NamedTuple):
     """`[B, K]`, with a margin of a window on either side."""
     seen: Tensor
     """`[B, C, K]`: 1 where a context word lies in the centre's window."""
+
+
+class Slopes(NamedTuple):
+    """The gradient of the loss, summed over pairs, by each vector."""
+
+    centres: Tensor
+    context: Tensor
+    drawn: Tensor
+
+
+def slopes(u_BCD: Tensor, v_BKD: Tensor, n_GMD: Tensor, seen_BCK: Tensor, negatives: int) -> Slopes:
+    """Of −log σ(u·v) for each pair, and −log σ(−u·n) for each centre and drawn word, weighted.
+
+    Worked out by hand, since autograd would take twice the time.
+    """
+    slope_BCK = ((u_BCD @ v_BKD.mT).sigmoid_() - 1) * seen_BCK
+    u_GCD = _grouped(u_BCD)
+    slope_GCM = (u_GCD @ n_GMD.mT).sigmoid_() * _weights(seen_BCK, n_GMD, negatives)
+    from_drawn = (slope_GCM @ n_GMD).flatten(0, 1)[: u_BCD.shape[0] * u_BCD.shape[1]].view_as(u_BCD)
+    return Slopes(slope_BCK @ v_BKD + from_drawn, slope_BCK.mT @ u_BCD, slope_GCM.mT @ u_GCD)
+
+
+def mean_loss(u_BCD: Tensor, v_BKD: Tensor, n_GMD: Tensor, seen_BCK: Tensor, negatives: int) -> float:
+    """The same loss itself, of a pair."""
+    near = functional.logsigmoid(u_BCD @ v_BKD.mT) * seen_BCK
+    far = functional.logsigmoid(-_grouped(u_BCD) @ n_GMD.mT) * _weights(seen_BCK, n_GMD, negatives)
+    return float(-(near.sum() + far.sum()) / seen_BCK.sum().clamp(min=1))
+
+
+def _weights(seen_BCK: Tensor, n_GMD: Tensor, negatives: int) -> Tensor:
+    """`[G, C, 1]`: what a drawn word counts for a centre: as if each of its pairs had drawn some for itself."""
+    return _grouped(seen_BCK.sum(2, keepdim=True)) * (negatives / n_GMD.shape[1])
 
 
 class _Trainer:
@@ -188,48 +221,36 @@ class _Trainer:
         for epoch in range(settings.epochs):
             for first, last in _spans(tokens, settings.batch):
                 rate = settings.rate * (1 - done / total)
-                loss = self._step(first, last, rate)
+                loss = self._step(first, last, rate, progress is not None)
                 done += last - first
                 if progress is not None:
                     progress(Progress(epoch + 1, done, total, loss))
         return VectorTable(self.corpus.words, self.centre.weight, "skip-gram")
 
-    def _step(self, first: int, last: int, rate: float) -> float:
-        """One update from a stretch of the text."""
+    def _step(self, first: int, last: int, rate: float, told: bool) -> float:
+        """One update from a stretch of the text, beyond which no window reaches; its loss, if it is to be told."""
         tokens = self.corpus.tokens[first:last].long()
         stays = torch.rand(len(tokens), generator=self.random) < self.stays[tokens]
-        batch = self._blocks(tokens[stays], self.corpus.lines[first:last][stays])
-        pairs = float(batch.seen.sum())
-        if not pairs:
+        if not stays.any():
             return 0.0
-        u_BCD = _rows(self.centre.weight, batch.centres)
-        v_BKD = _rows(self.context.weight, batch.context)
-        scores_BCK = u_BCD @ v_BKD.mT
-        loss = -(functional.logsigmoid(scores_BCK) * batch.seen).sum()
-        slope_BCK = (scores_BCK.sigmoid_() - 1) * batch.seen
+        batch = self._blocks(tokens[stays], self.corpus.lines[first:last][stays])
         drawn_GM = self._draw(-(-len(batch.centres) // GROUP))
-        n_GMD = _rows(self.context.weight, drawn_GM)
-        u_GCD, weight_GC = _grouped(u_BCD), _grouped(batch.seen.sum(2)[..., None])[..., 0]
-        scores_GCM = u_GCD @ n_GMD.mT
-        weight_GC1 = weight_GC[..., None] * (self.settings.negatives / DRAWN)
-        loss -= (functional.logsigmoid(-scores_GCM) * weight_GC1).sum()
-        slope_GCM = scores_GCM.sigmoid_() * weight_GC1
-        slope_GCD = slope_GCM @ n_GMD
-        slope_BCD = slope_BCK @ v_BKD + slope_GCD.flatten(0, 1)[: batch.centres.numel()].view_as(u_BCD)
-        width = self.settings.width
-        told = [(slope_BCK.mT @ u_BCD).view(-1, width), (slope_GCM.mT @ u_GCD).view(-1, width)]
-        self.context.update(torch.cat([batch.context.flatten(), drawn_GM.flatten()]), torch.cat(told), rate)
-        self.centre.update(batch.centres.flatten(), slope_BCD.view(-1, width), rate)
-        return float(loss) / pairs
+        u_BCD = _rows(self.centre.weight, batch.centres)
+        v_BKD, n_GMD = _rows(self.context.weight, batch.context), _rows(self.context.weight, drawn_GM)
+        found = slopes(u_BCD, v_BKD, n_GMD, batch.seen, self.settings.negatives)
+        loss = mean_loss(u_BCD, v_BKD, n_GMD, batch.seen, self.settings.negatives) if told else 0.0
+        around = torch.cat([batch.context.flatten(), drawn_GM.flatten()])
+        self.context.update(around, torch.cat([found.context.flatten(0, 1), found.drawn.flatten(0, 1)]), rate)
+        self.centre.update(batch.centres.flatten(), found.centres.flatten(0, 1), rate)
+        return loss
 
     def _blocks(self, tokens: Tensor, lines: Tensor) -> _Batch:
         """Cuts a stretch into blocks; what is filled up at the end, and at the margins, belongs to no line."""
         window = self.settings.window
         blocks = -(-len(tokens) // BLOCK)
         spare = blocks * BLOCK - len(tokens)
-        filled, of_line = functional.pad(tokens, (window, window + spare)), functional.pad(
-            lines, (window, window + spare), value=-1
-        )
+        margins = (window, window + spare)
+        filled, of_line = functional.pad(tokens, margins), functional.pad(lines, margins, value=-1)
         reach_BC = torch.randint(1, window + 1, (blocks, BLOCK), generator=self.random)
         context_BK, line_BK = (x.unfold(0, BLOCK + 2 * window, BLOCK) for x in (filled, of_line))
         centres_BC, line_BC = (x[:, window : window + BLOCK] for x in (context_BK, line_BK))
@@ -258,4 +279,4 @@ def _rows(weight: Tensor, numbers: Tensor) -> Tensor:
 def _grouped(x_BCD: Tensor) -> Tensor:
     """`[G, GROUP · C, D]`, filled up with nothing."""
     spare = -len(x_BCD) % GROUP
-    return functional.pad(x_BCD, (0, 0, 0, 0, 0, spare)).view(-1, GROUP * BLOCK, x_BCD.shape[-1])
+    return functional.pad(x_BCD, (0, 0, 0, 0, 0, spare)).view(-1, GROUP * x_BCD.shape[1], x_BCD.shape[-1])

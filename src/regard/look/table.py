@@ -198,7 +198,9 @@ def load(directory: Path | str) -> VectorTable:
             kind = (file.metadata() or {}).get("kind", "given")
             vectors, counts = file.get_tensor("vectors"), file.get_tensor("pieces").tolist()
     except (OSError, UnicodeDecodeError, SafetensorError) as error:
-        raise DataError(f"{place} holds no vectors ({error}); it needs {WEIGHTS} and {WORDS} as save wrote them") from None
+        raise DataError(
+            f"{place} holds no vectors ({error}); it needs {WEIGHTS} and {WORDS} as save wrote them"
+        ) from None
     words = tuple(text.split("\n")[:-1])
     if not len(words) == len(vectors) == len(counts):
         raise DataError(f"{place / WORDS} has {len(words):,} words for {len(vectors):,} vectors; copy both files again")
