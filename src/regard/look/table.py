@@ -143,9 +143,10 @@ def embedding_table(model: Loaded, words: Iterable[str] | None = None, side: Sid
 
 def tokens_of(tokenizer: Tokenizer, word: str) -> list[int]:
     """The tokens of a word as it stands inside a sentence; as it opens one, where those are fewer."""
-    found = [ids for ids in tokenizer.ids([f" {word}", word]) if ids]
+    unknown = tokenizer.roles.get("unknown")
+    found = [ids for ids in tokenizer.ids([f" {word}", word]) if ids and unknown not in ids]
     if not word.strip() or not found:
-        raise InputError(f"word ({word!r}) has no tokens in this tokenizer; give another")
+        raise InputError(f"word ({word!r}) is unknown to this tokenizer, so it has no vector; leave it out")
     return min(found, key=len)
 
 
