@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
+from torch import Tensor
 
 from regard.errors import InputError
 from regard.files import write_beside
@@ -26,6 +28,8 @@ GREY = "#6b6b6b"
 MOST_LINES = 12
 """Pairs that are drawn each by themselves; of more, only their middle half and median."""
 MOST_PANELS = 8
+LETTER = 5.5
+"""About how wide a letter of a label is, in points."""
 
 
 def similarity_picture(found: Similarity, path: Path, title: str = "") -> None:
@@ -35,7 +39,8 @@ def similarity_picture(found: Similarity, path: Path, title: str = "") -> None:
     layers = torch.arange(len(found.layers))
     if len(found.pairs) <= MOST_LINES:
         for number, (one, two) in enumerate(found.pairs):
-            colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+            colour = COLOURS[number % len(COLOURS)]
+            marker = MARKERS[(number + number // len(MARKERS)) % len(MARKERS)]
             label = f"{_name(found, one)} – {_name(found, two)}"
             style = "-" if number < len(COLOURS) else "--"
             axes.plot(layers, found.layers[:, number], style, color=colour, marker=marker, ms=4, lw=1.6, label=label)
@@ -75,12 +80,16 @@ def map_picture(
     for panel in panels[len(chosen) :]:
         panel.set_visible(False)
     for panel, layer in zip(panels, chosen, strict=False):
-        for number, (point, place) in enumerate(zip(maps[layer].points.tolist(), places, strict=True), 1):
+        for point, place in zip(maps[layer].points.tolist(), places, strict=True):
             kind = kinds.index(place.word.lower())
-            _numbered(panel, point, number, COLOURS[kind % len(COLOURS)], MARKERS[kind % len(MARKERS)])
+            panel.plot(
+                *point, MARKERS[kind % len(MARKERS)], color=COLOURS[kind % len(COLOURS)], ms=6, mec="white", mew=0.6
+            )
         _map_axes(panel, maps[layer])
         panel.set_title(f"layer {layer}", fontsize=10)
     _listed(figure, places)
+    for panel, layer in zip(panels, chosen, strict=False):
+        _labelled(figure, panel, maps[layer].points.tolist(), [str(number) for number in range(1, len(places) + 1)])
     _save(figure, path, title)
 
 
@@ -97,10 +106,10 @@ def words_picture(
         chosen.row(first), chosen.row(second)
         ends = {"arrowstyle": "->", "color": GREY, "lw": 1.2, "shrinkA": 6, "shrinkB": 6}
         axes.annotate("", points[second], points[first], arrowprops=ends)
-    for word, (x, y) in points.items():
+    for x, y in points.values():
         axes.plot(x, y, "o", color=COLOURS[0], ms=6)
-        axes.annotate(_shown(word), (x, y), xytext=(6, 5), textcoords="offset points", fontsize=9)
     _map_axes(axes, found)
+    _labelled(figure, axes, list(points.values()), [_shown(word) for word in points])
     _save(figure, path, title)
 
 
@@ -111,33 +120,31 @@ def encodings_picture(found: Encodings, path: Path, title: str = "") -> None:
         return
     figure = _figure(11.0, 4.4)
     left, right = figure.subplots(1, 2)
-    last = found.first + len(found.matrix) - 1
     what = "distance" if found.first < 0 else "place"
-    bound = float(found.matrix.abs().max()) or 1.0
-    side = (found.first - 0.5, last + 0.5)
-    drawn = left.imshow(
-        found.matrix,
-        cmap="RdBu_r",
-        vmin=-bound,
-        vmax=bound,
-        aspect="auto",
-        interpolation="nearest",
-        extent=(-0.5, found.matrix.shape[1] - 0.5, side[1], side[0]),
-    )
-    left.set_xlabel("channel" if found.angles is None else "sine and cosine of each pair")
-    left.set_ylabel(what)
+    begin, end = found.first - 0.5, found.first + len(found.matrix) - 0.5
+    shown = found.matrix
+    if found.order == "interleaved":
+        shown = torch.cat([shown[:, 0::2], shown[:, 1::2]], 1)
+    _heat(left, shown, (-0.5, shown.shape[1] - 0.5, end, begin), "auto")
+    left.set_xlabel("channel" if found.order is None else "sines, then cosines, the fastest first")
     left.set_title("encodings", fontsize=10)
-    figure.colorbar(drawn, ax=left)
-    dots = found.dots
-    bound = float(dots.abs().max()) or 1.0
-    drawn = right.imshow(
-        dots, cmap="RdBu_r", vmin=-bound, vmax=bound, interpolation="nearest", extent=(*side, side[1], side[0])
-    )
+    _heat(right, found.dots, (begin, end, end, begin), "equal")
     right.set_xlabel(what)
-    right.set_ylabel(what)
     right.set_title("dot products", fontsize=10)
-    figure.colorbar(drawn, ax=right)
+    for axes in (left, right):
+        axes.set_ylabel(what)
     _save(figure, path, title)
+
+
+def _heat(
+    axes: Axes, values: Tensor, extent: tuple[float, float, float, float], aspect: Literal["auto", "equal"]
+) -> None:
+    """Two colours around zero; one scale where nothing is below it."""
+    least, most = float(values.min()), float(values.max())
+    bound = max(-least, most) or 1.0
+    colours, low, high = ("RdBu_r", -bound, bound) if least < 0 else ("viridis", least, most)
+    drawn = axes.imshow(values, colours, vmin=low, vmax=high, aspect=aspect, interpolation="nearest", extent=extent)
+    axes.figure.colorbar(drawn, ax=axes)
 
 
 def _grid_picture(found: Encodings, path: Path, title: str) -> None:
@@ -148,9 +155,10 @@ def _grid_picture(found: Encodings, path: Path, title: str) -> None:
     figure = _figure(2.1 * len(picked[1]) + 1.4, 2.1 * len(picked[0]) + 0.8)
     panels = figure.subplots(len(picked[0]), len(picked[1]), squeeze=False)
     cosines = found.cosines.reshape(rows, columns, rows, columns)
+    least = float(cosines.min())
     for line, row in zip(panels, picked[0], strict=True):
         for panel, column in zip(line, picked[1], strict=True):
-            drawn = panel.imshow(cosines[row, column], cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+            drawn = panel.imshow(cosines[row, column], cmap="viridis", vmin=least, vmax=1, interpolation="nearest")
             panel.plot(column, row, marker="s", ms=5, markerfacecolor="none", markeredgecolor="black")
             panel.set_title(f"row {row}, column {column}", fontsize=8)
             panel.set_xticks([])
@@ -171,19 +179,9 @@ def distance_picture(found: DistanceScores, path: Path, title: str = "") -> None
         axes.set_ylabel("added to the score")
         _plain(axes)
     else:
-        bound = float(found.scores.abs().max()) or 1.0
         first, last = int(found.distances[0]), int(found.distances[-1])
-        drawn = axes.imshow(
-            found.scores,
-            cmap="RdBu_r",
-            vmin=-bound,
-            vmax=bound,
-            aspect="auto",
-            interpolation="nearest",
-            extent=(first - 0.5, last + 0.5, len(found.scores) - 0.5, -0.5),
-        )
-        axes.set_ylabel("head (of one layer after the other)")
-        figure.colorbar(drawn, ax=axes, label="added to the score")
+        _heat(axes, found.scores, (first - 0.5, last + 0.5, len(found.scores) - 0.5, -0.5), "auto")
+        axes.set_ylabel("head (of one layer after the other); colour: added to the score")
     axes.set_xlabel("how far the key lies before its query")
     _save(figure, path, title)
 
@@ -229,11 +227,35 @@ def _map_axes(axes: Axes, found: Map) -> None:
     axes.set_aspect("equal", adjustable="datalim")
 
 
-def _numbered(axes: Axes, point: Sequence[float], number: int, colour: str, marker: str) -> None:
-    axes.plot(*point, marker, color=colour, ms=6, alpha=0.8, mec="white", mew=0.6)
-    axes.annotate(
-        str(number), (point[0], point[1]), xytext=(4, 4), textcoords="offset points", fontsize=8, color=colour
-    )
+def _labelled(figure: Figure, axes: Axes, points: Sequence[Sequence[float]], labels: Sequence[str]) -> None:
+    """Writes beside each point, where the least else stands: the nearest of some places around it that is free."""
+    figure.draw_without_rendering()  # only then is it known where points lie
+    scale = figure.dpi / 72
+    spots = [tuple(axes.transData.transform((point[0], point[1])) / scale) for point in points]
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in spots]
+    for (x, y), point, label in zip(spots, points, labels, strict=True):
+        width, height = LETTER * len(label), 1.3 * LETTER
+        around = [
+            (math.cos(turn) * (far + width / 2), math.sin(turn) * (far + height / 2))
+            for far in (6, 12, 18, 26)
+            for turn in (math.pi / 4 * step for step in (1, 7, 3, 5, 0, 2, 4, 6))
+        ]
+        boxes = [
+            (x + right - width / 2, y + up - height / 2, x + right + width / 2, y + up + height / 2)
+            for right, up in around
+        ]
+        best = min(range(len(boxes)), key=lambda place: (sum(_overlap(boxes[place], other) for other in taken), place))
+        taken.append(boxes[best])
+        axes.annotate(
+            label, (point[0], point[1]), around[best], textcoords="offset points", fontsize=8, ha="center", va="center"
+        )
+
+
+def _overlap(one: tuple[float, ...], other: tuple[float, ...]) -> float:
+    """The area that two boxes share."""
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    high = min(one[3], other[3]) - max(one[1], other[1])
+    return max(wide, 0.0) * max(high, 0.0)
 
 
 def _name(found: Similarity, number: int) -> str:

@@ -17,7 +17,8 @@ from regard.blocks.layout import Padded
 from regard.blocks.positions.image import Grid, RotaryGridPosition, places_2d, sinusoidal_2d
 from regard.blocks.positions.relative import TransformerXLPosition
 from regard.blocks.positions.rotary import RotaryPosition, rotary_frequencies
-from regard.blocks.positions.sinusoidal import frequencies, shift_matrix, sinusoidal
+from regard.blocks.positions.sinusoidal import SinusoidalPosition, frequencies, shift_matrix, sinusoidal
+from regard.blocks.settings import ChannelOrder
 from regard.blocks.stack import Stack
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
@@ -49,6 +50,8 @@ class Encodings(NamedTuple):
     """Rows and columns of an image's patches, which lie row by row."""
     first: int = 0
     """The place, or distance, of the first row."""
+    order: ChannelOrder | None = None
+    """How sines and cosines lie: in turn (`interleaved`), or all sines first (`halves`); none: there are none."""
 
     @property
     def dots(self) -> Tensor:
@@ -83,18 +86,19 @@ def encodings(model: Described, length: int = 64, part: Part | None = None) -> E
     if isinstance(stack.position, RotaryPosition):
         turns_J, factor = rotary_frequencies(stack.position.position, stack.position.channels)
         angles_TJ = torch.arange(length, dtype=torch.float64)[:, None] * turns_J
-        return Encodings(kind, factor * _waves(angles_TJ), angles_TJ)
+        return Encodings(kind, factor * _waves(angles_TJ), angles_TJ, order="interleaved")
     if isinstance(stack.position, TransformerXLPosition):
         distances_R = torch.arange(1 - length, length)
         matrix = sinusoidal(distances_R, stack.position.width, stack.position.base, "halves", torch.float64)
-        return Encodings(kind, matrix, first=1 - length)
+        return Encodings(kind, matrix, first=1 - length, order="halves")
     _require_weights(embedding.position, kind)
     with torch.no_grad():
         added = embedding.position.embed(Padded(1, length), _device(embedding.position), torch.float64)
     if added is None:
         remedy = "choose another model" if kind == "none" else "distance_scores(model) shows what it does"
         raise InputError(f"position.kind ({kind}) has no vectors of places; {remedy}")
-    return Encodings(kind, added.reshape(length, -1).to(CPU, torch.float64))
+    order = embedding.position.position.order if isinstance(embedding.position, SinusoidalPosition) else None
+    return Encodings(kind, added.reshape(length, -1).to(CPU, torch.float64), order=order)
 
 
 def distance_scores(model: Described, length: int = 64, part: Part | None = None) -> DistanceScores:
