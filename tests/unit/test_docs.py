@@ -167,6 +167,12 @@ def test_the_page_on_recording_runs() -> None:
         assert all(field.name in page for field in fields(change))
 
 
+def test_the_page_on_vectors_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run_page("docs/vectors.md")
+    assert {path.name for path in tmp_path.iterdir()} >= {"royal", "bank.png", "map.svg", "positions.png"}
+
+
 def test_every_link_between_documents_leads_somewhere() -> None:
     for page in [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]:
         prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
