@@ -143,7 +143,9 @@ def _heat(
     least, most = float(values.min()), float(values.max())
     bound = max(-least, most) or 1.0
     colours, low, high = ("RdBu_r", -bound, bound) if least < 0 else ("viridis", least, most)
-    drawn = axes.imshow(values, colours, vmin=low, vmax=high, aspect=aspect, interpolation="nearest", extent=extent)
+    drawn = axes.imshow(
+        values.numpy(), colours, vmin=low, vmax=high, aspect=aspect, interpolation="nearest", extent=extent
+    )
     axes.figure.colorbar(drawn, ax=axes)
 
 
@@ -158,7 +160,9 @@ def _grid_picture(found: Encodings, path: Path, title: str) -> None:
     least = float(cosines.min())
     for line, row in zip(panels, picked[0], strict=True):
         for panel, column in zip(line, picked[1], strict=True):
-            drawn = panel.imshow(cosines[row, column], cmap="viridis", vmin=least, vmax=1, interpolation="nearest")
+            drawn = panel.imshow(
+                cosines[row, column].numpy(), cmap="viridis", vmin=least, vmax=1, interpolation="nearest"
+            )
             panel.plot(column, row, marker="s", ms=5, markerfacecolor="none", markeredgecolor="black")
             panel.set_title(f"row {row}, column {column}", fontsize=8)
             panel.set_xticks([])
