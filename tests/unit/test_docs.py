@@ -167,7 +167,6 @@ def test_the_page_on_recording_runs() -> None:
         assert all(field.name in page for field in fields(change))
 
 
-<<<<<<< HEAD
 def test_the_page_on_measures_runs() -> None:
     assert run_page("docs/measures.md")
     page = (ROOT / "docs/measures.md").read_text(encoding="utf-8")
@@ -176,12 +175,12 @@ def test_the_page_on_measures_runs() -> None:
     assert f"at most {attribution.TOLERANCE}" in page.replace("\n", " ")
     (sketch,) = code_blocks("docs/measures.md", "py")
     compile(sketch, "docs/measures.md", "exec")
-=======
+
+
 def test_the_page_on_vectors_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_page("docs/vectors.md")
     assert {path.name for path in tmp_path.iterdir()} >= {"royal", "bank.png", "map.svg", "positions.png"}
->>>>>>> vectors
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:
