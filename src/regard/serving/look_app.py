@@ -47,9 +47,7 @@ def create_look_app(study: Study, settings: Looking, say: Callable[[str], None] 
     _files(app)
     app.add_exception_handler(HTTPException, _plain_error)
     paths = {getattr(route, "path", "") for route in app.routes}
-    app.add_middleware(
-        Guard, hosts=settings.known_hosts, paths=paths, metrics=Metrics(), report=report, log=None
-    )
+    app.add_middleware(Guard, hosts=settings.known_hosts, paths=paths, metrics=Metrics(), report=report, log=None)
     return app
 
 

@@ -156,7 +156,9 @@ def told(run: Run) -> dict[str, Any]:
 
 def sides(read: Read) -> dict[str, Any]:
     """The sequences, by the stack that reads them."""
-    return {stack: {"text": side.text, "tokens": [asdict(t) for t in side.tokens]} for stack, side in read.sides.items()}
+    return {
+        stack: {"text": side.text, "tokens": [asdict(t) for t in side.tokens]} for stack, side in read.sides.items()
+    }
 
 
 def _output(run: Run) -> dict[str, Any]:
