@@ -12,6 +12,10 @@ export function svg(name, given = {}, ...children) {
 
 function filled(element, given, children) {
   for (const [key, value] of Object.entries(given)) {
+    if (key.startsWith("aria-") && value !== undefined && value !== null) {
+      element.setAttribute(key, String(value)); // "false" is said, and not left out
+      continue;
+    }
     if (value === undefined || value === null || value === false) continue;
     if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else element.setAttribute(key, value === true ? "" : String(value));

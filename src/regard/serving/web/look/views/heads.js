@@ -1,6 +1,6 @@
 // Every head of every layer as a small map, and one of them enlarged.
 
-import { choices, clean, h, number, token } from "../dom.js";
+import { choices, h, number, token } from "../dom.js";
 import { effect } from "../effect.js";
 import { chart, headOf, legend, paint } from "../heat.js";
 
@@ -86,9 +86,8 @@ class Heads {
   }
 
   #clicked(layer, head) {
-    if (layer === this.layer && head === this.head && this.chosen) this.#toggle();
+    if (layer === this.layer && head === this.head) this.#toggle();
     else this.#select(layer, head);
-    this.chosen = true;
   }
 
   #key(event) {
