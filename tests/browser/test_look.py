@@ -1,4 +1,4 @@
-"""`regard look` in a real browser: what it shows is what Python says, by pointer and by keyboard, and nothing leaves."""
+"""`regard look` in a real browser: what it shows is what Python says, and nothing leaves the machine."""
 
 from __future__ import annotations
 

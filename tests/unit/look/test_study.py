@@ -75,7 +75,6 @@ def test_a_translation_is_what_the_model_writes(translator: Study) -> None:
     run = translator.run(Input(TEXT, to="en"))
     source, target = run.sides["encoder"], run.sides["decoder"]
     assert source.ids == loaded.tokenizers.inputs([TEXT], ["en"])[0]
-    assert [TEXT[start:end].strip() for start, end in (token.span for token in source.tokens[1:-1])][0] in TEXT
     (row,) = loaded.score([TEXT], [target.text], loaded_options())
     chances = [each.actual.chance for each in run.answers[0].rows if each.actual is not None]
     if loaded.tokenizers.target.ids([target.text])[0] == target.ids[1:]:
@@ -158,7 +157,7 @@ def test_what_cannot_be_looked_at_is_told(decoder: Study, given: Input, told: st
 
 def test_wrong_names_and_runs(decoder: Study, vision: Study) -> None:
     run = decoder.run(Input(TEXT))
-    with pytest.raises(InputError, match="did you mean decoder.0.attention.weights"):
+    with pytest.raises(InputError, match=r"did you mean decoder\.0\.attention\.weights"):
         decoder.tensor(run.key, "decoder.0.attention.weight")
     with pytest.raises(InputError, match="run the input again"):
         decoder.tensor("0" * 20, "decoder.0.residual")
