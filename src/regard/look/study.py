@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from torch import Tensor
 
@@ -89,6 +90,15 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class Output:
+    """What a model says of an input."""
+
+    answers: list[Answer]
+    written: str | None = None
+    """What a translator writes of its own accord, with the same heads silent."""
+
+
+@dataclass(frozen=True)
 class Run:
     """A model's pass over one input."""
 
@@ -97,15 +107,34 @@ class Run:
     read: Read
     shapes: dict[str, list[int]]
     """What can be fetched of it."""
-    answers: list[Answer]
-    written: str | None = None
-    """What a translator writes of its own accord, with the same heads silent."""
+    work: Callable[[Run], Output]
     plain: Run | None = None
     """The same input with every head at work, where some are silent."""
+
+    @cached_property
+    def output(self) -> Output:
+        """Worked out when it is first asked for: scores over a vocabulary may take longer than all layers."""
+        return self.work(self)
+
+    @property
+    def answers(self) -> list[Answer]:
+        return self.output.answers
+
+    @property
+    def written(self) -> str | None:
+        return self.output.written
 
     @property
     def sides(self) -> dict[str, Side]:
         return self.read.sides
+
+
+class _Enough(Exception):  # noqa: N818
+    """All that was wanted has been heard."""
+
+
+def _enough(x: Tensor) -> Tensor:
+    raise _Enough
 
 
 class Study:
@@ -159,10 +188,7 @@ class Study:
         edits = self.edits(given.ablated)
         plain = self.run(replace(given, ablated=())) if edits else None
         found = read(self.loaded, given, self.limit) if plain is None else plain.read
-        with self.edited(edits):
-            answers = self._answers(found, forward(self.loaded, found))
-        written = self._written(given, found, edits)
-        run = Run(given.key, given, found, self._shapes(found), answers, written, plain)
+        run = Run(given.key, given, found, self._shapes(found), self._output, plain)
         self._runs[run.key] = run
         while len(self._runs) > RUNS:
             self._runs.popitem(last=False)
@@ -201,6 +227,12 @@ class Study:
             return
         with record(self.loaded, edit=edits):
             yield
+
+    def _output(self, run: Run) -> Output:
+        edits = self.edits(run.given.ablated)
+        with self.edited(edits):
+            answers = self._answers(run.read, forward(self.loaded, run.read))
+        return Output(answers, self._written(run.given, run.read, edits))
 
     def _written(self, given: Input, found: Read, edits: Mapping[str, Edit]) -> str | None:
         if not isinstance(self.loaded, Translator):
@@ -279,7 +311,7 @@ class Study:
     def tensor(self, key: str, name: str) -> Tensor:
         """What flowed by under a name, without the batch, in float32.
 
-        Only what is asked for is recorded, and the same of other layers where a quarter of the room holds them all.
+        Only what is asked for is recorded, and the same of as many further layers as a quarter of the room holds.
         """
         if name not in self.names:
             matching(name.replace("*", ""), self.names)  # says what is near
@@ -303,12 +335,14 @@ class Study:
         pattern = re.sub(r"\.\d+\.", ".*.", name)
         lengths = [len(side.tokens) for side in run.sides.values()]
         siblings = [other for other in self.names if re.sub(r"\.\d+\.", ".*.", other) == pattern]
-        needed = sum(estimate(self.network, other, length=lengths[-1], source=lengths[0]) for other in siblings)
-        return siblings if needed <= self.room // 4 else [name]
+        size = estimate(self.network, name, length=lengths[-1], source=lengths[0])
+        count = max(self.room // 4 // max(size, 1), 1)
+        return siblings if len(siblings) <= count else siblings[siblings.index(name) :][:count]
 
     def values(self, run: Run, names: list[str]) -> dict[str, Tensor]:
         """Some tensors of a run, recorded in one pass and not kept."""
-        with record(self.loaded, *names, edit=self.edits(run.given.ablated)) as seen:
+        edits = self.edits(run.given.ablated) | self._stop(names)
+        with record(self.loaded, *names, edit=edits) as seen, contextlib.suppress(_Enough):
             forward(self.loaded, run.read)
         found = {}
         for name in seen.names():
@@ -316,6 +350,13 @@ class Study:
             whole = "B" in self.names[name].sizes or value.dim() > len(self.names[name].sizes)
             found[name] = (value[0] if whole else value).float()
         return found
+
+    def _stop(self, names: list[str]) -> dict[str, Edit]:
+        """What ends a pass when all has been heard: what comes behind would only take time."""
+        order = list(self.names)
+        behind = order[max(order.index(name) for name in names) + 1 :]
+        after = next((name for name in behind if name.endswith((".ffn.input", ".out"))), None)
+        return {} if after is None else {after: _enough}
 
     @property
     def kept(self) -> int:

@@ -11,7 +11,7 @@ from regard.errors import InputError
 from regard.look.estimate import estimate
 from regard.look.study import Run, Study
 from regard.serving.look_app import WEB
-from regard.serving.look_service import LookService, told
+from regard.serving.look_service import LookService, outputs, told
 
 MOST = 64 * 2**20
 """Bytes of tensors in a file: browsers take long over more."""
@@ -26,7 +26,7 @@ def page_file(study: Study, run: Run) -> str:
     _require_small(study, run)
     about = LookService(study).about() | {"views": ["heads"]}
     tensors = {name: _packed(study, run, name) for name in study.names if name.endswith(".weights")}
-    data = {"about": about, "run": told(run), "tensors": tensors}
+    data = {"about": about, "run": told(run), "output": outputs(run), "tensors": tensors}
     imports = {f"look/{name}": _module(name) for name in MODULES}
     given = run.given
     state = {"text": given.text, "target": given.target, "to": given.to, "off": ",".join(given.ablated)}

@@ -16,12 +16,12 @@ from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
 from regard.errors import RecordError, RegardError
 from regard.look.reading import Input, Read
 from regard.look.stepwise import Choosing, grow_tree, label, write_stepwise
-from regard.look.study import Answer, Run, Study
+from regard.look.study import Run, Study
 from regard.look.walk import Place, walk
 from regard.models.settings import Vision
 from regard.serving.bodies import Refused
 from regard.serving.look_settings import Looking
-from regard.serving.look_shapes import RunAsked, StepsAsked, TreeAsked, WalkAsked
+from regard.serving.look_shapes import RunAsked, RunNamed, StepsAsked, TreeAsked, WalkAsked
 from regard.tasks.translator import Translator
 
 R = TypeVar("R")
@@ -94,6 +94,10 @@ class LookService:
         heads = tuple(dict.fromkeys(asked.ablated))
         return told(self.study.run(Input(asked.text, asked.target, asked.to, image, heads)))
 
+    def output(self, asked: RunNamed) -> dict[str, Any]:
+        """What the model says of a run."""
+        return outputs(self.study.known(asked.run))
+
     def tensor(self, run: str, name: str) -> tuple[bytes, list[int]]:
         """A tensor as little-endian float32, and its shape."""
         found = self.study.tensor(run, name)
@@ -149,9 +153,13 @@ def told(run: Run) -> dict[str, Any]:
         "sides": sides(run.read),
         "shapes": run.shapes,
         "ablated": list(run.given.ablated),
-        "output": _output(run),
-        "plain": None if run.plain is None else {"run": run.plain.key, "output": _output(run.plain)},
+        "plain": None if run.plain is None else run.plain.key,
     }
+
+
+def outputs(run: Run) -> dict[str, Any]:
+    """What the model says, and what it says with every head at work where some are silent."""
+    return {"output": asdict(run.output), "plain": None if run.plain is None else asdict(run.plain.output)}
 
 
 def sides(read: Read) -> dict[str, Any]:
@@ -159,14 +167,6 @@ def sides(read: Read) -> dict[str, Any]:
     return {
         stack: {"text": side.text, "tokens": [asdict(t) for t in side.tokens]} for stack, side in read.sides.items()
     }
-
-
-def _output(run: Run) -> dict[str, Any]:
-    return {"written": run.written, "answers": [_answer(each) for each in run.answers]}
-
-
-def _answer(answer: Answer) -> dict[str, Any]:
-    return asdict(answer)
 
 
 def _rules(asked: StepsAsked | TreeAsked) -> Rules:

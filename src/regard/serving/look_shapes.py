@@ -32,6 +32,12 @@ class RunAsked(_Asked):
     ablated: list[Text] = Field(default=[], max_length=HEADS)
 
 
+class RunNamed(_Asked):
+    """A run that was made before."""
+
+    run: Text
+
+
 class WalkAsked(_Asked):
     """The path of a run through one head."""
 

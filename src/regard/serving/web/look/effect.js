@@ -2,8 +2,8 @@
 
 import { h, meter, number, token } from "./dom.js";
 
-export function effect(page) {
-  const { run } = page, before = (run.plain ?? run).output, after = run.plain ? run.output : null;
+export function effect(page, { output, plain }) {
+  const before = plain ?? output, after = plain ? output : null;
   const root = h("section", { class: "effect", "aria-label": "Output" });
   root.append(h("h2", {}, after ? "What changes in the output" : "Output"));
   if (after) root.append(silent(page));

@@ -19,6 +19,7 @@ class Page {
   run = null;
   #asked = 0;
   #shown = 0;
+  #output = null;
 
   async begin() {
     this.about = await this.source.about();
@@ -60,11 +61,18 @@ class Page {
       const run = await this.source.run({ ...wanted, ablated: this.ablated });
       if (asked !== this.#asked) return;
       this.run = run;
+      this.#output = null;
       this.say("");
       await this.show();
     } catch (error) {
       if (asked === this.#asked) this.say(error.message, true);
     }
+  }
+
+  // What the model says; asked for once a run, by those who show it.
+  output() {
+    this.#output ??= this.source.output(this.run.run);
+    return this.#output;
   }
 
   async silence(heads) {

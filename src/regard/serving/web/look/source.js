@@ -10,6 +10,7 @@ class Server {
   state = {};
   about() { return this.#get("api/about").then((answer) => answer.json()); }
   run(asked) { return this.#ask("api/run", asked); }
+  output(run) { return this.#ask("api/output", { run }); }
   walk(asked) { return this.#ask("api/walk", asked); }
   steps(asked) { return this.#ask("api/steps", asked); }
   tree(asked) { return this.#ask("api/tree", asked); }
@@ -38,6 +39,7 @@ class Inlined {
   }
   async about() { return this.data.about; }
   async run() { return this.data.run; }
+  async output() { return this.data.output; }
 
   async tensor(run, name) {
     const kept = this.data.tensors[name];

@@ -55,14 +55,18 @@ class Heads {
         : "Click or arrow keys enlarge a head. To silence heads, open the model with regard look."));
     this.grid = this.#grid();
     this.large = h("div", { class: "large" });
-    this.root.append(bar, h("div", { class: "split" }, this.grid, this.large), effect(page));
+    const below = h("div");
+    this.root.append(bar, h("div", { class: "split" }, this.grid, this.large), below);
     this.#frame();
     const order = [this.layer, ...Array.from({ length: place.layers }, (_, i) => i).filter((i) => i !== this.layer)];
     for (const layer of order) {
       const tensor = await this.tensor(layer);
       if (!this.root.isConnected) return;
       this.maps[layer].forEach((button, head) => paint(button.firstChild, headOf(tensor, head)));
-      if (layer === this.layer) await this.#enlarge();
+      if (layer !== order[0]) continue;
+      await this.#enlarge();
+      this.said = await page.output();
+      below.replaceChildren(effect(page, this.said));
     }
     this.root.dataset.ready = "true";
   }
@@ -151,7 +155,7 @@ class Heads {
     const read = (cell) => {
       at = cell;
       drawn = redraw();
-      const [q, k] = cell, value = map.data[q * map.keys + k], next = page.run.output.answers[0]?.rows[q]?.actual;
+      const [q, k] = cell, value = map.data[q * map.keys + k], next = this.said?.output.answers[0]?.rows[q]?.actual;
       const writes = place.queries === "decoder" && next ? h("span", { class: "soft" }, " (writes ", token(next.text), ")") : "";
       readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(6)), " from ",
         h("b", {}, token(queries[q].text)), h("span", { class: "soft" }, ` at ${q + 1}`), writes, " to ", h("b", {}, token(keys[k].text)), h("span", { class: "soft" }, ` at ${k + 1}`));
