@@ -41,9 +41,13 @@ export function paint(canvas, map, cells = MOST) {
     }
   }
   const pencil = canvas.getContext("2d"), image = pencil.createImageData(width, height);
+  const shades = Array.from({ length: 256 }, (_, i) => colour(i / 255)), scale = map.most ? 255 / map.most : 0;
   for (let i = 0; i < pooled.length; i++) {
-    const [r, g, b] = colour(map.most ? pooled[i] / map.most : 0);
-    image.data.set([r, g, b, 255], 4 * i);
+    const shade = shades[Math.round(pooled[i] * scale)];
+    image.data[4 * i] = shade[0];
+    image.data[4 * i + 1] = shade[1];
+    image.data[4 * i + 2] = shade[2];
+    image.data[4 * i + 3] = 255;
   }
   pencil.putImageData(image, 0, 0);
 }

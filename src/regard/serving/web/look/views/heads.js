@@ -62,9 +62,9 @@ class Heads {
     for (const layer of order) {
       const tensor = await this.tensor(layer);
       if (!this.root.isConnected) return;
+      if (layer === order[0]) await this.#enlarge();
       this.maps[layer].forEach((button, head) => paint(button.firstChild, headOf(tensor, head)));
       if (layer !== order[0]) continue;
-      await this.#enlarge();
       this.said = await page.output();
       below.replaceChildren(effect(page, this.said));
     }
