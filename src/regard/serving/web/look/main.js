@@ -193,5 +193,6 @@ function theme(page) {
 
 const page = new Page();
 theme(page);
-addEventListener("hashchange", () => { page.state = Object.fromEntries(new URLSearchParams(location.hash.slice(1))); page.begin(); });
+document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $.view.focus(); });
+addEventListener("hashchange", () => location.reload()); // somebody has written another address
 page.begin().catch((error) => page.say(error.message, true));
