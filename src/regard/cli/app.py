@@ -13,7 +13,7 @@ from typing import Annotated, NoReturn
 import typer
 
 import regard
-from regard.cli import align, convert, count, data, demo, doctor, evaluate, presets, runs, serve, train, translate
+from regard.cli import align, convert, count, data, demo, doctor, evaluate, look, presets, runs, serve, train, translate
 from regard.errors import RegardError, SettingsError
 
 WRONG_USAGE = 2
@@ -34,6 +34,7 @@ app.command("count", epilog=count.EXAMPLE)(count.command)
 app.command("data", epilog=data.EXAMPLE)(data.command)
 app.command("doctor", epilog=doctor.EXAMPLE)(doctor.command)
 app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.command)
+app.command("look", epilog=look.EXAMPLE)(look.command)
 app.command("runs", epilog=runs.EXAMPLE)(runs.command)
 app.command("train", epilog=train.EXAMPLE)(train.command)
 app.command("serve", epilog=serve.EXAMPLE)(serve.command)

@@ -23,6 +23,16 @@ def looks(device: torch.device, step: int) -> bool:
     return device.type == "cpu" or step % LOOK_EVERY == 0
 
 
+def shaped(scores_NV: Tensor, search: Sampling) -> Tensor:
+    """Scores as a draw sees them: heated, and −∞ for what is cut off."""
+    scores_NV = choose.temperature(scores_NV, search.temperature)
+    if search.top_k is not None:
+        scores_NV = choose.top_k(scores_NV, search.top_k)
+    if search.top_p < 1:
+        scores_NV = choose.top_p(scores_NV, search.top_p)
+    return choose.min_p(scores_NV, search.min_p) if search.min_p > 0 else scores_NV
+
+
 class Writing:
     """A batch that is being written, a token a step. B: inputs, A: those still worked on, L: the longest."""
 
@@ -73,13 +83,7 @@ class Writing:
         search = self.search
         if isinstance(search, Greedy) or self.uniform_BL is None:
             return scores_AV.argmax(-1)
-        scores_AV = choose.temperature(scores_AV, search.temperature)
-        if search.top_k is not None:
-            scores_AV = choose.top_k(scores_AV, search.top_k)
-        if search.top_p < 1:
-            scores_AV = choose.top_p(scores_AV, search.top_p)
-        if search.min_p > 0:
-            scores_AV = choose.min_p(scores_AV, search.min_p)
+        scores_AV = shaped(scores_AV, search)
         # A row that the rules leave nothing to is closed by the caller; it must not bring the draw to a halt.
         nothing_A1 = (scores_AV == choose.NEVER).all(-1, keepdim=True)
         return choose.draw(scores_AV.masked_fill(nothing_A1, 0.0), self.uniform_BL[self.place_A, self.step])

@@ -16,19 +16,20 @@ from regard.serving.translating import Translating
 
 if TYPE_CHECKING:
     import uvicorn
+    from starlette.types import ASGIApp
 
 BACKLOG = 1024
 """Connections that the system holds until they are accepted."""
 
 
-def require_installed() -> None:
+def require_installed(verb: str = "serve") -> None:
     """Refuses at once where the extra is not installed."""
     try:
         import fastapi  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError as error:
         raise RunError(
-            f"regard serve needs the package {error.name}, which is not installed; run pip install 'regard[serve]'"
+            f"regard {verb} needs the package {error.name}, which is not installed; run pip install 'regard[serve]'"
         ) from None
 
 
@@ -57,13 +58,18 @@ def server(
 ) -> uvicorn.Server:
     """The application in its server, ready to run."""
     require_installed()
-    import uvicorn
-
     from regard.serving.app import create_app
+
+    return server_of(create_app(translating, settings, say, verbose), settings.connections, settings.grace)
+
+
+def server_of(app: ASGIApp, connections: int, grace: int) -> uvicorn.Server:
+    """An application in a server that keeps to itself what strangers send."""
+    import uvicorn
 
     return uvicorn.Server(
         uvicorn.Config(
-            create_app(translating, settings, say, verbose),
+            app,
             http="h11",  # it bounds the size of headers
             ws="none",
             loop="asyncio",
@@ -73,8 +79,8 @@ def server(
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=settings.connections,
-            timeout_graceful_shutdown=settings.grace,
+            limit_concurrency=connections,
+            timeout_graceful_shutdown=grace,
         )
     )
 
@@ -87,7 +93,11 @@ def serve(
     verbose: bool = False,
 ) -> None:
     """Serves until the process is told to stop (SIGTERM, Ctrl-C); a second Ctrl-C does not wait for what has begun."""
-    made = server(translating, settings, say, verbose)
+    run(server(translating, settings, say, verbose), listening)
+
+
+def run(made: uvicorn.Server, listening: socket.socket) -> None:
+    """A server until the process is told to stop."""
     with _signals_end_quietly():
         made.run(sockets=[listening])
 

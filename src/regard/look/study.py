@@ -1,0 +1,368 @@
+"""A model under study: one input at a time, what it gives, what changes when heads are silent, and any tensor of it.
+
+```python
+study = Study(regard.load("de-en"))
+run = study.run(Input("Ein Hund läuft durch den Schnee."))
+study.tensor(run.key, "decoder.1.cross.weights")
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from torch import Tensor
+
+from regard.errors import InputError
+from regard.look.edits import Ablate, Edit
+from regard.look.estimate import estimate
+from regard.look.names import Tap, matching, names_of
+from regard.look.reading import Input, Read, Side, forward, read, scribe_of, shown, vocabulary_of
+from regard.look.record import record
+from regard.models.settings import Classification, Decoder, EncoderDecoder, Masked, NextSentence, Tagging
+from regard.tasks.job import reach
+from regard.tasks.loaded import Loaded
+from regard.tasks.translator import Translator
+
+TOKENS = 1024
+"""Tokens of an input that are looked at, unless told otherwise; a model's own limit may be lower."""
+BYTES = 256 * 2**20
+"""What recorded tensors may take in memory."""
+RUNS = 64
+"""Inputs that are remembered, without their tensors."""
+CANDIDATES = 5
+"""Of each place, the likeliest answers that are told."""
+HEAD = re.compile(r"(encoder|decoder)\.(\d{1,4})\.(attention|cross)\.(\d{1,4})")
+_LABELS = {
+    ("encoder", "attention"): "Encoder self-attention",
+    ("decoder", "attention"): "Masked self-attention",
+    ("decoder", "cross"): "Cross-attention",
+}
+
+
+@dataclass(frozen=True)
+class AttentionPlace:
+    """Attention of one kind, in all layers of a stack."""
+
+    stack: str
+    kind: str
+    label: str
+    layers: int
+    heads: int
+    queries: str
+    """The stack whose tokens ask."""
+    keys: str
+    """The stack whose tokens are looked at."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """Something that a model might answer."""
+
+    text: str
+    id: int
+    chance: float
+    """Its probability."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """The answers for one place, the likeliest first."""
+
+    candidates: list[Candidate]
+    actual: Candidate | None
+    """What does follow, where that is known."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What one output of a model says: for each token, or once for the whole input."""
+
+    name: str
+    each: bool
+    """Whether there is a row for each token."""
+    rows: list[Row]
+
+
+@dataclass(frozen=True)
+class Output:
+    """What a model says of an input."""
+
+    answers: list[Answer]
+    written: str | None = None
+    """What a translator writes of its own accord, with the same heads silent."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A model's pass over one input."""
+
+    key: str
+    given: Input
+    read: Read
+    shapes: dict[str, list[int]]
+    """What can be fetched of it."""
+    work: Callable[[Run], Output]
+    plain: Run | None = None
+    """The same input with every head at work, where some are silent."""
+
+    @cached_property
+    def output(self) -> Output:
+        """Worked out when it is first asked for: scores over a vocabulary may take longer than all layers."""
+        return self.work(self)
+
+    @property
+    def answers(self) -> list[Answer]:
+        return self.output.answers
+
+    @property
+    def written(self) -> str | None:
+        return self.output.written
+
+    @property
+    def sides(self) -> dict[str, Side]:
+        return self.read.sides
+
+
+class _Enough(Exception):  # noqa: N818
+    """All that was wanted has been heard."""
+
+
+def _enough(x: Tensor) -> Tensor:
+    raise _Enough
+
+
+class Study:
+    """A model that is looked at. Not for several threads at once."""
+
+    def __init__(self, loaded: Loaded, tokens: int = TOKENS, room: int = BYTES) -> None:
+        """`tokens` bounds inputs, and `room`, in bytes, the tensors that are kept."""
+        self.loaded = loaded
+        self.network = loaded.network.eval()
+        self.names: dict[str, Tap] = names_of(loaded)
+        limits = [tokens, reach(loaded.settings), loaded.reach if isinstance(loaded, Translator) else None]
+        self.limit = min(limit for limit in limits if limit is not None)
+        self.room = room
+        self._runs: OrderedDict[str, Run] = OrderedDict()
+        self._tensors: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
+        self._kept = 0
+
+    # ----------------------------------------------------------------------------------------------------------- about
+
+    @property
+    def writes(self) -> bool:
+        """Whether the model writes texts."""
+        return self.loaded.settings.kind == "decoder" or isinstance(self.loaded, Translator)
+
+    @property
+    def views(self) -> list[str]:
+        """The views that this model has something for."""
+        return ["heads", "walk", *(["decode"] if self.writes else [])]
+
+    @property
+    def attentions(self) -> list[AttentionPlace]:
+        """Where the model attends."""
+        found = []
+        for stack in ("encoder", "decoder"):
+            for kind in ("attention", "cross"):
+                layers = sum(name.startswith(f"{stack}.") and name.endswith(f".{kind}.weights") for name in self.names)
+                if layers:
+                    keys = "encoder" if kind == "cross" else stack
+                    label = _LABELS[stack, kind]
+                    heads = self.loaded.settings.attention.heads
+                    found.append(AttentionPlace(stack, kind, label, layers, heads, stack, keys))
+        return found
+
+    # ------------------------------------------------------------------------------------------------------------- run
+
+    def run(self, given: Input) -> Run:
+        """What the model makes of an input. The tensors of it are fetched one by one, with `tensor`."""
+        if given.key in self._runs:
+            self._runs.move_to_end(given.key)
+            return self._runs[given.key]
+        edits = self.edits(given.ablated)
+        plain = self.run(replace(given, ablated=())) if edits else None
+        found = read(self.loaded, given, self.limit) if plain is None else plain.read
+        run = Run(given.key, given, found, self._shapes(found), self._output, plain)
+        self._runs[run.key] = run
+        while len(self._runs) > RUNS:
+            self._runs.popitem(last=False)
+        return run
+
+    def known(self, key: str) -> Run:
+        """A run that was made before."""
+        if key not in self._runs:
+            raise InputError(f"run ({key[:20]}) is not known, or no longer; run the input again")
+        return self._runs[key]
+
+    def edits(self, ablated: tuple[str, ...]) -> dict[str, Edit]:
+        """What silences heads; one that is not there is refused."""
+        heads: dict[str, list[int]] = {}
+        for word in ablated:
+            match = HEAD.fullmatch(word)
+            if match is None or f"{word.rpartition('.')[0]}.heads" not in self.names:
+                raise InputError(
+                    f"head ({word[:40]}) is not in this model; write stack.layer.kind.head, such as {self._first_head}"
+                )
+            if int(match[4]) >= self.loaded.settings.attention.heads:
+                count = self.loaded.settings.attention.heads
+                raise InputError(f"head ({word}) is not there: layers have {count}, from 0 to {count - 1}; choose one")
+            heads.setdefault(f"{word.rpartition('.')[0]}.heads", []).append(int(match[4]))
+        return {name: Ablate(sorted(set(some))) for name, some in heads.items()}
+
+    @property
+    def _first_head(self) -> str:
+        return f"{self.attentions[0].stack}.0.{self.attentions[0].kind}.0"
+
+    @contextlib.contextmanager
+    def edited(self, edits: Mapping[str, Edit]) -> Iterator[None]:
+        """Within the block the model works with these changes."""
+        if not edits:
+            yield
+            return
+        with record(self.loaded, edit=edits):
+            yield
+
+    def _output(self, run: Run) -> Output:
+        edits = self.edits(run.given.ablated)
+        with self.edited(edits):
+            answers = self._answers(run.read, forward(self.loaded, run.read))
+        return Output(answers, self._written(run.given, run.read, edits))
+
+    def _written(self, given: Input, found: Read, edits: Mapping[str, Edit]) -> str | None:
+        if not isinstance(self.loaded, Translator):
+            return None
+        if given.target is None and not edits:
+            return found.sides["decoder"].text
+        scribe = scribe_of(self.loaded, given.to)
+        with self.edited(edits):
+            return scribe.text(scribe.write([found.sides["encoder"].ids], [scribe.beginning], 1)[0][0].tokens)
+
+    def _shapes(self, found: Read) -> dict[str, list[int]]:
+        """The shapes of all that can be fetched, without the batch."""
+        settings = self.loaded.settings
+        lengths = {stack: len(side.tokens) for stack, side in found.sides.items()}
+        reads, writes = lengths.get("encoder", 0), lengths.get("decoder", 0)
+        sizes = {"D": settings.width, "H": settings.attention.heads, "G": settings.kv_heads, "E": settings.head_size}
+        sizes |= {"V": settings.value_size, "F": settings.ffn_hidden}
+        if isinstance(settings, EncoderDecoder | Decoder):
+            sizes["C"] = settings.target_size if isinstance(settings, EncoderDecoder) else settings.vocabulary
+        shapes = {}
+        for name, tap in self.names.items():
+            side = "encoder" if name.startswith(("source.", "encoder.")) else "decoder"
+            time = lengths.get(side) or reads or writes
+            known = sizes | {"T": time, "K": reads if ".cross." in name else time}
+            wanted = [size for size in tap.sizes if size != "B"]
+            if all(size in known for size in wanted):
+                shapes[name] = [known[size] for size in wanted]
+        return shapes
+
+    # --------------------------------------------------------------------------------------------------------- answers
+
+    def _answers(self, found: Read, scores: Mapping[str, Tensor]) -> list[Answer]:
+        if "output.logits" in scores:
+            return [self._tokens("output", scores["output.logits"], found.follows)]
+        answers = []
+        for name, head in getattr(self.loaded.settings, "heads", {}).items():
+            given = scores[f"heads.{name}"]
+            if isinstance(head, Masked):
+                answers.append(self._tokens(name, given, found.sides["encoder"].ids))
+            elif isinstance(head, Classification | NextSentence | Tagging):
+                rows = [Row(self._classes(row, name), None) for row in given]
+                answers.append(Answer(name, isinstance(head, Tagging), rows))
+        return answers
+
+    def _tokens(self, name: str, scores_TV: Tensor, actual: list[int] | list[int | None]) -> Answer:
+        tokenizer = vocabulary_of(self.loaded)
+        assert tokenizer is not None  # texts have been read
+        scores_TV = scores_TV.float()
+        best = scores_TV.topk(min(CANDIDATES, scores_TV.shape[-1], tokenizer.size), dim=-1)
+        whole_T = scores_TV.logsumexp(-1)
+        rows = []
+        for place, follows in enumerate(actual):
+            whole = float(whole_T[place])
+            found = zip(best.indices[place].tolist(), (best.values[place] - whole).exp().tolist(), strict=True)
+            candidates = [Candidate(self._name(token), token, chance) for token, chance in found]
+            real = None
+            if follows is not None:
+                chance = float((scores_TV[place, follows] - whole).exp())
+                real = Candidate(self._name(follows), follows, chance)
+            rows.append(Row(candidates, real))
+        return Answer(name, True, rows)
+
+    def _name(self, token: int) -> str:
+        tokenizer = vocabulary_of(self.loaded)
+        return str(token) if tokenizer is None or token >= tokenizer.size else shown(tokenizer, token)
+
+    def _classes(self, scores_C: Tensor, name: str) -> list[Candidate]:
+        labels = self.loaded.config.get("labels")
+        names = labels if isinstance(labels, list) else []
+        chances, order = scores_C.float().softmax(-1).sort(descending=True)
+        pairs = list(zip(order.tolist(), chances.tolist(), strict=True))[:CANDIDATES]
+        return [Candidate(str(names[i]) if i < len(names) else f"class {i}", i, chance) for i, chance in pairs]
+
+    # --------------------------------------------------------------------------------------------------------- tensors
+
+    def tensor(self, key: str, name: str) -> Tensor:
+        """What flowed by under a name, without the batch, in float32.
+
+        Only what is asked for is recorded, and the same of as many further layers as a quarter of the room holds.
+        """
+        if name not in self.names:
+            matching(name.replace("*", ""), self.names)  # says what is near
+            raise InputError(f"name ({name[:80]}) is not in this model")
+        if (key, name) not in self._tensors:
+            self._record(self.known(key), name)
+        self._tensors.move_to_end((key, name))
+        return self._tensors[key, name]
+
+    def _record(self, run: Run, name: str) -> None:
+        for found, value in self.values(run, self._together(run, name)).items():
+            if (run.key, found) not in self._tensors:
+                self._tensors[run.key, found] = value
+                self._kept += value.nbytes
+        self._tensors.move_to_end((run.key, name))
+        while self._kept > self.room and len(self._tensors) > 1:
+            _, dropped = self._tensors.popitem(last=False)
+            self._kept -= dropped.nbytes
+
+    def _together(self, run: Run, name: str) -> list[str]:
+        pattern = re.sub(r"\.\d+\.", ".*.", name)
+        lengths = [len(side.tokens) for side in run.sides.values()]
+        siblings = [other for other in self.names if re.sub(r"\.\d+\.", ".*.", other) == pattern]
+        size = estimate(self.network, name, length=lengths[-1], source=lengths[0])
+        count = max(self.room // 4 // max(size, 1), 1)
+        if len(siblings) <= count:
+            return siblings
+        begun = any((run.key, other) in self._tensors for other in siblings)
+        # The first of many should be seen soon.
+        return siblings[siblings.index(name) :][: count if begun else 1]
+
+    def values(self, run: Run, names: list[str]) -> dict[str, Tensor]:
+        """Some tensors of a run, recorded in one pass and not kept."""
+        edits = self.edits(run.given.ablated) | self._stop(names)
+        with record(self.loaded, *names, edit=edits) as seen, contextlib.suppress(_Enough):
+            forward(self.loaded, run.read)
+        found = {}
+        for name in seen.names():
+            value = seen.calls(name)[0]
+            whole = "B" in self.names[name].sizes or value.dim() > len(self.names[name].sizes)
+            found[name] = (value[0] if whole else value).float()
+        return found
+
+    def _stop(self, names: list[str]) -> dict[str, Edit]:
+        """What ends a pass when all has been heard: what comes behind would only take time."""
+        order = list(self.names)
+        behind = order[max(order.index(name) for name in names) + 1 :]
+        after = next((name for name in behind if name.endswith((".ffn.input", ".out"))), None)
+        return {} if after is None else {after: _enough}
+
+    @property
+    def kept(self) -> int:
+        """Bytes that tensors take now."""
+        return self._kept

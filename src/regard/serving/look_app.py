@@ -1,0 +1,125 @@
+"""The HTTP application of `regard look`: the page's files, and what it asks of a model."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+
+from regard.look.study import Study
+from regard.serving.app import place_of
+from regard.serving.bodies import Refused, fields_of, read_body
+from regard.serving.guard import Guard
+from regard.serving.look_service import LookService, Turns
+from regard.serving.look_settings import Looking
+from regard.serving.look_shapes import RunAsked, RunNamed, StepsAsked, TreeAsked, WalkAsked, checked
+from regard.serving.metrics import Metrics
+
+WEB = Path(__file__).parent / "web" / "look"
+KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+BODY_SECONDS = 10.0
+"""That a client has to send what it announced."""
+
+A = TypeVar("A", bound=BaseModel)
+
+
+def create_look_app(study: Study, settings: Looking, say: Callable[[str], None] | None = None) -> FastAPI:
+    """The application. `say` gets a line for each error of the server's own; no line holds a text."""
+    turns, service = Turns(settings), LookService(study)
+
+    def report(error: Exception) -> None:
+        if say is not None:
+            say(f"error: {place_of(error)}")
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        turns.close()
+
+    app = FastAPI(title="Regard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+    _questions(app, service, turns, settings)
+    _files(app)
+    app.add_exception_handler(HTTPException, _plain_error)
+    paths = {getattr(route, "path", "") for route in app.routes}
+    app.add_middleware(Guard, hosts=settings.known_hosts, paths=paths, metrics=Metrics(), report=report, log=None)
+    return app
+
+
+async def _plain_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return JSONResponse({"error": error.detail}, error.status_code, dict(error.headers or {}))
+
+
+def _questions(app: FastAPI, service: LookService, turns: Turns, settings: Looking) -> None:
+    about = service.about()
+    limit = settings.body_bytes + 2 * _image_bytes(about)
+
+    def ask(path: str, kind: type[A], answer: Callable[[A], dict[str, Any]]) -> None:
+        async def asked(request: Request) -> Response:
+            # A form could be sent by any web page; JSON cannot, without leave that is never given.
+            if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+                raise Refused(415, "Content-Type must be application/json")
+            body = await read_body(request.receive, request.headers.get("content-length"), limit, BODY_SECONDS)
+            wanted = checked(kind, fields_of(body, "application/json", b""))  # type: ignore[type-var]
+            return _json(await turns.take(lambda: answer(wanted)))
+
+        app.add_api_route(path, asked, methods=["POST"])
+
+    ask("/api/run", RunAsked, lambda asked: service.run(_bounded(asked, settings)))
+    ask("/api/output", RunNamed, service.output)
+    ask("/api/walk", WalkAsked, service.walk)
+    ask("/api/steps", StepsAsked, service.steps)
+    ask("/api/tree", TreeAsked, service.tree)
+
+    @app.get("/api/about")
+    async def tell() -> Response:
+        return _json(about)
+
+    @app.get("/api/tensor")
+    async def tensor(request: Request) -> Response:
+        run, name = (request.query_params.get(field, "") for field in ("run", "name"))
+        content, shape = await turns.take(lambda: service.tensor(run, name))
+        headers = {"X-Shape": ",".join(map(str, shape)), "Cache-Control": "no-store"}
+        return Response(content, media_type="application/octet-stream", headers=headers)
+
+
+def _image_bytes(about: dict[str, Any]) -> int:
+    size = 1
+    for part in about["image"] or [0]:
+        size *= part
+    return size
+
+
+def _bounded(asked: RunAsked, settings: Looking) -> RunAsked:
+    letters = len(asked.text) + len(asked.target or "")
+    if letters > settings.characters:
+        raise Refused(413, f"the texts have {letters:,} characters, and at most {settings.characters:,} may be sent")
+    return asked
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return JSONResponse(content, headers={"Cache-Control": "no-store"})
+
+
+def _files(app: FastAPI) -> None:
+    """Every file of the page, read once: no path that a request names reaches the disk."""
+    for file in sorted(WEB.rglob("*")):
+        if file.suffix in KINDS:
+            path = f"/{file.relative_to(WEB).as_posix()}"
+            page = _page(file.read_bytes(), KINDS[file.suffix])
+            app.add_api_route(path, page)
+            if path == "/index.html":
+                app.add_api_route("/", page)
+
+
+def _page(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
+    async def page() -> Response:
+        return Response(content, media_type=f"{kind}; charset=utf-8", headers={"Cache-Control": "no-cache"})
+
+    return page

@@ -1,0 +1,90 @@
+"""Requests of the page, checked: whatever a body holds, the worst is `Refused`. No torch in here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from regard.serving.bodies import Refused
+from regard.serving.shapes import Text
+
+HEADS = 4096
+"""Silent heads that a request may name."""
+BEAM = 16
+"""The widest beam."""
+Number: TypeAlias = Annotated[int, Field(ge=0, le=2**31)]
+
+
+class _Asked(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class RunAsked(_Asked):
+    """An input to be looked at."""
+
+    text: Text = ""
+    target: Text | None = None
+    to: Text | None = None
+    image: Text | None = None
+    """The bytes of an image, as base64: channels, height, width."""
+    ablated: list[Text] = Field(default=[], max_length=HEADS)
+
+
+class RunNamed(_Asked):
+    """A run that was made before."""
+
+    run: Text
+
+
+class WalkAsked(_Asked):
+    """The path of a run through one head."""
+
+    run: Text
+    stack: Text = "encoder"
+    layer: Number = 0
+    kind: Text = "attention"
+    head: Number = 0
+
+
+class StepsAsked(_Asked):
+    """A run's continuation, step by step."""
+
+    run: Text
+    temperature: float = Field(default=1.0, ge=0.01, le=100)
+    top_k: int = Field(default=0, ge=0, le=2**31)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    frequency: float = Field(default=0.0, ge=-100, le=100)
+    presence: float = Field(default=0.0, ge=-100, le=100)
+    draws: bool = False
+    seed: int = Field(default=0, ge=0, le=2**31)
+    prefix: list[Number] = Field(default=[], max_length=256)
+    longest: int = Field(default=48, ge=1, le=64)
+
+
+class TreeAsked(_Asked):
+    """A run's beam search."""
+
+    run: Text
+    beam: int = Field(default=4, ge=1, le=BEAM)
+    alpha: float = Field(default=0.6, ge=-5, le=5)
+    frequency: float = Field(default=0.0, ge=-100, le=100)
+    presence: float = Field(default=0.0, ge=-100, le=100)
+    prefix: list[Number] = Field(default=[], max_length=256)
+    longest: int = Field(default=48, ge=1, le=64)
+
+
+A = TypeVar("A", bound=_Asked)
+
+
+def checked(kind: type[A], fields: Mapping[str, Any]) -> A:
+    """The request, or why it is none; values are not repeated, since they may be long."""
+    try:
+        return kind(**fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"])[:80]
+        raise Refused(400, f"{where or 'the body'} is wrong: {first['msg']}") from None
+    except TypeError:
+        raise Refused(400, "the body has a field that is no name") from None

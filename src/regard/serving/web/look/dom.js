@@ -1,0 +1,85 @@
+// Elements. Texts only ever become text nodes.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+export function h(name, given = {}, ...children) {
+  return filled(document.createElement(name), given, children);
+}
+
+export function svg(name, given = {}, ...children) {
+  return filled(document.createElementNS(SVG, name), given, children);
+}
+
+function filled(element, given, children) {
+  for (const [key, value] of Object.entries(given)) {
+    if (key.startsWith("aria-") && value !== undefined && value !== null) {
+      element.setAttribute(key, String(value)); // "false" is said, and not left out
+      continue;
+    }
+    if (value === undefined || value === null || value === false) continue;
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
+    else element.setAttribute(key, value === true ? "" : String(value));
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+// Characters that take up no room, or turn others round, are shown and not obeyed.
+export function clean(text) {
+  let found = "";
+  for (const letter of String(text)) {
+    const code = letter.codePointAt(0);
+    if (code < 0x20) found += String.fromCodePoint(0x2400 + code);
+    else if (code === 0x7f) found += "\u2421";
+    else if ((code > 0x7f && code < 0xa0) || (code >= 0x200b && code <= 0x200f) || (code >= 0x2028 && code <= 0x202e) ||
+      (code >= 0x2060 && code <= 0x206f) || code === 0xfeff || code === 0xad || code === 0x61c) found += "\ufffd";
+    else found += letter;
+  }
+  return found;
+}
+
+export function token(text) {
+  return h("bdi", {}, clean(text));
+}
+
+export function short(text, most = 24) {
+  const letters = [...clean(text)];
+  return letters.length > most ? letters.slice(0, most - 1).join("") + "…" : letters.join("");
+}
+
+export function number(value, digits = 4) {
+  if (value === null) return "−∞";
+  if (value === undefined || Number.isNaN(value)) return "";
+  const size = Math.abs(value);
+  const text = size >= 1e5 || (size > 0 && size < 1e-4) ? value.toExponential(3) : value.toFixed(digits);
+  return text.replace("-", "−");
+}
+
+export function meter(before, after) {
+  const bars = [svg("rect", { width: 120 * before, height: after === undefined ? 12 : 5, rx: 1 })];
+  if (after !== undefined) bars.push(svg("rect", { class: "after", y: 7, width: 120 * after, height: 5, rx: 1 }));
+  return svg("svg", { class: "meter", viewBox: "0 0 120 12", "aria-hidden": "true" }, ...bars);
+}
+
+// Radio buttons that look like one row: one tab stop, arrows choose.
+export function choices(label, options, chosen, choose) {
+  const group = h("div", { class: "choices", role: "radiogroup", "aria-label": label });
+  const buttons = options.map(([value, text]) =>
+    h("button", { type: "button", role: "radio", "aria-checked": value === chosen, tabindex: value === chosen ? 0 : -1,
+      onclick: () => choose(value) }, text));
+  group.addEventListener("keydown", (event) => {
+    const turn = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!turn) return;
+    event.preventDefault();
+    const next = (buttons.indexOf(event.target) + turn + buttons.length) % buttons.length;
+    choose(options[next][0]);
+  });
+  group.append(...buttons);
+  return group;
+}
+
+export function picker(label, options, chosen, choose) {
+  const made = h("select", { "aria-label": label, onchange: () => choose(made.value) },
+    ...options.map(([value, text]) => h("option", { value, selected: String(value) === String(chosen) }, text)));
+  return made;
+}

@@ -1,0 +1,137 @@
+// Heat maps on canvas. One hue from light to dark (from dark to light on a dark page): fit for every kind of eye.
+
+import { short } from "./dom.js";
+
+const LIGHT = [[246, 249, 253], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 48, 107]];
+const DARK = [[26, 32, 40], [21, 61, 101], [32, 112, 180], [112, 182, 231], [236, 246, 255]];
+const MOST = 128; // cells of a small map, each way
+
+export function isDark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+export function colour(share) {
+  const stops = isDark() ? DARK : LIGHT;
+  const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
+  const i = Math.min(Math.floor(at), stops.length - 2);
+  return stops[i].map((part, c) => Math.round(part + (stops[i + 1][c] - part) * (at - i)));
+}
+
+// One head of a tensor [heads, queries, keys].
+export function headOf(tensor, head) {
+  const [, queries, keys] = tensor.shape;
+  const data = tensor.data.subarray(head * queries * keys, (head + 1) * queries * keys);
+  let most = 0;
+  for (const value of data) if (value > most) most = value;
+  return { queries, keys, data, most };
+}
+
+// The map in its own pixels, a cell each; of a large one, the most of the cells that share a pixel.
+export function paint(canvas, map, cells = MOST) {
+  const width = Math.min(map.keys, cells), height = Math.min(map.queries, cells);
+  canvas.width = width;
+  canvas.height = height;
+  const pooled = new Float32Array(width * height);
+  for (let q = 0; q < map.queries; q++) {
+    const row = Math.floor((q * height) / map.queries) * width;
+    for (let k = 0; k < map.keys; k++) {
+      const place = row + Math.floor((k * width) / map.keys), value = map.data[q * map.keys + k];
+      if (value > pooled[place]) pooled[place] = value;
+    }
+  }
+  const pencil = canvas.getContext("2d"), image = pencil.createImageData(width, height);
+  const shades = Array.from({ length: 256 }, (_, i) => colour(i / 255)), scale = map.most ? 255 / map.most : 0;
+  for (let i = 0; i < pooled.length; i++) {
+    const shade = shades[Math.round(pooled[i] * scale)];
+    image.data[4 * i] = shade[0];
+    image.data[4 * i + 1] = shade[1];
+    image.data[4 * i + 2] = shade[2];
+    image.data[4 * i + 3] = 255;
+  }
+  pencil.putImageData(image, 0, 0);
+}
+
+export function legend(canvas) {
+  canvas.width = 140;
+  canvas.height = 1;
+  const pencil = canvas.getContext("2d");
+  for (let i = 0; i < 140; i++) {
+    pencil.fillStyle = `rgb(${colour(i / 139)})`;
+    pencil.fillRect(i, 0, 1, 1);
+  }
+}
+
+// A map with tokens on both axes. Gives back where cells lie, so that a pointer can be followed.
+export function chart(canvas, map, rows, columns, cursor, room) {
+  const style = getComputedStyle(document.documentElement);
+  const ink = style.color, font = "12px system-ui, sans-serif";
+  const pencil = canvas.getContext("2d");
+  pencil.font = font;
+  const names = { rows: rows.map((text) => fitted(pencil, text, 110)), columns: columns.map((text) => fitted(pencil, text, 96)) };
+  const left = 10 + Math.max(...names.rows.map((text) => pencil.measureText(text).width));
+  const top = 12 + Math.max(...names.columns.map((text) => pencil.measureText(text).width)) * 0.71 + 8;
+  const slant = 70;
+  const cell = Math.min(38, (room - left - slant) / map.keys, Math.max(560 / map.queries, 1));
+  const width = left + cell * map.keys + slant, height = top + cell * map.queries + 4, ratio = devicePixelRatio || 1;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
+  canvas.style.width = `${width}px`;
+  canvas.style.height = `${height}px`;
+  pencil.scale(ratio, ratio);
+  pencil.font = font;
+  pencil.direction = "ltr";
+  const inner = document.createElement("canvas");
+  paint(inner, map, 2048);
+  pencil.imageSmoothingEnabled = inner.width > cell * map.keys * ratio;
+  pencil.drawImage(inner, left, top, cell * map.keys, cell * map.queries);
+  if (cell >= 9) grid(pencil, map, left, top, cell);
+  const every = Math.max(1, Math.ceil(14 / cell));
+  pencil.textBaseline = "middle";
+  names.rows.forEach((text, i) => {
+    if (i % every && i !== cursor?.[0]) return;
+    pencil.fillStyle = ink;
+    pencil.globalAlpha = cursor && i === cursor[0] ? 1 : 0.75;
+    pencil.textAlign = "right";
+    pencil.fillText(text, left - 6, top + (i + 0.5) * cell);
+  });
+  names.columns.forEach((text, i) => {
+    if (i % every && i !== cursor?.[1]) return;
+    pencil.globalAlpha = cursor && i === cursor[1] ? 1 : 0.75;
+    pencil.save();
+    pencil.translate(left + (i + 0.5) * cell, top - 6);
+    pencil.rotate(-Math.PI / 4);
+    pencil.textAlign = "left";
+    pencil.fillText(text, 0, 0);
+    pencil.restore();
+  });
+  pencil.globalAlpha = 1;
+  if (cursor) {
+    pencil.strokeStyle = isDark() ? "#f3a952" : "#a34e00";
+    pencil.lineWidth = 2;
+    pencil.strokeRect(left + cursor[1] * cell, top + cursor[0] * cell, Math.max(cell, 3), Math.max(cell, 3));
+  }
+  return { left, top, cell };
+}
+
+function grid(pencil, map, left, top, cell) {
+  pencil.strokeStyle = isDark() ? "rgba(18,22,28,0.9)" : "rgba(255,255,255,0.9)";
+  pencil.lineWidth = 1;
+  pencil.beginPath();
+  for (let k = 0; k <= map.keys; k++) {
+    pencil.moveTo(left + k * cell, top);
+    pencil.lineTo(left + k * cell, top + cell * map.queries);
+  }
+  for (let q = 0; q <= map.queries; q++) {
+    pencil.moveTo(left, top + q * cell);
+    pencil.lineTo(left + cell * map.keys, top + q * cell);
+  }
+  pencil.stroke();
+}
+
+// Isolated, so that a word written from right to left moves nothing but itself.
+function fitted(pencil, text, most) {
+  let found = short(text, 20);
+  while (found.length > 2 && pencil.measureText(found).width > most) found = [...found].slice(0, -2).join("") + "…";
+  return `\u2068${found}\u2069`;
+}

@@ -1,0 +1,122 @@
+// Decoding: step by step with what else could come, and the tree of a beam search.
+
+import { h, number, short, svg, token } from "../dom.js";
+
+const SLIDERS = [
+  ["temperature", "Temperature", 0.1, 2, 0.05, 1],
+  ["top_k", "Top-k (0: all)", 0, 50, 1, 0],
+  ["top_p", "Top-p", 0.05, 1, 0.01, 1],
+  ["frequency", "Frequency penalty", 0, 2, 0.05, 0],
+  ["presence", "Presence penalty", 0, 2, 0.05, 0],
+];
+const BEAM = [
+  ["beam", "Beam", 1, 8, 1, 4],
+  ["alpha", "Length penalty α", 0, 2, 0.05, 0.6],
+];
+const STEP = { width: 116, height: 34, box: 96 };
+
+export function trust() {
+  return "Probabilities are the model's own. What it finds likely need not be true or well said, and a longer search need not find a better text. Penalties apply to both parts of this view, temperature and cuts to single steps alone.";
+}
+
+export async function show(root, page) {
+  const { state } = page;
+  const value = ([key, , , , , usual]) => (state[key] === undefined ? usual : Number(state[key]));
+  const steps = h("section", { "aria-label": "Step by step" }), tree = h("section", { "aria-label": "Beam search" });
+  const slider = (each) => {
+    const [key, label, least, most, by, usual] = each, told = h("output", {}, value(each));
+    const input = h("input", { type: "range", name: key, min: least, max: most, step: by, value: value(each), oninput: () => {
+      told.textContent = Number(input.value);
+      page.set({ [key]: Number(input.value) === usual ? null : input.value });
+      if (!BEAM.includes(each)) askSteps();
+      if (BEAM.includes(each) || key === "frequency" || key === "presence") askTree();
+    } });
+    return h("label", {}, label, told, input);
+  };
+  const draws = h("input", { type: "checkbox", name: "draws", checked: state.draws === "1", onchange: () => { page.set({ draws: draws.checked ? 1 : null }); askSteps(); } });
+  const again = h("button", { type: "button", onclick: () => { page.set({ seed: (Number(state.seed) || 0) + 1, draws: 1 }); draws.checked = true; askSteps(); } }, "Draw again");
+  const sliders = h("form", { class: "sliders", "aria-label": "How tokens are chosen", onsubmit: (event) => event.preventDefault() },
+    h("h3", {}, "Each step"), ...SLIDERS.map(slider), h("label", { class: "check" }, draws, "Draw at random"), again, h("h3", {}, "Beam search"), ...BEAM.map(slider));
+  root.append(h("div", { class: "decode" }, sliders, h("div", {}, steps, tree)));
+
+  const prefix = () => (state.prefix ?? "").split(",").filter(Boolean).map(Number);
+  const asked = (some) => Object.fromEntries(some.map((each) => [each[0], value(each)]));
+  const penalties = SLIDERS.slice(3);
+  const askSteps = latest(page, () => page.source.steps({ run: page.run.run, ...asked(SLIDERS), draws: state.draws === "1", seed: Number(state.seed) || 0, prefix: prefix() }),
+    (found) => drawSteps(steps, found, force, prefix().length));
+  const askTree = latest(page, () => page.source.tree({ run: page.run.run, ...asked(BEAM), ...asked(penalties), prefix: prefix() }), (found) => drawTree(tree, found));
+  function force(tokens) {
+    page.set({ prefix: tokens.join(",") });
+    askSteps();
+    askTree();
+  }
+  await Promise.all([askSteps(), askTree()]);
+  root.dataset.ready = "true";
+}
+
+// Asks at once, but never twice at a time: of all that was wished for meanwhile, the last counts.
+function latest(page, ask, draw) {
+  let busy = false, more = false;
+  return async function again() {
+    if (busy) { more = true; return; }
+    busy = true;
+    try {
+      do { more = false; draw(await ask()); } while (more);
+      page.say("");
+    } catch (error) { page.say(error.message, true); } finally { busy = false; }
+  };
+}
+
+function drawSteps(root, found, force, forced) {
+  const tokens = found.steps.map((step) => step.token.id);
+  const focused = document.activeElement?.closest?.(".options button")?.dataset.place;
+  const body = found.steps.map((step, i) => h("tr", {}, h("td", { class: "number" }, i + 1),
+    h("td", {}, h("div", { class: "options" }, ...step.options.map((option, j) => {
+      const chosen = option.id === step.token.id;
+      const bar = svg("svg", { viewBox: "0 0 1 1", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { width: option.chance, height: 1 }));
+      return h("button", { type: "button", class: `${chosen ? "chosen" : ""}${option.chance === 0 ? " cut" : ""}`, "data-place": `${i}.${j}`, "aria-pressed": chosen && step.forced,
+        title: `model ${number(option.model, 6)}, here ${number(option.chance, 6)}`, onclick: () => force([...tokens.slice(0, i), option.id]) },
+      bar, h("span", {}, token(short(option.text, 14))), h("span", { class: "number" }, option.chance ? number(option.chance) : "cut"));
+    }))), h("td", { class: "number soft" }, step.kept > 99 ? "" : `${step.kept} left`)));
+  const reset = forced ? h("button", { type: "button", onclick: () => force([]) }, "Follow the model again") : null;
+  root.replaceChildren(h("h2", {}, "Step by step"), h("p", { class: "written" }, token(found.text), found.finished ? "" : h("span", { class: "soft" }, " … (cut)")),
+    h("p", { class: "hint" }, "Each row is a step; choose another token, and the model goes on from there. ", reset ?? ""),
+    h("div", { class: "scroll steps" }, h("table", {}, h("tbody", {}, ...body))));
+  if (focused) root.querySelector(`[data-place="${focused}"]`)?.focus();
+}
+
+function drawTree(root, { nodes, found }) {
+  const columns = new Map();
+  const places = nodes.map((node) => {
+    const rank = columns.get(node.step) ?? 0;
+    columns.set(node.step, rank + 1);
+    return { x: 70 + node.step * STEP.width, y: 20 + rank * STEP.height };
+  });
+  const best = bestPath(nodes, found[0]);
+  const start = { x: 10, y: 20 }, width = 70 + columns.size * STEP.width, height = 24 + Math.max(1, ...columns.values()) * STEP.height;
+  const edges = nodes.map((node, i) => {
+    const from = node.parent === null ? { x: start.x + 44 - STEP.box, y: start.y } : places[node.parent], to = places[i], x = from.x + STEP.box, bend = (to.x - x) / 2;
+    return [best.has(i), svg("path", { class: best.has(i) ? "best" : node.fate, d: `M${x} ${from.y + 10}C${x + bend} ${from.y + 10} ${to.x - bend} ${to.y + 10} ${to.x} ${to.y + 10}` })];
+  });
+  edges.sort((a, b) => a[0] - b[0]);
+  const boxes = nodes.map((node, i) => {
+    const { x, y } = places[i], told = `${short(node.text, 40)}: ${number(node.chance)} for the token, ${number(node.total)} in all, ${node.fate}${node.score === null ? "" : `, score ${number(node.score)}`}`;
+    return svg("g", { class: `${node.fate}${best.has(i) ? " best" : ""}`, role: "img", "aria-label": told, transform: `translate(${x} ${y - 4})` }, svg("title", {}, told),
+      svg("rect", { width: STEP.box, height: 28, rx: 5 }), svg("text", { x: 7, y: 12 }, `\u2068${short(node.text, 13)}\u2069`), svg("text", { class: "score", x: 7, y: 23 }, node.score === null ? number(node.total, 3) : `= ${number(node.score, 3)}`));
+  });
+  const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Beam search, ${nodes.length} continuations` }, ...edges.map(([, edge]) => edge),
+    svg("g", { transform: `translate(${start.x} ${start.y - 4})` }, svg("rect", { width: 44, height: 28, rx: 5 }), svg("text", { x: 8, y: 18 }, "start")), ...boxes);
+  const rows = found.map((each, i) => h("tr", {}, h("td", {}, i + 1), h("td", { class: "number" }, number(each.score)), h("td", {}, token(each.text), each.finished ? "" : h("span", { class: "soft" }, " … (cut)"))));
+  root.replaceChildren(h("h2", {}, "Beam search"), h("p", { class: "hint" }, "A column for each step, the likeliest on top: log-probability of all so far, and at an end (=) the score that the length penalty makes of it. What was dropped is paler."),
+    h("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "Tree of the search" }, picture),
+    h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, ""), h("th", { scope: "col" }, "score"), h("th", { scope: "col" }, "found"))), h("tbody", {}, ...rows)));
+}
+
+function bestPath(nodes, first) {
+  const path = new Set();
+  if (!first) return path;
+  let at = nodes.findLastIndex((node, i) => node.fate === "finished" && Math.abs(node.score - first.score) < 1e-6);
+  if (at < 0) at = nodes.findLastIndex((node) => node.fate === "open");
+  for (let node = at; node !== null && node >= 0; node = nodes[node].parent) path.add(node);
+  return path;
+}

@@ -1,0 +1,176 @@
+// Every head of every layer as a small map, and one of them enlarged.
+
+import { choices, h, number, token } from "../dom.js";
+import { effect } from "../effect.js";
+import { chart, headOf, legend, paint } from "../heat.js";
+
+export function trust({ about }) {
+  const told = ["Attention is where the model looked, not why. The weights are derived from queries and keys and checked against what the attention kernel gave."];
+  if (about.align_error !== null && about.align_error !== undefined)
+    told.push(`Read as word alignment, the marked heads have an error rate of ${(100 * about.align_error).toFixed(1)} % on gold data.`);
+  else if (about.aligned.length) told.push("Heads marked with a dot were chosen on gold word alignments (regard align --choose); others need not align words at all.");
+  told.push("To see whether a head matters, silence it.");
+  return told.join(" ");
+}
+
+export async function show(root, page) {
+  await new Heads(root, page).draw();
+}
+
+class Heads {
+  constructor(root, page) {
+    Object.assign(this, { root, page });
+    const kinds = page.about.attentions;
+    this.place = kinds.find((each) => `${each.stack}.${each.kind}` === page.state.at) ?? kinds[kinds.length - 1];
+    this.layer = Math.min(Number(page.state.layer) || 0, this.place.layers - 1);
+    this.head = Math.min(Number(page.state.head) || 0, this.place.heads - 1);
+    this.tensors = new Map();
+    this.cursor = null;
+  }
+
+  name(layer) { return `${this.place.stack}.${layer}.${this.place.kind}.weights`; }
+  id(layer, head) { return `${this.place.stack}.${layer}.${this.place.kind}.${head}`; }
+
+  async tensor(layer) {
+    const name = this.name(layer);
+    if (!this.tensors.has(name)) {
+      // A few layers of a long input are enough to hold; small ones all fit.
+      while (this.tensors.size > 2 && [...this.tensors.values()].reduce((sum, each) => sum + each.data.byteLength, 0) > 6e7)
+        this.tensors.delete(this.tensors.keys().next().value);
+      this.tensors.set(name, await this.page.source.tensor(this.page.run.run, name));
+    }
+    return this.tensors.get(name);
+  }
+
+  async draw() {
+    const { page, place } = this;
+    const options = page.about.attentions.map((each) => [`${each.stack}.${each.kind}`, each.label]);
+    const bar = h("div", { class: "bar" },
+      choices("Attention", options, `${place.stack}.${place.kind}`, (at) => {
+        page.set({ at, layer: null, head: null });
+        page.show().then(() => document.querySelector('.choices [aria-checked="true"]')?.focus());
+      }),
+      h("span", { class: "hint" }, page.source.live
+        ? "Click or arrow keys enlarge a head; a second click, or Enter, silences it."
+        : "Click or arrow keys enlarge a head. To silence heads, open the model with regard look."));
+    this.grid = this.#grid();
+    this.large = h("div", { class: "large" });
+    const below = h("div");
+    this.root.append(bar, h("div", { class: "split" }, this.grid, this.large), below);
+    this.#frame();
+    const order = [this.layer, ...Array.from({ length: place.layers }, (_, i) => i).filter((i) => i !== this.layer)];
+    for (const layer of order) {
+      const tensor = await this.tensor(layer);
+      if (!this.root.isConnected) return;
+      if (layer === order[0]) await this.#enlarge();
+      this.maps[layer].forEach((button, head) => paint(button.firstChild, headOf(tensor, head)));
+      if (layer !== order[0]) continue;
+      this.said = await page.output();
+      below.replaceChildren(effect(page, this.said));
+    }
+    this.root.dataset.ready = "true";
+  }
+
+  #grid() {
+    const { place, page } = this, off = new Set(page.ablated);
+    const marked = new Set(place.kind === "cross" ? page.about.aligned.map(([layer, head]) => this.id(layer, head)) : []);
+    const grid = h("div", { class: "maps", role: "grid", "aria-label": `${place.label}: heads by layer` });
+    grid.style.setProperty("--heads", place.heads);
+    grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }, ""),
+      ...Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i + 1))));
+    this.maps = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
+      const id = this.id(layer, head), silent = off.has(id);
+      const told = `Layer ${layer + 1}, head ${head + 1}${silent ? ", silent" : ""}${marked.has(id) ? ", aligns words" : ""}`;
+      return h("button", { type: "button", role: "gridcell", class: `map${silent ? " off" : ""}${marked.has(id) ? " marked" : ""}`,
+        "aria-label": told, title: told, "data-head": id, tabindex: -1, onclick: () => this.#clicked(layer, head) }, h("canvas", { "aria-hidden": "true" }));
+    }));
+    this.maps.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer + 1), ...row)));
+    grid.addEventListener("keydown", (event) => this.#key(event));
+    return grid;
+  }
+
+  #clicked(layer, head) {
+    if (layer === this.layer && head === this.head) this.#toggle();
+    else this.#select(layer, head);
+  }
+
+  #key(event) {
+    const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
+    if (down || right) {
+      event.preventDefault();
+      const layer = Math.min(Math.max(this.layer + down, 0), this.place.layers - 1);
+      this.#select(layer, Math.min(Math.max(this.head + right, 0), this.place.heads - 1));
+    } else if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      this.#toggle();
+    }
+  }
+
+  async #select(layer, head) {
+    Object.assign(this, { layer, head });
+    this.page.set({ at: `${this.place.stack}.${this.place.kind}`, layer, head });
+    this.#frame();
+    this.maps[layer][head].focus();
+    await this.#enlarge();
+  }
+
+  async #toggle() {
+    if (!this.page.source.live) return;
+    const id = this.id(this.layer, this.head), off = this.page.ablated;
+    this.page.set({ at: `${this.place.stack}.${this.place.kind}`, layer: this.layer, head: this.head });
+    await this.page.silence(off.includes(id) ? off.filter((other) => other !== id) : [...off, id]);
+    document.querySelector(`[data-head="${id}"]`)?.focus();
+  }
+
+  #frame() {
+    this.maps.forEach((row, layer) => row.forEach((button, head) => {
+      const chosen = layer === this.layer && head === this.head;
+      button.setAttribute("aria-selected", chosen);
+      button.tabIndex = chosen ? 0 : -1;
+    }));
+  }
+
+  async #enlarge() {
+    const { page, place, layer, head } = this;
+    const map = headOf(await this.tensor(layer), head);
+    if (layer !== this.layer || head !== this.head) return;
+    const queries = page.run.sides[place.queries].tokens, keys = page.run.sides[place.keys].tokens;
+    const silent = page.ablated.includes(this.id(layer, head));
+    const button = h("button", { type: "button", id: "silence", "aria-pressed": silent, disabled: !page.source.live, onclick: () => this.#toggle() },
+      silent ? "Let this head speak again" : "Silence this head");
+    const canvas = h("canvas", { tabindex: 0, role: "img", id: "enlarged",
+      "aria-label": `${place.label}, layer ${layer + 1}, head ${head + 1}: ${map.queries} queries by ${map.keys} keys. Arrow keys read single numbers.` });
+    const readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, "Rows are queries, columns are keys. Point at a cell, or use the arrow keys."));
+    const scale = h("canvas", { "aria-hidden": "true" });
+    this.large.replaceChildren(h("div", { class: "bar" }, h("h2", {}, `${place.label} · layer ${layer + 1} · head ${head + 1}`), button),
+      canvas, h("div", { class: "legend" }, "0", scale, number(map.most)), readout);
+    legend(scale);
+    let at = null;
+    const names = [queries.map((each) => each.text), keys.map((each) => each.text)];
+    const redraw = () => chart(canvas, map, ...names, at, Math.max(this.large.clientWidth, 240));
+    let drawn = redraw();
+    canvas.dataset.left = drawn.left;
+    canvas.dataset.top = drawn.top;
+    canvas.dataset.cell = drawn.cell;
+    const read = (cell) => {
+      at = cell;
+      drawn = redraw();
+      const [q, k] = cell, value = map.data[q * map.keys + k], next = this.said?.output.answers[0]?.rows[q]?.actual;
+      const writes = place.queries === "decoder" && next ? h("span", { class: "soft" }, " (writes ", token(next.text), ")") : "";
+      readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(6)), " from ",
+        h("b", {}, token(queries[q].text)), h("span", { class: "soft" }, ` at ${q + 1}`), writes, " to ", h("b", {}, token(keys[k].text)), h("span", { class: "soft" }, ` at ${k + 1}`));
+    };
+    canvas.addEventListener("pointermove", (event) => {
+      const box = canvas.getBoundingClientRect(), stretch = canvas.offsetWidth ? box.width / canvas.offsetWidth : 1;
+      const k = Math.floor(((event.clientX - box.left) / stretch - drawn.left) / drawn.cell), q = Math.floor(((event.clientY - box.top) / stretch - drawn.top) / drawn.cell);
+      if (q >= 0 && k >= 0 && q < map.queries && k < map.keys && (at?.[0] !== q || at?.[1] !== k)) read([q, k]);
+    });
+    canvas.addEventListener("keydown", (event) => {
+      const turn = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
+      if (!turn) return;
+      event.preventDefault();
+      const [q, k] = at ? [at[0] + turn[0], at[1] + turn[1]] : [0, 0];
+      read([Math.min(Math.max(q, 0), map.queries - 1), Math.min(Math.max(k, 0), map.keys - 1)]);
+    });
+  }
+}

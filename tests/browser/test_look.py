@@ -1,0 +1,258 @@
+"""`regard look` in a real browser: what it shows is what Python says, and nothing leaves the machine."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+from tiny_models import write_decoder, write_encoder, write_vision
+from tiny_translator import write_translator
+
+import regard
+from regard.look.reading import Input
+from regard.look.study import Study
+from regard.serving.look_app import create_look_app
+from regard.serving.look_file import page_file
+from regard.serving.look_settings import Looking
+from regard.serving.run import server_of
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright: pip install playwright")
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which is not installed")
+
+TEXT = "ein Hund läuft"
+HOSTILE = "<img src=x onerror=alert(1)> \u202eabc\u202c \u0007 שלום " + "x" * 60
+READY = "[data-ready=true]"
+
+
+class Served:
+    """A study behind a server of its own."""
+
+    def __init__(self, study: Study) -> None:
+        self.study = study
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
+        self.server = server_of(create_look_app(study, Looking()), 64, 1)
+        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        self.server.should_exit = True
+        self.thread.join(10)
+        self.socket.close()
+
+
+WRITERS = {"translator": write_translator, "decoder": write_decoder, "encoder": write_encoder, "vision": write_vision}
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Served]]:
+    found = {
+        name: Served(Study(regard.load(write(tmp_path_factory.mktemp(name)), "cpu"))) for name, write in WRITERS.items()
+    }
+    yield found
+    for each in found.values():
+        each.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield made
+        made.close()
+
+
+class Watched:
+    """A page whose requests and complaints are noted."""
+
+    def __init__(self, browser: Any, **options: Any) -> None:
+        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(10_000)
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on(
+            "console", lambda said: self.wrong.append(said.text) if said.type in ("error", "warning") else None
+        )
+        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog {dialog.message}"))
+
+    def open(self, address: str, **state: str) -> Any:
+        self.page.goto("about:blank")
+        self.page.goto(f"{address}#{urlencode(state)}")
+        self.page.wait_for_selector(READY)
+        return self.page
+
+
+@pytest.fixture
+def watched(browser: Any) -> Iterator[Watched]:
+    made = Watched(browser)
+    yield made
+    made.context.close()
+    assert made.wrong == []
+    assert all(url.startswith(("http://127.0.0.1:", "file:", "data:", "about:")) for url in made.asked)
+
+
+def eventually(check: Any, seconds: float = 8.0) -> None:
+    end = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("family", list(WRITERS))
+def test_every_view_opens_for_every_family(served: dict[str, Served], watched: Watched, family: str) -> None:
+    one = served[family]
+    page = watched.open(one.address, text=TEXT)
+    for view in one.study.views:
+        page.locator(f"#tab-{view}").click()
+        page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] {READY}")
+        assert page.locator(".trust").inner_text()
+        for width in (1280, 800):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (view, width)
+
+
+@pytest.mark.parametrize(("family", "at"), [("translator", "decoder.cross"), ("decoder", "decoder.attention")])
+def test_the_number_under_the_pointer_is_pythons(
+    served: dict[str, Served], watched: Watched, family: str, at: str
+) -> None:
+    one = served[family]
+    page = watched.open(one.address, text=TEXT, at=at, layer="0", head="1", to="en")
+    kept = next(run for run in one.study._runs.values() if run.given.text == TEXT and not run.given.ablated)
+    stack, kind = at.split(".")
+    weights = one.study.tensor(kept.key, f"{stack}.0.{kind}.weights")[1]
+    canvas = page.locator("#enlarged")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    left, top, cell = (float(canvas.get_attribute(f"data-{name}")) for name in ("left", "top", "cell"))
+    for query, key in ((1, 0), (2, 1), (weights.shape[0] - 1, weights.shape[1] - 1)):
+        page.mouse.move(box["x"] + left + (key + 0.5) * cell, box["y"] + top + (query + 0.5) * cell)
+        shown = page.locator("#readout [data-value]").inner_text()
+        assert abs(float(shown) - float(weights[query, key])) < 1e-4
+        assert len(shown.partition(".")[2]) >= 4
+
+
+def test_a_head_is_silenced_by_keyboard_alone(served: dict[str, Served], watched: Watched) -> None:
+    one = served["translator"]
+    page = watched.open(one.address, text=TEXT, to="en")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.getAttribute('role') === 'gridcell'"):
+            break
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.activeElement.dataset.head") == "decoder.0.cross.1"
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".chips")
+    eventually(lambda: page.evaluate("document.activeElement.dataset.head") == "decoder.0.cross.1")
+    run = one.study.run(Input(TEXT, to="en", ablated=("decoder.0.cross.1",)))
+    actual = run.answers[0].rows[0].actual
+    assert actual is not None
+    row = page.locator(".effect tbody tr").first
+    assert f"{actual.chance:.4f}" in row.inner_text().replace("−", "-")
+    assert "off=decoder.0.cross.1" in page.url
+    page.keyboard.press("Enter")
+    page.wait_for_selector(".chips", state="detached")
+
+
+def test_a_click_on_the_enlarged_head_silences_it_and_the_address_keeps_it(
+    served: dict[str, Served], watched: Watched
+) -> None:
+    one = served["decoder"]
+    page = watched.open(one.address, text=TEXT)
+    page.locator('[data-head="decoder.1.attention.1"]').click()
+    page.locator('[data-head="decoder.1.attention.1"][aria-selected=true]').click()
+    page.wait_for_selector('[data-head="decoder.1.attention.1"].off')
+    address = page.url
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_selector('[data-head="decoder.1.attention.1"].off[aria-selected=true]')
+
+
+def test_dark_and_light(served: dict[str, Served], browser: Any, watched: Watched) -> None:
+    page = watched.open(served["decoder"].address, text=TEXT)
+    ground = "getComputedStyle(document.documentElement).backgroundColor"
+    assert page.evaluate(ground) == "rgb(255, 255, 255)"
+    page.locator("#theme").press("Enter")
+    dark = page.evaluate(ground)
+    assert dark == "rgb(18, 22, 28)"
+    other = Watched(browser, color_scheme="dark")
+    assert other.open(served["decoder"].address, text=TEXT).evaluate(ground) == dark
+    other.context.close()
+    assert other.wrong == []
+
+
+def test_sliders_act_at_once_and_the_tree_has_what_was_dropped(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["translator"].address, text=TEXT, view="decode", to="en")
+    before = page.locator(".options .chosen .number").first.inner_text()
+    page.locator("input[name=temperature]").focus()
+    for _ in range(10):
+        page.keyboard.press("ArrowLeft")
+    eventually(lambda: page.locator(".options .chosen .number").first.inner_text() != before)
+    page.locator("input[name=top_k]").fill("2")
+    eventually(lambda: page.locator(".steps tr").first.locator("button.cut").count() >= 6)
+    assert "temperature=0.5" in page.url
+    nodes = page.locator(".tree g[role=img]").count()
+    page.locator("input[name=beam]").fill("2")
+    eventually(lambda: 0 < page.locator(".tree g[role=img]").count() != nodes)
+    assert page.locator(".tree g.dropped").count() > 0
+    page.locator(".steps tr").first.locator("button").nth(1).click()
+    page.get_by_role("button", name="Follow the model again").wait_for()
+
+
+def test_the_walk_by_keyboard(served: dict[str, Served], watched: Watched) -> None:
+    one = served["decoder"]
+    page = watched.open(one.address, text=TEXT, view="walk", layer="1", head="0")
+    page.locator(".walk [aria-current=step]").focus()
+    while page.locator(".walk h2").inner_text() != "Softmax":
+        page.keyboard.press("ArrowRight")
+    kept = one.study.run(Input(TEXT))
+    weights = one.study.tensor(kept.key, "decoder.1.attention.weights")[0]
+    shown = page.locator(".corner td[data-value]").evaluate_all("all => all.map(e => Number(e.dataset.value))")
+    assert abs(shown[0] - float(weights[0, 0])) < 1e-4
+    assert len(shown) == min(6, len(weights)) ** 2
+
+
+def test_hostile_text_is_shown_as_text(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["decoder"].address, text=HOSTILE)
+    for view in ("walk", "decode", "heads"):
+        page.locator(f"#tab-{view}").click()
+        page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] {READY}")
+        assert page.locator("img").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
+
+
+def test_an_error_is_told(served: dict[str, Served], browser: Any) -> None:
+    other = Watched(browser)
+    page = other.open(served["decoder"].address, text=TEXT)
+    page.locator("textarea[name=text]").fill("the dog " * 2000)
+    page.locator("#input button").click()
+    page.wait_for_selector("#status.error")
+    assert "at most" in page.locator("#status").inner_text()
+    other.context.close()
+
+
+def test_the_file_opens_offline(served: dict[str, Served], browser: Any, tmp_path: Path) -> None:
+    study = served["translator"].study
+    run = study.run(Input(HOSTILE[:60], to="en"))
+    file = tmp_path / "look.html"
+    file.write_text(page_file(study, run), encoding="utf-8")
+    offline = Watched(browser, offline=True)
+    page = offline.open(file.as_uri())
+    page.locator("#enlarged").focus()
+    page.keyboard.press("ArrowRight")
+    shown = float(page.locator("#readout [data-value]").inner_text())
+    assert abs(shown - float(study.tensor(run.key, "decoder.0.cross.weights")[0, 0, 0])) < 1e-4
+    assert page.locator("#input button").is_disabled()
+    offline.context.close()
+    assert offline.wrong == []
+    assert all(url.startswith(("file:", "data:", "about:")) for url in offline.asked)

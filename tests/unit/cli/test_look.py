@@ -1,0 +1,62 @@
+"""`regard look` up to the moment that it serves; tests/browser/test_look.py goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tiny_translator import write_translator
+from typer.testing import CliRunner
+
+import regard.serving.look_run
+from regard.cli.app import app
+from regard.errors import InputError, SettingsError
+
+runner = CliRunner()
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
+    found: list[str | None] = []
+
+    def look(study: Any, settings: Any, listening: Any, address: str | None, say: Any) -> None:
+        assert listening.getsockname()[0] == "127.0.0.1"
+        found.append(address)
+
+    monkeypatch.setattr(regard.serving.look_run, "look", look)
+    return found
+
+
+def test_the_browser_is_sent_to_the_text(tmp_path: Path, opened: list[str | None]) -> None:
+    model = str(write_translator(tmp_path))
+    words = ["look", model, "ein <b>Hund</b> & mehr", "--target", "a dog", "--port", "0"]
+    assert runner.invoke(app, words).exit_code == 0
+    assert opened[0] is not None
+    assert opened[0].endswith("/#text=ein+%3Cb%3EHund%3C%2Fb%3E+%26+mehr&target=a+dog")
+    done = runner.invoke(app, ["look", model, "--port", "0", "--no-browser"])
+    assert opened[1] is None
+    assert "on http://127.0.0.1:" in done.stderr
+
+
+def test_a_file(tmp_path: Path) -> None:
+    model, file = str(write_translator(tmp_path / "model")), tmp_path / "look.html"
+    done = runner.invoke(app, ["look", model, "ein Hund", "--to", "en", "--html", str(file)])
+    assert done.exit_code == 0, done.output
+    page = file.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>")
+    assert "http://" not in page
+    assert 'src="' not in page
+
+
+def test_what_is_wrong_is_told(tmp_path: Path) -> None:
+    error = runner.invoke(app, ["look", "m", "--html", str(tmp_path / "a.html")]).exception
+    assert isinstance(error, InputError)
+    assert "--html needs a text" in str(error)
+    error = runner.invoke(app, ["look", "m", "--port", "70000"]).exception
+    assert isinstance(error, SettingsError)
+    model = str(write_translator(tmp_path / "model"))
+    nowhere = tmp_path / "nowhere" / "a.html"
+    error = runner.invoke(app, ["look", model, "ein", "--to", "en", "--html", str(nowhere)]).exception
+    assert isinstance(error, InputError)
+    assert "cannot be written" in str(error)
