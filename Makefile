@@ -14,7 +14,7 @@ INSTALLED := $(VENV)/.installed
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format docs clean
+.PHONY: help demo test chromium check format docs clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,8 +22,15 @@ help: ## show this list
 demo: $(INSTALLED) ## translate German, draw where the model looked, train a translator from scratch and test it
 	@$(BIN)/regard demo
 
-test: $(INSTALLED) ## run the whole test suite
+test: $(INSTALLED) chromium ## run the whole test suite
 	$(PYTEST)
+
+# The page is tested in a real browser: one that is there, or Debian's, where this user may install it.
+chromium:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
+		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "Installing Chromium for the tests of the page" && \
+		apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq chromium >/dev/null 2>&1; } || \
+		echo "WITHOUT CHROMIUM: THE PAGE IS NOT TESTED. Install it (Debian: apt-get install chromium) and run this again." >&2
 
 check: $(INSTALLED) ## formatting, lint, types and the quick tests, in under two minutes
 	$(BIN)/ruff format --check .

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import threading
@@ -25,6 +26,8 @@ from regard.serving.run import server_of
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright: pip install playwright")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+if CHROMIUM is None and os.environ.get("REGARD_CHROMIUM") == "required":
+    raise RuntimeError("Chromium is not installed, and REGARD_CHROMIUM says that the page must be tested")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which is not installed")
 
 TEXT = "ein Hund läuft"
