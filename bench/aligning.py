@@ -17,7 +17,7 @@ from measured import environment, lines
 
 import regard
 from regard.data.embedded.grammar import corpus
-from regard.look.align import Side, align, align_both, align_naively, choose, turned_pairs, word_counts
+from regard.look.align import Aligner, align, align_both, align_naively, choose, turned_pairs, word_counts
 from regard.look.links import Gold, read_gold, score
 
 SEED, CHOSEN_BY, TESTED = 1, 1000, 2000
@@ -29,7 +29,7 @@ def german(model: Any, data: Path, first: int) -> dict[str, Any]:
     pairs = list(zip(lines(place / "test.uc.de"), lines(place / "test.uc.en"), strict=True))
     gold = read_gold(place / "alignment.talp", word_counts(pairs))
     return both(
-        {"de-en": Side(model, "en"), "en-de": Side(model, "de")},
+        {"de-en": Aligner(model, "en"), "en-de": Aligner(model, "de")},
         (pairs[:first], gold[:first]),
         (pairs[first:], gold[first:]),
     )
@@ -42,13 +42,13 @@ def grammar(forth: Any, back: Any | None) -> dict[str, Any]:
         texts = [(" ".join(pair.source_tokens), " ".join(pair.target_tokens)) for pair in every]
         links = [(frozenset(pair.alignment), frozenset((*pair.alignment, *pair.possible))) for pair in every]
         sets.append((texts, [Gold(*both) for both in links]))
-    return both({"en-de": Side(forth)} | ({} if back is None else {"de-en": Side(back)}), *sets)
+    return both({"en-de": Aligner(forth)} | ({} if back is None else {"de-en": Aligner(back)}), *sets)
 
 
-def both(sides: dict[str, Side], known: Set, judged: Set) -> dict[str, Any]:
+def both(sides: dict[str, Aligner], known: Set, judged: Set) -> dict[str, Any]:
     """Each direction, the second one seen from its own side, and both joined."""
     told: dict[str, Any] = {}
-    chosen: list[Side] = []
+    chosen: list[Aligner] = []
     for name, side in sides.items():
         (texts, right), (others, theirs) = (each if not chosen else turned(each) for each in (known, judged))
         best = choose(side, texts, right)[0]
@@ -64,7 +64,7 @@ def turned(some: Set) -> Set:
     return turned_pairs(pairs), [each.turned() for each in gold]
 
 
-def measured(side: Side, pairs: Any, gold: list[Gold]) -> dict[str, Any]:
+def measured(side: Aligner, pairs: Any, gold: list[Gold]) -> dict[str, Any]:
     return {
         "look": side.seen._asdict(),
         "pairs": len(pairs),

@@ -179,6 +179,8 @@ def test_a_click_on_the_enlarged_head_silences_it_and_the_address_keeps_it(
     page.goto("about:blank")
     page.goto(address)
     page.wait_for_selector('[data-head="decoder.1.attention.1"].off[aria-selected=true]')
+    assert "off=decoder.1.attention.1" in page.url
+    assert page.locator("[data-head].off").count() == 1
 
 
 def test_dark_and_light(served: dict[str, Served], browser: Any, watched: Watched) -> None:

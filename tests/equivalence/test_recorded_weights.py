@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -99,22 +100,12 @@ def assert_streams(seen: Seen, stack: str, theirs: tuple[Tensor, ...], real: Ten
         assert_close(ours[real], wanted[real], rtol=1e-5, atol=1e-5 * float(wanted.abs().max()))
 
 
+@pytest.mark.parametrize(
+    ("kind", "config", "stack"),
+    [(BertModel, BERT, "encoder"), (GPT2LMHeadModel, GPT2, "decoder"), (LlamaForCausalLM, LLAMA, "decoder")],
+)
 @torch.no_grad()
-def test_bert(tmp_path: Path) -> None:
-    model = random_model(BertModel, BERT)
-    layout, mask, real = ragged(3, 13)
-    ids = tokens(BERT, 3, 13)
-    theirs = model(ids, attention_mask=mask, output_attentions=True, output_hidden_states=True)
-    ours = saved_and_read(model, tmp_path)
-    with regard.record(ours, "*") as seen:
-        ours(ids, layout)
-    assert_weights(seen, "encoder", "attention", theirs.attentions, real)
-    assert_streams(seen, "encoder", theirs.hidden_states, real)
-
-
-@pytest.mark.parametrize(("kind", "config"), [(GPT2LMHeadModel, GPT2), (LlamaForCausalLM, LLAMA)])
-@torch.no_grad()
-def test_decoders(kind: type, config: GPT2Config | LlamaConfig, tmp_path: Path) -> None:
+def test_one_stack(kind: type, config: Any, stack: str, tmp_path: Path) -> None:
     model = random_model(kind, config)
     layout, mask, real = ragged(3, 13)
     ids = tokens(config, 3, 13)
@@ -122,8 +113,8 @@ def test_decoders(kind: type, config: GPT2Config | LlamaConfig, tmp_path: Path) 
     ours = saved_and_read(model, tmp_path)
     with regard.record(ours, "*") as seen:
         ours(ids, layout)
-    assert_weights(seen, "decoder", "attention", theirs.attentions, real)
-    assert_streams(seen, "decoder", theirs.hidden_states, real)
+    assert_weights(seen, stack, "attention", theirs.attentions, real)
+    assert_streams(seen, stack, theirs.hidden_states, real)
 
 
 @torch.no_grad()

@@ -82,7 +82,7 @@ def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scori
         return score
 
     q_RHQE, k_RGKE, v_RGKV = (visibility.grid(x).transpose(1, 2).contiguous() for x in (q, k, v))
-    attention: Any = flex_attention if torch.compiler.is_compiling() else _flex_alone
+    attention: Any = flex_attention if torch.compiler.is_compiling() else _flex_alone()
     out_RHQV: Tensor = attention(
         q_RHQE,
         k_RGKE,
@@ -105,12 +105,13 @@ def _block_mask(visibility: Visibility, queries: Cells, keys: Cells) -> Any:
     return create_block_mask(mask_mod, rows, None, time, keys.place.shape[1], device=queries.place.device)
 
 
-def _flex_alone(*given: Any, **named: Any) -> Any:
+def _flex_alone() -> Callable[..., Any]:
+    """FlexAttention outside a compiled model. What is recorded runs uncompiled, but the kernel is none of it."""
+    flex = _compiled_flex()
     if current_recorder() is None:
-        return _compiled_flex()(*given, **named)
-    # What is recorded runs uncompiled; the kernel is none of it.
-    with torch.compiler.set_stance("default"):
-        return _compiled_flex()(*given, **named)
+        return flex
+    own: Callable[..., Any] = torch.compiler.set_stance("default")(flex)
+    return own
 
 
 @functools.cache

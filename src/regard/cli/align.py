@@ -16,7 +16,7 @@ from regard.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from regard.decoding.attention import Look
-    from regard.look.align import Pairs, Side, Tried
+    from regard.look.align import Aligner, Pairs, Tried
     from regard.look.links import Gold, Score
     from regard.tasks.translator import Translator
 
@@ -35,7 +35,7 @@ def command(  # noqa: PLR0913
         Path | None, typer.Option(help="Links that people made: 3-4 is sure, 3p4 possible. Prints the error rate.")
     ] = None,
     swapped: Annotated[bool, typer.Option("--swapped", help="The gold links have the target word first.")] = False,
-    joined: Annotated[bool, typer.Option("--joined", help="Join both directions.")] = False,
+    joined: Annotated[bool, typer.Option("--joined", help="Join both directions, each by its own heads.")] = False,
     back: Annotated[
         str | None, typer.Option(help="The model of the other direction.", show_default="the same one")
     ] = None,
@@ -60,14 +60,14 @@ def command(  # noqa: PLR0913
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:NUMBER.", show_default="a GPU")] = None,
 ) -> None:
     """Write the links between the words of two texts (0-0 1-2 …), or with --gold how right they are."""
-    if (choose is not None or save) and gold is None:
-        raise SettingsError("--choose and --save need gold links; name them: --gold FILE")
+    _require_sense(layer, head, consumed)
+    asked = Asked(choose, save, as_json)
+    if gold is None and any(asked):
+        raise SettingsError("--choose, --save and --json need gold links; name them: --gold FILE")
+    if gold is not None and output is not None:
+        raise SettingsError(f"--output ({output}) takes links, and with --gold only figures are told; leave one out")
     if save and choose is None:
         raise SettingsError("--save keeps what --choose found; say by how many pairs: --choose 100")
-    if layer is not None and head:
-        raise SettingsError("--layer means all its heads; give it, or some heads: --head 0.3")
-    if layer is None and not head and consumed:
-        raise SettingsError("--consumed needs a layer or heads to look at; name one: --layer 0")
     forth = _forth(load_translator(model, device), to)
     if layer is not None or head:
         forth = forth._replace(look=_look(forth.model, layer, head, consumed))
@@ -77,7 +77,15 @@ def command(  # noqa: PLR0913
         print_lines(lines) if output is None else save_lines(lines, output)
         return
     pairs = [pair for chunk in _chunks(source, target) for pair in chunk]
-    _measure(forth, other, pairs, _gold(gold, pairs, swapped), Asked(choose, save, as_json))
+    _measure(forth, other, pairs, _gold(gold, pairs, swapped), asked)
+
+
+def _require_sense(layer: int | None, heads: list[str] | None, consumed: bool) -> None:
+    """What would fail only after a model was loaded is told before."""
+    if layer is not None and heads:
+        raise SettingsError("--layer means all its heads; give it, or some heads: --head 0.3")
+    if layer is None and not heads and consumed:
+        raise SettingsError("--consumed needs a layer or heads to look at; name one: --layer 0")
 
 
 def _look(model: Translator, layer: int | None, heads: list[str] | None, consumed: bool) -> Look:
@@ -94,23 +102,23 @@ def _look(model: Translator, layer: int | None, heads: list[str] | None, consume
     return Look(tuple(found), consumed)
 
 
-def _forth(model: Translator, to: str | None) -> Side:
-    from regard.look.align import Side
+def _forth(model: Translator, to: str | None) -> Aligner:
+    from regard.look.align import Aligner
     from regard.tasks.translate_settings import TranslateOptions
 
     model.scribe(TranslateOptions(to=to))  # says what is wrong with the language
-    return Side(model, to)
+    return Aligner(model, to)
 
 
-def _back(forth: Side, name: str | None, device: str | None) -> Side:
+def _back(forth: Aligner, name: str | None, device: str | None) -> Aligner:
     """The model that translates back; a shipped one, loaded by its directory, has both directions."""
-    from regard.look.align import Side
+    from regard.look.align import Aligner
 
     model = load_translator(name or str(forth.model.directory), device)
     source, to = next((each for each in forth.model.directions if forth.to in (None, each[1])), (None, None))
     if name is None and (to, source) not in model.directions:
         raise SettingsError(f"model ({forth.model.name}) does not translate back; name one that does: --back MODEL")
-    return Side(model, source if source in {each[1] for each in model.directions} else None)
+    return Aligner(model, source if source in {each[1] for each in model.directions} else None)
 
 
 # ------------------------------------------------------------------------------------------------------------- aligning
@@ -132,7 +140,7 @@ def _chunks(source: Path, target: Path) -> Iterator[list[tuple[str, str]]]:
         yield pairs
 
 
-def _lines(forth: Side, back: Side | None, source: Path, target: Path) -> Iterator[str]:
+def _lines(forth: Aligner, back: Aligner | None, source: Path, target: Path) -> Iterator[str]:
     from regard.look.align import align, align_both
     from regard.look.links import written
 
@@ -159,7 +167,7 @@ def _gold(path: Path, pairs: Pairs, swapped: bool) -> list[Gold]:
     return read_gold(path, word_counts(pairs), swapped)
 
 
-def _measure(forth: Side, back: Side | None, pairs: Pairs, gold: Sequence[Gold], asked: Asked) -> None:
+def _measure(forth: Aligner, back: Aligner | None, pairs: Pairs, gold: Sequence[Gold], asked: Asked) -> None:
     """The error rate on the pairs that had no say in the choice, and that of what lectures draw beside it."""
     from regard.look import align
     from regard.look.links import score
@@ -186,7 +194,7 @@ def _measure(forth: Side, back: Side | None, pairs: Pairs, gold: Sequence[Gold],
     _tell(forth, scores, tried, len(rest), asked.as_json)
 
 
-def _tell(side: Side, scores: dict[str, Score], tried: list[Tried], pairs: int, as_json: bool) -> None:
+def _tell(side: Aligner, scores: dict[str, Score], tried: list[Tried], pairs: int, as_json: bool) -> None:
     from regard.cli.tables import console, grid
 
     if as_json:

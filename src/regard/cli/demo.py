@@ -87,7 +87,7 @@ def _translate(out: Console, place: Path) -> list[dict[str, str]]:
     """Some sentences by the model that comes with the library, and which words of the first belong together."""
     import regard
     from regard.errors import RegardError
-    from regard.look.alignment import picture, terminal
+    from regard.look.drawn_alignment import picture, terminal
 
     translator: Any = regard.load(MODEL)
     found = translator.translate(list(SENTENCES), align=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from regard.errors import InputError
 from regard.look.edits import Ablate
 from regard.look.names import names_of
 from regard.look.network import network_of
@@ -15,6 +17,7 @@ from regard.look.record import record
 from regard.tasks.loaded import Loaded
 
 _WEIGHTS = ".weights"
+_WRITTEN = re.compile(r"(encoder|decoder)\.(\d{1,4})\.(attention|cross)\.(\d{1,4})")
 
 
 class Head(NamedTuple):
@@ -52,13 +55,29 @@ def heads_of(model: nn.Module | Loaded) -> list[Head]:
     return [head for attention in attentions_of(model) for head in heads_in(model, attention)]
 
 
+def head_named(model: nn.Module | Loaded, word: str) -> Head:
+    """The head of a model that is written as `decoder.1.cross.0`; one that is not there is refused."""
+    found = _WRITTEN.fullmatch(word)
+    attentions = attentions_of(model)
+    if found is None or word.rpartition(".")[0] not in attentions:
+        raise InputError(
+            f"head ({word[:40]}) is not in this model; write stack.layer.kind.head, such as {attentions[0]}.0"
+        )
+    heads = heads_in(model, f"{found[1]}.{int(found[2])}.{found[3]}")
+    if int(found[4]) >= len(heads):
+        raise InputError(
+            f"head ({word}) is not there: layers have {len(heads)}, from 0 to {len(heads) - 1}; choose one"
+        )
+    return heads[int(found[4])]
+
+
 def ablation(heads: Iterable[Head], means: Mapping[str, Tensor] | None = None) -> dict[str, Ablate]:
     """The edit for `regard.record` that silences heads; with means, of `mean_outputs`, they give these instead."""
     chosen: dict[str, list[int]] = {}
     for head in heads:
         chosen.setdefault(head.attention, []).append(head.number)
     return {
-        f"{attention}.heads": Ablate(sorted(numbers), None if means is None else means[attention])
+        f"{attention}.heads": Ablate(sorted(set(numbers)), None if means is None else means[attention])
         for attention, numbers in chosen.items()
     }
 

@@ -23,7 +23,7 @@ Pairs: TypeAlias = Sequence[tuple[str, str]]
 """A source and its translation each."""
 
 
-class Side(NamedTuple):
+class Aligner(NamedTuple):
     """A translator, the language that it is to write where it knows several, and the attention that is looked at."""
 
     model: Translator
@@ -44,18 +44,18 @@ class Tried(NamedTuple):
     error: float
 
 
-def align(side: Side, pairs: Pairs) -> list[Links]:
+def align(side: Aligner, pairs: Pairs) -> list[Links]:
     """The links of each pair, as `word_alignment` finds them."""
     return [frozenset(word_alignment(weights_TS)) for weights_TS in weights(side, pairs)]
 
 
-def align_naively(side: Side, pairs: Pairs) -> list[Links]:
+def align_naively(side: Aligner, pairs: Pairs) -> list[Links]:
     """What lectures draw: for each target word the source word that the last layer looked at most when it wrote it."""
     drawn = side._replace(look=look_at(side.model.network, -1))
     return [_highest(weights_TS) for weights_TS in weights(drawn, pairs)]
 
 
-def align_both(forth: Side, back: Side, pairs: Pairs) -> list[Links]:
+def align_both(forth: Aligner, back: Aligner, pairs: Pairs) -> list[Links]:
     """Both directions joined: `back` translates targets into sources.
 
     The two weights of a link are multiplied, each word of either side takes its best, and what both sides say is grown
@@ -85,7 +85,7 @@ def _highest(weights_TS: Weights) -> Links:
 # ------------------------------------------------------------------------------------------------------------- choosing
 
 
-def choose(side: Side, pairs: Pairs, gold: Sequence[Gold]) -> list[Tried]:
+def choose(side: Aligner, pairs: Pairs, gold: Sequence[Gold]) -> list[Tried]:
     """Each layer and all of them together, at each step, with the heads that come closest to gold; the best first.
 
     Heads are taken one by one, each time the one that helps most, until none does.
@@ -125,7 +125,7 @@ def save_look(directory: Path, look: Look) -> None:
 # ---------------------------------------------------------------------------------------------------------------- words
 
 
-def weights(side: Side, pairs: Pairs) -> list[Weights]:
+def weights(side: Aligner, pairs: Pairs) -> list[Weights]:
     """`[T, S]` of each pair: how much each target word looked at each source word, as a mean of the chosen heads."""
     look = side.seen
     return _Words.of(side, pairs, layers_of(side.model.network, look), look.consumed).mean(look.heads)
@@ -139,7 +139,7 @@ class _Words(NamedTuple):
     """`[layers, heads, T, S]`."""
 
     @classmethod
-    def of(cls, side: Side, pairs: Pairs, layers: Sequence[int], consumed: bool) -> _Words:
+    def of(cls, side: Aligner, pairs: Pairs, layers: Sequence[int], consumed: bool) -> _Words:
         model = side.model
         scribe = model.scribe(TranslateOptions(to=side.to))
         encoded = [model.tokenizers.target.encode(text, framed=False) for _, text in pairs]

@@ -52,11 +52,7 @@ class Score(NamedTuple):
 class HeadReport:
     """What a head is, by the pattern that it follows most."""
 
-    stack: str
-    layer: int
-    kind: str
-    """attention or cross."""
-    head: int
+    head: Head
     score: float
     chance: float
     name: str | None
@@ -169,7 +165,7 @@ def _report(head: Head, scores: Mapping[str, Score], least: float) -> HeadReport
     best = max(scores, key=lambda name: scores[name].lift)
     score, chance = scores[best]
     named = best if scores[best].lift >= least else None
-    return HeadReport(head.stack, head.layer, head.kind, head.number, score, chance, named, dict(scores))
+    return HeadReport(head, score, chance, named, dict(scores))
 
 
 def _patterns(seen: Seen, delimiters: Sequence[int]) -> Iterator[tuple[str, Tensor]]:

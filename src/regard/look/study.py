@@ -19,7 +19,8 @@ from functools import cached_property
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.look.edits import Ablate, Edit
+from regard.look.addresses import ablation, head_named
+from regard.look.edits import Edit
 from regard.look.estimate import estimate
 from regard.look.names import Tap, matching, names_of
 from regard.look.reading import Input, Read, Side, forward, read, scribe_of, shown, vocabulary_of
@@ -37,7 +38,6 @@ RUNS = 64
 """Inputs that are remembered, without their tensors."""
 CANDIDATES = 5
 """Of each place, the likeliest answers that are told."""
-HEAD = re.compile(r"(encoder|decoder)\.(\d{1,4})\.(attention|cross)\.(\d{1,4})")
 _LABELS = {
     ("encoder", "attention"): "Encoder self-attention",
     ("decoder", "attention"): "Masked self-attention",
@@ -202,22 +202,7 @@ class Study:
 
     def edits(self, ablated: tuple[str, ...]) -> dict[str, Edit]:
         """What silences heads; one that is not there is refused."""
-        heads: dict[str, list[int]] = {}
-        for word in ablated:
-            match = HEAD.fullmatch(word)
-            if match is None or f"{word.rpartition('.')[0]}.heads" not in self.names:
-                raise InputError(
-                    f"head ({word[:40]}) is not in this model; write stack.layer.kind.head, such as {self._first_head}"
-                )
-            if int(match[4]) >= self.loaded.settings.attention.heads:
-                count = self.loaded.settings.attention.heads
-                raise InputError(f"head ({word}) is not there: layers have {count}, from 0 to {count - 1}; choose one")
-            heads.setdefault(f"{word.rpartition('.')[0]}.heads", []).append(int(match[4]))
-        return {name: Ablate(sorted(set(some))) for name, some in heads.items()}
-
-    @property
-    def _first_head(self) -> str:
-        return f"{self.attentions[0].stack}.0.{self.attentions[0].kind}.0"
+        return {**ablation(head_named(self.loaded, word) for word in ablated)}
 
     @contextlib.contextmanager
     def edited(self, edits: Mapping[str, Edit]) -> Iterator[None]:

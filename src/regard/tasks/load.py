@@ -122,7 +122,13 @@ def _our_frame(tokenizers: TokenizerPair, config: Table) -> Frame:
 
 def look_from(table: Table) -> Look:
     """What an `[align]` table of `config.toml` says."""
-    return Look(tuple((int(layer), int(head)) for layer, head in table["heads"]), bool(table["consumed"]))
+    try:
+        return Look(tuple((int(layer), int(head)) for layer, head in table["heads"]), bool(table["consumed"]))
+    except (KeyError, TypeError, ValueError):
+        raise WeightsError(
+            f"[align] ({table}) of config.toml must have heads, such as [[0, 1]], and consumed; remove it, or let "
+            "regard align --choose --save write it"
+        ) from None
 
 
 def _their_frame(place: Path, config: Table, tokenizers: TokenizerPair) -> Frame:

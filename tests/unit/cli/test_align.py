@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 import regard
 from regard.cli.app import app
 from regard.errors import DataError, InputError, RegardError, SettingsError
-from regard.look.align import Side, align
+from regard.look.align import Aligner, align
 from regard.look.links import written
 
 SOURCES = ["ein Hund läuft", "", "und eine Katze", "durch den Schnee"]
@@ -39,7 +39,7 @@ def wrong(*arguments: str) -> RegardError:
 
 def own() -> list[str]:
     model = regard.load("model", device="cpu")
-    return [written(links) for links in align(Side(model, "en"), list(zip(SOURCES, TARGETS, strict=True)))]
+    return [written(links) for links in align(Aligner(model, "en"), list(zip(SOURCES, TARGETS, strict=True)))]
 
 
 def test_a_line_of_links_for_each_pair() -> None:
@@ -85,7 +85,9 @@ def test_heads_that_are_named() -> None:
 @pytest.mark.parametrize(
     ("arguments", "kind", "message"),
     [
-        ("--choose 2", SettingsError, "--choose and --save need gold links; name them: --gold FILE"),
+        ("--choose 2", SettingsError, "--choose, --save and --json need gold links; name them: --gold FILE"),
+        ("--json", SettingsError, "--choose, --save and --json need gold links; name them: --gold FILE"),
+        ("--gold gold --output out", SettingsError, "--output (out) takes links, and with --gold only figures"),
         ("--save --gold gold", SettingsError, "--save keeps what --choose found; say by how many pairs: --choose 100"),
         ("--layer 0 --head 0.1", SettingsError, "--layer means all its heads; give it, or some heads: --head 0.3"),
         ("--consumed", SettingsError, "--consumed needs a layer or heads to look at; name one: --layer 0"),

@@ -135,6 +135,7 @@ def test_what_is_recorded_asks_the_host_nothing(
         search = BeamSearch(batch)
         search.turn()
         search.turn()
+    assert int(search.step_1) == 2
 
 
 def test_a_cpu_replays_nothing() -> None:

@@ -11,7 +11,7 @@ from tiny_translator import write_translator
 import regard
 from regard.decoding.attention import Look, cross_weights, look_at
 from regard.decoding.word_links import word_alignment
-from regard.look.align import Side, align, align_both, align_naively, choose, save_look, turned_pairs, weights
+from regard.look.align import Aligner, align, align_both, align_naively, choose, save_look, turned_pairs, weights
 from regard.look.links import Gold, score
 from regard.tasks.translate_settings import TranslateOptions
 
@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 def test_weights_are_those_of_translating(model: Any) -> None:
     """One word is one token here, or the sum of its tokens: the same table that the network's own pass gives."""
-    side = Side(model, "en", look_at(model.network, 0, consumed=True))
+    side = Aligner(model, "en", look_at(model.network, 0, consumed=True))
     scribe = model.scribe(TranslateOptions(to="en"))
     source, target = PAIRS[0]
     ids = model.tokenizers.target.encode(target, framed=False)
@@ -45,7 +45,7 @@ def test_weights_are_those_of_translating(model: Any) -> None:
 
 
 def test_links_of_pairs_and_of_nothing(model: Any) -> None:
-    side = Side(model, "en")
+    side = Aligner(model, "en")
     found = align(side, PAIRS)
     assert [len(links) > 0 for links in found] == [True, True, True, False, False]
     assert list(found[0]) == list(frozenset(word_alignment(weights(side, PAIRS[:1])[0])))
@@ -54,14 +54,14 @@ def test_links_of_pairs_and_of_nothing(model: Any) -> None:
 
 
 def test_both_directions_agree_on_what_is_joined(model: Any) -> None:
-    forth, back = Side(model, "en"), Side(model, "de")
+    forth, back = Aligner(model, "en"), Aligner(model, "de")
     joined = align_both(forth, back, PAIRS)
     assert joined == [frozenset((b, a) for a, b in links) for links in align_both(back, forth, turned_pairs(PAIRS))]
 
 
 def test_the_choice_is_the_best_of_what_is_offered(model: Any) -> None:
     """Gold that one head made is found again, without error."""
-    side = Side(model, "en")
+    side = Aligner(model, "en")
     made = align(side._replace(look=Look(((0, 1),), consumed=True)), PAIRS)
     tried = choose(side, PAIRS, [Gold(links, links) for links in made])
     assert tried[0].error == pytest.approx(0)
@@ -75,9 +75,9 @@ def test_a_choice_that_was_saved_is_looked_at(tmp_path: Path) -> None:
     place = write_translator(tmp_path)
     before: Any = regard.load(place, device="cpu")
     look = Look(((0, 1),), consumed=True)
-    assert Side(before).seen != look
+    assert Aligner(before).seen != look
     save_look(place, look)
     after: Any = regard.load(place, device="cpu")
-    assert Side(after).seen == look
+    assert Aligner(after).seen == look
     assert after.directions == before.directions
     assert after.translate("ein Hund", to="en") == before.translate("ein Hund", to="en")

@@ -62,7 +62,7 @@ def inductive() -> Any:
 
 
 def by_head(found: list[Any]) -> dict[Head, Any]:
-    return {Head(one.stack, one.layer, one.kind, one.head): one for one in found}
+    return {one.head: one for one in found}
 
 
 # ------------------------------------------------------------------------------------------------- entropy and distance

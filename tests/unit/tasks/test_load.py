@@ -150,3 +150,13 @@ def test_what_their_files_say_of_beginnings(tmp_path: Path) -> None:
     assert (frame.ends.start, frame.ends.end, frame.prefix, frame.never) == (4, 6, (5,), ((3,), (4, 5)))
     found = model.translate("ein Hund", details=True, rules={"longest": {"kind": "absolute", "tokens": 5}})
     assert found.tokens[0] == model.tokenizers.target.token(5)
+
+
+def test_a_table_of_alignment_that_says_nothing(tmp_path: Path) -> None:
+    place = write_translator(tmp_path)
+    with (place / "config.toml").open("a", encoding="utf-8") as file:
+        file.write("\n[align]\nlayer = 0\n")
+    with pytest.raises(
+        WeightsError, match=r"\[align\] .* must have heads, such as \[\[0, 1\]\], and consumed; remove it"
+    ):
+        load(place, device="cpu")

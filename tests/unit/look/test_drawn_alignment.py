@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regard.errors import InputError
-from regard.look.alignment import SHADES, picture, shade, terminal
+from regard.look.drawn_alignment import SHADES, picture, shade, terminal
 from regard.tasks.translated import Alignment, Block
 
 WEIGHTS = np.array([[1.0, 0.0, 0.0], [0.0, 0.2, 0.8]], np.float32)
