@@ -2,114 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import socket
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlencode
 
 import pytest
-from tiny_models import write_decoder, write_encoder, write_vision
-from tiny_translator import write_translator
+from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched, eventually
 
-import regard
 from regard.look.reading import Input
-from regard.look.study import Study
-from regard.serving.look_app import create_look_app
 from regard.serving.look_file import page_file
-from regard.serving.look_settings import Looking
-from regard.serving.run import server_of
-
-playwright = pytest.importorskip("playwright.sync_api", reason="needs the package playwright: pip install playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-if CHROMIUM is None and os.environ.get("REGARD_CHROMIUM") == "required":
-    raise RuntimeError("Chromium is not installed, and REGARD_CHROMIUM says that the page must be tested")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium, which is not installed")
-
-TEXT = "ein Hund läuft"
-HOSTILE = "<img src=x onerror=alert(1)> \u202eabc\u202c \u0007 שלום " + "x" * 60
-READY = "[data-ready=true]"
-
-
-class Served:
-    """A study behind a server of its own."""
-
-    def __init__(self, study: Study) -> None:
-        self.study = study
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
-        self.server = server_of(create_look_app(study, Looking()), 64, 1)
-        self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
-        self.thread.start()
-
-    def close(self) -> None:
-        self.server.should_exit = True
-        self.thread.join(10)
-        self.socket.close()
-
-
-WRITERS = {"translator": write_translator, "decoder": write_decoder, "encoder": write_encoder, "vision": write_vision}
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Served]]:
-    found = {
-        name: Served(Study(regard.load(write(tmp_path_factory.mktemp(name)), "cpu"))) for name, write in WRITERS.items()
-    }
-    yield found
-    for each in found.values():
-        each.close()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        made = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield made
-        made.close()
-
-
-class Watched:
-    """A page whose requests and complaints are noted."""
-
-    def __init__(self, browser: Any, **options: Any) -> None:
-        self.context = browser.new_context(viewport={"width": 1280, "height": 900}, **options)
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(10_000)
-        self.asked: list[str] = []
-        self.wrong: list[str] = []
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on(
-            "console", lambda said: self.wrong.append(said.text) if said.type in ("error", "warning") else None
-        )
-        self.page.on("dialog", lambda dialog: self.wrong.append(f"dialog {dialog.message}"))
-
-    def open(self, address: str, **state: str) -> Any:
-        self.page.goto("about:blank")
-        self.page.goto(f"{address}#{urlencode(state)}")
-        self.page.wait_for_selector(READY)
-        return self.page
-
-
-@pytest.fixture
-def watched(browser: Any) -> Iterator[Watched]:
-    made = Watched(browser)
-    yield made
-    made.context.close()
-    assert made.wrong == []
-    assert all(url.startswith(("http://127.0.0.1:", "file:", "data:", "about:")) for url in made.asked)
-
-
-def eventually(check: Any, seconds: float = 8.0) -> None:
-    end = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("family", list(WRITERS))
