@@ -20,7 +20,7 @@ from regard.training.optimizers import like
 from regard.training.run import Run
 from regard.training.settings import Train, lower_is_better
 from regard.training.snapshots import STATE as SNAPSHOTS
-from regard.training.snapshots import Snapshots
+from regard.training.snapshots import Snapshot, Snapshots
 from regard.training.state import State
 from regard.training.update import Updater
 from regard.weights.assign import check
@@ -149,12 +149,29 @@ class Keeper:
             self._put(self.snapshots.average(steps), "the mean of snapshots")
             return f"the mean of {len(steps)} snapshots, of steps {', '.join(f'{step:,}' for step in steps)}"
         if ranked:
-            self._put(self.snapshots.average([ranked[0].step]), str(self.snapshots.path(ranked[0].step)))
-            return f"those of step {ranked[0].step:,}, the best by {select}"
+            return self._take(ranked[0])
         if self.ema is not None:
             self._put(whole(self.ema.tensors()), "the moving average")
             return "the moving average after the last step"
         return "those after the last step"
+
+    def reconsider(self, figures: Mapping[str, float]) -> str | None:
+        """Puts the best snapshot in the place of a mean of the best that is worse, and says so; otherwise nothing.
+
+        A mean over a long stretch of a run whose rate still fell lies where the run has long left.
+        """
+        select, lower = self.train.select, lower_is_better(self.train.select)
+        best = self.snapshots.best(select, lower)
+        if self.train.average is None or self.train.average_of == "last" or best is None or select not in figures:
+            return None
+        mean = figures[select]
+        if math.isfinite(mean) and (mean <= best.figures[select] if lower else mean >= best.figures[select]):
+            return None
+        return f"{self._take(best)}, and better than the mean of the best ({mean:.4g})"
+
+    def _take(self, snapshot: Snapshot) -> str:
+        self._put(self.snapshots.average([snapshot.step]), str(self.snapshots.path(snapshot.step)))
+        return f"those of step {snapshot.step:,}, the best by {self.train.select}"
 
     def write_final(self) -> None:
         """The model's weights as they are now, where `regard.load` looks for them."""

@@ -274,6 +274,8 @@ class Trainer:
         """The weights to keep, their figures, and the last line of the log."""
         kept = self.keeper.choose()
         figures = self._figures() if self.task.has("valid") else {}
+        if better := self.keeper.reconsider(figures):
+            kept, figures = better, self._figures()
         self.keeper.write_final()
         self.records.end(self.state, reason, figures, kept)
         return Outcome(reason, self.state.step, figures, kept)

@@ -190,7 +190,7 @@ class Train(Settings):
     average: Positive | None = None
     """Snapshots whose mean is the final model, one taken at each evaluation; none: no mean is taken."""
     average_of: Literal["last", "best"] = "last"
-    """Which snapshots are averaged."""
+    """Which snapshots are averaged; the mean of the best is only kept where it is better than the best one alone."""
 
     precision: Precision = "auto"
     """Type of the products; weights stay in float32 (in float64 all is). auto: bfloat16 on a GPU, float32 elsewhere."""

@@ -31,6 +31,7 @@ pytestmark = pytest.mark.gpu
         ("flex", torch.float32, {"position": blocks.Alibi()}),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.torch.jit.script_method. is deprecated:DeprecationWarning")  # PyTorch's own
 @torch.no_grad()
 def test_kernels(backend: Backend, dtype: torch.dtype, changes: dict[str, Any]) -> None:
     attention = blocks.Attention(heads=2, head_size=16)
@@ -50,7 +51,7 @@ def test_a_recorded_search_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> N
     model, given = decoding_cases.translator(dtype=torch.float32).cuda(), decoding_cases.inputs(3)
     rules = Rules(longest=Absolute(tokens=9))
     plain = decode(model, given, ENDS, Beam(size=3), rules)
-    monkeypatch.setattr(replay, "recorded", None)
+    monkeypatch.setattr(replay, "replayed", None)
     with regard.record(model, "*.weights") as seen:
         heard = decode(model, given, ENDS, Beam(size=3), rules)
     assert [row[0].tokens for row in heard] == [row[0].tokens for row in plain]

@@ -291,13 +291,26 @@ def test_a_first_figure_that_is_no_number_is_not_the_best(scripted: list[float],
 def test_a_mean_of_snapshots_is_their_mean(
     which: str, expected: list[int], scripted: list[float], tmp_path: Path
 ) -> None:
-    scripted += LOSSES
+    scripted += [*LOSSES, 0.5]  # the mean's own is the last
     trainer = job(tmp_path, steps=6, evaluate_every=1, average=3, average_of=which).trainer()
     weights = run_with_weights(trainer)
     kept = load_file(tmp_path / "run" / "weights.safetensors")
     for name, tensor in kept.items():
         stacked = np.stack([weights[step][name].numpy() for step in expected])
         np.testing.assert_array_max_ulp(tensor.numpy(), stacked.astype(np.float64).mean(0).astype(np.float32), 1)
+
+
+def test_a_mean_of_the_best_that_is_worse_than_the_best_is_not_kept(scripted: list[float], tmp_path: Path) -> None:
+    scripted += [*LOSSES, max(LOSSES)]
+    trainer = job(tmp_path, steps=6, evaluate_every=1, average=3, average_of="best").trainer()
+    outcome, best = trainer.run(), 1 + LOSSES.index(min(LOSSES))
+    assert (
+        outcome.kept
+        == f"those of step {best}, the best by loss, and better than the mean of the best ({max(LOSSES):.4g})"
+    )
+    kept = load_file(tmp_path / "run" / "weights.safetensors")
+    own = load_file(tmp_path / "run" / "snapshots" / f"{best:06d}.safetensors")
+    assert all(torch.equal(kept[name], own[name]) for name in kept)
 
 
 def test_final_figures_are_those_of_the_weights_that_are_kept(tmp_path: Path) -> None:
