@@ -10,7 +10,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.blocks.positions.image import places_2d
 from regard.blocks.settings import (
@@ -74,7 +74,7 @@ class Placed(NamedTuple):
     """By how much learned scores spread before training; none where none are learned."""
 
 
-def placed(model: Loaded, length: int | None = None, part: Part | None = None) -> Placed:
+def placed(model: nn.Module | Loaded, length: int | None = None, part: Part | None = None) -> Placed:
     """What a model's positions are: vectors, scores by distance, both, or neither."""
     settings = network_of(model).settings
     position = settings.position

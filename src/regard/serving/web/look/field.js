@@ -15,7 +15,7 @@ function shade(share) {
   return stops[i].map((part, c) => Math.round(part + (stops[i + 1][c] - part) * (at - i)));
 }
 
-// given: { id, label, rows, columns, data, range, room, tall, square, names: [of rows, of columns], first: [row, column],
+// given: { id, label, rows, columns, data, range, room, tall, square, axes (in words), first: [row, column],
 // columnName(column), mark, read(cell), choose(cell) }. Gives back the element, and what reads a cell as if it were pointed at.
 export function field(given) {
   const { rows, columns } = given, [firstRow, firstColumn] = given.first ?? [0, 0];
@@ -41,8 +41,8 @@ export function field(given) {
     pencil.font = FONT;
     pencil.fillStyle = getComputedStyle(document.documentElement).color;
     pencil.globalAlpha = 0.75;
-    ticks(rows, high, 22).forEach((i) => write(pencil, firstRow + i, left - 6, top + (i + 0.5) * high, "right", "middle"));
-    ticks(columns, wide, 44).forEach((i) => write(pencil, given.columnName?.(i) ?? firstColumn + i, left + (i + 0.5) * wide, top - 6, "center", "alphabetic"));
+    ticks(rows, high, 22, firstRow).forEach((i) => write(pencil, firstRow + i, left - 6, top + (i + 0.5) * high, "right", "middle"));
+    ticks(columns, wide, 44, given.columnName ? 0 : firstColumn).forEach((i) => write(pencil, given.columnName?.(i) ?? firstColumn + i, left + (i + 0.5) * wide, top - 6, "center", "alphabetic"));
     pencil.globalAlpha = 1;
     for (const [cell, ink] of [[mark, isDark() ? "#f3a952" : "#a34e00"], [at, isDark() ? "#ffffff" : "#000000"]]) if (cell) {
       pencil.strokeStyle = ink;
@@ -76,7 +76,7 @@ export function field(given) {
   });
   draw();
   const legend = h("div", { class: "legend" }, number(given.range[0], 2), scale(given.range), number(given.range[1], 2));
-  const axes = h("p", { class: "axes" }, `rows: ${given.names[0]}; columns: ${given.names[1]}`);
+  const axes = h("p", { class: "axes" }, given.axes);
   return { element: h("div", { class: "fielded" }, canvas, h("div", { class: "under" }, axes, legend)), canvas, read };
 }
 
@@ -118,10 +118,10 @@ function scale(range) {
   return canvas;
 }
 
-// Which of some cells have their number written: as many as there is room for, at even steps.
-function ticks(count, size, room) {
+// Which of some cells have their number written: as many as there is room for, at round numbers.
+function ticks(count, size, room, first) {
   const by = [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500].find((step) => step * size >= room) ?? count;
-  return Array.from({ length: Math.ceil(count / by) }, (_, i) => i * by);
+  return Array.from({ length: count }, (_, i) => i).filter((i) => (i + first) % by === 0);
 }
 
 function write(pencil, text, x, y, align, base) {

@@ -9,7 +9,7 @@ const ROOM = { left: 52, right: 12, top: 10, bottom: 38 };
 export function lines(given) {
   const { x, series, band, room, tall = 260 } = given;
   const all = [...series.flatMap((each) => each.values), ...(band ? [...band.low, ...band.high] : [])];
-  const [least, most] = bounds(Math.min(...all), Math.max(...all));
+  const [least, most, step] = bounds(Math.min(...all), Math.max(...all));
   const wide = Math.max(room - ROOM.left - ROOM.right, 100), high = tall - ROOM.top - ROOM.bottom;
   const across = (value) => ROOM.left + (x.length > 1 ? (value - x[0]) / (x[x.length - 1] - x[0]) : 0.5) * wide;
   const up = (value) => ROOM.top + (1 - (value - least) / (most - least)) * high;
@@ -18,7 +18,7 @@ export function lines(given) {
   const rule = svg("line", { class: "rule", y1: ROOM.top, y2: ROOM.top + high, x1: -9, x2: -9 });
   const picture = svg("svg", { class: "lines", viewBox: `0 0 ${room} ${tall}`, width: room, tabindex: 0, role: "img", id: given.id,
     "aria-label": `${given.label}. ← and → read single numbers.` },
-    ...steps(least, most).flatMap((value) => [svg("line", { class: "grid", x1: ROOM.left, x2: ROOM.left + wide, y1: up(value), y2: up(value) }),
+    ...steps(least, most, step).flatMap((value) => [svg("line", { class: "grid", x1: ROOM.left, x2: ROOM.left + wide, y1: up(value), y2: up(value) }),
       svg("text", { x: ROOM.left - 8, y: up(value) + 4, "text-anchor": "end" }, short(value))]),
     ...spread(x, wide).map((value) => svg("text", { x: across(value), y: tall - 22, "text-anchor": "middle" }, short(value))),
     svg("text", { class: "name", x: ROOM.left + wide / 2, y: tall - 5, "text-anchor": "middle" }, given.across),
@@ -52,21 +52,17 @@ export function lines(given) {
   return h("div", { class: "lined" }, picture, legend, readout);
 }
 
+// Round numbers around all values, and the step between them.
 function bounds(least, most) {
-  if (most - least < 1e-9) return [least - 0.5, most + 0.5];
-  const step = stepOf(most - least);
-  return [Math.floor(least / step + 1e-9) * step, Math.ceil(most / step - 1e-9) * step];
+  if (most - least < 1e-9) return [Math.floor(least) - 1, Math.ceil(most) + 1, 1];
+  const rough = (most - least) / 5, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough * 0.999);
+  return [Math.floor(least / step + 1e-9) * step, Math.ceil(most / step - 1e-9) * step, step];
 }
 
-function stepOf(span) {
-  const rough = span / 5, power = 10 ** Math.floor(Math.log10(rough));
-  return [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= rough * 0.999);
-}
-
-function steps(least, most) {
-  const step = stepOf(most - least), found = [];
-  for (let value = least; value <= most + step / 1e6; value += step) found.push(Math.abs(value) < step / 1e6 ? 0 : value);
-  return found;
+function steps(least, most, step) {
+  const count = Math.round((most - least) / step);
+  return Array.from({ length: count + 1 }, (_, i) => Math.round(least / step + i) * step).filter((value) => value >= least - 1e-9);
 }
 
 function spread(x, wide) {

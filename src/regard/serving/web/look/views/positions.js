@@ -1,16 +1,17 @@
 // Where a token stands, as the model is told it: vectors of places, how alike they are, or scores by distance.
 
 import { choices, h, number } from "../dom.js";
-import { rangeOf, field } from "../field.js";
+import { field, rangeOf } from "../field.js";
 import { lines } from "../lines.js";
 import { once, unpacked } from "../packed.js";
 
 const SIDES = { encoder: "Encoder", decoder: "Decoder" };
 const NAMES = { sinusoidal: "sinusoidal", learned: "learned", relative: "relative, in buckets (T5)", "transformer-xl": "relative, of sinusoids (Transformer-XL)",
   rotary: "rotary", alibi: "ALiBi", none: "none", "sinusoidal-2d": "sinusoidal, of column and row", "learned-2d": "learned, one for each patch", "rotary-2d": "rotary, by column and row" };
+const OWN = "These are the model's own numbers. What attention makes of them, only Heads can tell: two places may be alike here and yet be told apart.";
 
 export function trust() {
-  return ["These are the model's own encodings. What attention makes of them, only Heads can tell: two places may be alike here and yet be told apart. ", h("span", { id: "measured" })];
+  return h("span", { id: "measured" }, OWN);
 }
 
 export async function show(root, page) {
@@ -21,7 +22,7 @@ class Positions {
   constructor(root, page) {
     Object.assign(this, { root, page });
     this.body = h("div", { class: "positions" });
-    this.wanted = 0;
+    this.busy = this.more = false;
   }
 
   get asked() {
@@ -30,10 +31,23 @@ class Positions {
   }
 
   async draw() {
-    const found = await once(this.page, "positions", this.asked);
+    const found = await this.#first();
     this.root.append(this.#bar(found), this.body);
     this.#shown(found);
     this.root.dataset.ready = "true";
+  }
+
+  // What an address asks for may not be there: then it is told, and the usual is shown.
+  async #first() {
+    const { page } = this;
+    try {
+      return await once(page, "positions", this.asked);
+    } catch (error) {
+      if (page.state.places === undefined && page.state.side === undefined) throw error;
+      page.set({ places: null, side: null });
+      page.say(error.message, true);
+      return once(page, "positions", this.asked);
+    }
   }
 
   #bar(found) {
@@ -54,22 +68,28 @@ class Positions {
     return h("div", { class: "bar" }, ...parts);
   }
 
+  // Never twice at a time: of all lengths that a slider passed meanwhile, the last counts.
   async #again() {
-    const wanted = ++this.wanted;
+    if (this.busy) { this.more = true; return; }
+    this.busy = true;
     try {
-      const found = await once(this.page, "positions", this.asked);
-      if (wanted === this.wanted && this.root.isConnected) this.#shown(found);
-    } catch (error) { this.page.say(error.message, true); }
+      do {
+        this.more = false;
+        const found = await once(this.page, "positions", this.asked);
+        if (this.root.isConnected) this.#shown(found);
+      } while (this.more);
+    } catch (error) { this.page.say(error.message, true); } finally { this.busy = false; }
   }
 
   #shown(found) {
     this.found = found;
-    this.formula = h("div", { class: "formula" });
+    this.parts = {};
     this.readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, "Point at a cell, or use the arrow keys."));
     const measured = this.root.parentElement?.querySelector("#measured");
     if (measured) measured.textContent = baseline(found);
-    const parts = [];
-    if (!found.encodings && !found.scores) parts.push(h("p", { id: "nothing" }, nothing(this.page.about)));
+    const drawn = found.encodings || found.scores;
+    const parts = [drawn ? h("div", { class: "pair worked" }, h("div", { class: "formula" }, ...formula(found, this.page.about)), this.readout)
+      : h("p", { id: "nothing" }, nothing(this.page.about))];
     if (found.encodings) parts.push(...this.#vectors(found));
     if (found.scores) parts.push(...this.#scores(found));
     this.body.replaceChildren(...parts);
@@ -99,22 +119,19 @@ class Positions {
     this.cosines = unpacked(given.cosines);
     this.dots = given.dots && unpacked(given.dots);
     const measure = this.dots && page.state.measure === "dot" ? "dot" : "cosine";
-    this.parts = {
+    Object.assign(this.parts, {
       encodings: (holder, room) => this.#encodings(holder, room),
       alike: (holder, room) => (given.grid ? this.#grid(holder, room) : this.#alike(holder, room, measure)),
       near: (holder, room) => this.#near(holder, room, given),
-    };
+    });
     const pick = this.dots ? choices("Measure", [["cosine", "Cosine"], ["dot", "Dot product"]], measure, (value) => {
       page.set({ measure: value === "cosine" ? null : value });
       this.#shown(found);
       document.querySelector('[aria-label="Measure"] [aria-checked="true"]')?.focus();
     }) : null;
-    const first = formula(found, page.about);
-    this.formula.replaceChildren(...first);
-    return [h("div", { class: "pair" },
-      this.#holder("encodings", given.grid ? "The vector of each patch" : `The vector of each ${far}`),
-      this.#holder("alike", given.grid ? "How alike all patches are to one" : `How alike ${far}s are`, pick)),
-    h("div", { class: "pair" }, h("section", {}, h("h2", {}, "In numbers"), this.formula, this.readout), this.#holder("near", "How alike, by how far apart"))];
+    const title = this.angles ? `Sine and cosine of each angle, by ${given.grid ? "patch" : far}` : `The vector of each ${given.grid ? "patch" : far}`;
+    return [h("div", { class: "pair" }, this.#holder("encodings", title), this.#holder("alike", given.grid ? "How alike all patches are to one" : `How alike ${far}s are`, pick)),
+      this.#holder("near", "How alike, by how far apart")];
   }
 
   // Sines before cosines: drawn in turn, they would only flicker.
@@ -129,7 +146,7 @@ class Positions {
     for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) data[i * columns + j] = this.matrix.data[i * columns + order[j]];
     const sorted = this.found.encodings.order === "interleaved";
     const made = field({ id: "encodings", label: `Encodings: ${rows} by ${columns}`, rows, columns, data, range: rangeOf(data), room, tall: 380, first: [grid ? 1 : first, 0],
-      names: [grid ? "patches" : first < 0 ? "distances" : "places", sorted ? "channels, sines before cosines, the fastest first" : "channels"], columnName: (column) => order[column],
+      axes: `rows: ${grid ? "patches" : first < 0 ? "distances" : "places"}; columns: channels${sorted ? ", sines before cosines, the fastest first" : ""}`, columnName: (column) => order[column],
       read: ([row, column]) => this.#cell(row, order[column], data[row * columns + column]) });
     holder.replaceChildren(made.element);
   }
@@ -155,7 +172,7 @@ class Positions {
   #alike(holder, room, measure) {
     const { data, shape: [size] } = measure === "dot" ? this.dots : this.cosines, first = this.found.encodings.first;
     const made = field({ id: "alike", label: `${measure === "dot" ? "Dot products" : "Cosines"} of each two, ${size} by ${size}`, rows: size, columns: size, data,
-      range: rangeOf(data), room, tall: 380, square: true, first: [first, first], names: first < 0 ? ["distances", "distances"] : ["places", "places"],
+      range: rangeOf(data), room, tall: 380, square: true, first: [first, first], axes: `rows and columns: ${first < 0 ? "distances" : "places"}`,
       read: ([row, column]) => {
         const at = row * size + column, name = first < 0 ? "R" : this.found.kind === "learned" ? "P" : "PE", [one, two] = [row, column].map((each) => number(each + first, 0));
         const other = measure === "dot" ? ["cosine ", this.cosines.data[at]] : ["dot product ", this.dots.data[at]];
@@ -170,7 +187,7 @@ class Positions {
     const chosen = Math.min(Number(page.state.patch ?? Math.floor(rows / 2) * columns + Math.floor(columns / 2)) || 0, size - 1);
     const data = this.cosines.data.subarray(chosen * size, (chosen + 1) * size), at = (cell) => cell[0] * columns + cell[1];
     const made = field({ id: "alike", label: `Cosine of every patch to the one in ${patch(chosen, [rows, columns])}`, rows, columns, data, range: rangeOf(this.cosines.data), room, tall: 380, square: true,
-      first: [1, 1], mark: [Math.floor(chosen / columns), chosen % columns], names: [`of patches (one is chosen: ${patch(chosen, [rows, columns])})`, "of patches"],
+      first: [1, 1], mark: [Math.floor(chosen / columns), chosen % columns], axes: `rows and columns of patches; chosen: ${patch(chosen, [rows, columns])}`,
       read: (cell) => this.say([`cos(patch ${patch(chosen, [rows, columns])}, patch ${patch(at(cell), [rows, columns])})`], data[at(cell)]),
       choose: (cell) => {
         page.set({ patch: at(cell) });
@@ -194,16 +211,14 @@ class Positions {
   #scores(found) {
     const values = unpacked(found.scores.values), [heads, count] = values.shape, { distances } = found.scores, perLayer = this.page.about.attentions[0].heads;
     const name = (head) => (found.kind === "transformer-xl" ? `layer ${Math.floor(head / perLayer) + 1}, head ${(head % perLayer) + 1}` : `head ${head + 1}`);
-    this.parts = { ...this.parts,
+    Object.assign(this.parts, {
       scores: (holder, room) => holder.replaceChildren(field({ id: "scores", label: `Scores: ${heads} heads by ${count} distances`, rows: heads, columns: count, data: values.data, range: rangeOf(values.data),
-        room, tall: Math.min(Math.max(22 * heads, 160), 380), first: [1, distances[0]], names: [found.kind === "transformer-xl" ? "heads, one layer after the other" : "heads", "how far the key lies before its query"],
+        room, tall: Math.min(Math.max(22 * heads, 160), 380), first: [1, distances[0]], axes: `rows: heads${found.kind === "transformer-xl" ? ", one layer after the other" : ""}; columns: how far the key lies before its query`,
         read: ([head, at]) => this.say([`${name(head)}, key ${apart(distances[at])}: added to the score`], values.data[head * count + at],
           h("span", { class: "soft" }, ` · its weight is multiplied by ${number(Math.exp(values.data[head * count + at]), 4)}, all else equal`)) }).element),
       curves: (holder, room) => holder.replaceChildren(lines({ id: "curves", label: "Score by distance", x: distances, room, across: "how far the key lies before its query",
-        series: Array.from({ length: Math.min(heads, 14) }, (_, head) => ({ name: name(head), kind: `c${head % 7}${head > 6 ? " dashed" : ""}`, values: [...values.data.subarray(head * count, (head + 1) * count)] })) })) };
-    this.formula.replaceChildren(...formula(found, this.page.about));
-    const own = found.encodings ? [] : [h("section", {}, h("h2", {}, "In numbers"), this.formula, this.readout)];
-    return [h("div", { class: "pair" }, this.#holder("scores", "Added to scores, by distance"), this.#holder("curves", heads > 14 ? "The same, of the first 14 heads" : "The same, as curves")), ...own];
+        series: Array.from({ length: Math.min(heads, 14) }, (_, head) => ({ name: name(head), kind: `c${head % 7}${head > 6 ? " dashed" : ""}`, values: [...values.data.subarray(head * count, (head + 1) * count)] })) })) });
+    return [h("div", { class: "pair" }, this.#holder("scores", "Added to scores, by distance"), this.#holder("curves", heads > 14 ? "The same, of the first 14 heads" : "The same, as curves"))];
   }
 }
 
@@ -237,17 +252,19 @@ function formula({ kind, base, encodings }, about) {
     case "rotary-2d": return [line("q′ = R(x, y) q,  k′ = R(x, y) k"), line(`half of the pairs turn with x, half with y, by ${base}`, power("−2i/d"), ` a step,  d = ${width / 2}`)];
     case "alibi": return [line("score = q · k / √d − m |i − j|"), line("m = 2", power("−8h/H"), ` for head h of H = ${about.attentions[0].heads} (where H is a power of two)`)];
     case "relative": return [line("score = q · k × scale + b(bucket(i − j))"), line("b learned, one number for each head and bucket")];
-    case "transformer-xl": return [line("score = ((q + u) · k + (q + v) · W R(i − j)) / √d"), line(`R(a, 2i), R(a, 2i+1): sine and cosine of a / ${base}`, power("2i/d"), "; below, v · W R alone")];
+    case "transformer-xl": return [line("score = ((q + u) · k + (q + v) · W R(i − j)) / √d"), line(`R(a, i), R(a, i + d/2): sine and cosine of a / ${base}`, power("2i/d"), "; drawn are R and v · W R alone")];
     default: return [];
   }
 }
 
-function baseline({ encodings, scores, deviation, untrained, kind, length }) {
-  const parts = [];
+function baseline({ encodings, scores, deviation, untrained, kind }) {
+  if (!encodings && !scores) return "Where there are no positions, there is no number to be trusted or doubted.";
+  const parts = [OWN];
   if (encodings) {
     const { mean, whole } = encodings.near, random = kind.startsWith("learned") ? "an untrained table, like any random vectors," : "random vectors of this width";
+    const what = `${encodings.matrix.shape[0]} ${encodings.grid ? "patches" : encodings.first < 0 ? "distances" : "places"}`;
     const next = mean.length > 1 ? `neighbours have a cosine of ${number(mean[1], 3)}, ` : "";
-    parts.push(`Beside each other: ${next}any two of these ${length} places ${number(whole, 3)}, ${random} 0 ± ${number(deviation, 3)}.`);
+    parts.push(`Beside each other: ${next}any two of these ${what} ${number(whole, 3)}, ${random} 0 ± ${number(deviation, 3)}.`);
   }
   if (scores && untrained !== null) parts.push(`Learned scores start at random, 0 ± ${number(untrained, 3)}: what is not larger need not mean anything.`);
   else if (scores && kind === "alibi") parts.push("Nothing of these scores is learned; −0.69 halves a weight, all else equal.");

@@ -41,7 +41,8 @@ class Vectors {
     field.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); form.requestSubmit(); } });
     this.choice = h("div", { class: "sliders" });
     this.list = h("ol", { class: "legend-list" });
-    this.side.append(form, this.choice, this.list);
+    this.readout = h("div", { class: "readout", id: "readout", "aria-live": "polite" });
+    this.side.append(form, this.choice, this.readout, this.list);
     this.root.append(h("div", { class: "vectors" }, this.side, this.map), this.below);
     await this.#ask();
     this.root.dataset.ready = "true";
@@ -128,11 +129,11 @@ class Vectors {
     if (measured) measured.textContent = `${same ? "In this layer all of these have the same vector, so there is nothing to tell apart." : `Here the two keep ${both.toFixed(0)} % of the variance.`} ${against}`;
     const spots = chart.places.map((word, i) => ({ word, x: points.data[(layer * n + i) * 2], y: points.data[(layer * n + i) * 2 + 1], kind: this.kind(word),
       shape: found.words[word].sentence, label: this.#label(word), told: `${found.words[word].text}, sentence ${found.words[word].sentence + 1}` }));
-    this.readout = h("div", { class: "readout", id: "readout", "aria-live": "polite" });
     const map = new Scatter(spots, { room: Math.max(this.map.clientWidth, 280), label: `${chart.word === null ? "All words" : `The word ${chart.word}`} in layer ${layer}: ${n} points`,
-      axes: share.map((part, i) => `${i ? "second" : "first"} direction, ${(100 * part).toFixed(0)} % of the variance`), read: (spot) => { this.#read(spot); this.#pairs(); } });
-    this.map.replaceChildren(map.element, this.readout);
+      axes: share.map((part, i) => `${i ? "second" : "first"} direction, ${(100 * part).toFixed(0)} % of the variance`), read: (spot) => { this.#read(spot); if (chart.word === null) this.#pairs(); } });
+    this.map.replaceChildren(map.element);
     map.choose(Math.max(chart.places.indexOf(this.at), 0));
+    if (chart.word !== null) this.#pairs();
   }
 
   // In a map of one word the words around it tell its places apart.
@@ -148,13 +149,13 @@ class Vectors {
     const { found, layer } = this, word = spot.word, { text, sentence, tokens } = found.words[word];
     this.at = word;
     const near = this.#nearest(word, NEAREST), chance = this.chart.chance?.layers[layer];
-    const rows = near.map((other) => h("tr", {}, h("td", {}, token(found.words[other].text)), h("td", { class: "soft" }, `sentence ${found.words[other].sentence + 1}`),
+    const rows = near.map((other) => h("tr", {}, h("td", {}, token(found.words[other].text)), h("td", { class: "soft" }, found.words[other].sentence + 1),
       h("td", { class: "number", "data-other": other, "data-value": this.cosine(word, other) }, number(this.cosine(word, other), 6)),
       h("td", { class: "number" }, chance === undefined ? "" : signed(this.cosine(word, other) - chance))));
     this.readout.replaceChildren(
       h("p", {}, h("b", { "data-word": word }, token(text)), ` in sentence ${sentence + 1}`, tokens.length > 1 ? h("span", { class: "soft" }, ` (mean of ${tokens.length} tokens)`) : "", ", at ",
         h("span", { class: "number", "data-x": spot.x, "data-y": spot.y }, `${number(spot.x, 4)}, ${number(spot.y, 4)}`)),
-      h("table", {}, h("thead", {}, h("tr", {}, ...["nearest of all words", "", "cosine", "above random"].map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, ...rows)));
+      h("table", {}, h("thead", {}, h("tr", {}, ...["nearest", "in", "cosine", "above random"].map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, ...rows)));
   }
 
   #nearest(word, count) {
@@ -198,7 +199,7 @@ function name(layer, layers) {
 
 function short({ words }, number) {
   const letters = [...clean(words[number].text)];
-  return `${words[number].sentence + 1} ${letters.length > 14 ? `${letters.slice(0, 13).join("")}…` : letters.join("")}`;
+  return `${words[number].sentence + 1} \u2068${letters.length > 14 ? `${letters.slice(0, 13).join("")}…` : letters.join("")}\u2069`;
 }
 
 function signed(value) {
