@@ -55,7 +55,7 @@ export function lines(given) {
 // Round numbers around all values, and the step between them.
 function bounds(least, most) {
   if (most - least < 1e-9) return [Math.floor(least) - 1, Math.ceil(most) + 1, 1];
-  const rough = (most - least) / 5, power = 10 ** Math.floor(Math.log10(rough));
+  const rough = (most - least) / 6, power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough * 0.999);
   return [Math.floor(least / step + 1e-9) * step, Math.ceil(most / step - 1e-9) * step, step];
 }

@@ -8,8 +8,9 @@ import { Scatter, glyph } from "../scatter.js";
 const SAMPLES = {
   de: { word: "Bank", lines: ["Die Bank im Garten ist frisch gestrichen.", "Die Bank vor dem Haus ist aus Holz.", "Die Bank senkt die Zinsen.", "Die Bank verleiht Geld an Firmen.",
     "Das Schloss des Königs steht auf einem Berg.", "Das Schloss im Park ist sehr schön.", "Das Schloss an der Tür ist kaputt.", "Das Schloss hat keinen Schlüssel mehr."] },
-  en: { word: "bank", lines: ["The bank of the river is steep.", "The bank by the water is green.", "The bank lends money to firms.", "The bank has raised its rates.",
-    "The bat flew out of the cave.", "The bat sleeps in the dark.", "The bat hit the ball.", "The bat is made of wood."] },
+  // What tells the senses apart stands before the word: a decoder sees nothing behind it.
+  en: { word: "bank", lines: ["They were fishing from the river bank.", "We sat down on the grassy bank.", "She keeps her money in the bank.", "He got a loan from the bank.",
+    "In the dark cave there hung a bat.", "At night a moth fled from the bat.", "He hit the ball hard with his bat.", "The player swung and then broke his bat."] },
 };
 const MOST_LINES = 12, NEAREST = 5, ASIDE = 8;
 
