@@ -162,7 +162,9 @@ class Study:
     @property
     def views(self) -> list[str]:
         """The views that this model has something for."""
-        return ["heads", "walk", *(["decode"] if self.writes else [])]
+        reads = self.loaded.tokenizers is not None and self.loaded.settings.kind != "vision"
+        decode, vectors = ["decode"] if self.writes else [], ["vectors"] if reads else []
+        return ["heads", "walk", *decode, *vectors, "positions"]
 
     @property
     def attentions(self) -> list[AttentionPlace]:

@@ -66,6 +66,22 @@ def nth_word(text: str, number: int) -> Place:
     return Place(text, spans[number])
 
 
+def words_in(model: Loaded, texts: Sequence[str], to: str | None = None, most: int | None = None) -> list[Place]:
+    """Every word of the texts that the model's tokenizer keeps, signs aside; a text of more than `most` tokens is
+    refused."""
+    reader = _Reader(model, to)
+    found = []
+    for text in dict.fromkeys(texts):
+        ids, spans = reader.tokens(text)
+        if most is not None and len(ids) > most:
+            raise InputError(
+                f"{text[:60]!r} has {len(ids):,} tokens, and at most {most:,} of a text are looked at; shorten it"
+            )
+        kept = [Place(text, span) for span in word_spans(text) if _inside(spans, span)]
+        found += [place for place in kept if place.word[0].isalnum()]
+    return found
+
+
 class Contextual(NamedTuple):
     """The vectors of words where they stand."""
 
@@ -170,16 +186,22 @@ def anisotropy(
             f"{len(texts)} texts have fewer than two different words to compare with; give more texts for the baseline"
         )
     drawn = sorted(random.Random(seed).sample(range(len(words)), min(len(words), MOST)))
-    chosen = [words[number] for number in drawn]
-    found = contextual(model, chosen, to)
-    number_of = {word: number for number, word in enumerate(dict.fromkeys(place.word.lower() for place in chosen))}
-    form = torch.tensor([number_of[place.word.lower()] for place in chosen])
+    return chance_among(contextual(model, [words[number] for number in drawn], to))
+
+
+def chance_among(found: Contextual, without: Sequence[str] = ()) -> Anisotropy:
+    """The same over words whose vectors are at hand; signs, and the words of `without`, do not count."""
+    left_out = {word.lower() for word in without}
+    words = [place.word.lower() for place in found.places]
+    counted = [number for number, word in enumerate(words) if word[0].isalnum() and word not in left_out]
+    number_of = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    form = torch.tensor([number_of[words[number]] for number in counted])
     pairs = (form[:, None] != form).triu(1)
     count = int(pairs.sum())
     if not count:
-        raise InputError("the words that were drawn are all the same; give more texts for the baseline")
-    layers = torch.stack([cosines(layer_ND)[pairs].mean() for layer_ND in found.layers])
-    return Anisotropy(layers, float(cosines(found.static)[pairs].mean()), count)
+        raise InputError("the words to compare with are all the same; give more texts for the baseline")
+    layers = torch.stack([cosines(layer_ND[counted])[pairs].mean() for layer_ND in found.layers])
+    return Anisotropy(layers, float(cosines(found.static[counted])[pairs].mean()), count)
 
 
 # ----------------------------------------------------------------------------------------------------------------- maps
@@ -230,13 +252,18 @@ class _Streams(NamedTuple):
     def tokens_of(self, place: Place) -> list[int]:
         """The numbers of the tokens that hold a character of the word."""
         first, last = place.span
-        found = [number for number, (begin, end) in enumerate(self.spans) if begin < last and end > first]
+        found = _inside(self.spans, place.span)
         if not 0 <= first < last <= len(self.text) or not found:
             raise InputError(
                 f"span {place.span} of {self.text[:60]!r}, which has {len(self.text)} characters, holds no token; give "
                 "the first character of a word and the one behind its last"
             )
         return found
+
+
+def _inside(spans: Sequence[Span], span: Span) -> list[int]:
+    """The numbers of the tokens that hold a character of a span."""
+    return [number for number, (begin, end) in enumerate(spans) if begin < span[1] and end > span[0]]
 
 
 class _Reader:
@@ -260,7 +287,7 @@ class _Reader:
         self.names = [f"{self.stack}.residual", *(f"{self.stack}.{layer}.residual" for layer in range(depth))]
 
     def read(self, text: str) -> _Streams:
-        ids, spans = self._tokens(text)
+        ids, spans = self.tokens(text)
         network = self.network
         tokens = torch.tensor([ids], device=next(network.parameters()).device)
         training = network.training
@@ -273,7 +300,7 @@ class _Reader:
         static, *layers = (seen.calls(name)[0][0] for name in (f"{self.embedding}.tokens", *self.names))
         return _Streams(text, [self.tokenizer.token(number) for number in ids], spans, torch.stack(layers), static)
 
-    def _tokens(self, text: str) -> tuple[list[int], list[Span]]:
+    def tokens(self, text: str) -> tuple[list[int], list[Span]]:
         """Numbers and places of the tokens, framed as the model knows them."""
         if self.scribe is not None:
             return self.scribe.read([text])[0], self.scribe.read_spans(text)

@@ -18,7 +18,16 @@ from regard.serving.bodies import Refused, fields_of, read_body
 from regard.serving.guard import Guard
 from regard.serving.look_service import LookService, Turns
 from regard.serving.look_settings import Looking
-from regard.serving.look_shapes import RunAsked, RunNamed, StepsAsked, TreeAsked, WalkAsked, checked
+from regard.serving.look_shapes import (
+    PositionsAsked,
+    RunAsked,
+    RunNamed,
+    StepsAsked,
+    TreeAsked,
+    VectorsAsked,
+    WalkAsked,
+    checked,
+)
 from regard.serving.metrics import Metrics
 
 WEB = Path(__file__).parent / "web" / "look"
@@ -71,11 +80,13 @@ def _questions(app: FastAPI, service: LookService, turns: Turns, settings: Looki
 
         app.add_api_route(path, asked, methods=["POST"])
 
-    ask("/api/run", RunAsked, lambda asked: service.run(_bounded(asked, settings)))
+    ask("/api/run", RunAsked, lambda asked: service.run(_bounded(asked, [asked.text, asked.target or ""], settings)))
     ask("/api/output", RunNamed, service.output)
     ask("/api/walk", WalkAsked, service.walk)
     ask("/api/steps", StepsAsked, service.steps)
     ask("/api/tree", TreeAsked, service.tree)
+    ask("/api/vectors", VectorsAsked, lambda asked: service.vectors(_bounded(asked, asked.texts, settings)))
+    ask("/api/positions", PositionsAsked, service.positions)
 
     @app.get("/api/about")
     async def tell() -> Response:
@@ -96,8 +107,8 @@ def _image_bytes(about: dict[str, Any]) -> int:
     return size
 
 
-def _bounded(asked: RunAsked, settings: Looking) -> RunAsked:
-    letters = len(asked.text) + len(asked.target or "")
+def _bounded(asked: A, texts: list[str], settings: Looking) -> A:
+    letters = sum(map(len, texts))
     if letters > settings.characters:
         raise Refused(413, f"the texts have {letters:,} characters, and at most {settings.characters:,} may be sent")
     return asked

@@ -14,14 +14,25 @@ import numpy as np
 
 from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
 from regard.errors import RecordError, RegardError
+from regard.look.atlas import atlas
+from regard.look.nearness import placed
 from regard.look.reading import Input, Read
 from regard.look.stepwise import Choosing, grow_tree, label, write_stepwise
 from regard.look.study import Run, Study
 from regard.look.walk import Place, walk
 from regard.models.settings import Vision
 from regard.serving.bodies import Refused
+from regard.serving.look_maps import positions_told, vectors_told
 from regard.serving.look_settings import Looking
-from regard.serving.look_shapes import RunAsked, RunNamed, StepsAsked, TreeAsked, WalkAsked
+from regard.serving.look_shapes import (
+    PositionsAsked,
+    RunAsked,
+    RunNamed,
+    StepsAsked,
+    TreeAsked,
+    VectorsAsked,
+    WalkAsked,
+)
 from regard.tasks.translator import Translator
 
 R = TypeVar("R")
@@ -131,6 +142,14 @@ class LookService:
             for text, each in zip(texts, found.found, strict=True)
         ]
         return {"nodes": nodes, "found": kept}
+
+    def vectors(self, asked: VectorsAsked) -> dict[str, Any]:
+        """The words of some sentences on maps."""
+        return vectors_told(atlas(self.study.loaded, asked.texts, asked.to, self.study.limit))
+
+    def positions(self, asked: PositionsAsked) -> dict[str, Any]:
+        """The positions of one side of the model."""
+        return positions_told(placed(self.study.loaded, asked.length, asked.part))
 
     def _pixels(self, image: str) -> Any:
         settings = self.study.loaded.settings

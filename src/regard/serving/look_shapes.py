@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, TypeAlias, TypeVar
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -14,6 +14,10 @@ HEADS = 4096
 """Silent heads that a request may name."""
 BEAM = 16
 """The widest beam."""
+SENTENCES = 64
+"""Lines of a request, empty ones too."""
+PLACES = 256
+"""Places whose encodings a request may want."""
 Number: TypeAlias = Annotated[int, Field(ge=0, le=2**31)]
 
 
@@ -73,6 +77,20 @@ class TreeAsked(_Asked):
     presence: float = Field(default=0.0, ge=-100, le=100)
     prefix: list[Number] = Field(default=[], max_length=256)
     longest: int = Field(default=48, ge=1, le=64)
+
+
+class VectorsAsked(_Asked):
+    """Sentences whose words are put on maps."""
+
+    texts: list[Text] = Field(max_length=SENTENCES)
+    to: Text | None = None
+
+
+class PositionsAsked(_Asked):
+    """The positions of one side of a model."""
+
+    part: Literal["encoder", "decoder"] | None = None
+    length: int | None = Field(default=None, ge=2, le=PLACES)
 
 
 A = TypeVar("A", bound=_Asked)

@@ -14,6 +14,8 @@ class Server {
   walk(asked) { return this.#ask("api/walk", asked); }
   steps(asked) { return this.#ask("api/steps", asked); }
   tree(asked) { return this.#ask("api/tree", asked); }
+  vectors(asked) { return this.#ask("api/vectors", asked); }
+  positions(asked) { return this.#ask("api/positions", asked); }
 
   async tensor(run, name) {
     const answer = await this.#get(`api/tensor?${new URLSearchParams({ run, name })}`);

@@ -1,0 +1,84 @@
+// Points on a plane with labels that keep apart. One is chosen: by pointer, by focus, or by arrow keys.
+
+import { clean, short, svg } from "./dom.js";
+
+const FONT = "600 12px system-ui, sans-serif", MARGIN = 34;
+const SHAPES = ["M5 0A5 5 0 1 1 -5 0A5 5 0 1 1 5 0Z", "M-4.5 -4.5H4.5V4.5H-4.5Z", "M0 -6L6 0L0 6L-6 0Z", "M0 -6L5.5 4H-5.5Z", "M0 6L5.5 -4H-5.5Z",
+  "M-2 -6H2V-2H6V2H2V6H-2V2H-6V-2H-2Z", "M0 -3L4 -6L6 -4L3 0L6 4L4 6L0 3L-4 6L-6 4L-3 0L-6 -4L-4 -6Z"];
+
+// The shape of a sentence; from the eighth on they are hollow.
+export function glyph(number) {
+  const hollow = Math.floor(number / SHAPES.length) % 2 === 1;
+  return svg("path", { d: SHAPES[number % SHAPES.length], class: hollow ? "glyph hollow" : "glyph" });
+}
+
+export class Scatter {
+  // spots: [{ x, y, kind, shape, label, told }]; given: { room, label, axes: [of x, of y], read(spot) }.
+  constructor(spots, given) {
+    Object.assign(this, { spots, given, width: given.room, height: Math.min(Math.max(given.room * 0.62, 320), 520) });
+    this.#place();
+    this.groups = spots.map((spot, i) => svg("g", { class: `spot ${spot.kind}`, role: "option", tabindex: -1, "aria-label": clean(spot.told), "aria-selected": false, "data-number": i,
+      transform: `translate(${this.at[i][0].toFixed(2)} ${this.at[i][1].toFixed(2)})`, onpointerenter: () => this.choose(i), onclick: () => this.choose(i, true), onfocus: () => this.choose(i) },
+      svg("circle", { class: "reach", r: 10 }), glyph(spot.shape)));
+    const labels = this.#labels();
+    this.element = svg("svg", { class: "scatter", viewBox: `0 0 ${this.width} ${this.height}`, width: this.width, role: "listbox", "aria-label": `${given.label}. Arrow keys go from point to point.` },
+      svg("rect", { class: "frame", x: 0.5, y: 0.5, width: this.width - 1, height: this.height - 1, rx: 8 }), ...labels, ...this.groups,
+      svg("text", { class: "axis", x: this.width / 2, y: this.height - 9, "text-anchor": "middle" }, given.axes[0]),
+      svg("text", { class: "axis", transform: `translate(16 ${this.height / 2}) rotate(-90)`, "text-anchor": "middle" }, given.axes[1]));
+    this.element.addEventListener("keydown", (event) => this.#key(event));
+    this.chosen = null;
+  }
+
+  // The same scale both ways: distances on the plane can be compared.
+  #place() {
+    const { spots, width, height } = this, range = (key) => [Math.min(...spots.map((spot) => spot[key])), Math.max(...spots.map((spot) => spot[key]))];
+    const [[left, right], [low, high]] = [range("x"), range("y")], wide = width - 2.6 * MARGIN, tall = height - 2.6 * MARGIN;
+    const size = Math.max((right - left) / wide, (high - low) / tall), scale = size > 1e-7 ? 1 / size : 0;
+    this.at = spots.map((spot) => [width / 2 + (spot.x - (left + right) / 2) * scale, height / 2 - 6 - (spot.y - (low + high) / 2) * scale]);
+  }
+
+  // Beside each point where nothing else stands; where there is no such place, its word is told when it is chosen.
+  #labels() {
+    const pencil = document.createElement("canvas").getContext("2d"), taken = this.at.map(([x, y]) => [x - 6, y - 6, x + 6, y + 6]);
+    pencil.font = FONT; // bold, as the chosen one is
+    return this.spots.map((spot, i) => {
+      const text = `\u2068${short(spot.label, 48)}\u2069`, width = pencil.measureText(text).width + 4, height = 15, [x, y] = this.at[i];
+      for (const far of [12, 18, 26, 36]) for (const turn of [0, 4, 1, 7, 3, 5, 2, 6]) {
+        const angle = (turn * Math.PI) / 4, mid = [x + Math.cos(angle) * (far + width / 2), y - Math.sin(angle) * (far + height / 2)];
+        const box = [mid[0] - width / 2, mid[1] - height / 2, mid[0] + width / 2, mid[1] + height / 2];
+        if (box[0] < 26 || box[1] < 4 || box[2] > this.width - 4 || box[3] > this.height - 24 || taken.some((other) => overlap(box, other))) continue;
+        taken.push(box);
+        return svg("g", { class: `label ${spot.kind}`, "data-label": i }, far > 18 ? svg("line", { x1: x, y1: y, x2: mid[0] - Math.cos(angle) * (width / 2), y2: mid[1] + Math.sin(angle) * (height / 2) }) : null,
+          svg("text", { x: mid[0], y: mid[1] + 4, "text-anchor": "middle" }, text));
+      }
+      return null;
+    });
+  }
+
+  choose(i, focus = false) {
+    if (i !== this.chosen) {
+      this.chosen = i;
+      this.groups.forEach((group, number) => {
+        group.setAttribute("aria-selected", number === i);
+        group.setAttribute("tabindex", number === i ? 0 : -1);
+      });
+      for (const label of this.element.querySelectorAll("[data-label]")) label.classList.toggle("chosen", Number(label.dataset.label) === i);
+      this.given.read(this.spots[i]);
+    }
+    if (focus) this.groups[i].focus({ preventScroll: true });
+  }
+
+  // ← and → in the order of x, ↑ and ↓ in that of y: so every point is reached.
+  #key(event) {
+    const [axis, turn] = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowUp: [1, -1], ArrowDown: [1, 1] }[event.key] ?? [];
+    if (axis === undefined) return;
+    event.preventDefault();
+    const order = this.at.map((_, i) => i).sort((one, two) => this.at[one][axis] - this.at[two][axis] || one - two);
+    const next = order[Math.min(Math.max(order.indexOf(this.chosen) + turn, 0), order.length - 1)];
+    this.choose(next, true);
+  }
+}
+
+function overlap(one, other) {
+  return one[0] < other[2] && other[0] < one[2] && one[1] < other[3] && other[1] < one[3];
+}

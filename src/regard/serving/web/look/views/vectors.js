@@ -1,0 +1,218 @@
+// Words of several sentences on a plane, as a layer sees them, and how alike they are from layer to layer.
+
+import { clean, h, number, picker, svg, token } from "../dom.js";
+import { lines } from "../lines.js";
+import { once, unpacked } from "../packed.js";
+import { Scatter, glyph } from "../scatter.js";
+
+const SAMPLES = {
+  de: { word: "Bank", lines: ["Die Bank im Garten ist frisch gestrichen.", "Die Bank vor dem Haus ist aus Holz.", "Die Bank senkt die Zinsen.", "Die Bank verleiht Geld an Firmen.",
+    "Das Schloss des Königs steht auf einem Berg.", "Das Schloss im Park ist sehr schön.", "Das Schloss an der Tür ist kaputt.", "Das Schloss hat keinen Schlüssel mehr."] },
+  // What tells the senses apart stands before the word: a decoder sees nothing behind it.
+  en: { word: "bank", lines: ["They were fishing from the river bank.", "We sat down on the grassy bank.", "She keeps her money in the bank.", "He got a loan from the bank.",
+    "In the dark cave there hung a bat.", "At night a moth fled from the bat.", "He hit the ball hard with his bat.", "The player swung and then broke his bat."] },
+};
+const MOST_LINES = 12, NEAREST = 5, ASIDE = 8;
+
+export function trust() {
+  return ["A map shows two directions out of many, those along which these words differ most. Words may look near that are not; they never look further apart than they are. Cosines are exact. ", h("span", { id: "measured" })];
+}
+
+export async function show(root, page) {
+  await new Vectors(root, page).draw();
+}
+
+class Vectors {
+  constructor(root, page) {
+    Object.assign(this, { root, page });
+    const { about, state } = page, from = about.directions.find(([, to]) => to === state.to)?.[0] ?? about.directions[0]?.[0];
+    this.sample = SAMPLES[from] ?? SAMPLES.en;
+    this.side = h("div", { class: "side" });
+    this.map = h("div", { class: "mapped" });
+    this.below = h("div");
+  }
+
+  get lines() { return this.page.state.lines ?? this.sample.lines.join("\n"); }
+
+  async draw() {
+    const field = h("textarea", { name: "lines", rows: 8, maxlength: 20000, spellcheck: "false", dir: "auto", disabled: !this.page.source.live });
+    field.value = this.lines;
+    const form = h("form", { class: "sentences", onsubmit: (event) => { event.preventDefault(); this.page.set({ lines: field.value, word: null }); this.#ask(); } },
+      h("label", {}, "Sentences, one a line (instead of the text above)", field), h("button", { class: "main", type: "submit", disabled: !this.page.source.live }, "Show"));
+    field.addEventListener("keydown", (event) => { if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) { event.preventDefault(); form.requestSubmit(); } });
+    this.choice = h("div", { class: "sliders" });
+    this.list = h("ol", { class: "legend-list" });
+    this.readout = h("div", { class: "readout", id: "readout", "aria-live": "polite" });
+    this.side.append(form, this.choice, this.readout, this.list);
+    this.root.append(h("div", { class: "vectors" }, this.side, this.map), this.below);
+    await this.#ask();
+    this.root.dataset.ready = "true";
+  }
+
+  async #ask() {
+    const { page } = this;
+    try {
+      const texts = this.lines.split("\n").map((line) => line.trim()).filter(Boolean);
+      const found = await once(page, "vectors", { texts, to: (page.about.translates && page.state.to) || null });
+      if (!this.root.isConnected) return;
+      page.say("");
+      this.#take(found);
+    } catch (error) { page.say(error.message, true); }
+  }
+
+  #take(found) {
+    this.found = found;
+    this.cosines = unpacked(found.cosines);
+    this.static = unpacked(found.static);
+    this.count = found.words.length;
+    this.layers = this.cosines.shape[0];
+    this.points = found.charts.map((chart) => unpacked(chart.points));
+    const { state } = this.page, named = (word) => found.charts.findIndex((chart) => chart.word && chart.word.toLowerCase() === word.toLowerCase());
+    const wanted = state.word ?? (state.lines === undefined ? this.sample.word : undefined);
+    this.chosen = state.word === "*" ? 0 : Math.max(wanted === undefined ? Math.min(1, found.charts.length - 1) : named(wanted), 0);
+    this.layer = Math.min(state.depth === undefined ? this.layers - 1 : Number(state.depth) || 0, this.layers - 1);
+    this.at = this.chart.places[0];
+    this.#choices();
+    this.#sentences();
+    this.#show();
+  }
+
+  get chart() { return this.found.charts[this.chosen]; }
+  cosine(one, two, layer = this.layer) { return this.cosines.data[(layer * this.count + one) * this.count + two]; }
+
+  // Words that stand more than once have a colour of their own; all others share one.
+  kind(word) {
+    const chart = this.found.charts.findIndex((each) => each.word && each.word.toLowerCase() === this.found.words[word].text.toLowerCase());
+    return chart < 0 ? "once" : `c${(chart - 1) % 7}`;
+  }
+
+  #choices() {
+    const { page, found } = this, options = [["*", "All words"], ...found.charts.slice(1).map((chart) => [chart.word, `${clean(chart.word)} (${chart.places.length} times)`])];
+    const word = picker("Word", options, this.chart.word ?? "*", (value) => {
+      page.set({ word: value });
+      this.chosen = value === "*" ? 0 : found.charts.findIndex((chart) => chart.word === value);
+      this.at = this.chart.places[0];
+      this.#sentences();
+      this.#show();
+    });
+    word.name = "word";
+    const told = h("output", {}, name(this.layer, this.layers));
+    const slider = h("input", { type: "range", name: "depth", min: 0, max: this.layers - 1, value: this.layer, oninput: () => {
+      this.layer = Number(slider.value);
+      told.textContent = name(this.layer, this.layers);
+      page.set({ depth: this.layer });
+      this.#show();
+    } });
+    this.choice.replaceChildren(h("label", { class: "one" }, "Word", word), h("label", {}, "Layer", told, slider));
+  }
+
+  #sentences() {
+    const { texts, words } = this.found, shown = new Set(this.chart.places);
+    this.list.replaceChildren(...texts.map((text, i) => {
+      const letters = [...text], parts = [];
+      let behind = 0;
+      words.forEach((word, number) => {
+        if (word.sentence !== i || !shown.has(number) || this.chart.word === null) return;
+        parts.push(clean(letters.slice(behind, word.span[0]).join("")), h("mark", { class: this.kind(number) }, clean(letters.slice(...word.span).join(""))));
+        behind = word.span[1];
+      });
+      return h("li", {}, svg("svg", { viewBox: "-8 -8 16 16", "aria-hidden": "true" }, glyph(i)), h("bdi", {}, ...parts, clean(letters.slice(behind).join(""))));
+    }));
+  }
+
+  #show() {
+    const { chart, layer, found } = this, points = this.points[this.chosen], n = chart.places.length;
+    const share = chart.share[layer], both = 100 * (share[0] + share[1]), chance = chart.chance?.layers[layer];
+    const same = chart.places.every((word) => this.cosine(chart.places[0], word) > 1 - 1e-6);
+    const measured = this.root.parentElement?.querySelector("#measured");
+    const against = chance === undefined ? "There are too few other words for a baseline." :
+      `Random other words of these sentences have a mean cosine of ${number(chance, 3)} in layer ${layer} (${chart.chance.pairs.toLocaleString("en")} pairs): only what is above it says something.`;
+    if (measured) measured.textContent = `${same ? "In this layer all of these have the same vector, so there is nothing to tell apart." : `Here the two keep ${both.toFixed(0)} % of the variance.`} ${against}`;
+    const spots = chart.places.map((word, i) => ({ word, x: points.data[(layer * n + i) * 2], y: points.data[(layer * n + i) * 2 + 1], kind: this.kind(word),
+      shape: found.words[word].sentence, label: this.#label(word), told: `${found.words[word].text}, sentence ${found.words[word].sentence + 1}` }));
+    const map = new Scatter(spots, { room: Math.max(this.map.clientWidth, 280), label: `${chart.word === null ? "All words" : `The word ${chart.word}`} in layer ${layer}: ${n} points`,
+      axes: share.map((part, i) => `${i ? "second" : "first"} direction, ${(100 * part).toFixed(0)} % of the variance`), read: (spot) => { this.#read(spot); if (chart.word === null) this.#pairs(); } });
+    this.map.replaceChildren(map.element);
+    map.choose(Math.max(chart.places.indexOf(this.at), 0));
+    if (chart.word !== null) this.#pairs();
+  }
+
+  // In a map of one word the words around it tell its places apart.
+  #label(word) {
+    const { text, sentence, span } = this.found.words[word], number = sentence + 1;
+    if (this.chart.word === null) return `${number} ${text}`;
+    const letters = [...this.found.texts[sentence]], inside = this.found.words.filter((each) => each.sentence === sentence), at = inside.findIndex((each) => each.span[0] === span[0]);
+    const begin = inside[Math.max(at - 1, 0)].span[0], end = inside[Math.min(at + 3, inside.length - 1)].span[1];
+    return `${number} ${begin > inside[0].span[0] ? "… " : ""}${letters.slice(begin, end).join("")}${end < inside[inside.length - 1].span[1] ? " …" : ""}`;
+  }
+
+  #read(spot) {
+    const { found, layer } = this, word = spot.word, { text, sentence, tokens } = found.words[word];
+    this.at = word;
+    const near = this.#nearest(word, NEAREST), chance = this.chart.chance?.layers[layer];
+    const rows = near.map((other) => h("tr", {}, h("td", {}, token(found.words[other].text)), h("td", { class: "soft" }, found.words[other].sentence + 1),
+      h("td", { class: "number", "data-other": other, "data-value": this.cosine(word, other) }, number(this.cosine(word, other), 6)),
+      h("td", { class: "number" }, chance === undefined ? "" : signed(this.cosine(word, other) - chance))));
+    this.readout.replaceChildren(
+      h("p", {}, h("b", { "data-word": word }, token(text)), ` in sentence ${sentence + 1}`, tokens.length > 1 ? h("span", { class: "soft" }, ` (mean of ${tokens.length} tokens)`) : "", ", at ",
+        h("span", { class: "number", "data-x": spot.x, "data-y": spot.y }, `${number(spot.x, 4)}, ${number(spot.y, 4)}`)),
+      h("table", {}, h("thead", {}, h("tr", {}, ...["nearest", "in", "cosine", "above random"].map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, ...rows)));
+  }
+
+  #nearest(word, count) {
+    return this.found.words.map((_, i) => i).filter((i) => i !== word).sort((one, two) => this.cosine(word, two) - this.cosine(word, one)).slice(0, count);
+  }
+
+  // ------------------------------------------------------------------------------------------------------------- pairs
+
+  #pairs() {
+    const { chart, found, layers, at } = this, every = chart.word === null;
+    const pairs = every ? this.#nearest(at, ASIDE).map((other) => [at, other]) : chart.places.flatMap((one, i) => chart.places.slice(i + 1).map((two) => [one, two]));
+    const x = Array.from({ length: layers }, (_, i) => i), values = pairs.map(([one, two]) => x.map((layer) => this.cosine(one, two, layer)));
+    const statics = pairs.map(([one, two]) => this.static.data[one * this.count + two]), middle = median(statics);
+    const title = every ? `${short(found, at)} and its nearest, layer by layer` : `Each two of ${clean(chart.word)}, layer by layer`;
+    const named = pairs.map(([one, two]) => `${short(found, one)} – ${short(found, two)}`);
+    const few = pairs.length <= MOST_LINES;
+    const series = few ? named.map((label, i) => ({ name: label, values: values[i], kind: `c${i % 7}${i > 6 ? " dashed" : ""}` }))
+      : [{ name: "median", values: x.map((layer) => median(values.map((each) => each[layer]))), kind: "c0" }];
+    const band = few ? null : { low: x.map((layer) => quantile(values, layer, 0.25)), high: x.map((layer) => quantile(values, layer, 0.75)), name: `half of ${pairs.length} pairs` };
+    series.push({ name: pairs.length > 1 ? "static vectors (median)" : "static vectors", values: x.map(() => middle), kind: "static" });
+    if (chart.chance) series.push({ name: "random other words", values: chart.chance.layers, kind: "chance" });
+    const holder = h("div");
+    this.below.replaceChildren(h("section", { class: "pairs" }, h("h2", {}, title), h("div", { class: "pair" }, holder, this.#table(pairs, named, values, statics))));
+    holder.append(lines({ id: "bylayer", label: title, x, series, band, across: "layer (0: embeddings and positions)", room: Math.max(holder.clientWidth, 280), mark: this.layer, hint: "Cosines. Point at a layer, or use ← and →." }));
+  }
+
+  #table(pairs, named, values, statics) {
+    const { chart, layers, layer } = this, columns = Array.from({ length: layers }, (_, i) => i);
+    const cell = (value, i) => h("td", { class: `number${i === layer ? " now" : ""}`, "data-value": value }, number(value));
+    const order = pairs.map((_, i) => i).sort((one, two) => values[two][layer] - values[one][layer]).slice(0, 100);
+    const rows = order.map((i) => h("tr", { "data-pair": pairs[i].join("-") }, h("th", { scope: "row" }, named[i]), h("td", { class: "number", "data-static": statics[i] }, number(statics[i])), ...columns.map((each) => cell(values[i][each], each))));
+    if (chart.chance) rows.push(h("tr", { class: "chance", "data-pair": "random" }, h("th", { scope: "row" }, "random other words"), h("td", { class: "number", "data-static": chart.chance.static }, number(chart.chance.static)), ...columns.map((each) => cell(chart.chance.layers[each], each))));
+    return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Cosines by layer" }, h("table", {},
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "pair"), h("th", { scope: "col" }, "static"), ...columns.map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, ...rows)));
+  }
+}
+
+function name(layer, layers) {
+  return layer ? `${layer} of ${layers - 1}` : "0: embeddings + positions";
+}
+
+function short({ words }, number) {
+  const letters = [...clean(words[number].text)];
+  return `${words[number].sentence + 1} \u2068${letters.length > 14 ? `${letters.slice(0, 13).join("")}…` : letters.join("")}\u2069`;
+}
+
+function signed(value) {
+  return `${value < 0 ? "" : "+"}${number(value, 4)}`;
+}
+
+function median(values) {
+  const sorted = [...values].sort((one, two) => one - two), half = (sorted.length - 1) / 2;
+  return (sorted[Math.floor(half)] + sorted[Math.ceil(half)]) / 2;
+}
+
+function quantile(values, layer, share) {
+  const sorted = values.map((each) => each[layer]).sort((one, two) => one - two), at = share * (sorted.length - 1), low = Math.floor(at);
+  return sorted[low] + (at - low) * ((sorted[low + 1] ?? sorted[low]) - sorted[low]);
+}

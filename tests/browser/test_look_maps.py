@@ -1,0 +1,288 @@
+"""Vectors and Positions in a real browser: their numbers are Python's, by pointer and by keyboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually
+from tiny_translator import TEXTS as TRAINED
+
+import regard
+from regard.blocks import settings as blocks
+from regard.look.atlas import atlas
+from regard.look.positions import distance_scores, encodings
+from regard.look.study import Study
+from regard.models.settings import Classification, Decoder, Vision
+from regard.text.pair import TokenizerPair
+from regard.text.settings import ByteBpe
+from regard.text.train import train
+from regard.weights.directory import save
+
+LINES = "the dog is running\nund the dog läuft\na cat and the dog too"
+TEXTS = LINES.split("\n")
+POSITIONS = {"alibi": blocks.Alibi(), "rotary": blocks.Rotary(), "none": blocks.NoPosition()}
+
+
+def write(directory: Path, kind: str) -> Path:
+    torch.manual_seed(0)
+    tokenizer = train(ByteBpe(size=400), TRAINED)
+    attention = blocks.Attention(heads=2)
+    settings = Decoder(vocabulary=tokenizer.size, width=16, depth=1, attention=attention, position=POSITIONS[kind])
+    save(regard.build(settings), directory)
+    TokenizerPair.of(tokenizer).save(directory)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Served]]:
+    """Decoders with other positions, and an image model of more than a few patches."""
+    found = {kind: Served(Study(regard.load(write(tmp_path_factory.mktemp(kind), kind), "cpu"))) for kind in POSITIONS}
+    images = Vision(
+        image=(12, 20),
+        patch=4,
+        channels=1,
+        width=16,
+        depth=1,
+        attention=blocks.Attention(heads=2),
+        heads={"label": Classification(classes=3)},
+    )
+    directory = tmp_path_factory.mktemp("patches")
+    save(regard.build(images), directory)
+    found["patches"] = Served(Study(regard.load(directory, "cpu")))
+    yield found
+    for each in found.values():
+        each.close()
+
+
+def shown(page: Any, where: str) -> float:
+    return float(page.locator(where).first.inner_text().replace("−", "-"))
+
+
+def point_at(page: Any, canvas: str, row: int, column: int) -> None:
+    found = page.locator(canvas)
+    found.scroll_into_view_if_needed()
+    box = found.bounding_box()
+    left, top, wide, high = (float(found.get_attribute(f"data-{name}")) for name in ("left", "top", "wide", "high"))
+    page.mouse.move(box["x"] + left + (column + 0.5) * wide, box["y"] + top + (row + 0.5) * high)
+
+
+# -------------------------------------------------------------------------------------------------------------- vectors
+
+
+@pytest.mark.parametrize("family", ["translator", "decoder", "encoder"])
+def test_points_and_cosines_are_pythons(served: dict[str, Served], watched: Watched, family: str) -> None:
+    one = served[family]
+    to = {"to": "en"} if family == "translator" else {}
+    page = watched.open(one.address, text=TEXT, view="vectors", lines=LINES, word="dog", depth="1", **to)
+    found = atlas(one.study.loaded, TEXTS, to.get("to"))
+    chart = found.chart("dog")
+    assert page.locator(".spot").count() == len(chart.places) == 3
+    for number, word in enumerate(chart.places):
+        page.locator(f".spot[data-number='{number}']").hover()
+        place = page.locator("#readout [data-x]")
+        for axis, value in zip("xy", chart.maps[1].points[number].tolist(), strict=True):
+            assert abs(float(place.get_attribute(f"data-{axis}")) - value) < 1e-4
+        for row in page.locator("#readout [data-other]").all():
+            wanted = float(found.cosines[1, word, int(row.get_attribute("data-other"))])
+            assert abs(float(row.inner_text().replace("−", "-")) - wanted) < 1e-4
+    measured = page.locator("#measured").inner_text()
+    assert f"{100 * float(chart.maps[1].share.sum()):.0f} % of the variance" in measured
+    assert chart.chance is not None
+    assert f"{float(chart.chance.layers[1]):.3f}".replace("-", "−") in measured
+    similar = found.similarity("dog")
+    for column, (first, second) in enumerate(similar.pairs):
+        row = page.locator(f"[data-pair='{chart.places[first]}-{chart.places[second]}'] [data-value]")
+        cells = [float(cell.inner_text().replace("−", "-")) for cell in row.all()]
+        assert cells == pytest.approx(similar.layers[:, column].tolist(), abs=1e-4)
+    chance = [float(cell.get_attribute("data-value")) for cell in page.locator("[data-pair=random] [data-value]").all()]
+    assert chance == pytest.approx(chart.chance.layers.tolist(), abs=1e-5)
+
+
+def test_the_slider_asks_for_nothing_again(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["encoder"].address, text=TEXT, view="vectors", lines=LINES)
+    asked = [url for url in watched.asked if url.endswith("/api/vectors")]
+    assert len(asked) == 1
+    before = page.locator(".spot").first.get_attribute("transform")
+    slider = page.locator("input[name=depth]")
+    slider.focus()
+    for _ in range(2):
+        page.keyboard.press("ArrowLeft")
+    assert page.locator(".spot").first.get_attribute("transform") != before
+    assert "depth=0" in page.url
+    page.locator("select[name=word]").select_option("*")
+    assert page.locator(".spot").count() == 14
+    page.locator("#theme").click()
+    page.wait_for_selector(f"#view {READY}")
+    assert [url for url in watched.asked if url.endswith("/api/vectors")] == asked
+
+
+def test_labels_do_not_overlap(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["decoder"].address, text=TEXT, view="vectors", word="*")
+    boxes = page.locator(".label text").evaluate_all(
+        "all => all.map(e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]; })"
+    )
+    assert len(boxes) > 20
+    for number, one in enumerate(boxes):
+        for other in boxes[:number]:
+            wide = min(one[2], other[2]) - max(one[0], other[0])
+            high = min(one[3], other[3]) - max(one[1], other[1])
+            assert wide <= 1 or high <= 2, (one, other)
+
+
+def test_every_point_is_reached_by_keyboard(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["encoder"].address, text=TEXT, view="vectors", lines=LINES, word="*")
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.getAttribute('role') === 'option'"):
+            break
+    for _ in range(14):
+        page.keyboard.press("ArrowLeft")
+    reached = set()
+    for _ in range(14):
+        reached.add(page.evaluate("document.activeElement.dataset.number"))
+        assert page.locator(".spot[aria-selected=true]").get_attribute("data-number") in reached
+        page.keyboard.press("ArrowRight")
+    assert len(reached) == 14
+    page.locator("#bylayer").focus()
+    page.keyboard.press("ArrowRight")
+    assert "layer 0" in page.locator(".lined .readout").inner_text()
+
+
+def test_other_sentences(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["translator"].address, text=TEXT, view="vectors", to="en")
+    page.locator("textarea[name=lines]").fill("the cat\na cat too")
+    page.locator(".sentences button").click()
+    eventually(lambda: page.locator(".spot").count() == 2)
+    assert "cat" in page.locator("select[name=word] option:checked").inner_text()
+    assert "lines=the+cat" in page.url
+    page.locator("textarea[name=lines]").fill(HOSTILE + "\n" + HOSTILE[::-1])
+    page.keyboard.press("Control+Enter")
+    eventually(lambda: "<img src=x onerror" in page.locator(".legend-list").inner_text())
+    assert page.locator("img").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    boxes = [page.locator(each).bounding_box() for each in ("textarea[name=lines]", ".scatter")]
+    assert boxes[0]["x"] + boxes[0]["width"] <= boxes[1]["x"], "a long word does not push the form over the map"
+    page.locator("select[name=word]").select_option("*")
+    assert page.locator(".spot").count() > 5
+
+
+def test_sentences_that_cannot_be_shown_are_told(served: dict[str, Served], browser: Any) -> None:
+    other = Watched(browser)  # a refused request is a line on the console
+    page = other.open(served["encoder"].address, text=TEXT, view="vectors", lines="dog")
+    assert "must have 2 to" in page.locator("#status.error").inner_text()
+    page.locator("textarea[name=lines]").fill(LINES)
+    page.locator(".sentences button").click()
+    page.wait_for_selector(".spot")
+    assert page.locator("#status.error").count() == 0
+    other.context.close()
+
+
+# ------------------------------------------------------------------------------------------------------------ positions
+
+
+def test_encodings_dots_and_distances_are_pythons(served: dict[str, Served], watched: Watched) -> None:
+    one = served["translator"]
+    page = watched.open(one.address, text=TEXT, view="positions", places="24", to="en", side="decoder")
+    wanted = encodings(one.study.loaded, 24, "decoder")
+    order = [*range(0, 16, 2), *range(1, 16, 2)]
+    for row, column in ((7, 1), (23, 9), (0, 15)):
+        point_at(page, "#encodings", row, column)
+        assert abs(shown(page, "#readout [data-value]") - float(wanted.matrix[row, order[column]])) < 1e-4
+        assert (
+            f"PE({row}, {order[column]}) = {'cos' if order[column] % 2 else 'sin'}"
+            in page.locator("#readout").inner_text()
+        )
+    point_at(page, "#alike", 3, 17)
+    assert abs(shown(page, "#readout [data-value]") - float(wanted.cosines[3, 17])) < 1e-4
+    assert abs(shown(page, "#readout [data-other]") - float(wanted.dots[3, 17])) < 1e-4
+    page.get_by_role("radio", name="Dot product").click()
+    point_at(page, "#alike", 5, 6)
+    assert abs(shown(page, "#readout [data-value]") - float(wanted.dots[5, 6])) < 1e-4
+    page.locator("#near").focus()
+    for _ in range(4):
+        page.keyboard.press("ArrowRight")
+    near = shown(page, ".lined .readout [data-name=cosine]")
+    assert abs(near - float(wanted.cosines.diagonal(3).mean())) < 1e-4
+    assert "0 ± 0.250" in page.locator("#measured").inner_text()
+
+
+def test_positions_by_keyboard_alone(served: dict[str, Served], watched: Watched) -> None:
+    one = served["decoder"]
+    page = watched.open(one.address, text=TEXT, view="positions", places="9")
+    page.locator("input[name=places]").focus()
+    page.keyboard.press("ArrowRight")
+    page.wait_for_selector(".positions[data-length='10']")
+    assert page.evaluate("document.activeElement.name") == "places"
+    assert "places=10" in page.url
+    for _ in range(10):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "encodings":
+            break
+    for key in ("ArrowDown", "ArrowDown", "ArrowDown", "ArrowRight", "Shift+ArrowDown"):
+        page.keyboard.press(key)
+    wanted = float(encodings(one.study.loaded, 10).matrix[9, 2])
+    assert abs(shown(page, "#readout [data-value]") - wanted) < 1e-4
+
+
+def test_scores_by_distance(kinds: dict[str, Served], watched: Watched) -> None:
+    one = kinds["alibi"]
+    page = watched.open(one.address, text=TEXT, view="positions", places="16")
+    wanted = distance_scores(one.study.loaded, 16).scores
+    for head, distance in ((0, 15), (1, 4)):
+        point_at(page, "#scores", head, distance)
+        assert abs(shown(page, "#readout [data-value]") - float(wanted[head, distance])) < 1e-4
+    page.locator("#curves").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert abs(shown(page, ".lined .readout [data-name='head 2']") - float(wanted[1, 1])) < 1e-4
+
+
+def test_rotary_and_none(kinds: dict[str, Served], watched: Watched) -> None:
+    one = kinds["rotary"]
+    page = watched.open(one.address, text=TEXT, view="positions", places="12")
+    found = encodings(one.study.loaded, 12)
+    point_at(page, "#encodings", 3, 4)  # sines of four pairs first, then cosines
+    assert abs(shown(page, "#readout [data-value]") - float(found.matrix[3, 1])) < 1e-4
+    assert found.angles is not None
+    assert f"turned by {float(found.angles[3, 0]):.4f} radians" in page.locator("#readout").inner_text()
+    page = watched.open(kinds["none"].address, text=TEXT, view="positions")
+    assert "has no positions" in page.locator("#nothing").inner_text()
+    assert page.locator("canvas").count() == 0
+
+
+def test_patches_of_an_image(kinds: dict[str, Served], watched: Watched) -> None:
+    one = kinds["patches"]
+    page = watched.open(one.address, view="positions")
+    cosines = encodings(one.study.loaded).cosines
+    point_at(page, "#alike", 2, 4)
+    assert abs(shown(page, "#readout [data-value]") - float(cosines[7, 14])) < 1e-4, "the middle one is chosen first"
+    page.locator("#alike").focus()
+    page.keyboard.press("ArrowUp")
+    page.keyboard.press("Enter")
+    eventually(lambda: "patch=9" in page.url)
+    assert page.evaluate("document.activeElement.id") == "alike"
+    point_at(page, "#alike", 0, 0)
+    assert abs(shown(page, "#readout [data-value]") - float(cosines[9, 0])) < 1e-4
+
+
+def test_an_address_that_asks_too_much(tmp_path: Path, served: dict[str, Served], browser: Any) -> None:
+    other = Watched(browser)
+    page = other.open(served["encoder"].address, text=TEXT, view="positions", places="9999")
+    assert "length" in page.locator("#status.error").inner_text()
+    assert page.locator(".positions").get_attribute("data-length") == "64"
+    other.context.close()
+
+
+def test_dark_maps_are_dark(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["decoder"].address, text=TEXT, view="positions", places="8")
+    pixel = """() => { const c = document.getElementById('encodings'), d = c.dataset, r = devicePixelRatio;
+        const copy = document.createElement('canvas').getContext('2d');
+        copy.drawImage(c, -(+d.left + 2) * r, -(+d.top + 2) * r);
+        return [...copy.getImageData(0, 0, 1, 1).data].slice(0, 3); }"""
+    assert min(page.evaluate(pixel)) > 230, "sin 0 = 0 has the shade of the ground"
+    page.locator("#theme").click()
+    eventually(lambda: max(page.evaluate(pixel)) < 60)
