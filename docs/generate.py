@@ -15,7 +15,9 @@ from regard.data import filter_settings as filters
 from regard.data import settings as data
 from regard.decoding import settings as decoding
 from regard.look import names
+from regard.look.skipgram import SkipGram
 from regard.models import settings as models
+from regard.serving.look_settings import Looking
 from regard.serving.settings import Serving
 from regard.settings import Settings, describe, kind_of, variants
 from regard.tasks import settings as tasks
@@ -130,6 +132,8 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     ("Rules of decoding", "What an output may and must not be.", [decoding.Rules]),
     ("Translating", "What can be asked of a translation: keywords of `translate` in Python.", [TranslateOptions]),
     ("Serving", "Overrides of `regard serve`.", [Serving]),
+    ("Looking", "Of the page that `regard look` serves; `port` is an option of the command.", [Looking]),
+    ("Static vectors", "`regard.look.skipgram.SkipGram`, for vectors of words trained on a text.", [SkipGram]),
 ]
 
 SHARED = (
