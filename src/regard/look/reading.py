@@ -6,17 +6,21 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.data.image_form import fitted
+from regard.data.images import read_image
 from regard.decoding.request import Ends
 from regard.errors import InputError
 from regard.models.decoder import Decoder
 from regard.models.encoder import Encoder
 from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.settings import Vision as VisionSettings
 from regard.models.vision import Vision
 from regard.tasks.image import to_input
 from regard.tasks.loaded import Loaded
@@ -45,12 +49,14 @@ class Input:
     """`[C, height, width]`, for a model that reads images."""
     ablated: tuple[str, ...] = ()
     """Heads that are silent, each as stack.layer.kind.head: `decoder.1.cross.3`."""
+    mean: bool = False
+    """Whether silent heads give what they give on average over the input's positions, and not zero."""
 
     @property
     def key(self) -> str:
         """The same for the same input."""
         pixels = None if self.image is None else hashlib.sha256(self.image.tobytes()).hexdigest()
-        told = json.dumps([self.text, self.target, self.to, pixels, sorted(self.ablated)])
+        told = json.dumps([self.text, self.target, self.to, pixels, sorted(self.ablated), self.mean])
         return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
@@ -191,6 +197,20 @@ def shown(tokenizer: Tokenizer, number: int, text: str = "", span: Span = NOWHER
         return "␣"
     found = text[span[0] : span[1]].strip() or tokenizer.decode([number]).strip()
     return found or written
+
+
+def image_from(loaded: Loaded, file: Path) -> NDArray[np.uint8]:
+    """An image file as the model's training would have read it: its colours, and its size."""
+    settings = loaded.settings
+    if not isinstance(settings, VisionSettings):
+        raise InputError(f"{file} cannot be read by a model of kind {settings.kind}; give a text")
+    if settings.channels not in (1, 3):
+        raise InputError(
+            f"model ({loaded.name}) reads images of {settings.channels} channels, and files have 1 or 3; look at it "
+            "in Python: regard.look.reading.Input(image=…)"
+        )
+    pixels = read_image(file, "rgb" if settings.channels == 3 else "grey")
+    return fitted(pixels, settings.image, settings.channels, str(file))
 
 
 # -------------------------------------------------------------------------------------------------------------- passing

@@ -16,10 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.look.addresses import ablation, head_named
+from regard.look.addresses import ablation, head_named, mean_outputs
 from regard.look.edits import Edit
 from regard.look.estimate import estimate
 from regard.look.names import Tap, matching, names_of
@@ -129,6 +131,15 @@ class Run:
         return self.read.sides
 
 
+@dataclass(frozen=True)
+class Picture:
+    """An image that was named to be looked at."""
+
+    name: str
+    pixels: NDArray[np.uint8]
+    """`[C, height, width]`, as the model reads it."""
+
+
 class _Enough(Exception):  # noqa: N818
     """All that was wanted has been heard."""
 
@@ -148,9 +159,12 @@ class Study:
         limits = [tokens, reach(loaded.settings), loaded.reach if isinstance(loaded, Translator) else None]
         self.limit = min(limit for limit in limits if limit is not None)
         self.room = room
+        self.picture: Picture | None = None
+        """What a model of images is shown at first, where there is something."""
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._tensors: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
         self._kept = 0
+        self._means: dict[str, Mapping[str, Tensor]] = {}
 
     # ----------------------------------------------------------------------------------------------------------- about
 
@@ -162,7 +176,8 @@ class Study:
     @property
     def views(self) -> list[str]:
         """The views that this model has something for."""
-        return ["heads", "walk", *(["decode"] if self.writes else [])]
+        seeing = ["image"] if self.loaded.settings.kind == "vision" else []
+        return [*seeing, "heads", "walk", *(["decode"] if self.writes else [])]
 
     @property
     def attentions(self) -> list[AttentionPlace]:
@@ -186,12 +201,12 @@ class Study:
             self._runs.move_to_end(given.key)
             return self._runs[given.key]
         edits = self.edits(given.ablated)
-        plain = self.run(replace(given, ablated=())) if edits else None
+        plain = self.run(replace(given, ablated=(), mean=False)) if edits else None
         found = read(self.loaded, given, self.limit) if plain is None else plain.read
         run = Run(given.key, given, found, self._shapes(found), self._output, plain)
         self._runs[run.key] = run
         while len(self._runs) > RUNS:
-            self._runs.popitem(last=False)
+            self._means.pop(self._runs.popitem(last=False)[0], None)
         return run
 
     def known(self, key: str) -> Run:
@@ -200,9 +215,18 @@ class Study:
             raise InputError(f"run ({key[:20]}) is not known, or no longer; run the input again")
         return self._runs[key]
 
-    def edits(self, ablated: tuple[str, ...]) -> dict[str, Edit]:
-        """What silences heads; one that is not there is refused."""
-        return {**ablation(head_named(self.loaded, word) for word in ablated)}
+    def edits(self, ablated: tuple[str, ...], means: Mapping[str, Tensor] | None = None) -> dict[str, Edit]:
+        """What silences heads; one that is not there is refused. With `means`, they give these."""
+        return {**ablation((head_named(self.loaded, word) for word in ablated), means)}
+
+    def changes(self, run: Run) -> dict[str, Edit]:
+        """What makes the model work as it does in a run."""
+        if run.plain is None or not run.given.mean:
+            return self.edits(run.given.ablated)
+        plain = run.plain
+        if plain.key not in self._means:
+            self._means[plain.key] = mean_outputs(self.loaded, lambda: forward(self.loaded, plain.read))
+        return self.edits(run.given.ablated, self._means[plain.key])
 
     @contextlib.contextmanager
     def edited(self, edits: Mapping[str, Edit]) -> Iterator[None]:
@@ -214,7 +238,7 @@ class Study:
             yield
 
     def _output(self, run: Run) -> Output:
-        edits = self.edits(run.given.ablated)
+        edits = self.changes(run)
         with self.edited(edits):
             answers = self._answers(run.read, forward(self.loaded, run.read))
         return Output(answers, self._written(run.given, run.read, edits))
@@ -330,7 +354,7 @@ class Study:
 
     def values(self, run: Run, names: list[str]) -> dict[str, Tensor]:
         """Some tensors of a run, recorded in one pass and not kept."""
-        edits = self.edits(run.given.ablated) | self._stop(names)
+        edits = self.changes(run) | self._stop(names)
         with record(self.loaded, *names, edit=edits) as seen, contextlib.suppress(_Enough):
             forward(self.loaded, run.read)
         found = {}

@@ -18,7 +18,16 @@ from regard.serving.bodies import Refused, fields_of, read_body
 from regard.serving.guard import Guard
 from regard.serving.look_service import LookService, Turns
 from regard.serving.look_settings import Looking
-from regard.serving.look_shapes import RunAsked, RunNamed, StepsAsked, TreeAsked, WalkAsked, checked
+from regard.serving.look_shapes import (
+    OccludeAsked,
+    PatchesAsked,
+    RunAsked,
+    RunNamed,
+    StepsAsked,
+    TreeAsked,
+    WalkAsked,
+    checked,
+)
 from regard.serving.metrics import Metrics
 
 WEB = Path(__file__).parent / "web" / "look"
@@ -73,6 +82,9 @@ def _questions(app: FastAPI, service: LookService, turns: Turns, settings: Looki
 
     ask("/api/run", RunAsked, lambda asked: service.run(_bounded(asked, settings)))
     ask("/api/output", RunNamed, service.output)
+    ask("/api/notes", RunNamed, service.notes)
+    ask("/api/patches", PatchesAsked, service.patches)
+    ask("/api/occlude", OccludeAsked, service.occlude)
     ask("/api/walk", WalkAsked, service.walk)
     ask("/api/steps", StepsAsked, service.steps)
     ask("/api/tree", TreeAsked, service.tree)
