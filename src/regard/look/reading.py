@@ -7,6 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from regard.tasks.translate_settings import TranslateOptions
 from regard.tasks.translator import Translator
 from regard.text.sentences import Span
 from regard.text.tokenizer import Tokenizer
+from regard.weights.labels import load_labels
 
 NOWHERE = (0, 0)
 """The span of a token that stands in no text."""
@@ -111,6 +113,17 @@ def scribe_of(loaded: Translator, to: str | None) -> Scribe:
     if to is None and len(loaded.directions) > 1:
         to = loaded.directions[0][1]
     return loaded.scribe(TranslateOptions(to=to))
+
+
+def class_names(loaded: Loaded, sort: Literal["label", "tags"]) -> Sequence[str]:
+    """The names of the classes that a model tells apart, as far as its files say them."""
+    labels = load_labels(loaded.directory).get(sort)
+    if labels is not None:
+        return labels.names
+    theirs = loaded.config.get("id2label")  # a Hugging Face directory has them for its only head
+    if not isinstance(theirs, dict) or not all(str(number).isdecimal() for number in theirs):
+        return []
+    return [str(theirs[number]) for number in sorted(theirs, key=int)]
 
 
 # -------------------------------------------------------------------------------------------------------------- reading

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -25,7 +25,7 @@ from regard.look.addresses import ablation, head_named, mean_outputs
 from regard.look.edits import Edit
 from regard.look.estimate import estimate
 from regard.look.names import Tap, matching, names_of
-from regard.look.reading import Input, Read, Side, forward, read, scribe_of, shown, vocabulary_of
+from regard.look.reading import Input, Read, Side, class_names, forward, read, scribe_of, shown, vocabulary_of
 from regard.look.record import record
 from regard.models.settings import Classification, Decoder, EncoderDecoder, Masked, NextSentence, Tagging
 from regard.tasks.job import reach
@@ -282,7 +282,8 @@ class Study:
             if isinstance(head, Masked):
                 answers.append(self._tokens(name, given, found.sides["encoder"].ids))
             elif isinstance(head, Classification | NextSentence | Tagging):
-                rows = [Row(self._classes(row, name), None) for row in given]
+                names = class_names(self.loaded, "tags" if isinstance(head, Tagging) else "label")
+                rows = [Row(_classes(row, names), None) for row in given]
                 answers.append(Answer(name, isinstance(head, Tagging), rows))
         return answers
 
@@ -307,13 +308,6 @@ class Study:
     def _name(self, token: int) -> str:
         tokenizer = vocabulary_of(self.loaded)
         return str(token) if tokenizer is None or token >= tokenizer.size else shown(tokenizer, token)
-
-    def _classes(self, scores_C: Tensor, name: str) -> list[Candidate]:
-        labels = self.loaded.config.get("labels")
-        names = labels if isinstance(labels, list) else []
-        chances, order = scores_C.float().softmax(-1).sort(descending=True)
-        pairs = list(zip(order.tolist(), chances.tolist(), strict=True))[:CANDIDATES]
-        return [Candidate(str(names[i]) if i < len(names) else f"class {i}", i, chance) for i, chance in pairs]
 
     # --------------------------------------------------------------------------------------------------------- tensors
 
@@ -375,3 +369,9 @@ class Study:
     def kept(self) -> int:
         """Bytes that tensors take now."""
         return self._kept
+
+
+def _classes(scores_C: Tensor, names: Sequence[str]) -> list[Candidate]:
+    chances, order = scores_C.float().softmax(-1).sort(descending=True)
+    pairs = list(zip(order.tolist(), chances.tolist(), strict=True))[:CANDIDATES]
+    return [Candidate(names[i] if i < len(names) else f"class {i}", i, chance) for i, chance in pairs]
