@@ -83,7 +83,7 @@ class Heads {
       below.replaceChildren(effect(page, this.said));
     }
     this.root.dataset.ready = "true";
-    if (page.source.notes) await this.#note();
+    if (page.source.notes) this.#note(); // nobody waits for it
   }
 
   // What silent heads give.
