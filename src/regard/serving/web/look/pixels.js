@@ -5,7 +5,7 @@ export async function pixelsOf(file, [channels, height, width]) {
   const found = await decoded(file), area = found.width * found.height;
   const planes = Array.from({ length: channels }, () => new Uint8ClampedArray(area));
   for (let i = 0; i < area; i++) {
-    const [r, g, b] = found.data.subarray(4 * i, 4 * i + 3);
+    const r = found.data[4 * i], g = found.data[4 * i + 1], b = found.data[4 * i + 2];
     if (channels === 3) { planes[0][i] = r; planes[1][i] = g; planes[2][i] = b; }
     else for (const plane of planes) plane[i] = (r * 19595 + g * 38470 + b * 7471 + 0x8000) >> 16;
   }

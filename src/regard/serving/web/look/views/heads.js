@@ -32,7 +32,7 @@ class Heads {
     this.layer = Math.min(Number(page.state.layer) || 0, this.place.layers - 1);
     this.head = Math.min(Number(page.state.head) || 0, this.place.heads - 1);
     this.tensors = new Map();
-    this.rolled = page.state.map === "rollout";
+    this.rolled = page.state.map === "rollout" && page.source.live;
     this.notes = null;
   }
 
@@ -58,11 +58,7 @@ class Heads {
         page.set({ at, layer: null, head: null });
         page.show().then(() => document.querySelector('.choices [aria-checked="true"]')?.focus());
       }),
-      choices("Map", [["head", "Heads"], ["rollout", "Rollout"]], this.rolled ? "rollout" : "head", (value) => {
-        page.set({ map: value === "rollout" ? value : null });
-        page.show().then(() => document.querySelector('[aria-label="Map"] [aria-checked="true"]')?.focus());
-      }),
-      this.#silence(),
+      ...(page.source.live ? this.#choices() : []),
       h("span", { class: "hint" }, page.source.live
         ? "Click or arrow keys enlarge a head; a second click, or Enter, silences it."
         : "Click or arrow keys enlarge a head. To silence heads, open the model with regard look."));
@@ -86,13 +82,17 @@ class Heads {
     if (page.source.notes) this.#note(); // nobody waits for it
   }
 
-  // What silent heads give.
-  #silence() {
-    const { page } = this;
-    return h("span", { class: "hint given" }, "Silent heads give ", choices("Silent heads give", [["zero", "zero"], ["mean", "their mean"]], page.state.mean === "1" ? "mean" : "zero", (value) => {
+  // Heads or their rollout, and what silent heads give.
+  #choices() {
+    const { page } = this, again = (label, done) => done.then(() => document.querySelector(`[aria-label="${label}"] [aria-checked="true"]`)?.focus());
+    const silent = choices("Silent heads give", [["zero", "zero"], ["mean", "their mean"]], page.state.mean === "1" ? "mean" : "zero", (value) => {
       page.set({ mean: value === "mean" ? 1 : null });
-      (page.ablated.length ? page.look() : page.show()).then(() => document.querySelector('[aria-label="Silent heads give"] [aria-checked="true"]')?.focus());
-    }));
+      again("Silent heads give", page.ablated.length ? page.look() : page.show());
+    });
+    return [choices("Map", [["head", "Heads"], ["rollout", "Rollout"]], this.rolled ? "rollout" : "head", (value) => {
+      page.set({ map: value === "rollout" ? value : null });
+      again("Map", page.show());
+    }), h("span", { class: "hint given" }, "Silent heads give ", silent)];
   }
 
   // Heads that do something known: a sign in the grid, a list below it, and a line under the enlarged one.
@@ -121,7 +121,10 @@ class Heads {
     this.root.dataset.noted = "true";
   }
 
-  #kind(name) { return this.page.about.image ? name.replace("token", "patch") : name; }
+  #kind(name) {
+    if (!this.page.about.image) return name;
+    return name === "first-token" && this.page.run.sides.encoder.tokens[0].id < 0 ? "class-token" : name.replace("token", "patch");
+  }
 
   // What is known of the enlarged head, or of the rollout.
   #told() {

@@ -9,18 +9,16 @@ const SHADES = [[0, 0, 4], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 1
 const OPACITY = 60;
 const SIDE = 460; // pixels of the large picture
 
-export function trust({ about }) {
-  const uniform = 1 / (patchesOf(about) + 1);
+export function trust({ run }) {
+  const uniform = 1 / run.sides.encoder.tokens.length;
   return "Attention is where a head looked, not why the model answered. Beside each number stands what uniform attention " +
-    `would give (about ${number(uniform)} a patch), beside each entropy that of a uniform map and of random heads. Rollout multiplies ` +
+    `would give (${number(uniform)} a patch), beside each entropy that of a uniform map and of random heads. Rollout multiplies ` +
     "the layers' attention and leaves out values, feed-forwards and norms: a sketch. Whether patches matter, greying them out can tell.";
 }
 
 export async function show(root, page) {
   await new Picture(root, page).draw();
 }
-
-function patchesOf({ image, patch }) { return (image[1] / patch) * (image[2] / patch); }
 
 class Picture {
   constructor(root, page) {
@@ -36,7 +34,7 @@ class Picture {
     const asked = Number(state.query), known = state.query !== undefined && asked >= 0 && asked < this.rows * this.columns;
     // A patch, −1 for the class token, or null for the mean over all patches.
     this.query = state.query === "mean" ? null : known ? Math.floor(asked) : this.skipped ? -1 : null;
-    this.rollout = state.map === "rollout";
+    this.rollout = state.map === "rollout" && page.source.live;
     this.opacity = state.opacity === undefined ? OPACITY : Math.min(Math.max(Number(state.opacity) || 0, 0), 100);
     this.cursor = null;
     this.greyed = [];
@@ -85,8 +83,8 @@ class Picture {
     this.grid = this.#grid();
     const below = h("div");
     this.root.append(this.bar, h("div", { class: "split seen" },
-      h("div", { class: "large" }, this.title, this.canvas, this.scale, this.readout),
-      h("div", {}, h("div", { class: "beside" }, this.grid, this.#plain()), this.figures, this.#check())), below);
+      h("div", { class: "large" }, this.title, this.canvas, this.scale, h("div", { class: "beside" }, this.#plain(), this.readout)),
+      h("div", {}, this.grid, this.figures, this.#check())), below);
     this.#listen();
     await this.#changed();
     const said = await this.page.output(), best = said.output.answers.find((answer) => !answer.each)?.rows[0].candidates[0];
@@ -97,7 +95,7 @@ class Picture {
 
   // The image alone, cut into its patches, and what the model says of it.
   #plain() {
-    const { rows, columns, pixels } = this, cell = Math.max(Math.min(180 / Math.max(rows, columns), 40), 1);
+    const { rows, columns, pixels } = this, cell = Math.max(Math.min(150 / Math.max(rows, columns), 40), 1);
     const canvas = h("canvas", { width: cell * columns, height: cell * rows, role: "img", "aria-label": `The image, ${rows} by ${columns} patches` });
     const pencil = canvas.getContext("2d");
     pencil.imageSmoothingEnabled = false;
@@ -118,7 +116,7 @@ class Picture {
     } });
     const again = (label, change) => (value) => { change(value); this.#changed().then(() => this.bar.querySelector(`[aria-label="${label}"] [aria-checked="true"]`)?.focus()); };
     this.bar.replaceChildren(
-      choices("Map", [["head", "One head"], ["rollout", "Rollout"]], this.rollout ? "rollout" : "head", again("Map", (value) => { this.rollout = value === "rollout"; })),
+      choices("Map", [["head", "One head"], ...(this.page.source.live ? [["rollout", "Rollout"]] : [])], this.rollout ? "rollout" : "head", again("Map", (value) => { this.rollout = value === "rollout"; })),
       h("span", { class: "hint" }, "seen from"),
       choices("Query", queries, chosen, again("Query", (value) => { if (value !== "patch") this.query = value === "class" ? -1 : null; })),
       h("label", { class: "opacity hint" }, "Overlay", opacity),
@@ -187,7 +185,7 @@ class Picture {
     }
     const value = this.shown.data[this.cursor], uniform = 1 / this.tokens.length;
     this.readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(6)), " from ", h("b", {}, this.name(this.query)),
-      " to ", h("b", {}, token(this.name(this.cursor))), h("br"), h("span", { class: "soft" }, `uniform attention would give ${number(uniform, 6)}: this is ${(value / uniform).toFixed(2)} times as much`));
+      " to ", h("b", {}, token(this.name(this.cursor))), h("br"), h("span", { class: "soft" }, `Uniform attention would give ${number(uniform, 6)}: this is ${(value / uniform).toFixed(2)} times as much.`));
   }
 
   async #maps(turn) {
@@ -199,6 +197,7 @@ class Picture {
   }
 
   async #figures(turn) {
+    if (!this.page.source.live) return;
     const { concentration: found } = await this.page.source.patches(this.asked);
     if (turn !== this.turn) return;
     const row = (label, value, key) => h("tr", {}, h("th", { scope: "row" }, label), h("td", { class: "number", "data-figure": key }, number(value)),
@@ -297,11 +296,11 @@ class Picture {
       this.#picture();
       const row = (label, value, key) => h("tr", {}, h("th", { scope: "row" }, label), h("td", {}, meterOf(value)), h("td", { class: "number", "data-figure": key }, number(value)),
         h("td", { class: "number" }, key === "before" ? "" : signed(value - found.before)));
-      const lost = found.before - found.after, beside = found.before - found.random;
+      const milder = found.draws.filter((chance) => chance > found.after).length;
       this.result.replaceChildren(h("p", { class: "soft" }, "Probability of ", h("b", {}, token(found.answer)), ", with patches in the image's mean colour:"),
         h("table", {}, h("tbody", {}, row("the whole image", found.before, "before"), row(`without the ${count} most attended`, found.after, "after"),
           row(`without ${count} random ones (mean of ${found.draws.length})`, found.random, "random"))),
-        h("p", { class: "soft" }, lost > beside ? "The patches that were looked at matter more than random ones here." : "The patches that were looked at matter no more than random ones here."));
+        h("p", { class: "soft" }, `Greying out what was looked at costs more than ${milder} of the ${found.draws.length} random draws.`));
     } catch (error) { this.page.say(error.message, true); } finally { button.disabled = false; }
   }
 }
