@@ -44,6 +44,7 @@ def image_picture(
             drawn = panel.imshow(over, cmap="inferno", vmin=0, alpha=OPACITY, interpolation="nearest", extent=extent)
             bar = figure.colorbar(drawn, ax=panel, fraction=0.046, pad=0.02)
             bar.ax.tick_params(labelsize=7)
+            assert bar.solids is not None  # the map is filled
             bar.solids.set_alpha(1)
         panel.set_xticks(range(columns + 1), [""] * (columns + 1))
         panel.set_yticks(range(rows + 1), [""] * (rows + 1))

@@ -58,7 +58,9 @@ class Input:
     def key(self) -> str:
         """The same for the same input."""
         pixels = None if self.image is None else hashlib.sha256(self.image.tobytes()).hexdigest()
-        told = json.dumps([self.text, self.target, self.to, pixels, sorted(self.ablated), self.mean and bool(self.ablated)])
+        told = json.dumps(
+            [self.text, self.target, self.to, pixels, sorted(self.ablated), self.mean and bool(self.ablated)]
+        )
         return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 

@@ -214,6 +214,7 @@ class Picture {
     const { place, page } = this, off = new Set(page.ablated);
     const grid = h("div", { class: "maps", role: "grid", "aria-label": "Heads by layer, as maps over the image" });
     grid.style.setProperty("--heads", place.heads);
+    grid.style.setProperty("--shape", this.columns / this.rows);
     const numbers = Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i + 1));
     grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }, ""), ...numbers));
     this.buttons = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
