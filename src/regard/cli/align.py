@@ -61,7 +61,7 @@ def command(  # noqa: PLR0913
 ) -> None:
     """Write the links between the words of two texts (0-0 1-2 …), or with --gold how right they are."""
     _require_sense(layer, head, consumed)
-    asked = Asked(choose, save, as_json)
+    asked = Asked(choose, save, as_json, "" if gold is None else gold.name)
     if gold is None and any(asked):
         raise SettingsError("--choose, --save and --json need gold links; name them: --gold FILE")
     if gold is not None and output is not None:
@@ -158,6 +158,8 @@ class Asked(NamedTuple):
     choose: int | None
     save: bool
     as_json: bool
+    gold: str = ""
+    """The name of the file with gold links."""
 
 
 def _gold(path: Path, pairs: Pairs, swapped: bool) -> list[Gold]:
@@ -190,7 +192,16 @@ def _measure(forth: Aligner, back: Aligner | None, pairs: Pairs, gold: Sequence[
     if back is not None:
         scores = {"both directions": score(align.align_both(forth, back, rest), right), **scores}
     if asked.save:
-        align.save_look(forth.model.directory, forth.seen)
+        errors = {name: each.error for name, each in scores.items()}
+        measured = align.Measured(
+            to=forth.to or next((to for _, to in forth.model.directions), ""),
+            data=asked.gold,
+            pairs=len(rest),
+            error=errors["one direction"],
+            naive=errors["as lectures draw it"],
+            joined=errors.get("both directions"),
+        )
+        align.save_look(forth.model.directory, forth.seen, measured)
     _tell(forth, scores, tried, len(rest), asked.as_json)
 
 

@@ -12,7 +12,7 @@ from regard.serving.look_settings import Looking
 from regard.settings import describe
 
 if TYPE_CHECKING:
-    from regard.look.study import Study
+    from regard.look.study import Picture, Study
 
 EXAMPLE = 'Example: regard look de-en "Ein Hund läuft durch den Schnee."'
 _ABOUT = {name: about for name, _, _, about in describe(Looking)}
@@ -23,7 +23,10 @@ def command(
     model: Annotated[
         str, typer.Argument(help="A shipped model (de-en), a run's directory, or a Hugging Face directory.")
     ],
-    text: Annotated[str | None, typer.Argument(help="What to look at first.", show_default=False)] = None,
+    text: Annotated[
+        str | None,
+        typer.Argument(help="What to look at first; of a model of images, an image file.", show_default=False),
+    ] = None,
     target: Annotated[
         str | None,
         typer.Option(help="A translation of the text; none: what the model writes itself.", show_default=False),
@@ -54,10 +57,13 @@ def command(
     with bind(Serving(port=settings.port)) as listening:
         from regard.serving.look_run import look
 
+        study = _study(model, device, settings)
+        if text is not None and study.loaded.settings.kind == "vision":
+            study.picture = _picture(study, text)
+            text = None
         state = {"text": text, "target": target, "to": to}
         given = urlencode({name: value for name, value in state.items() if value is not None})
         address = f"{address_of(listening)}/{f'#{given}' if given else ''}"
-        study = _study(model, device, settings)
         typer.echo(f"looking into {model} on {address}", err=True)
         look(study, settings, listening, address if browser else None, lambda line: typer.echo(line, err=True))
 
@@ -71,6 +77,13 @@ def _study(model: str, device: str | None, settings: Looking) -> Study:
     return Study(regard.load(model, device=device), settings.tokens, settings.tensor_bytes)
 
 
+def _picture(study: Study, file: str) -> Picture:
+    from regard.look.reading import image_from
+    from regard.look.study import Picture
+
+    return Picture(Path(file).name, image_from(study.loaded, Path(file)))
+
+
 def _write(file: Path, model: str, text: str | None, target: str | None, to: str | None, device: str | None) -> None:
     from regard.errors import InputError
     from regard.files import write_beside
@@ -80,7 +93,9 @@ def _write(file: Path, model: str, text: str | None, target: str | None, to: str
     if text is None:
         raise InputError('--html needs a text to look at; give one: regard look MODEL "TEXT" --html FILE')
     study = _study(model, device, Looking())
-    content = page_file(study, study.run(Input(text, target, to)))
+    seeing = study.loaded.settings.kind == "vision"
+    given = Input(image=_picture(study, text).pixels) if seeing else Input(text, target, to)
+    content = page_file(study, study.run(given))
     try:
         write_beside(file, lambda partial: _put(partial, content))
     except OSError as error:

@@ -66,7 +66,10 @@ class _ImageShaper:
         self._indices = None if form.labels is None else form.labels.indices
 
     def encode(self, chunk: Chunk) -> Sides:
-        images = [self._fitted(placed.example.pixels, place_of(placed)) for placed in chunk.placed]
+        images = [
+            fitted(placed.example.pixels, self._form.size, self._form.channels, place_of(placed))
+            for placed in chunk.placed
+        ]
         flat = np.stack(images).reshape(len(images), -1)
         return {"pixels": Ragged(flat.reshape(-1), np.full(len(images), flat.shape[1], np.int64))}
 
@@ -87,15 +90,16 @@ class _ImageShaper:
             return self._indices.get(label, len(self._indices)) if label is not None else len(self._indices)
         return self._learnt.setdefault(str(label), len(self._learnt))
 
-    def _fitted(self, pixels: Pixels, place: str) -> Pixels:
-        """[channels, height, width] of the size and colours that are wanted; what fits already is left as it is."""
-        wanted, (height, width, channels) = self._form.channels, pixels.shape
-        if channels not in COLOURS:
-            raise DataError(f"{place} has {channels} channels; an image has 1 (grey), 3 (colours) or 4 (with opacity)")
-        if channels != wanted or (height, width) != self._form.size:
-            pillow = pillow_images()
-            image = pillow.fromarray(pixels[:, :, 0] if channels == 1 else pixels).convert(COLOURS[wanted])
-            if (height, width) != self._form.size:
-                image = image.resize(self._form.size[::-1], pillow.Resampling.BILINEAR)
-            pixels = np.asarray(image, np.uint8).reshape(*self._form.size, wanted)
-        return pixels.transpose(2, 0, 1)
+
+def fitted(pixels: Pixels, size: tuple[int, int], channels: int, place: str) -> Pixels:
+    """`[channels, height, width]` of the size and colours that are wanted; what fits already is left as it is."""
+    height, width, found = pixels.shape
+    if found not in COLOURS:
+        raise DataError(f"{place} has {found} channels; an image has 1 (grey), 3 (colours) or 4 (with opacity)")
+    if found != channels or (height, width) != size:
+        pillow = pillow_images()
+        image = pillow.fromarray(pixels[:, :, 0] if found == 1 else pixels).convert(COLOURS[channels])
+        if (height, width) != size:
+            image = image.resize(size[::-1], pillow.Resampling.BILINEAR)
+        pixels = np.asarray(image, np.uint8).reshape(*size, channels)
+    return pixels.transpose(2, 0, 1)

@@ -9,7 +9,7 @@ import warnings
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 IDX_BYTES = 0x08
 """The type code of unsigned bytes in an idx file's magic number."""
+_MODES = {"rgb": "RGB", "grey": "L"}
+"""What Pillow calls them."""
 
 # ------------------------------------------------------------------------------------------------------------- folders
 
@@ -45,7 +47,7 @@ def read_image_folder(folder: str, settings: ImageFolder, problems: Problems) ->
     for of_class in classes:
         for file in sorted(path for path in of_class.rglob("*") if path.is_file() and not path.name.startswith(".")):
             number += 1
-            pixels = _decode(pillow, file, "RGB" if settings.colours == "rgb" else "L", problems)
+            pixels = _decode(pillow, file, _MODES[settings.colours], problems)
             if pixels is not None:
                 yield Placed(Picture(pixels, of_class.name), str(file), number)
 
@@ -56,6 +58,17 @@ def pillow_images() -> ModuleType:
     except ImportError:
         raise DataError("reading image files needs Pillow; install it: pip install 'regard[vision]'") from None
     return PIL.Image
+
+
+def read_image(file: Path, colours: Literal["rgb", "grey"]) -> Pixels:
+    """One image file, `[height, width, channels]`."""
+    problems = Problems("skip")
+    if not file.is_file():
+        raise DataError(f"{file} {'is a folder' if file.is_dir() else 'does not exist'}; name a file with an image")
+    pixels = _decode(pillow_images(), file, _MODES[colours], problems)
+    if pixels is None:
+        raise DataError(f"{file} does not decode as an image; give one that Pillow reads, such as PNG or JPEG")
+    return pixels
 
 
 def _decode(pillow: Any, file: Path, mode: str, problems: Problems) -> Pixels | None:

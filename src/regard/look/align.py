@@ -5,7 +5,9 @@ T: target words, S: source words. Words are what spaces separate, as in alignmen
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -14,6 +16,7 @@ import numpy as np
 from regard.decoding.attention import Look, Weights, head_weights, layers_of, look_at, mean_of_heads, usual_look
 from regard.decoding.word_links import word_alignment, word_weights
 from regard.look.links import Gold, Links, grow_diagonal, score, turned
+from regard.settings import Table
 from regard.tasks.translate_settings import TranslateOptions
 from regard.tasks.translator import Translator
 from regard.text.sentences import Span
@@ -115,11 +118,63 @@ def _best_heads(words: _Words, gold: Sequence[Gold], offered: Look) -> Tried:
     return Tried(Look(tuple(sorted(chosen)), offered.consumed), best)
 
 
-def save_look(directory: Path, look: Look) -> None:
-    """Keeps the choice in the `[align]` table of a model's `config.toml`, where `regard.load` finds it."""
+@dataclass(frozen=True)
+class Measured:
+    """How right the alignments of a direction were, on pairs that had no say in the choice."""
+
+    to: str
+    """The language that is written; empty where the model has no names for them."""
+    data: str
+    """Whose links are gold."""
+    pairs: int
+    error: float
+    """The alignment error rate."""
+    naive: float
+    """The same of what lectures draw: the last layer, all heads, the step that writes a word."""
+    joined: float | None = None
+    """The error rate of both directions joined, where that was measured."""
+    heads: str = ""
+    """Which heads it was measured with, where they are not all that are kept."""
+
+
+def save_look(directory: Path, look: Look, measured: Measured) -> None:
+    """Keeps the choice in the `[align]` table of a model's `config.toml`, where `regard.load` finds it.
+
+    Figures of the same heads in other directions stay; those of others go.
+    """
     config = read_config(directory)
-    config["align"] = {"heads": [list(head) for head in look.heads], "consumed": look.consumed}
+    before = config.get("align")
+    table = {"heads": [list(head) for head in look.heads], "consumed": look.consumed}
+    same = isinstance(before, dict) and all(before.get(name) == value for name, value in table.items())
+    kept = [each for each in measured_in(config) if each.to != measured.to] if same else []
+    table["measured"] = [_written(each) for each in (*kept, measured)]
+    config["align"] = table
     write_config(directory, config)
+
+
+def _written(measured: Measured) -> Table:
+    return {name: value for name, value in asdict(measured).items() if value not in ("", None)}
+
+
+def measured_in(config: Table) -> list[Measured]:
+    """What an `[align]` table says of how right it is; entries that say too little are left out."""
+    align = config.get("align")
+    entries = align.get("measured") if isinstance(align, dict) else None
+    found = []
+    for entry in entries if isinstance(entries, list) else []:
+        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+            joined = entry.get("joined")
+            one = Measured(
+                to=str(entry.get("to", "")),
+                data=str(entry.get("data", "")),
+                pairs=int(entry["pairs"]),
+                error=float(entry["error"]),
+                naive=float(entry["naive"]),
+                joined=None if joined is None else float(joined),
+                heads=str(entry.get("heads", "")),
+            )
+            found.append(one)
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------------------- words

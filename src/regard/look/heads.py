@@ -7,6 +7,7 @@ R: rows, H: heads, Q: queries, K: keys.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from regard.errors import InputError
 from regard.look.addresses import Head, attentions_of, heads_in
 from regard.look.network import network_of
 from regard.look.record import record
-from regard.look.sides import Given, Laid, sides
+from regard.look.sides import Given, Laid, Side, sides
 from regard.models.decoder import Decoder
 from regard.models.encoder import Encoder
 from regard.models.encoder_decoder import EncoderDecoder
@@ -57,6 +58,8 @@ class HeadReport:
     chance: float
     name: str | None
     """One of `NAMES`; None where the head is too near to chance in all of them."""
+    best: str | None
+    """The pattern that `score` is of, whether or not the head is named by it; None where there is nothing to choose."""
     scores: dict[str, Score]
     """By every pattern that can be looked for."""
 
@@ -98,21 +101,25 @@ def spreads(model: nn.Module | Loaded, *batch: Given) -> list[Spread]:
     """Entropy and distance of every head. The batch is what the model is called with: tokens or images, layouts."""
     found = []
     for attention, seen in _seen(model, batch):
-        widths_RHQ, counts_RQ = entropy(seen.weights_RHQK), seen.visible_RQK.sum(-1)
-        apart_RQK = seen.apart_RQK.to(seen.weights_RHQK.dtype)
-        far_RHQ, signed_RHQ = (
-            torch.einsum("rhqk,rqk->rhq", seen.weights_RHQK, apart) for apart in (apart_RQK.abs(), -apart_RQK)
-        )
-        most_RHQ = counts_RQ.clamp(min=2).log()[:, None]
-        means = (
-            _mean(widths_RHQ, counts_RQ > 0),
-            _mean(widths_RHQ / most_RHQ, counts_RQ > 1),
-            _mean(far_RHQ, counts_RQ > 0),
-            _mean(signed_RHQ, counts_RQ > 0),
-        )
-        for head in heads_in(model, attention):
-            found.append(Spread(head, *(float(mean_H[head.number]) for mean_H in means)))
+        found += spreads_of(seen, heads_in(model, attention))
     return found
+
+
+def spreads_of(seen: Seen, heads: Sequence[Head]) -> list[Spread]:
+    """Entropy and distance of the heads of one attention."""
+    widths_RHQ, counts_RQ = entropy(seen.weights_RHQK), seen.visible_RQK.sum(-1)
+    apart_RQK = seen.apart_RQK.to(seen.weights_RHQK.dtype)
+    far_RHQ, signed_RHQ = (
+        torch.einsum("rhqk,rqk->rhq", seen.weights_RHQK, apart) for apart in (apart_RQK.abs(), -apart_RQK)
+    )
+    most_RHQ = counts_RQ.clamp(min=2).log()[:, None]
+    means = (
+        _mean(widths_RHQ, counts_RQ > 0),
+        _mean(widths_RHQ / most_RHQ, counts_RQ > 1),
+        _mean(far_RHQ, counts_RQ > 0),
+        _mean(signed_RHQ, counts_RQ > 0),
+    )
+    return [Spread(head, *(float(mean_H[head.number]) for mean_H in means)) for head in heads]
 
 
 def _mean(x_RHQ: Tensor, counted_RQ: Tensor) -> Tensor:
@@ -128,12 +135,16 @@ def _seen(model: nn.Module | Loaded, batch: tuple[Given, ...]) -> Iterator[tuple
     for attention in attentions_of(model):
         (weights_RHQK,), (scores_RHQK,) = (recorded.calls(f"{attention}.{name}") for name in ("weights", "scores"))
         stack, _, kind = attention.split(".")
-        query, key = by_kind[f"{stack}.{kind}"]
-        rows, _, queries, keys = weights_RHQK.shape
-        visible_RQK = scores_RHQK[:, 0] != -torch.inf
-        asking, asked = query.rows(rows, queries), key.rows(rows, keys)
-        apart_RQK = asking.places_RT[:, :, None] - asked.places_RT[:, None, :]
-        yield attention, Seen(weights_RHQK, visible_RQK, apart_RQK, asked)
+        yield attention, seen_by(weights_RHQK, scores_RHQK, *by_kind[f"{stack}.{kind}"])
+
+
+def seen_by(weights_RHQK: Tensor, scores_RHQK: Tensor, query: Side, key: Side) -> Seen:
+    """What was recorded of one attention, with the places of its queries and keys."""
+    rows, _, queries, keys = weights_RHQK.shape
+    visible_RQK = scores_RHQK[:, 0] != -torch.inf
+    asking, asked = query.rows(rows, queries), key.rows(rows, keys)
+    apart_RQK = asking.places_RT[:, :, None] - asked.places_RT[:, None, :]
+    return Seen(weights_RHQK, visible_RQK, apart_RQK, asked)
 
 
 # ---------------------------------------------------------------------------------------------------------------- kinds
@@ -151,21 +162,31 @@ def name_heads(
     repeated = {} if isinstance(network_of(model), Vision) else induction(model, seed=seed)
     found = []
     for attention, seen in _seen(model, batch):
-        patterns = dict(_patterns(seen, delimiters))
-        scored = {name: _scores(seen, wanted_RQK) for name, wanted_RQK in patterns.items()}
-        for head in heads_in(model, attention):
-            scores = {name: each[head.number] for name, each in scored.items() if each}
-            if head in repeated:
-                scores["induction"] = repeated[head]
-            found.append(_report(head, scores, least))
+        found += kinds_of(seen, heads_in(model, attention), delimiters, repeated, least)
+    return found
+
+
+def kinds_of(
+    seen: Seen, heads: Sequence[Head], delimiters: Sequence[int], repeated: Mapping[Head, Score], least: float = LEAST
+) -> list[HeadReport]:
+    """The kinds of the heads of one attention; `repeated` is what `induction` gives."""
+    scored = {name: _scores(seen, wanted_RQK) for name, wanted_RQK in _patterns(seen, delimiters)}
+    found = []
+    for head in heads:
+        scores = {name: each[head.number] for name, each in scored.items() if each}
+        if head in repeated:
+            scores["induction"] = repeated[head]
+        found.append(_report(head, scores, least))
     return found
 
 
 def _report(head: Head, scores: Mapping[str, Score], least: float) -> HeadReport:
+    if not scores:  # a single key leaves nothing to choose
+        return HeadReport(head, math.nan, math.nan, None, None, {})
     best = max(scores, key=lambda name: scores[name].lift)
     score, chance = scores[best]
     named = best if scores[best].lift >= least else None
-    return HeadReport(head, score, chance, named, dict(scores))
+    return HeadReport(head, score, chance, named, best, dict(scores))
 
 
 def _patterns(seen: Seen, delimiters: Sequence[int]) -> Iterator[tuple[str, Tensor]]:

@@ -6,17 +6,22 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.data.image_form import fitted
+from regard.data.images import read_image
 from regard.decoding.request import Ends
 from regard.errors import InputError
 from regard.models.decoder import Decoder
 from regard.models.encoder import Encoder
 from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.settings import Vision as VisionSettings
 from regard.models.vision import Vision
 from regard.tasks.image import to_input
 from regard.tasks.loaded import Loaded
@@ -25,6 +30,7 @@ from regard.tasks.translate_settings import TranslateOptions
 from regard.tasks.translator import Translator
 from regard.text.sentences import Span
 from regard.text.tokenizer import Tokenizer
+from regard.weights.labels import load_labels
 
 NOWHERE = (0, 0)
 """The span of a token that stands in no text."""
@@ -45,12 +51,16 @@ class Input:
     """`[C, height, width]`, for a model that reads images."""
     ablated: tuple[str, ...] = ()
     """Heads that are silent, each as stack.layer.kind.head: `decoder.1.cross.3`."""
+    mean: bool = False
+    """Whether silent heads give what they give on average over the input's positions, and not zero."""
 
     @property
     def key(self) -> str:
         """The same for the same input."""
         pixels = None if self.image is None else hashlib.sha256(self.image.tobytes()).hexdigest()
-        told = json.dumps([self.text, self.target, self.to, pixels, sorted(self.ablated)])
+        told = json.dumps(
+            [self.text, self.target, self.to, pixels, sorted(self.ablated), self.mean and bool(self.ablated)]
+        )
         return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
@@ -105,6 +115,17 @@ def scribe_of(loaded: Translator, to: str | None) -> Scribe:
     if to is None and len(loaded.directions) > 1:
         to = loaded.directions[0][1]
     return loaded.scribe(TranslateOptions(to=to))
+
+
+def class_names(loaded: Loaded, sort: Literal["label", "tags"]) -> Sequence[str]:
+    """The names of the classes that a model tells apart, as far as its files say them."""
+    labels = load_labels(loaded.directory).get(sort)
+    if labels is not None:
+        return labels.names
+    theirs = loaded.config.get("id2label")  # a Hugging Face directory has them for its only head
+    if not isinstance(theirs, dict) or not all(str(number).isdecimal() for number in theirs):
+        return []
+    return [str(theirs[number]) for number in sorted(theirs, key=int)]
 
 
 # -------------------------------------------------------------------------------------------------------------- reading
@@ -191,6 +212,20 @@ def shown(tokenizer: Tokenizer, number: int, text: str = "", span: Span = NOWHER
         return "␣"
     found = text[span[0] : span[1]].strip() or tokenizer.decode([number]).strip()
     return found or written
+
+
+def image_from(loaded: Loaded, file: Path) -> NDArray[np.uint8]:
+    """An image file as the model's training would have read it: its colours, and its size."""
+    settings = loaded.settings
+    if not isinstance(settings, VisionSettings):
+        raise InputError(f"{file} cannot be read by a model of kind {settings.kind}; give a text")
+    if settings.channels not in (1, 3):
+        raise InputError(
+            f"model ({loaded.name}) reads images of {settings.channels} channels, and files have 1 or 3; look at it "
+            "in Python: regard.look.reading.Input(image=…)"
+        )
+    pixels = read_image(file, "rgb" if settings.channels == 3 else "grey")
+    return fitted(pixels, settings.image, settings.channels, str(file))
 
 
 # -------------------------------------------------------------------------------------------------------------- passing

@@ -36,7 +36,7 @@ def rolled(weights: Iterable[Tensor]) -> Tensor:
     """`[B, T, T]` of weights `[B, H, T, T]`, one tensor for each layer, the first layer first."""
     total_BTT: Tensor | None = None
     for weights_BHTT in weights:
-        step_BTT = _with_residual(weights_BHTT)
+        step_BTT = with_residual(weights_BHTT)
         total_BTT = step_BTT if total_BTT is None else step_BTT @ total_BTT
     if total_BTT is None:
         raise InputError("there is no layer to roll out; give the weights of one at least")
@@ -62,16 +62,16 @@ def rollout(model: nn.Module | Loaded, *batch: Given, stack: str | None = None) 
     own = of(f"{chosen}.*.attention.weights")
     if not isinstance(network, EncoderDecoder) or chosen == "encoder":
         return Rollout(rolled(own), None)
-    return _through_both(own, of("decoder.*.cross.weights"), rolled(of("encoder.*.attention.weights")))
+    return through_both(own, of("decoder.*.cross.weights"), rolled(of("encoder.*.attention.weights")))
 
 
-def _through_both(own: list[Tensor], cross: list[Tensor], encoder_BSS: Tensor) -> Rollout:
+def through_both(own: list[Tensor], cross: list[Tensor], encoder_BSS: Tensor) -> Rollout:
     """Cross-attention is one more step in each layer: half of the stream goes on, and half comes from the source."""
     rows, _, time, _ = own[0].shape
     own_BTT = torch.eye(time, dtype=own[0].dtype).expand(rows, -1, -1)
     source_BTS = own[0].new_zeros(rows, time, encoder_BSS.shape[-1])
     for own_BHTT, cross_BHTS in zip(own, cross, strict=True):
-        step_BTT = _with_residual(own_BHTT)
+        step_BTT = with_residual(own_BHTT)
         own_BTT, source_BTS = step_BTT @ own_BTT, step_BTT @ source_BTS
         cross_BTS = cross_BHTS.mean(1)
         half_BT1 = (1 + cross_BTS.sum(-1, keepdim=True)).reciprocal()  # all of it goes on where there is no source
@@ -79,7 +79,7 @@ def _through_both(own: list[Tensor], cross: list[Tensor], encoder_BSS: Tensor) -
     return Rollout(own_BTT, source_BTS)
 
 
-def _with_residual(weights_BHTT: Tensor) -> Tensor:
+def with_residual(weights_BHTT: Tensor) -> Tensor:
     """The mean of the heads with what the stream carries by; nothing of a position that sees nothing."""
     mean_BTT = weights_BHTT.mean(1)
     seeing_BT1 = mean_BTT.sum(-1, keepdim=True) > 0

@@ -12,18 +12,20 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.look.addresses import ablation, head_named
+from regard.look.addresses import ablation, head_named, mean_outputs
 from regard.look.edits import Edit
 from regard.look.estimate import estimate
 from regard.look.names import Tap, matching, names_of
-from regard.look.reading import Input, Read, Side, forward, read, scribe_of, shown, vocabulary_of
+from regard.look.reading import Input, Read, Side, class_names, forward, read, scribe_of, shown, vocabulary_of
 from regard.look.record import record
 from regard.models.settings import Classification, Decoder, EncoderDecoder, Masked, NextSentence, Tagging
 from regard.tasks.job import reach
@@ -129,6 +131,15 @@ class Run:
         return self.read.sides
 
 
+@dataclass(frozen=True)
+class Picture:
+    """An image that was named to be looked at."""
+
+    name: str
+    pixels: NDArray[np.uint8]
+    """`[C, height, width]`, as the model reads it."""
+
+
 class _Enough(Exception):  # noqa: N818
     """All that was wanted has been heard."""
 
@@ -148,9 +159,12 @@ class Study:
         limits = [tokens, reach(loaded.settings), loaded.reach if isinstance(loaded, Translator) else None]
         self.limit = min(limit for limit in limits if limit is not None)
         self.room = room
+        self.picture: Picture | None = None
+        """What a model of images is shown at first, where there is something."""
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._tensors: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
         self._kept = 0
+        self._means: dict[str, Mapping[str, Tensor]] = {}
 
     # ----------------------------------------------------------------------------------------------------------- about
 
@@ -162,9 +176,10 @@ class Study:
     @property
     def views(self) -> list[str]:
         """The views that this model has something for."""
-        reads = self.loaded.tokenizers is not None and self.loaded.settings.kind != "vision"
-        decode, vectors = ["decode"] if self.writes else [], ["vectors"] if reads else []
-        return ["heads", "walk", *decode, *vectors, "positions"]
+        sees = self.loaded.settings.kind == "vision"
+        reads = self.loaded.tokenizers is not None and not sees
+        image, decode = ["image"] if sees else [], ["decode"] if self.writes else []
+        return [*image, "heads", "walk", *decode, *(["vectors"] if reads else []), "positions"]
 
     @property
     def attentions(self) -> list[AttentionPlace]:
@@ -188,12 +203,12 @@ class Study:
             self._runs.move_to_end(given.key)
             return self._runs[given.key]
         edits = self.edits(given.ablated)
-        plain = self.run(replace(given, ablated=())) if edits else None
+        plain = self.run(replace(given, ablated=(), mean=False)) if edits else None
         found = read(self.loaded, given, self.limit) if plain is None else plain.read
         run = Run(given.key, given, found, self._shapes(found), self._output, plain)
         self._runs[run.key] = run
         while len(self._runs) > RUNS:
-            self._runs.popitem(last=False)
+            self._means.pop(self._runs.popitem(last=False)[0], None)
         return run
 
     def known(self, key: str) -> Run:
@@ -202,9 +217,18 @@ class Study:
             raise InputError(f"run ({key[:20]}) is not known, or no longer; run the input again")
         return self._runs[key]
 
-    def edits(self, ablated: tuple[str, ...]) -> dict[str, Edit]:
-        """What silences heads; one that is not there is refused."""
-        return {**ablation(head_named(self.loaded, word) for word in ablated)}
+    def edits(self, ablated: tuple[str, ...], means: Mapping[str, Tensor] | None = None) -> dict[str, Edit]:
+        """What silences heads; one that is not there is refused. With `means`, they give these."""
+        return {**ablation((head_named(self.loaded, word) for word in ablated), means)}
+
+    def changes(self, run: Run) -> dict[str, Edit]:
+        """What makes the model work as it does in a run."""
+        if run.plain is None or not run.given.mean:
+            return self.edits(run.given.ablated)
+        plain = run.plain
+        if plain.key not in self._means:
+            self._means[plain.key] = mean_outputs(self.loaded, lambda: forward(self.loaded, plain.read))
+        return self.edits(run.given.ablated, self._means[plain.key])
 
     @contextlib.contextmanager
     def edited(self, edits: Mapping[str, Edit]) -> Iterator[None]:
@@ -216,7 +240,7 @@ class Study:
             yield
 
     def _output(self, run: Run) -> Output:
-        edits = self.edits(run.given.ablated)
+        edits = self.changes(run)
         with self.edited(edits):
             answers = self._answers(run.read, forward(self.loaded, run.read))
         return Output(answers, self._written(run.given, run.read, edits))
@@ -260,7 +284,8 @@ class Study:
             if isinstance(head, Masked):
                 answers.append(self._tokens(name, given, found.sides["encoder"].ids))
             elif isinstance(head, Classification | NextSentence | Tagging):
-                rows = [Row(self._classes(row, name), None) for row in given]
+                names = class_names(self.loaded, "tags" if isinstance(head, Tagging) else "label")
+                rows = [Row(_classes(row, names), None) for row in given]
                 answers.append(Answer(name, isinstance(head, Tagging), rows))
         return answers
 
@@ -285,13 +310,6 @@ class Study:
     def _name(self, token: int) -> str:
         tokenizer = vocabulary_of(self.loaded)
         return str(token) if tokenizer is None or token >= tokenizer.size else shown(tokenizer, token)
-
-    def _classes(self, scores_C: Tensor, name: str) -> list[Candidate]:
-        labels = self.loaded.config.get("labels")
-        names = labels if isinstance(labels, list) else []
-        chances, order = scores_C.float().softmax(-1).sort(descending=True)
-        pairs = list(zip(order.tolist(), chances.tolist(), strict=True))[:CANDIDATES]
-        return [Candidate(str(names[i]) if i < len(names) else f"class {i}", i, chance) for i, chance in pairs]
 
     # --------------------------------------------------------------------------------------------------------- tensors
 
@@ -332,7 +350,7 @@ class Study:
 
     def values(self, run: Run, names: list[str]) -> dict[str, Tensor]:
         """Some tensors of a run, recorded in one pass and not kept."""
-        edits = self.edits(run.given.ablated) | self._stop(names)
+        edits = self.changes(run) | self._stop(names)
         with record(self.loaded, *names, edit=edits) as seen, contextlib.suppress(_Enough):
             forward(self.loaded, run.read)
         found = {}
@@ -353,3 +371,9 @@ class Study:
     def kept(self) -> int:
         """Bytes that tensors take now."""
         return self._kept
+
+
+def _classes(scores_C: Tensor, names: Sequence[str]) -> list[Candidate]:
+    chances, order = scores_C.float().softmax(-1).sort(descending=True)
+    pairs = list(zip(order.tolist(), chances.tolist(), strict=True))[:CANDIDATES]
+    return [Candidate(names[i] if i < len(names) else f"class {i}", i, chance) for i, chance in pairs]

@@ -19,6 +19,8 @@ from regard.serving.guard import Guard
 from regard.serving.look_service import LookService, Turns
 from regard.serving.look_settings import Looking
 from regard.serving.look_shapes import (
+    OccludeAsked,
+    PatchesAsked,
     PositionsAsked,
     RunAsked,
     RunNamed,
@@ -82,6 +84,9 @@ def _questions(app: FastAPI, service: LookService, turns: Turns, settings: Looki
 
     ask("/api/run", RunAsked, lambda asked: service.run(_bounded(asked, [asked.text, asked.target or ""], settings)))
     ask("/api/output", RunNamed, service.output)
+    ask("/api/notes", RunNamed, service.notes)
+    ask("/api/patches", PatchesAsked, service.patches)
+    ask("/api/occlude", OccludeAsked, service.occlude)
     ask("/api/walk", WalkAsked, service.walk)
     ask("/api/steps", StepsAsked, service.steps)
     ask("/api/tree", TreeAsked, service.tree)

@@ -11,12 +11,18 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
 from regard.errors import RecordError, RegardError
+from regard.look.align import measured_in
 from regard.look.atlas import atlas
+from regard.look.head_notes import HeadNotes
 from regard.look.nearness import placed
+from regard.look.occlusion import occlude
+from regard.look.patches import Query, concentration, over_patches
 from regard.look.reading import Input, Read
+from regard.look.run_rollout import PREFIX, rollout_map
 from regard.look.stepwise import Choosing, grow_tree, label, write_stepwise
 from regard.look.study import Run, Study
 from regard.look.walk import Place, walk
@@ -25,6 +31,8 @@ from regard.serving.bodies import Refused
 from regard.serving.look_maps import positions_told, vectors_told
 from regard.serving.look_settings import Looking
 from regard.serving.look_shapes import (
+    OccludeAsked,
+    PatchesAsked,
     PositionsAsked,
     RunAsked,
     RunNamed,
@@ -73,13 +81,13 @@ class LookService:
 
     def __init__(self, study: Study) -> None:
         self.study = study
+        self._notes = HeadNotes(study)
 
     def about(self) -> dict[str, Any]:
         """What the model is."""
         study, loaded = self.study, self.study.loaded
         settings = loaded.settings
         translator = loaded if isinstance(loaded, Translator) else None
-        align = loaded.config.get("align")
         return {
             "name": loaded.name,
             "family": settings.kind,
@@ -96,23 +104,46 @@ class LookService:
             "aligned": [list(each) for each in translator.frame.look.heads]
             if translator and translator.frame.look
             else [],
-            "align_error": align.get("error") if isinstance(align, dict) else None,
+            "align_measured": [asdict(each) for each in measured_in(loaded.config)] if translator else [],
+            "picture": None
+            if study.picture is None
+            else {"name": study.picture.name, "pixels": _base64(study.picture.pixels)},
         }
 
     def run(self, asked: RunAsked) -> dict[str, Any]:
         """An input, read and answered."""
         image = None if asked.image is None else self._pixels(asked.image)
         heads = tuple(dict.fromkeys(asked.ablated))
-        return told(self.study.run(Input(asked.text, asked.target, asked.to, image, heads)))
+        return told(self.study.run(Input(asked.text, asked.target, asked.to, image, heads, asked.mean)))
 
     def output(self, asked: RunNamed) -> dict[str, Any]:
         """What the model says of a run."""
         return outputs(self.study.known(asked.run))
 
     def tensor(self, run: str, name: str) -> tuple[bytes, list[int]]:
-        """A tensor as little-endian float32, and its shape."""
-        found = self.study.tensor(run, name)
+        """A tensor, or a rollout, as little-endian float32, and its shape."""
+        rolled = name.startswith(PREFIX)
+        found = rollout_map(self.study, self.study.known(run), name) if rolled else self.study.tensor(run, name)
         return found.contiguous().numpy().astype("<f4", copy=False).tobytes(), list(found.shape)
+
+    def notes(self, asked: RunNamed) -> dict[str, Any]:
+        """What can be said of each head of a run, by its address."""
+        found = self._notes.of(self.study.known(asked.run))
+        return {"heads": {head: asdict(note) for head, note in found.items()}}
+
+    def patches(self, asked: PatchesAsked) -> dict[str, Any]:
+        """A map over the patches of an image, and how concentrated it is."""
+        run, query = self.study.known(asked.run), _query(asked)
+        found = over_patches(self.study, run, query)
+        beside = asdict(concentration(self.study, run, query))
+        if not beside["draws"]:  # there is only one head
+            beside["chance"] = None
+        return {"patches": found.patches_N.tolist(), "rest": found.rest, "concentration": beside}
+
+    def occlude(self, asked: OccludeAsked) -> dict[str, Any]:
+        """The answer without the patches that are looked at most."""
+        run = self.study.known(asked.run)
+        return asdict(occlude(self.study, run, _query(asked), asked.count, seed=asked.seed))
 
     def walk(self, asked: WalkAsked) -> dict[str, Any]:
         """The path of a run."""
@@ -168,10 +199,12 @@ class LookService:
 def told(run: Run) -> dict[str, Any]:
     """A run as the page reads it."""
     return {
+        "image": None if run.given.image is None else _base64(run.given.image),
         "run": run.key,
         "sides": sides(run.read),
         "shapes": run.shapes,
         "ablated": list(run.given.ablated),
+        "mean": run.given.mean,
         "plain": None if run.plain is None else run.plain.key,
     }
 
@@ -190,3 +223,11 @@ def sides(read: Read) -> dict[str, Any]:
 
 def _rules(asked: StepsAsked | TreeAsked) -> Rules:
     return Rules(frequency=asked.frequency, presence=asked.presence, longest=Absolute(tokens=asked.longest))
+
+
+def _query(asked: PatchesAsked) -> Query:
+    return Query(asked.query, asked.layer, asked.head, asked.rollout)
+
+
+def _base64(pixels: NDArray[np.uint8]) -> str:
+    return base64.b64encode(pixels.tobytes()).decode()

@@ -34,6 +34,8 @@ class RunAsked(_Asked):
     image: Text | None = None
     """The bytes of an image, as base64: channels, height, width."""
     ablated: list[Text] = Field(default=[], max_length=HEADS)
+    mean: bool = False
+    """Whether silent heads give their mean over the input's positions, and not zero."""
 
 
 class RunNamed(_Asked):
@@ -50,6 +52,24 @@ class WalkAsked(_Asked):
     layer: Number = 0
     kind: Text = "attention"
     head: Number = 0
+
+
+class PatchesAsked(_Asked):
+    """Where a query of an image looks, and how that compares with chance."""
+
+    run: Text
+    query: int | None = Field(default=-1, ge=-1, le=2**31)
+    """A patch, −1 for the class token; none: the mean over all patches."""
+    layer: Number = 0
+    head: Number = 0
+    rollout: bool = False
+
+
+class OccludeAsked(PatchesAsked):
+    """What greying out the patches does that a query looks at most."""
+
+    count: int = Field(default=1, ge=1, le=2**16)
+    seed: int = Field(default=0, ge=0, le=2**31)
 
 
 class StepsAsked(_Asked):

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 import regard
 from regard.cli.app import app
 from regard.errors import DataError, InputError, RegardError, SettingsError
-from regard.look.align import Aligner, align
+from regard.look.align import Aligner, align, measured_in
 from regard.look.links import written
 
 SOURCES = ["ein Hund läuft", "", "und eine Katze", "durch den Schnee"]
@@ -72,6 +72,11 @@ def test_a_choice_is_scored_on_the_other_pairs_and_kept() -> None:
     assert kept is not None
     assert [list(head) for head in kept.heads] == best["heads"]
     assert "tried" in run("--to", "en", "--gold", "gold", "--choose", "3").stdout
+    scores = told["scores"]
+    (measured,) = measured_in(regard.load("model", device="cpu").config)
+    assert (measured.to, measured.data, measured.pairs, measured.joined) == ("en", "gold", 1, None)
+    assert measured.error == scores["one direction"]["error"]
+    assert measured.naive == scores["as lectures draw it"]["error"]
 
 
 def test_heads_that_are_named() -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
+from tiny_models import write_vision
 from tiny_translator import write_translator
 from typer.testing import CliRunner
 
 import regard.serving.look_run
 from regard.cli.app import app
-from regard.errors import InputError, SettingsError
+from regard.errors import DataError, InputError, SettingsError
 
 runner = CliRunner()
 
@@ -37,6 +40,26 @@ def test_the_browser_is_sent_to_the_text(tmp_path: Path, opened: list[str | None
     done = runner.invoke(app, ["look", model, "--port", "0", "--no-browser"])
     assert opened[1] is None
     assert "on http://127.0.0.1:" in done.stderr
+
+
+def test_a_picture_for_a_model_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(regard.serving.look_run, "look", lambda study, *rest: found.append((study, rest[2])))
+    model, file = str(write_vision(tmp_path / "model")), tmp_path / "picture.png"
+    Image.fromarray(np.full((20, 20, 3), 77, np.uint8)).save(file)
+    assert runner.invoke(app, ["look", model, str(file), "--port", "0"]).exit_code == 0
+    assert runner.invoke(app, ["look", model, "--port", "0"]).exit_code == 0
+    (study, address), (bare, _) = found
+    assert study.picture.name == "picture.png"
+    assert study.picture.pixels.tolist() == np.full((1, 8, 8), 77).tolist()
+    assert address.endswith("/")
+    assert bare.picture is None
+    page = tmp_path / "page.html"
+    done = runner.invoke(app, ["look", model, str(file), "--html", str(page)])
+    assert done.exit_code == 0, done.exception
+    error = runner.invoke(app, ["look", model, str(tmp_path / "nowhere.png"), "--port", "0"]).exception
+    assert isinstance(error, DataError)
+    assert "nowhere.png does not exist; name a file with an image" in str(error)
 
 
 def test_a_file(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,22 @@ from tiny_translator import write_translator
 import regard
 from regard.decoding.attention import Look, cross_weights, look_at
 from regard.decoding.word_links import word_alignment
-from regard.look.align import Aligner, align, align_both, align_naively, choose, save_look, turned_pairs, weights
+from regard.look.align import (
+    Aligner,
+    Measured,
+    align,
+    align_both,
+    align_naively,
+    choose,
+    measured_in,
+    save_look,
+    turned_pairs,
+    weights,
+)
 from regard.look.links import Gold, score
+from regard.shipped import MODELS, place_of
 from regard.tasks.translate_settings import TranslateOptions
+from regard.weights.directory import read_config
 
 PAIRS = [
     ("ein Hund läuft", "a dog is running"),
@@ -71,12 +85,39 @@ def test_the_choice_is_the_best_of_what_is_offered(model: Any) -> None:
     assert {one.look.consumed for one in tried} == {False, True}
 
 
+MEASURED = Measured("en", "gold.talp", 12, 0.25, 0.5)
+
+
+def test_figures_stay_with_the_heads_that_they_are_of(tmp_path: Path) -> None:
+    place, look = write_translator(tmp_path), Look(((0, 1),), consumed=True)
+    other = Measured("de", "gold.talp", 12, 0.125, 0.5, joined=0.0625)
+    save_look(place, look, replace(MEASURED, error=0.75))
+    save_look(place, look, other)
+    save_look(place, look, MEASURED)
+    assert measured_in(read_config(place)) == [other, MEASURED]
+    save_look(place, Look(((0, 0),), consumed=True), MEASURED)
+    assert measured_in(read_config(place)) == [MEASURED]
+    assert (
+        measured_in({})
+        == measured_in({"align": {"measured": 3}})
+        == measured_in({"align": {"measured": [3, {}]}})
+        == []
+    )
+
+
+def test_the_model_that_comes_along_tells_its_figures() -> None:
+    """Those of bench/results/2026-11-16-aligning.json."""
+    english, german = measured_in(read_config(place_of(MODELS["german-english"])))
+    assert (english.to, english.pairs, english.error, english.naive, english.joined) == ("en", 408, 0.178, 0.334, 0.155)
+    assert (german.to, german.pairs, german.error, german.naive, german.joined) == ("de", 408, 0.196, 0.357, 0.155)
+
+
 def test_a_choice_that_was_saved_is_looked_at(tmp_path: Path) -> None:
     place = write_translator(tmp_path)
     before: Any = regard.load(place, device="cpu")
     look = Look(((0, 1),), consumed=True)
     assert Aligner(before).seen != look
-    save_look(place, look)
+    save_look(place, look, MEASURED)
     after: Any = regard.load(place, device="cpu")
     assert Aligner(after).seen == look
     assert after.directions == before.directions

@@ -7,7 +7,7 @@ export function effect(page, { output, plain }) {
   const root = h("section", { class: "effect", "aria-label": "Output" });
   root.append(h("h2", {}, after ? "What changes in the output" : "Output"));
   if (after) root.append(silent(page));
-  if (before.written !== null) root.append(said(before.written, after?.written));
+  if (before.written !== null) root.append(said(before.written, after?.written, page.run.mean));
   before.answers.forEach((answer, i) => root.append(rows(page, answer, after?.answers[i])));
   return root;
 }
@@ -24,13 +24,13 @@ export function spoken(head) {
   return `${stack}${kind === "cross" ? " cross" : ""}, layer ${Number(layer) + 1}, head ${Number(number) + 1}`;
 }
 
-function said(before, after) {
+function said(before, after, mean) {
   const list = h("dl", { class: "said" });
   if (after === undefined) list.append(h("dt", {}, "The model writes"), h("dd", {}, token(before)));
   else {
     list.append(h("dt", {}, "With all heads"), h("dd", { class: "before" }, token(before)));
     const same = before === after;
-    list.append(h("dt", {}, "With heads silent"), h("dd", { class: "after" }, same ? token(after) : marked(before, after)));
+    list.append(h("dt", {}, mean ? "With heads at their mean" : "With heads silent"), h("dd", { class: "after" }, same ? token(after) : marked(before, after)));
     if (same) list.append(h("dt", {}, ""), h("dd", { class: "soft" }, "The same words; the probabilities below still moved."));
   }
   return list;
@@ -56,7 +56,7 @@ function marked(before, after) {
 function rows(page, answer, after) {
   const stack = page.run.sides.decoder ? "decoder" : "encoder", tokens = page.run.sides[stack].tokens;
   const writes = answer.name === "output";
-  const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability", ...(after ? ["silent", "change"] : []), "likeliest instead"];
+  const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability", ...(after ? ["silent", "change"] : []), answer.rows.some((row) => row.actual) ? "likeliest instead" : ""];
   const body = answer.rows.flatMap((row, i) => {
     const then = after?.rows[i];
     const shown = row.actual ? [[row.actual, then?.actual]] : row.candidates.map((each) => [each, then?.candidates.find((other) => other.id === each.id)]);

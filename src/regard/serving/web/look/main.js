@@ -5,6 +5,7 @@ import { open } from "./source.js";
 
 // A view is a module that exports show(root, page) and TRUST, how far it can be relied on.
 const VIEWS = {
+  image: { label: "Image", load: () => import("./views/image.js") },
   heads: { label: "Heads", load: () => import("./views/heads.js") },
   walk: { label: "Walk", load: () => import("./views/walk.js") },
   decode: { label: "Decode", load: () => import("./views/decode.js") },
@@ -60,7 +61,7 @@ class Page {
     try {
       const wanted = this.about.image ? { image: this.pixels } : { text: this.state.text ?? "" };
       if (this.about.translates) Object.assign(wanted, { target: this.state.target ?? null, to: this.state.to ?? null });
-      const run = await this.source.run({ ...wanted, ablated: this.ablated });
+      const run = await this.source.run({ ...wanted, ablated: this.ablated, mean: this.state.mean === "1" });
       if (asked !== this.#asked) return;
       this.run = run;
       this.#output = null;
@@ -103,7 +104,8 @@ class Page {
       parts.push(h("label", { class: "narrow" }, "Direction", h("br"), h("select", { name: "to" }, ...names)));
       state.to ??= about.directions[0][1];
     }
-    if (about.image) parts.push(h("label", {}, "Image", h("br"), h("input", { type: "file", name: "image", accept: "image/*" })));
+    if (about.image) parts.push(h("label", {}, about.picture ? `Image (at first: ${clean(about.picture.name)})` : "Image", h("br"),
+      h("input", { type: "file", name: "image", accept: "image/*" })));
     else parts.push(field("text", about.translates ? "Source" : "Text", "Write something"));
     if (about.translates) parts.push(field("target", "Target", "empty: what the model writes"));
     parts.push(h("button", { class: "main", type: "submit" }, "Look"));
@@ -111,7 +113,7 @@ class Page {
     const from = about.directions.find(([, to]) => to === state.to)?.[0] ?? about.directions[0]?.[0];
     if (!about.image) this.set({ text: state.text ?? SAMPLES[from] ?? SAMPLES.en });
     for (const name of ["text", "target", "to"]) if ($.input.elements[name]) $.input.elements[name].value = state[name] ?? "";
-    if (about.image) this.pixels = sample(about.image);
+    if (about.image) this.pixels = about.picture?.pixels ?? base64(sample(about.image));
     $.input.addEventListener("submit", (event) => { event.preventDefault(); this.#submitted(); });
     $.input.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && event.target.tagName === "TEXTAREA") { event.preventDefault(); this.#submitted(); }
@@ -123,11 +125,21 @@ class Page {
 
   async #submitted() {
     const fields = $.input.elements;
-    if (fields.image?.files[0]) this.pixels = await pixelsOf(fields.image.files[0], this.about.image);
+    if (fields.image?.files[0] && !(await this.#read(fields.image.files[0]))) return;
     if (fields.text) this.set({ text: fields.text.value, prefix: null });
     if (fields.target) this.set({ target: fields.target.value || null });
     if (fields.to) this.set({ to: fields.to.value });
     await this.look();
+  }
+
+  async #read(file) {
+    try {
+      this.pixels = base64(await (await import("./pixels.js")).pixelsOf(file, this.about.image));
+      return true;
+    } catch {
+      this.say(`${file.name} cannot be read as an image; choose another file`, true);
+      return false;
+    }
   }
 
   #tabs() {
@@ -159,19 +171,7 @@ function sample([channels, height, width]) {
     const x = (i % width) / width - 0.5, y = (Math.floor(i / width) % height) / height - 0.5;
     bytes[i] = 255 * Math.exp(-12 * (x * x + y * y));
   }
-  return base64(bytes);
-}
-
-async function pixelsOf(file, [channels, height, width]) {
-  const canvas = h("canvas", { width, height }), pencil = canvas.getContext("2d");
-  pencil.drawImage(await createImageBitmap(file), 0, 0, width, height);
-  const rgba = pencil.getImageData(0, 0, width, height).data, area = width * height;
-  const bytes = new Uint8Array(channels * area);
-  for (let i = 0; i < area; i++) {
-    const rgb = rgba.subarray(4 * i, 4 * i + 3), grey = (rgb[0] + rgb[1] + rgb[2]) / 3;
-    for (let c = 0; c < channels; c++) bytes[c * area + i] = channels === 3 ? rgb[c] : grey;
-  }
-  return base64(bytes);
+  return bytes;
 }
 
 function base64(bytes) {

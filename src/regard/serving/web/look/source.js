@@ -11,6 +11,9 @@ class Server {
   about() { return this.#get("api/about").then((answer) => answer.json()); }
   run(asked) { return this.#ask("api/run", asked); }
   output(run) { return this.#ask("api/output", { run }); }
+  notes(run) { return this.#ask("api/notes", { run }); }
+  patches(asked) { return this.#ask("api/patches", asked); }
+  occlude(asked) { return this.#ask("api/occlude", asked); }
   walk(asked) { return this.#ask("api/walk", asked); }
   steps(asked) { return this.#ask("api/steps", asked); }
   tree(asked) { return this.#ask("api/tree", asked); }

@@ -1,15 +1,22 @@
 // Every head of every layer as a small map, and one of them enlarged.
 
-import { choices, h, number, token } from "../dom.js";
+import { choices, clean, h, number, token } from "../dom.js";
 import { effect } from "../effect.js";
 import { chart, headOf, legend, paint } from "../heat.js";
 
-export function trust({ about }) {
+const SIGNS = { "previous-token": "←", "next-token": "→", "same-position": "•", "first-token": "⇤", delimiter: "¶", induction: "↻" };
+const ROLLOUT = "What each position (row) holds of each input (column) if attention were all: heads averaged, half carried by, layers multiplied. Values, feed-forwards and norms are left out.";
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
+
+export function trust({ about, state }) {
   const told = ["Attention is where the model looked, not why. The weights are derived from queries and keys and checked against what the attention kernel gave."];
-  if (about.align_error !== null && about.align_error !== undefined)
-    told.push(`Read as word alignment, the marked heads have an error rate of ${(100 * about.align_error).toFixed(1)} % on gold data.`);
-  else if (about.aligned.length) told.push("Heads marked with a dot were chosen on gold word alignments (regard align --choose); others need not align words at all.");
-  told.push("To see whether a head matters, silence it.");
+  const measured = about.align_measured.filter(({ to }) => !to || !about.directions.length || to === (state.to ?? about.directions[0][1]));
+  for (const { heads, error, pairs, data, naive, joined } of measured) {
+    told.push(`Read as word alignment, the heads marked with a dot${heads ? ` (${clean(heads)})` : ""} have an error rate of ${percent(error)} on ${pairs.toLocaleString("en")} gold pairs` +
+      `${data ? ` (${clean(data)})` : ""}; the last layer as lectures draw it has ${percent(naive)}${joined === null ? "" : `, both directions joined ${percent(joined)}`}.`);
+  }
+  if (!measured.length && about.aligned.length) told.push("Heads marked with a dot were chosen on gold word alignments (regard align --choose); others need not align words at all.");
+  told.push("A head has a name where its attention follows a pattern on this input far more than chance would. To see whether a head matters, silence it.");
   return told.join(" ");
 }
 
@@ -25,7 +32,8 @@ class Heads {
     this.layer = Math.min(Number(page.state.layer) || 0, this.place.layers - 1);
     this.head = Math.min(Number(page.state.head) || 0, this.place.heads - 1);
     this.tensors = new Map();
-    this.cursor = null;
+    this.rolled = page.state.map === "rollout" && page.source.live;
+    this.notes = null;
   }
 
   name(layer) { return `${this.place.stack}.${layer}.${this.place.kind}.weights`; }
@@ -50,13 +58,15 @@ class Heads {
         page.set({ at, layer: null, head: null });
         page.show().then(() => document.querySelector('.choices [aria-checked="true"]')?.focus());
       }),
+      ...(page.source.live ? this.#choices() : []),
       h("span", { class: "hint" }, page.source.live
         ? "Click or arrow keys enlarge a head; a second click, or Enter, silences it."
         : "Click or arrow keys enlarge a head. To silence heads, open the model with regard look."));
     this.grid = this.#grid();
     this.large = h("div", { class: "large" });
     const below = h("div");
-    this.root.append(bar, h("div", { class: "split" }, this.grid, this.large), below);
+    this.known = h("div", { class: "known" });
+    this.root.append(bar, h("div", { class: "split" }, h("div", {}, this.grid, this.known), this.large), below);
     this.#frame();
     const order = [this.layer, ...Array.from({ length: place.layers }, (_, i) => i).filter((i) => i !== this.layer)];
     for (const layer of order) {
@@ -69,6 +79,63 @@ class Heads {
       below.replaceChildren(effect(page, this.said));
     }
     this.root.dataset.ready = "true";
+    if (page.source.notes) this.#note(); // nobody waits for it
+  }
+
+  // Heads or their rollout, and what silent heads give.
+  #choices() {
+    const { page } = this, again = (label, done) => done.then(() => document.querySelector(`[aria-label="${label}"] [aria-checked="true"]`)?.focus());
+    const silent = choices("Silent heads give", [["zero", "zero"], ["mean", "their mean"]], page.state.mean === "1" ? "mean" : "zero", (value) => {
+      page.set({ mean: value === "mean" ? 1 : null });
+      again("Silent heads give", page.ablated.length ? page.look() : page.show());
+    });
+    return [choices("Map", [["head", "Heads"], ["rollout", "Rollout"]], this.rolled ? "rollout" : "head", (value) => {
+      page.set({ map: value === "rollout" ? value : null });
+      again("Map", page.show());
+    }), h("span", { class: "hint given" }, "Silent heads give ", silent)];
+  }
+
+  // Heads that do something known: a sign in the grid, a list below it, and a line under the enlarged one.
+  async #note() {
+    const { page, place } = this;
+    try { this.notes = (await page.source.notes(page.run.run)).heads; } catch { return; }
+    if (!this.root.isConnected) return;
+    const named = [];
+    this.maps.forEach((row, layer) => row.forEach((button, head) => {
+      const note = this.notes[this.id(layer, head)];
+      if (!note?.name) return;
+      named.push({ ...note, layer, head });
+      button.append(h("span", { class: "sign", "aria-hidden": "true" }, SIGNS[note.name]));
+      const told = `${button.title}, ${this.#kind(note.name)} head: ${number(note.score)} (chance ${number(note.chance)})`;
+      button.title = told;
+      button.setAttribute("aria-label", told);
+    }));
+    const kinds = Object.keys(SIGNS).map((name) => [name, named.filter((each) => each.name === name).sort((a, b) => b.score - a.score)]).filter(([, found]) => found.length);
+    const rows = kinds.map(([name, found]) => h("tr", {}, h("th", { scope: "row" }, `${SIGNS[name]} ${this.#kind(name)}`),
+      h("td", {}, h("div", { class: "chips" }, ...found.map(({ layer, head, score, chance }) => h("button", { type: "button", "data-named": this.id(layer, head), onclick: () => this.#select(layer, head) },
+        `${layer + 1}.${head + 1} `, h("span", { class: "number" }, `${score.toFixed(2)} (${chance.toFixed(2)})`)))))));
+    if (rows.length) this.known.replaceChildren(h("h3", {}, "Known patterns on this input"), h("p", { class: "hint" }, "layer.head, the share of its attention that follows the pattern, and in brackets what chance would give"),
+      h("table", {}, h("tbody", {}, ...rows)));
+    else this.known.replaceChildren(h("p", { class: "hint" }, `No head of ${place.label.toLowerCase()} follows a known pattern far above chance on this input.`));
+    this.#told();
+    this.root.dataset.noted = "true";
+  }
+
+  #kind(name) {
+    if (!this.page.about.image) return name;
+    return name === "first-token" && this.page.run.sides.encoder.tokens[0].id < 0 ? "class-token" : name.replace("token", "patch");
+  }
+
+  // What is known of the enlarged head, or of the rollout.
+  #told() {
+    const line = this.large.querySelector("#note"), note = this.notes?.[this.id(this.layer, this.head)];
+    if (!line || this.rolled || !note) return;
+    const figure = (label, value, key) => (value === null ? [] : [`${label} `, h("b", { class: "number", "data-note": key }, number(value))]);
+    const pattern = note.best === null ? [] : [note.name ? h("b", {}, `${this.#kind(note.name)} head: `) : `no known pattern (nearest: ${this.#kind(note.best)}): `,
+      ...figure("", note.score, "score"), ...figure(", chance", note.chance, "chance"), " · "];
+    const back = note.signed === null ? "" : ` (${Math.abs(note.signed) < 0.05 ? "both ways alike" : `${number(Math.abs(note.signed), 1)} ${note.signed < 0 ? "back" : "ahead"} in sum`})`;
+    line.replaceChildren(...pattern, ...figure("entropy", note.entropy, "entropy"), note.share === null ? "" : ` nats, ${(100 * note.share).toFixed(0)} % of uniform · `,
+      ...figure("mean distance", note.distance, "distance"), back);
   }
 
   #grid() {
@@ -90,7 +157,7 @@ class Heads {
   }
 
   #clicked(layer, head) {
-    if (layer === this.layer && head === this.head) this.#toggle();
+    if (!this.rolled && layer === this.layer && head === this.head) this.#toggle();
     else this.#select(layer, head);
   }
 
@@ -108,6 +175,12 @@ class Heads {
 
   async #select(layer, head) {
     Object.assign(this, { layer, head });
+    if (this.rolled) { // a head was asked for
+      this.page.set({ map: null, at: `${this.place.stack}.${this.place.kind}`, layer, head });
+      await this.page.show();
+      document.querySelector(`[data-head="${this.id(layer, head)}"]`)?.focus();
+      return;
+    }
     this.page.set({ at: `${this.place.stack}.${this.place.kind}`, layer, head });
     this.#frame();
     this.maps[layer][head].focus();
@@ -125,26 +198,30 @@ class Heads {
   #frame() {
     this.maps.forEach((row, layer) => row.forEach((button, head) => {
       const chosen = layer === this.layer && head === this.head;
-      button.setAttribute("aria-selected", chosen);
+      button.setAttribute("aria-selected", chosen && !this.rolled);
       button.tabIndex = chosen ? 0 : -1;
     }));
   }
 
   async #enlarge() {
     const { page, place, layer, head } = this;
-    const map = headOf(await this.tensor(layer), head);
+    const rolled = this.rolled && (place.kind === "cross" ? "rollout.source" : `rollout.${place.stack}`);
+    const map = rolled ? headOf(await page.source.tensor(page.run.run, rolled), 0) : headOf(await this.tensor(layer), head);
     if (layer !== this.layer || head !== this.head) return;
     const queries = page.run.sides[place.queries].tokens, keys = page.run.sides[place.keys].tokens;
     const silent = page.ablated.includes(this.id(layer, head));
     const button = h("button", { type: "button", id: "silence", "aria-pressed": silent, disabled: !page.source.live, onclick: () => this.#toggle() },
       silent ? "Let this head speak again" : "Silence this head");
+    const name = rolled ? `Rollout of the ${place.stack}${place.kind === "cross" ? ", from the source" : ""} · ${place.layers} layers` : `${place.label} · layer ${layer + 1} · head ${head + 1}`;
+    const note = h("p", { class: "soft", id: "note" }, rolled ? ROLLOUT : "");
     const canvas = h("canvas", { tabindex: 0, role: "img", id: "enlarged",
-      "aria-label": `${place.label}, layer ${layer + 1}, head ${head + 1}: ${map.queries} queries by ${map.keys} keys. Arrow keys read single numbers.` });
+      "aria-label": `${name}: ${map.queries} queries by ${map.keys} keys. Arrow keys read single numbers.` });
     const readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, "Rows are queries, columns are keys. Point at a cell, or use the arrow keys."));
     const scale = h("canvas", { "aria-hidden": "true" });
-    this.large.replaceChildren(h("div", { class: "bar" }, h("h2", {}, `${place.label} · layer ${layer + 1} · head ${head + 1}`), button),
+    this.large.replaceChildren(h("div", { class: "bar" }, h("h2", {}, name), rolled ? null : button), note,
       canvas, h("div", { class: "legend" }, "0", scale, number(map.most)), readout);
     legend(scale);
+    this.#told();
     let at = null;
     const names = [queries.map((each) => each.text), keys.map((each) => each.text)];
     const redraw = () => chart(canvas, map, ...names, at, Math.max(this.large.clientWidth, 240));

@@ -1,0 +1,343 @@
+// An image cut into its patches, and where in it each of them, or the class token, looks.
+
+import { choices, h, meter, number, token } from "../dom.js";
+import { effect } from "../effect.js";
+import { isDark, paint } from "../heat.js";
+
+// The overlay's own shades, dark to bright (matplotlib's inferno): they are told apart on black and on white.
+const SHADES = [[0, 0, 4], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 165, 10], [252, 255, 164]];
+const OPACITY = 60;
+const SIDE = 460; // pixels of the large picture
+
+export function trust({ run }) {
+  const uniform = 1 / run.sides.encoder.tokens.length;
+  return "Attention is where a head looked, not why the model answered. Beside each number stands what uniform attention " +
+    `would give (${number(uniform)} a patch), beside each entropy that of a uniform map and of random heads. Rollout multiplies ` +
+    "the layers' attention and leaves out values, feed-forwards and norms: a sketch. Whether patches matter, greying them out can tell.";
+}
+
+export async function show(root, page) {
+  await new Picture(root, page).draw();
+}
+
+class Picture {
+  constructor(root, page) {
+    Object.assign(this, { root, page });
+    const { about, state, run } = page;
+    [this.place] = about.attentions;
+    this.rows = about.image[1] / about.patch;
+    this.columns = about.image[2] / about.patch;
+    this.tokens = run.sides.encoder.tokens;
+    this.skipped = this.tokens[0].id < 0 ? 1 : 0; // the class token stands first
+    this.layer = Math.min(Number(state.layer) || 0, this.place.layers - 1);
+    this.head = Math.min(Number(state.head) || 0, this.place.heads - 1);
+    const asked = Number(state.query), known = state.query !== undefined && asked >= 0 && asked < this.rows * this.columns;
+    // A patch, −1 for the class token, or null for the mean over all patches.
+    this.query = state.query === "mean" ? null : known ? Math.floor(asked) : this.skipped ? -1 : null;
+    this.rollout = state.map === "rollout" && page.source.live;
+    this.opacity = state.opacity === undefined ? OPACITY : Math.min(Math.max(Number(state.opacity) || 0, 0), 100);
+    this.cursor = null;
+    this.greyed = [];
+    this.tensors = new Map();
+    this.pixels = picture(run.image, about.image);
+  }
+
+  // --------------------------------------------------------------------------------------------------------- numbers
+
+  async tensor(name) {
+    if (!this.tensors.has(name)) {
+      while (this.tensors.size > 2 && [...this.tensors.values()].reduce((sum, each) => sum + each.data.byteLength, 0) > 6e7)
+        this.tensors.delete(this.tensors.keys().next().value);
+      this.tensors.set(name, await this.page.source.tensor(this.page.run.run, name));
+    }
+    return this.tensors.get(name);
+  }
+
+  // What the query gives to each patch, and to the class token.
+  map(tensor, head) {
+    const [, , time] = tensor.shape, { query, skipped } = this, start = head * time * time;
+    const row = (q) => tensor.data.subarray(start + q * time, start + (q + 1) * time);
+    let found;
+    if (query !== null) found = row(query + skipped);
+    else {
+      found = new Float64Array(time);
+      for (let q = skipped; q < time; q++) row(q).forEach((value, k) => { found[k] += value / (time - skipped); });
+    }
+    const data = found.subarray(skipped);
+    return { queries: this.rows, keys: this.columns, data, most: data.reduce((most, value) => Math.max(most, value), 0), rest: skipped ? found[0] : null };
+  }
+
+  name(patch) { return patch === null ? "all patches, on average" : patch < 0 ? "the class token" : `patch ${this.tokens[patch + this.skipped].text}`; }
+
+  get asked() { return { run: this.page.run.run, query: this.query, layer: this.layer, head: this.head, rollout: this.rollout }; }
+
+  // --------------------------------------------------------------------------------------------------------- drawing
+
+  async draw() {
+    this.bar = h("div", { class: "bar" });
+    this.canvas = h("canvas", { id: "picture", tabindex: 0, role: "img" });
+    this.readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" });
+    this.title = h("h2");
+    this.scale = h("div", { class: "legend" });
+    this.figures = h("div", { class: "figures", id: "figures", "aria-live": "polite" });
+    this.grid = this.#grid();
+    const below = h("div");
+    this.root.append(this.bar, h("div", { class: "split seen" },
+      h("div", { class: "large" }, this.title, this.canvas, this.scale, h("div", { class: "beside" }, this.#plain(), this.readout)),
+      h("div", {}, this.grid, this.figures, this.#check())), below);
+    this.#listen();
+    await this.#changed();
+    const said = await this.page.output(), best = said.output.answers.find((answer) => !answer.each)?.rows[0].candidates[0];
+    if (best) this.answer.replaceChildren(h("b", {}, token(best.text)), " ", h("span", { class: "number" }, number(best.chance)));
+    below.replaceChildren(effect(this.page, said));
+    this.root.dataset.ready = "true";
+  }
+
+  // The image alone, cut into its patches, and what the model says of it.
+  #plain() {
+    const { rows, columns, pixels } = this, cell = Math.max(Math.min(150 / Math.max(rows, columns), 40), 1);
+    const canvas = h("canvas", { width: cell * columns, height: cell * rows, role: "img", "aria-label": `The image, ${rows} by ${columns} patches` });
+    const pencil = canvas.getContext("2d");
+    pencil.imageSmoothingEnabled = false;
+    pencil.drawImage(pixels, 0, 0, canvas.width, canvas.height);
+    if (cell >= 6) lines(pencil, rows, columns, cell);
+    this.answer = h("figcaption");
+    return h("figure", {}, canvas, this.answer);
+  }
+
+  #controls() {
+    const queries = [...(this.skipped ? [["class", "Class token"]] : []), ["mean", "All patches"]];
+    if (this.query >= 0 && this.query !== null) queries.push(["patch", `Patch ${this.tokens[this.query + this.skipped].text}`]);
+    const chosen = this.query === null ? "mean" : this.query < 0 ? "class" : "patch";
+    const opacity = h("input", { type: "range", name: "opacity", min: 0, max: 100, step: 5, value: this.opacity, oninput: () => {
+      this.opacity = Number(opacity.value);
+      this.page.set({ opacity: this.opacity === OPACITY ? null : this.opacity });
+      this.#picture();
+    } });
+    const again = (label, change) => (value) => { change(value); this.#changed().then(() => this.bar.querySelector(`[aria-label="${label}"] [aria-checked="true"]`)?.focus()); };
+    this.bar.replaceChildren(
+      choices("Map", [["head", "One head"], ...(this.page.source.live ? [["rollout", "Rollout"]] : [])], this.rollout ? "rollout" : "head", again("Map", (value) => { this.rollout = value === "rollout"; })),
+      h("span", { class: "hint" }, "seen from"),
+      choices("Query", queries, chosen, again("Query", (value) => { if (value !== "patch") this.query = value === "class" ? -1 : null; })),
+      h("label", { class: "opacity hint" }, "Overlay", opacity),
+      h("span", { class: "hint" }, "Click a patch, or Enter, and see from there; again, and back."));
+  }
+
+  async #changed() {
+    const { page, layer, head, query } = this;
+    page.set({ layer: layer || null, head: head || null, query: query === null ? "mean" : query < 0 ? null : query, map: this.rollout ? "rollout" : null });
+    this.greyed = [];
+    this.result?.replaceChildren();
+    this.#controls();
+    this.#frame();
+    const turn = this.turn = {};
+    const found = this.map(await this.tensor(this.rollout ? "rollout.encoder" : `encoder.${layer}.attention.weights`), this.rollout ? 0 : head);
+    if (turn !== this.turn) return;
+    this.shown = found;
+    const what = this.rollout ? `Rollout of ${this.place.layers} layers` : `Layer ${layer + 1} · head ${head + 1}`;
+    this.title.textContent = `${what}, from ${this.name(query)}`;
+    this.canvas.setAttribute("aria-label", `${this.title.textContent}: ${this.rows} rows of ${this.columns} patches. Arrow keys read single numbers, Enter looks from a patch.`);
+    this.#picture();
+    this.#read();
+    await Promise.all([this.#maps(turn), this.#figures(turn)]);
+  }
+
+  // The image, the map over it, and the lines between patches.
+  #picture() {
+    const { canvas, rows, columns, shown } = this, ratio = devicePixelRatio || 1;
+    const cell = Math.max(Math.min(SIDE / Math.max(rows, columns), (this.canvas.parentElement.clientWidth || SIDE) / columns), 2);
+    const width = cell * columns, height = cell * rows, pencil = canvas.getContext("2d");
+    canvas.width = Math.round(width * ratio);
+    canvas.height = Math.round(height * ratio);
+    canvas.style.width = `${width}px`;
+    canvas.style.height = `${height}px`;
+    canvas.dataset.cell = cell;
+    pencil.scale(ratio, ratio);
+    pencil.imageSmoothingEnabled = false;
+    pencil.drawImage(this.pixels, 0, 0, width, height);
+    shown.data.forEach((value, i) => {
+      pencil.fillStyle = shade(shown.most ? value / shown.most : 0, this.opacity / 100);
+      pencil.fillRect((i % columns) * cell, Math.floor(i / columns) * cell, cell, cell);
+    });
+    if (cell >= 6) lines(pencil, rows, columns, cell);
+    const box = (patch, colour, dash = []) => {
+      pencil.setLineDash(dash);
+      pencil.strokeStyle = colour;
+      pencil.lineWidth = 2;
+      pencil.strokeRect((patch % columns) * cell + 1, Math.floor(patch / columns) * cell + 1, cell - 2, cell - 2);
+    };
+    for (const patch of this.greyed) box(patch, "#ffffff", [3, 3]);
+    if (this.query !== null && this.query >= 0) box(this.query, "#35c2ff");
+    if (this.cursor !== null) box(this.cursor, isDark() ? "#f3a952" : "#ffd166");
+    const ramp = h("canvas", { width: 140, height: 1, "aria-hidden": "true" }), brush = ramp.getContext("2d");
+    for (let i = 0; i < 140; i++) {
+      brush.fillStyle = shade(i / 139, 1);
+      brush.fillRect(i, 0, 1, 1);
+    }
+    const rest = shown.rest === null ? "" : ` · to the class token ${number(shown.rest)}`;
+    this.scale.replaceChildren("0", ramp, number(shown.most), rest);
+  }
+
+  #read() {
+    if (this.cursor === null) {
+      this.readout.replaceChildren(h("span", { class: "soft" }, "Point at a patch, or use the arrow keys, for its exact number."));
+      return;
+    }
+    const value = this.shown.data[this.cursor], uniform = 1 / this.tokens.length;
+    this.readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(6)), " from ", h("b", {}, this.name(this.query)),
+      " to ", h("b", {}, token(this.name(this.cursor))), h("br"), h("span", { class: "soft" }, `Uniform attention would give ${number(uniform, 6)}: this is ${(value / uniform).toFixed(2)} times as much.`));
+  }
+
+  async #maps(turn) {
+    for (let layer = 0; layer < this.place.layers; layer++) {
+      const tensor = await this.tensor(`encoder.${layer}.attention.weights`);
+      if (turn !== this.turn || !this.root.isConnected) return;
+      this.buttons[layer].forEach((button, head) => paint(button.firstChild, this.map(tensor, head)));
+    }
+  }
+
+  async #figures(turn) {
+    if (!this.page.source.live) return;
+    const { concentration: found } = await this.page.source.patches(this.asked);
+    if (turn !== this.turn) return;
+    const row = (label, value, key) => h("tr", {}, h("th", { scope: "row" }, label), h("td", { class: "number", "data-figure": key }, number(value)),
+      h("td", {}, meterOf(value / found.uniform)));
+    const chance = this.rollout ? `through one random head a layer (mean of ${found.draws})` : `random other heads (mean of ${found.draws})`;
+    this.figures.replaceChildren(h("h3", {}, "How concentrated: entropy over the patches, in nats"), h("table", {}, h("tbody", {},
+      row("this map", found.entropy, "entropy"), row("uniform, the most there is", found.uniform, "uniform"),
+      found.chance === null ? null : row(chance, found.chance, "chance"))));
+  }
+
+  // -------------------------------------------------------------------------------------------------------- choosing
+
+  #grid() {
+    const { place, page } = this, off = new Set(page.ablated);
+    const grid = h("div", { class: "maps", role: "grid", "aria-label": "Heads by layer, as maps over the image" });
+    grid.style.setProperty("--heads", place.heads);
+    grid.style.setProperty("--shape", this.columns / this.rows);
+    const numbers = Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i + 1));
+    grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }, ""), ...numbers));
+    this.buttons = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
+      const id = `encoder.${layer}.attention.${head}`, told = `Layer ${layer + 1}, head ${head + 1}${off.has(id) ? ", silent" : ""}`;
+      return h("button", { type: "button", role: "gridcell", class: `map${off.has(id) ? " off" : ""}`, "aria-label": told, title: told,
+        "data-head": id, tabindex: -1, onclick: () => this.#select(layer, head) }, h("canvas", { "aria-hidden": "true" }));
+    }));
+    this.buttons.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer + 1), ...row)));
+    grid.addEventListener("keydown", (event) => {
+      const turn = TURNS[event.key];
+      if (!turn) return;
+      event.preventDefault();
+      this.#select(bound(this.layer + turn[0], place.layers), bound(this.head + turn[1], place.heads));
+    });
+    return grid;
+  }
+
+  #select(layer, head) {
+    Object.assign(this, { layer, head, rollout: false });
+    this.#changed();
+    this.buttons[layer][head].focus();
+  }
+
+  #frame() {
+    this.buttons.forEach((row, layer) => row.forEach((button, head) => {
+      const chosen = layer === this.layer && head === this.head;
+      button.setAttribute("aria-selected", chosen && !this.rollout);
+      button.tabIndex = chosen ? 0 : -1;
+    }));
+  }
+
+  #listen() {
+    const { canvas } = this, at = (event) => {
+      const box = canvas.getBoundingClientRect();
+      const column = Math.floor(((event.clientX - box.left) / box.width) * this.columns), row = Math.floor(((event.clientY - box.top) / box.height) * this.rows);
+      return row >= 0 && column >= 0 && row < this.rows && column < this.columns ? row * this.columns + column : null;
+    };
+    const point = (patch) => {
+      if (patch === null || patch === this.cursor || !this.shown) return;
+      this.cursor = patch;
+      this.#picture();
+      this.#read();
+    };
+    const look = () => { this.query = this.query === this.cursor ? (this.skipped ? -1 : null) : this.cursor; this.#changed(); };
+    canvas.addEventListener("pointermove", (event) => point(at(event)));
+    canvas.addEventListener("click", (event) => { point(at(event)); if (this.cursor !== null) look(); });
+    canvas.addEventListener("keydown", (event) => {
+      const turn = TURNS[event.key];
+      if (turn) {
+        event.preventDefault();
+        if (this.cursor === null) point(Math.max(this.query ?? 0, 0));
+        else point(bound(Math.floor(this.cursor / this.columns) + turn[0], this.rows) * this.columns + bound((this.cursor % this.columns) + turn[1], this.columns));
+      } else if ((event.key === "Enter" || event.key === " ") && this.cursor !== null) {
+        event.preventDefault();
+        look();
+      }
+    });
+  }
+
+  // --------------------------------------------------------------------------------------------------------- checking
+
+  #check() {
+    const { page, rows, columns } = this, usual = Math.max(1, Math.round((rows * columns) / 8));
+    const told = h("output", {}), most = Math.max(1, Math.floor((rows * columns) / 2));
+    const count = h("input", { type: "range", name: "grey", min: 1, max: most, value: Math.min(Number(page.state.grey) || usual, most), "aria-label": "Patches to grey out",
+      oninput: () => { page.set({ grey: Number(count.value) === usual ? null : count.value }); name(); } });
+    const button = h("button", { type: "button", id: "occlude", disabled: !page.source.live, onclick: () => this.#occlude(button, Number(count.value)) });
+    const name = () => { told.textContent = count.value; button.textContent = `Grey out the ${count.value} most attended`; };
+    name();
+    this.result = h("div", { id: "occluded", "aria-live": "polite" });
+    return h("section", { class: "check", "aria-label": "Does it matter?" }, h("h3", {}, "Do these patches matter for the answer?"),
+      h("div", { class: "bar" }, count, button), this.result);
+  }
+
+  async #occlude(button, count) {
+    button.disabled = true;
+    try {
+      const found = await this.page.source.occlude({ ...this.asked, count, seed: 0 });
+      this.greyed = found.patches;
+      this.#picture();
+      const row = (label, value, key) => h("tr", {}, h("th", { scope: "row" }, label), h("td", {}, meterOf(value)), h("td", { class: "number", "data-figure": key }, number(value)),
+        h("td", { class: "number" }, key === "before" ? "" : signed(value - found.before)));
+      const milder = found.draws.filter((chance) => chance > found.after).length;
+      this.result.replaceChildren(h("p", { class: "soft" }, "Probability of ", h("b", {}, token(found.answer)), ", with patches in the image's mean colour:"),
+        h("table", {}, h("tbody", {}, row("the whole image", found.before, "before"), row(`without the ${count} most attended`, found.after, "after"),
+          row(`without ${count} random ones (mean of ${found.draws.length})`, found.random, "random"))),
+        h("p", { class: "soft" }, `Greying out what was looked at costs more than ${milder} of the ${found.draws.length} random draws.`));
+    } catch (error) { this.page.say(error.message, true); } finally { button.disabled = false; }
+  }
+}
+
+const TURNS = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
+
+function bound(value, count) { return Math.min(Math.max(value, 0), count - 1); }
+
+function signed(value) { return (value >= 0 ? "+" : "−") + Math.abs(value).toFixed(4); }
+
+function meterOf(share) {
+  return meter(Math.min(Math.max(share, 0), 1));
+}
+
+function shade(share, opacity) {
+  const at = Math.min(Math.max(share, 0), 1) * (SHADES.length - 1), i = Math.min(Math.floor(at), SHADES.length - 2);
+  return `rgba(${SHADES[i].map((part, c) => Math.round(part + (SHADES[i + 1][c] - part) * (at - i)))},${opacity})`;
+}
+
+function lines(pencil, rows, columns, cell) {
+  pencil.strokeStyle = "rgba(140,150,160,0.55)";
+  pencil.lineWidth = 1;
+  pencil.beginPath();
+  for (let column = 0; column <= columns; column++) { pencil.moveTo(column * cell, 0); pencil.lineTo(column * cell, rows * cell); }
+  for (let row = 0; row <= rows; row++) { pencil.moveTo(0, row * cell); pencil.lineTo(columns * cell, row * cell); }
+  pencil.stroke();
+}
+
+// The pixels that the model read, as a canvas of their size.
+function picture(encoded, [channels, height, width]) {
+  const bytes = Uint8Array.from(atob(encoded), (letter) => letter.charCodeAt(0)), area = width * height;
+  const canvas = h("canvas", { width, height }), pencil = canvas.getContext("2d"), image = pencil.createImageData(width, height);
+  for (let i = 0; i < area; i++) {
+    for (let c = 0; c < 3; c++) image.data[4 * i + c] = bytes[(channels >= 3 ? c : 0) * area + i];
+    image.data[4 * i + 3] = 255;
+  }
+  pencil.putImageData(image, 0, 0);
+  return canvas;
+}

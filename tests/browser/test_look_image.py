@@ -1,0 +1,209 @@
+"""The Image view in a real browser, and what the Heads view says besides the weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser_cases import READY, TEXT, Served, Watched, eventually
+from PIL import Image
+
+from regard.look.head_notes import HeadNotes
+from regard.look.occlusion import occlude
+from regard.look.patches import Query, concentration, over_patches
+from regard.look.reading import Input, image_from
+from regard.look.run_rollout import rollout_map
+from regard.look.study import Picture, Run, Study
+
+
+def last(one: Served) -> Run:
+    """What the page is looking at."""
+    return next(reversed(one.study._runs.values()))
+
+
+def point(page: Any, row: int, column: int) -> float:
+    """The number that is told of a patch."""
+    canvas = page.locator("#picture")
+    canvas.scroll_into_view_if_needed()
+    box, cell = canvas.bounding_box(), float(canvas.get_attribute("data-cell"))
+    page.mouse.move(box["x"] + (column + 0.5) * cell, box["y"] + (row + 0.5) * cell)
+    shown = page.locator("#readout [data-value]").inner_text()
+    assert len(shown.partition(".")[2]) >= 4
+    return float(shown)
+
+
+@pytest.mark.parametrize(
+    ("state", "query"),
+    [
+        ({"head": "1"}, Query(-1, 0, 1)),
+        ({"query": "2"}, Query(2, 0, 0)),
+        ({"query": "mean"}, Query(None)),
+        ({"map": "rollout"}, Query(-1, rollout=True)),
+    ],
+)
+def test_the_number_of_a_patch_is_pythons(
+    served: dict[str, Served], watched: Watched, state: dict[str, str], query: Query
+) -> None:
+    one = served["vision"]
+    page = watched.open(one.address, view="image", **state)
+    run = last(one)
+    expected = over_patches(one.study, run, query).patches_N.tolist()
+    for patch in (3, 0, 1):
+        assert abs(point(page, patch // 2, patch % 2) - expected[patch]) < 1e-4
+    beside = concentration(one.study, run, query)
+    for name in ("entropy", "uniform", "chance"):
+        shown = float(page.locator(f"#figures [data-figure={name}]").inner_text())
+        assert abs(shown - getattr(beside, name)) < 1e-4
+    assert page.locator(".trust").inner_text().startswith("Attention is where a head looked")
+
+
+def test_a_query_is_chosen_by_a_click_and_by_keyboard_alone(served: dict[str, Served], watched: Watched) -> None:
+    one = served["vision"]
+    page = watched.open(one.address, view="image")
+    run = last(one)
+    point(page, 1, 0)
+    page.mouse.down()
+    page.mouse.up()
+    eventually(lambda: "query=2" in page.url)
+    expected = over_patches(one.study, run, Query(2)).patches_N
+    eventually(lambda: abs(float(page.locator("#readout [data-value]").inner_text()) - float(expected[2])) < 1e-4)
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id === 'picture'"):
+            break
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("Enter")
+    eventually(lambda: "query=3" in page.url)
+    page.keyboard.press("Enter")
+    eventually(lambda: "query=" not in page.url)
+    expected = over_patches(one.study, run, Query()).patches_N
+    eventually(lambda: abs(float(page.locator("#readout [data-value]").inner_text()) - float(expected[3])) < 1e-4)
+    page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    eventually(lambda: page.evaluate("document.activeElement.dataset.head") == "encoder.0.attention.1")
+    assert "head=1" in page.url
+
+
+def test_the_overlay_and_dark_mode(served: dict[str, Served], browser: Any) -> None:
+    """Without an overlay the picture is the image; with all of it, the map alone."""
+    pixel = """(at) => {
+        const canvas = document.getElementById("picture"), size = canvas.width / 2;
+        const x = size * (at % 2 + 0.3), y = size * (Math.floor(at / 2) + 0.3);
+        const copy = new OffscreenCanvas(canvas.width, canvas.height).getContext("2d");
+        copy.drawImage(canvas, 0, 0);
+        return [...copy.getImageData(x, y, 1, 1).data].slice(0, 3);
+    }"""
+    for scheme in ("light", "dark"):
+        other = Watched(browser, color_scheme=scheme)
+        page = other.open(served["vision"].address, view="image", opacity="0")
+        image = last(served["vision"]).given.image
+        assert image is not None
+        for patch in range(4):
+            row, column = (int(4 * (place + 0.3)) for place in divmod(patch, 2))
+            assert page.evaluate(pixel, patch) == [int(image[0, row, column])] * 3
+        page.locator("input[name=opacity]").fill("100")
+        shares = over_patches(served["vision"].study, last(served["vision"]), Query()).patches_N
+        assert page.evaluate(pixel, int(shares.argmax())) == [252, 255, 164]
+        assert "opacity=100" in page.url
+        other.context.close()
+        assert other.wrong == []
+
+
+def test_greying_out(served: dict[str, Served], watched: Watched) -> None:
+    one = served["vision"]
+    page = watched.open(one.address, view="image", map="rollout", grey="2")
+    page.locator("#occlude").press("Enter")
+    page.wait_for_selector("#occluded table")
+    expected = occlude(one.study, last(one), Query(rollout=True), 2)
+    for name in ("before", "after", "random"):
+        shown = float(page.locator(f"#occluded [data-figure={name}]").inner_text())
+        assert abs(shown - getattr(expected, name)) < 1e-4
+
+
+def test_an_upload_is_read_as_training_reads_it(served: dict[str, Served], watched: Watched, tmp_path: Path) -> None:
+    one = served["vision"]
+    page = watched.open(one.address, view="image")
+    made = np.random.default_rng(2).integers(0, 256, (37, 29, 3), dtype=np.uint8)
+    for name, size in (("large.png", None), ("small.png", (5, 3))):
+        picture = Image.fromarray(made)
+        (picture if size is None else picture.resize(size)).save(tmp_path / name)
+        page.locator("input[name=image]").set_input_files(tmp_path / name)
+        expected = image_from(one.study.loaded, tmp_path / name)
+        eventually(lambda wanted=expected: np.array_equal(last(one).given.image, wanted))
+        page.wait_for_selector(READY)
+    before = last(one).key
+    (tmp_path / "<b>none.png").write_text("nothing", encoding="utf-8")
+    page.locator("input[name=image]").set_input_files(tmp_path / "<b>none.png")
+    page.wait_for_selector("#status.error")
+    assert "<b>none.png cannot be read as an image" in page.locator("#status").inner_text()
+    assert last(one).key == before
+
+
+# ---------------------------------------------------------------------------------------------------------------- heads
+
+
+@pytest.mark.parametrize(
+    ("family", "at", "name"),
+    [
+        ("translator", "decoder.cross", "rollout.source"),
+        ("translator", "encoder.attention", "rollout.encoder"),
+        ("decoder", "decoder.attention", "rollout.decoder"),
+        ("vision", "encoder.attention", "rollout.encoder"),
+    ],
+)
+def test_the_rollout_among_the_heads(
+    served: dict[str, Served], watched: Watched, family: str, at: str, name: str
+) -> None:
+    one = served[family]
+    state = {} if family == "vision" else {"text": TEXT}
+    page = watched.open(one.address, view="heads", at=at, map="rollout", **state)
+    expected = rollout_map(one.study, last(one), name)[0]
+    page.locator("#enlarged").focus()
+    page.keyboard.press("ArrowRight")
+    for place in (0, 1):
+        shown = float(page.locator("#readout [data-value]").inner_text())
+        assert abs(shown - float(expected[0, place])) < 1e-4
+        page.keyboard.press("ArrowRight")
+    page.locator(f'[data-head="{at.replace(".", ".0.")}.1"]').click()
+    page.wait_for_selector("#silence")
+    assert "map=" not in page.url
+
+
+def test_what_is_known_of_a_head(served: dict[str, Served], watched: Watched) -> None:
+    one = served["decoder"]
+    page = watched.open(one.address, text=TEXT, layer="1", head="1")
+    page.wait_for_selector("[data-noted]")
+    note = HeadNotes(one.study).of(last(one))["decoder.1.attention.1"]
+    for name in ("score", "chance", "entropy", "distance"):
+        shown = float(page.locator(f"#note [data-note={name}]").inner_text())
+        assert abs(shown - getattr(note, name)) < 1e-4
+    known = {head for head, each in HeadNotes(one.study).of(last(one)).items() if each.name}
+    assert {button.get_attribute("data-named") for button in page.locator("[data-named]").all()} == known
+    assert page.locator(".maps .sign").count() == len(known)
+
+
+def test_silent_heads_give_their_mean_on_request(served: dict[str, Served], watched: Watched) -> None:
+    one = served["decoder"]
+    page = watched.open(one.address, text=TEXT, off="decoder.0.attention.0")
+    page.get_by_role("radio", name="zero").focus()
+    page.keyboard.press("ArrowRight")
+    run = one.study.run(Input(TEXT, ablated=("decoder.0.attention.0",), mean=True))
+    actual = run.answers[0].rows[0].actual
+    assert actual is not None
+    eventually(lambda: f"{actual.chance:.4f}" in page.locator(".effect tbody tr").first.inner_text())
+    assert "mean=1" in page.url
+    eventually(lambda: page.evaluate("document.activeElement.textContent") == "their mean")
+
+
+def test_a_picture_that_was_named_is_shown_first(served: dict[str, Served], watched: Watched) -> None:
+    pixels = np.full((1, 8, 8), 40, np.uint8)
+    study = Study(served["vision"].study.loaded)
+    study.picture = Picture("<i>.png", pixels)
+    one = Served(study)
+    page = watched.open(one.address)
+    assert "<i>.png" in page.locator("#input").inner_text()
+    assert np.array_equal(last(one).given.image, pixels)
+    page.goto("about:blank")
+    one.close()
