@@ -12,18 +12,31 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.look.addresses import ablation, head_named
+from regard.look.addresses import mean_outputs
+from regard.look.changes import change_named, edits_for
 from regard.look.edits import Edit
 from regard.look.estimate import estimate
+from regard.look.lens import outputs_of
 from regard.look.names import Tap, matching, names_of
-from regard.look.reading import Input, Read, Side, forward, read, scribe_of, shown, vocabulary_of
+from regard.look.reading import (
+    Input,
+    Read,
+    Side,
+    forward,
+    read,
+    require_alike,
+    require_room,
+    scribe_of,
+    shown,
+    vocabulary_of,
+)
 from regard.look.record import record
 from regard.models.settings import Classification, Decoder, EncoderDecoder, Masked, NextSentence, Tagging
 from regard.tasks.job import reach
@@ -140,9 +153,12 @@ def _enough(x: Tensor) -> Tensor:
 class Study:
     """A model that is looked at. Not for several threads at once."""
 
-    def __init__(self, loaded: Loaded, tokens: int = TOKENS, room: int = BYTES) -> None:
-        """`tokens` bounds inputs, and `room`, in bytes, the tensors that are kept."""
+    def __init__(self, loaded: Loaded, tokens: int = TOKENS, room: int = BYTES, beside: Loaded | None = None) -> None:
+        """`tokens` bounds inputs, and `room`, in bytes, the tensors that are kept; `beside` is compared with."""
         self.loaded = loaded
+        if beside is not None:
+            require_alike(loaded, beside)
+        self.beside = None if beside is None else Study(beside, tokens, room)
         self.network = loaded.network.eval()
         self.names: dict[str, Tap] = names_of(loaded)
         limits = [tokens, reach(loaded.settings), loaded.reach if isinstance(loaded, Translator) else None]
@@ -162,7 +178,8 @@ class Study:
     @property
     def views(self) -> list[str]:
         """The views that this model has something for."""
-        return ["heads", "walk", *(["decode"] if self.writes else [])]
+        decode, lens = (["decode"] if self.writes else []), (["lens"] if outputs_of(self.loaded) else [])
+        return ["heads", "walk", *decode, *lens, "compare"]
 
     @property
     def attentions(self) -> list[AttentionPlace]:
@@ -185,10 +202,25 @@ class Study:
         if given.key in self._runs:
             self._runs.move_to_end(given.key)
             return self._runs[given.key]
-        edits = self.edits(given.ablated)
-        plain = self.run(replace(given, ablated=())) if edits else None
+        for word in given.ablated:
+            change_named(self.loaded, word)
+        plain = self.run(replace(given, ablated=())) if given.ablated else None
         found = read(self.loaded, given, self.limit) if plain is None else plain.read
-        run = Run(given.key, given, found, self._shapes(found), self._output, plain)
+        return self._remembered(Run(given.key, given, found, self._shapes(found), self._output, plain))
+
+    def follow(self, run: Run) -> Run:
+        """Another model's run: what it read, token by token, read by this one."""
+        key = f"{run.key}-beside"
+        if key not in self._runs:
+            for side in run.sides.values():
+                require_room(side, "the text", self.limit)
+            # With a target of its own it writes by itself, and does not repeat what the other wrote.
+            target = run.sides["decoder"].text if isinstance(self.loaded, Translator) else None
+            given = replace(run.given, target=target, ablated=())
+            self._remembered(Run(key, given, run.read, self._shapes(run.read), self._output))
+        return self.known(key)
+
+    def _remembered(self, run: Run) -> Run:
         self._runs[run.key] = run
         while len(self._runs) > RUNS:
             self._runs.popitem(last=False)
@@ -200,9 +232,22 @@ class Study:
             raise InputError(f"run ({key[:20]}) is not known, or no longer; run the input again")
         return self._runs[key]
 
-    def edits(self, ablated: tuple[str, ...]) -> dict[str, Edit]:
-        """What silences heads; one that is not there is refused."""
-        return {**ablation(head_named(self.loaded, word) for word in ablated)}
+    def holding(self, key: str) -> Study:
+        """The study that has made a run: this one, or that of the model beside."""
+        return self.beside if self.beside is not None and key in self.beside._runs else self
+
+    def edits(self, ablated: tuple[str, ...], found: Read | None = None) -> dict[str, Edit]:
+        """What silences heads, or changes them as `look/changes.py` says; one that is not there is refused.
+
+        Heads that give their mean need what was read.
+        """
+
+        def means(attentions: Iterable[str]) -> Mapping[str, Tensor]:
+            if found is None:
+                raise InputError("heads that give their mean need an input to take it from; give what was read")
+            return mean_outputs(self.loaded, lambda: forward(self.loaded, found), attentions)
+
+        return edits_for(self.loaded, [change_named(self.loaded, word) for word in ablated], means)
 
     @contextlib.contextmanager
     def edited(self, edits: Mapping[str, Edit]) -> Iterator[None]:
@@ -214,7 +259,7 @@ class Study:
             yield
 
     def _output(self, run: Run) -> Output:
-        edits = self.edits(run.given.ablated)
+        edits = self.edits(run.given.ablated, run.read)
         with self.edited(edits):
             answers = self._answers(run.read, forward(self.loaded, run.read))
         return Output(answers, self._written(run.given, run.read, edits))
@@ -258,7 +303,7 @@ class Study:
             if isinstance(head, Masked):
                 answers.append(self._tokens(name, given, found.sides["encoder"].ids))
             elif isinstance(head, Classification | NextSentence | Tagging):
-                rows = [Row(self._classes(row, name), None) for row in given]
+                rows = [Row(self._classes(row), None) for row in given]
                 answers.append(Answer(name, isinstance(head, Tagging), rows))
         return answers
 
@@ -284,12 +329,16 @@ class Study:
         tokenizer = vocabulary_of(self.loaded)
         return str(token) if tokenizer is None or token >= tokenizer.size else shown(tokenizer, token)
 
-    def _classes(self, scores_C: Tensor, name: str) -> list[Candidate]:
-        labels = self.loaded.config.get("labels")
-        names = labels if isinstance(labels, list) else []
+    def _classes(self, scores_C: Tensor) -> list[Candidate]:
         chances, order = scores_C.float().softmax(-1).sort(descending=True)
         pairs = list(zip(order.tolist(), chances.tolist(), strict=True))[:CANDIDATES]
-        return [Candidate(str(names[i]) if i < len(names) else f"class {i}", i, chance) for i, chance in pairs]
+        return [Candidate(self.class_name(i), i, chance) for i, chance in pairs]
+
+    def class_name(self, number: int) -> str:
+        """A class, for people."""
+        labels = self.loaded.config.get("labels")
+        names = labels if isinstance(labels, list) else []
+        return str(names[number]) if number < len(names) else f"class {number}"
 
     # --------------------------------------------------------------------------------------------------------- tensors
 
@@ -330,7 +379,7 @@ class Study:
 
     def values(self, run: Run, names: list[str]) -> dict[str, Tensor]:
         """Some tensors of a run, recorded in one pass and not kept."""
-        edits = self.edits(run.given.ablated) | self._stop(names)
+        edits = self.edits(run.given.ablated, run.read) | self._stop(names)
         with record(self.loaded, *names, edit=edits) as seen, contextlib.suppress(_Enough):
             forward(self.loaded, run.read)
         found = {}
