@@ -261,17 +261,18 @@ class Study:
     def _output(self, run: Run) -> Output:
         edits = self.edits(run.given.ablated, run.read)
         with self.edited(edits):
-            answers = self._answers(run.read, forward(self.loaded, run.read))
-        return Output(answers, self._written(run.given, run.read, edits))
+            answers = self.answers(run.read, forward(self.loaded, run.read))
+        return Output(answers, self.written(run))
 
-    def _written(self, given: Input, found: Read, edits: Mapping[str, Edit]) -> str | None:
+    def written(self, run: Run) -> str | None:
+        """What a translator writes of its own accord."""
         if not isinstance(self.loaded, Translator):
             return None
-        if given.target is None and not edits:
-            return found.sides["decoder"].text
-        scribe = scribe_of(self.loaded, given.to)
-        with self.edited(edits):
-            return scribe.text(scribe.write([found.sides["encoder"].ids], [scribe.beginning], 1)[0][0].tokens)
+        if run.given.target is None and not run.given.ablated:
+            return run.sides["decoder"].text
+        scribe = scribe_of(self.loaded, run.given.to)
+        with self.edited(self.edits(run.given.ablated, run.read)):
+            return scribe.text(scribe.write([run.sides["encoder"].ids], [scribe.beginning], 1)[0][0].tokens)
 
     def _shapes(self, found: Read) -> dict[str, list[int]]:
         """The shapes of all that can be fetched, without the batch."""
@@ -294,7 +295,8 @@ class Study:
 
     # --------------------------------------------------------------------------------------------------------- answers
 
-    def _answers(self, found: Read, scores: Mapping[str, Tensor]) -> list[Answer]:
+    def answers(self, found: Read, scores: Mapping[str, Tensor]) -> list[Answer]:
+        """What scores say, by the outputs of the model."""
         if "output.logits" in scores:
             return [self._tokens("output", scores["output.logits"], found.follows)]
         answers = []
