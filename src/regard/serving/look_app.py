@@ -18,7 +18,16 @@ from regard.serving.bodies import Refused, fields_of, read_body
 from regard.serving.guard import Guard
 from regard.serving.look_service import LookService, Turns
 from regard.serving.look_settings import Looking
-from regard.serving.look_shapes import RunAsked, RunNamed, StepsAsked, TreeAsked, WalkAsked, checked
+from regard.serving.look_shapes import (
+    CompareAsked,
+    LensAsked,
+    RunAsked,
+    RunNamed,
+    StepsAsked,
+    TreeAsked,
+    WalkAsked,
+    checked,
+)
 from regard.serving.metrics import Metrics
 
 WEB = Path(__file__).parent / "web" / "look"
@@ -76,6 +85,9 @@ def _questions(app: FastAPI, service: LookService, turns: Turns, settings: Looki
     ask("/api/walk", WalkAsked, service.walk)
     ask("/api/steps", StepsAsked, service.steps)
     ask("/api/tree", TreeAsked, service.tree)
+    ask("/api/lens", LensAsked, service.lens)
+    ask("/api/compare", CompareAsked, service.compare)
+    ask("/api/control", CompareAsked, service.control)
 
     @app.get("/api/about")
     async def tell() -> Response:

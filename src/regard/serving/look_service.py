@@ -14,6 +14,9 @@ import numpy as np
 
 from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
 from regard.errors import RecordError, RegardError
+from regard.look.compare import compare, control
+from regard.look.lens import outputs_of
+from regard.look.lensed import lensed
 from regard.look.reading import Input, Read
 from regard.look.stepwise import Choosing, grow_tree, label, write_stepwise
 from regard.look.study import Run, Study
@@ -21,7 +24,7 @@ from regard.look.walk import Place, walk
 from regard.models.settings import Vision
 from regard.serving.bodies import Refused
 from regard.serving.look_settings import Looking
-from regard.serving.look_shapes import RunAsked, RunNamed, StepsAsked, TreeAsked, WalkAsked
+from regard.serving.look_shapes import CompareAsked, LensAsked, RunAsked, RunNamed, StepsAsked, TreeAsked, WalkAsked
 from regard.tasks.translator import Translator
 
 R = TypeVar("R")
@@ -86,6 +89,16 @@ class LookService:
             if translator and translator.frame.look
             else [],
             "align_error": align.get("error") if isinstance(align, dict) else None,
+            "outputs": outputs_of(loaded),
+            "beside": None if study.beside is None else self._beside(study.beside),
+        }
+
+    def _beside(self, other: Study) -> dict[str, Any]:
+        return {
+            "name": other.loaded.name,
+            "width": other.loaded.settings.width,
+            "parameters": sum(each.numel() for each in other.network.parameters()),
+            "attentions": [asdict(each) for each in other.attentions],
         }
 
     def run(self, asked: RunAsked) -> dict[str, Any]:
@@ -100,7 +113,7 @@ class LookService:
 
     def tensor(self, run: str, name: str) -> tuple[bytes, list[int]]:
         """A tensor as little-endian float32, and its shape."""
-        found = self.study.tensor(run, name)
+        found = self.study.holding(run).tensor(run, name)
         return found.contiguous().numpy().astype("<f4", copy=False).tobytes(), list(found.shape)
 
     def walk(self, asked: WalkAsked) -> dict[str, Any]:
@@ -108,6 +121,18 @@ class LookService:
         run = self.study.known(asked.run)
         steps = walk(self.study, run, Place(asked.stack, asked.layer, asked.kind, asked.head))
         return {"steps": [asdict(step) for step in steps]}
+
+    def lens(self, asked: LensAsked) -> dict[str, Any]:
+        """What each layer of a run would say."""
+        return asdict(lensed(self.study, self.study.known(asked.run), asked.output))
+
+    def compare(self, asked: CompareAsked) -> dict[str, Any]:
+        """A run beside another."""
+        return asdict(compare(self.study, self.study.known(asked.run), asked.changes))
+
+    def control(self, asked: CompareAsked) -> dict[str, Any]:
+        """What random heads change in the place of those that were chosen."""
+        return asdict(control(self.study, self.study.known(asked.run), asked.changes))
 
     def steps(self, asked: StepsAsked) -> dict[str, Any]:
         """Decoding, step by step."""

@@ -75,6 +75,21 @@ class TreeAsked(_Asked):
     longest: int = Field(default=48, ge=1, le=64)
 
 
+class LensAsked(_Asked):
+    """What each layer of a run would say."""
+
+    run: Text
+    output: Text | None = None
+    """The output through which layers are read; none: the first."""
+
+
+class CompareAsked(_Asked):
+    """A run beside one with other heads or, if none are named, beside another model."""
+
+    run: Text
+    changes: list[Text] = Field(default=[], max_length=HEADS)
+
+
 A = TypeVar("A", bound=_Asked)
 
 

@@ -8,6 +8,8 @@ const VIEWS = {
   heads: { label: "Heads", load: () => import("./views/heads.js") },
   walk: { label: "Walk", load: () => import("./views/walk.js") },
   decode: { label: "Decode", load: () => import("./views/decode.js") },
+  lens: { label: "Lens", load: () => import("./views/lens.js") },
+  compare: { label: "Compare", load: () => import("./views/compare.js") },
 };
 const SAMPLES = { de: "Ein Hund läuft durch den Schnee.", en: "A dog is running through the snow." };
 const ids = ["model", "theme", "input", "tabs", "status", "view"];

@@ -14,6 +14,9 @@ class Server {
   walk(asked) { return this.#ask("api/walk", asked); }
   steps(asked) { return this.#ask("api/steps", asked); }
   tree(asked) { return this.#ask("api/tree", asked); }
+  lens(asked) { return this.#ask("api/lens", asked); }
+  compare(asked) { return this.#ask("api/compare", asked); }
+  control(asked) { return this.#ask("api/control", asked); }
 
   async tensor(run, name) {
     const answer = await this.#get(`api/tensor?${new URLSearchParams({ run, name })}`);
