@@ -102,9 +102,9 @@ def test_a_long_text_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_models_that_say_nothing() -> None:
     assert outputs_of(build(cases.encoder())) == ["masked", "next", "class", "tags"]
+    silent = build(settings.Vision(**cases.body(image=(8, 8), patch=4, channels=1, heads={"all": settings.Pooling()})))
     with pytest.raises(InputError, match="kind vision without a head that answers says nothing"):
-        silent = settings.Vision(**cases.body(image=(8, 8), patch=4, channels=1, heads={"all": settings.Pooling()}))
-        lens(build(silent).eval(), torch.randn(1, 1, 8, 8))
+        lens(silent.eval(), torch.randn(1, 1, 8, 8))
     two = {"one": settings.Masked(), "two": settings.Masked()}
     model = build(settings.Encoder(**cases.body(vocabulary=9, heads=two))).eval()
     with pytest.raises(InputError, match="there are 2 heads that answer; choose one: head='one'"):
