@@ -25,7 +25,7 @@ from regard.look.stepwise import Choosing, write_stepwise
 from regard.look.study import Answer, Run, Study
 from regard.tasks.translator import Translator
 
-CONTINUED = 24
+CONTINUED = 12
 """Tokens that a model which continues texts goes on for."""
 DRAWS = 5
 """Sets of random heads of a control."""
@@ -192,7 +192,9 @@ def _passed(study: Study, run: Run) -> _Pass:
     with record(study.loaded, *names, edit=study.edits(run.given.ablated, run.read)) as seen:
         scores = forward(study.loaded, run.read)
     answers = study.answers(run.read, scores)
-    named = {each.name: scores["output.logits" if each.name == WRITTEN else f"heads.{each.name}"] for each in answers}
+    named = {
+        each.name: scores["output.logits" if each.name == WRITTEN else f"heads.{each.name}"].float() for each in answers
+    }
     return _Pass(answers, named, {name: seen.calls(name)[0][0] for name in names})
 
 
@@ -255,22 +257,19 @@ def _answers(first: _Pass, second: _Pass, whole: bool = False) -> list[ComparedA
 
 def _rows(left: Answer, right: Answer, first_TC: Tensor, second_TC: Tensor) -> list[PairRow]:
     divergences = divergence(first_TC, second_TC).tolist()
+    whole = [scores_TC.logsumexp(-1, keepdim=True) for scores_TC in (first_TC, second_TC)]
     rows = []
     for place, (one, two) in enumerate(zip(left.rows, right.rows, strict=True)):
-        best = two.candidates[0]
-        asked = [*one.candidates, best, *([one.actual] if one.actual else [])]
+        asked = [*one.candidates, two.candidates[0], *([one.actual] if one.actual else [])]
         ids = torch.tensor([each.id for each in asked], device=first_TC.device)
-        chances = [_chances(scores_TC[place], ids) for scores_TC in (first_TC, second_TC)]
+        logs = (
+            scores_TC[place, ids] - sums[place] for scores_TC, sums in zip((first_TC, second_TC), whole, strict=True)
+        )
+        chances = [each.exp().tolist() for each in logs]
         pairs = [Pair(each.text, each.id, *both) for each, *both in zip(asked, *chances, strict=True)]
         count = len(one.candidates)
         rows.append(PairRow(pairs[-1] if one.actual else None, pairs[:count], pairs[count], divergences[place]))
     return rows
-
-
-def _chances(scores_C: Tensor, ids: Tensor) -> list[float]:
-    scores_C = scores_C.float()
-    found: list[float] = (scores_C[ids] - scores_C.logsumexp(-1)).exp().tolist()
-    return found
 
 
 def divergence(first_TC: Tensor, second_TC: Tensor) -> Tensor:
@@ -278,7 +277,7 @@ def divergence(first_TC: Tensor, second_TC: Tensor) -> Tensor:
     size = max(AT_ONCE // first_TC.shape[-1], 1)
     found = []
     for start in range(0, len(first_TC), size):
-        p_TC, q_TC = (each[start : start + size].float().log_softmax(-1) for each in (first_TC, second_TC))
+        p_TC, q_TC = (each[start : start + size].log_softmax(-1) for each in (first_TC, second_TC))
         found.append((p_TC.exp() * (p_TC - q_TC)).sum(-1).clamp(min=0))  # rounding may go below
     return torch.cat(found).cpu()
 
@@ -289,7 +288,7 @@ def _figures(answer: Answer, first: _Pass, second: _Pass) -> Figures:
     lost = None
     if places:
         ids = torch.tensor([row.actual.id for row in answer.rows if row.actual], device=one_TC.device)
-        gains = [functional.cross_entropy(scores_TC[places].float(), ids) for scores_TC in (one_TC, two_TC)]
+        gains = [functional.cross_entropy(scores_TC[places], ids) for scores_TC in (one_TC, two_TC)]
         lost = float(gains[1] - gains[0])
     flipped = float((one_TC.argmax(-1) != two_TC.argmax(-1)).float().mean())
     return Figures(float(divergence(one_TC, two_TC).mean()), flipped, lost)

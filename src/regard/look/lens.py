@@ -180,5 +180,5 @@ def _said(scores: Tensor, asked: Tensor | None, top: int) -> tuple[Said, Tensor]
     best, tokens = chances.topk(min(top, chances.shape[-1]), -1)
     asked = tokens[..., :1] if asked is None else asked
     bars = scores.gather(-1, asked)
-    ranks = torch.stack([(scores > bar).sum(-1) for bar in bars[..., None].unbind(-2)], -1)
+    ranks = torch.stack([(scores > bar).sum(-1, dtype=torch.int32) for bar in bars[..., None].unbind(-2)], -1)
     return Said(tokens, best, entropy(chances), chances.gather(-1, asked), ranks), asked
