@@ -117,6 +117,11 @@ def test_weights_are_the_models_own_and_ablation_changes_what_follows(decoder: S
     assert silent.answers[0].rows[-1].actual is None
 
 
+def test_a_mean_needs_an_input(decoder: Study) -> None:
+    with pytest.raises(InputError, match="need an input to take it from"):
+        decoder.edits(("decoder.0.attention.0=mean",))
+
+
 def test_classes_and_gaps(encoder: Study, vision: Study) -> None:
     names = [(answer.name, answer.each) for answer in encoder.run(Input(TEXT)).answers]
     assert names == [("masked", True), ("label", False)]

@@ -164,7 +164,7 @@ class Compare {
     if (last) add("distance", "1 − cosine of the last layer's stream", "mean", 1 - last.cosine, spread && { mean: 1 - spread.mean, least: 1 - spread.most, most: 1 - spread.least });
     const head = ["", this.kind === "model" ? "models" : "this change", "random heads", "from, to", "times"];
     this.sections.summary.replaceChildren(h("h2", {}, "How far they differ"), found.same ? "" : h("p", { id: "unlike" }, `Tokens cannot be compared one by one: ${found.why}. Only what can be compared is shown.`),
-      rows.length ? h("div", { class: "scroll" }, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...rows))) : "");
+      rows.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Figures" }, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...rows))) : "");
     if (control) this.sections.summary.append(h("details", {}, h("summary", {}, "Which heads were drawn"), ...control.heads.map((draw) => h("div", {}, draw.map(spoken).join(" with ")))));
   }
 
@@ -197,14 +197,16 @@ class Compare {
     const { page, place, layer, head, found } = this, other = this.#otherHead(), name = (at) => `${place.stack}.${at}.${place.kind}.weights`;
     const one = headOf(await this.#tensor(this.left, name(layer)), head), two = headOf(await this.#tensor(found.other, name(other.layer)), other.head);
     if (layer !== this.layer || head !== this.head || !this.root.isConnected) return;
-    const most = Math.max(one.most, two.most), apart = difference(one, two), titles = [...this.sides, "difference, on the same scale"];
-    const all = [{ ...one, most }, { ...two, most }, { ...apart, most }];
+    const most = Math.max(one.most, two.most), apart = difference(one, two);
+    // A difference is shown as large as it is, but one that could not be seen so has a scale of its own.
+    const own = apart.most > 1e-6 && apart.most < most / 10, scale = own ? apart.most : most, titles = [...this.sides, `difference, on ${own ? "a scale of its own" : "the same scale"}`];
+    const all = [{ ...one, most }, { ...two, most }, { ...apart, most: scale }];
     const sides = [page.run.sides[place.queries].tokens, page.run.sides[place.keys].tokens].map((side) => side.map((each) => each.text));
     const canvases = titles.map((title, i) => h("canvas", { tabindex: 0, role: "img", id: `map-${i}`, "aria-label": `${title}: ${one.queries} queries by ${one.keys} keys. Arrow keys read single numbers.` }));
     const scales = titles.map(() => h("canvas", { "aria-hidden": "true" }));
     const readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, apart.most < 1e-6 ? "Nothing differs here: these weights are worked out before what was changed." : `The largest difference is ${number(apart.most)}. Point at a cell of any map, or use the arrow keys.`));
     const figures = h("div", { class: "three" }, ...titles.map((title, i) => h("figure", {}, h("figcaption", {}, title), canvases[i],
-      h("div", { class: "legend" }, i < 2 ? "0" : number(-most), scales[i], number(most)))));
+      h("div", { class: "legend" }, i < 2 ? "0" : number(-scale), scales[i], number(i < 2 ? most : scale)))));
     const counted = (count, word) => Array.from({ length: count }, (_, i) => [i, `${word} ${i + 1}`]);
     const choose = (key, label) => (value) => { page.set({ [key]: value }); this.#map().then(() => document.querySelector(`select[aria-label="${label}"]`)?.focus()); };
     const pickers = other.there ? h("div", { class: "bar" }, h("span", { class: "hint" }, `beside it, of ${this.sides[1]}:`), picker("Layer of the other", counted(other.there.layers, "Layer"), other.layer, choose("olayer", "Layer of the other")),
