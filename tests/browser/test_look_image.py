@@ -189,7 +189,7 @@ def test_silent_heads_give_their_mean_on_request(served: dict[str, Served], watc
     page = watched.open(one.address, text=TEXT, off="decoder.0.attention.0")
     page.get_by_role("radio", name="zero").focus()
     page.keyboard.press("ArrowRight")
-    run = one.study.run(Input(TEXT, ablated=("decoder.0.attention.0",), mean=True))
+    run = one.study.run(Input(TEXT, ablated=("decoder.0.attention.0=mean",)))
     actual = run.answers[0].rows[0].actual
     assert actual is not None
     eventually(lambda: f"{actual.chance:.4f}" in page.locator(".effect tbody tr").first.inner_text())

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import typer
 
+from regard.errors import InputError
 from regard.serving.look_settings import Looking
 from regard.settings import describe
 
@@ -19,7 +20,7 @@ _ABOUT = {name: about for name, _, _, about in describe(Looking)}
 _DEFAULTS = Looking()
 
 
-def command(
+def command(  # noqa: PLR0913
     model: Annotated[
         str, typer.Argument(help="A shipped model (de-en), a run's directory, or a Hugging Face directory.")
     ],
@@ -33,6 +34,10 @@ def command(
     ] = None,
     to: Annotated[
         str | None, typer.Option(help="The language to write, of a model that knows several.", show_default=False)
+    ] = None,
+    beside: Annotated[
+        str | None,
+        typer.Option(help="Another model of the same family, to be compared with it.", show_default=False),
     ] = None,
     port: Annotated[int, typer.Option(help=_ABOUT["port"])] = _DEFAULTS.port,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open the browser.")] = True,
@@ -51,13 +56,15 @@ def command(
 
     settings: Looking = parse(Looking, {"port": port})
     require_installed("look")
+    if html is not None and beside is not None:
+        raise InputError("--beside is for the page, and --html writes a file; leave one of them out")
     if html is not None:
         _write(html, model, text, target, to, device)
         return
     with bind(Serving(port=settings.port)) as listening:
         from regard.serving.look_run import look
 
-        study = _study(model, device, settings)
+        study = _study(model, device, settings, beside)
         if text is not None and study.loaded.settings.kind == "vision":
             study.picture = _picture(study, text)
             text = None
@@ -68,13 +75,14 @@ def command(
         look(study, settings, listening, address if browser else None, lambda line: typer.echo(line, err=True))
 
 
-def _study(model: str, device: str | None, settings: Looking) -> Study:
+def _study(model: str, device: str | None, settings: Looking, beside: str | None = None) -> Study:
     import regard
     from regard.decoding.memory import bound_caches
     from regard.look.study import Study
 
     bound_caches()
-    return Study(regard.load(model, device=device), settings.tokens, settings.tensor_bytes)
+    other = None if beside is None else regard.load(beside, device=device)
+    return Study(regard.load(model, device=device), settings.tokens, settings.tensor_bytes, other)
 
 
 def _picture(study: Study, file: str) -> Picture:
@@ -85,7 +93,6 @@ def _picture(study: Study, file: str) -> Picture:
 
 
 def _write(file: Path, model: str, text: str | None, target: str | None, to: str | None, device: str | None) -> None:
-    from regard.errors import InputError
     from regard.files import write_beside
     from regard.look.reading import Input
     from regard.serving.look_file import page_file

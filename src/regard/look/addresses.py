@@ -82,15 +82,18 @@ def ablation(heads: Iterable[Head], means: Mapping[str, Tensor] | None = None) -
     }
 
 
-def mean_outputs(model: nn.Module | Loaded, run: Callable[[], object]) -> dict[str, Tensor]:
-    """`[H, V]` of each attention: what its heads give on average while `run` runs the model.
+def mean_outputs(
+    model: nn.Module | Loaded, run: Callable[[], object], attentions: Iterable[str] | None = None
+) -> dict[str, Tensor]:
+    """`[H, V]` of each attention, or of those named: what its heads give on average while `run` runs the model.
 
     Positions that see nothing, such as padding, give exactly zero and are left out.
     """
-    with torch.no_grad(), record(model, "*.heads") as seen:
+    chosen = attentions_of(model) if attentions is None else list(attentions)
+    with torch.no_grad(), record(model, *(f"{attention}.heads" for attention in chosen)) as seen:
         run()
     means = {}
-    for attention in attentions_of(model):
+    for attention in chosen:
         rows_NHV = torch.cat([call.flatten(0, -3) for call in seen.calls(f"{attention}.heads")])
         means[attention] = rows_NHV[rows_NHV.ne(0).any(-1).any(-1)].mean(0)
     return means

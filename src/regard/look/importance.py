@@ -53,6 +53,20 @@ class Found(NamedTuple):
     """Whether that is what was wanted."""
 
 
+def drawn(heads: Sequence[Head], beside: Collection[Head], count: int = DRAWN, seed: int = 0) -> list[tuple[Head, ...]]:
+    """Sets of as many heads as those beside them, drawn from all others; single heads at most once each."""
+    others = [head for head in heads if head not in beside]
+    if len(others) < len(beside) or not beside:
+        raise InputError(
+            f"a control needs as many other heads as those beside it ({len(beside)}), and the model has "
+            f"{len(others)} others; name at least one head and fewer than half of them"
+        )
+    draw = random.Random(seed)
+    if len(beside) == 1:
+        return [(head,) for head in draw.sample(others, min(count, len(others)))]
+    return [tuple(sorted(draw.sample(others, len(beside)))) for _ in range(count)]
+
+
 class Ablation:
     """A model and a figure of it, worked out with any heads silenced.
 
@@ -81,16 +95,7 @@ class Ablation:
 
     def drawn(self, beside: Collection[Head], count: int = DRAWN, seed: int = 0) -> list[tuple[Head, ...]]:
         """Sets of as many heads, drawn from all others; single heads at most once each."""
-        others = [head for head in self.heads if head not in beside]
-        if len(others) < len(beside) or not beside:
-            raise InputError(
-                f"a control needs as many other heads as those beside it ({len(beside)}), and the model has "
-                f"{len(others)} others; name at least one head and fewer than half of them"
-            )
-        draw = random.Random(seed)
-        if len(beside) == 1:
-            return [(head,) for head in draw.sample(others, min(count, len(others)))]
-        return [tuple(sorted(draw.sample(others, len(beside)))) for _ in range(count)]
+        return drawn(self.heads, beside, count, seed)
 
     def control(self, beside: Collection[Head], count: int = DRAWN, seed: int = 0) -> Control:
         """What as many heads do that are drawn from all others."""

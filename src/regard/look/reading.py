@@ -51,16 +51,12 @@ class Input:
     """`[C, height, width]`, for a model that reads images."""
     ablated: tuple[str, ...] = ()
     """Heads that are silent, each as stack.layer.kind.head: `decoder.1.cross.3`."""
-    mean: bool = False
-    """Whether silent heads give what they give on average over the input's positions, and not zero."""
 
     @property
     def key(self) -> str:
         """The same for the same input."""
         pixels = None if self.image is None else hashlib.sha256(self.image.tobytes()).hexdigest()
-        told = json.dumps(
-            [self.text, self.target, self.to, pixels, sorted(self.ablated), self.mean and bool(self.ablated)]
-        )
+        told = json.dumps([self.text, self.target, self.to, pixels, sorted(self.ablated)])
         return hashlib.sha256(told.encode("utf-8", "surrogatepass")).hexdigest()[:20]
 
 
@@ -128,6 +124,23 @@ def class_names(loaded: Loaded, sort: Literal["label", "tags"]) -> Sequence[str]
     return [str(theirs[number]) for number in sorted(theirs, key=int)]
 
 
+def require_alike(loaded: Loaded, beside: Loaded) -> None:
+    """Refuses to compare models of different families."""
+    own, other = loaded.settings, beside.settings
+    if own.kind != other.kind or isinstance(loaded, Translator) != isinstance(beside, Translator):
+        raise InputError(
+            f"beside ({beside.name}) is of kind {other.kind}, and {loaded.name} is of kind {own.kind}; give two that "
+            "read and write the same kind of thing"
+        )
+    if isinstance(own, VisionSettings) and isinstance(other, VisionSettings):
+        one, two = ((each.channels, *each.image) for each in (own, other))
+        if one != two or own.patch != other.patch:
+            raise InputError(
+                f"beside ({beside.name}) reads images of {list(two)} in patches of {other.patch}, and {loaded.name} of "
+                f"{list(one)} in patches of {own.patch}; give two that read the same"
+            )
+
+
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
@@ -155,7 +168,7 @@ def _text(network: Encoder | Decoder | Vision, tokenizer: Tokenizer, given: Inpu
     if not ids:
         raise InputError("text is empty; write something for the model to read")
     side = _side(tokenizer, given.text, ids, spans)
-    _require_room(side, "text", limit)
+    require_room(side, "text", limit)
     return Read({"decoder": side}, [*ids[1:], None]) if continues else Read({"encoder": side}, [])
 
 
@@ -163,7 +176,7 @@ def _translation(loaded: Translator, given: Input, limit: int) -> Read:
     scribe, ends = scribe_of(loaded, given.to), loaded.frame.ends
     ids = scribe.read([given.text])[0]
     source = _side(loaded.tokenizers.source, given.text, ids, scribe.read_spans(given.text))
-    _require_room(source, "text", limit)
+    require_room(source, "text", limit)
     tokenizer = loaded.tokenizers.target
     if given.target is None:
         written = scribe.write([ids], [scribe.beginning], 1)[0][0].tokens
@@ -174,7 +187,7 @@ def _translation(loaded: Translator, given: Input, limit: int) -> Read:
         written, spans = [*prefix, *encoding.ids], [*[NOWHERE] * len(prefix), *encoding.offsets]
     start = [] if ends.start is None else [ends.start]
     target = _side(tokenizer, text, [*start, *written], [*[NOWHERE] * len(start), *spans])
-    _require_room(target, "target", limit)
+    require_room(target, "target", limit)
     return Read({"encoder": source, "decoder": target}, [*written, ends.end])
 
 
@@ -192,7 +205,8 @@ def _image(network: Vision, given: Input) -> Read:
     return Read({"encoder": Side("", tokens)}, [], torch.from_numpy(given.image.copy()))
 
 
-def _require_room(side: Side, name: str, limit: int) -> None:
+def require_room(side: Side, name: str, limit: int) -> None:
+    """Refuses more tokens than are looked at."""
     if len(side.tokens) > limit:
         raise InputError(f"{name} has {len(side.tokens):,} tokens, and at most {limit:,} are looked at; shorten it")
 

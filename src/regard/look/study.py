@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -21,11 +21,25 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.look.addresses import ablation, head_named, mean_outputs
+from regard.look.addresses import mean_outputs
+from regard.look.changes import change_named, edits_for
 from regard.look.edits import Edit
 from regard.look.estimate import estimate
+from regard.look.lens import outputs_of
 from regard.look.names import Tap, matching, names_of
-from regard.look.reading import Input, Read, Side, class_names, forward, read, scribe_of, shown, vocabulary_of
+from regard.look.reading import (
+    Input,
+    Read,
+    Side,
+    class_names,
+    forward,
+    read,
+    require_alike,
+    require_room,
+    scribe_of,
+    shown,
+    vocabulary_of,
+)
 from regard.look.record import record
 from regard.models.settings import Classification, Decoder, EncoderDecoder, Masked, NextSentence, Tagging
 from regard.tasks.job import reach
@@ -151,9 +165,12 @@ def _enough(x: Tensor) -> Tensor:
 class Study:
     """A model that is looked at. Not for several threads at once."""
 
-    def __init__(self, loaded: Loaded, tokens: int = TOKENS, room: int = BYTES) -> None:
-        """`tokens` bounds inputs, and `room`, in bytes, the tensors that are kept."""
+    def __init__(self, loaded: Loaded, tokens: int = TOKENS, room: int = BYTES, beside: Loaded | None = None) -> None:
+        """`tokens` bounds inputs, and `room`, in bytes, the tensors that are kept; `beside` is compared with."""
         self.loaded = loaded
+        if beside is not None:
+            require_alike(loaded, beside)
+        self.beside = None if beside is None else Study(beside, tokens, room)
         self.network = loaded.network.eval()
         self.names: dict[str, Tap] = names_of(loaded)
         limits = [tokens, reach(loaded.settings), loaded.reach if isinstance(loaded, Translator) else None]
@@ -164,7 +181,7 @@ class Study:
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._tensors: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
         self._kept = 0
-        self._means: dict[str, Mapping[str, Tensor]] = {}
+        self._means: dict[str, dict[str, Tensor]] = {}
 
     # ----------------------------------------------------------------------------------------------------------- about
 
@@ -179,7 +196,8 @@ class Study:
         sees = self.loaded.settings.kind == "vision"
         reads = self.loaded.tokenizers is not None and not sees
         image, decode = ["image"] if sees else [], ["decode"] if self.writes else []
-        return [*image, "heads", "walk", *decode, *(["vectors"] if reads else []), "positions"]
+        lens, vectors = ["lens"] if outputs_of(self.loaded) else [], ["vectors"] if reads else []
+        return [*image, "heads", "walk", *decode, *lens, *vectors, "positions", "compare"]
 
     @property
     def attentions(self) -> list[AttentionPlace]:
@@ -202,10 +220,25 @@ class Study:
         if given.key in self._runs:
             self._runs.move_to_end(given.key)
             return self._runs[given.key]
-        edits = self.edits(given.ablated)
-        plain = self.run(replace(given, ablated=(), mean=False)) if edits else None
+        for word in given.ablated:
+            change_named(self.loaded, word)
+        plain = self.run(replace(given, ablated=())) if given.ablated else None
         found = read(self.loaded, given, self.limit) if plain is None else plain.read
-        run = Run(given.key, given, found, self._shapes(found), self._output, plain)
+        return self._remembered(Run(given.key, given, found, self._shapes(found), self._output, plain))
+
+    def follow(self, run: Run) -> Run:
+        """Another model's run: what it read, token by token, read by this one."""
+        key = f"{run.key}-beside"
+        if key not in self._runs:
+            for side in run.sides.values():
+                require_room(side, "the text", self.limit)
+            # With a target of its own it writes by itself, and does not repeat what the other wrote.
+            target = run.sides["decoder"].text if isinstance(self.loaded, Translator) else None
+            given = replace(run.given, target=target, ablated=())
+            self._remembered(Run(key, given, run.read, self._shapes(run.read), self._output))
+        return self.known(key)
+
+    def _remembered(self, run: Run) -> Run:
         self._runs[run.key] = run
         while len(self._runs) > RUNS:
             self._means.pop(self._runs.popitem(last=False)[0], None)
@@ -217,18 +250,21 @@ class Study:
             raise InputError(f"run ({key[:20]}) is not known, or no longer; run the input again")
         return self._runs[key]
 
-    def edits(self, ablated: tuple[str, ...], means: Mapping[str, Tensor] | None = None) -> dict[str, Edit]:
-        """What silences heads; one that is not there is refused. With `means`, they give these."""
-        return {**ablation((head_named(self.loaded, word) for word in ablated), means)}
+    def holding(self, key: str) -> Study:
+        """The study that has made a run: this one, or that of the model beside."""
+        return self.beside if self.beside is not None and key in self.beside._runs else self
 
     def changes(self, run: Run) -> dict[str, Edit]:
         """What makes the model work as it does in a run."""
-        if run.plain is None or not run.given.mean:
-            return self.edits(run.given.ablated)
-        plain = run.plain
-        if plain.key not in self._means:
-            self._means[plain.key] = mean_outputs(self.loaded, lambda: forward(self.loaded, plain.read))
-        return self.edits(run.given.ablated, self._means[plain.key])
+        changes = [change_named(self.loaded, word) for word in run.given.ablated]
+        return edits_for(self.loaded, changes, lambda attentions: self._means_of(run, attentions))
+
+    def _means_of(self, run: Run, attentions: Iterable[str]) -> Mapping[str, Tensor]:
+        known = self._means.setdefault(run.key, {})
+        missing = [name for name in attentions if name not in known]
+        if missing:
+            known |= mean_outputs(self.loaded, lambda: forward(self.loaded, run.read), missing)
+        return known
 
     @contextlib.contextmanager
     def edited(self, edits: Mapping[str, Edit]) -> Iterator[None]:
@@ -242,17 +278,18 @@ class Study:
     def _output(self, run: Run) -> Output:
         edits = self.changes(run)
         with self.edited(edits):
-            answers = self._answers(run.read, forward(self.loaded, run.read))
-        return Output(answers, self._written(run.given, run.read, edits))
+            answers = self.answers(run.read, forward(self.loaded, run.read))
+        return Output(answers, self.written(run))
 
-    def _written(self, given: Input, found: Read, edits: Mapping[str, Edit]) -> str | None:
+    def written(self, run: Run) -> str | None:
+        """What a translator writes of its own accord."""
         if not isinstance(self.loaded, Translator):
             return None
-        if given.target is None and not edits:
-            return found.sides["decoder"].text
-        scribe = scribe_of(self.loaded, given.to)
-        with self.edited(edits):
-            return scribe.text(scribe.write([found.sides["encoder"].ids], [scribe.beginning], 1)[0][0].tokens)
+        if run.given.target is None and not run.given.ablated:
+            return run.sides["decoder"].text
+        scribe = scribe_of(self.loaded, run.given.to)
+        with self.edited(self.changes(run)):
+            return scribe.text(scribe.write([run.sides["encoder"].ids], [scribe.beginning], 1)[0][0].tokens)
 
     def _shapes(self, found: Read) -> dict[str, list[int]]:
         """The shapes of all that can be fetched, without the batch."""
@@ -275,7 +312,8 @@ class Study:
 
     # --------------------------------------------------------------------------------------------------------- answers
 
-    def _answers(self, found: Read, scores: Mapping[str, Tensor]) -> list[Answer]:
+    def answers(self, found: Read, scores: Mapping[str, Tensor]) -> list[Answer]:
+        """What scores say, by the outputs of the model."""
         if "output.logits" in scores:
             return [self._tokens("output", scores["output.logits"], found.follows)]
         answers = []
@@ -284,8 +322,7 @@ class Study:
             if isinstance(head, Masked):
                 answers.append(self._tokens(name, given, found.sides["encoder"].ids))
             elif isinstance(head, Classification | NextSentence | Tagging):
-                names = class_names(self.loaded, "tags" if isinstance(head, Tagging) else "label")
-                rows = [Row(_classes(row, names), None) for row in given]
+                rows = [Row(self._classes(name, row), None) for row in given]
                 answers.append(Answer(name, isinstance(head, Tagging), rows))
         return answers
 
@@ -310,6 +347,17 @@ class Study:
     def _name(self, token: int) -> str:
         tokenizer = vocabulary_of(self.loaded)
         return str(token) if tokenizer is None or token >= tokenizer.size else shown(tokenizer, token)
+
+    def _classes(self, output: str, scores_C: Tensor) -> list[Candidate]:
+        chances, order = scores_C.float().softmax(-1).sort(descending=True)
+        pairs = list(zip(order.tolist(), chances.tolist(), strict=True))[:CANDIDATES]
+        return [Candidate(self.class_name(output, i), i, chance) for i, chance in pairs]
+
+    def class_name(self, output: str, number: int) -> str:
+        """A class that an output tells apart, for people."""
+        tags = isinstance(getattr(self.loaded.settings, "heads", {}).get(output), Tagging)
+        names = class_names(self.loaded, "tags" if tags else "label")
+        return names[number] if number < len(names) else f"class {number}"
 
     # --------------------------------------------------------------------------------------------------------- tensors
 
@@ -371,9 +419,3 @@ class Study:
     def kept(self) -> int:
         """Bytes that tensors take now."""
         return self._kept
-
-
-def _classes(scores_C: Tensor, names: Sequence[str]) -> list[Candidate]:
-    chances, order = scores_C.float().softmax(-1).sort(descending=True)
-    pairs = list(zip(order.tolist(), chances.tolist(), strict=True))[:CANDIDATES]
-    return [Candidate(names[i] if i < len(names) else f"class {i}", i, chance) for i, chance in pairs]

@@ -19,6 +19,8 @@ from regard.serving.guard import Guard
 from regard.serving.look_service import LookService, Turns
 from regard.serving.look_settings import Looking
 from regard.serving.look_shapes import (
+    CompareAsked,
+    LensAsked,
     OccludeAsked,
     PatchesAsked,
     PositionsAsked,
@@ -92,6 +94,9 @@ def _questions(app: FastAPI, service: LookService, turns: Turns, settings: Looki
     ask("/api/tree", TreeAsked, service.tree)
     ask("/api/vectors", VectorsAsked, lambda asked: service.vectors(_bounded(asked, asked.texts, settings)))
     ask("/api/positions", PositionsAsked, service.positions)
+    ask("/api/lens", LensAsked, service.lens)
+    ask("/api/compare", CompareAsked, service.compare)
+    ask("/api/control", CompareAsked, service.control)
 
     @app.get("/api/about")
     async def tell() -> Response:

@@ -17,7 +17,10 @@ from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
 from regard.errors import RecordError, RegardError
 from regard.look.align import measured_in
 from regard.look.atlas import atlas
+from regard.look.compare import compare, control
 from regard.look.head_notes import HeadNotes
+from regard.look.lens import outputs_of
+from regard.look.lensed import lensed
 from regard.look.nearness import placed
 from regard.look.occlusion import occlude
 from regard.look.patches import Query, concentration, over_patches
@@ -31,6 +34,8 @@ from regard.serving.bodies import Refused
 from regard.serving.look_maps import positions_told, vectors_told
 from regard.serving.look_settings import Looking
 from regard.serving.look_shapes import (
+    CompareAsked,
+    LensAsked,
     OccludeAsked,
     PatchesAsked,
     PositionsAsked,
@@ -108,13 +113,23 @@ class LookService:
             "picture": None
             if study.picture is None
             else {"name": study.picture.name, "pixels": _base64(study.picture.pixels)},
+            "outputs": outputs_of(loaded),
+            "beside": None if study.beside is None else self._beside(study.beside),
+        }
+
+    def _beside(self, other: Study) -> dict[str, Any]:
+        return {
+            "name": other.loaded.name,
+            "width": other.loaded.settings.width,
+            "parameters": sum(each.numel() for each in other.network.parameters()),
+            "attentions": [asdict(each) for each in other.attentions],
         }
 
     def run(self, asked: RunAsked) -> dict[str, Any]:
         """An input, read and answered."""
         image = None if asked.image is None else self._pixels(asked.image)
         heads = tuple(dict.fromkeys(asked.ablated))
-        return told(self.study.run(Input(asked.text, asked.target, asked.to, image, heads, asked.mean)))
+        return told(self.study.run(Input(asked.text, asked.target, asked.to, image, heads)))
 
     def output(self, asked: RunNamed) -> dict[str, Any]:
         """What the model says of a run."""
@@ -122,8 +137,9 @@ class LookService:
 
     def tensor(self, run: str, name: str) -> tuple[bytes, list[int]]:
         """A tensor, or a rollout, as little-endian float32, and its shape."""
+        study = self.study.holding(run)
         rolled = name.startswith(PREFIX)
-        found = rollout_map(self.study, self.study.known(run), name) if rolled else self.study.tensor(run, name)
+        found = rollout_map(study, study.known(run), name) if rolled else study.tensor(run, name)
         return found.contiguous().numpy().astype("<f4", copy=False).tobytes(), list(found.shape)
 
     def notes(self, asked: RunNamed) -> dict[str, Any]:
@@ -150,6 +166,18 @@ class LookService:
         run = self.study.known(asked.run)
         steps = walk(self.study, run, Place(asked.stack, asked.layer, asked.kind, asked.head))
         return {"steps": [asdict(step) for step in steps]}
+
+    def lens(self, asked: LensAsked) -> dict[str, Any]:
+        """What each layer of a run would say."""
+        return asdict(lensed(self.study, self.study.known(asked.run), asked.output))
+
+    def compare(self, asked: CompareAsked) -> dict[str, Any]:
+        """A run beside another."""
+        return asdict(compare(self.study, self.study.known(asked.run), asked.changes))
+
+    def control(self, asked: CompareAsked) -> dict[str, Any]:
+        """What random heads change in the place of those that were chosen."""
+        return asdict(control(self.study, self.study.known(asked.run), asked.changes))
 
     def steps(self, asked: StepsAsked) -> dict[str, Any]:
         """Decoding, step by step."""
@@ -204,7 +232,6 @@ def told(run: Run) -> dict[str, Any]:
         "sides": sides(run.read),
         "shapes": run.shapes,
         "ablated": list(run.given.ablated),
-        "mean": run.given.mean,
         "plain": None if run.plain is None else run.plain.key,
     }
 

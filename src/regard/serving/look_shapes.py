@@ -34,8 +34,6 @@ class RunAsked(_Asked):
     image: Text | None = None
     """The bytes of an image, as base64: channels, height, width."""
     ablated: list[Text] = Field(default=[], max_length=HEADS)
-    mean: bool = False
-    """Whether silent heads give their mean over the input's positions, and not zero."""
 
 
 class RunNamed(_Asked):
@@ -111,6 +109,21 @@ class PositionsAsked(_Asked):
 
     part: Literal["encoder", "decoder"] | None = None
     length: int | None = Field(default=None, ge=2, le=PLACES)
+
+
+class LensAsked(_Asked):
+    """What each layer of a run would say."""
+
+    run: Text
+    output: Text | None = None
+    """The output through which layers are read; none: the first."""
+
+
+class CompareAsked(_Asked):
+    """A run beside one with other heads or, if none are named, beside another model."""
+
+    run: Text
+    changes: list[Text] = Field(default=[], max_length=HEADS)
 
 
 A = TypeVar("A", bound=_Asked)

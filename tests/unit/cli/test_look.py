@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tiny_models import write_vision
+from tiny_models import write_decoder, write_vision
 from tiny_translator import write_translator
 from typer.testing import CliRunner
 
@@ -70,6 +70,23 @@ def test_a_file(tmp_path: Path) -> None:
     assert page.startswith("<!doctype html>")
     assert "http://" not in page
     assert 'src="' not in page
+
+
+def test_another_model_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    studies: list[Any] = []
+    monkeypatch.setattr(regard.serving.look_run, "look", lambda study, *rest: studies.append(study))
+    model, other = str(write_translator(tmp_path / "one")), str(write_translator(tmp_path / "two"))
+    done = runner.invoke(app, ["look", model, "ein", "--beside", other, "--port", "0", "--no-browser"])
+    assert done.exit_code == 0, done.output
+    assert studies[0].beside.loaded.name == other
+    error = runner.invoke(
+        app, ["look", model, "--beside", str(write_decoder(tmp_path / "three")), "--port", "0"]
+    ).exception
+    assert isinstance(error, InputError)
+    assert "is of kind decoder, and" in str(error)
+    assert len(studies) == 1
+    error = runner.invoke(app, ["look", model, "ein", "--beside", other, "--html", "a.html"]).exception
+    assert "leave one of them out" in str(error)
 
 
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:

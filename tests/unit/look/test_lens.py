@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import regard
 from regard.errors import InputError
-from regard.look.lens import lens
+from regard.look.lens import lens, outputs_of
 from regard.models import settings
 from regard.models.build import build
 
@@ -67,13 +67,48 @@ def test_a_packed_batch() -> None:
     assert_close(found.answer_probabilities[:, 3:], alone.answer_probabilities[:, 0])
 
 
-def test_models_that_say_no_tokens() -> None:
-    with pytest.raises(InputError, match="kind vision without a head for masked words says no tokens"):
-        lens(build(cases.vision()).eval(), torch.randn(1, 2, 8, 12))
+@pytest.mark.parametrize("place", ["pre", "post"])
+@pytest.mark.parametrize("head", ["next", "class", "tags"])
+def test_classes_by_hand(head: str, place: str) -> None:
+    model: Any = cases.unsettled(build(cases.encoder(norm_place=place)))
+    laid = cases.padded([[1, 5, 3], [2, 2, 9, 4]])
+    found = lens(model, laid.tokens, laid.layout, head=head, top=2)
+    with torch.no_grad(), regard.record(model, "encoder.0.residual") as seen:
+        hidden = model(laid.tokens, laid.layout)
+    own = model.heads[head](hidden, laid.layout).softmax(-1)
+    assert_close(found.probabilities[-1], own.topk(2)[0])
+    assert torch.equal(found.answers, own.argmax(-1))
+    norm = model.encoder.norm or (lambda x: x)
+    chances = model.heads[head](norm(seen["encoder.0.residual"]), laid.layout).softmax(-1)
+    assert_close(found.answer_probabilities[1], chances.gather(-1, found.answers[..., None])[..., 0])
+    assert_close(found.entropies[1], -(chances * chances.log()).sum(-1))
+
+
+def test_an_image() -> None:
+    model: Any = cases.unsettled(build(cases.vision()))
+    images = torch.randn(2, 2, 8, 12)
+    found = lens(model, images)
+    assert_close(found.probabilities[-1], model.heads["class"](model(images)).softmax(-1).sort(descending=True)[0])
+    assert found.tokens.shape == (3, 2, 3)
+
+
+def test_a_long_text_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model: Any = cases.unsettled(build(cases.decoder()))
+    whole = lens(model, TOKENS)
+    monkeypatch.setattr("regard.look.lens.AT_ONCE", 3 * cases.VOCABULARY)
+    for one, other in zip(whole[1:], lens(model, TOKENS)[1:], strict=True):
+        assert_close(one, other)
+
+
+def test_models_that_say_nothing() -> None:
+    assert outputs_of(build(cases.encoder())) == ["masked", "next", "class", "tags"]
+    silent = build(settings.Vision(**cases.body(image=(8, 8), patch=4, channels=1, heads={"all": settings.Pooling()})))
+    with pytest.raises(InputError, match="kind vision without a head that answers says nothing"):
+        lens(silent.eval(), torch.randn(1, 1, 8, 8))
     two = {"one": settings.Masked(), "two": settings.Masked()}
     model = build(settings.Encoder(**cases.body(vocabulary=9, heads=two))).eval()
-    with pytest.raises(InputError, match="there are 2 heads for masked words; choose one: head='one'"):
+    with pytest.raises(InputError, match="there are 2 heads that answer; choose one: head='one'"):
         lens(model, TOKENS % 9)
-    with pytest.raises(InputError, match=r"head \(three\) is not one for masked words; choose one or two"):
+    with pytest.raises(InputError, match=r"head \(three\) is not one that layers can be read by; choose one or two"):
         lens(model, TOKENS % 9, head="three")
     assert lens(model, TOKENS % 9, head="two").tokens.shape == (3, 2, 4, 5)

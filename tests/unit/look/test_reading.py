@@ -88,7 +88,7 @@ def test_silent_heads_may_give_their_mean(tmp_path: Path) -> None:
     study = Study(regard.load(write_decoder(tmp_path), "cpu"))
     text, silent = "ein Hund läuft durch den Schnee", ("decoder.0.attention.1", "decoder.1.attention.0")
     plain, zero = study.run(Input(text)), study.run(Input(text, ablated=silent))
-    mean = study.run(Input(text, ablated=silent, mean=True))
+    mean = study.run(Input(text, ablated=tuple(f"{head}=mean" for head in silent)))
     assert mean.key != zero.key
     assert mean.plain is plain
     tokens = torch.tensor([plain.sides["decoder"].ids])

@@ -44,7 +44,7 @@ def run(client: TestClient, **fields: Any) -> Any:
 def test_about(client: TestClient) -> None:
     about = client.get("/api/about").json()
     assert about["family"] == "encoder-decoder"
-    assert about["views"] == ["heads", "walk", "decode", "vectors", "positions"]
+    assert about["views"] == ["heads", "walk", "decode", "lens", "vectors", "positions", "compare"]
     assert [each["kind"] for each in about["attentions"]] == ["attention", "attention", "cross"]
 
 

@@ -7,7 +7,7 @@ export function effect(page, { output, plain }) {
   const root = h("section", { class: "effect", "aria-label": "Output" });
   root.append(h("h2", {}, after ? "What changes in the output" : "Output"));
   if (after) root.append(silent(page));
-  if (before.written !== null) root.append(said(before.written, after?.written, page.run.mean));
+  if (before.written !== null) root.append(said(before.written, after?.written, page.state.mean === "1"));
   before.answers.forEach((answer, i) => root.append(rows(page, answer, after?.answers[i])));
   return root;
 }
@@ -20,8 +20,8 @@ function silent(page) {
 }
 
 export function spoken(head) {
-  const [stack, layer, kind, number] = head.split(".");
-  return `${stack}${kind === "cross" ? " cross" : ""}, layer ${Number(layer) + 1}, head ${Number(number) + 1}`;
+  const [, stack, layer, kind, number, change] = /^(\w+)\.(\d+)\.(\w+)\.(\d+)(.*)$/.exec(head) ?? [null, head, 0, "", 0, ""];
+  return `${stack}${kind === "cross" ? " cross" : ""}, layer ${Number(layer) + 1}, head ${Number(number) + 1}${change.replace("*", " × ").replace("=", ": ")}`;
 }
 
 function said(before, after, mean) {
@@ -37,7 +37,7 @@ function said(before, after, mean) {
 }
 
 // Words that the other text does not have in the same order.
-function marked(before, after) {
+export function marked(before, after) {
   const a = before.split(/\s+/).slice(0, 200), b = after.split(/\s+/).slice(0, 200);
   const common = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
   for (let i = a.length - 1; i >= 0; i--)
@@ -82,6 +82,6 @@ function other(row, then) {
   return best.id === row.actual.id ? "" : h("span", { class: "soft" }, token(best.text), ` ${number(best.chance)}`);
 }
 
-function signed(value) {
+export function signed(value) {
   return (value >= 0 ? "+" : "−") + Math.abs(value).toFixed(4);
 }

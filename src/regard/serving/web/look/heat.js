@@ -4,6 +4,9 @@ import { short } from "./dom.js";
 
 const LIGHT = [[246, 249, 253], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 48, 107]];
 const DARK = [[26, 32, 40], [21, 61, 101], [32, 112, 180], [112, 182, 231], [236, 246, 255]];
+// Differences: blue is less, orange is more, which eyes that see red and green alike tell apart.
+const LIGHT_TWO = [[5, 78, 148], [103, 169, 214], [246, 249, 253], [241, 163, 64], [150, 68, 0]];
+const DARK_TWO = [[140, 205, 255], [28, 97, 160], [26, 32, 40], [156, 88, 10], [255, 190, 105]];
 const MOST = 128; // cells of a small map, each way
 
 export function isDark() {
@@ -12,7 +15,15 @@ export function isDark() {
 }
 
 export function colour(share) {
-  const stops = isDark() ? DARK : LIGHT;
+  return between(isDark() ? DARK : LIGHT, share);
+}
+
+// Of a difference, from −1 to 1.
+export function twoColours(share) {
+  return between(isDark() ? DARK_TWO : LIGHT_TWO, (share + 1) / 2);
+}
+
+function between(stops, share) {
   const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
   const i = Math.min(Math.floor(at), stops.length - 2);
   return stops[i].map((part, c) => Math.round(part + (stops[i + 1][c] - part) * (at - i)));
@@ -27,6 +38,14 @@ export function headOf(tensor, head) {
   return { queries, keys, data, most };
 }
 
+// What is more in the second map than in the first, of the same shape; it has two signs.
+export function difference(one, two) {
+  const data = two.data.map((value, i) => value - one.data[i]);
+  let most = 0;
+  for (const value of data) most = Math.max(most, Math.abs(value));
+  return { queries: one.queries, keys: one.keys, data, most, signed: true };
+}
+
 // The map in its own pixels, a cell each; of a large one, the most of the cells that share a pixel.
 export function paint(canvas, map, cells = MOST) {
   const width = Math.min(map.keys, cells), height = Math.min(map.queries, cells);
@@ -37,13 +56,14 @@ export function paint(canvas, map, cells = MOST) {
     const row = Math.floor((q * height) / map.queries) * width;
     for (let k = 0; k < map.keys; k++) {
       const place = row + Math.floor((k * width) / map.keys), value = map.data[q * map.keys + k];
-      if (value > pooled[place]) pooled[place] = value;
+      if (Math.abs(value) > Math.abs(pooled[place])) pooled[place] = value;
     }
   }
   const pencil = canvas.getContext("2d"), image = pencil.createImageData(width, height);
-  const shades = Array.from({ length: 256 }, (_, i) => colour(i / 255)), scale = map.most ? 255 / map.most : 0;
+  const shades = Array.from({ length: 256 }, (_, i) => (map.signed ? twoColours(i / 127.5 - 1) : colour(i / 255)));
+  const scale = map.most ? (map.signed ? 127.5 : 255) / map.most : 0, zero = map.signed ? 127.5 : 0;
   for (let i = 0; i < pooled.length; i++) {
-    const shade = shades[Math.round(pooled[i] * scale)];
+    const shade = shades[Math.round(zero + pooled[i] * scale)];
     image.data[4 * i] = shade[0];
     image.data[4 * i + 1] = shade[1];
     image.data[4 * i + 2] = shade[2];
@@ -52,12 +72,12 @@ export function paint(canvas, map, cells = MOST) {
   pencil.putImageData(image, 0, 0);
 }
 
-export function legend(canvas) {
+export function legend(canvas, signed = false) {
   canvas.width = 140;
   canvas.height = 1;
   const pencil = canvas.getContext("2d");
   for (let i = 0; i < 140; i++) {
-    pencil.fillStyle = `rgb(${colour(i / 139)})`;
+    pencil.fillStyle = `rgb(${signed ? twoColours(i / 69.5 - 1) : colour(i / 139)})`;
     pencil.fillRect(i, 0, 1, 1);
   }
 }

@@ -11,6 +11,8 @@ const VIEWS = {
   decode: { label: "Decode", load: () => import("./views/decode.js") },
   vectors: { label: "Vectors", load: () => import("./views/vectors.js") },
   positions: { label: "Positions", load: () => import("./views/positions.js") },
+  lens: { label: "Lens", load: () => import("./views/lens.js") },
+  compare: { label: "Compare", load: () => import("./views/compare.js") },
 };
 const SAMPLES = { de: "Ein Hund läuft durch den Schnee.", en: "A dog is running through the snow." };
 const ids = ["model", "theme", "input", "tabs", "status", "view"];
@@ -38,6 +40,9 @@ class Page {
     await this.look();
   }
 
+  // As the server reads them: heads that are silent, or give their mean.
+  #changes() { return this.state.mean === "1" ? this.ablated.map((head) => `${head}=mean`) : this.ablated; }
+
   get ablated() { return (this.state.off ?? "").split(",").filter(Boolean); }
 
   // Changes the state, and the address with it; null takes a part away.
@@ -61,7 +66,7 @@ class Page {
     try {
       const wanted = this.about.image ? { image: this.pixels } : { text: this.state.text ?? "" };
       if (this.about.translates) Object.assign(wanted, { target: this.state.target ?? null, to: this.state.to ?? null });
-      const run = await this.source.run({ ...wanted, ablated: this.ablated, mean: this.state.mean === "1" });
+      const run = await this.source.run({ ...wanted, ablated: this.#changes() });
       if (asked !== this.#asked) return;
       this.run = run;
       this.#output = null;

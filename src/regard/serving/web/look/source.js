@@ -19,6 +19,9 @@ class Server {
   tree(asked) { return this.#ask("api/tree", asked); }
   vectors(asked) { return this.#ask("api/vectors", asked); }
   positions(asked) { return this.#ask("api/positions", asked); }
+  lens(asked) { return this.#ask("api/lens", asked); }
+  compare(asked) { return this.#ask("api/compare", asked); }
+  control(asked) { return this.#ask("api/control", asked); }
 
   async tensor(run, name) {
     const answer = await this.#get(`api/tensor?${new URLSearchParams({ run, name })}`);

@@ -1,0 +1,279 @@
+// Two models, or one with and without a change of heads, on one input.
+
+import { choices, clean, h, meter, number, picker, short, svg, token } from "../dom.js";
+import { marked, signed, spoken } from "../effect.js";
+import { chart, difference, headOf, legend } from "../heat.js";
+
+const KINDS = { silent: "Silent heads", scaled: "Scaled heads", mean: "Heads that give their mean" };
+const FIGURES = [
+  ["divergence", "KL divergence, mean over the places", "nats"],
+  ["flipped", "first guesses that change", "share"],
+  ["lost", "log-probability that a token loses", "nats"],
+];
+
+export function trust({ about }) {
+  const told = ["Any change does something: beside each number stands what random heads do that are changed in the same way, as many, from the whole model (seeded, five draws). Less than the most of these is no sign that the chosen ones matter."];
+  if (about.beside) told.push("Between two models trained apart, layers and heads of the same number need not have the same work, and streams have other axes: their cosine is then near 0 and says nothing.");
+  return told.join(" ");
+}
+
+export async function show(root, page) {
+  const view = new Compare(root, page);
+  await view.draw();
+}
+
+class Compare {
+  constructor(root, page) {
+    Object.assign(this, { root, page });
+    const { state, about } = page, kinds = about.attentions;
+    this.kind = state.beside === "model" ? (about.beside ? "model" : "silent") : KINDS[state.beside] ? state.beside : about.beside ? "model" : "silent";
+    this.place = kinds.find((each) => `${each.stack}.${each.kind}` === state.at) ?? kinds[kinds.length - 1];
+    // What is changed in the first layer shows in the attention of the last.
+    this.layer = Math.min(state.layer === undefined ? this.place.layers : Number(state.layer) || 0, this.place.layers - 1);
+    this.head = Math.min(Number(state.head) || 0, this.place.heads - 1);
+    this.factor = state.factor === undefined ? 0.5 : Number(state.factor);
+    const silent = page.ablated.map((word) => word.replace(/[*=].*/, ""));
+    this.edited = (state.edited ?? "").split(",").filter(Boolean);
+    if (!this.edited.length) this.edited = silent.length ? silent : [this.id(0, this.head)];
+    this.left = page.run.plain ?? page.run.run;
+    this.maps = new Map();
+  }
+
+  id(layer, head) { return `${this.place.stack}.${layer}.${this.place.kind}.${head}`; }
+
+  get changes() {
+    if (this.kind === "model") return [];
+    return this.edited.map((head) => (this.kind === "mean" ? `${head}=mean` : this.kind === "scaled" ? `${head}*${this.factor}` : head));
+  }
+
+  async draw() {
+    const { root, page } = this, asked = { run: this.left, changes: this.changes };
+    root.classList.add("compare");
+    this.sections = Object.fromEntries(["summary", "said", "maps", "streams", "tokens"].map((name) => [name, h("section", { id: `compare-${name}` })]));
+    const { summary, ...others } = this.sections;
+    root.append(this.#bar(), h("div", { class: "beside" }, this.#chooser(), summary), ...Object.values(others));
+    this.found = await page.source.compare(asked);
+    if (!root.isConnected) return;
+    this.#summary(null);
+    this.#said();
+    this.#tokens();
+    this.#streams(null);
+    if (this.found.same) await this.#map();
+    if (!root.isConnected) return;
+    let control = null;
+    try { control = await page.source.control(asked); } catch (error) { summary.append(h("p", { class: "soft" }, clean(error.message))); }
+    if (!root.isConnected) return;
+    if (control) { this.#summary(control); this.#streams(control); }
+    root.dataset.ready = "true";
+  }
+
+  async #again(changes, focus) {
+    this.page.set(changes);
+    await this.page.show();
+    document.querySelector(focus)?.focus();
+  }
+
+  // ------------------------------------------------------------------------------------------------------- choosing
+
+  #bar() {
+    const { page, kind } = this, options = Object.entries(KINDS);
+    if (page.about.beside) options.unshift(["model", `Beside ${short(page.about.beside.name.split("/").pop(), 24)}`]);
+    const bar = h("div", { class: "bar" }, choices("What stands beside", options, kind, (value) => this.#again({ beside: value, edited: this.edited.join(",") }, '.choices [aria-checked="true"]')));
+    if (kind === "scaled") {
+      const told = h("output", {}, this.factor);
+      const input = h("input", { type: "range", name: "factor", min: 0, max: 3, step: 0.1, value: this.factor, "aria-label": "Factor", oninput: () => { told.textContent = Number(input.value); },
+        onchange: () => this.#again({ factor: Number(input.value), edited: this.edited.join(",") }, "input[name=factor]") });
+      bar.append(h("label", { class: "factor" }, "× factor", input, told));
+    }
+    return bar;
+  }
+
+  #chooser() {
+    const { page, place, kind } = this, changed = new Set(kind === "model" ? [] : this.edited);
+    const kinds = page.about.attentions.map((each) => [`${each.stack}.${each.kind}`, each.label]);
+    const grid = h("div", { class: "toggles", role: "grid", "aria-label": `${place.label}: heads by layer` });
+    grid.style.setProperty("--heads", place.heads);
+    grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }), ...Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i + 1))));
+    this.buttons = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
+      const id = this.id(layer, head), told = `Layer ${layer + 1}, head ${head + 1}${changed.has(id) ? ", changed" : ""}`;
+      return h("button", { type: "button", role: "gridcell", class: changed.has(id) ? "changed" : "", title: told, "aria-label": told, "data-head": id, onclick: () => this.#clicked(layer, head) });
+    }));
+    this.buttons.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer + 1), ...row)));
+    grid.addEventListener("keydown", (event) => this.#key(event));
+    this.#frame();
+    const chips = kind === "model" ? [] : this.edited.map((head) => h("button", { type: "button", disabled: this.edited.length === 1, "aria-label": `Leave ${spoken(head)} as it is`, onclick: () => this.#toggle(head) }, `${spoken(head)} ×`));
+    return h("div", {}, h("div", { class: "bar" }, picker("Attention", kinds, `${place.stack}.${place.kind}`, (at) => this.#again({ at, layer: null, head: null, edited: this.edited.join(",") }, 'select[aria-label="Attention"]')),
+      h("span", { class: "hint" }, kind === "model" ? "A click shows a head below." : "A click shows a head below; a second one, or Enter, changes it or leaves it.")), grid, h("div", { class: "chips", "aria-label": "Changed heads" }, ...chips));
+  }
+
+  #frame() {
+    this.buttons.forEach((row, layer) => row.forEach((button, head) => {
+      const chosen = layer === this.layer && head === this.head;
+      button.setAttribute("aria-selected", chosen);
+      button.tabIndex = chosen ? 0 : -1;
+    }));
+  }
+
+  #key(event) {
+    const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
+    if (down || right) {
+      event.preventDefault();
+      this.#select(Math.min(Math.max(this.layer + down, 0), this.place.layers - 1), Math.min(Math.max(this.head + right, 0), this.place.heads - 1));
+    } else if (event.key === "Enter" || event.key === " ") {
+      event.preventDefault();
+      this.#toggle(this.id(this.layer, this.head));
+    }
+  }
+
+  #clicked(layer, head) {
+    if (layer === this.layer && head === this.head) this.#toggle(this.id(layer, head));
+    else this.#select(layer, head);
+  }
+
+  async #select(layer, head) {
+    Object.assign(this, { layer, head });
+    this.page.set({ at: `${this.place.stack}.${this.place.kind}`, layer, head, edited: this.edited.join(","), olayer: null, ohead: null });
+    this.#frame();
+    this.buttons[layer][head].focus();
+    if (this.found?.same) await this.#map();
+  }
+
+  async #toggle(id) {
+    if (this.kind === "model") return;
+    const left = this.edited.includes(id) ? this.edited.filter((other) => other !== id) : [...this.edited, id];
+    if (!left.length) { this.page.say("At least one head is changed; choose another one first."); return; }
+    this.page.say("");
+    await this.#again({ edited: left.join(","), at: `${this.place.stack}.${this.place.kind}`, layer: this.layer, head: this.head }, `[data-head="${this.id(this.layer, this.head)}"]`);
+  }
+
+  // -------------------------------------------------------------------------------------------------------- showing
+
+  get sides() { return this.kind === "model" ? this.found.names.map((name) => short(name.split("/").pop(), 24)) : ["all heads", { silent: "silent", scaled: "scaled", mean: "mean" }[this.kind]]; }
+
+  #summary(control) {
+    const { found } = this, rows = [];
+    const add = (key, name, unit, value, spread) => {
+      if (value === null || value === undefined) return;
+      const times = spread && spread.mean > 1e-9 ? `${number(value / spread.mean, 1)} ×` : "";
+      rows.push(h("tr", { "data-figure": key }, h("td", {}, name, h("span", { class: "soft" }, `, ${unit}`)), h("td", { class: "number", "data-value": value }, number(value)),
+        h("td", { class: "number", "data-control": spread?.mean }, spread ? number(spread.mean) : "…"), h("td", { class: "number soft" }, spread ? `${number(spread.least)} to ${number(spread.most)}` : ""), h("td", { class: "number" }, times)));
+    };
+    for (const answer of found.answers)
+      for (const [key, name, unit] of FIGURES) add(`${answer.name}.${key}`, `${found.answers.length > 1 ? `${clean(answer.name)}: ` : ""}${name}`, unit, answer.figures[key], control?.answers[answer.name]?.[key]);
+    const last = found.streams[found.streams.length - 1], spread = last && control?.cosines[last.name];
+    if (last) add("distance", "1 − cosine of the last layer's stream", "mean", 1 - last.cosine, spread && { mean: 1 - spread.mean, least: 1 - spread.most, most: 1 - spread.least });
+    const head = ["", this.kind === "model" ? "models" : "this change", "random heads", "from, to", "times"];
+    this.sections.summary.replaceChildren(h("h2", {}, "How far they differ"), found.same ? "" : h("p", { id: "unlike" }, `Tokens cannot be compared one by one: ${found.why}. Only what can be compared is shown.`),
+      rows.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Figures" }, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...rows))) : "");
+    if (control) this.sections.summary.append(h("details", {}, h("summary", {}, "Which heads were drawn"), ...control.heads.map((draw) => h("div", {}, draw.map(spoken).join(" with ")))));
+  }
+
+  #said() {
+    const [before, after] = this.found.written, [one, two] = this.sides;
+    if (before === null || after === null) return;
+    const list = h("dl", { class: "said" }, h("dt", {}, one), h("dd", { class: "before" }, token(before)), h("dt", {}, two), h("dd", { class: "after" }, before === after ? token(after) : marked(before, after)));
+    if (before === after) list.append(h("dt", {}, ""), h("dd", { class: "soft" }, "The same words."));
+    this.sections.said.append(h("h2", {}, this.page.about.translates ? "What both write" : "How both go on"), list);
+  }
+
+  async #tensor(run, name) {
+    const key = `${run} ${name}`;
+    if (!this.maps.has(key)) {
+      while (this.maps.size > 3) this.maps.delete(this.maps.keys().next().value);
+      this.maps.set(key, await this.page.source.tensor(run, name));
+    }
+    return this.maps.get(key);
+  }
+
+  // The other model's head: the same one, unless another was chosen.
+  #otherHead() {
+    const { page, place, layer, head } = this;
+    if (this.kind !== "model") return { layer, head };
+    const there = page.about.beside.attentions.find((each) => each.stack === place.stack && each.kind === place.kind);
+    return { layer: Math.min(Number(page.state.olayer ?? layer), there.layers - 1), head: Math.min(Number(page.state.ohead ?? head), there.heads - 1), there };
+  }
+
+  async #map() {
+    const { page, place, layer, head, found } = this, other = this.#otherHead(), name = (at) => `${place.stack}.${at}.${place.kind}.weights`;
+    const one = headOf(await this.#tensor(this.left, name(layer)), head), two = headOf(await this.#tensor(found.other, name(other.layer)), other.head);
+    if (layer !== this.layer || head !== this.head || !this.root.isConnected) return;
+    const most = Math.max(one.most, two.most), apart = difference(one, two);
+    // A difference is shown as large as it is, but one that could not be seen so has a scale of its own.
+    const own = apart.most > 1e-6 && apart.most < most / 10, scale = own ? apart.most : most, titles = [...this.sides, `difference, on ${own ? "a scale of its own" : "the same scale"}`];
+    const all = [{ ...one, most }, { ...two, most }, { ...apart, most: scale }];
+    const sides = [page.run.sides[place.queries].tokens, page.run.sides[place.keys].tokens].map((side) => side.map((each) => each.text));
+    const canvases = titles.map((title, i) => h("canvas", { tabindex: 0, role: "img", id: `map-${i}`, "aria-label": `${title}: ${one.queries} queries by ${one.keys} keys. Arrow keys read single numbers.` }));
+    const scales = titles.map(() => h("canvas", { "aria-hidden": "true" }));
+    const readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, apart.most < 1e-6 ? "Nothing differs here: these weights are worked out before what was changed." : `The largest difference is ${number(apart.most)}. Point at a cell of any map, or use the arrow keys.`));
+    const figures = h("div", { class: "three" }, ...titles.map((title, i) => h("figure", {}, h("figcaption", {}, title), canvases[i],
+      h("div", { class: "legend" }, i < 2 ? "0" : number(-scale), scales[i], number(i < 2 ? most : scale)))));
+    const counted = (count, word) => Array.from({ length: count }, (_, i) => [i, `${word} ${i + 1}`]);
+    const choose = (key, label) => (value) => { page.set({ [key]: value }); this.#map().then(() => document.querySelector(`select[aria-label="${label}"]`)?.focus()); };
+    const pickers = other.there ? h("div", { class: "bar" }, h("span", { class: "hint" }, `beside it, of ${this.sides[1]}:`), picker("Layer of the other", counted(other.there.layers, "Layer"), other.layer, choose("olayer", "Layer of the other")),
+      picker("Head of the other", counted(other.there.heads, "Head"), other.head, choose("ohead", "Head of the other"))) : "";
+    this.sections.maps.replaceChildren(h("h2", {}, `${place.label} · layer ${layer + 1} · head ${head + 1}`), pickers, figures, readout);
+    scales.forEach((scale, i) => legend(scale, i === 2));
+    let at = null, drawn = null;
+    const room = figures.firstChild.clientWidth;
+    const redraw = () => { drawn = all.map((map, i) => chart(canvases[i], map, ...sides, at, Math.max(room, 240)))[0]; };
+    redraw();
+    for (const key of ["left", "top", "cell"]) canvases[2].dataset[key] = drawn[key];
+    const read = (cell) => {
+      at = cell;
+      redraw();
+      const [q, k] = cell, values = all.map((map) => map.data[q * map.keys + k]);
+      readout.replaceChildren(h("b", { class: "number", "data-value": values[0] }, values[0].toFixed(6)), " → ", h("b", { class: "number", "data-value": values[1] }, values[1].toFixed(6)), ", difference ", h("b", { class: "number", "data-value": values[2] }, number(values[2], 6)),
+        " from ", h("b", {}, token(sides[0][q])), h("span", { class: "soft" }, ` at ${q + 1}`), " to ", h("b", {}, token(sides[1][k])), h("span", { class: "soft" }, ` at ${k + 1}`));
+    };
+    for (const canvas of canvases) followed(canvas, one, () => drawn, () => at, read);
+  }
+
+  #streams(control) {
+    const { streams } = this.found, root = this.sections.streams;
+    if (!streams.length) { root.replaceChildren(); return; }
+    const far = Math.max(1e-9, ...streams.map((each) => 1 - each.cosine), ...Object.values(control?.cosines ?? {}).map((each) => 1 - each.mean));
+    const body = streams.map((each) => {
+      const [stack, layer] = each.name.split("."), spread = control?.cosines[each.name];
+      const place = this.page.run.sides[stack].tokens[each.place].text;
+      return h("tr", { "data-stream": each.name }, h("td", {}, `${stack}, ${layer === "residual" ? "embeddings" : `layer ${Number(layer) + 1}`}`), h("td", {}, meter((1 - each.cosine) / far, spread ? (1 - spread.mean) / far : undefined)),
+        h("td", { class: "number", "data-value": each.cosine }, number(each.cosine)), h("td", { class: "number" }, number(each.least)), h("td", {}, 1 - each.least > 1e-6 ? token(short(place, 20)) : ""), h("td", { class: "number soft" }, spread ? number(spread.mean) : "…"));
+    });
+    const head = ["stream after", "1 − cosine (below: random heads)", "cosine, mean", "least", "at", "random heads, mean"];
+    root.replaceChildren(h("h2", {}, "Residual streams, layer by layer"), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Residual streams" }, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...body))));
+  }
+
+  #tokens() {
+    const { page, found, sides } = this, parts = found.answers.map((answer) => {
+      const writes = answer.name === "output", tokens = page.run.sides[page.run.sides.decoder ? "decoder" : "encoder"].tokens;
+      const worst = Math.max(1e-9, ...answer.rows.map((row) => row.divergence));
+      const body = answer.rows.flatMap((row, i) => (row.actual ? [row.actual] : answer.each ? [row.candidates[0]] : row.candidates).map((pair, place) => h("tr", { "data-place": i },
+        h("td", {}, answer.each && !place ? token(short(tokens[i].text, 20)) : ""), h("td", {}, token(short(pair.text, 24)), row.actual || !answer.each ? "" : h("span", { class: "soft" }, " ?")), h("td", {}, meter(pair.before, pair.after)),
+        h("td", { class: "number", "data-before": pair.before }, number(pair.before)), h("td", { class: "number", "data-after": pair.after }, number(pair.after)), h("td", { class: "number" }, signed(pair.after - pair.before)),
+        h("td", { class: "number", "data-divergence": row.divergence }, place ? "" : number(row.divergence)), h("td", {}, place ? "" : bar(row.divergence / worst)),
+        h("td", { class: "soft" }, !answer.each || row.best.id === pair.id ? "" : h("span", {}, token(short(row.best.text, 20)), ` ${number(row.best.after)}`)))));
+      const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability", sides[0], sides[1], "change", "KL", "", answer.each ? `likeliest instead, ${sides[1]}` : ""];
+      return h("div", {}, writes ? "" : h("h3", {}, clean(answer.name)), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Probabilities of both" }, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...body))));
+    });
+    if (parts.length) this.sections.tokens.append(h("h2", {}, "What both say of the same tokens"), ...parts);
+  }
+}
+
+function bar(share) {
+  return svg("svg", { class: "meter", viewBox: "0 0 120 12", "aria-hidden": "true" }, svg("rect", { class: "after", y: 3, width: 120 * share, height: 6, rx: 1 }));
+}
+
+// Tells which cell of a chart the pointer, or the arrow keys, are at.
+function followed(canvas, map, drawn, at, read) {
+  canvas.addEventListener("pointermove", (event) => {
+    const box = canvas.getBoundingClientRect(), stretch = canvas.offsetWidth ? box.width / canvas.offsetWidth : 1, { left, top, cell } = drawn();
+    const k = Math.floor(((event.clientX - box.left) / stretch - left) / cell), q = Math.floor(((event.clientY - box.top) / stretch - top) / cell);
+    if (q >= 0 && k >= 0 && q < map.queries && k < map.keys && (at()?.[0] !== q || at()?.[1] !== k)) read([q, k]);
+  });
+  canvas.addEventListener("keydown", (event) => {
+    const turn = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
+    if (!turn) return;
+    event.preventDefault();
+    const [q, k] = at() ? [at()[0] + turn[0], at()[1] + turn[1]] : [0, 0];
+    read([Math.min(Math.max(q, 0), map.queries - 1), Math.min(Math.max(k, 0), map.keys - 1)]);
+  });
+}

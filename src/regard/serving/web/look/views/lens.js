@@ -1,0 +1,139 @@
+// What each layer would say: a grid of layers by tokens, and one cell of it in full.
+
+import { choices, clean, h, meter, number, short, token } from "../dom.js";
+import { colour, legend } from "../heat.js";
+
+const WIDE = 84, SIDE = 190, BESIDE = 6; // widths of a column and of the names, in pixels; columns drawn beyond what is seen
+
+export function trust() {
+  return "Earlier layers were never trained to be read through the last norm and the output: what they would say is a sketch of when an answer appears, not of what a layer knows. The last row is the model's own output. Beside each layer stands how often its first guess is the model's answer; below, what always guessing the same would reach.";
+}
+
+export async function show(root, page) {
+  const { about, state } = page;
+  const output = about.outputs.includes(state.output) ? state.output : about.outputs[0];
+  const found = await page.source.lens({ run: page.run.run, output });
+  if (!root.isConnected) return;
+  const parts = about.outputs.length > 1 ? [choices("Output", about.outputs.map((name) => [name, clean(name)]), output, (value) => {
+    page.set({ output: value, row: null, column: null });
+    page.show().then(() => document.querySelector('.choices [aria-checked="true"]')?.focus());
+  })] : [];
+  root.append(h("div", { class: "bar" }, ...parts, h("span", { class: "hint" }, "Rows are layers, columns are tokens; bold is what the model says in the end, and framed where a layer says it first. Point at a cell, or use the arrow keys.")));
+  new Grid(root, page, found).draw();
+  root.dataset.ready = "true";
+}
+
+class Grid {
+  constructor(root, page, found) {
+    Object.assign(this, { root, page, found });
+    this.tokens = page.run.sides[found.stack].tokens;
+    this.places = found.final.length;
+    this.wide = found.each ? WIDE : 200;
+    const within = (value, count, usual) => (value === undefined ? usual : Math.min(Math.max(Number(value) || 0, 0), count - 1));
+    this.at = [within(page.state.row, found.layers.length, found.layers.length - 1), within(page.state.column, this.places, 0)];
+  }
+
+  text(id) { return this.found.texts[id] ?? String(id); }
+  layer(i) { return i === 0 ? "Embeddings" : `Layer ${i}${i === this.found.layers.length - 1 ? ", output" : ""}`; }
+
+  draw() {
+    const { found } = this, scale = h("canvas", { "aria-hidden": "true" });
+    this.box = h("div", { class: "lens", id: "lens", tabindex: 0, role: "grid", "aria-label": "What each layer would say", "aria-rowcount": found.layers.length + 1, "aria-colcount": this.places });
+    this.inner = h("div");
+    this.inner.style.width = `${SIDE + this.places * this.wide}px`;
+    this.box.append(this.inner);
+    this.told = h("div", { class: "reading", "aria-live": "polite" });
+    const places = this.places === 1 ? "one place" : `${this.places} places`;
+    const same = found.each
+      ? [`Always the same guess, the most frequent of the model's answers, would agree at `, share(found.constant, "constant"), ` of the ${places}; a random one at ${percent(1 / found.choices)}.`]
+      : [`With one place there is no share to trust; a random guess is right once in ${found.choices}.`];
+    this.root.append(this.box, h("div", { class: "legend" }, "0", scale, "1", h("span", {}, "probability of the first guess")), h("p", { class: "hint", id: "baseline" }, ...same), this.told);
+    legend(scale);
+    this.box.addEventListener("scroll", () => requestAnimationFrame(() => this.#window()));
+    this.box.addEventListener("keydown", (event) => this.#key(event));
+    this.box.addEventListener("pointermove", (event) => {
+      const cell = event.target.closest?.("[data-cell]")?.dataset.cell.split(".").map(Number);
+      if (cell && (cell[0] !== this.at[0] || cell[1] !== this.at[1])) this.#move(...cell, false);
+    });
+    new ResizeObserver(() => this.#window()).observe(this.box);
+    this.#window(true);
+    this.#move(...this.at);
+  }
+
+  // Only the columns that can be seen are there: a long text has thousands of cells.
+  #window(anew = false) {
+    const first = Math.max(Math.floor(this.box.scrollLeft / this.wide) - BESIDE, 0);
+    const last = Math.min(Math.ceil((this.box.scrollLeft + Math.max(this.box.clientWidth, 300)) / this.wide) + BESIDE, this.places);
+    if (!anew && first === this.first && last === this.last) return;
+    Object.assign(this, { first, last });
+    const range = Array.from({ length: last - first }, (_, i) => first + i), { found } = this;
+    const row = (name, cells, kind) => {
+      cells[0].style.marginLeft = `${first * this.wide}px`;
+      for (const cell of cells) cell.style.width = `${this.wide}px`;
+      return h("div", { role: "row", class: kind }, name, ...cells);
+    };
+    const writes = found.output === "output";
+    const head = row(h("div", { class: "name", role: "columnheader" }, found.each ? (writes ? "after → comes" : "at") : ""), range.map((t) => h("div", { role: "columnheader", title: clean(found.each ? this.tokens[t].text : "the whole input") },
+      found.each ? token(short(this.tokens[t].text)) : "the whole input", writes ? h("div", { class: "soft" }, found.actual[t] === null ? "?" : token(short(this.text(found.actual[t])))) : null)), "head");
+    const rows = found.layers.map((layer, i) => row(h("div", { class: "name", role: "rowheader" }, this.layer(i), found.each ? share(layer.agrees, "agrees") : null), range.map((t) => {
+      const id = layer.tokens[t][0], shade = colour(layer.chances[t][0]), agrees = id === found.final[t];
+      const cell = h("div", { role: "gridcell", id: `cell-${i}-${t}`, "data-cell": `${i}.${t}`, class: `${agrees ? "agrees" : ""}${found.first[t] === i ? " first" : ""}` }, token(short(this.text(id), 18)));
+      cell.style.background = `rgb(${shade})`;
+      cell.style.color = 0.3 * shade[0] + 0.59 * shade[1] + 0.11 * shade[2] > 130 ? "#10161d" : "#ffffff";
+      return cell;
+    })));
+    this.inner.replaceChildren(head, ...rows);
+    this.#mark();
+  }
+
+  #key(event) {
+    const turn = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1], Home: [0, -this.places], End: [0, this.places] }[event.key];
+    if (!turn) return;
+    event.preventDefault();
+    const [layer, place] = this.at;
+    this.#move(Math.min(Math.max(layer + turn[0], 0), this.found.layers.length - 1), Math.min(Math.max(place + turn[1], 0), this.places - 1));
+  }
+
+  #move(layer, place, scrolls = true) {
+    this.at = [layer, place];
+    this.page.set({ row: layer, column: place });
+    if (scrolls) {
+      const { box } = this, left = place * this.wide;
+      if (left < box.scrollLeft) box.scrollLeft = left;
+      else if (left + this.wide + SIDE > box.scrollLeft + box.clientWidth) box.scrollLeft = left + this.wide + SIDE - box.clientWidth;
+      this.#window();
+    }
+    this.#mark();
+    this.#tell();
+  }
+
+  #mark() {
+    const [layer, place] = this.at;
+    this.inner.querySelector(".at")?.classList.remove("at");
+    this.inner.querySelector(`#cell-${layer}-${place}`)?.classList.add("at");
+    this.box.setAttribute("aria-activedescendant", `cell-${layer}-${place}`);
+  }
+
+  #tell() {
+    const { found, at: [i, t] } = this, layer = found.layers[i], id = found.final[t], actual = found.actual[t];
+    const where = found.each ? [found.output === "output" ? " after " : " at ", token(short(this.tokens[t].text, 40)), h("span", { class: "soft" }, ` at ${t + 1}`)] : [];
+    const guesses = layer.tokens[t].map((each, k) => h("tr", {}, h("td", {}, token(short(this.text(each), 32))), h("td", {}, meter(layer.chances[t][k])), h("td", { class: "number", "data-value": layer.chances[t][k] }, number(layer.chances[t][k], 6))));
+    const fact = (name, what, chance, rank) => [h("dt", {}, name), h("dd", { "data-fact": name }, h("b", {}, token(short(this.text(what), 32))), " ", h("span", { class: "number", "data-value": chance }, number(chance, 6)), h("span", { class: "soft" }, `, rank ${rank + 1} of ${found.choices}`))];
+    const facts = h("dl", { class: "said" }, ...fact("The model says", id, layer.final_chance[t], layer.final_rank[t]),
+      ...(actual === null ? [] : fact(found.output === "output" ? "Really follows" : "Really there", actual, layer.actual_chance[t], layer.actual_rank[t])),
+      h("dt", {}, "Entropy"), h("dd", { "data-fact": "Entropy" }, h("span", { class: "number", "data-value": layer.entropy[t] }, number(layer.entropy[t])), h("span", { class: "soft" }, ` nats, of ${number(Math.log(found.choices), 2)} at the most`)),
+      h("dt", {}, "First said by"), h("dd", {}, this.layer(found.first[t]).replace(", output", ""), found.settled[t] === found.first[t] ? h("span", { class: "soft" }, ", and it stays") : h("span", { class: "soft" }, `; it stays from ${this.layer(found.settled[t]).replace(", output", "").toLowerCase()}`)));
+    const path = found.layers.map((each, k) => h("tr", { class: k === i ? "here" : "" }, h("th", { scope: "row" }, this.layer(k)), h("td", {}, meter(each.final_chance[t])), h("td", { class: "number" }, number(each.final_chance[t], 4)), h("td", { class: "number soft" }, `rank ${each.final_rank[t] + 1}`)));
+    this.told.replaceChildren(
+      h("section", {}, h("h2", {}, this.layer(i), ...where), h("table", { "aria-label": "Likeliest here" }, h("tbody", {}, ...guesses)), facts),
+      h("section", {}, h("h2", {}, "How ", token(short(this.text(id), 24)), " grows from layer to layer"), h("div", { class: "scroll" }, h("table", { class: "path" }, h("tbody", {}, ...path)))));
+  }
+}
+
+function percent(value) {
+  return `${number(100 * value, value > 0 && value < 0.001 ? 3 : 1)} %`;
+}
+
+function share(value, name) {
+  return h("span", { class: "number", [`data-${name}`]: value }, percent(value));
+}
