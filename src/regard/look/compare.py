@@ -16,13 +16,14 @@ from torch.nn import functional
 from regard.decoding.settings import Absolute, Rules
 from regard.errors import InputError
 from regard.look.addresses import heads_of
+from regard.look.answers import Answer, answers_in
 from regard.look.changes import Change, change_named
 from regard.look.importance import drawn
 from regard.look.lens import AT_ONCE, WRITTEN, streams_of
 from regard.look.reading import forward
 from regard.look.record import record
 from regard.look.stepwise import Choosing, write_stepwise
-from regard.look.study import Answer, Run, Study
+from regard.look.study import Run, Study
 from regard.tasks.translator import Translator
 
 CONTINUED = 12
@@ -191,7 +192,7 @@ def _passed(study: Study, run: Run) -> _Pass:
     names = [name for stack in run.sides for name in streams_of(study.loaded, stack)]
     with record(study.loaded, *names, edit=study.changes(run)) as seen:
         scores = forward(study.loaded, run.read)
-    answers = study.answers(run.read, scores)
+    answers = answers_in(study.loaded, run.read, scores)
     named = {
         each.name: scores["output.logits" if each.name == WRITTEN else f"heads.{each.name}"].float() for each in answers
     }

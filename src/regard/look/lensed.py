@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from regard.look.answers import class_name, token_name
 from regard.look.lens import TOP, WRITTEN, Reader, Said, outputs_of, reader_of, streams_of
-from regard.look.stepwise import label
 from regard.look.study import Run, Study
 from regard.models.heads import MaskedHead
 
@@ -151,7 +151,9 @@ def _speaks(study: Study, output: str | None) -> bool:
 
 
 def _texts(study: Study, output: str | None, tokens: Collection[int]) -> dict[int, str]:
-    name = partial(label, study) if _speaks(study, output) else partial(study.class_name, output or "")
+    name = (
+        partial(token_name, study.loaded) if _speaks(study, output) else partial(class_name, study.loaded, output or "")
+    )
     return {token: name(token) for token in sorted(tokens)}
 
 

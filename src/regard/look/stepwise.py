@@ -14,7 +14,8 @@ from regard.decoding.settings import Absolute, Beam, Rules, Sampling
 from regard.decoding.source import Source, source_of
 from regard.decoding.tree import Tree, search_tree
 from regard.errors import InputError
-from regard.look.reading import ends_of, scribe_of, shown, vocabulary_of
+from regard.look.answers import token_name
+from regard.look.reading import ends_of, scribe_of, vocabulary_of
 from regard.look.study import Run, Study
 from regard.models.decoder import Decoder
 from regard.models.encoder_decoder import EncoderDecoder
@@ -94,12 +95,6 @@ def grow_tree(study: Study, run: Run, beam: Beam, rules: Rules, prefix: tuple[in
         return search_tree(network, tokens, ends, beam, _bounded(rules), wish)
 
 
-def label(study: Study, token: int) -> str:
-    """A token of what the model writes, for people."""
-    tokenizer = vocabulary_of(study.loaded)
-    return str(token) if tokenizer is None or token >= tokenizer.size else shown(tokenizer, token)
-
-
 def _task(study: Study, run: Run, prefix: tuple[int, ...]) -> tuple[EncoderDecoder | Decoder, list[int], Ends, Wish]:
     """The model, what it reads, and what it must begin with and never writes."""
     network, loaded = study.network, study.loaded
@@ -151,7 +146,9 @@ def _step(study: Study, noted: _Noted, forced: int) -> Step:
     def option(token: int) -> Option:
         chance = float(noted.drawn_V[token])
         # Where every score is −∞ there is nothing to share out.
-        return Option(label(study, token), token, float(noted.model_V[token]), 0.0 if chance != chance else chance)
+        return Option(
+            token_name(study.loaded, token), token, float(noted.model_V[token]), 0.0 if chance != chance else chance
+        )
 
     count = min(CANDIDATES, len(noted.model_V))
     best = {*noted.model_V.topk(count).indices.tolist(), *noted.drawn_V.nan_to_num().topk(count).indices.tolist()}

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.look.addresses import mean_outputs
+from regard.look.answers import Answer, answers_in
 from regard.look.changes import change_named, edits_for
 from regard.look.edits import Edit
 from regard.look.estimate import estimate
@@ -31,17 +32,14 @@ from regard.look.reading import (
     Input,
     Read,
     Side,
-    class_names,
     forward,
     read,
     require_alike,
     require_room,
     scribe_of,
-    shown,
-    vocabulary_of,
 )
 from regard.look.record import record
-from regard.models.settings import Classification, Decoder, EncoderDecoder, Masked, NextSentence, Tagging
+from regard.models.settings import Decoder, EncoderDecoder
 from regard.tasks.job import reach
 from regard.tasks.loaded import Loaded
 from regard.tasks.translator import Translator
@@ -52,8 +50,6 @@ BYTES = 256 * 2**20
 """What recorded tensors may take in memory."""
 RUNS = 64
 """Inputs that are remembered, without their tensors."""
-CANDIDATES = 5
-"""Of each place, the likeliest answers that are told."""
 _LABELS = {
     ("encoder", "attention"): "Encoder self-attention",
     ("decoder", "attention"): "Masked self-attention",
@@ -74,35 +70,6 @@ class AttentionPlace:
     """The stack whose tokens ask."""
     keys: str
     """The stack whose tokens are looked at."""
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """Something that a model might answer."""
-
-    text: str
-    id: int
-    chance: float
-    """Its probability."""
-
-
-@dataclass(frozen=True)
-class Row:
-    """The answers for one place, the likeliest first."""
-
-    candidates: list[Candidate]
-    actual: Candidate | None
-    """What does follow, where that is known."""
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What one output of a model says: for each token, or once for the whole input."""
-
-    name: str
-    each: bool
-    """Whether there is a row for each token."""
-    rows: list[Row]
 
 
 @dataclass(frozen=True)
@@ -278,7 +245,7 @@ class Study:
     def _output(self, run: Run) -> Output:
         edits = self.changes(run)
         with self.edited(edits):
-            answers = self.answers(run.read, forward(self.loaded, run.read))
+            answers = answers_in(self.loaded, run.read, forward(self.loaded, run.read))
         return Output(answers, self.written(run))
 
     def written(self, run: Run) -> str | None:
@@ -309,55 +276,6 @@ class Study:
             if all(size in known for size in wanted):
                 shapes[name] = [known[size] for size in wanted]
         return shapes
-
-    # --------------------------------------------------------------------------------------------------------- answers
-
-    def answers(self, found: Read, scores: Mapping[str, Tensor]) -> list[Answer]:
-        """What scores say, by the outputs of the model."""
-        if "output.logits" in scores:
-            return [self._tokens("output", scores["output.logits"], found.follows)]
-        answers = []
-        for name, head in getattr(self.loaded.settings, "heads", {}).items():
-            given = scores[f"heads.{name}"]
-            if isinstance(head, Masked):
-                answers.append(self._tokens(name, given, found.sides["encoder"].ids))
-            elif isinstance(head, Classification | NextSentence | Tagging):
-                rows = [Row(self._classes(name, row), None) for row in given]
-                answers.append(Answer(name, isinstance(head, Tagging), rows))
-        return answers
-
-    def _tokens(self, name: str, scores_TV: Tensor, actual: list[int] | list[int | None]) -> Answer:
-        tokenizer = vocabulary_of(self.loaded)
-        assert tokenizer is not None  # texts have been read
-        scores_TV = scores_TV.float()
-        best = scores_TV.topk(min(CANDIDATES, scores_TV.shape[-1], tokenizer.size), dim=-1)
-        whole_T = scores_TV.logsumexp(-1)
-        rows = []
-        for place, follows in enumerate(actual):
-            whole = float(whole_T[place])
-            found = zip(best.indices[place].tolist(), (best.values[place] - whole).exp().tolist(), strict=True)
-            candidates = [Candidate(self._name(token), token, chance) for token, chance in found]
-            real = None
-            if follows is not None:
-                chance = float((scores_TV[place, follows] - whole).exp())
-                real = Candidate(self._name(follows), follows, chance)
-            rows.append(Row(candidates, real))
-        return Answer(name, True, rows)
-
-    def _name(self, token: int) -> str:
-        tokenizer = vocabulary_of(self.loaded)
-        return str(token) if tokenizer is None or token >= tokenizer.size else shown(tokenizer, token)
-
-    def _classes(self, output: str, scores_C: Tensor) -> list[Candidate]:
-        chances, order = scores_C.float().softmax(-1).sort(descending=True)
-        pairs = list(zip(order.tolist(), chances.tolist(), strict=True))[:CANDIDATES]
-        return [Candidate(self.class_name(output, i), i, chance) for i, chance in pairs]
-
-    def class_name(self, output: str, number: int) -> str:
-        """A class that an output tells apart, for people."""
-        tags = isinstance(getattr(self.loaded.settings, "heads", {}).get(output), Tagging)
-        names = class_names(self.loaded, "tags" if tags else "label")
-        return names[number] if number < len(names) else f"class {number}"
 
     # --------------------------------------------------------------------------------------------------------- tensors
 

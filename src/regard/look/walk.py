@@ -14,8 +14,9 @@ from torch import Tensor
 from regard.blocks.attention import Attention
 from regard.blocks.stack import Layer, Stack
 from regard.errors import InputError
+from regard.look.answers import Candidate
 from regard.look.reading import Side
-from regard.look.study import Candidate, Run, Study
+from regard.look.study import Run, Study
 
 CORNER = 6
 """Rows and columns that are shown of a tensor."""

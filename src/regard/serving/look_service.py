@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
 from regard.errors import RecordError, RegardError
 from regard.look.align import measured_in
+from regard.look.answers import token_name
 from regard.look.atlas import atlas
 from regard.look.compare import compare, control
 from regard.look.head_notes import HeadNotes
@@ -26,7 +27,7 @@ from regard.look.occlusion import occlude
 from regard.look.patches import Query, concentration, over_patches
 from regard.look.reading import Input, Read
 from regard.look.run_rollout import PREFIX, rollout_map
-from regard.look.stepwise import Choosing, grow_tree, label, write_stepwise
+from regard.look.stepwise import Choosing, grow_tree, write_stepwise
 from regard.look.study import Run, Study
 from regard.look.walk import Place, walk
 from regard.models.settings import Vision
@@ -192,7 +193,7 @@ class LookService:
         """The tree of a beam search, its tokens as they are shown."""
         beam = Beam(size=asked.beam, nbest=asked.beam, length=Paper(alpha=asked.alpha))
         found = grow_tree(self.study, self.study.known(asked.run), beam, _rules(asked), tuple(asked.prefix))
-        nodes = [asdict(node) | {"text": label(self.study, node.token)} for node in found.nodes]
+        nodes = [asdict(node) | {"text": token_name(self.study.loaded, node.token)} for node in found.nodes]
         tokenizers = self.study.loaded.tokenizers
         assert tokenizers is not None  # it has read a text
         texts = tokenizers.target.decode_batch([each.tokens for each in found.found])
