@@ -80,7 +80,7 @@ def _write(file: Path, model: str, text: str | None, target: str | None, to: str
     if text is None:
         raise InputError('--html needs a text to look at; give one: regard look MODEL "TEXT" --html FILE')
     study = _study(model, device, Looking())
-    content = page_file(study, study.run(Input(text, target, to)))
+    content = page_file(study, study.run(Input(text, target, to))).html
     try:
         write_beside(file, lambda partial: _put(partial, content))
     except OSError as error:

@@ -1,72 +1,184 @@
-"""One input of one model as a single HTML file: the page's own modules, the data, and nothing from elsewhere."""
+"""One input of one model as a single HTML file: the page's own modules, the answers to what its views ask, and nothing
+from elsewhere."""
 
 from __future__ import annotations
 
 import base64
 import json
-import re
+import zlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import PurePath
 from typing import Any
 
-from regard.errors import InputError
-from regard.look.estimate import estimate
+import numpy as np
+from torch import Tensor
+
+from regard.errors import InputError, RegardError
+from regard.look.addresses import where_named
 from regard.look.study import Run, Study
-from regard.serving.look_app import WEB
-from regard.serving.look_service import LookService, outputs, told
+from regard.serving.bodies import Refused
+from regard.serving.look_held import HELD, Held, Opened
+from regard.serving.look_pages import assembled
+from regard.serving.look_service import LookService, told
+from regard.serving.look_shapes import RunAsked
+from regard.settings import did_you_mean
 
 MOST = 64 * 2**20
-"""Bytes of tensors in a file: browsers take long over more."""
-MODULES = ("dom.js", "source.js", "heat.js", "effect.js", "views/heads.js", "main.js")
-"""What the file needs, each after those that it imports."""
-POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:"
-_IMPORT = re.compile(r'(from|import\()(\s*)"(?:\.\.?/)+([^"]+)"')
+"""Bytes of answers in a file: browsers take long over more."""
+EXACT = 8 * 2**20
+"""Bytes of attention weights up to which they are kept as they are."""
+STEP = 2.0**-14
+"""To which the weights of longer inputs are rounded."""
+DIGITS = 8
+"""Of single numbers: float32 has no more than these."""
 
 
-def page_file(study: Study, run: Run) -> str:
-    """The Heads view of a run, as HTML."""
-    _require_small(study, run)
-    about = LookService(study).about() | {"views": ["heads"]}
-    tensors = {name: _packed(study, run, name) for name in study.names if name.endswith(".weights")}
-    data = {"about": about, "run": told(run), "output": outputs(run), "tensors": tensors}
-    imports = {f"look/{name}": _module(name) for name in MODULES}
-    given = run.given
-    state = {"text": given.text, "target": given.target, "to": given.to, "off": ",".join(given.ablated)}
-    parts = {
-        "script": f'<script type="importmap">{_safe({"imports": imports})}</script>\n'
-        f'<script type="application/json" id="inlined">{_safe(data | {"state": state})}</script>\n'
-        '<script type="module">import "look/main.js";</script>',
-        "style": f"<style>\n{(WEB / 'style.css').read_text(encoding='utf-8')}</style>",
-        "policy": f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+@dataclass
+class PageFile:
+    """A page in a file."""
+
+    html: str = ""
+    views: list[str] = field(default_factory=list)
+    left: dict[str, int] = field(default_factory=dict)
+    """By view, how many answers there was no room for."""
+
+
+def page_file(
+    study: Study, run: Run, views: Sequence[str] = (), at: str = "", theme: str | None = None, room: int = MOST
+) -> PageFile:
+    """A run as HTML, with some views (all, unless they are named); the first is open, at a head where one is named.
+
+    `room`, in bytes, bounds what it holds beside the page itself.
+    """
+    names = require_views(study, views) if views else held_views(study)
+    service = LookService(study)
+    state = _state(study, run, at) | {"view": names[0]}
+    opened = Opened(service, run, state)
+    packing = _Packing(room, _exact(run))
+    packing.add("run", [_run(opened)], room)
+    # What a view leaves is for those behind it, and the heads, which are large, come last.
+    order = sorted(set(names), key=lambda name: (name == "heads", names.index(name)))
+    for number, name in enumerate(order):
+        share = packing.room if number == len(order) - 1 else packing.room // 2
+        packing.add(name, HELD[name](opened), share)
+    shown = [name for name in study.views if name in names]
+    about = service.about()
+    data = {
+        # Where a model lies on this machine is nobody else's business.
+        "about": about | {"views": shown, "name": PurePath(about["name"]).name},
+        "state": state,
+        "answers": packing.answers,
+        "defaults": packing.defaults,
+        "rounded": 0 if packing.exact else STEP / 2,
     }
-    icon = base64.b64encode((WEB / "icon.svg").read_bytes()).decode()
-    page = (WEB / "index.html").read_text(encoding="utf-8")
-    page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{parts["policy"]}')
-    page = page.replace('href="icon.svg"', f'href="data:image/svg+xml;base64,{icon}"')
-    page = page.replace('<link rel="stylesheet" href="style.css">', parts["style"])
-    return page.replace('<script type="module" src="main.js"></script>', parts["script"])
+    return PageFile(assembled(data, shown, theme), shown, packing.left)
 
 
-def _require_small(study: Study, run: Run) -> None:
-    lengths = [len(side.tokens) for side in run.sides.values()]
-    needed = estimate(study.network, "*.weights", length=lengths[-1], source=lengths[0])
-    if needed > MOST:
-        raise InputError(
-            f"the attention of this input takes {needed / 2**20:,.0f} MiB, and a file holds at most "
-            f"{MOST // 2**20} MiB; give a shorter text, or look at it with the server"
-        )
+def held_views(study: Study) -> list[str]:
+    """The views of a model that a file can hold."""
+    return [name for name in study.views if name in HELD]
 
 
-def _packed(study: Study, run: Run, name: str) -> dict[str, Any]:
-    content, shape = LookService(study).tensor(run.key, name)
-    return {"shape": shape, "data": base64.b64encode(content).decode()}
+def require_views(study: Study, views: Sequence[str]) -> list[str]:
+    """Refuses views that this model, or a file, does not have."""
+    known = held_views(study)
+    for name in views:
+        if name not in known:
+            raise InputError(f"view ({name[:40]}) is not among those of this model: {', '.join(known)}{did_you_mean(name, known)}; choose one of them")
+    return list(dict.fromkeys(views))
 
 
-def _module(name: str) -> str:
-    """A module as an address of its own; what it imports is found by name, since such an address has no neighbours."""
-    code = _IMPORT.sub(r'\1\2"look/\3"', (WEB / name).read_text(encoding="utf-8"))
-    return "data:text/javascript;base64," + base64.b64encode(code.encode()).decode()
+def place_state(study: Study, at: str) -> dict[str, str]:
+    """An address, `decoder.cross` or `decoder.1.cross.0`, as the page's own address has it."""
+    if not at:
+        return {}
+    where = where_named(study.loaded, at)
+    state = {"at": f"{where.stack}.{where.kind}"}
+    return state if where.layer is None else state | {"layer": str(where.layer), "head": str(where.head)}
 
 
-def _safe(data: dict[str, Any]) -> str:
-    """JSON that no text in it can end, or turn into markup."""
-    written = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-    return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _state(study: Study, run: Run, at: str) -> dict[str, str]:
+    given, directions = run.given, LookService(study).about()["directions"]
+    to = directions[0][1] if given.to is None and len(directions) > 1 else given.to
+    state = {"text": given.text, "target": given.target, "to": to, "off": ",".join(given.ablated)}
+    return {name: value for name, value in state.items() if value} | place_state(study, at)
+
+
+def _run(opened: Opened) -> Held:
+    """What the page asks first of all."""
+    given, state = opened.run.given, opened.state
+    image = None if given.image is None else base64.b64encode(given.image.tobytes()).decode()
+    asked = RunAsked(
+        text=given.text, target=given.target, to=state.get("to"), image=image, ablated=list(given.ablated)
+    )
+    return opened.held("run", asked, lambda asked: told(opened.run))
+
+
+# -------------------------------------------------------------------------------------------------------------- packing
+
+
+class _Packing:
+    """Answers, each packed by itself, so that a page unpacks only what it shows."""
+
+    def __init__(self, room: int, exact: bool) -> None:
+        self.room = room
+        self.exact = exact
+        self.answers: list[dict[str, Any]] = []
+        self.defaults: dict[str, dict[str, Any]] = {}
+        self.left: dict[str, int] = {}
+
+    def add(self, view: str, wanted: Iterable[Held], share: int) -> None:
+        """Takes in what a view asks, as long as its share of the room lasts."""
+        end, full = self.room - share, False
+        for number, held in enumerate(wanted):
+            packed = None if full else self._packed(held)
+            full = packed is None or self.room - len(packed["packed"]) < end
+            if full and number == 0:
+                raise InputError(
+                    f"the {view} of this input take more than the {share / 2**20:,.3g} MiB that a file has for them; "
+                    "give a shorter text, leave other views out, or look at it with the server"
+                )
+            if full or packed is None:
+                self.left[view] = self.left.get(view, 0) + 1
+                continue
+            self.room -= len(packed["packed"])
+            self.answers.append(packed)
+            fields = type(held.asked).model_fields
+            self.defaults[held.path] = {
+                name: each.get_default(call_default_factory=True)
+                for name, each in fields.items()
+                if not each.is_required()
+            }
+
+    def _packed(self, held: Held) -> dict[str, Any]:
+        made: dict[str, Any] = {"path": held.path, "asked": held.asked.model_dump()}
+        try:
+            answer = held.answer()
+        except (RegardError, Refused) as error:
+            return made | {"error": str(error), "packed": ""}  # as the server would tell it
+        if isinstance(answer, Tensor):
+            kept = answer.cpu().numpy().astype("<f4")
+            if not self.exact:
+                kept = np.rint(kept / STEP).astype("<u2")
+            made |= {"shape": list(answer.shape), "size": kept.itemsize}
+            # All first bytes, all second bytes, and so on: those of like numbers are alike, and pack well.
+            content = kept.reshape(-1, 1).view(np.uint8).T.tobytes()
+        else:
+            written = json.dumps(_short(answer), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+            content = written.encode("utf-8", "surrogatepass")
+        return made | {"packed": base64.b64encode(zlib.compress(content)).decode()}
+
+
+def _exact(run: Run) -> bool:
+    cells = sum(int(np.prod(shape)) for name, shape in run.shapes.items() if name.endswith(".weights"))
+    return 4 * cells <= EXACT
+
+
+def _short(value: Any) -> Any:
+    """An answer with numbers no longer than they need be."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items()}
+    return [_short(each) for each in value] if isinstance(value, list | tuple) else value

@@ -15,7 +15,7 @@ import numpy as np
 from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
 from regard.errors import RecordError, RegardError
 from regard.look.reading import Input, Read
-from regard.look.stepwise import Choosing, grow_tree, label, write_stepwise
+from regard.look.stepwise import Choosing, grow_tree, label, write_stepwise, written
 from regard.look.study import Run, Study
 from regard.look.walk import Place, walk
 from regard.models.settings import Vision
@@ -123,12 +123,14 @@ class LookService:
         beam = Beam(size=asked.beam, nbest=asked.beam, length=Paper(alpha=asked.alpha))
         found = grow_tree(self.study, self.study.known(asked.run), beam, _rules(asked), tuple(asked.prefix))
         nodes = [asdict(node) | {"text": label(self.study, node.token)} for node in found.nodes]
-        tokenizers = self.study.loaded.tokenizers
-        assert tokenizers is not None  # it has read a text
-        texts = tokenizers.target.decode_batch([each.tokens for each in found.found])
         kept = [
-            {"text": text, "score": each.score, "tokens": each.tokens, "finished": each.finished}
-            for text, each in zip(texts, found.found, strict=True)
+            {
+                "text": written(self.study, each.tokens),
+                "score": each.score,
+                "tokens": each.tokens,
+                "finished": each.finished,
+            }
+            for each in found.found
         ]
         return {"nodes": nodes, "found": kept}
 

@@ -43,7 +43,7 @@ class Page {
       if (value === null || value === "") delete this.state[key];
       else this.state[key] = String(value);
     }
-    history.replaceState(null, "", `#${new URLSearchParams(this.state)}`);
+    try { history.replaceState(null, "", `#${new URLSearchParams(this.state)}`); } catch { /* a frame has no address of its own */ }
   }
 
   say(text, error = false) {
@@ -86,9 +86,10 @@ class Page {
     const view = await VIEWS[this.state.view].load();
     if (shown !== this.#shown) return;
     const root = h("div");
+    this.say("");
     $.view.replaceChildren(h("p", { class: "trust" }, view.trust(this)), root);
     $.view.setAttribute("aria-labelledby", `tab-${this.state.view}`);
-    await view.show(root, this);
+    try { await view.show(root, this); } catch (error) { if (shown === this.#shown) this.say(error.message, true); }
   }
 
   #form() {
@@ -105,11 +106,12 @@ class Page {
     else parts.push(field("text", about.translates ? "Source" : "Text", "Write something"));
     if (about.translates) parts.push(field("target", "Target", "empty: what the model writes"));
     parts.push(h("button", { class: "main", type: "submit" }, "Look"));
+    if (!this.source.live) parts.push(h("p", { class: "hint" }, `One input, kept in a file. For others, run: regard look ${clean(about.name)}`));
     $.input.replaceChildren(...parts);
     const from = about.directions.find(([, to]) => to === state.to)?.[0] ?? about.directions[0]?.[0];
     if (!about.image) this.set({ text: state.text ?? SAMPLES[from] ?? SAMPLES.en });
     for (const name of ["text", "target", "to"]) if ($.input.elements[name]) $.input.elements[name].value = state[name] ?? "";
-    if (about.image) this.pixels = sample(about.image);
+    if (about.image) this.pixels = this.source.pixels ?? sample(about.image);
     $.input.addEventListener("submit", (event) => { event.preventDefault(); this.#submitted(); });
     $.input.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && event.target.tagName === "TEXTAREA") { event.preventDefault(); this.#submitted(); }
@@ -194,5 +196,6 @@ function theme(page) {
 const page = new Page();
 theme(page);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $.view.focus(); });
+addEventListener("unhandledrejection", (event) => { event.preventDefault(); page.say(event.reason.message, true); });
 addEventListener("hashchange", () => location.reload()); // somebody has written another address
 page.begin().catch((error) => page.say(error.message, true));

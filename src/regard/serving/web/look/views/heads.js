@@ -1,6 +1,6 @@
 // Every head of every layer as a small map, and one of them enlarged.
 
-import { choices, h, number, token } from "../dom.js";
+import { choices, clean, h, number, token } from "../dom.js";
 import { effect } from "../effect.js";
 import { chart, headOf, legend, paint } from "../heat.js";
 
@@ -52,7 +52,7 @@ class Heads {
       }),
       h("span", { class: "hint" }, page.source.live
         ? "Click or arrow keys enlarge a head; a second click, or Enter, silences it."
-        : "Click or arrow keys enlarge a head. To silence heads, open the model with regard look."));
+        : `Click or arrow keys enlarge a head. To silence heads, run: regard look ${clean(page.about.name)}.${page.source.rounded ? ` Weights are within ${page.source.rounded.toFixed(5)}.` : ""}`));
     this.grid = this.#grid();
     this.large = h("div", { class: "large" });
     const below = h("div");
@@ -60,8 +60,12 @@ class Heads {
     this.#frame();
     const order = [this.layer, ...Array.from({ length: place.layers }, (_, i) => i).filter((i) => i !== this.layer)];
     for (const layer of order) {
-      const tensor = await this.tensor(layer);
+      const tensor = await this.tensor(layer).catch((error) => { if (page.source.live || layer === order[0]) throw error; });
       if (!this.root.isConnected) return;
+      if (!tensor) { // a file need not hold every layer
+        this.maps[layer].forEach((button) => { button.classList.add("missing"); button.title += ", not in this file"; });
+        continue;
+      }
       if (layer === order[0]) await this.#enlarge();
       this.maps[layer].forEach((button, head) => paint(button.firstChild, headOf(tensor, head)));
       if (layer !== order[0]) continue;
@@ -157,7 +161,7 @@ class Heads {
       drawn = redraw();
       const [q, k] = cell, value = map.data[q * map.keys + k], next = this.said?.output.answers[0]?.rows[q]?.actual;
       const writes = place.queries === "decoder" && next ? h("span", { class: "soft" }, " (writes ", token(next.text), ")") : "";
-      readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(6)), " from ",
+      readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(page.source.rounded ? 4 : 6)), " from ",
         h("b", {}, token(queries[q].text)), h("span", { class: "soft" }, ` at ${q + 1}`), writes, " to ", h("b", {}, token(keys[k].text)), h("span", { class: "soft" }, ` at ${k + 1}`));
     };
     canvas.addEventListener("pointermove", (event) => {

@@ -1,0 +1,104 @@
+"""Pages that left the server: files from the disk and frames of a notebook, with no network at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched
+
+from regard.look.reading import Input
+from regard.look.study import Study
+from regard.look.walk import Place, walk
+from regard.serving import look_file
+from regard.serving.look_file import page_file
+
+IMAGE = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
+
+
+@pytest.fixture
+def offline(browser: Any) -> Any:
+    made = Watched(browser, offline=True)
+    yield made
+    made.context.close()
+    assert made.wrong == []
+    assert all(url.startswith(("file:", "data:", "about:")) for url in made.asked)
+
+
+def written(study: Study, given: Input, file: Path, *views: str, **options: Any) -> str:
+    file.write_text(page_file(study, study.run(given), views, **options).html, encoding="utf-8")
+    return file.as_uri()
+
+
+@pytest.mark.parametrize("family", list(WRITERS))
+def test_every_view_opens_offline(served: dict[str, Served], offline: Watched, tmp_path: Path, family: str) -> None:
+    study = served[family].study
+    given = Input(image=IMAGE) if family == "vision" else Input(TEXT)
+    page = offline.open(written(study, given, tmp_path / "look.html"))
+    for view in study.views:
+        page.locator(f"#tab-{view}").click()
+        page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] {READY}")
+        assert page.locator("#status").inner_text() == ""
+    assert page.locator("#input button").is_disabled()
+    assert "regard look" in page.locator("#input").inner_text()
+
+
+def test_the_files_numbers_are_pythons(served: dict[str, Served], offline: Watched, tmp_path: Path) -> None:
+    study = served["translator"].study
+    run = study.run(Input(HOSTILE[:60], to="en"))
+    page = offline.open(written(study, run.given, tmp_path / "look.html"))
+    page.locator("#enlarged").focus()
+    page.keyboard.press("ArrowRight")
+    shown = float(page.locator("#readout [data-value]").inner_text())
+    assert abs(shown - float(study.tensor(run.key, "decoder.0.cross.weights")[0, 0, 0])) < 1e-6
+    page.locator("#tab-walk").click()
+    page.get_by_label("Attention", exact=True).select_option("decoder.cross")
+    page.get_by_label("Head", exact=True).select_option("1")
+    page.locator(".walk li button", has_text="Softmax").first.click()
+    (softmax,) = (step for step in walk(study, run, Place("decoder", 0, "cross", 1)) if step.title == "Softmax")
+    cells = page.locator(".corner td[data-value]").evaluate_all("all => all.map(e => Number(e.dataset.value))")
+    assert softmax.numbers is not None
+    assert cells == pytest.approx([value for row in softmax.numbers.corner for value in row], abs=1e-6)
+    page.locator("#tab-decode").click()
+    page.wait_for_selector(f"#view[aria-labelledby=tab-decode] {READY}")
+    assert page.locator(".sliders input").evaluate_all("all => all.every(e => e.disabled)")
+    assert page.locator(".options button").evaluate_all("all => all.length > 0 && all.every(e => e.disabled)")
+    assert "need the model" in page.locator(".sliders .hint").inner_text()
+    assert page.locator(".tree g.dropped").count() > 0
+
+
+def test_what_a_file_does_not_hold_is_told(served: dict[str, Served], offline: Watched, tmp_path: Path) -> None:
+    study = served["translator"].study
+    whole = page_file(study, study.run(Input(TEXT, to="en")), ["walk"], "decoder.0.cross.1")
+    assert whole.left == {}
+    address = written(study, Input(TEXT, to="en"), tmp_path / "a.html", "walk", at="decoder.0.cross.1", room=12_000)
+    page = offline.open(address)
+    page.get_by_label("Attention", exact=True).select_option("encoder.attention")
+    page.wait_for_selector("#status.error")
+    assert "This file holds only some answers (walk, for one input)" in page.locator("#status").inner_text()
+    page.get_by_label("Attention", exact=True).select_option("decoder.cross")
+    page.wait_for_selector(READY)
+    assert page.locator("#status").inner_text() == ""
+    page.goto("about:blank")
+    page.goto(f"{address}#text=other")
+    page.wait_for_selector("#status.error")
+
+
+def test_heads_that_had_no_room_are_marked(
+    served: dict[str, Served], offline: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look_file, "EXACT", 0)
+    study = served["decoder"].study
+    run = study.run(Input("the dog runs " * 12))
+    address = written(study, run.given, tmp_path / "a.html", "heads", at="decoder.1.attention.1", room=12_000)
+    page = offline.open(address)
+    assert page.locator(".map.missing").count() == 2
+    page.locator("#enlarged").focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    shown = float(page.locator("#readout [data-value]").inner_text())
+    assert abs(shown - float(study.tensor(run.key, "decoder.1.attention.weights")[1, 2, 1])) < 1e-4
+    page.locator(".map.missing").first.click()
+    page.wait_for_selector("#status.error")
