@@ -92,7 +92,7 @@ def test_heads_that_had_no_room_are_marked(
     monkeypatch.setattr(look_file, "EXACT", 0)
     study = served["decoder"].study
     run = study.run(Input("the dog runs " * 12))
-    address = written(study, run.given, tmp_path / "a.html", "heads", at="decoder.1.attention.1", room=12_000)
+    address = written(study, run.given, tmp_path / "a.html", "heads", at="decoder.1.attention.1", room=40_000)
     page = offline.open(address)
     assert page.locator(".map.missing").count() == 2
     page.locator("#enlarged").focus()

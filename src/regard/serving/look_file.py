@@ -56,12 +56,14 @@ def page_file(
     state = _state(study, run, at) | {"view": names[0]}
     opened = Opened(service, run, state)
     packing = _Packing(room, _exact(run))
-    packing.add("run", [_run(opened)], room)
+    asked = {"run": [_run(opened)]} | {name: list(HELD[name](opened)) for name in names}
+    for name, wanted in asked.items():
+        packing.add(name, [held for held in wanted if held.first])
     # What a view leaves is for those behind it, and the heads, which are large, come last.
-    order = sorted(set(names), key=lambda name: (name == "heads", names.index(name)))
+    order = sorted(asked, key=lambda name: name == "heads")
     for number, name in enumerate(order):
         share = packing.room if number == len(order) - 1 else packing.room // 2
-        packing.add(name, HELD[name](opened), share)
+        packing.fill(name, [held for held in asked[name] if not held.first], share)
     shown = [name for name in study.views if name in names]
     about = service.about()
     data = {
@@ -128,28 +130,35 @@ class _Packing:
         self.defaults: dict[str, dict[str, Any]] = {}
         self.left: dict[str, int] = {}
 
-    def add(self, view: str, wanted: Iterable[Held], share: int) -> None:
-        """Takes in what a view asks, as long as its share of the room lasts."""
-        end, full = self.room - share, False
-        for number, held in enumerate(wanted):
-            packed = None if full else self._packed(held)
-            full = packed is None or self.room - len(packed["packed"]) < end
-            if full and number == 0:
+    def add(self, view: str, needed: Iterable[Held]) -> None:
+        """Takes in what a view cannot do without."""
+        for held in needed:
+            packed = self._packed(held)
+            if len(packed["packed"]) > self.room:
                 raise InputError(
-                    f"the {view} of this input take more than the {share / 2**20:,.3g} MiB that a file has for them; "
-                    "give a shorter text, leave other views out, or look at it with the server"
+                    f"{view}: what it shows of this input takes more than the {self.room / 2**20:,.3g} MiB that are "
+                    "left in a file; give a shorter text, name fewer views, or look at it with the server"
                 )
-            if full or packed is None:
+            self._take(held, packed)
+
+    def fill(self, view: str, wanted: Iterable[Held], share: int) -> None:
+        """Takes in what a view may ask later, as long as its share of the room lasts."""
+        end, full = self.room - share, False
+        for held in wanted:
+            packed = {} if full else self._packed(held)
+            full = full or self.room - len(packed["packed"]) < end
+            if full:
                 self.left[view] = self.left.get(view, 0) + 1
-                continue
-            self.room -= len(packed["packed"])
-            self.answers.append(packed)
-            fields = type(held.asked).model_fields
-            self.defaults[held.path] = {
-                name: each.get_default(call_default_factory=True)
-                for name, each in fields.items()
-                if not each.is_required()
-            }
+            else:
+                self._take(held, packed)
+
+    def _take(self, held: Held, packed: dict[str, Any]) -> None:
+        self.room -= len(packed["packed"])
+        self.answers.append(packed)
+        fields = type(held.asked).model_fields.items()
+        self.defaults[held.path] = {
+            name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()
+        }
 
     def _packed(self, held: Held) -> dict[str, Any]:
         made: dict[str, Any] = {"path": held.path, "asked": held.asked.model_dump()}

@@ -29,6 +29,8 @@ class Held:
     path: str
     asked: BaseModel
     answer: Callable[[], dict[str, Any] | Tensor]
+    first: bool = True
+    """Whether the view asks it when it is opened, so that it cannot be shown without."""
 
 
 @dataclass(frozen=True)
@@ -43,9 +45,9 @@ class Opened:
     def study(self) -> Study:
         return self.service.study
 
-    def held(self, path: str, asked: W, answer: Callable[[W], dict[str, Any]]) -> Held:
+    def held(self, path: str, asked: W, answer: Callable[[W], dict[str, Any]], first: bool = True) -> Held:
         """A request that the service answers."""
-        return Held(path, asked, lambda: answer(asked))
+        return Held(path, asked, lambda: answer(asked), first)
 
     def place(self, usual: int) -> tuple[AttentionPlace, int, int]:
         """The attention, layer and head that the state names; `usual` is the number of the attention if it does not."""
@@ -58,9 +60,9 @@ class Opened:
 
 def _heads(opened: Opened) -> Iterator[Held]:
     yield opened.held("output", RunNamed(run=opened.run.key), opened.service.output)
-    for place, layer in _attentions(opened, -1):
+    for number, (place, layer) in enumerate(_attentions(opened, -1)):
         name = f"{place.stack}.{layer}.{place.kind}.weights"
-        yield Held("tensor", TensorNamed(run=opened.run.key, name=name), _fetched(opened, name))
+        yield Held("tensor", TensorNamed(run=opened.run.key, name=name), _fetched(opened, name), number == 0)
 
 
 def _fetched(opened: Opened, name: str) -> Callable[[], Tensor]:
@@ -74,11 +76,14 @@ def _walk(opened: Opened) -> Iterator[Held]:
         found = walks(opened.study, opened.run, Place(stack, layer, kind), heads)
         return [{"steps": [asdict(step) for step in steps]} for steps in found]
 
-    _, _, first = opened.place(0)
+    def path(asked: WalkAsked) -> dict[str, Any]:
+        return paths(asked.stack, asked.layer, asked.kind)[asked.head]
+
+    chosen = opened.place(0)
     for place, layer in _attentions(opened, 0):
-        for head in _from(first, place.heads):
+        for head in _from(chosen[2], place.heads):
             asked = WalkAsked(run=opened.run.key, stack=place.stack, layer=layer, kind=place.kind, head=head)
-            yield opened.held("walk", asked, lambda asked: paths(asked.stack, asked.layer, asked.kind)[asked.head])
+            yield opened.held("walk", asked, path, (place, layer, head) == chosen)
 
 
 def _decode(opened: Opened) -> Iterator[Held]:
