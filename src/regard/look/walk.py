@@ -66,7 +66,7 @@ def walk(study: Study, run: Run, place: Place) -> list[WalkStep]:
 def walks(study: Study, run: Run, place: Place, heads: Iterable[int]) -> list[list[WalkStep]]:
     """The same through several heads of a place, which are all recorded in one pass."""
     places = [replace(place, head=head) for head in heads]
-    attention = [_attention(study, each) for each in places][0]
+    attentions = [_attention(study, each) for each in places]
     stem = f"{place.stack}.{place.layer}"
     path = f"{stem}.{place.kind}"
     embedding = _embedding(study, place.stack)
@@ -83,7 +83,7 @@ def walks(study: Study, run: Run, place: Place, heads: Iterable[int]) -> list[li
     keys = run.sides["encoder" if place.kind == "cross" else place.stack]
     before = list(_reading(tokens, seen, embedding, place.stack, study))
     after = [*_joining(seen, path, stem, study, tokens), *_answering(run, seen, place.stack, tokens)]
-    return [[*before, *_attending(seen, path, each, attention, (tokens, keys)), *after] for each in places]
+    return [[*before, *_attending(seen, path, each, attentions[0], (tokens, keys)), *after] for each in places]
 
 
 def _attention(study: Study, place: Place) -> Attention:

@@ -16,13 +16,13 @@ from torch import Tensor
 
 from regard.errors import InputError, RegardError
 from regard.look.addresses import where_named
+from regard.look.drawn import require_view
 from regard.look.study import Run, Study
 from regard.serving.bodies import Refused
 from regard.serving.look_held import HELD, Held, Opened
 from regard.serving.look_pages import assembled
 from regard.serving.look_service import LookService, told
 from regard.serving.look_shapes import RunAsked
-from regard.settings import did_you_mean
 
 MOST = 64 * 2**20
 """Bytes of answers in a file: browsers take long over more."""
@@ -84,10 +84,8 @@ def held_views(study: Study) -> list[str]:
 
 def require_views(study: Study, views: Sequence[str]) -> list[str]:
     """Refuses views that this model, or a file, does not have."""
-    known = held_views(study)
     for name in views:
-        if name not in known:
-            raise InputError(f"view ({name[:40]}) is not among those of this model: {', '.join(known)}{did_you_mean(name, known)}; choose one of them")
+        require_view(name, held_views(study))
     return list(dict.fromkeys(views))
 
 
@@ -111,9 +109,7 @@ def _run(opened: Opened) -> Held:
     """What the page asks first of all."""
     given, state = opened.run.given, opened.state
     image = None if given.image is None else base64.b64encode(given.image.tobytes()).decode()
-    asked = RunAsked(
-        text=given.text, target=given.target, to=state.get("to"), image=image, ablated=list(given.ablated)
-    )
+    asked = RunAsked(text=given.text, target=given.target, to=state.get("to"), image=image, ablated=list(given.ablated))
     return opened.held("run", asked, lambda asked: told(opened.run))
 
 

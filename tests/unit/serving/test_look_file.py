@@ -151,7 +151,9 @@ def test_room_runs_out_first_for_what_matters_least(study: Study, monkeypatch: p
     assert sum(made.left.values()) + len(answers) == len(data_of(whole.html)["answers"])
     tensors = [each["asked"]["name"] for each in answers if each["path"] == "tensor"]
     assert tensors[0] == "decoder.0.cross.weights"
-    with pytest.raises(InputError, match=r"run: what it shows of this input takes more than .* MiB .*give a shorter text"):
+    with pytest.raises(
+        InputError, match=r"run: what it shows of this input takes more than .* MiB .*give a shorter text"
+    ):
         page_file(study, run, room=100)
     with pytest.raises(InputError, match="heads: what it shows"):
         page_file(study, run, room=2000)
