@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched
 
+import regard
 from regard.look.reading import Input
 from regard.look.study import Study
 from regard.look.walk import Place, walk
 from regard.serving import look_file
 from regard.serving.look_file import page_file
 
+Error = pytest.importorskip("playwright.sync_api", reason="needs the package playwright").Error
 IMAGE = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
 
 
@@ -41,8 +43,10 @@ def test_every_view_opens_offline(served: dict[str, Served], offline: Watched, t
         page.locator(f"#tab-{view}").click()
         page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] {READY}")
         assert page.locator("#status").inner_text() == ""
-    assert page.locator("#input button").is_disabled()
-    assert "regard look" in page.locator("#input").inner_text()
+    assert page.locator("#input :is(button, textarea, input)").count() == 0
+    told = page.locator("#input").inner_text()
+    assert "run: regard look" in told
+    assert family == "vision" or TEXT in told
 
 
 def test_the_files_numbers_are_pythons(served: dict[str, Served], offline: Watched, tmp_path: Path) -> None:
@@ -102,3 +106,43 @@ def test_heads_that_had_no_room_are_marked(
     assert abs(shown - float(study.tensor(run.key, "decoder.1.attention.weights")[1, 2, 1])) < 1e-4
     page.locator(".map.missing").first.click()
     page.wait_for_selector("#status.error")
+
+
+def test_frames_of_a_notebook_keep_apart(served: dict[str, Served], offline: Watched, tmp_path: Path) -> None:
+    """Three on one page, of other models and views: each has its own data, and none reaches out."""
+    looks = [
+        regard.show(served["translator"].study, HOSTILE[:60], ("walk", "heads"), at="decoder.0.cross.1"),
+        regard.show(served["decoder"].study, "the dog", "heads", theme="dark", height=500),
+        regard.show(served["vision"].study, Input(image=IMAGE), "heads", theme="light"),
+    ]
+    frames = "\n".join(look._repr_html_() for look in looks)
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><meta charset=utf-8><h1>cells</h1>{frames}", "utf-8")
+    page = offline.page
+    page.goto((tmp_path / "notebook.html").as_uri())
+    assert page.locator("iframe").count() == 3
+    found = [page.frame_locator("iframe").nth(number) for number in range(3)]
+    for frame in found:
+        frame.locator(READY).wait_for()
+        assert frame.locator("#status").inner_text() == ""
+    families = [frame.locator("#model").inner_text().split(" · ")[1] for frame in found]
+    assert families == ["encoder-decoder", "decoder", "vision"]
+    grounds = [frame.locator("html").evaluate("e => getComputedStyle(e).backgroundColor") for frame in found[1:]]
+    assert grounds == ["rgb(18, 22, 28)", "rgb(255, 255, 255)"]
+    assert page.locator("iframe").nth(1).bounding_box()["height"] == 502, "with its border"
+    study = served["decoder"].study
+    weights = study.tensor(study.run(Input("the dog")).key, "decoder.0.attention.weights")
+    found[1].locator("#enlarged").focus()
+    page.keyboard.press("ArrowRight")
+    assert abs(float(found[1].locator("#readout [data-value]").inner_text()) - float(weights[0, 0, 0])) < 1e-6
+    found[1].locator("#theme").click()
+    assert found[1].locator("html").get_attribute("data-theme") == "light"
+    found[0].locator("#tab-heads").click()
+    assert found[0].locator("#enlarged").get_attribute("aria-label").startswith("Cross-attention, layer 1, head 2")
+    assert found[2].locator("#tab-walk").count() == 0
+    for frame in page.frames[1:]:
+        assert frame.evaluate("window.origin") == "null"
+        with pytest.raises(Error, match="SecurityError|cross-origin"):
+            frame.evaluate("parent.document.title")
+        assert frame.evaluate("fetch('https://example.invalid/').then(() => 'sent', () => 'refused')") == "refused"
+    assert all("Content Security Policy" in told for told in offline.wrong), offline.wrong
+    offline.wrong.clear()

@@ -1,6 +1,6 @@
 // The page: input, views, theme, and the state that the address holds.
 
-import { clean, h } from "./dom.js";
+import { clean, h, token } from "./dom.js";
 import { open } from "./source.js";
 
 // A view is a module that exports show(root, page) and TRUST, how far it can be relied on.
@@ -106,7 +106,7 @@ class Page {
     else parts.push(field("text", about.translates ? "Source" : "Text", "Write something"));
     if (about.translates) parts.push(field("target", "Target", "empty: what the model writes"));
     parts.push(h("button", { class: "main", type: "submit" }, "Look"));
-    if (!this.source.live) parts.push(h("p", { class: "hint" }, `One input, kept in a file. For others, run: regard look ${clean(about.name)}`));
+    if (!this.source.live) parts.splice(0, parts.length, ...this.#kept());
     $.input.replaceChildren(...parts);
     const from = about.directions.find(([, to]) => to === state.to)?.[0] ?? about.directions[0]?.[0];
     if (!about.image) this.set({ text: state.text ?? SAMPLES[from] ?? SAMPLES.en });
@@ -118,7 +118,12 @@ class Page {
     });
     $.input.elements.to?.addEventListener("change", () => this.#submitted());
     $.input.elements.image?.addEventListener("change", () => this.#submitted());
-    if (!this.source.live) for (const element of $.input.elements) element.disabled = true;
+  }
+
+  // A file has one input, and nothing to run another with.
+  #kept() {
+    const { about, state } = this, texts = [state.text, state.target].filter(Boolean).map((text) => h("p", { class: "kept" }, token(text)));
+    return [...texts, h("p", { class: "hint" }, `One input, kept in a file. For others, run: regard look ${clean(about.name)}`)];
   }
 
   async #submitted() {
