@@ -141,7 +141,7 @@ def test_frames_of_a_notebook_keep_apart(served: dict[str, Served], offline: Wat
     assert found[2].locator("#tab-walk").count() == 0
     for frame in page.frames[1:]:
         assert frame.evaluate("window.origin") == "null"
-        with pytest.raises(Error, match="SecurityError|cross-origin"):
+        with pytest.raises(Error, match=r"SecurityError|cross-origin"):
             frame.evaluate("parent.document.title")
         assert frame.evaluate("fetch('https://example.invalid/').then(() => 'sent', () => 'refused')") == "refused"
     assert all("Content Security Policy" in told for told in offline.wrong), offline.wrong

@@ -90,7 +90,7 @@ def save(figure: Figure, path: Path, title: str = "") -> None:
 
 def shown(text: str) -> str:
     """Text as it is: a dollar sign would begin a formula, and what no font has cannot be drawn."""
-    drawable = set().union(*(_letters(name) for name in _families()))
+    drawable = _letters(_families())
     found = (
         letter if ord(letter) in drawable and unicodedata.category(letter) not in _SHAPELESS else UNKNOWN
         for letter in unicodedata.normalize("NFC", text.replace("\t", " ").replace("\n", " "))
@@ -136,12 +136,13 @@ def _families() -> tuple[str, ...]:
     return (usual, *(name for name in FONTS if name in installed and name != usual))
 
 
-@lru_cache(maxsize=64)
-def _letters(family: str) -> frozenset[int]:
+@lru_cache(maxsize=8)
+def _letters(families: tuple[str, ...]) -> frozenset[int]:
+    """All that some fonts can draw."""
     from matplotlib import font_manager
 
-    found = font_manager.findfont(font_manager.FontProperties(family=[family]))
-    return frozenset(font_manager.get_font(found).get_charmap())
+    files = (font_manager.findfont(font_manager.FontProperties(family=[name])) for name in families)
+    return frozenset().union(*(font_manager.get_font(file).get_charmap() for file in files))
 
 
 def _lend_fonts(figure: Figure) -> None:
