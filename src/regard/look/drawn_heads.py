@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
@@ -25,6 +25,12 @@ SIDE = 9.0
 """Inches that an enlarged map takes at the most."""
 NAMED = 0.105
 """Inches of a row of a small map from which tokens are named at the edge of the picture."""
+LONG = 64 * 64
+"""Cells from which a map is that of a long input, whose few largest weights are not told apart."""
+SHOWN = 0.995
+"""The share of its weights that are."""
+TOP = 0.5
+"""Inches above the small maps."""
 MARK = COLOURS[1]
 
 
@@ -48,14 +54,22 @@ def _all(study: Study, run: Run, place: AttentionPlace, path: Path, title: str) 
     side = min(1.5, max(0.6, 9.0 / place.heads))
     names = [[token.text for token in run.sides[each].tokens] for each in (place.queries, place.keys)]
     named = side / max(map(len, names)) >= NAMED
-    figure = new_figure(side * place.heads + (2.0 if named else 1.4), side * place.layers + (1.5 if named else 0.9))
-    panels = figure.subplots(place.layers, place.heads, squeeze=False)
-    drawn = None
-    for layer, line in enumerate(panels):
-        for head, (panel, map_QK) in enumerate(zip(line, _weights(study, run, place, layer), strict=True)):
-            size = [min(length, CELLS) for length in map_QK.shape]
-            pooled_QK = adaptive_max_pool2d(map_QK[None], size)[0] / map_QK.max()
-            drawn = panel.imshow(pooled_QK.numpy(), "Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    left, below = (1.0, 0.8) if named else (0.4, 0.3)
+    width, height = left + side * place.heads + 0.9, TOP + side * place.layers + below
+    figure = new_figure(width, height)
+    figure.set_layout_engine("none")  # to fit a hundred maps takes matplotlib long, and their places are known
+    drawn, clipped = None, False
+    for layer in range(place.layers):
+        for head, map_QK in enumerate(_weights(study, run, place, layer)):
+            low = height - TOP - side * (layer + 1)
+            panel = figure.add_axes(
+                ((left + side * head) / width, low / height, 0.94 * side / width, 0.94 * side / height)
+            )
+            pooled_QK = adaptive_max_pool2d(map_QK[None], [min(length, CELLS) for length in map_QK.shape])[0]
+            cap, clipped = _cap(pooled_QK)
+            drawn = panel.imshow(
+                pooled_QK.numpy() / cap, "Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest"
+            )
             _quiet(panel, f"{place.stack}.{layer}.{place.kind}.{head}" in run.given.ablated)
             if layer == 0:
                 panel.set_title(f"head {head + 1}", fontsize=8, color=GREY, pad=4)
@@ -64,12 +78,31 @@ def _all(study: Study, run: Run, place: AttentionPlace, path: Path, title: str) 
             if named:
                 _name(panel, names, head == 0, layer == place.layers - 1)
     assert drawn is not None  # a model has heads
-    scale = figure.colorbar(drawn, ax=panels, shrink=min(1.0, 3 / (side * place.layers)), aspect=16, pad=0.015)
-    scale.set_label("weight, as a share of the map's largest", fontsize=8, color=GREY)
+    tall = min(3.0, 0.94 * side * place.layers)
+    at = (width - 0.75) / width, (height - TOP - 0.06 * side - tall) / height
+    scale = figure.colorbar(drawn, cax=figure.add_axes((*at, 0.16 / width, tall / height)), extend=_more(clipped))
+    share = f"{100 * SHOWN:g} % are below" if clipped else "its largest"
+    scale.set_label(f"weight, by map (1: {share})", fontsize=8, color=GREY)
     scale.ax.tick_params(labelsize=7, colors=GREY)
     scale.outline.set_visible(False)
-    figure.supxlabel(f"{_said(place)}; {_sizes(run, place)}", fontsize=8, color=GREY)
-    save(figure, path, title or place.label)
+    figure.text(0.5, 0.1 / height, f"{_said(place)}; {_sizes(run, place)}", fontsize=8, color=GREY, ha="center")
+    figure.text(0.5, 1 - 0.2 / height, shown(title or place.label), fontsize=12, color=INK, ha="center", va="center")
+    save(figure, path)
+
+
+def _cap(map_QK: Tensor) -> tuple[float, bool]:
+    """The weight that gets the darkest colour, and whether some are above it.
+
+    The first token of a long text sees only itself, and all else would be pale beside it.
+    """
+    visible = map_QK[map_QK > 0]
+    if map_QK.numel() < LONG or not len(visible):
+        return float(map_QK.max()) or 1.0, False
+    return float(visible.quantile(SHOWN)), True
+
+
+def _more(clipped: bool) -> Literal["max", "neither"]:
+    return "max" if clipped else "neither"
 
 
 def _name(panel: Axes, names: list[list[str]], left: bool, below: bool) -> None:
@@ -106,7 +139,7 @@ def _one(study: Study, run: Run, place: AttentionPlace, head: tuple[int, int], p
     cell = min(0.5, SIDE / max(len(keys), len(queries)))
     figure = new_figure(cell * len(keys) + 2.4, cell * len(queries) + 1.6)
     axes = figure.add_subplot()
-    most = float(map_QK.max())
+    most, clipped = _cap(map_QK)
     drawn = axes.imshow(map_QK.numpy(), "Blues", vmin=0, vmax=most, interpolation="nearest" if cell > 0.05 else "auto")
     every = max(1, math.ceil(0.16 / cell))
     name_ticks(axes, queries, keys, (every, every))
@@ -115,7 +148,9 @@ def _one(study: Study, run: Run, place: AttentionPlace, head: tuple[int, int], p
         _write(axes, map_QK, most)
     if cell >= 0.12:
         _rule(axes, len(queries), len(keys))
-    scale = figure.colorbar(drawn, ax=axes, shrink=min(1.0, 3 / (cell * len(queries))), aspect=16, pad=0.03)
+    scale = figure.colorbar(
+        drawn, ax=axes, shrink=min(1.0, 3 / (cell * len(queries))), aspect=16, pad=0.03, extend=_more(clipped)
+    )
     scale.set_label("weight", fontsize=9)
     scale.ax.tick_params(labelsize=8)
     scale.outline.set_visible(False)

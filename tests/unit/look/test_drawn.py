@@ -77,8 +77,8 @@ def test_all_heads(studies: dict[str, Study], figures: list[Any]) -> None:
     study = studies["translator"]
     run = run_of(study, "ein Hund läuft", to="en", ablated=("decoder.0.cross.1",))
     draw(study, run, Path("a.png"), "heads")
-    ((figure, title),) = figures
-    assert title == "Cross-attention"
+    ((figure, _),) = figures
+    assert "Cross-attention" in [text.get_text() for text in figure.texts]
     *panels, _ = figure.axes
     weights = torch.stack([study.tensor(run.key, f"decoder.{layer}.cross.weights") for layer in range(1)])
     assert len(panels) == weights.shape[0] * weights.shape[1]
@@ -92,9 +92,12 @@ def test_large_maps_keep_their_largest_cells(studies: dict[str, Study], figures:
     run = run_of(study, "the dog runs " * 40)
     draw(study, run, Path("a.png"), "heads")
     drawn_map = figures[0][0].axes[0].images[0].get_array()
-    truth = study.tensor(run.key, "decoder.0.attention.weights")[0]
+    truth = study.tensor(run.key, "decoder.0.attention.weights")[0].numpy()
     assert truth.shape[0] > drawn_heads.CELLS == len(drawn_map)
-    assert float(drawn_map.max()) == 1
+    assert drawn_map[0, 0] == drawn_map.max(), "the first token sees itself alone"
+    rows = truth[len(truth) * (drawn_heads.CELLS - 1) // drawn_heads.CELLS :]
+    assert np.isclose(drawn_map[-1].max() / drawn_map.max(), rows.max() / truth.max(), rtol=1e-5)
+    assert 0.98 < (drawn_map <= 1).mean() < 1
 
 
 def test_one_head(studies: dict[str, Study], figures: list[Any]) -> None:
