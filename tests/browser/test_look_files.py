@@ -73,6 +73,15 @@ def test_the_files_numbers_are_pythons(served: dict[str, Served], offline: Watch
     assert page.locator(".tree g.dropped").count() > 0
 
 
+@pytest.mark.parametrize(
+    "given", [Input(""), Input(TEXT, target=""), Input(TEXT, "a dog", "en", None, ("decoder.0.cross.1",))]
+)
+def test_every_input_finds_its_run(served: dict[str, Served], offline: Watched, tmp_path: Path, given: Input) -> None:
+    page = offline.open(written(served["translator"].study, given, tmp_path / "look.html", "heads"))
+    assert page.locator(".map.off").count() == len(given.ablated)
+    assert page.locator(".chips button:enabled").count() == 0
+
+
 def test_what_a_file_does_not_hold_is_told(served: dict[str, Served], offline: Watched, tmp_path: Path) -> None:
     study = served["translator"].study
     whole = page_file(study, study.run(Input(TEXT, to="en")), ["walk"], "decoder.0.cross.1")

@@ -7,7 +7,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
@@ -23,6 +23,7 @@ from regard.serving.look_held import HELD, Held, Opened
 from regard.serving.look_pages import assembled
 from regard.serving.look_service import LookService, told
 from regard.serving.look_shapes import RunAsked
+from regard.tasks.translator import Translator
 
 MOST = 64 * 2**20
 """Bytes of answers in a file: browsers take long over more."""
@@ -34,13 +35,13 @@ DIGITS = 8
 """Of single numbers: float32 has no more than these."""
 
 
-@dataclass
+@dataclass(frozen=True)
 class PageFile:
     """A page in a file."""
 
-    html: str = ""
-    views: list[str] = field(default_factory=list)
-    left: dict[str, int] = field(default_factory=dict)
+    html: str
+    views: list[str]
+    left: dict[str, int]
     """By view, how many answers there was no room for."""
 
 
@@ -99,17 +100,21 @@ def place_state(study: Study, at: str) -> dict[str, str]:
 
 
 def _state(study: Study, run: Run, at: str) -> dict[str, str]:
-    given, directions = run.given, LookService(study).about()["directions"]
+    given, loaded = run.given, study.loaded
+    # Of several languages the page names one always.
+    directions = loaded.directions if isinstance(loaded, Translator) else []
     to = directions[0][1] if given.to is None and len(directions) > 1 else given.to
-    state = {"text": given.text, "target": given.target, "to": to, "off": ",".join(given.ablated)}
-    return {name: value for name, value in state.items() if value} | place_state(study, at)
+    state = {"target": given.target, "to": to, "off": ",".join(given.ablated)}
+    return {"text": given.text, **{name: value for name, value in state.items() if value}, **place_state(study, at)}
 
 
 def _run(opened: Opened) -> Held:
-    """What the page asks first of all."""
+    """What the page asks first of all. Not checked as the server would: the input has been read."""
     given, state = opened.run.given, opened.state
     image = None if given.image is None else base64.b64encode(given.image.tobytes()).decode()
-    asked = RunAsked(text=given.text, target=given.target, to=state.get("to"), image=image, ablated=list(given.ablated))
+    asked = RunAsked.model_construct(
+        text=given.text, target=given.target or None, to=state.get("to"), image=image, ablated=list(given.ablated)
+    )
     return opened.held("run", asked, lambda asked: told(opened.run))
 
 
@@ -170,8 +175,7 @@ class _Packing:
             # All first bytes, all second bytes, and so on: those of like numbers are alike, and pack well.
             content = kept.reshape(-1, 1).view(np.uint8).T.tobytes()
         else:
-            written = json.dumps(_short(answer), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-            content = written.encode("utf-8", "surrogatepass")
+            content = json.dumps(_short(answer), allow_nan=False, separators=(",", ":")).encode("ascii")
         return made | {"packed": base64.b64encode(zlib.compress(content)).decode()}
 
 

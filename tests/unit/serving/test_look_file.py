@@ -28,9 +28,7 @@ from regard.serving.look_pages import WEB, modules_of
 from regard.serving.look_settings import Looking
 
 HOST = "http://localhost:5050"
-HOSTILE = "</script><!--<script><img src=x onerror=alert(1)> \u202eabc\u2028\u2029\u0007 &quot; \ud800".encode(
-    "utf-8", "replace"
-).decode()
+HOSTILE = "</script><!--<script><img src=x onerror=alert(1)> \u202eabc\u2028\u2029\u0007 &quot; \0 \ufeff"
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +107,9 @@ def test_hostile_text_is_only_ever_data(study: Study) -> None:
     assert "onerror=alert" not in page.replace("\\u003cimg src=x onerror=alert(1)\\u003e", "")
     assert page.count("</script>") == page.count("<script") == 3
     assert "<!--" not in page
-    assert data_of(page)["state"]["text"] == HOSTILE
+    data = data_of(page)
+    assert data["state"]["text"] == data["answers"][0]["asked"]["text"] == HOSTILE
+    assert unpacked(data["answers"][0])["sides"]["encoder"]["text"] == HOSTILE
 
 
 def test_nothing_is_asked_of_anybody(study: Study) -> None:

@@ -201,6 +201,6 @@ function theme(page) {
 const page = new Page();
 theme(page);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $.view.focus(); });
-addEventListener("unhandledrejection", (event) => { event.preventDefault(); page.say(event.reason.message, true); });
+if (!page.source.live) addEventListener("unhandledrejection", (event) => { event.preventDefault(); page.say(event.reason.message, true); }); // not in the file
 addEventListener("hashchange", () => location.reload()); // somebody has written another address
 page.begin().catch((error) => page.say(error.message, true));

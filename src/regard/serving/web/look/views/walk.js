@@ -13,7 +13,7 @@ export async function show(root, page) {
   const choose = (key) => (value) => { page.set({ [key]: value }); page.show().then(() => document.querySelector(`select[aria-label="${labels[key]}"]`)?.focus()); };
   const labels = { at: "Attention", layer: "Layer", head: "Head" };
   const counted = (count, word) => Array.from({ length: count }, (_, i) => [i, `${word} ${i + 1}`]);
-  const back = h("button", { type: "button", onclick: () => go(at - 1) }, "← Back"), on = h("button", { type: "button", class: "main", onclick: () => go(at + 1) }, "Next →");
+  const back = h("button", { type: "button", disabled: true, onclick: () => go(at - 1) }, "← Back"), on = h("button", { type: "button", class: "main", disabled: true, onclick: () => go(at + 1) }, "Next →");
   const bar = h("div", { class: "bar" },
     picker("Attention", kinds.map((each) => [`${each.stack}.${each.kind}`, each.label]), `${place.stack}.${place.kind}`, choose("at")),
     picker("Layer", counted(place.layers, "Layer"), layer, choose("layer")), picker("Head", counted(place.heads, "Head"), head, choose("head")),
