@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -130,10 +130,11 @@ class _Packing:
         self.answers: list[dict[str, Any]] = []
         self.defaults: dict[str, dict[str, Any]] = {}
         self.left: dict[str, int] = {}
+        self._held: set[str] = set()
 
     def add(self, view: str, needed: Iterable[Held]) -> None:
         """Takes in what a view cannot do without."""
-        for held in needed:
+        for held in self._new(needed):
             packed = self._packed(held)
             if len(packed["packed"]) > self.room:
                 raise InputError(
@@ -145,7 +146,7 @@ class _Packing:
     def fill(self, view: str, wanted: Iterable[Held], share: int) -> None:
         """Takes in what a view may ask later, as long as its share of the room lasts."""
         end, full = self.room - share, False
-        for held in wanted:
+        for held in self._new(wanted):
             packed = {} if full else self._packed(held)
             full = full or self.room - len(packed["packed"]) < end
             if full:
@@ -153,9 +154,14 @@ class _Packing:
             else:
                 self._take(held, packed)
 
+    def _new(self, wanted: Iterable[Held]) -> Iterator[Held]:
+        """What is not held yet: several views may ask the same."""
+        return (held for held in wanted if _key(held) not in self._held)
+
     def _take(self, held: Held, packed: dict[str, Any]) -> None:
         self.room -= len(packed["packed"])
         self.answers.append(packed)
+        self._held.add(_key(held))
         fields = type(held.asked).model_fields.items()
         self.defaults[held.path] = {
             name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()
@@ -177,6 +183,10 @@ class _Packing:
         else:
             content = json.dumps(_short(answer), allow_nan=False, separators=(",", ":")).encode("ascii")
         return made | {"packed": base64.b64encode(zlib.compress(content)).decode()}
+
+
+def _key(held: Held) -> str:
+    return f"{held.path} {held.asked.model_dump_json()}"
 
 
 def _exact(run: Run) -> bool:

@@ -1,6 +1,7 @@
 """What a page in a file can be asked, view by view: first what the view asks when it is opened.
 
-A view joins with a line in `HELD`: what it asks follows from the run and from the state in the page's address.
+A view joins with a line in `HELD`: what it asks follows from the run and from the state in the page's address. What
+several ask is kept once.
 """
 
 from __future__ import annotations
@@ -49,6 +50,11 @@ class Opened:
         """A request that the service answers."""
         return Held(path, asked, lambda: answer(asked), first)
 
+    def tensor(self, name: str, first: bool = True) -> Held:
+        """A request for a tensor of the run."""
+        asked = TensorNamed(run=self.run.key, name=name)
+        return Held("tensor", asked, lambda: self.study.tensor(self.run.key, name), first)
+
     def place(self, usual: int) -> tuple[AttentionPlace, int, int]:
         """The attention, layer and head that the state names; `usual` is the number of the attention if it does not."""
         places = self.study.attentions
@@ -61,12 +67,7 @@ class Opened:
 def _heads(opened: Opened) -> Iterator[Held]:
     yield opened.held("output", RunNamed(run=opened.run.key), opened.service.output)
     for number, (place, layer) in enumerate(_attentions(opened, -1)):
-        name = f"{place.stack}.{layer}.{place.kind}.weights"
-        yield Held("tensor", TensorNamed(run=opened.run.key, name=name), _fetched(opened, name), number == 0)
-
-
-def _fetched(opened: Opened, name: str) -> Callable[[], Tensor]:
-    return lambda: opened.study.tensor(opened.run.key, name)
+        yield opened.tensor(f"{place.stack}.{layer}.{place.kind}.weights", number == 0)
 
 
 def _walk(opened: Opened) -> Iterator[Held]:

@@ -133,6 +133,13 @@ def test_views_can_be_left_out_and_the_first_is_open(study: Study) -> None:
         page_file(study, study.run(Input("ein Hund", to="en")), ["head"])
 
 
+def test_what_two_views_ask_is_kept_once(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = study.run(Input("ein Hund", to="en"))
+    once = data_of(page_file(study, run, ["heads"]).html)["answers"]
+    monkeypatch.setitem(HELD, "walk", HELD["heads"])
+    assert data_of(page_file(study, run, ["heads", "walk"]).html)["answers"] == once
+
+
 def test_modules_are_those_that_are_imported() -> None:
     everything = {file.relative_to(WEB).as_posix() for file in WEB.rglob("*.js")}
     assert set(modules_of(HELD)) == everything
