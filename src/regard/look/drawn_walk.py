@@ -22,7 +22,7 @@ GAP = 0.16
 MARGIN = 0.12
 LINES = 5
 """Lines of words in a panel."""
-SAYS = 62
+SAYS = 66
 """Letters of a line of what a step says."""
 LETTER = 0.066
 """Inches of a letter of a word, about."""
