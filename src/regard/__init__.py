@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from regard.models.build import build
     from regard.models.count import count
     from regard.models.presets import preset, preset_names
+    from regard.serving.notebook import show
     from regard.tasks.load import load
     from regard.tasks.run import resume, train
 
@@ -38,6 +39,7 @@ __all__ = [
     "preset_names",
     "record",
     "resume",
+    "show",
     "train",
 ]
 
@@ -54,6 +56,7 @@ _HOME = {
     "preset_names": "regard.models.presets",
     "record": "regard.look.record",
     "resume": "regard.tasks.run",
+    "show": "regard.serving.notebook",
     "train": "regard.tasks.run",
 }
 """Where each name that is loaded on first use lives."""

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched, eventually
 
 from regard.look.reading import Input
-from regard.serving.look_file import page_file
 
 
 @pytest.mark.parametrize("family", list(WRITERS))
@@ -144,20 +142,3 @@ def test_an_error_is_told(served: dict[str, Served], browser: Any) -> None:
     page.wait_for_selector("#status.error")
     assert "at most" in page.locator("#status").inner_text()
     other.context.close()
-
-
-def test_the_file_opens_offline(served: dict[str, Served], browser: Any, tmp_path: Path) -> None:
-    study = served["translator"].study
-    run = study.run(Input(HOSTILE[:60], to="en"))
-    file = tmp_path / "look.html"
-    file.write_text(page_file(study, run), encoding="utf-8")
-    offline = Watched(browser, offline=True)
-    page = offline.open(file.as_uri())
-    page.locator("#enlarged").focus()
-    page.keyboard.press("ArrowRight")
-    shown = float(page.locator("#readout [data-value]").inner_text())
-    assert abs(shown - float(study.tensor(run.key, "decoder.0.cross.weights")[0, 0, 0])) < 1e-4
-    assert page.locator("#input button").is_disabled()
-    offline.context.close()
-    assert offline.wrong == []
-    assert all(url.startswith(("file:", "data:", "about:")) for url in offline.asked)

@@ -118,6 +118,14 @@ def test_the_kinds_on_the_page_on_data_are_all() -> None:
     assert all(f"`{kind}`" in page for kind in variants(data.AnyData))
 
 
+def test_the_page_on_looking_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = run_page("docs/looking.md")
+    assert names["look"].html == (tmp_path / "look.html").read_text(encoding="utf-8")
+    page = (ROOT / "docs/looking.md").read_text(encoding="utf-8")
+    assert all((ROOT / "docs" / image).is_file() for image in re.findall(r"\]\((images/[^)]+)\)", page))
+
+
 def test_the_page_on_evaluating_runs() -> None:
     assert run_page("docs/evaluating.md")
 

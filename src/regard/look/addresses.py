@@ -71,6 +71,24 @@ def head_named(model: nn.Module | Loaded, word: str) -> Head:
     return heads[int(found[4])]
 
 
+class Where(NamedTuple):
+    """Attention of one kind, and a head of it where one is chosen."""
+
+    stack: str
+    kind: str
+    layer: int | None = None
+    head: int | None = None
+
+
+def where_named(model: nn.Module | Loaded, word: str) -> Where:
+    """What is written as `decoder.cross`, all of its layers, or as `decoder.1.cross.0`, one head."""
+    stack, _, kind = word.partition(".")
+    if f"{stack}.0.{kind}" in attentions_of(model):
+        return Where(stack, kind)
+    head = head_named(model, word)
+    return Where(head.stack, head.kind, head.layer, head.number)
+
+
 def ablation(heads: Iterable[Head], means: Mapping[str, Tensor] | None = None) -> dict[str, Ablate]:
     """The edit for `regard.record` that silences heads; with means, of `mean_outputs`, they give these instead."""
     chosen: dict[str, list[int]] = {}

@@ -21,7 +21,7 @@ from regard.tasks.loaded import Loaded
 
 LARGEST = 100.0
 """The largest factor, either way."""
-_MEAN, _TIMES = "=mean", "*"
+MEAN, _TIMES = "=mean", "*"
 
 
 class Change(NamedTuple):
@@ -33,14 +33,14 @@ class Change(NamedTuple):
 
     def __str__(self) -> str:
         if self.mean:
-            return f"{self.head}{_MEAN}"
+            return f"{self.head}{MEAN}"
         return str(self.head) if self.factor is None else f"{self.head}{_TIMES}{self.factor:g}"
 
 
 def change_named(model: nn.Module | Loaded, word: str) -> Change:
     """The change that is written so; one of a head that is not there is refused."""
-    if word.endswith(_MEAN):
-        return Change(head_named(model, word.removesuffix(_MEAN)), mean=True)
+    if word.endswith(MEAN):
+        return Change(head_named(model, word.removesuffix(MEAN)), mean=True)
     address, times, written = word.partition(_TIMES)
     if not times:
         return Change(head_named(model, word))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ from regard.look.lens import AT_ONCE, WRITTEN, streams_of
 from regard.look.reading import forward
 from regard.look.record import record
 from regard.look.stepwise import Choosing, write_stepwise
-from regard.look.study import Run, Study
+from regard.look.study import AttentionPlace, Run, Study
 from regard.tasks.translator import Translator
 
 CONTINUED = 12
@@ -140,8 +141,28 @@ def compare(study: Study, run: Run, words: Sequence[str] = ()) -> Compared:
     right = study.run(replace(left.given, ablated=tuple(dict.fromkeys(words))))
     first, second = _passed(study, left), _passed(study, right)
     written = [_written(study, left), _written(study, right)]
-    names = [study.loaded.name, "changed"]
+    names = [PurePath(study.loaded.name).name, "changed"]
     return Compared(names, right.key, True, "", written, _answers(first, second), _distances(first, second))
+
+
+def names_of_both(one: str, other: str) -> list[str]:
+    """The names of two models' directories, with those above where they would be the same."""
+    parts, others = PurePath(one).parts, PurePath(other).parts
+    for count in range(1, min(len(parts), len(others)) + 1):
+        if parts[-count:] != others[-count:]:
+            return ["/".join(parts[-count:]), "/".join(others[-count:])]
+    return [parts[-1], others[-1]]
+
+
+def usual_changes(study: Study, run: Run, place: AttentionPlace, head: int) -> list[str]:
+    """What is compared until something is chosen: the model beside, or heads.
+
+    Those that are silent already, or one of the first layer: what it changes shows in the layers behind it.
+    """
+    if study.beside is not None:
+        return []
+    silent = [str(change_named(study.loaded, word).head) for word in run.given.ablated]
+    return silent or [f"{place.stack}.0.{place.kind}.{head}"]
 
 
 def control(study: Study, run: Run, words: Sequence[str] = (), draws: int = DRAWS, seed: int = 0) -> Control:
@@ -222,7 +243,7 @@ def _with_model(study: Study, left: Run) -> Compared:
     right = own if why else other.follow(left)
     first, second = _passed(study, left), _passed(other, right)
     written = [_written(study, left), _written(other, own)]
-    names = [study.loaded.name, other.loaded.name]
+    names = names_of_both(study.loaded.name, other.loaded.name)
     answers = _answers(first, second, whole=bool(why))
     return Compared(names, right.key, not why, why, written, answers, [] if why else _distances(first, second))
 

@@ -6,8 +6,7 @@ import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 
-from regard.errors import InputError
-from regard.files import write_beside
+from regard.look.drawing import breadth, name_ticks, new_figure, save
 from regard.tasks.translated import Alignment
 
 SHADES = " ░▒▓█"
@@ -22,8 +21,8 @@ def terminal(alignment: Alignment, width: int = 80) -> str:
     Source words stand above their columns where the width allows it; else their numbers do, and a list of them below.
     """
     source, target = [_shown(word) for word in alignment.source], [_shown(word) for word in alignment.target]
-    margin = max((_columns(word) for word in target), default=0) + 1
-    wide = [max(_columns(word), CELL) + 1 for word in source]
+    margin = max((breadth(word) for word in target), default=0) + 1
+    wide = [max(breadth(word), CELL) + 1 for word in source]
     named = margin + sum(wide) <= width
     cells = wide if named else [max(len(str(number)), CELL) + 1 for number in range(1, len(source) + 1)]
     heads = source if named else [str(number) for number in range(1, len(source) + 1)]
@@ -43,32 +42,15 @@ def shade(weight: float) -> str:
 
 def picture(alignment: Alignment, path: Path, title: str = "") -> None:
     """A heat map as PNG, SVG or PDF, by the file's ending."""
-    try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise InputError("pictures need matplotlib; install it: pip install 'regard[plot]'") from None
-    source, target = [_shown(word) for word in alignment.source], [_shown(word) for word in alignment.target]
-    figure = Figure(figsize=(1.5 + 0.42 * len(source), 1.5 + 0.32 * len(target)), layout="constrained")
-    FigureCanvasAgg(figure)
+    source, target = alignment.source, alignment.target
+    figure = new_figure(1.5 + 0.42 * len(source), 1.5 + 0.32 * len(target))
     axes = figure.add_subplot()
     drawn = axes.imshow(alignment.weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
-    axes.set_xticks(range(len(source)), labels=source, rotation=45, ha="left", rotation_mode="anchor")
-    axes.set_yticks(range(len(target)), labels=target)
-    axes.xaxis.tick_top()
-    axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    name_ticks(axes, target, source)
     for first, second in alignment.pairs:
         axes.plot(first, second, marker="o", markersize=5, markerfacecolor="none", markeredgecolor="tab:red")
     figure.colorbar(drawn, ax=axes, label="share of attention")
-    if title:
-        figure.suptitle(title)
-    form = path.suffix.removeprefix(".") or "png"
-    try:
-        write_beside(path, lambda partial: figure.savefig(partial, format=form, dpi=150))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be written ({error}); choose another file, ending in .png or .svg") from None
+    save(figure, path, title)
 
 
 def _shown(word: str) -> str:
@@ -76,23 +58,15 @@ def _shown(word: str) -> str:
     return "".join(letter if unicodedata.category(letter)[0] != "C" else "\N{REPLACEMENT CHARACTER}" for letter in word)
 
 
-def _columns(word: str) -> int:
-    """Columns that a terminal gives a word: East Asian letters have two, combining ones none."""
-    wide = (
-        2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in word if not unicodedata.combining(letter)
-    )
-    return sum(wide)
-
-
 def _padded(word: str, columns: int) -> str:
-    return word + " " * max(columns - _columns(word), 0)
+    return word + " " * max(columns - breadth(word), 0)
 
 
 def _listed(words: Sequence[str], width: int) -> list[str]:
     lines = [""]
     for number, word in enumerate(words, 1):
         entry = f"{number} {word}  "
-        if _columns(lines[-1]) + _columns(entry) > width and lines[-1]:
+        if breadth(lines[-1]) + breadth(entry) > width and lines[-1]:
             lines.append("")
         lines[-1] += entry
     return lines

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.errors import InputError
 from regard.look.compare import Compared, ComparedAnswer, Control, PairRow
-from regard.look.pictures import COLOURS, GREY, _figure, _plain, _save, _shown
+from regard.look.drawing import COLOURS, GREY, new_figure, plain, save, shown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -39,7 +39,7 @@ def compare_picture(
     if answer is None:
         raise InputError(f"there is nothing to draw: {found.why or 'the two have no output in common'}; compare others")
     heights = ([3.4] if maps else []) + [2.6] * (2 if found.streams else 1)
-    figure = _figure(11.0, sum(heights))
+    figure = new_figure(11.0, sum(heights))
     parts = figure.subfigures(len(heights), 1, height_ratios=heights, squeeze=False)[:, 0]
     if maps:
         _maps(parts[0], maps, found.names)
@@ -49,7 +49,7 @@ def compare_picture(
     _divergences(right, answer, rows, control)
     if found.streams:
         _streams(parts[-1].add_subplot(), found, control)
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 def _maps(figure: Figure, maps: Maps, names: Sequence[str]) -> None:
@@ -57,7 +57,7 @@ def _maps(figure: Figure, maps: Maps, names: Sequence[str]) -> None:
     panels = figure.subplots(1, 3)
     for panel, values, name in zip(panels[:2], (maps.first_TK, maps.second_TK), names, strict=True):
         drawn = panel.imshow(values.numpy(), cmap="Blues", vmin=0, vmax=most, interpolation="nearest")
-        panel.set_title(_shown(name), fontsize=9)
+        panel.set_title(shown(name), fontsize=9)
     figure.colorbar(drawn, ax=panels[:2], shrink=0.8)
     apart = (maps.second_TK - maps.first_TK).numpy()
     drawn = panels[2].imshow(apart, cmap="PuOr_r", vmin=-most, vmax=most, interpolation="nearest")
@@ -66,7 +66,7 @@ def _maps(figure: Figure, maps: Maps, names: Sequence[str]) -> None:
     for panel in panels:
         for side, tokens in ((panel.xaxis, maps.keys), (panel.yaxis, maps.queries)):
             every = 1 + len(tokens) // LABELS
-            side.set_ticks(range(0, len(tokens), every), [_shown(each) for each in tokens[::every]], fontsize=7)
+            side.set_ticks(range(0, len(tokens), every), [shown(each) for each in tokens[::every]], fontsize=7)
         panel.tick_params("x", rotation=90)
 
 
@@ -74,12 +74,12 @@ def _chances(axes: Axes, answer: ComparedAnswer, rows: Sequence[PairRow], names:
     """How likely both find the same answers: what follows, or what the first finds likeliest."""
     pairs = [row.actual or row.candidates[0] for row in rows] if answer.each else rows[0].candidates
     places = range(len(pairs))
-    axes.bar([x - 0.2 for x in places], [pair.before for pair in pairs], 0.4, color=COLOURS[0], label=_shown(names[0]))
-    axes.bar([x + 0.2 for x in places], [pair.after for pair in pairs], 0.4, color=COLOURS[1], label=_shown(names[1]))
-    axes.set_xticks(places, [_shown(pair.text) for pair in pairs], rotation=60, ha="right", fontsize=7)
+    axes.bar([x - 0.2 for x in places], [pair.before for pair in pairs], 0.4, color=COLOURS[0], label=shown(names[0]))
+    axes.bar([x + 0.2 for x in places], [pair.after for pair in pairs], 0.4, color=COLOURS[1], label=shown(names[1]))
+    axes.set_xticks(places, [shown(pair.text) for pair in pairs], rotation=60, ha="right", fontsize=7)
     axes.set_ylabel("probability")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=8)
-    _plain(axes)
+    plain(axes)
 
 
 def _divergences(axes: Axes, answer: ComparedAnswer, rows: Sequence[PairRow], control: Control | None) -> None:
@@ -89,11 +89,11 @@ def _divergences(axes: Axes, answer: ComparedAnswer, rows: Sequence[PairRow], co
         spread = control.answers[answer.name]["divergence"]
         axes.axhline(spread.mean, color=GREY, lw=1.2, ls="--", label="random heads, mean")
         axes.axhspan(spread.least, spread.most, color=GREY, alpha=0.15, lw=0)
-    names = [_shown((row.actual or row.candidates[0]).text) if answer.each else "the whole" for row in rows]
+    names = [shown((row.actual or row.candidates[0]).text) if answer.each else "the whole" for row in rows]
     axes.set_xticks(range(len(rows)), names, rotation=60, ha="right", fontsize=7)
     axes.set_ylabel("KL divergence (nats)")
     axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, frameon=False, fontsize=8)
-    _plain(axes)
+    plain(axes)
 
 
 def _streams(axes: Axes, found: Compared, control: Control | None) -> None:
@@ -107,4 +107,4 @@ def _streams(axes: Axes, found: Compared, control: Control | None) -> None:
     axes.set_xticks(places, names, rotation=30, ha="right", fontsize=7)
     axes.set_ylabel("cosine of the streams")
     axes.legend(frameon=False, fontsize=8)
-    _plain(axes)
+    plain(axes)

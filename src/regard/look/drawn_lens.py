@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.errors import InputError
+from regard.look.drawing import COLOURS, new_figure, save, shown
 from regard.look.lensed import Lensed
-from regard.look.pictures import COLOURS, _figure, _save, _shown
 
 MOST = 32
 """Places that are drawn at the most: more could not be read."""
@@ -23,7 +23,7 @@ def lens_picture(found: Lensed, tokens: Sequence[str], path: Path, first: int = 
     if not 0 <= first < places:
         raise InputError(f"first ({first}) must be one of the {places} places, counted from 0; choose another")
     chosen = range(first, min(first + MOST, places))
-    figure = _figure(2.6 + 0.78 * max(len(chosen), 4), 1.5 + 0.34 * len(found.layers))
+    figure = new_figure(2.6 + 0.78 * max(len(chosen), 4), 1.5 + 0.34 * len(found.layers))
     axes = figure.add_subplot()
     chances = [[layer.chances[place][0] for place in chosen] for layer in found.layers]
     drawn = axes.imshow(chances, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
@@ -62,7 +62,7 @@ def lens_picture(found: Lensed, tokens: Sequence[str], path: Path, first: int = 
     for spine in axes.spines.values():
         spine.set_visible(False)
     figure.colorbar(drawn, ax=axes, label="probability", shrink=0.9)
-    _save(figure, path, title)
+    save(figure, path, title)
 
 
 def _column(found: Lensed, tokens: Sequence[str], place: int) -> str:
@@ -73,4 +73,4 @@ def _column(found: Lensed, tokens: Sequence[str], place: int) -> str:
 
 
 def _short(text: str) -> str:
-    return _shown(text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…")
+    return shown(text if len(text) <= LETTERS else f"{text[: LETTERS - 1]}…")

@@ -8,21 +8,9 @@ from pathlib import Path
 
 from regard.errors import InputError
 from regard.look.atlas import Atlas, Chart
+from regard.look.drawing import COLOURS, GREY, MARKERS, labelled, new_figure, plain, save, shown
 from regard.look.nearness import Placed
-from regard.look.pictures import (
-    COLOURS,
-    GREY,
-    MARKERS,
-    _figure,
-    _labelled,
-    _map_axes,
-    _plain,
-    _save,
-    _shown,
-    distance_picture,
-    encodings_picture,
-    map_picture,
-)
+from regard.look.pictures import distance_picture, encodings_picture, map_axes, map_picture
 
 
 def vectors_picture(
@@ -42,7 +30,7 @@ def vectors_picture(
 
 def _every_word(found: Atlas, chart: Chart, layer: int, path: Path, title: str) -> None:
     """Those that stand more than once have colours, and each sentence its marker."""
-    figure = _figure(9.0, 6.5)
+    figure = new_figure(9.0, 6.5)
     axes = figure.add_subplot()
     colours = {str(each.word).lower(): COLOURS[number % len(COLOURS)] for number, each in enumerate(found.charts[1:])}
     points = chart.maps[layer].points.tolist()
@@ -51,13 +39,13 @@ def _every_word(found: Atlas, chart: Chart, layer: int, path: Path, title: str) 
         sentence = found.texts.index(place.text)
         colour, marker = colours.get(place.word.lower(), GREY), MARKERS[sentence % len(MARKERS)]
         axes.plot(*point, marker, color=colour, ms=6, mec="white", mew=0.6)
-        labels.append(_shown(f"{sentence + 1} {place.word}"))
-    _map_axes(axes, chart.maps[layer])
+        labels.append(shown(f"{sentence + 1} {place.word}"))
+    map_axes(axes, chart.maps[layer])
     axes.set_title(f"layer {layer}", fontsize=10)
-    lines = [f"{n}  {_shown(textwrap.shorten(text, 100, placeholder=' …'))}" for n, text in enumerate(found.texts, 1)]
+    lines = [f"{n}  {shown(textwrap.shorten(text, 100, placeholder=' …'))}" for n, text in enumerate(found.texts, 1)]
     figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8)
-    _labelled(figure, axes, points, labels)
-    _save(figure, path, title)
+    labelled(figure, axes, points, labels)
+    save(figure, path, title)
 
 
 def positions_picture(found: Placed, path: Path, title: str = "") -> None:
@@ -75,7 +63,7 @@ def nearness_picture(found: Placed, path: Path, title: str = "") -> None:
     near, deviation = found.nearness, found.deviation
     if near is None or deviation is None:
         raise InputError(f"position.kind ({found.kind}) has no vectors of places; positions_picture draws what it has")
-    figure = _figure(7.5, 4.2)
+    figure = new_figure(7.5, 4.2)
     axes = figure.add_subplot()
     axes.fill_between(near.distances, near.least, near.most, color=COLOURS[0], alpha=0.2, lw=0, label="least to most")
     axes.plot(near.distances, near.mean, color=COLOURS[0], lw=1.6, label="mean cosine")
@@ -85,5 +73,5 @@ def nearness_picture(found: Placed, path: Path, title: str = "") -> None:
     axes.set_xlabel("places apart" if found.encodings is None or found.encodings.grid is None else "patches apart")
     axes.set_ylabel("cosine")
     axes.legend(frameon=False, fontsize=8)
-    _plain(axes)
-    _save(figure, path, title)
+    plain(axes)
+    save(figure, path, title)

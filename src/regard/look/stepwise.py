@@ -85,7 +85,7 @@ def write_stepwise(study: Study, run: Run, choosing: Choosing) -> Steps:
             pass
     (found,) = writing.hypotheses()
     steps = [_step(study, noted, len(wish.prefix)) for noted in writing.notes[: len(found.token_scores)]]
-    return Steps(_text(study, found.tokens), found.finished, steps)
+    return Steps(written(study, found.tokens), found.finished, steps)
 
 
 def grow_tree(study: Study, run: Run, beam: Beam, rules: Rules, prefix: tuple[int, ...] = ()) -> Tree:
@@ -93,6 +93,12 @@ def grow_tree(study: Study, run: Run, beam: Beam, rules: Rules, prefix: tuple[in
     network, tokens, ends, wish = _task(study, run, prefix)
     with study.edited(study.changes(run)):
         return search_tree(network, tokens, ends, beam, _bounded(rules), wish)
+
+
+def written(study: Study, tokens: list[int]) -> str:
+    """What tokens say; a model may have more of them than its tokenizer knows."""
+    tokenizer = vocabulary_of(study.loaded)
+    return "" if tokenizer is None else tokenizer.decode([token for token in tokens if token < tokenizer.size])
 
 
 def _task(study: Study, run: Run, prefix: tuple[int, ...]) -> tuple[EncoderDecoder | Decoder, list[int], Ends, Wish]:
@@ -112,11 +118,6 @@ def _bounded(rules: Rules) -> Rules:
     longest = rules.longest
     fits = isinstance(longest, Absolute) and longest.tokens <= STEPS
     return rules if fits else rules.changed({"longest": {"kind": "absolute", "tokens": STEPS}})
-
-
-def _text(study: Study, tokens: list[int]) -> str:
-    tokenizer = vocabulary_of(study.loaded)
-    return "" if tokenizer is None else tokenizer.decode([token for token in tokens if token < tokenizer.size])
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ The formulas are those of Vaswani et al. (2017). T: tokens, K: keys, D: width, E
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -61,7 +61,13 @@ class WalkStep:
 
 def walk(study: Study, run: Run, place: Place) -> list[WalkStep]:
     """The steps from the text to the answer, through one layer and head in full."""
-    attention = _attention(study, place)
+    return walks(study, run, place, [place.head])[0]
+
+
+def walks(study: Study, run: Run, place: Place, heads: Iterable[int]) -> list[list[WalkStep]]:
+    """The same through several heads of a place, which are all recorded in one pass."""
+    places = [replace(place, head=head) for head in heads]
+    attentions = [_attention(study, each) for each in places]
     stem = f"{place.stack}.{place.layer}"
     path = f"{stem}.{place.kind}"
     embedding = _embedding(study, place.stack)
@@ -76,12 +82,9 @@ def walk(study: Study, run: Run, place: Place) -> list[WalkStep]:
     seen = study.values(run, list(dict.fromkeys(wanted)))
     tokens = run.sides[place.stack]
     keys = run.sides["encoder" if place.kind == "cross" else place.stack]
-    return [
-        *_reading(tokens, seen, embedding, place.stack, study),
-        *_attending(seen, path, place, attention, (tokens, keys)),
-        *_joining(seen, path, stem, study, tokens),
-        *_answering(run, seen, place.stack, tokens),
-    ]
+    before = list(_reading(tokens, seen, embedding, place.stack, study))
+    after = [*_joining(seen, path, stem, study, tokens), *_answering(run, seen, place.stack, tokens)]
+    return [[*before, *_attending(seen, path, each, attentions[0], (tokens, keys)), *after] for each in places]
 
 
 def _attention(study: Study, place: Place) -> Attention:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -16,6 +15,7 @@ from regard.look.study import Study
 from regard.serving.app import place_of
 from regard.serving.bodies import Refused, fields_of, read_body
 from regard.serving.guard import Guard
+from regard.serving.look_pages import WEB
 from regard.serving.look_service import LookService, Turns
 from regard.serving.look_settings import Looking
 from regard.serving.look_shapes import (
@@ -34,7 +34,6 @@ from regard.serving.look_shapes import (
 )
 from regard.serving.metrics import Metrics
 
-WEB = Path(__file__).parent / "web" / "look"
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 BODY_SECONDS = 10.0
 """That a client has to send what it announced."""

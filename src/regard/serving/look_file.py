@@ -1,72 +1,206 @@
-"""One input of one model as a single HTML file: the page's own modules, the data, and nothing from elsewhere."""
+"""One input of one model as a single HTML file: the page's own modules, the answers to what its views ask, and nothing
+from elsewhere."""
 
 from __future__ import annotations
 
 import base64
 import json
-import re
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
-from regard.errors import InputError
-from regard.look.estimate import estimate
+import numpy as np
+from torch import Tensor
+
+from regard.errors import InputError, RegardError
+from regard.look.addresses import where_named
+from regard.look.changes import MEAN
+from regard.look.drawn import require_view
 from regard.look.study import Run, Study
-from regard.serving.look_app import WEB
-from regard.serving.look_service import LookService, outputs, told
+from regard.serving.bodies import Refused
+from regard.serving.look_held import HELD, Held, Opened
+from regard.serving.look_pages import assembled
+from regard.serving.look_service import LookService, told
+from regard.serving.look_shapes import RunAsked
+from regard.tasks.translator import Translator
 
 MOST = 64 * 2**20
-"""Bytes of tensors in a file: browsers take long over more."""
-MODULES = ("dom.js", "source.js", "heat.js", "effect.js", "views/heads.js", "main.js")
-"""What the file needs, each after those that it imports."""
-POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:"
-_IMPORT = re.compile(r'(from|import\()(\s*)"(?:\.\.?/)+([^"]+)"')
+"""Bytes of answers in a file: browsers take long over more."""
+EXACT = 8 * 2**20
+"""Bytes of attention weights up to which they are kept as they are."""
+STEP = 2.0**-14
+"""To which the weights of longer inputs are rounded."""
+DIGITS = 8
+"""Of single numbers: float32 has no more than these."""
 
 
-def page_file(study: Study, run: Run) -> str:
-    """The Heads view of a run, as HTML."""
-    _require_small(study, run)
-    about = LookService(study).about() | {"views": ["heads"]}
-    tensors = {name: _packed(study, run, name) for name in study.names if name.endswith(".weights")}
-    data = {"about": about, "run": told(run), "output": outputs(run), "tensors": tensors}
-    imports = {f"look/{name}": _module(name) for name in MODULES}
-    given = run.given
-    state = {"text": given.text, "target": given.target, "to": given.to, "off": ",".join(given.ablated)}
-    parts = {
-        "script": f'<script type="importmap">{_safe({"imports": imports})}</script>\n'
-        f'<script type="application/json" id="inlined">{_safe(data | {"state": state})}</script>\n'
-        '<script type="module">import "look/main.js";</script>',
-        "style": f"<style>\n{(WEB / 'style.css').read_text(encoding='utf-8')}</style>",
-        "policy": f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+@dataclass(frozen=True)
+class PageFile:
+    """A page in a file."""
+
+    html: str
+    views: list[str]
+    left: dict[str, int]
+    """By view, how many answers there was no room for."""
+
+
+def page_file(
+    study: Study, run: Run, views: Sequence[str] = (), at: str = "", theme: str | None = None, room: int = MOST
+) -> PageFile:
+    """A run as HTML, with some views (all, unless they are named); the first is open, at a head where one is named.
+
+    `room`, in bytes, bounds what it holds beside the page itself.
+    """
+    names = require_views(study, views) if views else held_views(study)
+    service = LookService(study)
+    state = _state(study, run, at) | {"view": names[0]}
+    opened = Opened(service, run, state)
+    packing = _Packing(room, _exact(run))
+    asked = {"run": [_run(opened)]} | {name: list(HELD[name](opened)) for name in names}
+    for name, wanted in asked.items():
+        packing.add(name, [held for held in wanted if held.first])
+    # What a view leaves is for those behind it, and the heads, which are large, come last.
+    order = sorted(asked, key=lambda name: name == "heads")
+    for number, name in enumerate(order):
+        share = packing.room if number == len(order) - 1 else packing.room // 2
+        packing.fill(name, [held for held in asked[name] if not held.first], share)
+    shown = [name for name in study.views if name in names]
+    about = service.about()
+    data = {
+        # Where a model lies on this machine is nobody else's business.
+        "about": about | {"views": shown, "name": PurePath(about["name"]).name},
+        "state": state,
+        "answers": packing.answers,
+        "defaults": packing.defaults,
+        "rounded": 0 if packing.exact else STEP / 2,
     }
-    icon = base64.b64encode((WEB / "icon.svg").read_bytes()).decode()
-    page = (WEB / "index.html").read_text(encoding="utf-8")
-    page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{parts["policy"]}')
-    page = page.replace('href="icon.svg"', f'href="data:image/svg+xml;base64,{icon}"')
-    page = page.replace('<link rel="stylesheet" href="style.css">', parts["style"])
-    return page.replace('<script type="module" src="main.js"></script>', parts["script"])
+    return PageFile(assembled(data, shown, theme), shown, packing.left)
 
 
-def _require_small(study: Study, run: Run) -> None:
-    lengths = [len(side.tokens) for side in run.sides.values()]
-    needed = estimate(study.network, "*.weights", length=lengths[-1], source=lengths[0])
-    if needed > MOST:
-        raise InputError(
-            f"the attention of this input takes {needed / 2**20:,.0f} MiB, and a file holds at most "
-            f"{MOST // 2**20} MiB; give a shorter text, or look at it with the server"
-        )
+def held_views(study: Study) -> list[str]:
+    """The views of a model that a file can hold."""
+    return [name for name in study.views if name in HELD]
 
 
-def _packed(study: Study, run: Run, name: str) -> dict[str, Any]:
-    content, shape = LookService(study).tensor(run.key, name)
-    return {"shape": shape, "data": base64.b64encode(content).decode()}
+def require_views(study: Study, views: Sequence[str]) -> list[str]:
+    """Refuses views that this model, or a file, does not have."""
+    for name in views:
+        require_view(name, held_views(study))
+    return list(dict.fromkeys(views))
 
 
-def _module(name: str) -> str:
-    """A module as an address of its own; what it imports is found by name, since such an address has no neighbours."""
-    code = _IMPORT.sub(r'\1\2"look/\3"', (WEB / name).read_text(encoding="utf-8"))
-    return "data:text/javascript;base64," + base64.b64encode(code.encode()).decode()
+def place_state(study: Study, at: str) -> dict[str, str]:
+    """An address, `decoder.cross` or `decoder.1.cross.0`, as the page's own address has it."""
+    if not at:
+        return {}
+    where = where_named(study.loaded, at)
+    state = {"at": f"{where.stack}.{where.kind}"}
+    return state if where.layer is None else state | {"layer": str(where.layer), "head": str(where.head)}
 
 
-def _safe(data: dict[str, Any]) -> str:
-    """JSON that no text in it can end, or turn into markup."""
-    written = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
-    return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+def _state(study: Study, run: Run, at: str) -> dict[str, str]:
+    given, loaded = run.given, study.loaded
+    # Of several languages the page names one always.
+    directions = loaded.directions if isinstance(loaded, Translator) else []
+    to = directions[0][1] if given.to is None and len(directions) > 1 else given.to
+    mean = bool(given.ablated) and all(word.endswith(MEAN) for word in given.ablated)
+    heads = [word.removesuffix(MEAN) for word in given.ablated] if mean else given.ablated
+    state = {"target": given.target, "to": to, "off": ",".join(heads), "mean": "1" if mean else None}
+    return {"text": given.text, **{name: value for name, value in state.items() if value}, **place_state(study, at)}
+
+
+def _run(opened: Opened) -> Held:
+    """What the page asks first of all. Not checked as the server would: the input has been read."""
+    given, state = opened.run.given, opened.state
+    image = None if given.image is None else base64.b64encode(given.image.tobytes()).decode()
+    asked = RunAsked.model_construct(
+        text=given.text, target=given.target or None, to=state.get("to"), image=image, ablated=list(given.ablated)
+    )
+    return opened.held("run", asked, lambda asked: told(opened.run))
+
+
+# -------------------------------------------------------------------------------------------------------------- packing
+
+
+class _Packing:
+    """Answers, each packed by itself, so that a page unpacks only what it shows."""
+
+    def __init__(self, room: int, exact: bool) -> None:
+        self.room = room
+        self.exact = exact
+        self.answers: list[dict[str, Any]] = []
+        self.defaults: dict[str, dict[str, Any]] = {}
+        self.left: dict[str, int] = {}
+        self._held: set[str] = set()
+
+    def add(self, view: str, needed: Iterable[Held]) -> None:
+        """Takes in what a view cannot do without."""
+        for held in self._new(needed):
+            packed = self._packed(held)
+            if len(packed["packed"]) > self.room:
+                raise InputError(
+                    f"{view}: what it shows of this input takes more than the {self.room / 2**20:,.3g} MiB that are "
+                    "left in a file; give a shorter text, name fewer views, or look at it with the server"
+                )
+            self._take(held, packed)
+
+    def fill(self, view: str, wanted: Iterable[Held], share: int) -> None:
+        """Takes in what a view may ask later, as long as its share of the room lasts."""
+        end, full = self.room - share, False
+        for held in self._new(wanted):
+            packed = {} if full else self._packed(held)
+            full = full or self.room - len(packed["packed"]) < end
+            if full:
+                self.left[view] = self.left.get(view, 0) + 1
+            else:
+                self._take(held, packed)
+
+    def _new(self, wanted: Iterable[Held]) -> Iterator[Held]:
+        """What is not held yet: several views may ask the same."""
+        return (held for held in wanted if _key(held) not in self._held)
+
+    def _take(self, held: Held, packed: dict[str, Any]) -> None:
+        self.room -= len(packed["packed"])
+        self.answers.append(packed)
+        self._held.add(_key(held))
+        fields = type(held.asked).model_fields.items()
+        self.defaults[held.path] = {
+            name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()
+        }
+
+    def _packed(self, held: Held) -> dict[str, Any]:
+        made: dict[str, Any] = {"path": held.path, "asked": held.asked.model_dump()}
+        try:
+            answer = held.answer()
+        except (RegardError, Refused) as error:
+            return made | {"error": str(error), "packed": ""}  # as the server would tell it
+        if isinstance(answer, Tensor):
+            kept = answer.cpu().numpy().astype("<f4")
+            if not self.exact:
+                kept = np.rint(kept / STEP).astype("<u2")
+            made |= {"shape": list(answer.shape), "size": kept.itemsize}
+            # All first bytes, all second bytes, and so on: those of like numbers are alike, and pack well.
+            content = kept.reshape(-1, 1).view(np.uint8).T.tobytes()
+        else:
+            content = json.dumps(_short(answer), allow_nan=False, separators=(",", ":")).encode("ascii")
+        return made | {"packed": base64.b64encode(zlib.compress(content)).decode()}
+
+
+def _key(held: Held) -> str:
+    return f"{held.path} {held.asked.model_dump_json()}"
+
+
+def _exact(run: Run) -> bool:
+    cells = sum(int(np.prod(shape)) for name, shape in run.shapes.items() if name.endswith(".weights"))
+    return 4 * cells <= EXACT
+
+
+def _short(value: Any) -> Any:
+    """An answer with numbers no longer than they need be."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items()}
+    return [_short(each) for each in value] if isinstance(value, list | tuple) else value

@@ -12,13 +12,14 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
 from regard.errors import RecordError, RegardError
 from regard.look.align import measured_in
 from regard.look.answers import token_name
 from regard.look.atlas import atlas
-from regard.look.compare import compare, control
+from regard.look.compare import compare, control, names_of_both
 from regard.look.head_notes import HeadNotes
 from regard.look.lens import outputs_of
 from regard.look.lensed import lensed
@@ -27,7 +28,8 @@ from regard.look.occlusion import occlude
 from regard.look.patches import Query, concentration, over_patches
 from regard.look.reading import Input, Read
 from regard.look.run_rollout import PREFIX, rollout_map
-from regard.look.stepwise import Choosing, grow_tree, write_stepwise
+from regard.look.samples import SAMPLES
+from regard.look.stepwise import Choosing, grow_tree, write_stepwise, written
 from regard.look.study import Run, Study
 from regard.look.walk import Place, walk
 from regard.models.settings import Vision
@@ -115,12 +117,13 @@ class LookService:
             if study.picture is None
             else {"name": study.picture.name, "pixels": _base64(study.picture.pixels)},
             "outputs": outputs_of(loaded),
+            "samples": {code: sample._asdict() for code, sample in SAMPLES.items()},
             "beside": None if study.beside is None else self._beside(study.beside),
         }
 
     def _beside(self, other: Study) -> dict[str, Any]:
         return {
-            "name": other.loaded.name,
+            "name": names_of_both(self.study.loaded.name, other.loaded.name)[1],
             "width": other.loaded.settings.width,
             "parameters": sum(each.numel() for each in other.network.parameters()),
             "attentions": [asdict(each) for each in other.attentions],
@@ -137,11 +140,14 @@ class LookService:
         return outputs(self.study.known(asked.run))
 
     def tensor(self, run: str, name: str) -> tuple[bytes, list[int]]:
-        """A tensor, or a rollout, as little-endian float32, and its shape."""
-        study = self.study.holding(run)
-        rolled = name.startswith(PREFIX)
-        found = rollout_map(study, study.known(run), name) if rolled else study.tensor(run, name)
+        """A tensor as little-endian float32, and its shape."""
+        found = self.found(run, name)
         return found.contiguous().numpy().astype("<f4", copy=False).tobytes(), list(found.shape)
+
+    def found(self, run: str, name: str) -> Tensor:
+        """A tensor of a run, or a rollout."""
+        study = self.study.holding(run)
+        return rollout_map(study, study.known(run), name) if name.startswith(PREFIX) else study.tensor(run, name)
 
     def notes(self, asked: RunNamed) -> dict[str, Any]:
         """What can be said of each head of a run, by its address."""
@@ -194,12 +200,14 @@ class LookService:
         beam = Beam(size=asked.beam, nbest=asked.beam, length=Paper(alpha=asked.alpha))
         found = grow_tree(self.study, self.study.known(asked.run), beam, _rules(asked), tuple(asked.prefix))
         nodes = [asdict(node) | {"text": token_name(self.study.loaded, node.token)} for node in found.nodes]
-        tokenizers = self.study.loaded.tokenizers
-        assert tokenizers is not None  # it has read a text
-        texts = tokenizers.target.decode_batch([each.tokens for each in found.found])
         kept = [
-            {"text": text, "score": each.score, "tokens": each.tokens, "finished": each.finished}
-            for text, each in zip(texts, found.found, strict=True)
+            {
+                "text": written(self.study, each.tokens),
+                "score": each.score,
+                "tokens": each.tokens,
+                "finished": each.finished,
+            }
+            for each in found.found
         ]
         return {"nodes": nodes, "found": kept}
 

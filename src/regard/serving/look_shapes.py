@@ -42,6 +42,13 @@ class RunNamed(_Asked):
     run: Text
 
 
+class TensorNamed(_Asked):
+    """A tensor of a run."""
+
+    run: Text
+    name: Text
+
+
 class WalkAsked(_Asked):
     """The path of a run through one head."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from tiny_models import write_decoder, write_vision
 from tiny_translator import write_translator
 from typer.testing import CliRunner
 
+import regard.serving.look_file
 import regard.serving.look_run
 from regard.cli.app import app
 from regard.errors import DataError, InputError, SettingsError
@@ -62,14 +64,50 @@ def test_a_picture_for_a_model_of_images(tmp_path: Path, monkeypatch: pytest.Mon
     assert "nowhere.png does not exist; name a file with an image" in str(error)
 
 
+def test_view_and_place_are_in_the_address(tmp_path: Path, opened: list[str | None]) -> None:
+    model = str(write_translator(tmp_path))
+    words = ["look", model, "ein Hund", "--view", "walk", "--at", "decoder.0.cross.1", "--port", "0"]
+    assert runner.invoke(app, words).exit_code == 0
+    assert str(opened[0]).endswith("#text=ein+Hund&at=decoder.cross&layer=0&head=1&view=walk")
+
+
 def test_a_file(tmp_path: Path) -> None:
     model, file = str(write_translator(tmp_path / "model")), tmp_path / "look.html"
     done = runner.invoke(app, ["look", model, "ein Hund", "--to", "en", "--html", str(file)])
     assert done.exit_code == 0, done.output
+    assert re.search(r"look\.html: heads, walk, .*compare; \d\.\d MiB", done.stderr)
     page = file.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert "http://" not in page
     assert 'src="' not in page
+    done = runner.invoke(app, ["look", model, "ein", "--html", str(file), "--views", "heads, walk", "--view", "walk"])
+    assert "heads, walk;" in done.stderr
+    assert '"view":"walk"' in file.read_text(encoding="utf-8")
+
+
+def test_what_had_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, file = str(write_translator(tmp_path / "model")), tmp_path / "look.html"
+    whole = regard.serving.look_file.page_file
+    monkeypatch.setattr(regard.serving.look_file, "page_file", lambda *given: whole(*given, room=30_000))
+    done = runner.invoke(app, ["look", model, "ein Hund", "--html", str(file), "--views", "heads,walk"])
+    assert re.search(r"walk: \d+ answers had no room", done.stderr), done.stderr
+
+
+def test_a_picture(tmp_path: Path) -> None:
+    model, file = str(write_translator(tmp_path / "model")), tmp_path / "a.png"
+    words = ["look", model, "ein Hund", "--picture", str(file), "--view", "heads", "--at", "decoder.0.cross.1"]
+    done = runner.invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert file.stat().st_size > 1000
+    assert re.search(r"KiB", done.stderr)
+
+
+def test_an_image(tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="needs the package pillow")
+    pillow.new("L", (16, 16), 100).save(tmp_path / "in.png")
+    model = str(write_vision(tmp_path / "model"))
+    done = runner.invoke(app, ["look", model, str(tmp_path / "in.png"), "--html", str(tmp_path / "out.html")])
+    assert done.exit_code == 0, done.output
 
 
 def test_another_model_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,18 +123,30 @@ def test_another_model_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert isinstance(error, InputError)
     assert "is of kind decoder, and" in str(error)
     assert len(studies) == 1
-    error = runner.invoke(app, ["look", model, "ein", "--beside", other, "--html", "a.html"]).exception
-    assert "leave one of them out" in str(error)
+    page = tmp_path / "page.html"
+    done = runner.invoke(app, ["look", model, "ein", "--beside", other, "--html", str(page), "--views", "compare"])
+    assert done.exit_code == 0, done.output
+    assert str(tmp_path) not in page.read_text(encoding="utf-8"), "where the models lie is not told"
 
 
 def test_what_is_wrong_is_told(tmp_path: Path) -> None:
-    error = runner.invoke(app, ["look", "m", "--html", str(tmp_path / "a.html")]).exception
-    assert isinstance(error, InputError)
-    assert "--html needs a text" in str(error)
-    error = runner.invoke(app, ["look", "m", "--port", "70000"]).exception
-    assert isinstance(error, SettingsError)
     model = str(write_translator(tmp_path / "model"))
-    nowhere = tmp_path / "nowhere" / "a.html"
-    error = runner.invoke(app, ["look", model, "ein", "--to", "en", "--html", str(nowhere)]).exception
-    assert isinstance(error, InputError)
-    assert "cannot be written" in str(error)
+    file, nowhere = str(tmp_path / "a.html"), str(tmp_path / "nowhere" / "a.html")
+    cases = [
+        (["m", "--html", file], InputError, "--html needs a text"),
+        (["m", "--picture", "a.png"], InputError, "--picture needs a text"),
+        (["m", "--port", "70000"], SettingsError, "port"),
+        (["m", "a", "--views", "heads"], SettingsError, "--views .heads. says what a file holds"),
+        (["m", "a", "--picture", "a.gif"], InputError, "no picture ends in .gif"),
+        (["m", "a", "--html", nowhere], InputError, "cannot be written"),
+        ([model, "ein", "--html", str(tmp_path)], InputError, "cannot be written"),
+        ([model, "ein", "--html", file, "--views", "heads,wlak"], InputError, "view .wlak. .*did you mean walk"),
+        ([model, "ein", "--picture", str(tmp_path / "a.png"), "--view", "no"], InputError, "view .no."),
+        ([model, "ein", "--html", file, "--at", "decoder.9.cross.0"], InputError, "not in this model"),
+        ([model, "ein", "--port", "0", "--view", "no"], InputError, "view .no."),
+    ]
+    for words, kind, told in cases:
+        error = runner.invoke(app, ["look", *words]).exception
+        assert isinstance(error, kind), (words, error)
+        assert re.search(told, str(error)), error
+    assert not Path(file).exists()

@@ -13,7 +13,7 @@ from tiny_translator import TEXTS, write_translator
 
 import regard
 from regard.errors import InputError
-from regard.look.compare import compare, control, divergence
+from regard.look.compare import compare, control, divergence, names_of_both
 from regard.look.drawn_comparison import Maps, compare_picture
 from regard.look.edits import Ablate, Scale
 from regard.look.reading import Input
@@ -201,3 +201,16 @@ def test_pictures(studies: dict[str, Study], tmp_path: Path, family: str, ending
     file = tmp_path / f"a.{ending}"
     compare_picture(found, file, control(study, run, draws=1), Maps(*both, tokens, tokens), "a $title")
     assert file.read_bytes().startswith(begin)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "names"),
+    [
+        ("runs/a/best", "runs/b/best", ["a/best", "b/best"]),
+        ("/far/away/mine", "/far/away/yours", ["mine", "yours"]),
+        ("de-en", "elsewhere/de-en", ["de-en", "de-en"]),
+        ("same", "same", ["same", "same"]),
+    ],
+)
+def test_names_tell_two_models_apart_and_no_more(one: str, other: str, names: list[str]) -> None:
+    assert names_of_both(one, other) == names

@@ -47,15 +47,6 @@ def test_positions_are_drawn(tmp_path: Path) -> None:
     assert len([path for path in tmp_path.iterdir() if path.read_bytes().startswith(BEGIN["png"])]) == 6
 
 
-def test_labels_keep_apart() -> None:
-    """Eight words at one place: no label lies upon another."""
-    figure = pictures._figure(4, 4)
-    axes = figure.add_subplot()
-    pictures._labelled(figure, axes, [(0.5, 0.5)] * 8, ["word"] * 8)
-    boxes = [text.get_window_extent() for text in axes.texts]
-    assert not any(boxes[one].overlaps(boxes[two]) for one in range(8) for two in range(one))
-
-
 def test_what_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"layers \(\[3\]\) must be at most 8, from 0 to 0"):
         pictures.map_picture([map_of(torch.eye(3))], PLACES, tmp_path / "a.png", [3])

@@ -8,16 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from tiny_models import write_decoder, write_vision
+from tiny_models import write_vision
 from tiny_translator import write_translator
 
 import regard
-from regard.errors import InputError
 from regard.look.reading import Input
 from regard.look.study import Study
-from regard.serving import look_file
 from regard.serving.look_app import WEB, create_look_app
-from regard.serving.look_file import page_file
 from regard.serving.look_settings import Looking
 
 HOST = "http://localhost:5050"
@@ -84,12 +81,9 @@ def test_walk_steps_and_tree(client: TestClient) -> None:
     assert {node["fate"] for node in tree["nodes"]} >= {"open", "dropped"}
 
 
-def test_hostile_text_is_only_ever_data(client: TestClient, study: Study) -> None:
+def test_hostile_text_is_only_ever_data(client: TestClient) -> None:
     found = run(client, text=HOSTILE)
     assert found["sides"]["encoder"]["text"] == HOSTILE
-    page = page_file(study, study.run(Input(HOSTILE, to="en")))
-    assert "onerror=alert" not in page.replace("\\u003cimg src=x onerror=alert(1)\\u003e", "")
-    assert page.count("</script>") == 3
 
 
 @pytest.mark.parametrize(
@@ -157,10 +151,3 @@ def test_too_many_wait_outside(study: Study) -> None:
         answer = client.post("/api/run", json={"text": "ein " * 100, "to": "en"})
         assert answer.status_code == 503
         assert answer.headers["Retry-After"] == "1"
-
-
-def test_a_file_has_its_bounds(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    reading = Study(regard.load(write_decoder(tmp_path_factory.mktemp("decoder")), "cpu"))
-    monkeypatch.setattr(look_file, "MOST", 100)
-    with pytest.raises(InputError, match="give a shorter text"):
-        page_file(reading, reading.run(Input("the dog")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ def test_about(client: TestClient, study: Study) -> None:
     about = client.get("/api/about").json()
     assert about["outputs"] == ["output"]
     assert study.beside is not None
-    assert about["beside"]["name"] == study.beside.loaded.name
+    assert about["beside"]["name"] == Path(study.beside.loaded.name).name
     assert about["beside"]["attentions"] == about["attentions"]
 
 

@@ -92,7 +92,7 @@ def test_occlusion_rollout_and_notes(client: TestClient, study: Study, run: str)
         ("occlude", {"count": 10**9}, "count"),
         ("notes", {"run": "x"}, "run the input again"),
         ("notes", {"more": 1}, "more"),
-        ("run", {"mean": 1}, "mean"),
+        ("run", {"ablated": ["encoder.0.attention.0=median"]}, "median"),
     ],
 )
 def test_wrong_requests(client: TestClient, run: str, path: str, fields: dict[str, Any], told: str) -> None:
@@ -116,10 +116,9 @@ def test_a_translator_has_rollouts_means_and_figures_but_no_patches(tmp_path_fac
         about = client.get("/api/about").json()
         assert about["align_measured"] == [{**entry, "joined": None, "heads": ""}]
         assert about["picture"] is None
-        given = {"text": "ein Hund", "to": "en", "ablated": ["decoder.0.cross.1"]}
-        zero, mean = (ask(client, "run", **given, mean=each) for each in (False, True))
+        heads = ("decoder.0.cross.1", "decoder.0.cross.1=mean")
+        zero, mean = (ask(client, "run", text="ein Hund", to="en", ablated=[head]) for head in heads)
         assert zero["run"] != mean["run"]
-        assert mean["mean"] is True
         chances = [
             ask(client, "output", run=one["run"])["output"]["answers"][0]["rows"][0]["actual"]["chance"]
             for one in (zero, mean)

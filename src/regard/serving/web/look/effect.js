@@ -13,9 +13,9 @@ export function effect(page, { output, plain }) {
 }
 
 function silent(page) {
-  const names = page.ablated.map((head) => h("button", { type: "button", "aria-label": `Let ${spoken(head)} speak again`,
+  const names = page.ablated.map((head) => h("button", { type: "button", "aria-label": `Let ${spoken(head)} speak again`, disabled: !page.source.live,
     onclick: () => page.silence(page.ablated.filter((other) => other !== head)) }, `${spoken(head)} ×`));
-  if (names.length > 1) names.push(h("button", { type: "button", onclick: () => page.silence([]) }, "All heads back"));
+  if (names.length > 1) names.push(h("button", { type: "button", disabled: !page.source.live, onclick: () => page.silence([]) }, "All heads back"));
   return h("div", { class: "chips", "aria-label": "Silent heads" }, ...names);
 }
 

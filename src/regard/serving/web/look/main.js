@@ -1,6 +1,6 @@
 // The page: input, views, theme, and the state that the address holds.
 
-import { clean, h } from "./dom.js";
+import { clean, h, token } from "./dom.js";
 import { open } from "./source.js";
 
 // A view is a module that exports show(root, page) and TRUST, how far it can be relied on.
@@ -51,7 +51,7 @@ class Page {
       if (value === null || value === "") delete this.state[key];
       else this.state[key] = String(value);
     }
-    history.replaceState(null, "", `#${new URLSearchParams(this.state)}`);
+    try { history.replaceState(null, "", `#${new URLSearchParams(this.state)}`); } catch { /* a frame has no address of its own */ }
   }
 
   say(text, error = false) {
@@ -94,9 +94,10 @@ class Page {
     const view = await VIEWS[this.state.view].load();
     if (shown !== this.#shown) return;
     const root = h("div");
+    this.say("");
     $.view.replaceChildren(h("p", { class: "trust" }, view.trust(this)), root);
     $.view.setAttribute("aria-labelledby", `tab-${this.state.view}`);
-    await view.show(root, this);
+    try { await view.show(root, this); } catch (error) { if (shown === this.#shown) this.say(error.message, true); }
   }
 
   #form() {
@@ -114,18 +115,24 @@ class Page {
     else parts.push(field("text", about.translates ? "Source" : "Text", "Write something"));
     if (about.translates) parts.push(field("target", "Target", "empty: what the model writes"));
     parts.push(h("button", { class: "main", type: "submit" }, "Look"));
+    if (!this.source.live) parts.splice(0, parts.length, ...this.#kept());
     $.input.replaceChildren(...parts);
     const from = about.directions.find(([, to]) => to === state.to)?.[0] ?? about.directions[0]?.[0];
     if (!about.image) this.set({ text: state.text ?? SAMPLES[from] ?? SAMPLES.en });
     for (const name of ["text", "target", "to"]) if ($.input.elements[name]) $.input.elements[name].value = state[name] ?? "";
-    if (about.image) this.pixels = about.picture?.pixels ?? base64(sample(about.image));
+    if (about.image) this.pixels = this.source.pixels ?? about.picture?.pixels ?? base64(sample(about.image));
     $.input.addEventListener("submit", (event) => { event.preventDefault(); this.#submitted(); });
     $.input.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && event.target.tagName === "TEXTAREA") { event.preventDefault(); this.#submitted(); }
     });
     $.input.elements.to?.addEventListener("change", () => this.#submitted());
     $.input.elements.image?.addEventListener("change", () => this.#submitted());
-    if (!this.source.live) for (const element of $.input.elements) element.disabled = true;
+  }
+
+  // A file has one input, and nothing to run another with.
+  #kept() {
+    const { about, state } = this, texts = [state.text, state.target].filter(Boolean).map((text) => h("p", { class: "kept" }, token(text)));
+    return [...texts, h("p", { class: "hint" }, `One input, kept in a file. For others, run: regard look ${clean(about.name)}`)];
   }
 
   async #submitted() {
@@ -201,5 +208,6 @@ function theme(page) {
 const page = new Page();
 theme(page);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $.view.focus(); });
+if (!page.source.live) addEventListener("unhandledrejection", (event) => { event.preventDefault(); page.say(event.reason.message, true); }); // not in the file
 addEventListener("hashchange", () => location.reload()); // somebody has written another address
 page.begin().catch((error) => page.say(error.message, true));

@@ -5,23 +5,33 @@ export function open() {
   return inlined ? new Inlined(JSON.parse(inlined.textContent)) : new Server();
 }
 
-class Server {
+// What views ask; each has its line here, and both kinds of source answer it.
+class Source {
+  run(asked) { return this.ask("run", asked); }
+  output(run) { return this.ask("output", { run }); }
+  walk(asked) { return this.ask("walk", asked); }
+  steps(asked) { return this.ask("steps", asked); }
+  tree(asked) { return this.ask("tree", asked); }
+  notes(run) { return this.ask("notes", { run }); }
+  patches(asked) { return this.ask("patches", asked); }
+  occlude(asked) { return this.ask("occlude", asked); }
+  lens(asked) { return this.ask("lens", asked); }
+  vectors(asked) { return this.ask("vectors", asked); }
+  positions(asked) { return this.ask("positions", asked); }
+  compare(asked) { return this.ask("compare", asked); }
+  control(asked) { return this.ask("control", asked); }
+}
+
+class Server extends Source {
   live = true;
   state = {};
+  rounded = 0;
   about() { return this.#get("api/about").then((answer) => answer.json()); }
-  run(asked) { return this.#ask("api/run", asked); }
-  output(run) { return this.#ask("api/output", { run }); }
-  notes(run) { return this.#ask("api/notes", { run }); }
-  patches(asked) { return this.#ask("api/patches", asked); }
-  occlude(asked) { return this.#ask("api/occlude", asked); }
-  walk(asked) { return this.#ask("api/walk", asked); }
-  steps(asked) { return this.#ask("api/steps", asked); }
-  tree(asked) { return this.#ask("api/tree", asked); }
-  vectors(asked) { return this.#ask("api/vectors", asked); }
-  positions(asked) { return this.#ask("api/positions", asked); }
-  lens(asked) { return this.#ask("api/lens", asked); }
-  compare(asked) { return this.#ask("api/compare", asked); }
-  control(asked) { return this.#ask("api/control", asked); }
+
+  async ask(path, asked) {
+    const headers = { "Content-Type": "application/json" };
+    return (await good(await fetch(`api/${path}`, { method: "POST", headers, body: JSON.stringify(asked) }))).json();
+  }
 
   async tensor(run, name) {
     const answer = await this.#get(`api/tensor?${new URLSearchParams({ run, name })}`);
@@ -32,28 +42,65 @@ class Server {
   async #get(path) {
     return good(await fetch(path));
   }
+}
 
-  async #ask(path, asked) {
-    const headers = { "Content-Type": "application/json" };
-    return (await good(await fetch(path, { method: "POST", headers, body: JSON.stringify(asked) }))).json();
+// Answers by what was asked; each is unpacked when it is wanted.
+class Inlined extends Source {
+  live = false;
+  #kept;
+  #answers;
+
+  constructor(kept) {
+    super();
+    this.#kept = kept;
+    this.state = kept.state;
+    this.rounded = kept.rounded; // by how much weights may be off
+    this.#answers = new Map(kept.answers.map((each) => [this.#key(each.path, each.asked), each]));
+    this.pixels = kept.answers.find((each) => each.path === "run").asked.image;
+  }
+
+  async about() { return this.#kept.about; }
+
+  async ask(path, asked) {
+    return JSON.parse(new TextDecoder().decode(await unpacked(this.#found(path, asked).packed)));
+  }
+
+  async tensor(run, name) {
+    const { shape, size, packed } = this.#found("tensor", { run, name });
+    const bytes = await unpacked(packed), count = bytes.length / size;
+    if (size === 2) {
+      const data = new Float32Array(count);
+      for (let i = 0; i < count; i++) data[i] = (bytes[i] + 256 * bytes[count + i]) * 2 * this.rounded;
+      return { shape, data };
+    }
+    const whole = new Uint8Array(bytes.length);
+    for (let part = 0; part < size; part++) for (let i = 0; i < count; i++) whole[i * size + part] = bytes[part * count + i];
+    return { shape, data: floats(whole.buffer) };
+  }
+
+  #key(path, asked) { return JSON.stringify([path, sorted({ ...this.#kept.defaults[path], ...asked })]); }
+
+  #found(path, asked) {
+    const found = this.#answers.get(this.#key(path, asked));
+    if (found?.error) throw new Error(found.error);
+    if (found) return found;
+    const { name, views } = this.#kept.about;
+    throw new Error(`This file holds only some answers (${views.join(", ")}, for one input), and not this one. For more, run: regard look ${name}`);
   }
 }
 
-class Inlined {
-  live = false;
-  constructor(data) {
-    this.data = data;
-    this.state = Object.fromEntries(Object.entries(data.state).filter(([, value]) => value));
-  }
-  async about() { return this.data.about; }
-  async run() { return this.data.run; }
-  async output() { return this.data.output; }
+function sorted(value) {
+  if (Array.isArray(value)) return value.map(sorted);
+  if (value === null || typeof value !== "object") return value;
+  return Object.fromEntries(Object.keys(value).sort().map((key) => [key, sorted(value[key])]));
+}
 
-  async tensor(run, name) {
-    const kept = this.data.tensors[name];
-    const bytes = Uint8Array.from(atob(kept.data), (letter) => letter.charCodeAt(0));
-    return { shape: kept.shape, data: floats(bytes.buffer) };
-  }
+async function unpacked(text) {
+  if (!globalThis.DecompressionStream) throw new Error("This browser cannot unpack the file; a newer one can.");
+  const letters = atob(text), bytes = new Uint8Array(letters.length);
+  for (let i = 0; i < bytes.length; i++) bytes[i] = letters.charCodeAt(i);
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
 function floats(buffer) {

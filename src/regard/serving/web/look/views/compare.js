@@ -77,7 +77,7 @@ class Compare {
 
   #bar() {
     const { page, kind } = this, options = Object.entries(KINDS);
-    if (page.about.beside) options.unshift(["model", `Beside ${short(page.about.beside.name.split("/").pop(), 24)}`]);
+    if (page.about.beside) options.unshift(["model", `Beside ${short(page.about.beside.name, 24)}`]);
     const bar = h("div", { class: "bar" }, choices("What stands beside", options, kind, (value) => this.#again({ beside: value, edited: this.edited.join(",") }, '.choices [aria-checked="true"]')));
     if (kind === "scaled") {
       const told = h("output", {}, this.factor);
@@ -148,7 +148,7 @@ class Compare {
 
   // -------------------------------------------------------------------------------------------------------- showing
 
-  get sides() { return this.kind === "model" ? this.found.names.map((name) => short(name.split("/").pop(), 24)) : ["all heads", { silent: "silent", scaled: "scaled", mean: "mean" }[this.kind]]; }
+  get sides() { return this.kind === "model" ? this.found.names.map((name) => short(name, 24)) : ["all heads", { silent: "silent", scaled: "scaled", mean: "mean" }[this.kind]]; }
 
   #summary(control) {
     const { found } = this, rows = [];

@@ -1,6 +1,6 @@
 // Decoding: step by step with what else could come, and the tree of a beam search.
 
-import { h, number, short, svg, token } from "../dom.js";
+import { clean, h, number, short, svg, token } from "../dom.js";
 
 const SLIDERS = [
   ["temperature", "Temperature", 0.1, 2, 0.05, 1],
@@ -20,12 +20,12 @@ export function trust() {
 }
 
 export async function show(root, page) {
-  const { state } = page;
+  const { state } = page, fixed = !page.source.live;
   const value = ([key, , , , , usual]) => (state[key] === undefined ? usual : Number(state[key]));
   const steps = h("section", { "aria-label": "Step by step" }), tree = h("section", { "aria-label": "Beam search" });
   const slider = (each) => {
     const [key, label, least, most, by, usual] = each, told = h("output", {}, value(each));
-    const input = h("input", { type: "range", name: key, min: least, max: most, step: by, value: value(each), oninput: () => {
+    const input = h("input", { type: "range", name: key, min: least, max: most, step: by, value: value(each), disabled: fixed, oninput: () => {
       told.textContent = Number(input.value);
       page.set({ [key]: Number(input.value) === usual ? null : input.value });
       if (!BEAM.includes(each)) askSteps();
@@ -33,9 +33,10 @@ export async function show(root, page) {
     } });
     return h("label", {}, label, told, input);
   };
-  const draws = h("input", { type: "checkbox", name: "draws", checked: state.draws === "1", onchange: () => { page.set({ draws: draws.checked ? 1 : null }); askSteps(); } });
-  const again = h("button", { type: "button", onclick: () => { page.set({ seed: (Number(state.seed) || 0) + 1, draws: 1 }); draws.checked = true; askSteps(); } }, "Draw again");
+  const draws = h("input", { type: "checkbox", name: "draws", disabled: fixed, checked: state.draws === "1", onchange: () => { page.set({ draws: draws.checked ? 1 : null }); askSteps(); } });
+  const again = h("button", { type: "button", disabled: fixed, onclick: () => { page.set({ seed: (Number(state.seed) || 0) + 1, draws: 1 }); draws.checked = true; askSteps(); } }, "Draw again");
   const sliders = h("form", { class: "sliders", "aria-label": "How tokens are chosen", onsubmit: (event) => event.preventDefault() },
+    fixed ? h("p", { class: "hint" }, `Sliders and other tokens need the model, which this file does not hold. Run: regard look ${clean(page.about.name)}`) : null,
     h("h3", {}, "Each step"), ...SLIDERS.map(slider), h("label", { class: "check" }, draws, "Draw at random"), again, h("h3", {}, "Beam search"), ...BEAM.map(slider));
   root.append(h("div", { class: "decode" }, sliders, h("div", {}, steps, tree)));
 
@@ -43,7 +44,7 @@ export async function show(root, page) {
   const asked = (some) => Object.fromEntries(some.map((each) => [each[0], value(each)]));
   const penalties = SLIDERS.slice(3);
   const askSteps = latest(page, () => page.source.steps({ run: page.run.run, ...asked(SLIDERS), draws: state.draws === "1", seed: Number(state.seed) || 0, prefix: prefix() }),
-    (found) => drawSteps(steps, found, force, prefix().length));
+    (found) => drawSteps(steps, found, fixed ? null : force, prefix().length));
   const askTree = latest(page, () => page.source.tree({ run: page.run.run, ...asked(BEAM), ...asked(penalties), prefix: prefix() }), (found) => drawTree(tree, found));
   function force(tokens) {
     page.set({ prefix: tokens.join(",") });
@@ -74,13 +75,13 @@ function drawSteps(root, found, force, forced) {
     h("td", {}, h("div", { class: "options" }, ...step.options.map((option, j) => {
       const chosen = option.id === step.token.id;
       const bar = svg("svg", { viewBox: "0 0 1 1", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { width: option.chance, height: 1 }));
-      return h("button", { type: "button", class: `${chosen ? "chosen" : ""}${option.chance === 0 ? " cut" : ""}`, "data-place": `${i}.${j}`, "aria-pressed": chosen && step.forced,
+      return h("button", { type: "button", class: `${chosen ? "chosen" : ""}${option.chance === 0 ? " cut" : ""}`, "data-place": `${i}.${j}`, "aria-pressed": chosen && step.forced, disabled: !force,
         title: `model ${number(option.model, 6)}, here ${number(option.chance, 6)}`, onclick: () => force([...tokens.slice(0, i), option.id]) },
       bar, h("span", {}, token(short(option.text, 14))), h("span", { class: "number" }, option.chance ? number(option.chance) : "cut"));
     }))), h("td", { class: "number soft" }, step.kept > 99 ? "" : `${step.kept} left`)));
   const reset = forced ? h("button", { type: "button", onclick: () => force([]) }, "Follow the model again") : null;
   root.replaceChildren(h("h2", {}, "Step by step"), h("p", { class: "written" }, token(found.text), found.finished ? "" : h("span", { class: "soft" }, " … (cut)")),
-    h("p", { class: "hint" }, "Each row is a step; choose another token, and the model goes on from there. ", reset ?? ""),
+    h("p", { class: "hint" }, force ? "Each row is a step; choose another token, and the model goes on from there. " : "Each row is a step, with what could have come instead.", reset ?? ""),
     h("div", { class: "scroll steps" }, h("table", {}, h("tbody", {}, ...body))));
   if (focused) root.querySelector(`[data-place="${focused}"]`)?.focus();
 }

@@ -32,7 +32,7 @@ class Heads {
     this.layer = Math.min(Number(page.state.layer) || 0, this.place.layers - 1);
     this.head = Math.min(Number(page.state.head) || 0, this.place.heads - 1);
     this.tensors = new Map();
-    this.rolled = page.state.map === "rollout" && page.source.live;
+    this.rolled = page.state.map === "rollout";
     this.notes = null;
   }
 
@@ -58,10 +58,10 @@ class Heads {
         page.set({ at, layer: null, head: null });
         page.show().then(() => document.querySelector('.choices [aria-checked="true"]')?.focus());
       }),
-      ...(page.source.live ? this.#choices() : []),
+      ...this.#choices(),
       h("span", { class: "hint" }, page.source.live
         ? "Click or arrow keys enlarge a head; a second click, or Enter, silences it."
-        : "Click or arrow keys enlarge a head. To silence heads, open the model with regard look."));
+        : `Click or arrow keys enlarge a head. To silence heads, run: regard look ${clean(page.about.name)}.${page.source.rounded ? ` Weights are within ${page.source.rounded.toFixed(5)}.` : ""}`));
     this.grid = this.#grid();
     this.large = h("div", { class: "large" });
     const below = h("div");
@@ -70,8 +70,12 @@ class Heads {
     this.#frame();
     const order = [this.layer, ...Array.from({ length: place.layers }, (_, i) => i).filter((i) => i !== this.layer)];
     for (const layer of order) {
-      const tensor = await this.tensor(layer);
+      const tensor = await this.tensor(layer).catch((error) => { if (page.source.live || layer === order[0]) throw error; });
       if (!this.root.isConnected) return;
+      if (!tensor) { // a file need not hold every layer
+        this.maps[layer].forEach((button) => { button.classList.add("missing"); button.title += ", not in this file"; });
+        continue;
+      }
       if (layer === order[0]) await this.#enlarge();
       this.maps[layer].forEach((button, head) => paint(button.firstChild, headOf(tensor, head)));
       if (layer !== order[0]) continue;
@@ -79,7 +83,7 @@ class Heads {
       below.replaceChildren(effect(page, this.said));
     }
     this.root.dataset.ready = "true";
-    if (page.source.notes) this.#note(); // nobody waits for it
+    this.#note(); // nobody waits for it
   }
 
   // Heads or their rollout, and what silent heads give.
@@ -89,10 +93,11 @@ class Heads {
       page.set({ mean: value === "mean" ? 1 : null });
       again("Silent heads give", page.ablated.length ? page.look() : page.show());
     });
-    return [choices("Map", [["head", "Heads"], ["rollout", "Rollout"]], this.rolled ? "rollout" : "head", (value) => {
+    const map = choices("Map", [["head", "Heads"], ["rollout", "Rollout"]], this.rolled ? "rollout" : "head", (value) => {
       page.set({ map: value === "rollout" ? value : null });
       again("Map", page.show());
-    }), h("span", { class: "hint given" }, "Silent heads give ", silent)];
+    });
+    return page.source.live ? [map, h("span", { class: "hint given" }, "Silent heads give ", silent)] : [map];
   }
 
   // Heads that do something known: a sign in the grid, a list below it, and a line under the enlarged one.
@@ -234,7 +239,7 @@ class Heads {
       drawn = redraw();
       const [q, k] = cell, value = map.data[q * map.keys + k], next = this.said?.output.answers[0]?.rows[q]?.actual;
       const writes = place.queries === "decoder" && next ? h("span", { class: "soft" }, " (writes ", token(next.text), ")") : "";
-      readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(6)), " from ",
+      readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(page.source.rounded ? 4 : 6)), " from ",
         h("b", {}, token(queries[q].text)), h("span", { class: "soft" }, ` at ${q + 1}`), writes, " to ", h("b", {}, token(keys[k].text)), h("span", { class: "soft" }, ` at ${k + 1}`));
     };
     canvas.addEventListener("pointermove", (event) => {

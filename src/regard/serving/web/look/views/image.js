@@ -34,7 +34,7 @@ class Picture {
     const asked = Number(state.query), known = state.query !== undefined && asked >= 0 && asked < this.rows * this.columns;
     // A patch, −1 for the class token, or null for the mean over all patches.
     this.query = state.query === "mean" ? null : known ? Math.floor(asked) : this.skipped ? -1 : null;
-    this.rollout = state.map === "rollout" && page.source.live;
+    this.rollout = state.map === "rollout";
     this.opacity = state.opacity === undefined ? OPACITY : Math.min(Math.max(Number(state.opacity) || 0, 0), 100);
     this.cursor = null;
     this.greyed = [];
@@ -116,7 +116,7 @@ class Picture {
     } });
     const again = (label, change) => (value) => { change(value); this.#changed().then(() => this.bar.querySelector(`[aria-label="${label}"] [aria-checked="true"]`)?.focus()); };
     this.bar.replaceChildren(
-      choices("Map", [["head", "One head"], ...(this.page.source.live ? [["rollout", "Rollout"]] : [])], this.rollout ? "rollout" : "head", again("Map", (value) => { this.rollout = value === "rollout"; })),
+      choices("Map", [["head", "One head"], ["rollout", "Rollout"]], this.rollout ? "rollout" : "head", again("Map", (value) => { this.rollout = value === "rollout"; })),
       h("span", { class: "hint" }, "seen from"),
       choices("Query", queries, chosen, again("Query", (value) => { if (value !== "patch") this.query = value === "class" ? -1 : null; })),
       h("label", { class: "opacity hint" }, "Overlay", opacity),
@@ -197,9 +197,10 @@ class Picture {
   }
 
   async #figures(turn) {
-    if (!this.page.source.live) return;
-    const { concentration: found } = await this.page.source.patches(this.asked);
+    // A file holds these figures of one query only.
+    const { concentration: found } = await this.page.source.patches(this.asked).catch((error) => { if (this.page.source.live) throw error; return {}; });
     if (turn !== this.turn) return;
+    if (!found) return this.figures.replaceChildren();
     const row = (label, value, key) => h("tr", {}, h("th", { scope: "row" }, label), h("td", { class: "number", "data-figure": key }, number(value)),
       h("td", {}, meterOf(value / found.uniform)));
     const chance = this.rollout ? `through one random head a layer (mean of ${found.draws})` : `random other heads (mean of ${found.draws})`;

@@ -5,13 +5,6 @@ import { lines } from "../lines.js";
 import { once, unpacked } from "../packed.js";
 import { Scatter, glyph } from "../scatter.js";
 
-const SAMPLES = {
-  de: { word: "Bank", lines: ["Die Bank im Garten ist frisch gestrichen.", "Die Bank vor dem Haus ist aus Holz.", "Die Bank senkt die Zinsen.", "Die Bank verleiht Geld an Firmen.",
-    "Das Schloss des Königs steht auf einem Berg.", "Das Schloss im Park ist sehr schön.", "Das Schloss an der Tür ist kaputt.", "Das Schloss hat keinen Schlüssel mehr."] },
-  // What tells the senses apart stands before the word: a decoder sees nothing behind it.
-  en: { word: "bank", lines: ["They were fishing from the river bank.", "We sat down on the grassy bank.", "She keeps her money in the bank.", "He got a loan from the bank.",
-    "In the dark cave there hung a bat.", "At night a moth fled from the bat.", "He hit the ball hard with his bat.", "The player swung and then broke his bat."] },
-};
 const MOST_LINES = 12, NEAREST = 5, ASIDE = 8;
 
 export function trust() {
@@ -26,7 +19,7 @@ class Vectors {
   constructor(root, page) {
     Object.assign(this, { root, page });
     const { about, state } = page, from = about.directions.find(([, to]) => to === state.to)?.[0] ?? about.directions[0]?.[0];
-    this.sample = SAMPLES[from] ?? SAMPLES.en;
+    this.sample = about.samples[from] ?? about.samples.en;
     this.side = h("div", { class: "side" });
     this.map = h("div", { class: "mapped" });
     this.below = h("div");

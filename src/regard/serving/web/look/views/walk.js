@@ -10,19 +10,20 @@ export async function show(root, page) {
   const { about, state } = page, kinds = about.attentions;
   const place = kinds.find((each) => `${each.stack}.${each.kind}` === state.at) ?? kinds[0];
   const layer = Math.min(Number(state.layer) || 0, place.layers - 1), head = Math.min(Number(state.head) || 0, place.heads - 1);
-  const { steps } = await page.source.walk({ run: page.run.run, stack: place.stack, kind: place.kind, layer, head });
   const choose = (key) => (value) => { page.set({ [key]: value }); page.show().then(() => document.querySelector(`select[aria-label="${labels[key]}"]`)?.focus()); };
   const labels = { at: "Attention", layer: "Layer", head: "Head" };
   const counted = (count, word) => Array.from({ length: count }, (_, i) => [i, `${word} ${i + 1}`]);
-  const back = h("button", { type: "button", onclick: () => go(at - 1) }, "← Back"), on = h("button", { type: "button", class: "main", onclick: () => go(at + 1) }, "Next →");
+  const back = h("button", { type: "button", disabled: true, onclick: () => go(at - 1) }, "← Back"), on = h("button", { type: "button", class: "main", disabled: true, onclick: () => go(at + 1) }, "Next →");
   const bar = h("div", { class: "bar" },
     picker("Attention", kinds.map((each) => [`${each.stack}.${each.kind}`, each.label]), `${place.stack}.${place.kind}`, choose("at")),
     picker("Layer", counted(place.layers, "Layer"), layer, choose("layer")), picker("Head", counted(place.heads, "Head"), head, choose("head")),
     back, on, h("span", { class: "hint" }, "← and → step through."));
+  root.append(bar);
+  const { steps } = await page.source.walk({ run: page.run.run, stack: place.stack, kind: place.kind, layer, head });
   const buttons = steps.map((step, i) => h("button", { type: "button", tabindex: -1, onclick: () => go(i) }, `${i + 1}. ${step.title}`));
   const panel = h("div", { "aria-live": "polite" });
   const body = h("div", { class: "walk" }, h("ol", { "aria-label": "Steps" }, ...buttons.map((button) => h("li", {}, button))), panel);
-  root.append(bar, body);
+  root.append(body);
   let at = -1;
   function go(to, focus = true) {
     at = Math.min(Math.max(to, 0), steps.length - 1);

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from regard.errors import InputError
-from regard.look.image_pictures import image_picture, rollout_picture
+from regard.look.drawn_image import image_picture, rollout_picture
 
 IMAGE = np.zeros((1, 8, 12), np.uint8)
 

@@ -1,0 +1,160 @@
+"""Pages that left the server: files from the disk and frames of a notebook, with no network at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched
+
+import regard
+from regard.look.reading import Input
+from regard.look.study import Study
+from regard.look.walk import Place, walk
+from regard.serving import look_file
+from regard.serving.look_file import page_file
+
+Error = pytest.importorskip("playwright.sync_api", reason="needs the package playwright").Error
+IMAGE = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
+
+
+@pytest.fixture
+def offline(browser: Any) -> Any:
+    made = Watched(browser, offline=True)
+    yield made
+    made.context.close()
+    assert made.wrong == []
+    assert all(url.startswith(("file:", "data:", "about:")) for url in made.asked)
+
+
+def written(study: Study, given: Input, file: Path, *views: str, **options: Any) -> str:
+    file.write_text(page_file(study, study.run(given), views, **options).html, encoding="utf-8")
+    return file.as_uri()
+
+
+@pytest.mark.parametrize("family", list(WRITERS))
+def test_every_view_opens_offline(served: dict[str, Served], offline: Watched, tmp_path: Path, family: str) -> None:
+    study = served[family].study
+    given = Input(image=IMAGE) if family == "vision" else Input(TEXT)
+    page = offline.open(written(study, given, tmp_path / "look.html"))
+    for view in study.views:
+        page.locator(f"#tab-{view}").click()
+        page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] {READY}")
+        assert page.locator("#status").inner_text() == ""
+        for width in (1280, 800):
+            page.set_viewport_size({"width": width, "height": 900})
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (view, width)
+    assert page.locator("#input :is(button, textarea, input)").count() == 0
+    told = page.locator("#input").inner_text()
+    assert "run: regard look" in told
+    assert family == "vision" or TEXT in told
+
+
+def test_the_files_numbers_are_pythons(served: dict[str, Served], offline: Watched, tmp_path: Path) -> None:
+    study = served["translator"].study
+    run = study.run(Input(HOSTILE[:60], to="en"))
+    page = offline.open(written(study, run.given, tmp_path / "look.html"))
+    page.locator("#enlarged").focus()
+    page.keyboard.press("ArrowRight")
+    shown = float(page.locator("#readout [data-value]").inner_text())
+    assert abs(shown - float(study.tensor(run.key, "decoder.0.cross.weights")[0, 0, 0])) < 1e-6
+    page.locator("#tab-walk").click()
+    page.get_by_label("Attention", exact=True).select_option("decoder.cross")
+    page.get_by_label("Head", exact=True).select_option("1")
+    page.locator(".walk li button", has_text="Softmax").first.click()
+    (softmax,) = (step for step in walk(study, run, Place("decoder", 0, "cross", 1)) if step.title == "Softmax")
+    cells = page.locator(".corner td[data-value]").evaluate_all("all => all.map(e => Number(e.dataset.value))")
+    assert softmax.numbers is not None
+    assert cells == pytest.approx([value for row in softmax.numbers.corner for value in row], abs=1e-6)
+    page.locator("#tab-decode").click()
+    page.wait_for_selector(f"#view[aria-labelledby=tab-decode] {READY}")
+    assert page.locator(".sliders input").evaluate_all("all => all.every(e => e.disabled)")
+    assert page.locator(".options button").evaluate_all("all => all.length > 0 && all.every(e => e.disabled)")
+    assert "need the model" in page.locator(".sliders .hint").inner_text()
+    assert page.locator(".tree g.dropped").count() > 0
+
+
+@pytest.mark.parametrize(
+    "given", [Input(""), Input(TEXT, target=""), Input(TEXT, "a dog", "en", None, ("decoder.0.cross.1",))]
+)
+def test_every_input_finds_its_run(served: dict[str, Served], offline: Watched, tmp_path: Path, given: Input) -> None:
+    page = offline.open(written(served["translator"].study, given, tmp_path / "look.html", "heads"))
+    assert page.locator(".map.off").count() == len(given.ablated)
+    assert page.locator(".chips button:enabled").count() == 0
+
+
+def test_what_a_file_does_not_hold_is_told(served: dict[str, Served], offline: Watched, tmp_path: Path) -> None:
+    study = served["translator"].study
+    whole = page_file(study, study.run(Input(TEXT, to="en")), ["walk"], "decoder.0.cross.1")
+    assert whole.left == {}
+    address = written(study, Input(TEXT, to="en"), tmp_path / "a.html", "walk", at="decoder.0.cross.1", room=12_000)
+    page = offline.open(address)
+    page.get_by_label("Attention", exact=True).select_option("encoder.attention")
+    page.wait_for_selector("#status.error")
+    assert "This file holds only some answers (walk, for one input)" in page.locator("#status").inner_text()
+    page.get_by_label("Attention", exact=True).select_option("decoder.cross")
+    page.wait_for_selector(READY)
+    assert page.locator("#status").inner_text() == ""
+    page.goto("about:blank")
+    page.goto(f"{address}#text=other")
+    page.wait_for_selector("#status.error")
+
+
+def test_heads_that_had_no_room_are_marked(
+    served: dict[str, Served], offline: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(look_file, "EXACT", 0)
+    study = served["decoder"].study
+    run = study.run(Input("the dog runs " * 12))
+    address = written(study, run.given, tmp_path / "a.html", "heads", at="decoder.1.attention.1", room=40_000)
+    page = offline.open(address)
+    assert page.locator(".map.missing").count() == 2
+    page.locator("#enlarged").focus()
+    for key in ("ArrowRight", "ArrowDown", "ArrowDown", "ArrowRight"):
+        page.keyboard.press(key)
+    shown = float(page.locator("#readout [data-value]").inner_text())
+    assert abs(shown - float(study.tensor(run.key, "decoder.1.attention.weights")[1, 2, 1])) < 1e-4
+    page.locator(".map.missing").first.click()
+    page.wait_for_selector("#status.error")
+
+
+def test_frames_of_a_notebook_keep_apart(served: dict[str, Served], offline: Watched, tmp_path: Path) -> None:
+    """Three on one page, of other models and views: each has its own data, and none reaches out."""
+    looks = [
+        regard.show(served["translator"].study, HOSTILE[:60], ("walk", "heads"), at="decoder.0.cross.1"),
+        regard.show(served["decoder"].study, "the dog", "heads", theme="dark", height=500),
+        regard.show(served["vision"].study, Input(image=IMAGE), "heads", theme="light"),
+    ]
+    frames = "\n".join(look._repr_html_() for look in looks)
+    (tmp_path / "notebook.html").write_text(f"<!doctype html><meta charset=utf-8><h1>cells</h1>{frames}", "utf-8")
+    page = offline.page
+    page.goto((tmp_path / "notebook.html").as_uri())
+    assert page.locator("iframe").count() == 3
+    found = [page.frame_locator("iframe").nth(number) for number in range(3)]
+    for frame in found:
+        frame.locator(READY).wait_for()
+        assert frame.locator("#status").inner_text() == ""
+    families = [frame.locator("#model").inner_text().split(" · ")[1] for frame in found]
+    assert families == ["encoder-decoder", "decoder", "vision"]
+    grounds = [frame.locator("html").evaluate("e => getComputedStyle(e).backgroundColor") for frame in found[1:]]
+    assert grounds == ["rgb(18, 22, 28)", "rgb(255, 255, 255)"]
+    assert page.locator("iframe").nth(1).bounding_box()["height"] == 502, "with its border"
+    study = served["decoder"].study
+    weights = study.tensor(study.run(Input("the dog")).key, "decoder.0.attention.weights")
+    found[1].locator("#enlarged").focus()
+    page.keyboard.press("ArrowRight")
+    assert abs(float(found[1].locator("#readout [data-value]").inner_text()) - float(weights[0, 0, 0])) < 1e-6
+    found[1].locator("#theme").click()
+    assert found[1].locator("html").get_attribute("data-theme") == "light"
+    found[0].locator("#tab-heads").click()
+    assert found[0].locator("#enlarged").get_attribute("aria-label").startswith("Cross-attention · layer 1 · head 2")
+    assert found[2].locator("#tab-walk").count() == 0
+    for frame in page.frames[1:]:
+        assert frame.evaluate("window.origin") == "null"
+        with pytest.raises(Error, match=r"SecurityError|cross-origin"):
+            frame.evaluate("parent.document.title")
+        assert frame.evaluate("fetch('https://example.invalid/').then(() => 'sent', () => 'refused')") == "refused"
+    assert all("Content Security Policy" in told for told in offline.wrong), offline.wrong
+    offline.wrong.clear()

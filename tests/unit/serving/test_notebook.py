@@ -1,0 +1,81 @@
+"""The page in a notebook; tests/browser/test_look_files.py opens it."""
+
+from __future__ import annotations
+
+import ast
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from tiny_models import write_decoder
+
+import regard
+import regard.errors
+from regard.errors import InputError
+from regard.look.study import Study
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return Study(regard.load(write_decoder(tmp_path_factory.mktemp("decoder")), "cpu"))
+
+
+class Frames(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found.append((tag, dict(attrs)))
+
+
+def test_a_frame_holds_the_page_and_nothing_else(study: Study) -> None:
+    look = regard.show(study, '"><script>alert(1)</script>', "heads", height=400, theme="dark")
+    reader = Frames()
+    reader.feed(look._repr_html_())
+    ((tag, given),) = reader.found
+    assert tag == "iframe"
+    assert given["sandbox"] == "allow-scripts", "and not allow-same-origin, with which it could leave its box"
+    assert given["srcdoc"] == look.html
+    assert "height: 400px" in str(given["style"])
+    assert '<html lang="en" data-theme="dark">' in look.html
+    assert repr(look).endswith("MiB>")
+    assert look.left == {}
+
+
+def test_models_by_name_and_loaded(study: Study, tmp_path: Path) -> None:
+    by_name = regard.show(study.loaded.directory, "the dog")
+    assert by_name.html == regard.show(study.loaded, "the dog").html
+    by_name.save(tmp_path / "look.html")
+    assert (tmp_path / "look.html").read_text(encoding="utf-8") == by_name.html
+    with pytest.raises(InputError, match="cannot be written"):
+        by_name.save(tmp_path / "none" / "look.html")
+
+
+def test_wrong_wishes(study: Study) -> None:
+    with pytest.raises(InputError, match=r"height \(5\) must be from 100"):
+        regard.show(study, "the dog", height=5)
+    with pytest.raises(InputError, match=r"theme \(pink\) must be system, light or dark"):
+        regard.show(study, "the dog", theme="pink")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"view \(waltz\).*did you mean walk"):
+        regard.show(study, "the dog", ("heads", "waltz"))
+
+
+def test_no_server_is_needed() -> None:
+    """Nothing that is imported on the way to a frame imports the packages of the server, or matplotlib, at its top."""
+    source = Path(regard.errors.__file__).parent
+    seen, waiting = set(), ["regard.serving.notebook"]
+    while waiting:
+        module = waiting.pop()
+        file = source.parent / f"{module.replace('.', '/')}.py"
+        if module in seen or not file.exists():
+            continue
+        seen.add(module)
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ImportFrom):
+                waiting += [str(node.module), *(f"{node.module}.{name.name}" for name in node.names)]
+            elif isinstance(node, ast.Import):
+                waiting += [name.name for name in node.names]
+            for name in ("fastapi", "starlette", "uvicorn", "matplotlib"):
+                assert not any(each.partition(".")[0] == name for each in waiting), f"{module} imports {name}"
+    assert {"regard.serving.look_file", "regard.look.study", "regard.blocks.attention"} <= seen
