@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
+from torch import Tensor
 
 from regard.blocks.layout import layout_of
-from regard.look.addresses import Head, heads_in
-from regard.look.estimate import estimate
-from regard.look.heads import Score, Seen, induction, kinds_of, seen_by, spreads_of
+from regard.errors import InputError
+from regard.look.addresses import Head, attentions_of, heads_in
+from regard.look.heads import Score, induction, kinds_of, seen_by, spreads_of
 from regard.look.sides import Side
-from regard.look.study import Run, Study
+from regard.look.study import AttentionPlace, Run, Study
 from regard.models.vision import Vision
+from regard.settings import did_you_mean
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class HeadNotes:
 
     def __init__(self, study: Study) -> None:
         self.study = study
+        self._kept: tuple[str, AttentionPlace, Tensor] | None = None
 
     @cached_property
     def repeated(self) -> Mapping[Head, Score]:
@@ -53,32 +56,37 @@ class HeadNotes:
 
     def of(self, run: Run) -> dict[str, HeadNote]:
         """A note on each head, by its address."""
-        found = {}
-        for attention, seen, delimiters in self._seen(run):
-            heads = heads_in(self.study.network, attention)
-            reports = kinds_of(seen, heads, delimiters, self.repeated)
-            for report, spread in zip(reports, spreads_of(seen, heads), strict=True):
-                numbers = (report.score, report.chance, spread.entropy, spread.share, spread.distance, spread.signed)
-                known = [None if math.isnan(number) else number for number in numbers]
-                found[str(report.head)] = HeadNote(report.name, report.best, *known)
+        found: dict[str, HeadNote] = {}
+        for attention in attentions_of(self.study.network):
+            found |= self.at(run, attention)
         return found
 
-    def _seen(self, run: Run) -> Iterator[tuple[str, Seen, list[int]]]:
-        """Every attention, a few recorded at a time, with the delimiters among its keys."""
-        study = self.study
-        sides = {stack: self._side(run, stack) for stack in run.sides}
-        marks = {stack: self._marks(run, stack) for stack in run.sides}
-        lengths = [len(side.tokens) for side in run.sides.values()]
-        for place in study.attentions:
-            paths = [f"{place.stack}.{layer}.{place.kind}" for layer in range(place.layers)]
-            size = estimate(study.network, f"{paths[0]}.weights", length=lengths[-1], source=lengths[0])
-            together = max(study.room // 8 // max(size, 1), 1)
-            for first in range(0, len(paths), together):
-                some = paths[first : first + together]
-                seen = study.values(run, [f"{path}.{part}" for path in some for part in ("weights", "scores")])
-                for path in some:
-                    weights, scores = (seen.pop(f"{path}.{part}")[None] for part in ("weights", "scores"))
-                    yield path, seen_by(weights, scores, sides[place.queries], sides[place.keys]), marks[place.keys]
+    def at(self, run: Run, attention: str) -> dict[str, HeadNote]:
+        """Notes on the heads of one attention, such as `decoder.1.cross`."""
+        known = attentions_of(self.study.network)
+        if attention not in known:
+            near = did_you_mean(attention, known)
+            raise InputError(f"at ({attention[:40]}) is no attention of this model{near}; name one such as {known[-1]}")
+        stack, _, kind = attention.split(".")
+        (place,) = (each for each in self.study.attentions if (each.stack, each.kind) == (stack, kind))
+        weights = self.study.tensor(run.key, f"{attention}.weights")[None]
+        query, key = (self._side(run, side) for side in (place.queries, place.keys))
+        seen = seen_by(weights, self._scores(run, place), query, key)
+        heads = heads_in(self.study.network, attention)
+        reports = kinds_of(seen, heads, self._marks(run, place.keys), self.repeated)
+        found = {}
+        for report, spread in zip(reports, spreads_of(seen, heads), strict=True):
+            numbers = (report.score, report.chance, spread.entropy, spread.share, spread.distance, spread.signed)
+            real = [None if math.isnan(number) else number for number in numbers]
+            found[str(report.head)] = HeadNote(report.name, report.best, *real)
+        return found
+
+    def _scores(self, run: Run, place: AttentionPlace) -> Tensor:
+        """`[1, 1, Q, K]`: those of one head of the first layer, which sees what all others see."""
+        if self._kept is None or self._kept[:2] != (run.key, place):
+            name = f"{place.stack}.0.{place.kind}.scores"
+            self._kept = run.key, place, self.study.values(run, [name])[name][None, :1]
+        return self._kept[2]
 
     def _side(self, run: Run, stack: str) -> Side:
         if isinstance(self.study.network, Vision):

@@ -35,6 +35,12 @@ class Gone(Exception):  # noqa: N818
     """The client has closed the connection."""
 
 
+async def disconnected(receive: Receive) -> None:
+    """Comes back when the client goes away, whose body has been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
 async def read_body(receive: Receive, announced: str | None, limit: int, seconds: float) -> bytes:
     """The whole body, unless it is too long, too slow, or its sender goes away. No more than `limit` is kept."""
     length = int(announced) if announced is not None and announced.isdigit() else None

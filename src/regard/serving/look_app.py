@@ -16,11 +16,12 @@ from regard.serving.app import place_of
 from regard.serving.bodies import Refused, fields_of, read_body
 from regard.serving.guard import Guard
 from regard.serving.look_pages import WEB
-from regard.serving.look_service import LookService, Turns
+from regard.serving.look_service import LookService
 from regard.serving.look_settings import Looking
 from regard.serving.look_shapes import (
     CompareAsked,
     LensAsked,
+    NotesAsked,
     OccludeAsked,
     PatchesAsked,
     PositionsAsked,
@@ -32,6 +33,7 @@ from regard.serving.look_shapes import (
     WalkAsked,
     checked,
 )
+from regard.serving.look_turns import Turns
 from regard.serving.metrics import Metrics
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -79,13 +81,13 @@ def _questions(app: FastAPI, service: LookService, turns: Turns, settings: Looki
                 raise Refused(415, "Content-Type must be application/json")
             body = await read_body(request.receive, request.headers.get("content-length"), limit, BODY_SECONDS)
             wanted = checked(kind, fields_of(body, "application/json", b""))  # type: ignore[type-var]
-            return _json(await turns.take(lambda: answer(wanted)))
+            return _json(await turns.take(lambda: answer(wanted), request.receive))
 
         app.add_api_route(path, asked, methods=["POST"])
 
     ask("/api/run", RunAsked, lambda asked: service.run(_bounded(asked, [asked.text, asked.target or ""], settings)))
     ask("/api/output", RunNamed, service.output)
-    ask("/api/notes", RunNamed, service.notes)
+    ask("/api/notes", NotesAsked, service.notes)
     ask("/api/patches", PatchesAsked, service.patches)
     ask("/api/occlude", OccludeAsked, service.occlude)
     ask("/api/walk", WalkAsked, service.walk)
@@ -104,7 +106,7 @@ def _questions(app: FastAPI, service: LookService, turns: Turns, settings: Looki
     @app.get("/api/tensor")
     async def tensor(request: Request) -> Response:
         run, name = (request.query_params.get(field, "") for field in ("run", "name"))
-        content, shape = await turns.take(lambda: service.tensor(run, name))
+        content, shape = await turns.take(lambda: service.tensor(run, name), request.receive)
         headers = {"X-Shape": ",".join(map(str, shape)), "Cache-Control": "no-store"}
         return Response(content, media_type="application/octet-stream", headers=headers)
 

@@ -25,6 +25,7 @@ from regard.serving.look_service import LookService
 from regard.serving.look_shapes import (
     CompareAsked,
     LensAsked,
+    NotesAsked,
     PatchesAsked,
     PositionsAsked,
     RunNamed,
@@ -83,9 +84,9 @@ class Opened:
 def _heads(opened: Opened) -> Iterator[Held]:
     yield opened.held("output", RunNamed(run=opened.run.key), opened.service.output)
     for number, (place, layer) in enumerate(_attentions(opened, -1)):
-        yield opened.tensor(f"{place.stack}.{layer}.{place.kind}.weights", number == 0)
-        if number == 0:
-            yield opened.held("notes", RunNamed(run=opened.run.key), opened.service.notes, False)
+        at = f"{place.stack}.{layer}.{place.kind}"
+        yield opened.tensor(f"{at}.weights", number == 0)
+        yield opened.held("notes", NotesAsked(run=opened.run.key, at=at), opened.service.notes, False)
     for name in rollouts_of(opened.study):
         yield opened.tensor(name, False)
 

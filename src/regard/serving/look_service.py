@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
-from regard.errors import RecordError, RegardError
 from regard.look.align import measured_in
 from regard.look.answers import token_name
 from regard.look.atlas import atlas
@@ -35,10 +31,10 @@ from regard.look.walk import Place, walk
 from regard.models.settings import Vision
 from regard.serving.bodies import Refused
 from regard.serving.look_maps import positions_told, vectors_told
-from regard.serving.look_settings import Looking
 from regard.serving.look_shapes import (
     CompareAsked,
     LensAsked,
+    NotesAsked,
     OccludeAsked,
     PatchesAsked,
     PositionsAsked,
@@ -50,38 +46,6 @@ from regard.serving.look_shapes import (
     WalkAsked,
 )
 from regard.tasks.translator import Translator
-
-R = TypeVar("R")
-RETRY = {"Retry-After": "1"}
-
-
-class Turns:
-    """One thread that works with the model, and a bounded line before it."""
-
-    def __init__(self, settings: Looking) -> None:
-        self.settings = settings
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="look")
-        self._waiting = 0
-
-    async def take(self, work: Callable[[], R]) -> R:
-        """The result of some work, when its turn has come; errors that a user can mend become answers."""
-        if self._waiting >= self.settings.queue:
-            raise Refused(503, "too many requests wait for the model; come again in a second", RETRY)
-        self._waiting += 1
-        try:
-            async with asyncio.timeout(self.settings.patience):
-                return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-        except TimeoutError:
-            raise Refused(503, f"no answer within {self.settings.patience:g} s; shorten the input", RETRY) from None
-        except RecordError as error:
-            raise Refused(409, str(error)) from None
-        except RegardError as error:
-            raise Refused(400, str(error)) from None
-        finally:
-            self._waiting -= 1
-
-    def close(self) -> None:
-        self._thread.shutdown(wait=False, cancel_futures=True)
 
 
 class LookService:
@@ -149,9 +113,9 @@ class LookService:
         study = self.study.holding(run)
         return rollout_map(study, study.known(run), name) if name.startswith(PREFIX) else study.tensor(run, name)
 
-    def notes(self, asked: RunNamed) -> dict[str, Any]:
-        """What can be said of each head of a run, by its address."""
-        found = self._notes.of(self.study.known(asked.run))
+    def notes(self, asked: NotesAsked) -> dict[str, Any]:
+        """What can be said of the heads of one attention, by their addresses."""
+        found = self._notes.at(self.study.known(asked.run), asked.at)
         return {"heads": {head: asdict(note) for head, note in found.items()}}
 
     def patches(self, asked: PatchesAsked) -> dict[str, Any]:

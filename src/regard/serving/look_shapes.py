@@ -49,6 +49,13 @@ class TensorNamed(_Asked):
     name: Text
 
 
+class NotesAsked(_Asked):
+    """What can be said of the heads of one attention, `decoder.1.cross`."""
+
+    run: Text
+    at: Text
+
+
 class WalkAsked(_Asked):
     """The path of a run through one head."""
 

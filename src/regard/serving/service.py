@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from regard.errors import InputError
-from regard.serving.bodies import Gone, Receive, Refused
+from regard.serving.bodies import Gone, Receive, Refused, disconnected
 from regard.serving.detect import Detected, detect
 from regard.serving.languages import name_of
 from regard.serving.settings import Serving
@@ -98,7 +98,7 @@ class Service:
         except (Busy, Stopping, InputError) as error:
             raise refused(error) from None
         answer = asyncio.wrap_future(ticket.answer)
-        gone = asyncio.ensure_future(_disconnected(receive))
+        gone = asyncio.ensure_future(disconnected(receive))
         try:
             either: set[asyncio.Future[Any]] = {answer, gone}
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
@@ -189,8 +189,3 @@ def _others(versions: Iterable[str], number: int) -> list[str]:
 
 def _detected(found: Detected) -> Answer:
     return {"confidence": found.confidence, "language": found.language}
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

@@ -60,7 +60,7 @@ def test_names_are_those_of_name_heads(decoder: Study) -> None:
 
 
 def test_a_head_that_only_looks_back_by_one_has_that_name(decoder: Study) -> None:
-    run = decoder.run(Input(TEXT))
+    run = decoder.run(Input(f"{TEXT} {TEXT}"))  # of which nothing is remembered yet
     time = len(run.sides["decoder"].tokens)
     forced = torch.zeros(time, time)
     forced[0, 0] = 1

@@ -74,7 +74,7 @@ def test_occlusion_rollout_and_notes(client: TestClient, study: Study, run: str)
     assert answer.headers["X-Shape"] == "1,5,5"
     found = np.frombuffer(answer.content, "<f4").reshape(5, 5)
     assert np.allclose(found, rollout_map(study, study.run(Input(image=PIXELS)), "rollout.encoder")[0])
-    notes = ask(client, "notes", run=run)["heads"]
+    notes = ask(client, "notes", run=run, at="encoder.0.attention")["heads"]
     assert set(notes) == {"encoder.0.attention.0", "encoder.0.attention.1"}
 
 
@@ -90,8 +90,9 @@ def test_occlusion_rollout_and_notes(client: TestClient, study: Study, run: str)
         ("occlude", {"count": 0}, "count"),
         ("occlude", {"count": 5}, "must be from 1 to 4"),
         ("occlude", {"count": 10**9}, "count"),
-        ("notes", {"run": "x"}, "run the input again"),
-        ("notes", {"more": 1}, "more"),
+        ("notes", {"run": "x", "at": "encoder.0.attention"}, "run the input again"),
+        ("notes", {"at": "encoder.9.attention"}, "is no attention of this model"),
+        ("notes", {"at": "encoder.0.attention", "more": 1}, "more"),
         ("run", {"ablated": ["encoder.0.attention.0=median"]}, "median"),
     ],
 )

@@ -12,7 +12,7 @@ class Source {
   walk(asked) { return this.ask("walk", asked); }
   steps(asked) { return this.ask("steps", asked); }
   tree(asked) { return this.ask("tree", asked); }
-  notes(run) { return this.ask("notes", { run }); }
+  notes(asked) { return this.ask("notes", asked); }
   patches(asked) { return this.ask("patches", asked); }
   occlude(asked) { return this.ask("occlude", asked); }
   lens(asked) { return this.ask("lens", asked); }

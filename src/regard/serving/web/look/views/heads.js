@@ -103,9 +103,12 @@ class Heads {
   // Heads that do something known: a sign in the grid, a list below it, and a line under the enlarged one.
   async #note() {
     const { page, place } = this;
-    try { this.notes = (await page.source.notes(page.run.run)).heads; } catch { return; }
-    if (!this.root.isConnected) return;
-    const named = [];
+    const notes = {}, named = [];
+    for (let layer = 0; layer < place.layers; layer++) { // one by one: whoever goes on should not have to wait for all
+      try { Object.assign(notes, (await page.source.notes({ run: page.run.run, at: `${place.stack}.${layer}.${place.kind}` })).heads); } catch { continue; }
+      if (!this.root.isConnected) return;
+    }
+    this.notes = notes;
     this.maps.forEach((row, layer) => row.forEach((button, head) => {
       const note = this.notes[this.id(layer, head)];
       if (!note?.name) return;
