@@ -59,7 +59,8 @@ class SharedState:
         real_BS = layout.real(memory_BSD.device)
         self.absent_BS = None if real_BS is None else _hidden(real_BS, memory_BSD.dtype)
         crosses = [layer.cross for layer in model.decoder if layer.cross is not None]
-        self.memory = [cross.keys_and_values(memory_BSD, NO_SIGNALS) for cross in crosses]
+        pairs = (cross.keys_and_values(memory_BSD, NO_SIGNALS) for cross in crosses)
+        self.memory = [(_by_heads(k), _by_heads(v)) for k, v in pairs]
         """Keys `[B, S, G, E]` and values `[B, S, G, V]` of each layer."""
         self.cells: list[tuple[Tensor, Tensor]] = []
         """Keys `[B, C, G, E]` and values `[B, C, G, V]` of each layer, with room for columns to come."""
@@ -122,13 +123,9 @@ class SharedState:
 
     @staticmethod
     def _mixed(attention: Attention, q_BKHE: Tensor, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
-        mask = None if hidden is None else hidden[:, None]
-        q, k, v = (each.transpose(1, 2) for each in (q_BKHE, k, v))
-        grouped = attention.heads != attention.kv_heads
-        mixed_BHKV = functional.scaled_dot_product_attention(
-            q, k, v, attn_mask=mask, scale=attention.scale, enable_gqa=grouped
-        )
-        out_ND: Tensor = attention.out(mixed_BHKV.transpose(1, 2).flatten(2).flatten(0, 1))
+        mixed = _products if q_BKHE.device.type == "cpu" else _kernel
+        mixed_BKHV = mixed(q_BKHE, k, v, hidden, attention.scale)
+        out_ND: Tensor = attention.out(mixed_BKHV.flatten(2).flatten(0, 1))
         return out_ND
 
     def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
@@ -140,8 +137,8 @@ class SharedState:
             return
         self.inputs = len(inputs_B)
         self.absent_BS = None if self.absent_BS is None else self.absent_BS.index_select(0, inputs_B)
-        self.memory = [(k.index_select(0, inputs_B), v.index_select(0, inputs_B)) for k, v in self.memory]
-        self.cells = [(k.index_select(0, inputs_B), v.index_select(0, inputs_B)) for k, v in self.cells]
+        self.memory = [(_chosen(k, inputs_B), _chosen(v, inputs_B)) for k, v in self.memory]
+        self.cells = [(_chosen(k, inputs_B), _chosen(v, inputs_B)) for k, v in self.cells]
 
     def attended(self) -> Tensor | None:
         """`[N, S]`: where the last step looked in the source, as the mean of the last layer's heads."""
@@ -226,13 +223,54 @@ def _hidden(seen: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, -torch.inf)
 
 
+# ------------------------------------------------------------------------------------------------------------ attention
+
+
+def _kernel(q_BKHE: Tensor, k_BCGE: Tensor, v_BCGV: Tensor, hidden: Tensor | None, scale: float) -> Tensor:
+    q, k, v = (each.transpose(1, 2) for each in (q_BKHE, k_BCGE, v_BCGV))
+    mask = None if hidden is None else hidden[:, None]
+    grouped = q.shape[1] != k.shape[1]
+    mixed_BHKV = functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale, enable_gqa=grouped)
+    return mixed_BHKV.transpose(1, 2)
+
+
+def _products(q_BKHE: Tensor, k_BCGE: Tensor, v_BCGV: Tensor, hidden: Tensor | None, scale: float) -> Tensor:
+    """The same by products of all heads at once: with so few queries, a CPU's kernel takes three times as long."""
+    batch, rows, heads, _ = q_BKHE.shape
+    groups, columns, size = k_BCGE.shape[2], k_BCGE.shape[1], v_BCGV.shape[3]
+    # The heads that share keys are so many more queries to them.
+    queries = heads // groups * rows
+    q, k, v = (each.transpose(1, 2).reshape(batch * groups, -1, each.shape[3]) for each in (q_BKHE, k_BCGE, v_BCGV))
+    scores = torch.bmm(q.mul(scale), k.transpose(1, 2)).view(batch, heads, rows, columns)
+    if hidden is not None:
+        scores += hidden[:, None]
+    weights = scores.softmax(-1).view(batch * groups, queries, columns)
+    return torch.bmm(weights, v).view(batch, heads, rows, size).transpose(1, 2)
+
+
+# --------------------------------------------------------------------------------------------------------------- memory
+
+
+def _by_heads(cells_BCGE: Tensor) -> Tensor:
+    """The same, on a CPU with the columns of a head side by side in memory, as products want them."""
+    return cells_BCGE.transpose(1, 2).contiguous().transpose(1, 2) if cells_BCGE.device.type == "cpu" else cells_BCGE
+
+
+def _chosen(cells_BCGE: Tensor, inputs_B: Tensor) -> Tensor:
+    """Some inputs, laid out as they were."""
+    if cells_BCGE.is_contiguous():
+        return cells_BCGE.index_select(0, inputs_B)
+    return cells_BCGE.transpose(1, 2).index_select(0, inputs_B).transpose(1, 2)
+
+
 def _kept(cells_BCGE: Tensor, order_BC: Tensor, room: int) -> Tensor:
-    """The chosen columns of each input, in memory with room for so many."""
-    batch, columns, *shape = cells_BCGE.shape
-    kept = cells_BCGE.new_empty(batch, room, *shape)
-    index_BC = order_BC + columns * torch.arange(batch)[:, None]
-    kept[:, : order_BC.shape[1]] = cells_BCGE.flatten(0, 1)[index_BC]
-    return kept
+    """The chosen columns of each input, in memory with room for so many, laid out by heads."""
+    batch, columns, groups, size = cells_BCGE.shape
+    kept = cells_BCGE.new_empty(batch, groups, room, size)
+    first_BG = columns * torch.arange(batch * groups).view(batch, groups)
+    index_BGC = first_BG[..., None] + order_BC[:, None]
+    kept[:, :, : order_BC.shape[1]] = cells_BCGE.transpose(1, 2).flatten(0, 2)[index_BGC]
+    return kept.transpose(1, 2)
 
 
 def _mean_weights(q_BKHE: Tensor, k_BSGE: Tensor, hidden_B1S: Tensor | None, scale: float) -> Tensor:
