@@ -1,0 +1,55 @@
+"""Takes the pictures of `regard look` in docs/images anew, in Chromium and with the model that comes along.
+
+    python docs/screenshots.py [VIEW …]
+
+Those of images and of the rollout need a trained model of images, and are left as they are.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import urlencode
+
+from playwright.sync_api import sync_playwright
+
+IMAGES = Path(__file__).parent / "images"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+TEXT = "Ein Hund läuft durch den tiefen Schnee, und die Kinder lachen."
+HEADS = "decoder.0.cross.2,decoder.0.cross.3,decoder.0.cross.4"
+STATES: dict[str, dict[str, str]] = {
+    "heads": {"at": "decoder.cross", "layer": "1", "head": "3"},
+    "walk": {"at": "decoder.cross", "layer": "1", "head": "3", "step": "14"},
+    "decode": {"beam": "3"},
+    "lens": {},
+    "vectors": {"word": "*"},
+    "positions": {},
+    "compare": {"edited": HEADS, "at": "decoder.cross", "layer": "1", "head": "2"},
+}
+HEIGHTS = {"heads": 1000, "walk": 760, "decode": 1150, "lens": 900, "vectors": 1440, "positions": 1150, "compare": 1080}
+
+
+def main(wanted: list[str]) -> None:
+    command = [sys.executable, "-m", "regard", "look", "de-en", "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server, sync_playwright() as started:
+        assert server.stderr is not None
+        try:
+            address = re.findall(r"http://\S+", server.stderr.readline())[0]
+            browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+            for view in wanted or STATES:
+                page = browser.new_page(viewport={"width": 1280, "height": HEIGHTS[view]}, color_scheme="light")
+                page.goto(f"{address}#{urlencode({'text': TEXT, 'view': view, **STATES[view]})}")
+                page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] [data-ready=true]")
+                if view == "heads":
+                    page.wait_for_selector("[data-noted=true]")
+                page.screenshot(path=IMAGES / f"look-{view}.png")
+                page.close()
+        finally:
+            server.terminate()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
