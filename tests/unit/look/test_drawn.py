@@ -39,9 +39,10 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Study]:
 
 
 @pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def figures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
     """What would have been written."""
     found: list[Any] = []
+    monkeypatch.chdir(tmp_path)
     for module in (drawn_heads, drawn_walk, drawn_tree, drawn_comparison, drawn_image, drawn_lens, pictures):
         monkeypatch.setattr(module, "save", lambda figure, path, title="": found.append((figure, title)))
     return found
