@@ -32,6 +32,7 @@ TESTED = 1_000
 NEXT = (
     (f'translate {MODEL} "Guten Morgen, Europa."', "your own sentences; or pipe a file through it"),
     ("translate en-de --nbest 3 --align --json", "the other way, with all there is to tell"),
+    (f"look {MODEL}", "what goes on inside, in the browser"),
     (f"serve {MODEL}", "the same over HTTP"),
     ("train digits", "another job: images; regard train RECIPE for data of your own"),
     ("count transformer-base", "what a model costs, with nothing allocated"),
