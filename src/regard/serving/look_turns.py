@@ -31,7 +31,8 @@ class Turns:
         if self._waiting >= self.settings.queue:
             raise Refused(503, "too many requests wait for the model; come again in a second", RETRY)
         self._waiting += 1
-        answer = asyncio.get_running_loop().run_in_executor(self._thread, work)
+        turn = self._thread.submit(work)
+        answer = asyncio.wrap_future(turn)
         gone = asyncio.ensure_future(disconnected(receive))
         either: set[asyncio.Future[Any]] = {answer, gone}
         try:
@@ -47,7 +48,7 @@ class Turns:
             raise Refused(400, str(error)) from None
         finally:
             gone.cancel()
-            answer.cancel()
+            turn.cancel()
             self._waiting -= 1
 
     def close(self) -> None:
