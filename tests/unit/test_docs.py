@@ -97,12 +97,14 @@ def test_the_example_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.splitlines()[-1] == "torch.Size([2, 7, 37000])"
 
 
+@pytest.mark.slow
 def test_the_page_on_models_runs() -> None:
     names = run_page("docs/models.md")
     assert names["packed"].shape == (16, 5000)
     assert [path.name for path in sorted((names["place"] / "theirs").iterdir())] == ["config.json", "model.safetensors"]
 
 
+@pytest.mark.slow
 def test_the_page_on_data_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_page("docs/data.md")
@@ -118,6 +120,7 @@ def test_the_kinds_on_the_page_on_data_are_all() -> None:
     assert all(f"`{kind}`" in page for kind in variants(data.AnyData))
 
 
+@pytest.mark.slow
 def test_the_page_on_looking_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = run_page("docs/looking.md")
@@ -126,10 +129,12 @@ def test_the_page_on_looking_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert all((ROOT / "docs" / image).is_file() for image in re.findall(r"\]\((images/[^)]+)\)", page))
 
 
+@pytest.mark.slow
 def test_the_page_on_evaluating_runs() -> None:
     assert run_page("docs/evaluating.md")
 
 
+@pytest.mark.slow
 def test_the_page_on_text_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_page("docs/text.md")
@@ -139,6 +144,7 @@ def test_the_page_on_text_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert parse(text.AnyTokenizer, tomllib.loads(recipe)["text"]).size == 10_000
 
 
+@pytest.mark.slow
 def test_the_page_on_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)  # it takes longer than all else
@@ -150,6 +156,7 @@ def test_the_recipes_on_the_page_on_training_are_whole() -> None:
     assert [job.task.kind for job in found] == ["translate", "language", "image", "translate"]
 
 
+@pytest.mark.slow
 def test_the_page_on_training_names_every_file_and_every_setting_that_may_change() -> None:
     page = " ".join((ROOT / "docs/training.md").read_text(encoding="utf-8").split())
     files = (CONFIG, WEIGHTS, checksums.FILE, environment.FILE, STATUS, "log.jsonl", CURVES)
@@ -159,6 +166,7 @@ def test_the_page_on_training_names_every_file_and_every_setting_that_may_change
     assert all(f"`{name}`" in paragraph for name in {*CHANGEABLE} - spoken - {"average_of"})
 
 
+@pytest.mark.slow
 def test_the_page_on_translating_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
@@ -167,6 +175,7 @@ def test_the_page_on_translating_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     assert all(f"`{name}`" in page for name in TranslateOptions.model_fields)
 
 
+@pytest.mark.slow
 def test_the_page_on_recording_runs() -> None:
     assert run_page("docs/recording.md")
     page = (ROOT / "docs/recording.md").read_text(encoding="utf-8")
@@ -175,6 +184,7 @@ def test_the_page_on_recording_runs() -> None:
         assert all(field.name in page for field in fields(change))
 
 
+@pytest.mark.slow
 def test_the_page_on_measures_runs() -> None:
     assert run_page("docs/measures.md")
     page = (ROOT / "docs/measures.md").read_text(encoding="utf-8")
@@ -185,6 +195,7 @@ def test_the_page_on_measures_runs() -> None:
     compile(sketch, "docs/measures.md", "exec")
 
 
+@pytest.mark.slow
 def test_the_page_on_vectors_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run_page("docs/vectors.md")

@@ -135,6 +135,7 @@ def test_only_training_recomputes(case: str, monkeypatch: pytest.MonkeyPatch) ->
     assert len(used) == (2 if case == "training" else 0)
 
 
+@pytest.mark.slow
 def test_compiled_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one graph, in which layers are computed twice too: the same numbers, and less kept."""
     # The compiler's diary: thousands of records, which pytest would keep.

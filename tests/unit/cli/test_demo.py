@@ -12,6 +12,8 @@ from regard import shipped
 from regard.cli import demo
 from regard.cli.app import app
 
+pytestmark = pytest.mark.slow
+
 RUNNER = CliRunner()
 SMALL = """
 task = "translate"

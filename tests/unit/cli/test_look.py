@@ -18,6 +18,8 @@ import regard.serving.look_run
 from regard.cli.app import app
 from regard.errors import DataError, InputError, SettingsError
 
+pytestmark = pytest.mark.slow
+
 runner = CliRunner()
 
 

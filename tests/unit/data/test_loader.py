@@ -28,6 +28,8 @@ from regard.data.loader import Loader, Planner, Position, Share, Step
 from regard.data.prepared import Writer
 from regard.errors import DataError
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("pairs, padded", "pairs, packed", "masked, packed", "windows")
 
 

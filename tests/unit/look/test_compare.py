@@ -23,6 +23,8 @@ from regard.text.settings import ByteBpe
 from regard.text.train import train
 from regard.weights.directory import save
 
+pytestmark = pytest.mark.slow
+
 TEXT = "ein Hund läuft"
 WRITERS = {"translator": write_translator, "decoder": write_decoder, "encoder": write_encoder, "vision": write_vision}
 

@@ -23,6 +23,8 @@ from regard.look.drawn_tree import best_path
 from regard.look.reading import Input
 from regard.look.study import Run, Study
 
+pytestmark = pytest.mark.slow
+
 BEGIN = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 HOSTILE = "<img> $x_1^2$ \\frac \u202eabc\u202c \u0007 漢字 😀 שלום " + "x" * 60
 WRITERS: dict[str, Callable[[Path], Path]] = {

@@ -12,6 +12,8 @@ from PIL import Image
 from regard.errors import InputError
 from regard.look.drawn_image import image_picture, rollout_picture
 
+pytestmark = pytest.mark.slow
+
 IMAGE = np.zeros((1, 8, 12), np.uint8)
 
 

@@ -15,6 +15,8 @@ from regard.look.atlas import atlas
 from regard.look.drawn_maps import nearness_picture, positions_picture, vectors_picture
 from regard.look.nearness import placed
 
+pytestmark = pytest.mark.slow
+
 BEGIN = {"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}
 TEXTS = ["the dog and $a_^ cat", "the dog\x1b is <b>running</b>"]
 

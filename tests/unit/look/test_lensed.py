@@ -19,6 +19,8 @@ from regard.look.lensed import lensed
 from regard.look.reading import Input
 from regard.look.study import Study
 
+pytestmark = pytest.mark.slow
+
 TEXT = "ein Hund läuft ein"
 WRITERS = {"translator": write_translator, "decoder": write_decoder, "encoder": write_encoder, "vision": write_vision}
 CASES = [

@@ -16,6 +16,8 @@ from regard.look.positions import DistanceScores, distance_scores, encodings
 from regard.look.table import one_of_n
 from regard.look.vectors import Anisotropy, Place, Similarity, find, map_of
 
+pytestmark = pytest.mark.slow
+
 PLACES = (find("The bank of the river", "bank"), find("Money, $5_^ in the bank", "bank"), find("An apple\x1b", "apple"))
 BEGIN = {"png": b"\x89PNG", "svg": b"<?xml"}
 

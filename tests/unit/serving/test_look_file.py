@@ -28,6 +28,8 @@ from regard.serving.look_pages import WEB, modules_of
 from regard.serving.look_service import LookService
 from regard.serving.look_settings import Looking
 
+pytestmark = pytest.mark.slow
+
 HOST = "http://localhost:5050"
 HOSTILE = "</script><!--<script><img src=x onerror=alert(1)> \u202eabc\u2028\u2029\u0007 &quot; \0 \ufeff"
 

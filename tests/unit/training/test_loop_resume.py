@@ -15,6 +15,8 @@ from regard.settings import parse
 from regard.training.log import read
 from regard.training.settings import Train
 
+pytestmark = pytest.mark.slow
+
 STEPS = 10
 RHYTHMS: dict[str, Any] = {"log_every": 4, "evaluate_every": 5, "save_every": 3}
 """None divides another, or the number of steps: checkpoints fall between lines of the log, and between evaluations."""

@@ -26,6 +26,8 @@ from regard.training.run import Run
 from regard.weights.checkpoints import listed
 from regard.weights.load import load
 
+pytestmark = pytest.mark.slow
+
 STEPS, STOPPED = 10, 7
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight"]
 ZAHLEN = ["eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht"]
