@@ -16,6 +16,8 @@ from regard.cli.data import read_data
 from regard.data.settings import LabelledTsv, Parallel, RawText
 from regard.errors import SettingsError
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """
 task = "translate"
 [data]

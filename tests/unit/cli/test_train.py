@@ -19,6 +19,8 @@ from regard.cli import app as cli
 from regard.training.log import read
 from regard.weights.load import load
 
+pytestmark = pytest.mark.slow
+
 RECIPE = """
 task = "translate"
 

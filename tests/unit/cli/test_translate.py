@@ -20,6 +20,8 @@ from regard.cli.reading import require
 from regard.errors import DataError, InputError, RegardError, SettingsError, WeightsError
 from regard.tasks.load import load
 
+pytestmark = pytest.mark.slow
+
 LINES = "ein Hund läuft\n\n   \nund eine Katze"
 
 

@@ -28,6 +28,8 @@ from regard.errors import DataError, RegardError, SettingsError
 from regard.text.pair import TokenizerPair
 from regard.text.train import train
 
+pytestmark = pytest.mark.slow
+
 BPE = trained("bpe")
 PAIR = TokenizerPair.of(BPE)
 SOURCES, TARGETS = CORPUS[:50], CORPUS[50:100]

@@ -30,6 +30,8 @@ from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.prepared import is_prepared, prepared
 from regard.models.settings import EncoderDecoder as Settings
 
+pytestmark = pytest.mark.slow
+
 VOCABULARY = 12
 VARIANTS: dict[str, dict[str, Any]] = {
     "paper": {"position": Sinusoidal(), "embedding_scale": True},

@@ -15,6 +15,8 @@ from regard.data.embedded.grammar.draw import Draw
 from regard.data.embedded.grammar.sentence import pair
 from regard.errors import InputError
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 Sample = dict[grammar.Split, list[grammar.Pair]]
 
