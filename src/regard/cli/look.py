@@ -174,10 +174,9 @@ def _given(study: Study, text: str, asked: Asked) -> Input:
 
 def _page(study: Study, run: Run, file: Path, views: list[str], asked: Asked) -> PageFile:
     from regard.files import write_text
-    from regard.serving.look_file import held_views, page_file
+    from regard.serving.look_file import page_file
 
-    names = views or held_views(study)
-    made = page_file(study, run, [asked.view, *names] if asked.view else names, asked.at)
+    made = page_file(study, run, [asked.view, *(views or study.views)] if asked.view else views, asked.at)
     try:
         write_text(file, made.html)
     except OSError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -54,7 +54,8 @@ def answers_in(loaded: Loaded, found: Read, scores: Mapping[str, Tensor]) -> lis
         if isinstance(head, Masked):
             answers.append(_tokens(loaded, name, given, found.sides["encoder"].ids))
         elif isinstance(head, Classification | NextSentence | Tagging):
-            rows = [Row(_classes(loaded, name, row), None) for row in given]
+            names = names_of_classes(loaded, name)
+            rows = [Row(_classes(names, row), None) for row in given]
             answers.append(Answer(name, isinstance(head, Tagging), rows))
     return answers
 
@@ -65,10 +66,14 @@ def token_name(loaded: Loaded, token: int) -> str:
     return str(token) if tokenizer is None or token >= tokenizer.size else shown(tokenizer, token)
 
 
-def class_name(loaded: Loaded, output: str, number: int) -> str:
-    """A class that an output tells apart."""
+def names_of_classes(loaded: Loaded, output: str) -> Sequence[str]:
+    """The classes that an output tells apart, as far as they have names."""
     tags = isinstance(getattr(loaded.settings, "heads", {}).get(output), Tagging)
-    names = class_names(loaded, "tags" if tags else "label")
+    return class_names(loaded, "tags" if tags else "label")
+
+
+def class_name(names: Sequence[str], number: int) -> str:
+    """One of `names_of_classes`, or what it is called without a name."""
     return names[number] if number < len(names) else f"class {number}"
 
 
@@ -91,7 +96,7 @@ def _tokens(loaded: Loaded, name: str, scores_TV: Tensor, actual: list[int] | li
     return Answer(name, True, rows)
 
 
-def _classes(loaded: Loaded, output: str, scores_C: Tensor) -> list[Candidate]:
+def _classes(names: Sequence[str], scores_C: Tensor) -> list[Candidate]:
     chances, order = scores_C.float().softmax(-1).sort(descending=True)
     pairs = list(zip(order.tolist(), chances.tolist(), strict=True))[:CANDIDATES]
-    return [Candidate(class_name(loaded, output, i), i, chance) for i, chance in pairs]
+    return [Candidate(class_name(names, i), i, chance) for i, chance in pairs]

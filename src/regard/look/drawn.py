@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from regard.errors import InputError
-from regard.look.addresses import where_named
 from regard.look.atlas import atlas
 from regard.look.compare import compare, control, usual_changes
 from regard.look.drawing import require_ending
@@ -35,9 +34,9 @@ def _image(study: Study, run: Run, path: Path, at: str, title: str) -> None:
     settings, image = study.loaded.settings, run.given.image
     assert isinstance(settings, Vision)  # it is a view of no other
     assert image is not None  # it has read one
-    where = where_named(study.loaded, at) if at else None
-    layer = settings.depth - 1 if where is None or where.layer is None else where.layer
-    heads = range(settings.attention.heads) if where is None or where.head is None else [where.head]
+    place, named, head = study.place(at)
+    layer = place.layers - 1 if named is None else named
+    heads = range(place.heads) if head is None else [head]
     token = CLASS if run.sides["encoder"].tokens[0].id < 0 else None
     queries = {"rollout": Query(token, rollout=True)} | {
         f"layer {layer}, head {n}": Query(token, layer, n) for n in heads
@@ -62,11 +61,9 @@ def _positions(study: Study, run: Run, path: Path, at: str, title: str) -> None:
 
 def _compare(study: Study, run: Run, path: Path, at: str, title: str) -> None:
     """Beside another model, without the run's silent heads, or without the head of the address."""
-    where = where_named(study.loaded, at) if at else None
-    places = study.attentions
-    place = next((each for each in places if where and (each.stack, each.kind) == where[:2]), places[-1])
-    plain, head = run.plain or run, 0 if where is None else where.head or 0
-    changes = [at] if where and where.head is not None and not study.beside else usual_changes(study, run, place, head)
+    place, _, named = study.place(at)
+    plain, head = run.plain or run, named or 0
+    changes = [at] if named is not None and not study.beside else usual_changes(study, run, place, head)
     found = compare(study, plain, changes)
     maps = None
     if found.same:
@@ -92,13 +89,8 @@ PICTURES: dict[str, Draw] = {
 def draw(study: Study, run: Run, path: Path, view: str = "heads", at: str = "", title: str = "") -> None:
     """One view of a run as a picture: PNG, SVG or PDF, by the file's ending."""
     require_ending(path)
-    require_view(view, drawn_views(study))
+    require_view(view, study.views)
     PICTURES[view](study, run, path, at, title)
-
-
-def drawn_views(study: Study) -> list[str]:
-    """The views of a model that can be drawn."""
-    return [name for name in study.views if name in PICTURES]
 
 
 def require_view(name: str, known: Collection[str]) -> None:

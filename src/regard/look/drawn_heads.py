@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
-from regard.look.addresses import where_named
 from regard.look.drawing import COLOURS, GREY, INK, LINE, name_ticks, new_figure, number, save, short, shown
 from regard.look.study import AttentionPlace, Run, Study
 
@@ -37,13 +36,11 @@ MARK = COLOURS[1]
 def heads_picture(study: Study, run: Run, path: Path, at: str = "", title: str = "") -> None:
     """All heads of one kind of attention (`decoder.cross`; unless it is told, the last kind), or one of them, named as
     `decoder.1.cross.0`."""
-    where = where_named(study.loaded, at) if at else None
-    places = study.attentions
-    place = next((each for each in places if where and (each.stack, each.kind) == where[:2]), places[-1])
-    if where is None or where.layer is None or where.head is None:
+    place, layer, head = study.place(at)
+    if layer is None or head is None:
         _all(study, run, place, path, title)
     else:
-        _one(study, run, place, (where.layer, where.head), path, title)
+        _one(study, run, place, (layer, head), path, title)
 
 
 def _weights(study: Study, run: Run, place: AttentionPlace, layer: int) -> Tensor:

@@ -7,7 +7,6 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
-from regard.look.addresses import where_named
 from regard.look.drawing import COLOURS, GREY, INK, LINE, breadth, new_figure, number, save, sheet, short, shown
 from regard.look.study import Run, Study
 from regard.look.walk import Numbers, Place, WalkStep, walk
@@ -30,14 +29,10 @@ LETTER = 0.066
 
 def walk_picture(study: Study, run: Run, path: Path, at: str = "", title: str = "") -> None:
     """The path through one head (`decoder.1.cross.0`; unless it is told, the first of all) as a sheet of panels."""
-    first = study.attentions[0]
-    where = where_named(study.loaded, at) if at else None
-    place = Place(first.stack, 0, first.kind)
-    if where is not None:
-        place = Place(where.stack, where.layer or 0, where.kind, where.head or 0)
-    label = next(each.label for each in study.attentions if (each.stack, each.kind) == (place.stack, place.kind))
-    said = f"{label}, layer {place.layer + 1}, head {place.head + 1}"
-    sheet_picture(walk(study, run, place), path, title or f"From text to answer: {said}")
+    place, layer, head = study.place(at, usual=0)
+    steps = walk(study, run, Place(place.stack, layer or 0, place.kind, head or 0))
+    said = f"{place.label}, layer {(layer or 0) + 1}, head {(head or 0) + 1}"
+    sheet_picture(steps, path, title or f"From text to answer: {said}")
 
 
 def sheet_picture(steps: list[WalkStep], path: Path, title: str = "") -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from regard.look.answers import class_name, token_name
+from regard.look.answers import class_name, names_of_classes, token_name
 from regard.look.lens import TOP, WRITTEN, Reader, Said, outputs_of, reader_of, streams_of
 from regard.look.study import Run, Study
 from regard.models.heads import MaskedHead
@@ -151,10 +150,10 @@ def _speaks(study: Study, output: str | None) -> bool:
 
 
 def _texts(study: Study, output: str | None, tokens: Collection[int]) -> dict[int, str]:
-    name = (
-        partial(token_name, study.loaded) if _speaks(study, output) else partial(class_name, study.loaded, output or "")
-    )
-    return {token: name(token) for token in sorted(tokens)}
+    if _speaks(study, output):
+        return {token: token_name(study.loaded, token) for token in sorted(tokens)}
+    names = names_of_classes(study.loaded, output or "")
+    return {number: class_name(names, number) for number in sorted(tokens)}
 
 
 def _most(answers: list[int]) -> float:

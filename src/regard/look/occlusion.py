@@ -47,7 +47,9 @@ def occlude(study: Study, run: Run, query: Query, count: int, draws: int = DRAWS
         raise InputError(f"count ({count}) must be from 1 to {patches}, the patches of an image; choose another")
     name = next((name for name, head in settings.heads.items() if isinstance(head, Classification)), None)
     if name is None:
-        raise InputError(f"model ({study.loaded.name}) has no head for classes, so there is no answer to lose")
+        raise InputError(
+            f"model ({study.loaded.name}) has no head for classes, so it has no answer to lose; choose another"
+        )
     assert run.read.pixels is not None
     assert isinstance(network, Vision)
     answer = next(each for each in run.answers if each.name == name).rows[0].candidates[0]
@@ -55,7 +57,7 @@ def occlude(study: Study, run: Run, query: Query, count: int, draws: int = DRAWS
     draw = random.Random(seed)
     sets: list[Sequence[int]] = [chosen, *(draw.sample(range(patches), count) for _ in range(draws))]
     chances: list[float] = []
-    with study.edited(study.changes(run)), torch.inference_mode():
+    with study.edited(run), torch.inference_mode():
         for first in range(0, len(sets), TOGETHER):
             images = torch.stack(
                 [greyed(run.read.pixels, some, settings.patch) for some in sets[first : first + TOGETHER]]

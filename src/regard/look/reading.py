@@ -149,7 +149,8 @@ def read(loaded: Loaded, given: Input, limit: int) -> Read:
     if isinstance(loaded.network, Vision):
         return _image(loaded.network, given)
     if given.image is not None:
-        raise InputError(f"image is for models that read images, and this one is of kind {loaded.settings.kind}")
+        kind = loaded.settings.kind
+        raise InputError(f"image is for models that read images, and this one is of kind {kind}; give a text")
     if isinstance(loaded, Translator):
         return _translation(loaded, given, limit)
     tokenizers = loaded.tokenizers

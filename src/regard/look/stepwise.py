@@ -76,7 +76,7 @@ def write_stepwise(study: Study, run: Run, choosing: Choosing) -> Steps:
     """What the model writes after the run's source, or goes on with after its text, with the run's heads silent."""
     network, tokens, ends, wish = _task(study, run, choosing.prefix)
     rules = _bounded(choosing.rules)
-    with study.edited(study.changes(run)), torch.inference_mode():
+    with study.edited(run), torch.inference_mode():
         source = source_of(network, ends)
         (job,) = jobs_for(source, [tokens], ends, rules, [wish])
         require_possible(job, ends, choosing.sampling, rules, source.vocabulary)
@@ -91,7 +91,7 @@ def write_stepwise(study: Study, run: Run, choosing: Choosing) -> Steps:
 def grow_tree(study: Study, run: Run, beam: Beam, rules: Rules, prefix: tuple[int, ...] = ()) -> Tree:
     """The beam search for the run's source, or text, with the run's heads silent."""
     network, tokens, ends, wish = _task(study, run, prefix)
-    with study.edited(study.changes(run)):
+    with study.edited(run):
         return search_tree(network, tokens, ends, beam, _bounded(rules), wish)
 
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.look.addresses import mean_outputs
+from regard.look.addresses import mean_outputs, where_named
 from regard.look.answers import Answer, answers_in
 from regard.look.changes import change_named, edits_for
 from regard.look.edits import Edit
@@ -180,6 +180,17 @@ class Study:
                     found.append(AttentionPlace(stack, kind, label, layers, heads, stack, keys))
         return found
 
+    def place(self, at: str, usual: int = -1) -> tuple[AttentionPlace, int | None, int | None]:
+        """The attention that an address names, and layer and head where it names a head: `decoder.1.cross.0`.
+
+        `usual` is the number of the attention that is meant by an empty one.
+        """
+        if not at:
+            return self.attentions[usual], None, None
+        where = where_named(self.loaded, at)
+        (place,) = (each for each in self.attentions if (each.stack, each.kind) == (where.stack, where.kind))
+        return place, where.layer, where.head
+
     # ------------------------------------------------------------------------------------------------------------- run
 
     def run(self, given: Input) -> Run:
@@ -234,8 +245,9 @@ class Study:
         return known
 
     @contextlib.contextmanager
-    def edited(self, edits: Mapping[str, Edit]) -> Iterator[None]:
-        """Within the block the model works with these changes."""
+    def edited(self, run: Run) -> Iterator[None]:
+        """Within the block the model works as it does in a run."""
+        edits = self.changes(run)
         if not edits:
             yield
             return
@@ -243,8 +255,7 @@ class Study:
             yield
 
     def _output(self, run: Run) -> Output:
-        edits = self.changes(run)
-        with self.edited(edits):
+        with self.edited(run):
             answers = answers_in(self.loaded, run.read, forward(self.loaded, run.read))
         return Output(answers, self.written(run))
 
@@ -255,7 +266,7 @@ class Study:
         if run.given.target is None and not run.given.ablated:
             return run.sides["decoder"].text
         scribe = scribe_of(self.loaded, run.given.to)
-        with self.edited(self.changes(run)):
+        with self.edited(run):
             return scribe.text(scribe.write([run.sides["encoder"].ids], [scribe.beginning], 1)[0][0].tokens)
 
     def _shapes(self, found: Read) -> dict[str, list[int]]:
@@ -286,7 +297,7 @@ class Study:
         """
         if name not in self.names:
             matching(name.replace("*", ""), self.names)  # says what is near
-            raise InputError(f"name ({name[:80]}) is not in this model")
+            raise InputError(f"name ({name[:80]}) is of no single tensor; regard.look.names.names_of(model) lists them")
         if (key, name) not in self._tensors:
             self._record(self.known(key), name)
         self._tensors.move_to_end((key, name))

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from regard.look.study import Study
@@ -16,31 +15,15 @@ from regard.serving.app import place_of
 from regard.serving.bodies import Refused, fields_of, read_body
 from regard.serving.guard import Guard
 from regard.serving.look_pages import WEB
-from regard.serving.look_service import LookService
+from regard.serving.look_service import LookService, Question
 from regard.serving.look_settings import Looking
-from regard.serving.look_shapes import (
-    CompareAsked,
-    LensAsked,
-    NotesAsked,
-    OccludeAsked,
-    PatchesAsked,
-    PositionsAsked,
-    RunAsked,
-    RunNamed,
-    StepsAsked,
-    TreeAsked,
-    VectorsAsked,
-    WalkAsked,
-    checked,
-)
+from regard.serving.look_shapes import checked
 from regard.serving.look_turns import Turns
 from regard.serving.metrics import Metrics
 
 KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 BODY_SECONDS = 10.0
 """That a client has to send what it announced."""
-
-A = TypeVar("A", bound=BaseModel)
 
 
 def create_look_app(study: Study, settings: Looking, say: Callable[[str], None] | None = None) -> FastAPI:
@@ -74,30 +57,22 @@ def _questions(app: FastAPI, service: LookService, turns: Turns, settings: Looki
     about = service.about()
     limit = settings.body_bytes + 2 * _image_bytes(about)
 
-    def ask(path: str, kind: type[A], answer: Callable[[A], dict[str, Any]]) -> None:
+    def ask(path: str, question: Question) -> None:
         async def asked(request: Request) -> Response:
             # A form could be sent by any web page; JSON cannot, without leave that is never given.
             if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
                 raise Refused(415, "Content-Type must be application/json")
             body = await read_body(request.receive, request.headers.get("content-length"), limit, BODY_SECONDS)
-            wanted = checked(kind, fields_of(body, "application/json", b""))  # type: ignore[type-var]
-            return _json(await turns.take(lambda: answer(wanted), request.receive))
+            wanted = checked(question.asked, fields_of(body, "application/json", b""))
+            if wanted.letters > settings.characters:
+                most = f"at most {settings.characters:,} may be sent"
+                raise Refused(413, f"the texts have {wanted.letters:,} characters, and {most}; shorten them")
+            return _json(await turns.take(lambda: question.answer(wanted), request.receive))
 
-        app.add_api_route(path, asked, methods=["POST"])
+        app.add_api_route(f"/api/{path}", asked, methods=["POST"])
 
-    ask("/api/run", RunAsked, lambda asked: service.run(_bounded(asked, [asked.text, asked.target or ""], settings)))
-    ask("/api/output", RunNamed, service.output)
-    ask("/api/notes", NotesAsked, service.notes)
-    ask("/api/patches", PatchesAsked, service.patches)
-    ask("/api/occlude", OccludeAsked, service.occlude)
-    ask("/api/walk", WalkAsked, service.walk)
-    ask("/api/steps", StepsAsked, service.steps)
-    ask("/api/tree", TreeAsked, service.tree)
-    ask("/api/vectors", VectorsAsked, lambda asked: service.vectors(_bounded(asked, asked.texts, settings)))
-    ask("/api/positions", PositionsAsked, service.positions)
-    ask("/api/lens", LensAsked, service.lens)
-    ask("/api/compare", CompareAsked, service.compare)
-    ask("/api/control", CompareAsked, service.control)
+    for path, question in service.questions.items():
+        ask(path, question)
 
     @app.get("/api/about")
     async def tell() -> Response:
@@ -116,13 +91,6 @@ def _image_bytes(about: dict[str, Any]) -> int:
     for part in about["image"] or [0]:
         size *= part
     return size
-
-
-def _bounded(asked: A, texts: list[str], settings: Looking) -> A:
-    letters = sum(map(len, texts))
-    if letters > settings.characters:
-        raise Refused(413, f"the texts have {letters:,} characters, and at most {settings.characters:,} may be sent")
-    return asked
 
 
 def _json(content: dict[str, Any]) -> Response:

@@ -53,7 +53,7 @@ def page_file(
 
     `room`, in bytes, bounds what it holds beside the page itself.
     """
-    names = require_views(study, views) if views else held_views(study)
+    names = _known(study, views)
     service = LookService(study)
     state = _state(study, run, at) | {"view": names[0]}
     opened = Opened(service, run, state)
@@ -79,16 +79,11 @@ def page_file(
     return PageFile(assembled(data, shown, theme), shown, packing.left)
 
 
-def held_views(study: Study) -> list[str]:
-    """The views of a model that a file can hold."""
-    return [name for name in study.views if name in HELD]
-
-
-def require_views(study: Study, views: Sequence[str]) -> list[str]:
-    """Refuses views that this model, or a file, does not have."""
+def _known(study: Study, views: Sequence[str]) -> list[str]:
+    """Each view once; all, unless some are named. One that this model does not have is refused."""
     for name in views:
-        require_view(name, held_views(study))
-    return list(dict.fromkeys(views))
+        require_view(name, study.views)
+    return list(dict.fromkeys(views or study.views))
 
 
 def place_state(study: Study, at: str) -> dict[str, str]:
@@ -118,7 +113,7 @@ def _run(opened: Opened) -> Held:
     asked = RunAsked.model_construct(
         text=given.text, target=given.target or None, to=state.get("to"), image=image, ablated=list(given.ablated)
     )
-    return opened.held("run", asked, lambda asked: told(opened.run))
+    return Held("run", asked, lambda: told(opened.run))
 
 
 # -------------------------------------------------------------------------------------------------------------- packing

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
-from pydantic import BaseModel
 from torch import Tensor
 
 from regard.look.compare import compare, usual_changes
@@ -23,6 +22,7 @@ from regard.look.study import AttentionPlace, Run, Study
 from regard.look.walk import Place, walks
 from regard.serving.look_service import LookService
 from regard.serving.look_shapes import (
+    Asked,
     CompareAsked,
     LensAsked,
     NotesAsked,
@@ -37,15 +37,13 @@ from regard.serving.look_shapes import (
 )
 from regard.tasks.translator import Translator
 
-W = TypeVar("W", bound=BaseModel)
-
 
 @dataclass(frozen=True)
 class Held:
     """A request, and its answer: the same as the server's."""
 
     path: str
-    asked: BaseModel
+    asked: Asked
     answer: Callable[[], dict[str, Any] | Tensor]
     first: bool = True
     """Whether the view asks it when it is opened, so that it cannot be shown without."""
@@ -63,8 +61,9 @@ class Opened:
     def study(self) -> Study:
         return self.service.study
 
-    def held(self, path: str, asked: W, answer: Callable[[W], dict[str, Any]], first: bool = True) -> Held:
+    def held(self, path: str, asked: Asked, first: bool = True) -> Held:
         """A request that the service answers."""
+        answer = self.service.questions[path].answer
         return Held(path, asked, lambda: answer(asked), first)
 
     def tensor(self, name: str, first: bool = True, run: str | None = None) -> Held:
@@ -82,11 +81,11 @@ class Opened:
 
 
 def _heads(opened: Opened) -> Iterator[Held]:
-    yield opened.held("output", RunNamed(run=opened.run.key), opened.service.output)
+    yield opened.held("output", RunNamed(run=opened.run.key))
     for number, (place, layer) in enumerate(_attentions(opened, -1)):
         at = f"{place.stack}.{layer}.{place.kind}"
         yield opened.tensor(f"{at}.weights", number == 0)
-        yield opened.held("notes", NotesAsked(run=opened.run.key, at=at), opened.service.notes, False)
+        yield opened.held("notes", NotesAsked(run=opened.run.key, at=at), False)
     for name in rollouts_of(opened.study):
         yield opened.tensor(name, False)
 
@@ -98,7 +97,7 @@ def _image(opened: Opened) -> Iterator[Held]:
     query = -1 if opened.run.sides["encoder"].tokens[0].id < 0 else None
     for rollout in (False, True):
         asked = PatchesAsked(run=opened.run.key, query=query, layer=layer, head=head, rollout=rollout)
-        yield opened.held("patches", asked, opened.service.patches)
+        yield opened.held("patches", asked)
 
 
 def _walk(opened: Opened) -> Iterator[Held]:
@@ -115,45 +114,44 @@ def _walk(opened: Opened) -> Iterator[Held]:
     for place, layer in _attentions(opened, 0):
         for head in _from(chosen[2], place.heads):
             asked = WalkAsked(run=opened.run.key, stack=place.stack, layer=layer, kind=place.kind, head=head)
-            yield opened.held("walk", asked, path, (place, layer, head) == chosen)
+            yield Held("walk", asked, partial(path, asked), (place, layer, head) == chosen)
 
 
 def _decode(opened: Opened) -> Iterator[Held]:
-    yield opened.held("steps", StepsAsked(run=opened.run.key), opened.service.steps)
-    yield opened.held("tree", TreeAsked(run=opened.run.key), opened.service.tree)
+    yield opened.held("steps", StepsAsked(run=opened.run.key))
+    yield opened.held("tree", TreeAsked(run=opened.run.key))
 
 
 def _lens(opened: Opened) -> Iterator[Held]:
     for number, output in enumerate(outputs_of(opened.study.loaded)):
-        yield opened.held("lens", LensAsked(run=opened.run.key, output=output), opened.service.lens, number == 0)
+        yield opened.held("lens", LensAsked(run=opened.run.key, output=output), number == 0)
 
 
 def _vectors(opened: Opened) -> Iterator[Held]:
     to = opened.state.get("to")
     lines = sample_for(opened.study.loaded, to).lines
-    yield opened.held("vectors", VectorsAsked(texts=lines, to=to), opened.service.vectors)
+    yield opened.held("vectors", VectorsAsked(texts=lines, to=to))
 
 
 def _positions(opened: Opened) -> Iterator[Held]:
-    yield opened.held("positions", PositionsAsked(), opened.service.positions)
+    yield opened.held("positions", PositionsAsked())
     if isinstance(opened.study.loaded, Translator):
         for asked in (PositionsAsked(part="encoder"), PositionsAsked(part="decoder")):
-            yield opened.held("positions", asked, opened.service.positions, False)
+            yield opened.held("positions", asked, False)
 
 
 def _compare(opened: Opened) -> Iterator[Held]:
     study, run = opened.study, opened.run.plain or opened.run
     place, _, head = opened.place(-1)
     changes = usual_changes(study, opened.run, place, head)
-    asked = CompareAsked(run=run.key, changes=changes)
-    yield opened.held("compare", asked, opened.service.compare)
-    yield opened.held("control", asked, opened.service.control)
-    other = compare(study, run, changes)
-    if other.same:
+    asked, found = CompareAsked(run=run.key, changes=changes), compare(study, run, changes)
+    yield Held("compare", asked, lambda: asdict(found))
+    yield opened.held("control", asked)
+    if found.same:
         layer = int(opened.state.get("layer", place.layers - 1))
         name = f"{place.stack}.{min(layer, place.layers - 1)}.{place.kind}.weights"
         yield opened.tensor(name, run=run.key)
-        yield opened.tensor(name, run=other.other)
+        yield opened.tensor(name, run=found.other)
 
 
 Asking: TypeAlias = Callable[[Opened], Iterable[Held]]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +33,7 @@ from regard.models.settings import Vision
 from regard.serving.bodies import Refused
 from regard.serving.look_maps import positions_told, vectors_told
 from regard.serving.look_shapes import (
+    Asked,
     CompareAsked,
     LensAsked,
     NotesAsked,
@@ -44,8 +46,17 @@ from regard.serving.look_shapes import (
     TreeAsked,
     VectorsAsked,
     WalkAsked,
+    WritingAsked,
 )
 from regard.tasks.translator import Translator
+
+
+class Question(NamedTuple):
+    """What the page may ask."""
+
+    asked: type[Asked]
+    answer: Callable[[Any], dict[str, Any]]
+    """Takes a request of that type."""
 
 
 class LookService:
@@ -54,6 +65,22 @@ class LookService:
     def __init__(self, study: Study) -> None:
         self.study = study
         self._notes = HeadNotes(study)
+        self.questions = {
+            "run": Question(RunAsked, self.run),
+            "output": Question(RunNamed, self.output),
+            "notes": Question(NotesAsked, self.notes),
+            "patches": Question(PatchesAsked, self.patches),
+            "occlude": Question(OccludeAsked, self.occlude),
+            "walk": Question(WalkAsked, self.walk),
+            "steps": Question(StepsAsked, self.steps),
+            "tree": Question(TreeAsked, self.tree),
+            "lens": Question(LensAsked, self.lens),
+            "vectors": Question(VectorsAsked, self.vectors),
+            "positions": Question(PositionsAsked, self.positions),
+            "compare": Question(CompareAsked, self.compare),
+            "control": Question(CompareAsked, self.control),
+        }
+        """By the end of their path."""
 
     def about(self) -> dict[str, Any]:
         """What the model is."""
@@ -67,8 +94,6 @@ class LookService:
             "parameters": sum(each.numel() for each in study.network.parameters()),
             "views": study.views,
             "attentions": [asdict(each) for each in study.attentions],
-            "names": list(study.names),
-            "limit": study.limit,
             "directions": [list(each) for each in translator.directions] if translator else [],
             "translates": translator is not None,
             "image": [settings.channels, *settings.image] if isinstance(settings, Vision) else None,
@@ -203,8 +228,6 @@ def told(run: Run) -> dict[str, Any]:
         "image": None if run.given.image is None else _base64(run.given.image),
         "run": run.key,
         "sides": sides(run.read),
-        "shapes": run.shapes,
-        "ablated": list(run.given.ablated),
         "plain": None if run.plain is None else run.plain.key,
     }
 
@@ -221,7 +244,7 @@ def sides(read: Read) -> dict[str, Any]:
     }
 
 
-def _rules(asked: StepsAsked | TreeAsked) -> Rules:
+def _rules(asked: WritingAsked) -> Rules:
     return Rules(frequency=asked.frequency, presence=asked.presence, longest=Absolute(tokens=asked.longest))
 
 

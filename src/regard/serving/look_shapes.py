@@ -21,11 +21,18 @@ PLACES = 256
 Number: TypeAlias = Annotated[int, Field(ge=0, le=2**31)]
 
 
-class _Asked(BaseModel):
+class Asked(BaseModel):
+    """A request."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    @property
+    def letters(self) -> int:
+        """Characters of the texts that the model is to read."""
+        return 0
 
-class RunAsked(_Asked):
+
+class RunAsked(Asked):
     """An input to be looked at."""
 
     text: Text = ""
@@ -35,28 +42,32 @@ class RunAsked(_Asked):
     """The bytes of an image, as base64: channels, height, width."""
     ablated: list[Text] = Field(default=[], max_length=HEADS)
 
+    @property
+    def letters(self) -> int:
+        return len(self.text) + len(self.target or "")
 
-class RunNamed(_Asked):
+
+class RunNamed(Asked):
     """A run that was made before."""
 
     run: Text
 
 
-class TensorNamed(_Asked):
+class TensorNamed(Asked):
     """A tensor of a run."""
 
     run: Text
     name: Text
 
 
-class NotesAsked(_Asked):
+class NotesAsked(Asked):
     """What can be said of the heads of one attention, `decoder.1.cross`."""
 
     run: Text
     at: Text
 
 
-class WalkAsked(_Asked):
+class WalkAsked(Asked):
     """The path of a run through one head."""
 
     run: Text
@@ -66,7 +77,7 @@ class WalkAsked(_Asked):
     head: Number = 0
 
 
-class PatchesAsked(_Asked):
+class PatchesAsked(Asked):
     """Where a query of an image looks, and how that compares with chance."""
 
     run: Text
@@ -84,48 +95,52 @@ class OccludeAsked(PatchesAsked):
     seed: int = Field(default=0, ge=0, le=2**31)
 
 
-class StepsAsked(_Asked):
-    """A run's continuation, step by step."""
+class WritingAsked(Asked):
+    """What a run's model writes."""
 
     run: Text
+    frequency: float = Field(default=0.0, ge=-100, le=100)
+    presence: float = Field(default=0.0, ge=-100, le=100)
+    prefix: list[Number] = Field(default=[], max_length=256)
+    longest: int = Field(default=48, ge=1, le=64)
+
+
+class StepsAsked(WritingAsked):
+    """The same, step by step."""
+
     temperature: float = Field(default=1.0, ge=0.01, le=100)
     top_k: int = Field(default=0, ge=0, le=2**31)
     top_p: float = Field(default=1.0, gt=0, le=1)
-    frequency: float = Field(default=0.0, ge=-100, le=100)
-    presence: float = Field(default=0.0, ge=-100, le=100)
     draws: bool = False
     seed: int = Field(default=0, ge=0, le=2**31)
-    prefix: list[Number] = Field(default=[], max_length=256)
-    longest: int = Field(default=48, ge=1, le=64)
 
 
-class TreeAsked(_Asked):
-    """A run's beam search."""
+class TreeAsked(WritingAsked):
+    """The same, by a beam search."""
 
-    run: Text
     beam: int = Field(default=4, ge=1, le=BEAM)
     alpha: float = Field(default=0.6, ge=-5, le=5)
-    frequency: float = Field(default=0.0, ge=-100, le=100)
-    presence: float = Field(default=0.0, ge=-100, le=100)
-    prefix: list[Number] = Field(default=[], max_length=256)
-    longest: int = Field(default=48, ge=1, le=64)
 
 
-class VectorsAsked(_Asked):
+class VectorsAsked(Asked):
     """Sentences whose words are put on maps."""
 
     texts: list[Text] = Field(max_length=SENTENCES)
     to: Text | None = None
 
+    @property
+    def letters(self) -> int:
+        return sum(map(len, self.texts))
 
-class PositionsAsked(_Asked):
+
+class PositionsAsked(Asked):
     """The positions of one side of a model."""
 
     part: Literal["encoder", "decoder"] | None = None
     length: int | None = Field(default=None, ge=2, le=PLACES)
 
 
-class LensAsked(_Asked):
+class LensAsked(Asked):
     """What each layer of a run would say."""
 
     run: Text
@@ -133,14 +148,14 @@ class LensAsked(_Asked):
     """The output through which layers are read; none: the first."""
 
 
-class CompareAsked(_Asked):
+class CompareAsked(Asked):
     """A run beside one with other heads or, if none are named, beside another model."""
 
     run: Text
     changes: list[Text] = Field(default=[], max_length=HEADS)
 
 
-A = TypeVar("A", bound=_Asked)
+A = TypeVar("A", bound=Asked)
 
 
 def checked(kind: type[A], fields: Mapping[str, Any]) -> A:

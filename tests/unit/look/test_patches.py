@@ -169,5 +169,5 @@ def test_occlusion_that_cannot_be(study: Study, tmp_path: Path) -> None:
         with pytest.raises(InputError, match=rf"count \({count}\) must be from 1 to 6, the patches of an image"):
             occlude(study, run, Query(), count)
     silent = seeing(tmp_path, heads=False)
-    with pytest.raises(InputError, match="has no head for classes, so there is no answer to lose"):
+    with pytest.raises(InputError, match="has no head for classes, so it has no answer to lose; choose another"):
         occlude(silent, silent.run(Input(image=IMAGE)), Query(), 1)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from tiny_models import write_vision
-from tiny_translator import write_translator
 
 import regard
 from regard.look.reading import Input
@@ -23,17 +21,6 @@ from regard.serving.look_turns import Turns
 
 HOST = "http://localhost:5050"
 HOSTILE = "</script><img src=x onerror=alert(1)> \u202eabc\u0007 " + "x" * 120
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return Study(regard.load(write_translator(tmp_path_factory.mktemp("translator")), "cpu"))
-
-
-@pytest.fixture(scope="module")
-def client(study: Study) -> Iterator[TestClient]:
-    with TestClient(create_look_app(study, Looking(characters=2000)), HOST) as made:
-        yield made
 
 
 def run(client: TestClient, **fields: Any) -> Any:
@@ -54,7 +41,7 @@ def test_a_tensor_is_what_python_records(client: TestClient, study: Study) -> No
     name = "decoder.0.cross.weights"
     answer = client.get("/api/tensor", params={"run": found["run"], "name": name})
     shape = [int(size) for size in answer.headers["X-Shape"].split(",")]
-    assert shape == found["shapes"][name]
+    assert shape == study.known(found["run"]).shapes[name]
     got = np.frombuffer(answer.content, "<f4").reshape(shape)
     kept = study.run(Input("ein Hund läuft", to="en"))
     import torch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ from regard.look.compare import compare
 from regard.look.lensed import lensed
 from regard.look.reading import Input
 from regard.look.study import Study
-from regard.serving.look_app import create_look_app
-from regard.serving.look_settings import Looking
 
 HOST = "http://localhost:5050"
 TEXT = "ein Hund läuft"
@@ -28,12 +25,6 @@ HEAD = "decoder.0.attention.1"
 def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     one, two = (regard.load(write_decoder(tmp_path_factory.mktemp("decoder")), "cpu") for _ in range(2))
     return Study(one, beside=two)
-
-
-@pytest.fixture(scope="module")
-def client(study: Study) -> Iterator[TestClient]:
-    with TestClient(create_look_app(study, Looking()), HOST) as made:
-        yield made
 
 
 def ask(client: TestClient, path: str, **fields: Any) -> Any:

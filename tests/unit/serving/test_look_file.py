@@ -14,7 +14,6 @@ import pytest
 import torch
 from fastapi.testclient import TestClient
 from tiny_models import write_decoder, write_encoder, write_vision
-from tiny_translator import write_translator
 
 import regard
 from regard.errors import InputError
@@ -32,11 +31,6 @@ pytestmark = pytest.mark.slow
 
 HOST = "http://localhost:5050"
 HOSTILE = "</script><!--<script><img src=x onerror=alert(1)> \u202eabc\u2028\u2029\u0007 &quot; \0 \ufeff"
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return Study(regard.load(write_translator(tmp_path_factory.mktemp("translator")), "cpu"))
 
 
 def data_of(page: str) -> Any:

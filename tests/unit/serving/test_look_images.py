@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -29,12 +28,6 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
     made = Study(regard.load(write_vision(tmp_path_factory.mktemp("vision")), "cpu"))
     made.picture = Picture("a <b>.png", PIXELS)
     return made
-
-
-@pytest.fixture(scope="module")
-def client(study: Study) -> Iterator[TestClient]:
-    with TestClient(create_look_app(study, Looking()), HOST) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 from tiny_models import write_decoder, write_vision
-from tiny_translator import write_translator
 
 import regard
 from regard.look.positions import encodings
@@ -21,17 +19,6 @@ from regard.serving.look_settings import Looking
 
 HOST = "http://localhost:5050"
 TEXTS = ["the dog and a cat", "the dog is running"]
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    return Study(regard.load(write_translator(tmp_path_factory.mktemp("translator")), "cpu"))
-
-
-@pytest.fixture(scope="module")
-def client(study: Study) -> Iterator[TestClient]:
-    with TestClient(create_look_app(study, Looking(characters=2000)), HOST) as made:
-        yield made
 
 
 def unpacked(given: dict[str, Any]) -> Any:

@@ -3,6 +3,7 @@
 import { choices, clean, h, meter, number, picker, short, svg, token } from "../dom.js";
 import { marked, signed, spoken } from "../effect.js";
 import { chart, difference, headOf, legend } from "../heat.js";
+import { Tensors } from "../tensors.js";
 
 const KINDS = { silent: "Silent heads", scaled: "Scaled heads", mean: "Heads that give their mean" };
 const FIGURES = [
@@ -36,7 +37,7 @@ class Compare {
     this.edited = (state.edited ?? "").split(",").filter(Boolean);
     if (!this.edited.length) this.edited = silent.length ? silent : [this.id(0, this.head)];
     this.left = page.run.plain ?? page.run.run;
-    this.maps = new Map();
+    this.tensors = new Tensors(page.source);
   }
 
   id(layer, head) { return `${this.place.stack}.${layer}.${this.place.kind}.${head}`; }
@@ -176,15 +177,6 @@ class Compare {
     this.sections.said.append(h("h2", {}, this.page.about.translates ? "What both write" : "How both go on"), list);
   }
 
-  async #tensor(run, name) {
-    const key = `${run} ${name}`;
-    if (!this.maps.has(key)) {
-      while (this.maps.size > 3) this.maps.delete(this.maps.keys().next().value);
-      this.maps.set(key, await this.page.source.tensor(run, name));
-    }
-    return this.maps.get(key);
-  }
-
   // The other model's head: the same one, unless another was chosen.
   #otherHead() {
     const { page, place, layer, head } = this;
@@ -195,7 +187,7 @@ class Compare {
 
   async #map() {
     const { page, place, layer, head, found } = this, other = this.#otherHead(), name = (at) => `${place.stack}.${at}.${place.kind}.weights`;
-    const one = headOf(await this.#tensor(this.left, name(layer)), head), two = headOf(await this.#tensor(found.other, name(other.layer)), other.head);
+    const one = headOf(await this.tensors.get(this.left, name(layer)), head), two = headOf(await this.tensors.get(found.other, name(other.layer)), other.head);
     if (layer !== this.layer || head !== this.head || !this.root.isConnected) return;
     const most = Math.max(one.most, two.most), apart = difference(one, two);
     // A difference is shown as large as it is, but one that could not be seen so has a scale of its own.

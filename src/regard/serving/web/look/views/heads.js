@@ -3,6 +3,7 @@
 import { choices, clean, h, number, token } from "../dom.js";
 import { effect } from "../effect.js";
 import { chart, headOf, legend, paint } from "../heat.js";
+import { Tensors } from "../tensors.js";
 
 const SIGNS = { "previous-token": "←", "next-token": "→", "same-position": "•", "first-token": "⇤", delimiter: "¶", induction: "↻" };
 const ROLLOUT = "What each position (row) holds of each input (column) if attention were all: heads averaged, half carried by, layers multiplied. Values, feed-forwards and norms are left out.";
@@ -31,7 +32,7 @@ class Heads {
     this.place = kinds.find((each) => `${each.stack}.${each.kind}` === page.state.at) ?? kinds[kinds.length - 1];
     this.layer = Math.min(Number(page.state.layer) || 0, this.place.layers - 1);
     this.head = Math.min(Number(page.state.head) || 0, this.place.heads - 1);
-    this.tensors = new Map();
+    this.tensors = new Tensors(page.source);
     this.rolled = page.state.map === "rollout";
     this.notes = null;
   }
@@ -39,16 +40,7 @@ class Heads {
   name(layer) { return `${this.place.stack}.${layer}.${this.place.kind}.weights`; }
   id(layer, head) { return `${this.place.stack}.${layer}.${this.place.kind}.${head}`; }
 
-  async tensor(layer) {
-    const name = this.name(layer);
-    if (!this.tensors.has(name)) {
-      // A few layers of a long input are enough to hold; small ones all fit.
-      while (this.tensors.size > 2 && [...this.tensors.values()].reduce((sum, each) => sum + each.data.byteLength, 0) > 6e7)
-        this.tensors.delete(this.tensors.keys().next().value);
-      this.tensors.set(name, await this.page.source.tensor(this.page.run.run, name));
-    }
-    return this.tensors.get(name);
-  }
+  tensor(layer) { return this.tensors.get(this.page.run.run, this.name(layer)); }
 
   async draw() {
     const { page, place } = this;

@@ -3,6 +3,7 @@
 import { choices, h, meter, number, token } from "../dom.js";
 import { effect } from "../effect.js";
 import { isDark, paint } from "../heat.js";
+import { Tensors } from "../tensors.js";
 
 // The overlay's own shades, dark to bright (matplotlib's inferno): they are told apart on black and on white.
 const SHADES = [[0, 0, 4], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 165, 10], [252, 255, 164]];
@@ -38,20 +39,13 @@ class Picture {
     this.opacity = state.opacity === undefined ? OPACITY : Math.min(Math.max(Number(state.opacity) || 0, 0), 100);
     this.cursor = null;
     this.greyed = [];
-    this.tensors = new Map();
+    this.tensors = new Tensors(page.source);
     this.pixels = picture(run.image, about.image);
   }
 
   // --------------------------------------------------------------------------------------------------------- numbers
 
-  async tensor(name) {
-    if (!this.tensors.has(name)) {
-      while (this.tensors.size > 2 && [...this.tensors.values()].reduce((sum, each) => sum + each.data.byteLength, 0) > 6e7)
-        this.tensors.delete(this.tensors.keys().next().value);
-      this.tensors.set(name, await this.page.source.tensor(this.page.run.run, name));
-    }
-    return this.tensors.get(name);
-  }
+  tensor(name) { return this.tensors.get(this.page.run.run, name); }
 
   // What the query gives to each patch, and to the class token.
   map(tensor, head) {
