@@ -43,6 +43,20 @@ def test_the_number_under_the_pointer_is_pythons(
         assert len(shown.partition(".")[2]) >= 4
 
 
+def test_nothing_moves_under_the_pointer_when_the_names_of_heads_come_late(
+    served: dict[str, Served], watched: Watched
+) -> None:
+    held: list[Any] = []
+    watched.page.route("**/notes*", lambda route: held.append(route))
+    page = watched.open(served["decoder"].address, text=TEXT, at="decoder.attention")
+    before = page.locator("#enlarged").bounding_box()
+    eventually(lambda: page.wait_for_timeout(20) or held)
+    page.unroute("**/notes*")  # which lets those held go on
+    page.wait_for_selector("[data-noted=true]")
+    assert page.locator("#note").inner_text()
+    assert page.locator("#enlarged").bounding_box() == before
+
+
 def test_a_head_is_silenced_by_keyboard_alone(served: dict[str, Served], watched: Watched) -> None:
     one = served["translator"]
     page = watched.open(one.address, text=TEXT, to="en")

@@ -218,8 +218,8 @@ class Heads {
       "aria-label": `${name}: ${map.queries} queries by ${map.keys} keys. Arrow keys read single numbers.` });
     const readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, "Rows are queries, columns are keys. Point at a cell, or use the arrow keys."));
     const scale = h("canvas", { "aria-hidden": "true" });
-    this.large.replaceChildren(h("div", { class: "bar" }, h("h2", {}, name), rolled ? null : button), note,
-      canvas, h("div", { class: "legend" }, "0", scale, number(map.most)), readout);
+    this.large.replaceChildren(h("div", { class: "bar" }, h("h2", {}, name), rolled ? null : button),
+      canvas, h("div", { class: "legend" }, "0", scale, number(map.most)), readout, note); // what comes late stands below: nothing moves under the pointer
     legend(scale);
     this.#told();
     let at = null;
