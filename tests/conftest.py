@@ -1,7 +1,8 @@
-"""What every test may rely on: fixed random states, a cache apart, no deadlines, GPU tests only on a GPU."""
+"""What every test may rely on: fixed random states, Ctrl-C, a cache apart, no deadlines, GPU tests only on a GPU."""
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -12,6 +13,9 @@ from hypothesis import settings
 settings.register_profile("fixed", deadline=None, derandomize=True, database=None)
 settings.register_profile("explore", deadline=None, max_examples=1000, print_blob=True)
 settings.load_profile("fixed")
+
+# A suite that a script started in the background would ignore Ctrl-C, and so would all that its tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)
