@@ -1,13 +1,14 @@
 """Which heads of a grammar model resolve *it*, and does it write another pronoun without them?
 
-    python bench/resolving.py RUN [--valid 500] [--test 2000] [--threads 1] [--all 4] [--workers 2] [--out FILE]
+    python bench/resolving.py RUN [--valid 500] [--test 2000] [--threads 1] [--most 3] [--workers 2] [--out FILE]
 
-All choices are made on validation pairs: the head is the one that prefers referents to the other nouns most, and the
-set is the smallest of the eight best that makes half of the pronouns flip. `--all` tries every set of that many heads
-of the whole model, and of fewer: on a screen of 64 pronouns, and those that do most there on all (a model of 48 heads
-has 213,052 sets of up to four, which take an hour). Figures are of test pairs. A pronoun flips where the model, having
-read the right translation up to it, writes another one of er, sie, es; `decoded` counts those of whole translations,
-freely written. Swapped heads give each of the two nouns what they would have given the other.
+All choices are made on validation pairs. The head is the one that prefers referents to the other nouns most. The set is
+the smallest of any heads of the model that makes half of the pronouns flip: every set of up to `--most` heads is tried
+on a screen of 24 pronouns, and those that do most there on all; where none is enough, heads are taken one by one. (A
+model of 48 heads has 213,052 sets of up to four, which take two cores 40 minutes; those of up to three take four.)
+Figures are of test pairs. A pronoun flips where the model, having read the right translation up to it, writes another
+one of er, sie, es; `decoded` counts those of whole translations, freely written. Swapped heads give each of the two
+nouns what they would have given the other.
 """
 
 from __future__ import annotations
@@ -15,25 +16,27 @@ from __future__ import annotations
 import argparse
 import heapq
 import json
+import sys
 import time
 from collections.abc import Sequence
 from functools import partial
 from itertools import combinations
+from math import comb
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from measured import environment
 
 import regard
 from regard.look.addresses import Head, ablation, heads_of, mean_outputs
-from regard.look.importance import DRAWN, Ablation
+from regard.look.importance import DRAWN, Ablation, Found
 from regard.look.pronouns import Flips, Looked, looked, pronouns, write, write_swapped
 from regard.tasks.grammar_report import PRONOUNS, dependent, pronoun_of
 
-SEED, SHORTLIST, WANTED, DECODED = 1, 8, 0.5, 1000
-SCREEN, CONFIRMED = 64, 100
+SEED, TABLE, WANTED, DECODED = 1, 8, 0.5, 1000
+SCREEN, CONFIRMED = 24, 300
 """Pronouns that every set is tried on, and the sets of each size that are tried on all."""
 
 
@@ -89,65 +92,78 @@ def decoded(model: Any, sources: list[str], heads: Sequence[Head]) -> dict[str, 
 def screened(run: Path, size: int, part: int, parts: int) -> list[tuple[float, tuple[Head, ...]]]:
     """Every so-manieth set of so many heads, tried on the screen: those that make most of it flip."""
     torch.set_num_threads(1)
-    model = regard.load(run)
+    model: Any = regard.load(run)
     trial = Ablation(model, Flips(model, pronouns(model, dependent("valid", SEED, SCREEN))))
     sets = list(combinations(heads_of(model), size))[part::parts]
     return heapq.nlargest(CONFIRMED, ((trial.without(heads), heads) for heads in sets))
 
 
-def exhausted(run: Path, trial: Ablation, most: int, workers: int) -> list[dict[str, Any]]:
-    """By size, the set of any heads of the model that makes most pronouns flip, up to the size that reaches half."""
-    found = []
+class Tried(NamedTuple):
+    """All sets of one size."""
+
+    sets: int
+    most: float
+    """Of the screen, flipped by the best set."""
+    last: float
+    """The same of the last one that was tried on all pronouns."""
+    found: Found
+    """The best on all."""
+
+    def told(self) -> dict[str, Any]:
+        return {
+            "sets": self.sets,
+            f"most flipped of {SCREEN}": round(self.most, 4),
+            f"by number {CONFIRMED}": round(self.last, 4),
+            "most flipped of all": round(self.found.figure, 4),
+            "heads": [str(head) for head in self.found.heads],
+        }
+
+
+def exhausted(run: Path, trial: Ablation, most: int, workers: int) -> list[Tried]:
+    """Every set of heads of the model, by size, up to the one that is enough."""
+    tried: list[Tried] = []
     with get_context("spawn").Pool(workers) as pool:
-        for size in range(1, most + 1):
-            parts = pool.imap_unordered(partial(screened, run, size, parts=8 * workers), range(8 * workers))
+        while len(tried) < most and not (tried and tried[-1].found.reached):
+            size, pieces = len(tried) + 1, 8 * workers
+            parts = pool.imap_unordered(partial(screened, run, size, parts=pieces), range(pieces))
             best = heapq.nlargest(CONFIRMED, (one for part in parts for one in part))
             flipped, heads = max((trial.without(heads), heads) for _, heads in best)
-            found.append(
-                {
-                    "heads": size,
-                    "sets": sum(1 for _ in combinations(trial.heads, size)),
-                    f"most flipped of {SCREEN}": round(best[0][0], 4),
-                    f"of {CONFIRMED} sets, the last of {SCREEN}": round(best[-1][0], 4),
-                    "most flipped": round(flipped, 4),
-                    "by": [str(head) for head in heads],
-                }
-            )
-            print(found[-1], flush=True)
-            if flipped >= WANTED:
-                break
-    return found
+            found = Found(heads, flipped, flipped >= WANTED)
+            tried.append(Tried(comb(len(trial.heads), size), best[0][0], best[-1][0], found))
+            print(tried[-1].told(), file=sys.stderr, flush=True)
+    return tried
 
 
 def resolved(run: Path, valid: int, test: int, most: int, workers: int) -> dict[str, Any]:
-    model = regard.load(run)
+    model: Any = regard.load(run)
     by, pairs = pronouns(model, dependent("valid", SEED, valid)), list(dependent("test", SEED, test))
     of = pronouns(model, pairs)
     ranked = looked(model, by).ranked()
-    best, shortlist = ranked[0], ranked[:SHORTLIST]
+    best = ranked[0]
     flips = Flips(model, by)
     trial = Ablation(model, flips)
-    found = trial.smallest(WANTED, shortlist)
-    taken = trial.greedy(WANTED, guide=flips.guide, most=SHORTLIST)
+    tried = exhausted(run, trial, most, workers)
+    reached = [each.found for each in tried if each.found.reached]
+    found = reached[0] if reached else trial.greedy(WANTED, guide=flips.guide)
     means = mean_outputs(model, lambda: write(model, by))
     tested, known = Flips(model, of), looked(model, of)
     whole, on_average = Ablation(model, tested), Ablation(model, tested, means)
     return {
         "chosen on": {"pronouns": len(by), "flipped by the set": round(found.figure, 4), "reached": found.reached},
+        "every set": {str(size): each.told() for size, each in enumerate(tried, 1)},
         "pronouns": len(of),
         "right": round(float((tested.before.tokens_N == torch.tensor([one.right for one in of])).float().mean()), 4),
         "nearest noun": round(sum(one.nearest for one in of) / len(of), 4),
         "head": str(best),
         **shares(known, [best])[str(best)],
-        "best heads on validation": shares(known, shortlist),
+        "best heads on validation": shares(known, ranked[:TABLE]),
+        "heads of the set": shares(known, found.heads),
         "head ablated": ablated(whole, tested, [best]),
         "set ablated": ablated(whole, tested, found.heads),
         "set ablated, by means": ablated(on_average, tested, found.heads),
-        "set taken greedily from all heads": ablated(whole, tested, taken.heads),
         "head swapped": swapped(model, of, [best], whole.drawn([best])),
         "set swapped": swapped(model, of, found.heads, whole.drawn(found.heads)),
         "decoded": decoded(model, [pair.source for pair, _ in pairs[:DECODED]], found.heads),
-        "every set": exhausted(run, trial, most, workers),
     }
 
 
@@ -157,13 +173,16 @@ def main() -> None:
     parser.add_argument("--valid", type=int, default=500)
     parser.add_argument("--test", type=int, default=2000)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--all", type=int, default=0, help="try all sets of up to so many heads")
+    parser.add_argument("--most", type=int, default=3, help="heads of the sets that are all tried")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     start = time.perf_counter()
-    told = {"run": str(options.run), **resolved(options.run, options.valid, options.test, options.all, options.workers)}
+    told = {
+        "run": str(options.run),
+        **resolved(options.run, options.valid, options.test, options.most, options.workers),
+    }
     told["seconds"] = round(time.perf_counter() - start)
     text = json.dumps({**environment(), **told}, indent=1)
     print(text)

@@ -63,7 +63,7 @@ def require_there(files: Iterable[str]) -> None:
 
 
 def _missing(file: str) -> DataError:
-    return DataError(f"{shown_name(file)} does not exist; check the name, and data.root before it")
+    return DataError(f"{shown_name(file)} does not exist; check the name (in a recipe data.root stands before it)")
 
 
 def _damaged(file: str, error: Exception) -> DataError:

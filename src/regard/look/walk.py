@@ -5,6 +5,7 @@ The formulas are those of Vaswani et al. (2017). T: tokens, K: keys, D: width, E
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -176,7 +177,8 @@ def _masking(scores_TK: Tensor, scaled_TK: Tensor) -> tuple[str, str]:
     """The formula of the mask, and what it did here."""
     visible_TK = scores_TK != -torch.inf
     hidden = int((~visible_TK).sum())
-    added = bool((scores_TK - scaled_TK)[visible_TK].abs().max() > 1e-3 * scaled_TK.abs().max().clamp(min=1))
+    apart_TK = (scores_TK - scaled_TK).abs().where(visible_TK, 0)
+    added = bool(apart_TK.max() > 1e-3 * scaled_TK.abs().max().clamp(min=1))
     says = (
         f"{hidden} of {scores_TK.numel()} pairs may not be seen, and get −∞." if hidden else "Every pair may be seen."
     )
@@ -241,9 +243,11 @@ def _told(candidates: list[Candidate]) -> list[str]:
 
 def _numbers(x: Tensor, rows: list[str], columns: list[str] | None = None) -> Numbers:
     x = x.float()
-    finite = x[x.isfinite()]
-    corner = [[float(value) if value.isfinite() else None for value in row[:CORNER]] for row in x[:CORNER]]
+    least, most = x.aminmax()
+    mean = x.mean()
+    if not (least.isfinite() and most.isfinite()):
+        finite = x[x.isfinite()]
+        least, most, mean = finite.min(), finite.max(), finite.mean()
+    shown = [[value if math.isfinite(value) else None for value in row] for row in x[:CORNER, :CORNER].tolist()]
     named = [] if columns is None else columns[:CORNER]
-    return Numbers(
-        list(x.shape), corner, float(finite.min()), float(finite.max()), float(finite.mean()), rows[:CORNER], named
-    )
+    return Numbers(list(x.shape), shown, float(least), float(most), float(mean), rows[:CORNER], named)

@@ -343,7 +343,7 @@ def test_a_binary_file() -> None:
 
 def test_a_missing_file() -> None:
     assert damaged(Parallel(train=("none.en", "train.de"))) == (
-        "none.en does not exist; check the name, and data.root before it"
+        "none.en does not exist; check the name (in a recipe data.root stands before it)"
     )
 
 
