@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
+from regard.cli.working import working
 from regard.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from regard.data.report import Progress, Report, SplitReport
+    from regard.data.report import Report, SplitReport
     from regard.data.settings import DataSettings
 
 EXAMPLE = "Example: regard data recipes/multi30k-en-de.toml data.root=DIR"
@@ -48,8 +48,8 @@ def command(
     chosen: tuple[Wanted, ...] = (split,) if split else SPLITS
     if not set(chosen).intersection(settings.splits):
         raise SettingsError(f"{told_missing(settings, chosen[0])}, or choose another --split")
-    with _progress() as progress:
-        found = report(settings, chosen, progress=progress)
+    with working("reading") as say:
+        found = report(settings, chosen, progress=lambda split, number: say(f"{split}: {number:,} examples"))
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
     else:
@@ -74,19 +74,6 @@ def read_data(words: list[str]) -> DataSettings:
         return data_settings(read_recipe(Path(names[0])), changes)
     usual = {1: "language", 2: "translate"}.get(len(names))
     return data_settings({"task": usual, "data": {"train": names}}, changes)
-
-
-@contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A line on a terminal's stderr that says how far reading has come; nothing where nobody looks."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield None
-        return
-    with console.status("reading") as status:
-        yield lambda split, number: status.update(f"{split}: {number:,} examples")
 
 
 # --------------------------------------------------------------------------------------------------------- for people

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from regard.cli.loading import load_translator
+from regard.cli.working import working
 from regard.errors import DataError, SettingsError
 from regard.tasks.translate_settings import TranslateOptions
 
@@ -213,17 +212,17 @@ def _measured(
     if given is None:
         assert model is not None
         begun = perf_counter()
-        with _working(f"translating {len(exam.references):,} sentences"):
+        with working(f"translating {len(exam.references):,} sentences"):
             given = exam.answers(model, asked.beam, asked.as_used)
         seconds = perf_counter() - begun
-    with _working("scoring"):
+    with working("scoring"):
         report = evaluate_texts(
             given, exam.references, exam.sources, counting=counting, tokenized=asked.tokenized, worst=asked.worst
         )
     compared: dict[str, Compared] = {}
     if against is not None:
         other = _others(against, exam, asked)
-        with _working("comparing"):
+        with working("comparing"):
             compared = compare(given, other, exam.references, counting=counting, test=asked.test)
     return Measured(exam, given, report, seconds, compared)
 
@@ -237,21 +236,8 @@ def _others(against: str, exam: Exam, asked: Asked) -> list[str]:
     if exam.sources is None:
         raise SettingsError(f"--against ({against}) is a model, which needs --input to translate; or give a file")
     model = load_translator(against, asked.device)
-    with _working(f"translating {len(exam.references):,} sentences with {against}"):
+    with working(f"translating {len(exam.references):,} sentences with {against}"):
         return exam.answers(model, asked.beam, asked.as_used)
-
-
-@contextmanager
-def _working(what: str) -> Iterator[None]:
-    """A line on a terminal's stderr while something takes its time; nothing where nobody looks."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal:
-        yield
-        return
-    with console.status(what):
-        yield
 
 
 def _save(path: Path, measured: list[Measured]) -> None:
@@ -269,7 +255,7 @@ def _save(path: Path, measured: list[Measured]) -> None:
 def _tell_figures(place: Path, asked: Asked, as_json: bool) -> None:
     from regard.tasks.held_out import figures_on
 
-    with _working("evaluating"):
+    with working("evaluating"):
         split, figures = figures_on(place, asked.split, asked.changes, asked.device)
     if as_json:
         from regard.training.log import finite

@@ -8,6 +8,7 @@ from urllib.parse import urlencode
 
 import typer
 
+from regard.cli.working import working
 from regard.errors import InputError, SettingsError
 from regard.serving.look_settings import Looking
 from regard.settings import describe
@@ -176,7 +177,9 @@ def _page(study: Study, run: Run, file: Path, views: list[str], asked: Asked) ->
     from regard.files import write_text
     from regard.serving.look_file import page_file
 
-    made = page_file(study, run, [asked.view, *(views or study.views)] if asked.view else views, asked.at)
+    named = [asked.view, *(views or study.views)] if asked.view else views
+    with working("working out what the views show") as say:
+        made = page_file(study, run, named, asked.at, say=say)
     try:
         write_text(file, made.html)
     except OSError as error:

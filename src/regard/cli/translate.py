@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli.loading import load_translator
+from regard.cli.working import Say, working
 from regard.cli.writing import print_lines, save_lines
 from regard.errors import InputError, SettingsError
 from regard.tasks.translate_settings import AHEAD, TranslateOptions
@@ -99,9 +99,9 @@ def command(  # noqa: PLR0913
     )
     translator = load_translator(model, device, threads, int8)
     translator.scribe(options)  # languages and words that are wrong are told before anything is read
-    with _progress() as progress:
+    with working("translating", quiet=sys.stdout.isatty()) as say:  # results go there as they come
         written = _written(translator, _chunks(texts, source, ahead), options, as_json, not texts)
-        told = _counted(written, progress)
+        told = _counted(written, say)
         if output is None:
             print_lines(told)
         else:
@@ -179,21 +179,8 @@ def _table(row: Translation | list[Translation]) -> dict[str, Any]:
     return {**row[0].as_table(), "nbest": [each.as_table() for each in row]}
 
 
-def _counted(lines: Iterator[str], progress: Callable[[int], None]) -> Iterator[str]:
-    for number, line in enumerate(lines, 1):
-        progress(number)
-        yield line
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[int], None]]:
-    """A line on a terminal's stderr that says how far it has come; nothing where nobody looks, or where results go."""
-    from rich.console import Console
-
-    console = Console(stderr=True, highlight=False)
-    if not console.is_terminal or sys.stdout.isatty():
-        yield lambda number: None
-        return
+def _counted(lines: Iterator[str], say: Say) -> Iterator[str]:
     began = perf_counter()
-    with console.status("translating") as status:
-        yield lambda number: status.update(f"{number:,} lines, {number / (perf_counter() - began):.1f} a second")
+    for number, line in enumerate(lines, 1):
+        say(f"{number:,} lines, {number / (perf_counter() - began):.1f} a second")
+        yield line

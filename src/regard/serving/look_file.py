@@ -6,7 +6,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
@@ -47,17 +47,23 @@ class PageFile:
 
 
 def page_file(
-    study: Study, run: Run, views: Sequence[str] = (), at: str = "", theme: str | None = None, room: int = MOST
+    study: Study,
+    run: Run,
+    views: Sequence[str] = (),
+    at: str = "",
+    theme: str | None = None,
+    room: int = MOST,
+    say: Callable[[str], None] = lambda told: None,
 ) -> PageFile:
     """A run as HTML, with some views (all, unless they are named); the first is open, at a head where one is named.
 
-    `room`, in bytes, bounds what it holds beside the page itself.
+    `room`, in bytes, bounds what it holds beside the page itself. `say` is told how far it has come.
     """
     names = _known(study, views)
     service = LookService(study)
     state = _state(study, run, at) | {"view": names[0]}
     opened = Opened(service, run, state)
-    packing = _Packing(room, _exact(run))
+    packing = _Packing(room, _exact(run), say)
     asked = {"run": [_run(opened)]} | {name: list(HELD[name](opened)) for name in names}
     for name, wanted in asked.items():
         packing.add(name, [held for held in wanted if held.first])
@@ -122,9 +128,10 @@ def _run(opened: Opened) -> Held:
 class _Packing:
     """Answers, each packed by itself, so that a page unpacks only what it shows."""
 
-    def __init__(self, room: int, exact: bool) -> None:
+    def __init__(self, room: int, exact: bool, say: Callable[[str], None]) -> None:
         self.room = room
         self.exact = exact
+        self.say = say
         self.answers: list[dict[str, Any]] = []
         self.defaults: dict[str, dict[str, Any]] = {}
         self.left: dict[str, int] = {}
@@ -133,6 +140,7 @@ class _Packing:
     def add(self, view: str, needed: Iterable[Held]) -> None:
         """Takes in what a view cannot do without."""
         for held in self._new(needed):
+            self.say(f"{view}: what it opens with")
             packed = self._packed(held)
             if len(packed["packed"]) > self.room:
                 raise InputError(
@@ -141,10 +149,11 @@ class _Packing:
                 )
             self._take(held, packed)
 
-    def fill(self, view: str, wanted: Iterable[Held], share: int) -> None:
+    def fill(self, view: str, wanted: Sequence[Held], share: int) -> None:
         """Takes in what a view may ask later, as long as its share of the room lasts."""
         end, full = self.room - share, False
-        for held in self._new(wanted):
+        for number, held in enumerate(self._new(wanted), 1):
+            self.say(f"{view}: {number:,} of {len(wanted):,}")
             packed = {} if full else self._packed(held)
             full = full or self.room - len(packed["packed"]) < end
             if full:

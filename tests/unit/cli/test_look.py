@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,8 +90,8 @@ def test_a_file(tmp_path: Path) -> None:
 
 def test_what_had_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, file = str(write_translator(tmp_path / "model")), tmp_path / "look.html"
-    whole = regard.serving.look_file.page_file
-    monkeypatch.setattr(regard.serving.look_file, "page_file", lambda *given: whole(*given, room=30_000))
+    small = partial(regard.serving.look_file.page_file, room=30_000)
+    monkeypatch.setattr(regard.serving.look_file, "page_file", small)
     done = runner.invoke(app, ["look", model, "ein Hund", "--html", str(file), "--views", "heads,walk"])
     assert re.search(r"walk: \d+ answers had no room", done.stderr), done.stderr
 

@@ -122,7 +122,8 @@ def test_a_file_in_utf_16(tmp_path: Path, encoding: str) -> None:
 
 def test_a_missing_file(tmp_path: Path) -> None:
     file = tmp_path / "none.txt"
-    assert message(lambda: lines(file)) == f"{file} does not exist; check the name (in a recipe data.root stands before it)"
+    told = f"{file} does not exist; check the name (in a recipe data.root stands before it)"
+    assert message(lambda: lines(file)) == told
 
 
 def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:

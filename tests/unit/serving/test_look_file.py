@@ -154,7 +154,10 @@ def test_modules_are_those_that_are_imported() -> None:
 def test_room_runs_out_first_for_what_matters_least(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     run = study.run(Input("ein Hund läuft", to="en"))
     views = ["heads", "walk", "decode"]
-    whole = page_file(study, run, views)
+    told: list[str] = []
+    whole = page_file(study, run, views, say=told.append)
+    assert told[0] == "run: what it opens with"
+    assert {line.partition(":")[0] for line in told} == {"run", *views}
     room = sum(len(each["packed"]) for each in data_of(whole.html)["answers"])
     made = page_file(study, run, views, at="decoder.0.cross.1", room=room * 2 // 3)
     answers = data_of(made.html)["answers"]
