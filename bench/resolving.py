@@ -4,7 +4,7 @@
 
 All choices are made on validation pairs. The head is the one that prefers referents to the other nouns most. The set is
 the smallest of any heads of the model that makes half of the pronouns flip: every set of up to `--most` heads is tried
-(of 48 heads there are 17,296 of three, which take two cores four minutes, and 194,580 of four), then the best ones with
+(of 48 heads there are 17,296 of three, four minutes of two cores, and 194,580 of four, 40), then the twenty best with
 one head more. A set is tried on 24 pronouns; if it may still be enough, by three standard errors, on 120, and so on.
 Figures are of test pairs. A pronoun flips where the model, having read the right translation up to it, writes another
 one of er, sie, es; `decoded` counts those of whole translations, freely written. Swapped heads give each of the two
@@ -36,7 +36,7 @@ from regard.look.pronouns import Flips, Looked, looked, pronouns, write, write_s
 from regard.tasks.grammar_report import PRONOUNS, dependent, pronoun_of
 
 SEED, TABLE, WANTED, DECODED = 1, 8, 0.5, 1000
-SCREENS, KEPT = (24, 120), 300
+SCREENS, KEPT = (24, 120), 20
 """Pronouns that sets are tried on first, and the sets of a size that are grown."""
 
 
