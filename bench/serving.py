@@ -35,11 +35,11 @@ from regard.blocks.settings import Attention
 from regard.data.embedded.grammar.corpus import pairs
 from regard.models.settings import EncoderDecoder
 from regard.serving.settings import Serving
-from regard.tasks.load import load
-from regard.tasks.translator import Translator
 from regard.text.pair import TokenizerPair
 from regard.text.settings import Bpe
 from regard.text.train import train
+from regard.use.model import load
+from regard.use.translator import Translator
 from regard.weights.directory import save
 
 WORDS = 20

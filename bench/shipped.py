@@ -19,7 +19,7 @@ import torch
 from measured import environment, lines
 
 import regard
-from regard.tasks.scoring import figures
+from regard.use.evaluation import figures
 
 FLOORS = {
     "de-en": {"newstest2013": 18, "Europarl dev": 28, "Tatoeba dev": 38, "Multi30k test2016": 32},

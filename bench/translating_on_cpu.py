@@ -34,11 +34,11 @@ from regard.models.build import build
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.prepared import Numbers, prepared
 from regard.models.presets import preset
-from regard.tasks.load import load
-from regard.tasks.translator import Translator
 from regard.text.pair import TokenizerPair
 from regard.text.settings import Words
 from regard.text.train import train
+from regard.use.model import load
+from regard.use.translator import Translator
 from regard.weights import ctranslate2 as theirs
 from regard.weights import huggingface
 

@@ -21,9 +21,9 @@ from regard.serving.look_settings import Looking
 from regard.serving.settings import Serving
 from regard.settings import Settings, describe, kind_of, variants
 from regard.tasks import settings as tasks
-from regard.tasks.translate_settings import TranslateOptions
 from regard.text import settings as text
 from regard.training import settings as training
+from regard.use.translation import TranslateOptions
 
 INTRODUCTION = """\
 # Settings

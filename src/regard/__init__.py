@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from regard.models.count import count
     from regard.models.presets import preset, preset_names
     from regard.serving.notebook import show
-    from regard.tasks.load import load
     from regard.tasks.run import resume, train
+    from regard.use.model import load
 
 __all__ = [
     "DataError",
@@ -51,7 +51,7 @@ except PackageNotFoundError:  # run from a checkout that is not installed
 _HOME = {
     "build": "regard.models.build",
     "count": "regard.models.count",
-    "load": "regard.tasks.load",
+    "load": "regard.use.model",
     "preset": "regard.models.presets",
     "preset_names": "regard.models.presets",
     "record": "regard.look.record",

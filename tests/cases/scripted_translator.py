@@ -12,13 +12,13 @@ from regard.blocks.settings import Attention
 from regard.decoding.request import Ends, Hypothesis, Wish
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
-from regard.tasks.scribe import Frame, Scribe
-from regard.tasks.translate_settings import TranslateOptions
-from regard.tasks.translator import Translator
 from regard.text.pair import TokenizerPair
 from regard.text.settings import AnyTokenizer, Bytes
 from regard.text.train import train
 from regard.text.words import word_spans
+from regard.use.scribe import Frame, Scribe
+from regard.use.translation import TranslateOptions
+from regard.use.translator import Translator
 
 Script = Callable[[str, Wish], Sequence[str]]
 """From a sentence, and what is wished for, to its translations, the best first."""

@@ -18,7 +18,7 @@ from urllib.request import Request, urlopen
 import pytest
 from tiny_translator import write_translator
 
-from regard.tasks.load import load
+from regard.use.model import load
 
 SECONDS = 60
 

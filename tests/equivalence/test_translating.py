@@ -9,8 +9,8 @@ import pytest
 from tiny_translator import TEXTS, write_translator
 from transformers import MarianMTModel, PreTrainedTokenizerFast
 
-from regard.tasks.load import load
-from regard.tasks.translator import Translator
+from regard.use.model import load
+from regard.use.translator import Translator
 from regard.weights.convert import convert
 
 

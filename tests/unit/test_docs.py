@@ -21,11 +21,11 @@ from regard.settings import Settings, from_toml, parse, variants
 from regard.tasks import settings as tasks
 from regard.tasks.job import make_job
 from regard.tasks.run import CHANGEABLE, CURVES
-from regard.tasks.translate_settings import TranslateOptions
 from regard.text import settings as text
 from regard.training import environment
 from regard.training.run import STATUS
 from regard.training.settings import Train
+from regard.use.translation import TranslateOptions
 from regard.weights import checksums
 from regard.weights.directory import CONFIG, WEIGHTS
 

@@ -16,6 +16,7 @@ ROOMS = [
     "cli",
     "serving",
     "look",
+    "use",
     "tasks",
     "training",
     "decoding",

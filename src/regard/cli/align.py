@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from regard.decoding.attention import Look
     from regard.look.align import Aligner, Pairs, Tried
     from regard.look.links import Gold, Score
-    from regard.tasks.translator import Translator
+    from regard.use.translator import Translator
 
 EXAMPLE = "Example: regard align de-en test.de test.en --gold gold.talp --joined"
 
@@ -104,7 +104,7 @@ def _look(model: Translator, layer: int | None, heads: list[str] | None, consume
 
 def _forth(model: Translator, to: str | None) -> Aligner:
     from regard.look.align import Aligner
-    from regard.tasks.translate_settings import TranslateOptions
+    from regard.use.translation import TranslateOptions
 
     model.scribe(TranslateOptions(to=to))  # says what is wrong with the language
     return Aligner(model, to)

@@ -22,7 +22,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Write a model in another form, with its tokenizers."""
-    from regard.tasks.load import find_model
+    from regard.use.model import find_model
     from regard.weights.convert import convert
 
     place, _ = find_model(model)

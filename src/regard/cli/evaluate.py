@@ -13,12 +13,11 @@ import typer
 from regard.cli.loading import load_translator
 from regard.cli.working import working
 from regard.errors import DataError, SettingsError
-from regard.tasks.translate_settings import TranslateOptions
+from regard.use.translation import TranslateOptions
 
 if TYPE_CHECKING:
-    from regard.tasks.evaluation import Compared, Report
-    from regard.tasks.held_out import Exam
-    from regard.tasks.translator import Translator
+    from regard.use.evaluation import Compared, Exam, Report
+    from regard.use.translator import Translator
 
 EXAMPLE = "Example: regard evaluate runs/multi30k-en-de --split test --against runs/older"
 
@@ -148,7 +147,7 @@ def _require_sense(names: list[str], source: Path | None, reference: Path | None
 
 
 def _found(name: str) -> tuple[Path, dict[str, Any]]:
-    from regard.tasks.load import find_model
+    from regard.use.model import find_model
     from regard.weights.directory import CONFIG, read_config
 
     place, _ = find_model(name)
@@ -156,13 +155,13 @@ def _found(name: str) -> tuple[Path, dict[str, Any]]:
 
 
 def _is_other_task(config: dict[str, Any]) -> bool:
-    from regard.tasks.held_out import task_of
+    from regard.use.evaluation import task_of
 
     return task_of(config) not in (None, "translate")
 
 
 def _from_split(name: str, config: dict[str, Any], against: str | None, asked: Asked) -> tuple[str, list[Measured]]:
-    from regard.tasks.held_out import exams
+    from regard.use.evaluation import exams
 
     model = load_translator(name, asked.device)
     split, found = exams(config, asked.split, asked.changes, asked.limit)
@@ -189,7 +188,7 @@ def _from_files(
     against: str | None,
     asked: Asked,
 ) -> list[Measured]:
-    from regard.tasks.held_out import Exam, read_texts
+    from regard.use.evaluation import Exam, read_texts
 
     sources, references, given = (
         None if file is None else read_texts(str(file))[: asked.limit] for file in (source, reference, hypotheses)
@@ -205,8 +204,7 @@ def _from_files(
 def _measured(
     exam: Exam, model: Translator | None, given: list[str] | None, against: str | None, asked: Asked
 ) -> Measured:
-    from regard.tasks.evaluation import compare, evaluate_texts
-    from regard.tasks.scoring import Counting
+    from regard.use.evaluation import Counting, compare, evaluate_texts
 
     counting, seconds = Counting(*asked.counting), None
     if given is None:
@@ -229,7 +227,7 @@ def _measured(
 
 def _others(against: str, exam: Exam, asked: Asked) -> list[str]:
     """The translations to compare with: those of a file, or another model's of the same texts."""
-    from regard.tasks.held_out import read_texts
+    from regard.use.evaluation import read_texts
 
     if Path(against).is_file():
         return read_texts(against)[: asked.limit]
@@ -253,7 +251,7 @@ def _save(path: Path, measured: list[Measured]) -> None:
 
 
 def _tell_figures(place: Path, asked: Asked, as_json: bool) -> None:
-    from regard.tasks.held_out import figures_on
+    from regard.use.evaluation import figures_on
 
     with working("evaluating"):
         split, figures = figures_on(place, asked.split, asked.changes, asked.device)

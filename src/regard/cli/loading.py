@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from regard.tasks.translator import Translator
+    from regard.use.translator import Translator
 
 
 def load_translator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Translator:
@@ -16,7 +16,7 @@ def load_translator(model: str, device: str | None, threads: int | None = None, 
     import torch
 
     import regard
-    from regard.tasks.translator import Translator
+    from regard.use.translator import Translator
 
     if threads is not None:
         torch.set_num_threads(threads)

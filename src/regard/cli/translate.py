@@ -15,12 +15,12 @@ from regard.cli.loading import load_translator
 from regard.cli.working import Say, working
 from regard.cli.writing import print_lines, save_lines
 from regard.errors import InputError, SettingsError
-from regard.tasks.translate_settings import AHEAD, TranslateOptions
+from regard.use.translation import AHEAD, TranslateOptions
 
 if TYPE_CHECKING:
     from regard.decoding.settings import Sampling
-    from regard.tasks.translated import Translation
-    from regard.tasks.translator import Translator
+    from regard.use.translation import Translation
+    from regard.use.translator import Translator
 
 EXAMPLE = 'Example: regard translate de-en "Ein Hund läuft durch den Schnee."'
 
@@ -135,7 +135,7 @@ def _sampling(seed: int, asked: dict[str, float | int | None]) -> Sampling | Non
 def _chunks(texts: Sequence[str] | None, source: Path | None, ahead: int) -> Iterator[list[str]]:
     """The texts, or the lines of a file; those of a pipe as they come."""
     from regard.cli.reading import Coming, lines_of, own_input
-    from regard.tasks.translator import chunks
+    from regard.use.translator import chunks
 
     if texts:
         return chunks(iter(texts), ahead)

@@ -14,7 +14,7 @@ from regard.look.edits import Ablate
 from regard.look.names import names_of
 from regard.look.network import network_of
 from regard.look.record import record
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 _WEIGHTS = ".weights"
 _WRITTEN = re.compile(r"(encoder|decoder)\.(\d{1,4})\.(attention|cross)\.(\d{1,4})")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from regard.look.reading import Read, class_names, shown, vocabulary_of
 from regard.models.settings import Classification, Masked, NextSentence, Tagging
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 CANDIDATES = 5
 """Of each place, the likeliest answers that are told."""

@@ -30,8 +30,8 @@ from regard.look.vectors import (
     map_of,
     words_in,
 )
-from regard.tasks.loaded import Loaded
-from regard.tasks.translator import Translator
+from regard.use.model import Loaded
+from regard.use.translator import Translator
 
 SENTENCES = 24
 WORDS = 160

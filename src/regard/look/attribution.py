@@ -17,7 +17,7 @@ from regard.errors import InputError
 from regard.look.names import names_of
 from regard.look.network import network_of
 from regard.look.record import record
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 Figure: TypeAlias = Callable[[], Tensor]
 """Runs the model and gives one number, as a tensor: `lambda: model(source, target)[0, -1, 9]`."""

@@ -17,7 +17,7 @@ from regard.look.addresses import Head, ablation, head_named
 from regard.look.edits import Edit, Scale, bound
 from regard.look.names import names_of
 from regard.look.network import network_of
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 LARGEST = 100.0
 """The largest factor, either way."""

@@ -25,7 +25,7 @@ from regard.look.reading import forward
 from regard.look.record import record
 from regard.look.stepwise import Choosing, write_stepwise
 from regard.look.study import AttentionPlace, Run, Study
-from regard.tasks.translator import Translator
+from regard.use.translator import Translator
 
 CONTINUED = 12
 """Tokens that a model which continues texts goes on for."""

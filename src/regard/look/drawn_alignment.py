@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from regard.look.drawing import breadth, name_ticks, new_figure, save
-from regard.tasks.translated import Alignment
+from regard.use.translation import Alignment
 
 SHADES = " ░▒▓█"
 """From nothing to all of a word's attention."""

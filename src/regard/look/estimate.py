@@ -19,7 +19,7 @@ from regard.models.settings import (
     Tagging,
     Vision,
 )
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 ELEMENT = 4
 """Bytes of a value: they are kept in float32."""

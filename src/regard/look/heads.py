@@ -25,7 +25,7 @@ from regard.models.encoder import Encoder
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.vision import Vision
 from regard.tasks.job import reach
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 LEAST = 0.4
 """How far a head must be from chance (0) towards nothing else (1) to be named."""

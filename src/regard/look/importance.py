@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.errors import InputError
 from regard.look.addresses import Head, ablation, heads_of
 from regard.look.record import record
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 Metric: TypeAlias = Callable[[], float]
 """Runs the model and gives a figure."""

@@ -29,7 +29,7 @@ from regard.models.encoder import Encoder
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.heads import MaskedHead, SequenceHead, TokenHead
 from regard.models.settings import Tagging
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 TOP = 5
 """Likeliest tokens that are kept."""

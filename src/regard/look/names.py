@@ -21,7 +21,7 @@ from regard.errors import InputError
 from regard.look.network import network_of
 from regard.models.heads import MaskedHead, PoolingHead, SequenceHead
 from regard.settings import did_you_mean
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from regard.look.network import network_of
 from regard.look.positions import DistanceScores, Encodings, Part, distance_scores, encodings
 from regard.models.settings import EncoderDecoder, Initial, Normal, Vision
 from regard.tasks.job import reach
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 PLACES = 64
 """That are shown, unless told otherwise."""

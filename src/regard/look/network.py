@@ -8,7 +8,7 @@ from torch import nn
 
 from regard.errors import InputError
 from regard.models.build import Model
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 
 def network_of(model: object) -> Model:

@@ -28,7 +28,7 @@ from regard.models.decoder import Decoder
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.settings import ModelSettings
 from regard.models.vision import Vision
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 Part: TypeAlias = Literal["encoder", "decoder"]
 Described: TypeAlias = nn.Module | Loaded | ModelSettings

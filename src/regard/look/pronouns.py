@@ -22,9 +22,9 @@ from regard.errors import InputError
 from regard.look.addresses import Head, attentions_of, heads_in
 from regard.look.record import record
 from regard.tasks.grammar_report import PRONOUNS
-from regard.tasks.translate_settings import TranslateOptions
-from regard.tasks.translator import Translator
 from regard.text.sentences import Span
+from regard.use.translation import TranslateOptions
+from regard.use.translator import Translator
 
 AT_ONCE = 250
 """Pronouns of one pass: a bound on the memory that weights take."""

@@ -24,12 +24,12 @@ from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.settings import Vision as VisionSettings
 from regard.models.vision import Vision
 from regard.tasks.image import to_input
-from regard.tasks.loaded import Loaded
-from regard.tasks.scribe import Scribe
-from regard.tasks.translate_settings import TranslateOptions
-from regard.tasks.translator import Translator
 from regard.text.sentences import Span
 from regard.text.tokenizer import Tokenizer
+from regard.use.model import Loaded
+from regard.use.scribe import Scribe
+from regard.use.translation import TranslateOptions
+from regard.use.translator import Translator
 from regard.weights.labels import load_labels
 
 NOWHERE = (0, 0)

@@ -23,7 +23,7 @@ from regard.look.recorder import Change, Recorder
 from regard.look.seen import Seen
 from regard.look.uncompiled import uncompiled
 from regard.models.build import Model
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 LIMIT = 2 * 2**30
 """Bytes that a recording may take, unless another limit is given."""

@@ -20,7 +20,7 @@ from regard.look.network import network_of
 from regard.look.record import record
 from regard.look.sides import Given
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded
 
 
 class Rollout(NamedTuple):

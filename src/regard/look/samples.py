@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from regard.tasks.loaded import Loaded
-from regard.tasks.translator import Translator
+from regard.use.model import Loaded
+from regard.use.translator import Translator
 
 
 class Sample(NamedTuple):

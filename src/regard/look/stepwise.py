@@ -19,7 +19,7 @@ from regard.look.reading import ends_of, scribe_of, vocabulary_of
 from regard.look.study import Run, Study
 from regard.models.decoder import Decoder
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.tasks.translator import Translator
+from regard.use.translator import Translator
 
 STEPS = 64
 """Tokens that are written at the most."""

@@ -41,8 +41,8 @@ from regard.look.reading import (
 from regard.look.record import record
 from regard.models.settings import Decoder, EncoderDecoder
 from regard.tasks.job import reach
-from regard.tasks.loaded import Loaded
-from regard.tasks.translator import Translator
+from regard.use.model import Loaded
+from regard.use.translator import Translator
 
 TOKENS = 1024
 """Tokens of an input that are looked at, unless told otherwise; a model's own limit may be lower."""

@@ -20,8 +20,8 @@ from regard.models.decoder import Decoder
 from regard.models.encoder import Encoder
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.settings import did_you_mean
-from regard.tasks.loaded import Loaded
 from regard.text.tokenizer import Tokenizer
+from regard.use.model import Loaded
 
 WEIGHTS = "vectors.safetensors"
 WORDS = "words.txt"

@@ -24,11 +24,11 @@ from regard.look.record import record
 from regard.models.decoder import Decoder
 from regard.models.encoder import Encoder
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.tasks.loaded import Loaded
-from regard.tasks.translate_settings import TranslateOptions
-from regard.tasks.translator import Translator
 from regard.text.sentences import Span
 from regard.text.words import word_spans
+from regard.use.model import Loaded
+from regard.use.translation import TranslateOptions
+from regard.use.translator import Translator
 
 MOST = 1000
 """Words that the baseline looks at, at most."""

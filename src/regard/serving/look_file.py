@@ -24,7 +24,7 @@ from regard.serving.look_held import HELD, Held, Opened
 from regard.serving.look_pages import assembled
 from regard.serving.look_service import LookService, told
 from regard.serving.look_shapes import RunAsked
-from regard.tasks.translator import Translator
+from regard.use.translator import Translator
 
 MOST = 64 * 2**20
 """Bytes of answers in a file: browsers take long over more."""

@@ -35,7 +35,7 @@ from regard.serving.look_shapes import (
     VectorsAsked,
     WalkAsked,
 )
-from regard.tasks.translator import Translator
+from regard.use.translator import Translator
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ from regard.serving.look_shapes import (
     WalkAsked,
     WritingAsked,
 )
-from regard.tasks.translator import Translator
+from regard.use.translator import Translator
 
 
 class Question(NamedTuple):

@@ -10,9 +10,9 @@ from regard.errors import InputError
 from regard.serving.memory import Trim
 from regard.serving.settings import Serving
 from regard.serving.translating import Route, Translated
-from regard.tasks.load import load
-from regard.tasks.translate_settings import TranslateOptions
-from regard.tasks.translator import Translator
+from regard.use.model import load
+from regard.use.translation import TranslateOptions
+from regard.use.translator import Translator
 
 UNNAMED = ("source", "target")
 """The languages of a model that names none, such as one that writes summaries."""

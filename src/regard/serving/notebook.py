@@ -18,8 +18,7 @@ from regard.files import write_text
 from regard.look.reading import Input
 from regard.look.study import Study
 from regard.serving.look_file import page_file
-from regard.tasks.load import load
-from regard.tasks.loaded import Loaded
+from regard.use.model import Loaded, load
 
 Theme: TypeAlias = Literal["system", "light", "dark"]
 HEIGHT = 720

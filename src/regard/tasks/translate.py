@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 import torch
+from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor, nn
 
 from regard.data.batch import PairBatch
@@ -18,7 +19,6 @@ from regard.models.encoder_decoder import EncoderDecoder
 from regard.tasks.batching import Batching
 from regard.tasks.losses import cross_entropy, divergence
 from regard.tasks.plain import PlainTask
-from regard.tasks.scoring import corpus_bleu
 from regard.tasks.settings import Bleu, SimCut, Translate
 from regard.text.pair import TokenizerPair
 from regard.training.task import Loss
@@ -101,4 +101,6 @@ class Trial:
         search = Greedy() if settings.beam == 1 else Beam(size=settings.beam)
         found = decode(model, self.inputs, Ends(target.role("start"), target.role("end")), search)
         texts = target.decode_batch([best[0].tokens for best in found])
-        return corpus_bleu(texts, self.references, lowercase=settings.lowercase, tokenize=settings.tokenize)
+        # Without force sacreBLEU warns about tokenized texts, which tokenize="none" asks for.
+        metric = BLEU(lowercase=settings.lowercase, tokenize=settings.tokenize, force=True)
+        return float(metric.corpus_score(texts, [self.references]).score)

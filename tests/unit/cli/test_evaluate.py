@@ -15,11 +15,11 @@ from regard.blocks.settings import Attention
 from regard.cli.app import app
 from regard.errors import DataError, InputError, RegardError, SettingsError
 from regard.models.settings import Decoder, EncoderDecoder
-from regard.tasks.load import load
-from regard.tasks.scoring import corpus_bleu
 from regard.text.pair import TokenizerPair
 from regard.text.settings import Bpe, SpecialTokens
 from regard.text.train import train
+from regard.use.evaluation import figures
+from regard.use.model import load
 from regard.weights.directory import save
 
 ENGLISH = ["the dog sees a cat", "a red house", "the bird sings and the dog sleeps", "birds sing"]
@@ -124,7 +124,7 @@ def test_a_run_on_its_own_data(home: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out.de").read_text(encoding="utf-8").splitlines() == [
         " ".join(e.splitlines()) for e in expected
     ]
-    assert report["figures"]["bleu"]["score"] == pytest.approx(corpus_bleu(expected, GERMAN))
+    assert report["figures"]["bleu"]["score"] == pytest.approx(figures(expected, GERMAN)["bleu"].score)
     assert (report["sentences"], len(report["worst"])) == (4, 1)
     assert report["seconds"] > 0
 

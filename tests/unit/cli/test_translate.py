@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 from regard.cli.app import app
 from regard.cli.reading import require
 from regard.errors import DataError, InputError, RegardError, SettingsError, WeightsError
-from regard.tasks.load import load
+from regard.use.model import load
 
 pytestmark = pytest.mark.slow
 

@@ -26,7 +26,7 @@ from regard.look.align import (
 )
 from regard.look.links import Gold, score
 from regard.shipped import MODELS, place_of
-from regard.tasks.translate_settings import TranslateOptions
+from regard.use.translation import TranslateOptions
 from regard.weights.directory import read_config
 
 PAIRS = [

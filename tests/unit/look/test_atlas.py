@@ -18,10 +18,10 @@ from regard.look import vectors
 from regard.look.atlas import SENTENCES, WORDS, Atlas, atlas
 from regard.look.vectors import contextual, find, similarity_by_layer, words_in
 from regard.models.settings import Encoder
-from regard.tasks.loaded import Loaded
 from regard.text.pair import TokenizerPair
 from regard.text.settings import WordPiece
 from regard.text.train import train
+from regard.use.model import Loaded
 
 TEXTS = ["The bank of the river", "Money in the bank!", "A bank lends money"]
 

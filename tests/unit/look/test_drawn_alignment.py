@@ -9,7 +9,7 @@ import pytest
 
 from regard.errors import InputError
 from regard.look.drawn_alignment import SHADES, picture, shade, terminal
-from regard.tasks.translated import Alignment, Block
+from regard.use.translation import Alignment, Block
 
 WEIGHTS = np.array([[1.0, 0.0, 0.0], [0.0, 0.2, 0.8]], np.float32)
 

@@ -17,11 +17,11 @@ from regard.look.pronouns import Flips, Looked, Pronoun, Written, looked, pronou
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
 from regard.tasks.grammar_report import dependent
-from regard.tasks.scribe import Frame
-from regard.tasks.translator import Translator
 from regard.text.pair import TokenizerPair
 from regard.text.settings import AnyTokenizer, ByteBpe, Characters, Words
 from regard.text.train import train
+from regard.use.scribe import Frame
+from regard.use.translator import Translator
 
 PAIRS = list(dependent("valid", 1, 30))
 

@@ -19,7 +19,7 @@ from regard.look.reading import Input
 from regard.look.stepwise import Choosing, grow_tree, write_stepwise
 from regard.look.study import Study
 from regard.look.walk import Place, walk
-from regard.tasks.translator import Translator
+from regard.use.translator import Translator
 
 TEXT = "ein Hund läuft"
 
@@ -87,7 +87,7 @@ def test_a_translation_is_what_the_model_writes(translator: Study) -> None:
 
 
 def loaded_options() -> object:
-    from regard.tasks.translate_settings import TranslateOptions
+    from regard.use.translation import TranslateOptions
 
     return TranslateOptions(to="en")
 

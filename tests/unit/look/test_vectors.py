@@ -28,12 +28,12 @@ from regard.look.vectors import (
     similarity_by_layer,
 )
 from regard.models.settings import Decoder, Encoder, Vision
-from regard.tasks.loaded import Loaded
-from regard.tasks.translate_settings import TranslateOptions
-from regard.tasks.translator import Translator
 from regard.text.pair import TokenizerPair
 from regard.text.settings import ByteBpe, WordPiece
 from regard.text.train import train
+from regard.use.model import Loaded
+from regard.use.translation import TranslateOptions
+from regard.use.translator import Translator
 
 RIVER, MONEY = "The bank of the river", "Money in the bank"
 APPLES = ("My favorite fruit is apple", "My favorite brand is apple")

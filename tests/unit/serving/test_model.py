@@ -14,8 +14,8 @@ from regard.models.settings import Encoder
 from regard.serving.model import Models, open_models
 from regard.serving.settings import Serving
 from regard.serving.translating import Route, Translating
-from regard.tasks.load import load
-from regard.tasks.translator import Translator
+from regard.use.model import load
+from regard.use.translator import Translator
 from regard.weights.directory import save
 
 THERE, BACK = Route("de", "en"), Route("en", "de")

@@ -16,10 +16,10 @@ from regard.blocks.settings import Attention
 from regard.data.labels import Labels
 from regard.errors import DataError, SettingsError
 from regard.models.settings import Classification, Decoder, Encoder, Masked, ModelSettings, Vision
-from regard.tasks.held_out import exams, figures_on, read_texts, task_of
 from regard.text.pair import TokenizerPair
 from regard.text.settings import Bpe
 from regard.text.train import train
+from regard.use.evaluation import exams, figures_on, read_texts, task_of
 from regard.weights.directory import save
 from regard.weights.labels import save_labels
 

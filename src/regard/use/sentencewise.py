@@ -15,13 +15,13 @@ import numpy as np
 from regard.decoding.request import Hypothesis, Wish
 from regard.decoding.word_links import word_alignment, word_weights
 from regard.errors import InputError
-from regard.tasks.scribe import Scribe
-from regard.tasks.translated import Alignment, Block, Translation, together
 from regard.text.numbers import numbers
 from regard.text.placing import LEVELS, Shown, copied, lost_numbers, put_back, show
 from regard.text.protect import Item, figures, find
 from regard.text.sentences import Span, cut, spans
 from regard.text.words import word_spans
+from regard.use.scribe import Scribe
+from regard.use.translation import Alignment, Block, Translation, together
 
 _TAGS = ("open", "close", "empty")
 

@@ -8,9 +8,8 @@ import random
 import pytest
 
 from regard.errors import DataError
-from regard.tasks.evaluation import Test as Chance
-from regard.tasks.evaluation import by_length, compare, evaluate_texts, scores
-from regard.tasks.scoring import Counting
+from regard.use.evaluation import Counting, by_length, compare, evaluate_texts, scores
+from regard.use.evaluation import Test as Chance
 
 WORDS = ("red", "green", "blue", "small", "large", "old", "new", "fast", "house", "tree", "river", "stone", "bird")
 

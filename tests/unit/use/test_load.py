@@ -12,10 +12,10 @@ import regard
 from regard.blocks.settings import Attention
 from regard.errors import InputError, SettingsError, WeightsError
 from regard.models.settings import Decoder, EncoderDecoder
-from regard.tasks.load import load
-from regard.tasks.translator import Translator
 from regard.text.files import load as load_tokenizer
 from regard.text.files import write_huggingface
+from regard.use.model import load
+from regard.use.translator import Translator
 from regard.weights import directory, huggingface
 from regard.weights.load import load as load_network
 
@@ -35,7 +35,7 @@ def test_a_run_that_translates(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.tasks.load.place_of", lambda shipped: write_translator(tmp_path))
+    monkeypatch.setattr("regard.use.model.place_of", lambda shipped: write_translator(tmp_path))
     assert load("de-en", "cpu").directions == [("de", "en")]  # type: ignore[attr-defined]
     assert load("en-de", "cpu").directions == [("en", "de")]  # type: ignore[attr-defined]
     both = load("german-english", "cpu")
@@ -46,7 +46,7 @@ def test_a_name_that_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_shipped_name_whose_files_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.tasks.load.place_of", lambda shipped: tmp_path / "gone")
+    monkeypatch.setattr("regard.use.model.place_of", lambda shipped: tmp_path / "gone")
     with pytest.raises(WeightsError, match=r"model \(de-en\) comes with the library, but is not in this installation"):
         load("de-en")
 

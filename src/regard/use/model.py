@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
 from regard.decoding.attention import Look
 from regard.decoding.request import Ends
-from regard.errors import SettingsError, WeightsError
+from regard.errors import InputError, SettingsError, WeightsError
+from regard.models.build import Model
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.models.prepared import prepared
+from regard.models.settings import ModelSettings
 from regard.settings import Table, did_you_mean
 from regard.shipped import MODELS, Shipped, place_of
-from regard.tasks.loaded import Loaded
-from regard.tasks.scribe import Frame
-from regard.tasks.translator import Translator
 from regard.text import files, pair
 from regard.text.pair import TokenizerPair
+from regard.use.scribe import Frame
 from regard.weights import directory as run_directory
 from regard.weights import huggingface
 from regard.weights.files import read_json
@@ -40,6 +41,8 @@ def load(
     Without `device` it goes to a GPU where there is one; without `dtype` it keeps that of its file, but for halves on a
     CPU, which is slow with them. With `int8` a CPU computes in 8 bits, which is faster and rounds.
     """
+    from regard.use.translator import Translator  # Translator is a Loaded, defined below
+
     place, direction = find_model(str(name))
     chosen = _device("cpu" if int8 and device is None else device)
     network = load_network(place, chosen, dtype)
@@ -146,3 +149,50 @@ def _their_frame(place: Path, config: Table, tokenizers: TokenizerPair) -> Frame
     first = said.get("forced_bos_token_id")
     never = tuple(tuple(word) for word in said.get("bad_words_ids") or ())
     return Frame(Ends(start, end), True, () if first is None else (int(first),), never)
+
+
+if TYPE_CHECKING:
+    from regard.use.translation import TranslateOptions, Translation
+
+
+class Loaded:
+    """A model ready to be used: its network, its tokenizers, and where they come from."""
+
+    def __init__(
+        self, name: str, directory: Path, network: Model, tokenizers: TokenizerPair | None, config: Table
+    ) -> None:
+        self.name = name
+        """As it was asked for."""
+        self.directory = directory
+        self.network = network
+        """A plain `torch.nn.Module`."""
+        self.tokenizers = tokenizers
+        """Of source and target, the same one twice where there is one; None where there is none."""
+        self.config = config
+        """The tables of a run's `config.toml`, or a Hugging Face `config.json`."""
+
+    @property
+    def settings(self) -> ModelSettings:
+        """What the network was built from."""
+        return self.network.settings
+
+    def translate(self, text: Any, options: TranslateOptions | None = None, **changes: Any) -> Any:
+        """See `Translator.translate`: only models that read one text and write another translate."""
+        self._cannot("translate")
+
+    def stream(self, text: str, options: TranslateOptions | None = None) -> Iterator[str]:
+        """See `Translator.stream`."""
+        self._cannot("translate")
+
+    def translations(self, texts: Any, options: TranslateOptions | None = None) -> list[list[Translation]]:
+        """See `Translator.translations`."""
+        self._cannot("translate")
+
+    def _cannot(self, what: str) -> NoReturn:
+        kind = self.settings.kind
+        if kind == "encoder-decoder":
+            raise InputError(f"model ({self.name}) has no tokenizer.json, so it cannot {what} texts; put one beside it")
+        raise InputError(f"model ({self.name}) is of kind {kind} and cannot {what}; load one of kind encoder-decoder")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name}, {self.settings.kind})"

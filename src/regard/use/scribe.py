@@ -14,10 +14,10 @@ from regard.decoding.settings import Greedy, Sampling
 from regard.decoding.word_links import written_spans
 from regard.errors import InputError
 from regard.models.encoder_decoder import EncoderDecoder
-from regard.tasks.translate_settings import TranslateOptions
 from regard.text.pair import TokenizerPair
 from regard.text.protect import Item, find, strange
 from regard.text.sentences import Span
+from regard.use.translation import TranslateOptions
 
 ATTEMPTS = 4
 """How often a sentence is written anew, to be rid of special tokens and of words that must not occur."""

@@ -16,14 +16,13 @@ from regard.decoding import score as scoring
 from regard.errors import InputError
 from regard.models.encoder_decoder import EncoderDecoder
 from regard.settings import Table, to_table
-from regard.tasks import sentencewise
 from regard.tasks.job import reach
-from regard.tasks.loaded import Loaded
-from regard.tasks.scribe import Frame, Scribe
-from regard.tasks.translate_settings import AHEAD, TranslateOptions
-from regard.tasks.translated import Translation
 from regard.text.pair import TokenizerPair
 from regard.text.tags import tag
+from regard.use import sentencewise
+from regard.use.model import Loaded
+from regard.use.scribe import Frame, Scribe
+from regard.use.translation import AHEAD, TranslateOptions, Translation
 
 Translated: TypeAlias = str | Translation | list[Translation]
 """Of one text: itself; with more told; or several of them."""

@@ -17,13 +17,12 @@ from regard.decoding.settings import Absolute, Rules
 from regard.errors import InputError, SettingsError
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
-from regard.tasks.load import load
-from regard.tasks.translate_settings import TranslateOptions
-from regard.tasks.translated import Translation
-from regard.tasks.translator import Translator, options_for
 from regard.text.pair import TokenizerPair
 from regard.text.settings import Words
 from regard.text.train import train
+from regard.use.model import load
+from regard.use.translation import TranslateOptions, Translation
+from regard.use.translator import Translator, options_for
 from regard.weights.directory import save
 
 SHORT = {"longest": {"kind": "absolute", "tokens": 8}}
@@ -110,7 +109,7 @@ def test_lines_are_read_only_as_far_as_needed(model: Translator) -> None:
 
 
 def test_long_lines_are_not_hoarded(model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.tasks.translator.AHEAD_CHARACTERS", 10)
+    monkeypatch.setattr("regard.use.translator.AHEAD_CHARACTERS", 10)
     read: list[str] = []
     lines = (read.append(text) or text for text in ["ein Hund und", "ein", "ein", "ein"])  # type: ignore[func-returns-value]
     next(model.lines(lines, TranslateOptions(rules=SHORT, beam=1)))

@@ -5,10 +5,14 @@ from __future__ import annotations
 import pytest
 
 from regard.errors import DataError, SettingsError
-from regard.tasks.scoring import Counting, corpus_bleu, figures
+from regard.use.evaluation import Counting, figures
 
 REFERENCE = ["a b c d f"]
 HYPOTHESIS = ["a b c d e"]
+
+
+def corpus_bleu(hypotheses: list[str], references: list[str], tokenize: str = "13a") -> float:
+    return figures(hypotheses, references, ("bleu",), counting=Counting(tokenize=tokenize))["bleu"].score
 
 
 def test_bleu_by_hand() -> None:

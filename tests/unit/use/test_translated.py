@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regard.tasks.translated import Alignment, Block, Translation, together
+from regard.use.translation import Alignment, Block, Translation, together
 
 
 def sentence(words: int) -> Translation:

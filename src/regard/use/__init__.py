@@ -1,0 +1,1 @@
+"""Using models: loading, translating, predicting, evaluating."""
