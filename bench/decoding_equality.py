@@ -34,7 +34,7 @@ from regard.decoding.request import Ends
 from regard.decoding.settings import Absolute, Beam, Power, Rules
 from regard.decoding.source import padded
 from regard.models.build import build
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 from regard.models.settings import EncoderDecoder as Settings
 from regard.weights import huggingface
 

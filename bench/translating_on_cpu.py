@@ -31,7 +31,7 @@ from regard.decoding.request import Ends
 from regard.decoding.settings import Absolute, Beam, Power, Rules, ToSource
 from regard.errors import RegardError
 from regard.models.build import build
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 from regard.models.prepared import Numbers, prepared
 from regard.models.presets import preset
 from regard.text.pair import TokenizerPair

@@ -28,7 +28,7 @@ from regard.decoding.decode import decode
 from regard.decoding.request import Ends
 from regard.decoding.settings import Absolute, Beam, Greedy, Power, Rules
 from regard.models.build import build
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 from regard.weights import huggingface
 
 VOCABULARY, END, PAD = 32_000, 2, 0

@@ -16,7 +16,7 @@ import regard
 from regard.look.compare import compare, control
 from regard.look.reading import Input
 from regard.look.study import Study
-from regard.models.decoder import Decoder
+from regard.models.families import Decoder
 from regard.text.pair import TokenizerPair
 from regard.text.settings import ByteBpe
 from regard.text.train import train

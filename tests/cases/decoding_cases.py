@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from regard.blocks.settings import Attention, Dense
 from regard.decoding.request import Ends
 from regard.models.build import build
-from regard.models.decoder import Decoder
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import Decoder, EncoderDecoder
 from regard.models.settings import Decoder as DecoderSettings
 from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
 

@@ -13,8 +13,7 @@ from regard.decoding.decode import jobs_for
 from regard.decoding.request import Ends, Hypothesis, Wish
 from regard.decoding.settings import Absolute, Beam, Rules
 from regard.decoding.source import source_of
-from regard.models.decoder import Decoder
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import Decoder, EncoderDecoder
 
 RULES = Rules(longest=Absolute(tokens=12))
 

@@ -25,7 +25,7 @@ LAYERS = [
     "blocks",
     "settings",
     "files",
-    "figures",
+    "format",
     "shipped",
     "errors",
 ]

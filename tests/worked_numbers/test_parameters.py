@@ -6,7 +6,7 @@ import pytest
 
 import regard
 from regard.models.parameters import parameters
-from regard.models.presets import find
+from regard.models.presets import find_preset
 
 BASE = regard.preset("transformer-base")
 PARTS = regard.count(BASE).parts
@@ -65,7 +65,7 @@ def test_exact_counts_known(name: str, exact: int) -> None:
 )
 def test_published_sizes_beside_the_exact_count(name: str, printed: str, counted: float) -> None:
     """The decks' sizes; the counted column is worked by hand from each paper's depth, width and vocabulary."""
-    published = find(name).published
+    published = find_preset(name).published
     assert published is not None
     assert published.text == printed
     assert regard.count(regard.preset(name)).parameters == pytest.approx(counted, rel=1e-3)

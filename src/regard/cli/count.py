@@ -11,10 +11,10 @@ import typer
 from rich.table import Table
 
 from regard.cli.tables import console, grid
-from regard.figures import amount, difference, size
+from regard.format import amount, difference, size
 from regard.models.count import Count, Dtype, count
 from regard.models.parameters import parameters, tied_outputs
-from regard.models.presets import Preset, find, preset_names
+from regard.models.presets import Preset, find_preset, preset_names
 from regard.models.recipe import model_settings, read_recipe
 from regard.models.settings import EncoderDecoder, ModelSettings, Vision
 from regard.settings import read_overrides, to_table
@@ -70,7 +70,7 @@ def read_model(model: str, overrides: list[str]) -> ModelSettings:
 
 def _preset_of(model: str, settings: ModelSettings) -> Preset | None:
     """The preset that is counted, or None where overrides have made another model of it."""
-    entry = find(model) if model in preset_names() else None
+    entry = find_preset(model) if model in preset_names() else None
     return entry if entry is not None and entry.settings == settings else None
 
 

@@ -262,7 +262,7 @@ def _tell_figures(place: Path, asked: Asked, as_json: bool) -> None:
         typer.echo(json.dumps(told, indent=2))
         return
     from regard.cli.tables import console, grid
-    from regard.figures import four_digits
+    from regard.format import four_digits
 
     table = grid(f"{place}, {split}", "")
     for name, value in figures.items():

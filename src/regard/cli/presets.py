@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from regard.cli.tables import console, grid
-from regard.figures import amount, difference
+from regard.format import amount, difference
 from regard.models.count import count
 from regard.models.presets import PRESETS
 

@@ -182,7 +182,7 @@ def _table(rows: list[Row]) -> Table:
 
 
 def _cells(row: Row) -> list[str]:
-    from regard.figures import amount, percent
+    from regard.format import amount, percent
 
     return [
         f"{row.step:,}",
@@ -194,7 +194,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _figure(value: float) -> str:
-    from regard.figures import four_digits
+    from regard.format import four_digits
 
     return four_digits(value)
 
@@ -266,7 +266,7 @@ def _setting(value: object) -> str:
 
 def _side_by_side(rows: list[Row]) -> Table:
     from regard.cli.tables import grid
-    from regard.figures import amount, percent
+    from regard.format import amount, percent
 
     table = grid("", *(row.name for row in rows))
     table.add_row("state", *(row.state for row in rows))

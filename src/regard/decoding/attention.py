@@ -21,7 +21,7 @@ from regard.decoding.decode import BATCH_TOKENS, batches
 from regard.decoding.request import Ends, Job, Wish
 from regard.decoding.source import padded, wide
 from regard.errors import InputError
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 
 Weights = NDArray[np.float32]
 

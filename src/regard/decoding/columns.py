@@ -21,7 +21,7 @@ from regard.blocks.attention import Attention
 from regard.blocks.layout import Padded
 from regard.blocks.positions.position import Position, Signals
 from regard.blocks.stack import Layer
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 
 
 class Fixed(NamedTuple):

@@ -21,7 +21,7 @@ from regard.blocks.norms import RmsNorm
 from regard.blocks.stack import Layer
 from regard.blocks.sublayer import Residual
 from regard.decoding.columns import Fixed, FixedState, shares
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 from regard.models.heads import Output
 
 HEADS = (16, 32, 64, 128, 256)

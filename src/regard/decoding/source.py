@@ -23,8 +23,7 @@ from regard.decoding.columns import Fixed, FixedState, SharedState, shares
 from regard.decoding.fused import FusedState, fuses
 from regard.decoding.request import Ends
 from regard.errors import InputError
-from regard.models.decoder import Decoder
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import Decoder, EncoderDecoder
 from regard.models.prepared import is_watched, kept_prepared, preparable
 
 Model: TypeAlias = EncoderDecoder | Decoder

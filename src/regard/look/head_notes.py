@@ -16,7 +16,7 @@ from regard.look.addresses import Head, attentions_of, heads_in
 from regard.look.heads import Score, induction, kinds_of, seen_by, spreads_of
 from regard.look.sides import Side
 from regard.look.study import AttentionPlace, Run, Study
-from regard.models.vision import Vision
+from regard.models.families import Vision
 from regard.settings import did_you_mean
 
 

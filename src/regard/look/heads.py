@@ -20,10 +20,7 @@ from regard.look.addresses import Head, attentions_of, heads_in
 from regard.look.network import network_of
 from regard.look.record import record
 from regard.look.sides import Given, Laid, Side, sides
-from regard.models.decoder import Decoder
-from regard.models.encoder import Encoder
-from regard.models.encoder_decoder import EncoderDecoder
-from regard.models.vision import Vision
+from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.tasks.job import reach
 from regard.use.model import Loaded
 

@@ -24,9 +24,7 @@ from regard.look.network import network_of
 from regard.look.record import record
 from regard.look.sides import Given
 from regard.models.build import Model
-from regard.models.decoder import Decoder
-from regard.models.encoder import Encoder
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import Decoder, Encoder, EncoderDecoder
 from regard.models.heads import MaskedHead, SequenceHead, TokenHead
 from regard.models.settings import Tagging
 from regard.use.model import Loaded

@@ -12,8 +12,8 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.look.patches import DRAWS, Query, over_patches, vision_of
 from regard.look.study import Run, Study
+from regard.models.families import Vision
 from regard.models.settings import Classification
-from regard.models.vision import Vision
 from regard.tasks.image import to_input
 
 TOGETHER = 8

@@ -24,10 +24,8 @@ from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 from regard.look.network import network_of
 from regard.models.build import build
-from regard.models.decoder import Decoder
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import Decoder, EncoderDecoder, Vision
 from regard.models.settings import ModelSettings
-from regard.models.vision import Vision
 from regard.use.model import Loaded
 
 Part: TypeAlias = Literal["encoder", "decoder"]

@@ -18,11 +18,8 @@ from regard.data.image_form import fitted
 from regard.data.images import read_image
 from regard.decoding.request import Ends
 from regard.errors import InputError
-from regard.models.decoder import Decoder
-from regard.models.encoder import Encoder
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import Vision as VisionSettings
-from regard.models.vision import Vision
 from regard.tasks.image import to_input
 from regard.text.sentences import Span
 from regard.text.tokenizer import Tokenizer

@@ -19,7 +19,7 @@ from regard.look.names import matching, names_of
 from regard.look.network import network_of
 from regard.look.record import record
 from regard.look.sides import Given
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 from regard.use.model import Loaded
 
 

@@ -13,8 +13,7 @@ from torch import Tensor
 from regard.blocks.layout import Layout, layout_of
 from regard.errors import InputError
 from regard.models.build import Model
-from regard.models.encoder_decoder import EncoderDecoder
-from regard.models.vision import Vision
+from regard.models.families import EncoderDecoder, Vision
 
 Given: TypeAlias = Tensor | Layout | None
 """What a model is called with: tokens or images, and their layouts."""

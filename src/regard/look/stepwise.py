@@ -17,8 +17,7 @@ from regard.errors import InputError
 from regard.look.answers import token_name
 from regard.look.reading import ends_of, scribe_of, vocabulary_of
 from regard.look.study import Run, Study
-from regard.models.decoder import Decoder
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import Decoder, EncoderDecoder
 from regard.use.translator import Translator
 
 STEPS = 64

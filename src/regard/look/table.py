@@ -16,9 +16,7 @@ from torch.nn import functional
 
 from regard.errors import DataError, InputError
 from regard.files import write_beside, write_text
-from regard.models.decoder import Decoder
-from regard.models.encoder import Encoder
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import Decoder, Encoder, EncoderDecoder
 from regard.settings import did_you_mean
 from regard.text.tokenizer import Tokenizer
 from regard.use.model import Loaded

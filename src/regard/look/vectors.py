@@ -21,9 +21,7 @@ from torch.nn import functional
 
 from regard.errors import InputError
 from regard.look.record import record
-from regard.models.decoder import Decoder
-from regard.models.encoder import Encoder
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import Decoder, Encoder, EncoderDecoder
 from regard.text.sentences import Span
 from regard.text.words import word_spans
 from regard.use.model import Loaded

@@ -1,33 +1,38 @@
-"""From settings to a model: a plain `torch.nn.Module`."""
+"""Builds a model from its settings: a plain `torch.nn.Module` with initial weights."""
 
 from __future__ import annotations
 
+import math
 import os
+from collections import Counter
 from typing import TypeAlias
 
 import torch
+from torch import nn
 
+from regard.blocks.norms import RmsNorm
 from regard.errors import InputError, SettingsError
 from regard.models import settings
-from regard.models.decoder import Decoder
-from regard.models.encoder import Encoder
-from regard.models.encoder_decoder import EncoderDecoder
-from regard.models.initial import initialise
-from regard.models.settings import ModelSettings
-from regard.models.vision import Vision
+from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
+from regard.models.settings import Body, ModelSettings, Normal
 
 Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 
+_RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight")
+"""Matrices that write to the residual stream."""
+_TABLES = (".tokens.weight", ".segments.weight", ".position.weight")
+"""Embedding tables. They are indexed, not multiplied."""
+
 
 def build(model: ModelSettings, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
-    """The model that the settings describe, with fresh weights.
+    """Build the model that the settings describe, with initial weights.
 
-    On the device "meta" nothing is allocated: for looking at shapes, or for putting weights in afterwards.
+    On the device "meta" no memory is allocated: use it to inspect shapes, or to load weights afterwards.
     """
     if not isinstance(model, ModelSettings):
-        raise SettingsError(f"build takes the settings of a model, not {model!r}; give regard.preset(name)")
+        raise SettingsError(f"build needs model settings, not {model!r}; give regard.preset(name)")
     device = torch.device("cpu" if device is None else device)
-    # Made without memory first: PyTorch's own initial values would cost as much time as ours and then be thrown away.
+    # First without memory: PyTorch's own initial values take as long as ours and would be overwritten.
     with torch.device("meta"):
         network = _assemble(model)
     network = network if dtype is None else network.to(dtype)
@@ -35,36 +40,58 @@ def build(model: ModelSettings, device: torch.device | str | None = None, dtype:
         return network
     _require_memory(network, device)
     network = network.to_empty(device=device)
-    initialise(network, model)
+    _initialise(network, model)
     return network
 
 
+def _assemble(model: ModelSettings) -> Model:
+    match model:
+        case settings.EncoderDecoder():
+            return EncoderDecoder(model)
+        case settings.Encoder():
+            return Encoder(model)
+        case settings.Decoder():
+            return Decoder(model)
+        case settings.Vision():
+            return Vision(model)
+
+
 def _require_memory(network: Model, device: torch.device) -> None:
-    """Refuses a model whose weights alone exceed the device, before the machine starts to swap or is killed for it."""
+    """Refuse a model whose weights exceed the device's memory, before the machine starts to swap."""
+    if device.type == "cuda":
+        available = torch.cuda.get_device_properties(device).total_memory
+    else:
+        try:
+            available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        except (AttributeError, ValueError, OSError):  # not on Windows
+            return
     needed = sum(parameter.nbytes for parameter in network.parameters())
-    available = _memory_of(device)
-    if available is not None and needed > available:
+    if needed > available:
         raise InputError(
             f"the weights need {needed / 2**30:.0f} GiB and {device} has {available / 2**30:.0f} GiB; "
             'choose a smaller model or a 16-bit dtype, count it with regard.count, or build it on device "meta"'
         )
 
 
-def _memory_of(device: torch.device) -> int | None:
-    """All of the device's memory in bytes, or None where that cannot be told."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_properties(device).total_memory
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):  # Windows has no sysconf, some systems not these names
-        return None
-
-
-def _assemble(model: ModelSettings) -> Model:
-    if isinstance(model, settings.EncoderDecoder):
-        return EncoderDecoder(model)
-    if isinstance(model, settings.Encoder):
-        return Encoder(model)
-    if isinstance(model, settings.Decoder):
-        return Decoder(model)
-    return Vision(model)
+@torch.no_grad()
+def _initialise(model: nn.Module, body: Body) -> None:
+    """Set every parameter to its initial value: matrices by `body.initial`, biases 0, norms 1."""
+    # GPT-2 divides by the number of sublayers of a stack.
+    sublayers = Counter(name.partition(".")[0] for name, _ in model.named_parameters() if name.endswith(_RESIDUAL))
+    for name, parameter in model.named_parameters():
+        if name.endswith((".bias", ".relative.content", ".relative.distance")):
+            parameter.zero_()
+        elif name.endswith("_residual.scale") and body.layer_scale is not None:
+            parameter.fill_(body.layer_scale)
+        elif isinstance(body.initial, Normal):
+            deviation = body.initial.deviation
+            if body.initial.scaled_residual and name.endswith(_RESIDUAL):
+                deviation /= math.sqrt(sublayers[name.partition(".")[0]])
+            parameter.normal_(0.0, deviation)
+        elif parameter.dim() == 1 or name.endswith(_TABLES):
+            parameter.normal_(0.0, body.width**-0.5)
+        else:
+            nn.init.xavier_uniform_(parameter.flatten(1))
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm | RmsNorm):
+            module.reset_parameters()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from regard.errors import SettingsError
-from regard.models.presets import find
+from regard.models.presets import find_preset
 from regard.models.settings import AnyModel, ModelSettings
 from regard.settings import Table, did_you_mean, merge, parse, read_toml, to_table
 
@@ -66,4 +66,4 @@ def model_settings(recipe: Mapping[str, Any], changes: Mapping[str, Any] | None 
 def _preset_table(name: object) -> Table:
     if not isinstance(name, str):
         raise SettingsError(f'model.preset ({name!r}) must be a name; write preset = "transformer-base", or another')
-    return to_table(find(name).settings)
+    return to_table(find_preset(name).settings)

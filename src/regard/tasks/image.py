@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from regard.data.batch import IGNORED, ImageBatch
 from regard.errors import SettingsError
+from regard.models.families import Vision
 from regard.models.settings import Classification
 from regard.models.settings import Vision as VisionSettings
-from regard.models.vision import Vision
 from regard.tasks.batching import Batching
 from regard.tasks.losses import cross_entropy
 from regard.tasks.plain import PlainTask

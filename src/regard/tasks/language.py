@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from regard.data.batch import TextBatch
-from regard.models.decoder import Decoder
+from regard.models.families import Decoder
 from regard.tasks.batching import Batching
 from regard.tasks.losses import cross_entropy
 from regard.tasks.plain import PlainTask

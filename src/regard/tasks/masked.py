@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from regard.data.batch import TextBatch
-from regard.models.encoder import Encoder
+from regard.models.families import Encoder
 from regard.models.settings import Encoder as EncoderSettings
 from regard.models.settings import Masked as MaskedHead
 from regard.tasks.batching import Batching

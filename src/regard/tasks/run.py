@@ -22,7 +22,7 @@ import torch
 from regard.data.base_settings import SPLITS, STANDARD_INPUT
 from regard.data.cache import Cache
 from regard.errors import DataError, RegardError, RunError, SettingsError
-from regard.figures import clock, four_digits
+from regard.format import clock, four_digits
 from regard.models.build import Model, build
 from regard.settings import Table, did_you_mean, nested
 from regard.tasks.job import Job, make_job, read_job

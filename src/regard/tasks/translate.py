@@ -15,7 +15,7 @@ from regard.data.examples import Example, Pair
 from regard.decoding.decode import decode
 from regard.decoding.request import Ends
 from regard.decoding.settings import Beam, Greedy
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 from regard.tasks.batching import Batching
 from regard.tasks.losses import cross_entropy, divergence
 from regard.tasks.plain import PlainTask

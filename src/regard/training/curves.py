@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regard.errors import RunError
-from regard.figures import amount, four_digits
 from regard.files import write_beside
+from regard.format import amount, four_digits
 from regard.training.checks.evidence import Curve, Evidence, read_evidence
 
 if TYPE_CHECKING:

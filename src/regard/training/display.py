@@ -16,7 +16,7 @@ from rich.control import Control
 from rich.segment import ControlType
 from rich.text import Text
 
-from regard.figures import amount, clock, four_digits, percent, rate
+from regard.format import amount, clock, four_digits, percent, rate
 
 Record = Mapping[str, Any]
 """A line of the log."""

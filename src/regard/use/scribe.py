@@ -13,7 +13,7 @@ from regard.decoding.request import Ends, Hypothesis, Wish
 from regard.decoding.settings import Greedy, Sampling
 from regard.decoding.word_links import written_spans
 from regard.errors import InputError
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 from regard.text.pair import TokenizerPair
 from regard.text.protect import Item, find, strange
 from regard.text.sentences import Span

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from regard.decoding import score as scoring
 from regard.errors import InputError
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 from regard.settings import Table, to_table
 from regard.tasks.job import reach
 from regard.text.pair import TokenizerPair

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from regard.cli.app import app
 from regard.cli.count import complete_preset, read_model
 from regard.errors import SettingsError
-from regard.figures import amount, difference, size
+from regard.format import amount, difference, size
 from regard.models.presets import preset, preset_names
 
 RECIPE = """

@@ -26,7 +26,7 @@ from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Greedy, Rules
 from regard.decoding.source import source_of
 from regard.models.build import build
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 from regard.models.prepared import is_prepared, prepared
 from regard.models.settings import EncoderDecoder as Settings
 

@@ -20,7 +20,7 @@ from regard.decoding.request import Ends, Hypothesis, Job, Wish
 from regard.decoding.settings import Absolute, Beam, Greedy, NoPenalty, Power, Rules, Stop
 from regard.decoding.source import source_of
 from regard.models.build import build
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 from regard.models.settings import Decoder as DecoderSettings
 from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
 

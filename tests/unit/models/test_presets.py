@@ -12,7 +12,7 @@ import regard
 from regard.blocks.settings import Learned, Rotary, Sinusoidal
 from regard.errors import SettingsError
 from regard.models.count import count
-from regard.models.presets import PRESETS, Preset, find, preset, preset_names
+from regard.models.presets import PRESETS, Preset, find_preset, preset, preset_names
 from regard.models.settings import AnyModel, EncoderDecoder
 from regard.settings import from_toml, parse, read_toml, to_toml
 
@@ -74,7 +74,7 @@ def test_changes_are_laid_over_a_preset() -> None:
     assert preset("gpt2", attention={"kv_heads": 4}).attention.heads == 12
     assert preset("gpt2", **{"attention.kv_heads": 4}) == preset("gpt2", attention={"kv_heads": 4})
     assert preset("gpt2", position=Rotary()).position == Rotary()  # type: ignore[union-attr]
-    assert base == find("transformer-base").settings
+    assert base == find_preset("transformer-base").settings
 
 
 def test_an_unknown_preset_is_told_the_nearest() -> None:

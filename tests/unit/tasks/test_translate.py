@@ -17,7 +17,7 @@ from regard.data.examples import Pair
 from regard.decoding.request import Ends, Hypothesis
 from regard.decoding.settings import Beam, Greedy, Search
 from regard.models.build import build
-from regard.models.encoder_decoder import EncoderDecoder
+from regard.models.families import EncoderDecoder
 from regard.settings import parse
 from regard.tasks import translate
 from regard.tasks.batching import Batching

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from regard.figures import amount, clock, four_digits, percent, rate
+from regard.format import amount, clock, four_digits, percent, rate
 from regard.training.display import Display, PlainDisplay, Silent, TerminalDisplay, display_for, live_line, parts
 
 DATA = {

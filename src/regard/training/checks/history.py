@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regard.figures import percent
+from regard.format import percent
 from regard.training.checks.evidence import Evidence
 from regard.training.checks.finding import Finding, fine
 

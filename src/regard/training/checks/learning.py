@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from regard.figures import four_digits, percent
+from regard.format import four_digits, percent
 from regard.training.checks.evidence import Evidence
 from regard.training.checks.finding import Finding, fine
 

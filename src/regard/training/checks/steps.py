@@ -6,8 +6,8 @@ import math
 
 import numpy as np
 
-from regard.figures import four_digits, percent
-from regard.figures import rate as rate_text
+from regard.format import four_digits, percent
+from regard.format import rate as rate_text
 from regard.training.checks.evidence import Evidence
 from regard.training.checks.finding import Finding, fine
 

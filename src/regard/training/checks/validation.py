@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from regard.figures import four_digits, percent
+from regard.format import four_digits, percent
 from regard.training.checks.evidence import Curve, Evidence
 from regard.training.checks.finding import Finding, fine
 

@@ -1,0 +1,229 @@
+"""The four model families: encoder-decoder, encoder, decoder and vision."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from torch import Tensor, nn
+
+from regard.blocks.cache import Cache, CacheKind, CacheShape
+from regard.blocks.embedding import PatchEmbedding, TextEmbedding
+from regard.blocks.layout import Layout, Padded, layout_of
+from regard.blocks.positions.image import build_grid_position
+from regard.blocks.settings import NoPosition, TextPosition, TransformerXL
+from regard.blocks.stack import LayerPlan, Stack, StackPlan
+from regard.blocks.tap import tap_pass
+from regard.errors import InputError
+from regard.models import settings
+from regard.models.heads import Output, build_head, name_heads
+
+_FIRST_CAPACITY = 64
+"""The initial capacity of a growing cache, in tokens."""
+
+
+class EncoderDecoder(nn.Module):
+    """Encoder and decoder stacks (Vaswani et al. 2017). The decoder attends to the encoder's output."""
+
+    def __init__(self, model: settings.EncoderDecoder) -> None:
+        super().__init__()
+        self.settings = model
+        source = nn.Embedding(model.vocabulary, model.width)
+        shared = {"source", "target"} <= set(model.tied)
+        target = source if shared else nn.Embedding(model.target_size, model.width)
+        tied = target if "target" in model.tied else source
+        self.source = _text_embedding(model, source)
+        self.target = _text_embedding(model, target)
+        self.encoder = _stack(model, model.position)
+        self.decoder = _stack(model, model.position, causal=True, cross=True, depth=model.decoder_layers)
+        self.output = Output(
+            tied if "output" in model.tied else None,
+            model.target_size,
+            model.width,
+            model.output_bias,
+            model.output_scale,
+        )
+
+    def forward(
+        self,
+        source: Tensor,
+        target: Tensor,
+        source_layout: Layout | None = None,
+        target_layout: Layout | None = None,
+        seen: tuple[Tensor, Tensor] | None = None,
+    ) -> Tensor:
+        """Return logits `[B, T, V]` (or `[N, V]`) for the token after each target token (teacher forcing).
+
+        `seen` masks tokens of the source and of the target, as SimCut training needs.
+        """
+        source_seen, target_seen = (None, None) if seen is None else seen
+        memory = self.encode(source, source_layout, source_seen)
+        hidden = self.states(target, memory, layout_of(source, source_layout), target_layout, seen=target_seen)
+        logits: Tensor = self.output(hidden)
+        return logits
+
+    def encode(self, source: Tensor, source_layout: Layout | None = None, seen: Tensor | None = None) -> Tensor:
+        """Return the encoder's output `[B, S, D]`, which cross-attention reads."""
+        tap_pass(self)
+        layout = layout_of(source, source_layout)
+        memory: Tensor = self.encoder(self.source(source, layout, seen=seen), layout)
+        return memory
+
+    def decode(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        source_layout: Layout | None = None,
+        target_layout: Layout | None = None,
+        cache: Cache | None = None,
+    ) -> Tensor:
+        """Return logits `[B, T, V]` for the token after each target token. With a cache, `target` is the new tokens."""
+        logits: Tensor = self.output(self.states(target, memory, source_layout, target_layout, cache))
+        return logits
+
+    def states(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        source_layout: Layout | None = None,
+        target_layout: Layout | None = None,
+        cache: Cache | None = None,
+        seen: Tensor | None = None,
+    ) -> Tensor:
+        """Return the decoder's last hidden states `[B, T, D]`, before the output weights."""
+        tap_pass(self, cache)
+        layout = layout_of(target, target_layout)
+        memory_layout = layout_of(memory[..., 0], source_layout)
+        queries, keys = (layout, layout) if cache is None else cache.plan(layout)
+        x = self.target(target, queries, seen=seen)
+        hidden: Tensor = self.decoder(x, queries, keys, memory, memory_layout, cache)
+        return hidden
+
+    def new_cache(self, batch: int, kind: CacheKind = "growing", capacity: int | None = None) -> Cache:
+        """Return an empty cache for decoding `batch` sequences."""
+        return _new_cache(self.settings, self.settings.decoder_layers, self.target.tokens.weight, batch, kind, capacity)
+
+
+class Encoder(nn.Module):
+    """A stack where every token sees every other (Devlin et al. 2019). `heads[name](hidden, layout)` gives logits."""
+
+    def __init__(self, model: settings.Encoder) -> None:
+        super().__init__()
+        self.settings = model
+        tokens = nn.Embedding(model.vocabulary, model.width)
+        self.embedding = _text_embedding(model, tokens, model.segments)
+        self.encoder = _stack(model, model.position)
+        self.heads = name_heads(
+            {name: build_head(head, model.width, model.norm, tokens) for name, head in model.heads.items()}
+        )
+
+    def forward(self, tokens: Tensor, layout: Layout | None = None, segments: Tensor | None = None) -> Tensor:
+        """Return the hidden states `[B, T, D]` (or `[N, D]`)."""
+        layout = layout_of(tokens, layout)
+        hidden: Tensor = self.encoder(self.embedding(tokens, layout, segments), layout)
+        return hidden
+
+
+class Decoder(nn.Module):
+    """A causal stack (Radford et al. 2018): each token sees itself and the tokens before it."""
+
+    def __init__(self, model: settings.Decoder) -> None:
+        super().__init__()
+        self.settings = model
+        tokens = nn.Embedding(model.vocabulary, model.width)
+        self.embedding = _text_embedding(model, tokens)
+        self.decoder = _stack(model, model.position, causal=True)
+        self.output = Output(tokens if model.tied else None, model.vocabulary, model.width, model.output_bias)
+
+    def forward(
+        self, tokens: Tensor, layout: Layout | None = None, cache: Cache | None = None, prefix: Tensor | None = None
+    ) -> Tensor:
+        """Return logits `[B, T, V]` (or `[N, V]`) for the token after each token.
+
+        With a cache, `tokens` holds the new tokens only. `prefix` is the number of tokens at the start of each
+        sequence that every token sees; with a cache, the first call must hold the whole prefix.
+        """
+        logits: Tensor = self.output(self.states(tokens, layout, cache, prefix))
+        return logits
+
+    def states(
+        self, tokens: Tensor, layout: Layout | None = None, cache: Cache | None = None, prefix: Tensor | None = None
+    ) -> Tensor:
+        """Return the last hidden states `[B, T, D]`, before the output weights."""
+        tap_pass(self, cache)
+        layout = layout_of(tokens, layout)
+        queries, keys = (layout, layout) if cache is None else cache.plan(layout, prefix)
+        x = self.embedding(tokens, queries)
+        hidden: Tensor = self.decoder(x, queries, keys, cache=cache, prefix=prefix)
+        return hidden
+
+    def new_cache(self, batch: int, kind: CacheKind = "growing", capacity: int | None = None) -> Cache:
+        """Return an empty cache for continuing `batch` sequences."""
+        return _new_cache(self.settings, self.settings.depth, self.embedding.tokens.weight, batch, kind, capacity)
+
+
+class Vision(nn.Module):
+    """An encoder of image patches (Dosovitskiy et al. 2021). `heads[name](hidden)` gives logits."""
+
+    def __init__(self, model: settings.Vision) -> None:
+        super().__init__()
+        self.settings = model
+        position = build_grid_position(model.position, model.grid, model.width, model.head_size, model.class_token)
+        self.embedding = PatchEmbedding(model.channels, model.patch, model.width, position, model.dropout)
+        self.encoder = _stack(model, None)
+        self.heads = name_heads({name: build_head(head, model.width, model.norm) for name, head in model.heads.items()})
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return `[B, T, D]` for images `[B, C, height, width]`: class token (if any), then patches."""
+        x_BTD = self.embedding(images)
+        grid = self.embedding.grid(images)
+        rotation = self.embedding.position.rotation(grid, x_BTD.device, x_BTD.dtype)
+        hidden: Tensor = self.encoder(x_BTD, Padded(*x_BTD.shape[:2]), rotation=rotation)
+        return hidden
+
+
+def _text_embedding(
+    model: settings.EncoderDecoder | settings.Encoder | settings.Decoder, tokens: nn.Embedding, segments: int = 0
+) -> TextEmbedding:
+    norm = model.norm if model.embedding_norm else None
+    return TextEmbedding(tokens, model.position, model.embedding_scale, norm, model.dropout, segments)
+
+
+def _stack(
+    body: settings.Body,
+    position: TextPosition | None,
+    causal: bool = False,
+    cross: bool = False,
+    depth: int | None = None,
+) -> Stack:
+    layer = LayerPlan(
+        width=body.width,
+        attention=body.attention,
+        ffn=body.ffn,
+        norm=body.norm,
+        norm_place=body.norm_place,
+        dropout=body.dropout,
+        layer_scale=body.layer_scale,
+        cross=cross,
+        relative=isinstance(position, TransformerXL),
+    )
+    position = NoPosition() if position is None else position
+    return Stack(StackPlan(layer, depth or body.depth, position, causal, body.has_final_norm, body.stochastic_depth))
+
+
+def _new_cache(
+    body: settings.Body, layers: int, like: Tensor, batch: int, kind: CacheKind, capacity: int | None
+) -> Cache:
+    """Return an empty cache on the device and in the dtype of `like`."""
+    window = body.attention.window
+    if kind not in get_args(CacheKind):
+        raise InputError(f"cache kind ({kind}) is not known; choose one of {', '.join(get_args(CacheKind))}")
+    if capacity is not None and capacity < 1:
+        raise InputError(f"capacity ({capacity}) must be at least 1; give the largest number of tokens to cache")
+    if kind == "fixed" and capacity is None:
+        raise InputError("a fixed cache needs a capacity; give the largest number of tokens to cache")
+    if kind == "windowed":
+        if window is None:
+            raise InputError("a windowed cache needs attention.window, or it loses tokens; choose another cache kind")
+        capacity = max(capacity or window, window)
+    shape = CacheShape(layers, batch, body.kv_heads, body.head_size, body.value_size)
+    return Cache(kind, shape, capacity or _FIRST_CAPACITY, like.device, like.dtype)
