@@ -45,7 +45,13 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 
 SMALL: dict[str, dict[str, Any]] = {
     "digits": {},
-    "grammar": {"data.train_pairs": 3000, "data.valid_pairs": 100, "model.width": 32, "model.depth": 1, "model.attention.heads": 2},
+    "grammar": {
+        "data.train_pairs": 3000,
+        "data.valid_pairs": 100,
+        "model.width": 32,
+        "model.depth": 1,
+        "model.attention.heads": 2,
+    },
     "python-language": {"model.width": 32, "model.depth": 1, "model.attention.heads": 2, "text.size": 1000},
     "python-masked": {"model.width": 32, "model.depth": 1, "model.attention.heads": 2, "text.size": 1000},
 }

@@ -18,12 +18,12 @@ from pathlib import Path
 import torch
 from measured import environment
 
-from regard.data.recipe import data_settings
 from regard.data.settings import Grammar
 from regard.decoding.decode import decode
 from regard.decoding.request import Ends
 from regard.decoding.settings import Beam, Greedy
 from regard.tasks.grammar_report import GrammarReport, Resolution, Translate, grammar_report, resolve
+from regard.tasks.recipe import data_settings
 from regard.text.pair import TokenizerPair
 from regard.training.run import Run
 from regard.weights.load import load

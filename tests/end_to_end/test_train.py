@@ -14,7 +14,7 @@ import pytest
 
 from regard.data.settings import EmbeddedSettings
 from regard.models.settings import Classification, Vision
-from regard.tasks.job import read_job
+from regard.tasks.recipe import read_job
 from regard.training.log import read
 from regard.weights.load import load
 

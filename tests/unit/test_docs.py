@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 
 from regard.data import settings as data
-from regard.data.recipe import data_settings
 from regard.look import attribution, edits, heads
 from regard.models import settings as models
 from regard.models.settings import Decoder
 from regard.settings import Settings, from_toml, parse, variants
 from regard.tasks import settings as tasks
-from regard.tasks.job import make_job
+from regard.tasks.recipe import data_settings, make_job
 from regard.tasks.run import CHANGEABLE, CURVES
 from regard.text import settings as text
 from regard.training import environment

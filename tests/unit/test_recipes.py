@@ -10,7 +10,7 @@ import pytest
 
 import regard
 from regard.data.settings import EmbeddedSettings
-from regard.tasks.job import job_model, read_job
+from regard.tasks.recipe import job_model, read_job
 from regard.tasks.settings import Translate
 from regard.training.schedules import Progress, factor
 from regard.training.settings import Adam

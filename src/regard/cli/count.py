@@ -15,7 +15,6 @@ from regard.format import amount, difference, size
 from regard.models.count import Count, Dtype, count
 from regard.models.parameters import parameters, tied_outputs
 from regard.models.presets import Preset, find_preset, preset_names
-from regard.models.recipe import model_settings, read_recipe
 from regard.models.settings import EncoderDecoder, ModelSettings, Vision
 from regard.settings import read_overrides, to_table
 
@@ -63,6 +62,8 @@ def command(
 
 def read_model(model: str, overrides: list[str]) -> ModelSettings:
     """The settings of a preset or of a recipe's model, with `key=value` overrides (with or without `model.`)."""
+    from regard.tasks.recipe import model_settings, read_recipe
+
     is_recipe = model not in preset_names() and (model.endswith(".toml") or Path(model).is_file())
     recipe = read_recipe(Path(model)) if is_recipe else {"model": {"preset": model}}
     return model_settings(recipe, read_overrides(override.removeprefix("model.") for override in overrides))

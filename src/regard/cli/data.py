@@ -58,9 +58,8 @@ def command(
 
 def read_data(words: list[str]) -> DataSettings:
     """The settings of a recipe's data, or of files alone, with `key=value` overrides (with or without `data.`)."""
-    from regard.data.recipe import data_settings
-    from regard.models.recipe import read_recipe
     from regard.settings import read_overrides
+    from regard.tasks.recipe import data_settings, read_recipe
 
     names = [word for word in words if "=" not in word or Path(word).exists()]
     changes = read_overrides(word.removeprefix("data.") for word in words if word not in names)

@@ -114,7 +114,7 @@ def _train(out: Console, place: Path, steps: int | None) -> tuple[Path, GrammarR
     """A translator for the sentences of a small grammar, and how well it does on combinations it has never seen."""
     import regard
     from regard.tasks.grammar_report import grammar_report, resolve
-    from regard.tasks.job import read_job
+    from regard.tasks.recipe import read_job
 
     out.print("\nA translator from scratch: English to German, sentences of a small grammar", style="bold")
     run = place / Path(RECIPE).stem

@@ -21,7 +21,7 @@ from regard.look.network import network_of
 from regard.look.record import record
 from regard.look.sides import Given, Laid, Side, sides
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
-from regard.tasks.job import reach
+from regard.tasks.recipe import reach
 from regard.use.model import Loaded
 
 LEAST = 0.4

@@ -27,7 +27,7 @@ from regard.errors import InputError
 from regard.look.network import network_of
 from regard.look.positions import DistanceScores, Encodings, Part, distance_scores, encodings
 from regard.models.settings import EncoderDecoder, Initial, Normal, Vision
-from regard.tasks.job import reach
+from regard.tasks.recipe import reach
 from regard.use.model import Loaded
 
 PLACES = 64

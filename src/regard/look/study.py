@@ -40,7 +40,7 @@ from regard.look.reading import (
 )
 from regard.look.record import record
 from regard.models.settings import Decoder, EncoderDecoder
-from regard.tasks.job import reach
+from regard.tasks.recipe import reach
 from regard.use.model import Loaded
 from regard.use.translator import Translator
 

@@ -43,8 +43,8 @@ class ImageTask(PlainTask):
             loss.sums["unseen"] = unseen.sum()
         return loss
 
-    def figures(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-        found = super().figures(total, weight, sums)
+    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+        found = super().metrics(total, weight, sums)
         if "right" in sums:
             found["accuracy"] = sums["right"] / max(weight + sums["unseen"], 1.0)
         found.pop("perplexity", None)

@@ -48,7 +48,7 @@ def _log_shares(logits: Tensor) -> Tensor:
     return functional.log_softmax(scores, dim=-1)
 
 
-def figures(total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+def cross_entropy_metrics(total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
     """Loss in nats, perplexity, and accuracy where right answers were counted; `objective` is the smoothed loss."""
     if not weight:  # nothing was predicted: a loss of 0 would be the best there is
         return {"loss": math.nan, **({"perplexity": math.nan, "accuracy": 0.0} if "right" in sums else {})}

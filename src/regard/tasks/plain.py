@@ -11,7 +11,7 @@ from regard.data.base_settings import Split
 from regard.data.batches import Share
 from regard.data.loader import Loader
 from regard.tasks.batching import Batching
-from regard.tasks.losses import figures
+from regard.tasks.losses import cross_entropy_metrics
 from regard.training.task import Loss
 
 
@@ -37,11 +37,11 @@ class PlainTask:
     def source_ratio(self) -> float:
         return self.batching.source_ratio
 
-    def used(self, model: nn.Module) -> dict[str, float]:
+    def extra_metrics(self, model: nn.Module) -> dict[str, float]:
         return {}
 
-    def figures(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-        return figures(total, weight, sums)
+    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+        return cross_entropy_metrics(total, weight, sums)
 
 
 def freeze_other_heads(model: nn.Module, used: str) -> list[str]:

@@ -25,10 +25,10 @@ from regard.models.settings import Encoder, ModelSettings, Vision
 from regard.tasks import image, masked
 from regard.tasks.batching import Batching
 from regard.tasks.image import ImageTask
-from regard.tasks.job import Job, job_model, reach, with_vocabulary
 from regard.tasks.language import LanguageTask
 from regard.tasks.masked import MaskedTask
 from regard.tasks.plain import PlainTask
+from regard.tasks.recipe import Job, job_model, reach, with_vocabulary
 from regard.tasks.settings import Bleu, Image, Language, Masked, TokenizerFile, Translate
 from regard.tasks.translate import TranslateTask, Trial
 from regard.text.pair import TokenizerPair

@@ -25,9 +25,9 @@ from regard.errors import DataError, RegardError, RunError, SettingsError
 from regard.format import clock, four_digits
 from regard.models.build import Model, build
 from regard.settings import Table, did_you_mean, nested
-from regard.tasks.job import Job, make_job, read_job
 from regard.tasks.plain import freeze_other_heads
 from regard.tasks.ready import Ready, make_ready
+from regard.tasks.recipe import Job, make_job, read_job
 from regard.text.pair import TokenizerPair
 from regard.training import budget, environment
 from regard.training.curves import write_png

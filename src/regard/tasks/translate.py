@@ -49,7 +49,7 @@ class TranslateTask(PlainTask):
         apart = apart + divergence(others, logits, batch.labels)
         return Loss((loss.total + other.total + way.weight * apart) / 2, loss.weight, loss.sums)
 
-    def used(self, model: nn.Module) -> dict[str, float]:
+    def extra_metrics(self, model: nn.Module) -> dict[str, float]:
         assert isinstance(model, EncoderDecoder)
         return {} if self.trial is None else {"bleu": self.trial.bleu(model)}
 

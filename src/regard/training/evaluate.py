@@ -10,11 +10,11 @@ from regard.training.distribution import Workers
 from regard.training.objective import Objective
 from regard.training.precision import Numbers
 from regard.training.tally import Tally
-from regard.training.task import Loss, Task
+from regard.training.task import Loss, Trainable
 
 
 def evaluate(
-    objective: Objective, task: Task, split: Split, workers: Workers, numbers: Numbers, micro: int | None
+    objective: Objective, task: Trainable, split: Split, workers: Workers, numbers: Numbers, micro: int | None
 ) -> dict[str, float]:
     """The task's figures on a split, each process taking its share of it."""
     was_training = objective.training
@@ -27,10 +27,10 @@ def evaluate(
                     with numbers.autocast():
                         loss = Loss(*objective(batch.to(workers.device)))
                     tally.add({"total": loss.total, "weight": loss.weight, **loss.sums})
-            used = task.used(objective.model) if split == "valid" else {}
+            used = task.extra_metrics(objective.model) if split == "valid" else {}
     finally:
         objective.train(was_training)
     sums = {name: float(value) for name, value in tally.joined(workers).items()}
     # Each process uses its own model; should devices disagree, all go by the first.
     used = {name: workers.first(value) for name, value in used.items()}
-    return {**task.figures(sums.pop("total"), sums.pop("weight"), sums), **used}
+    return {**task.metrics(sums.pop("total"), sums.pop("weight"), sums), **used}

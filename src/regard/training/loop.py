@@ -30,7 +30,7 @@ from regard.training.schedules import Progress, factor
 from regard.training.settings import Train, lower_is_better
 from regard.training.state import State
 from regard.training.tally import Tally
-from regard.training.task import Task
+from regard.training.task import Trainable
 from regard.training.update import Updater
 
 
@@ -50,7 +50,9 @@ class Outcome:
 class Trainer:
     """A run in progress. `tasks.run` makes one from a recipe."""
 
-    def __init__(self, task: Task, model: Model, train: Train, run: Run, workers: Workers, display: Display) -> None:
+    def __init__(
+        self, task: Trainable, model: Model, train: Train, run: Run, workers: Workers, display: Display
+    ) -> None:
         self.task, self.model, self.train, self.workers = task, model, train, workers
         self.numbers = numbers(train.precision, workers.device)
         set_recompute(model, train.recompute)

@@ -8,13 +8,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.training.task import Loss, Task
+from regard.training.task import Loss, Trainable
 
 
 class Objective(nn.Module):
     """A forward pass is a batch's loss, so that everything between its tokens and its cost is in one graph."""
 
-    def __init__(self, model: nn.Module, task: Task) -> None:
+    def __init__(self, model: nn.Module, task: Trainable) -> None:
         super().__init__()
         self.model = model
         self._loss: Callable[[nn.Module, Any], Loss] = task.loss

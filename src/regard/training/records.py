@@ -18,7 +18,7 @@ from regard.training.log import Log
 from regard.training.run import Run
 from regard.training.settings import Train
 from regard.training.state import State
-from regard.training.task import Task
+from regard.training.task import Trainable
 from regard.training.tensorboard import TensorboardWriter
 
 SETTLED = 50
@@ -29,7 +29,7 @@ class Records:
     """Only the first process tells anything; every process keeps time."""
 
     def __init__(
-        self, run: Run, display: Display, task: Task, train: Train, workers: Workers, products: torch.dtype
+        self, run: Run, display: Display, task: Trainable, train: Train, workers: Workers, products: torch.dtype
     ) -> None:
         self.run, self.display, self.task, self.train_settings, self.workers = run, display, task, train, workers
         self._log = Log(run.log) if workers.leads else None
@@ -103,7 +103,7 @@ class Records:
             "epochs": state.epochs,
             "tokens": state.tokens,
             "examples": state.examples,
-            **self.task.figures(total, weight, sums),
+            **self.task.metrics(total, weight, sums),
             "rate": rate,
             "norm": norm,
             "clipped": clipped,

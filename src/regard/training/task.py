@@ -1,4 +1,4 @@
-"""What the loop asks of a job: batches, a loss, figures. Every job of `tasks/` is one of these."""
+"""What the training loop needs from a task. `regard.tasks.task.Task` implements it for all kinds of tasks."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from regard.data.loader import Loader
 
 
 class Loss(NamedTuple):
-    """What a batch costs: sums, never means, so that batches of any sizes add up to one step."""
+    """The loss of a batch as sums, never as means: the sums of batches of any size add up to one step."""
 
     total: Tensor
-    """The sum of what is minimised, differentiable."""
+    """The sum that is minimised, differentiable."""
     weight: Tensor
-    """What the total is divided by once all batches of the step are added up: the number of predicted tokens."""
+    """The divisor of the total over all batches of a step: usually the number of predicted tokens."""
     sums: dict[str, Tensor]
-    """Further sums for the figures (the plain loss beside a smoothed one, right answers), without gradient."""
+    """Further sums for metrics, without gradient: the loss without label smoothing, the number of correct answers."""
 
 
-class Task(Protocol):
-    """One job: its data, its loss, its figures."""
+class Trainable(Protocol):
+    """The data, the loss and the metrics of one training."""
 
     @property
     def source_ratio(self) -> float:
-        """Source tokens for each token that is learnt, which cost work too; 0 where there is no source."""
-        ...
-
-    def batches(self, split: Split, share: Share) -> Loader:
-        """The batches of a split; `share` says which part of each step this process takes, and how much at once."""
+        """Source tokens per predicted token, for FLOPs; 0 if examples have no source side."""
         ...
 
     def has(self, split: Split) -> bool:
-        """Whether there are data for a split."""
+        """Whether there is data for a split."""
+        ...
+
+    def batches(self, split: Split, share: Share) -> Loader:
+        """The loader of a split; `share` is this process's part of each step, and the most tokens at once."""
         ...
 
     def loss(self, model: nn.Module, batch: Any) -> Loss:
-        """The loss of one batch: compiled, and distributed, as it stands."""
+        """The loss of one batch. It is compiled and distributed together with the model."""
         ...
 
-    def figures(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-        """Scores of a split from the sums over its batches; `loss` is among them, and lower is better for it."""
+    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+        """The metrics of a split from the sums over its batches. `loss` is one of them; lower is better for it."""
         ...
 
-    def used(self, model: nn.Module) -> dict[str, float]:
-        """Further scores on the validation data, for which the model must be used as people use it (BLEU)."""
+    def extra_metrics(self, model: nn.Module) -> dict[str, float]:
+        """Further metrics on the validation data that are not sums over batches, such as BLEU."""
         ...

@@ -20,13 +20,12 @@ from sacrebleu.significance import PairedTest, Result
 from regard.data.base_settings import Split
 from regard.data.examples import Pair
 from regard.data.lines import BadLine, read_lines
-from regard.data.recipe import data_settings
 from regard.data.settings import DataSettings, Pairs
 from regard.data.sources import Source
 from regard.errors import DataError, SettingsError
 from regard.settings import Table, did_you_mean
-from regard.tasks.job import make_job
 from regard.tasks.ready import Tell, make_ready
+from regard.tasks.recipe import data_settings, make_job
 from regard.text.pair import TokenizerPair
 from regard.training.distribution import connected
 from regard.training.evaluate import evaluate

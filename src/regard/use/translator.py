@@ -16,7 +16,7 @@ from regard.decoding import score as scoring
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
 from regard.settings import Table, to_table
-from regard.tasks.job import reach
+from regard.tasks.recipe import reach
 from regard.text.pair import TokenizerPair
 from regard.text.tags import tag
 from regard.use import sentencewise

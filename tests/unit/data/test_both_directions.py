@@ -16,8 +16,8 @@ from regard.data.settings import AnyData
 from regard.data.sources import Source
 from regard.errors import SettingsError
 from regard.settings import parse
-from regard.tasks.job import make_job
 from regard.tasks.ready import make_ready
+from regard.tasks.recipe import make_job
 from regard.text.pair import TokenizerPair
 from regard.text.settings import Words
 from regard.text.tags import tag

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from regard.data.base_settings import SPLITS, Data, FromFiles
-from regard.data.recipe import USUAL_KINDS, data_settings
 from regard.data.settings import (
     AnyData,
     Columns,
@@ -22,6 +21,7 @@ from regard.data.settings import (
 )
 from regard.errors import SettingsError
 from regard.settings import Settings, from_toml, parse, read_toml, to_table, to_toml, variants
+from regard.tasks.recipe import USUAL_KINDS, data_settings
 
 KINDS = variants(AnyData)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from regard.data.batch import IGNORED
-from regard.tasks.losses import cross_entropy, figures
+from regard.tasks.losses import cross_entropy, cross_entropy_metrics
 
 
 @given(
@@ -72,14 +72,14 @@ def test_a_batch_in_which_all_is_ignored_costs_nothing() -> None:
 
 
 def test_figures_by_hand() -> None:
-    assert figures(12.0, 4.0, {}) == {"loss": 3.0}
-    assert figures(12.0, 4.0, {"plain": 8.0}) == {"loss": 2.0, "objective": 3.0}
-    found = figures(12.0, 4.0, {"plain": 8.0, "right": 3.0})
+    assert cross_entropy_metrics(12.0, 4.0, {}) == {"loss": 3.0}
+    assert cross_entropy_metrics(12.0, 4.0, {"plain": 8.0}) == {"loss": 2.0, "objective": 3.0}
+    found = cross_entropy_metrics(12.0, 4.0, {"plain": 8.0, "right": 3.0})
     assert found == {"loss": 2.0, "objective": 3.0, "perplexity": pytest.approx(math.exp(2)), "accuracy": 0.75}
-    assert math.isfinite(figures(1e9, 1.0, {"right": 0.0})["perplexity"])
+    assert math.isfinite(cross_entropy_metrics(1e9, 1.0, {"right": 0.0})["perplexity"])
 
 
 def test_nothing_predicted_is_no_perfect_loss() -> None:
-    found = figures(0.0, 0.0, {"right": 0.0})
+    found = cross_entropy_metrics(0.0, 0.0, {"right": 0.0})
     assert math.isnan(found["loss"])
     assert found["accuracy"] == 0

@@ -22,8 +22,8 @@ from regard.errors import DataError, SettingsError, WeightsError
 from regard.models.settings import EncoderDecoder, Vision
 from regard.settings import nested
 from regard.tasks import run as tasks_run
-from regard.tasks.job import make_job
 from regard.tasks.ready import Ready, make_ready
+from regard.tasks.recipe import make_job
 from regard.text.files import load, write_huggingface
 from regard.text.settings import Words
 from regard.text.tokenizer import Tokenizer
@@ -295,7 +295,7 @@ def test_a_label_that_training_never_saw() -> None:
     model: Any = regard.build(made.model).eval()
     with torch.no_grad():
         loss = made.task.loss(model, batch_of(made, "valid"))
-    figures = made.task.figures(float(loss.total), float(loss.weight), {k: float(v) for k, v in loss.sums.items()})
+    figures = made.task.metrics(float(loss.total), float(loss.weight), {k: float(v) for k, v in loss.sums.items()})
     assert figures["accuracy"] == 0, "a mistake, whatever the model says"
 
 

@@ -175,5 +175,5 @@ def test_a_model_is_tried_by_translating(tmp_path: Path) -> None:
     tried = TranslateTask(Translate(bleu=Bleu()), task.batching, trial)
     assert tried.scores[-1] == "bleu"
     fresh = build(model.settings.changed({"vocabulary": tokenizers.source.size})).eval()
-    assert 0 <= tried.used(fresh)["bleu"] < 50
-    assert task.used(fresh) == {}
+    assert 0 <= tried.extra_metrics(fresh)["bleu"] < 50
+    assert task.extra_metrics(fresh) == {}

@@ -26,17 +26,28 @@ from typing import Any
 
 from regard import shipped
 from regard.blocks.settings import Learned
-from regard.data.recipe import data_settings
-from regard.data.settings import DataSettings, Pairs
+from regard.data.settings import AnyData, DataSettings, Pairs
 from regard.errors import SettingsError
-from regard.models.recipe import PARTS, model_settings, read_recipe
-from regard.models.settings import Decoder, Encoder, EncoderDecoder, ModelSettings, Vision
-from regard.settings import Settings, Table, did_you_mean, merge, parse, to_table, variants
+from regard.models.presets import find_preset
+from regard.models.settings import AnyModel, Decoder, Encoder, EncoderDecoder, ModelSettings, Vision
+from regard.settings import Settings, Table, did_you_mean, merge, parse, read_toml, to_table, variants
 from regard.tasks.settings import AnyTask, AnyText, TaskSettings, TokenizerFile
 from regard.text.settings import AnyTokenizer
 from regard.text.tags import tag
 from regard.training.budget import require_budget
 from regard.training.settings import Train
+
+PARTS = ("task", "data", "text", "model", "train", "reference")
+"""What a recipe may hold: its job, and a table for each part of it."""
+
+USUAL_KINDS = {
+    "translate": "parallel",
+    "language": "text",
+    "masked": "text",
+    "tag": "columns",
+    "answer": "squad",
+}
+"""How each task's data are written unless `data.kind` says otherwise; tasks that are not here have no usual way."""
 
 FAMILIES: dict[str, type[ModelSettings]] = {
     "translate": EncoderDecoder,
@@ -195,3 +206,69 @@ def with_vocabulary(model: ModelSettings, sizes: tuple[int, int], shared: bool, 
 def reach(model: ModelSettings) -> int | None:
     """The longest sequence that the model's positions allow; none: any."""
     return model.position.length if isinstance(model.position, Learned) else None
+
+
+# ------------------------------------------------------------------------------------------------ tables of a recipe
+
+
+def read_recipe(path: Path) -> Table:
+    """The tables of a recipe as they stand in the file; each reader takes its own, and what none knows is refused."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError(f"recipe ({path}) cannot be read: {error.strerror}; give a TOML file") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"recipe ({path}) is not UTF-8 text; give a TOML file") from None
+    recipe = read_toml(text, source=f"recipe ({path})")
+    if "kind" in recipe or "preset" in recipe:
+        return {"model": recipe}
+    if unknown := [key for key in recipe if key not in PARTS]:
+        name = unknown[0]
+        known = ", ".join(PARTS)
+        raise SettingsError(f"recipe ({path}): unknown setting {name}{did_you_mean(name, PARTS)}; known here: {known}")
+    return recipe
+
+
+def model_settings(recipe: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> ModelSettings:
+    """The model of a recipe, with `changes` (a table like `[model]`: a command line's overrides) laid over it.
+
+    First the preset, then the recipe's own table, then the changes: a `kind` is thus held against the one that it
+    replaces, and resets its table only where it differs.
+    """
+    table = recipe.get("model", {})
+    if not isinstance(table, Mapping):
+        raise SettingsError(f"model ({table!r}) must be a table; write [model] and, below it, preset = {table!r}")
+    changes = changes or {}
+    name = changes.get("preset", table.get("preset"))
+    base = {} if name is None else _preset_table(name)
+    for layer in (table, changes):
+        base = merge(base, {key: value for key, value in layer.items() if key != "preset"})
+    if "kind" not in base:
+        raise SettingsError('model needs a preset or a kind; write preset = "transformer-base", or another, in [model]')
+    settings: ModelSettings = parse(AnyModel, base, "model")
+    return settings
+
+
+def _preset_table(name: object) -> Table:
+    if not isinstance(name, str):
+        raise SettingsError(f'model.preset ({name!r}) must be a name; write preset = "transformer-base", or another')
+    return to_table(find_preset(name).settings)
+
+
+def data_settings(recipe: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> DataSettings:
+    """The data of a recipe, with `changes` (a table like `[data]`: a command line's overrides) laid over it."""
+    table = recipe.get("data", {})
+    if not isinstance(table, Mapping):
+        raise SettingsError(f'data ({table!r}) must be a table; write [data] and, below it, train = ["FILE"]')
+    changes = changes or {}
+    task = recipe.get("task")
+    task = task.get("kind") if isinstance(task, Mapping) else task
+    usual = USUAL_KINDS.get(task) if isinstance(task, str) else None
+    # A recipe that names no kind has none that a change could replace: its files stay.
+    kind = table.get("kind", changes.get("kind", usual))
+    merged = merge({**table, "kind": kind}, changes)
+    if kind is None:
+        known = ", ".join(variants(AnyData))
+        raise SettingsError(f"data needs a kind, which says how its files are written; choose one of {known}")
+    settings: DataSettings = parse(AnyData, merged, "data")
+    return settings

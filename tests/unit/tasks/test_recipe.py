@@ -12,7 +12,7 @@ from regard.data.settings import Digits, Parallel, RawText
 from regard.errors import SettingsError
 from regard.models.settings import Decoder, Encoder, EncoderDecoder
 from regard.settings import read_overrides
-from regard.tasks.job import Job, job_model, make_job, reach, read_job, with_vocabulary
+from regard.tasks.recipe import Job, job_model, make_job, reach, read_job, with_vocabulary
 from regard.tasks.settings import Language, Masked, TokenizerFile, Translate
 from regard.text.settings import Bpe, ByteBpe, WordPiece
 from regard.training.settings import AdamW, Cosine, Linear, Muon

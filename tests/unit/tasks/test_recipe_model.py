@@ -9,9 +9,9 @@ import pytest
 from regard.blocks.settings import Learned, Rotary
 from regard.errors import SettingsError
 from regard.models.presets import preset
-from regard.models.recipe import model_settings, read_recipe
 from regard.models.settings import Decoder
 from regard.settings import read_overrides, read_toml, to_toml
+from regard.tasks.recipe import model_settings, read_recipe
 
 
 def test_a_preset_with_changes() -> None:
