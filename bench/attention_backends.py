@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import attention_cases as cases
+import attention_support as support
 import torch
 from measured import environment
 
-from regard.blocks import support
 from regard.blocks.attend import BACKENDS, Backend, use_backend
 
 Tensors = list[torch.Tensor]

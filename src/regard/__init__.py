@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import DataError, InputError, RecordError, RegardError, RunError, SettingsError, WeightsError
 
 if TYPE_CHECKING:
-    from regard.look import edits
-    from regard.look.record import record
+    from regard.blocks import edits
+    from regard.blocks.recording import record
     from regard.models.build import build
     from regard.models.count import count
     from regard.models.presets import preset, preset_names
@@ -54,13 +54,13 @@ _HOME = {
     "load": "regard.use.model",
     "preset": "regard.models.presets",
     "preset_names": "regard.models.presets",
-    "record": "regard.look.record",
+    "record": "regard.blocks.recording",
     "resume": "regard.tasks.run",
     "show": "regard.serving.notebook",
     "train": "regard.tasks.run",
 }
 """Where each name that is loaded on first use lives."""
-_MODULES = {"edits": "regard.look.edits"}
+_MODULES = {"edits": "regard.blocks.edits"}
 """The modules among them."""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import attention_oracle as oracle
 import numpy as np
 import torch
+from attention_support import IMAGE_POSITIONS, RULES, Rule
 from torch import Tensor
 
 from regard.blocks import settings
@@ -18,7 +19,6 @@ from regard.blocks.layout import Layout, Packed, Padded, pack
 from regard.blocks.positions.build import build_attended, build_embedded
 from regard.blocks.positions.image import build_grid_position
 from regard.blocks.positions.position import Position, Signals
-from regard.blocks.support import IMAGE_POSITIONS, RULES, Rule
 from regard.blocks.visibility import Visibility
 
 WIDTH = 12

@@ -27,7 +27,7 @@ from transformers import (
 from translation_cases import batch_for
 
 import regard
-from regard.look.seen import Seen
+from regard.blocks.recording import Recording
 
 LAYERS = 3
 BERT = BertConfig(
@@ -82,7 +82,7 @@ T5 = T5Config(
 )
 
 
-def assert_weights(seen: Seen, stack: str, part: str, theirs: tuple[Tensor, ...], real: Tensor) -> None:
+def assert_weights(seen: Recording, stack: str, part: str, theirs: tuple[Tensor, ...], real: Tensor) -> None:
     """`[B, H, T, K]` of every layer, at real queries: what padding looks at is nothing here and something there."""
     assert len(theirs) == LAYERS
     for layer, wanted in enumerate(theirs):
@@ -91,7 +91,7 @@ def assert_weights(seen: Seen, stack: str, part: str, theirs: tuple[Tensor, ...]
         assert_close(ours.transpose(1, 2)[real], wanted.transpose(1, 2)[real], rtol=0, atol=1e-5)
 
 
-def assert_streams(seen: Seen, stack: str, theirs: tuple[Tensor, ...], real: Tensor) -> None:
+def assert_streams(seen: Recording, stack: str, theirs: tuple[Tensor, ...], real: Tensor) -> None:
     """Before the first layer and after each but the last, which transformers gives after the last norm."""
     names = [f"{stack}.residual", *(f"{stack}.{layer}.residual" for layer in range(LAYERS - 1)), f"{stack}.out"]
     for name, wanted in zip(names, theirs, strict=True):
@@ -132,7 +132,7 @@ def test_steps_of_gpt2(tmp_path: Path) -> None:
         for chunk in (ids[:, :4], *ids[:, 4:].split(1, dim=1)):
             ours(chunk, cache=cache)
     for layer in range(LAYERS):
-        events = seen.heard(f"decoder.{layer}.attention.weights")
+        events = seen.events_of(f"decoder.{layer}.attention.weights")
         assert [event.step for event in events] == [0, 1, 2, 3, 4]
         for event, wanted in zip(events, theirs, strict=True):
             assert_close(event.value, wanted[layer], rtol=0, atol=1e-5)

@@ -5,9 +5,8 @@ All layouts are held against the same oracle, sequence by sequence; so packed eq
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import attention_cases as cases
+import attention_support as support
 import numpy as np
 import pytest
 import torch
@@ -15,7 +14,6 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from regard.blocks import support
 from regard.blocks.attend import use_backend
 
 CELLS = [cell for cell in support.cells() if cell.backend in ("reference", "sdpa")]
@@ -33,11 +31,6 @@ def by_cell(cells: list[support.Cell]) -> pytest.MarkDecorator:
 
 def problem_of(cell: support.Cell, seed: int) -> cases.Problem:
     return cases.random_problem(cell.layout, cell.rule, cell.position, seed)
-
-
-def test_the_committed_table_is_the_codes_own() -> None:
-    committed = Path(__file__).parents[2] / "docs" / "support.md"
-    assert committed.read_text(encoding="utf8") == support.table()
 
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])

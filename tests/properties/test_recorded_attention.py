@@ -6,18 +6,16 @@ The recorder refuses weights that do not; here they are also held against who ma
 from __future__ import annotations
 
 import attention_cases as cases
+import attention_support as support
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from regard.blocks import support
 from regard.blocks.attend import use_backend
 from regard.blocks.layout import Packed
-from regard.blocks.tap import recorded_by
-from regard.look.recorder import Recorder
-from regard.look.seen import Seen
+from regard.blocks.recording import Recorder, Recording, recorded_by
 
 CELLS = [cell for cell in support.cells() if cell.backend in ("reference", "sdpa")]
 NAME = ".weights"
@@ -31,8 +29,8 @@ def by_cell(cached: bool) -> pytest.MarkDecorator:
     )
 
 
-def listening(problem: cases.Problem) -> tuple[Seen, Recorder]:
-    seen = Seen([NAME], grad=False, limit=2**30)
+def listening(problem: cases.Problem) -> tuple[Recording, Recorder]:
+    seen = Recording([NAME], grad=False, limit=2**30)
     return seen, Recorder(problem.attention, seen, {})
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from regard.blocks import edits
 from regard.data import settings as data
-from regard.look import attribution, edits, heads
+from regard.look import attribution, heads
 from regard.models import settings as models
 from regard.models.settings import Decoder
 from regard.settings import Settings, from_toml, parse, variants

@@ -16,7 +16,6 @@ from regard.blocks.layout import Padded
 from regard.blocks.norms import build_norm
 from regard.blocks.positions.position import Signals
 from regard.blocks.reference import attention_weights, masked_softmax
-from regard.blocks.simple import mix, self_attention, shares, soft_dictionary
 from regard.blocks.sublayer import Residual
 from regard.blocks.visibility import Visibility
 from regard.models.settings import Decoder
@@ -37,6 +36,27 @@ def as_head(x: Tensor) -> Tensor:
 def weights_of(q: Tensor, k: Tensor, causal: bool = False, scale: float | None = None) -> Tensor:
     """`[Q, K]`: the attention weights of one head."""
     return attention_weights(as_head(q), as_head(k), seeing(len(q), len(k), causal), scale)[0, 0]
+
+
+# Attention without parameters, as lectures introduce it.
+
+
+def self_attention(x_TD: Tensor) -> Tensor:
+    """z_i = Σ_j softmax_j(x_i · x_j) x_j."""
+    return torch.softmax(x_TD @ x_TD.mT, dim=-1) @ x_TD
+
+
+def soft_dictionary(query: Tensor, keys: Tensor, values: Tensor, sharpness: float = 1.0) -> Tensor:
+    """Looks up a query `[..., E]` among keys `[K, E]`; with growing sharpness it becomes a Python dictionary."""
+    return torch.softmax(sharpness * (query @ keys.mT), dim=-1) @ values
+
+
+def mix(weights: Tensor, values: Tensor) -> Tensor:
+    return weights @ values
+
+
+def shares(similarities: Tensor) -> Tensor:
+    return similarities / similarities.sum(-1, keepdim=True)
 
 
 # ---------------------------------------------------------------------------------------------------------- softmax

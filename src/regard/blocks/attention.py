@@ -11,8 +11,8 @@ from regard.blocks.norms import build_norm
 from regard.blocks.positions.position import Signals
 from regard.blocks.positions.relative import RelativeScores
 from regard.blocks.positions.rotary import rotate
+from regard.blocks.recording import tap, tap_attention
 from regard.blocks.score_bias import Scoring
-from regard.blocks.tap import tap, tap_attention
 from regard.blocks.visibility import Visibility
 
 

@@ -13,7 +13,8 @@ from regard.blocks.layout import Layout, readable
 from regard.blocks.norms import build_norm
 from regard.blocks.positions.build import build_embedded
 from regard.blocks.positions.image import Grid, GridPosition
-from regard.blocks.tap import tap
+from regard.blocks.positions.position import Position
+from regard.blocks.recording import EMBEDDING_TAPS, Tap, named_taps, tap
 from regard.errors import InputError
 
 
@@ -57,6 +58,9 @@ class TextEmbedding(nn.Module):
         self.scale = math.sqrt(width) if scaled else 1.0
         self.dropout = dropout
 
+    def taps(self) -> dict[str, Tap]:
+        return named_taps(EMBEDDING_TAPS[: 1 if type(self.position).embed is Position.embed else 2])
+
     def forward(
         self, tokens: Tensor, layout: Layout, segments: Tensor | None = None, seen: Tensor | None = None
     ) -> Tensor:
@@ -94,6 +98,9 @@ class PatchEmbedding(nn.Module):
         self.position = position
         self.patch = patch
         self.dropout = dropout
+
+    def taps(self) -> dict[str, Tap]:
+        return named_taps(EMBEDDING_TAPS[: 1 if type(self.position).embed is GridPosition.embed else 2])
 
     def grid(self, images: Tensor) -> Grid:
         """Rows and columns of patches; refuses images that cannot be cut evenly."""

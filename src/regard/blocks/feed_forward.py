@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks import settings
-from regard.blocks.tap import tap
+from regard.blocks.recording import tap
 
 
 def activation(name: settings.Activation) -> Callable[[Tensor], Tensor]:

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.blocks.layout import Packed
+from regard.blocks.recording import current_recorder
 from regard.blocks.score_bias import Scoring
-from regard.blocks.tap import current_recorder
 from regard.blocks.visibility import Cells, Visibility
 
 

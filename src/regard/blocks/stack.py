@@ -17,8 +17,8 @@ from regard.blocks.layout import Layout, Padded
 from regard.blocks.norms import build_norm
 from regard.blocks.positions.build import build_attended
 from regard.blocks.positions.position import Rotation, Signals
+from regard.blocks.recording import ATTENTION_TAPS, FFN_TAPS, LAYER_TAP, STACK_TAPS, Tap, is_recorded, named_taps, tap
 from regard.blocks.sublayer import Residual
-from regard.blocks.tap import is_recorded, tap
 from regard.blocks.visibility import Visibility
 
 
@@ -82,6 +82,11 @@ class Layer(nn.Module):
         self.ffn = build_feed_forward(plan.ffn, plan.width)
         self.ffn_residual = self._residual(plan, drop_path)
 
+    def taps(self) -> dict[str, Tap]:
+        cross = {} if self.cross is None else named_taps(ATTENTION_TAPS, "cross.")
+        own = named_taps(ATTENTION_TAPS, "attention.")
+        return own | cross | named_taps(FFN_TAPS, "ffn.") | named_taps([LAYER_TAP])
+
     @staticmethod
     def _residual(plan: LayerPlan, drop_path: float) -> Residual:
         return Residual(plan.norm, plan.norm_place, plan.width, plan.dropout, plan.layer_scale, drop_path)
@@ -122,6 +127,10 @@ class Stack(nn.Module):
         self.recompute = False
         """Whether training keeps only the input of each layer and computes the rest of it again in the backward pass
         (Chen et al. 2016): about a third more work for a fraction of the memory. The results are the same."""
+
+    def taps(self) -> dict[str, Tap]:
+        layers = {f"{i}.{name}": tap for i, layer in enumerate(self) for name, tap in layer.taps().items()}
+        return named_taps(STACK_TAPS[:1]) | layers | named_taps(STACK_TAPS[1:])
 
     def __getitem__(self, index: int) -> Layer:
         layer = self._modules[str(index)]

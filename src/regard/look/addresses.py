@@ -9,11 +9,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.blocks.edits import Ablate
+from regard.blocks.recording import names_of, network_of, record
 from regard.errors import InputError
-from regard.look.edits import Ablate
-from regard.look.names import names_of
-from regard.look.network import network_of
-from regard.look.record import record
 from regard.use.model import Loaded
 
 _WEIGHTS = ".weights"

@@ -13,10 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.blocks.recording import names_of, network_of, record
 from regard.errors import InputError
-from regard.look.names import names_of
-from regard.look.network import network_of
-from regard.look.record import record
 from regard.use.model import Loaded
 
 Figure: TypeAlias = Callable[[], Tensor]

@@ -12,11 +12,10 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
+from regard.blocks.edits import Edit, Scale, bound
+from regard.blocks.recording import names_of, network_of
 from regard.errors import InputError
 from regard.look.addresses import Head, ablation, head_named
-from regard.look.edits import Edit, Scale, bound
-from regard.look.names import names_of
-from regard.look.network import network_of
 from regard.use.model import Loaded
 
 LARGEST = 100.0

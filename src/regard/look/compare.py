@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.blocks.recording import record
 from regard.decoding.settings import Absolute, Rules
 from regard.errors import InputError
 from regard.look.addresses import heads_of
@@ -22,7 +23,6 @@ from regard.look.changes import Change, change_named
 from regard.look.importance import drawn
 from regard.look.lens import AT_ONCE, WRITTEN, streams_of
 from regard.look.reading import forward
-from regard.look.record import record
 from regard.look.stepwise import Choosing, write_stepwise
 from regard.look.study import AttentionPlace, Run, Study
 from regard.use.translator import Translator

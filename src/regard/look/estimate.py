@@ -6,8 +6,7 @@ import math
 
 from torch import nn
 
-from regard.look.names import Tap, matching, names_of
-from regard.look.network import network_of
+from regard.blocks.recording import Tap, matching, names_of, network_of
 from regard.models.build import build
 from regard.models.settings import (
     Classification,

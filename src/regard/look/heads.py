@@ -15,10 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.blocks.recording import network_of, record
 from regard.errors import InputError
 from regard.look.addresses import Head, attentions_of, heads_in
-from regard.look.network import network_of
-from regard.look.record import record
 from regard.look.sides import Given, Laid, Side, sides
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.tasks.recipe import reach

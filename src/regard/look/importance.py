@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from regard.blocks.recording import record
 from regard.errors import InputError
 from regard.look.addresses import Head, ablation, heads_of
-from regard.look.record import record
 from regard.use.model import Loaded
 
 Metric: TypeAlias = Callable[[], float]

@@ -17,11 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from regard.blocks.layout import Layout
+from regard.blocks.recording import names_of, network_of, record
 from regard.errors import InputError
 from regard.look.heads import entropy
-from regard.look.names import names_of
-from regard.look.network import network_of
-from regard.look.record import record
 from regard.look.sides import Given
 from regard.models.build import Model
 from regard.models.families import Decoder, Encoder, EncoderDecoder

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.blocks.positions.image import places_2d
+from regard.blocks.recording import network_of
 from regard.blocks.settings import (
     Alibi,
     NoPosition,
@@ -24,7 +25,6 @@ from regard.blocks.settings import (
     TransformerXL,
 )
 from regard.errors import InputError
-from regard.look.network import network_of
 from regard.look.positions import DistanceScores, Encodings, Part, distance_scores, encodings
 from regard.models.settings import EncoderDecoder, Initial, Normal, Vision
 from regard.tasks.recipe import reach

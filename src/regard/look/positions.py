@@ -18,11 +18,11 @@ from regard.blocks.positions.image import Grid, RotaryGridPosition, places_2d, s
 from regard.blocks.positions.relative import TransformerXLPosition
 from regard.blocks.positions.rotary import RotaryPosition, rotary_frequencies
 from regard.blocks.positions.sinusoidal import SinusoidalPosition, frequencies, shift_matrix, sinusoidal
+from regard.blocks.recording import network_of
 from regard.blocks.settings import ChannelOrder
 from regard.blocks.stack import Stack
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
-from regard.look.network import network_of
 from regard.models.build import build
 from regard.models.families import Decoder, EncoderDecoder, Vision
 from regard.models.settings import ModelSettings

@@ -15,12 +15,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from regard.blocks.recording import record
 from regard.data.embedded.grammar.sentence import Pair, Referent
 from regard.decoding.request import Ends
 from regard.decoding.source import padded
 from regard.errors import InputError
 from regard.look.addresses import Head, attentions_of, heads_in
-from regard.look.record import record
 from regard.tasks.grammar_report import PRONOUNS
 from regard.text.sentences import Span
 from regard.use.translation import TranslateOptions

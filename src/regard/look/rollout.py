@@ -14,10 +14,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.blocks.recording import matching, names_of, network_of, record
 from regard.errors import InputError
-from regard.look.names import matching, names_of
-from regard.look.network import network_of
-from regard.look.record import record
 from regard.look.sides import Given
 from regard.models.families import EncoderDecoder
 from regard.use.model import Loaded

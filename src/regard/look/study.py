@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from regard.blocks.edits import Edit
+from regard.blocks.recording import Tap, matching, names_of, record
 from regard.errors import InputError
 from regard.look.addresses import mean_outputs, where_named
 from regard.look.answers import Answer, answers_in
 from regard.look.changes import change_named, edits_for
-from regard.look.edits import Edit
 from regard.look.estimate import estimate
 from regard.look.lens import outputs_of
-from regard.look.names import Tap, matching, names_of
 from regard.look.reading import (
     Input,
     Read,
@@ -38,7 +38,6 @@ from regard.look.reading import (
     require_room,
     scribe_of,
 )
-from regard.look.record import record
 from regard.models.settings import Decoder, EncoderDecoder
 from regard.tasks.recipe import reach
 from regard.use.model import Loaded
@@ -297,7 +296,9 @@ class Study:
         """
         if name not in self.names:
             matching(name.replace("*", ""), self.names)  # says what is near
-            raise InputError(f"name ({name[:80]}) is of no single tensor; regard.look.names.names_of(model) lists them")
+            raise InputError(
+                f"name ({name[:80]}) is of no single tensor; regard.blocks.recording.names_of(model) lists them"
+            )
         if (key, name) not in self._tensors:
             self._record(self.known(key), name)
         self._tensors.move_to_end((key, name))

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.blocks.recording import record
 from regard.errors import InputError
-from regard.look.record import record
 from regard.models.families import Decoder, Encoder, EncoderDecoder
 from regard.text.sentences import Span
 from regard.text.words import word_spans

@@ -12,8 +12,8 @@ from regard.blocks.feed_forward import activation
 from regard.blocks.layout import Layout, Padded
 from regard.blocks.norms import build_norm
 from regard.blocks.pooling import pool
+from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, named_taps, tap
 from regard.blocks.settings import Norm, PoolingKind
-from regard.blocks.tap import tap
 from regard.errors import SettingsError
 from regard.models import settings
 
@@ -33,6 +33,9 @@ class Output(nn.Module):
         # In a tuple, so that it is not registered here too: the embedding owns the matrix, wherever it is moved.
         self._tied: tuple[nn.Embedding, ...] = () if tokens is None else (tokens,)
 
+    def taps(self) -> dict[str, Tap]:
+        return named_taps([VOCABULARY_TAP])
+
     @property
     def matrix(self) -> Tensor:
         """`[V, D]`: the weights, wherever they belong."""
@@ -48,6 +51,10 @@ class Output(nn.Module):
 
 class Head(nn.Module):
     """Base of all heads."""
+
+    def taps(self) -> dict[str, Tap]:
+        """The values that can be recorded, by name."""
+        raise NotImplementedError
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         """Hidden states `[B, T, D]` (or `[N, D]` with their packed layout) to scores."""
@@ -65,6 +72,9 @@ class MaskedHead(Head):
         self.norm = build_norm(norm, width)
         self.output = Output(tokens if head.tied else None, tokens.num_embeddings, width, bias=True)
 
+    def taps(self) -> dict[str, Tap]:
+        return named_taps([VOCABULARY_TAP], "output.")
+
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         scores: Tensor = self.output(self.norm(self.activation(self.dense(hidden))))
         return scores
@@ -77,6 +87,9 @@ class PoolingHead(Head):
         super().__init__()
         self.pooling: PoolingKind = pooling
         self.pool = nn.Linear(width, width) if dense else None
+
+    def taps(self) -> dict[str, Tap]:
+        return named_taps([POOLED_TAP])
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         layout = Padded(*hidden.shape[:2]) if layout is None else layout
@@ -92,6 +105,9 @@ class SequenceHead(PoolingHead):
         self.output = nn.Linear(width, classes)
         self.dropout = dropout
 
+    def taps(self) -> dict[str, Tap]:
+        return named_taps([POOLED_TAP, SEQUENCE_TAP])
+
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         pooled = functional.dropout(super().forward(hidden, layout), self.dropout, self.training)
         return tap(self, "logits", self.output(pooled))
@@ -104,6 +120,9 @@ class TokenHead(Head):
         super().__init__()
         self.output = nn.Linear(width, classes)
         self.dropout = dropout
+
+    def taps(self) -> dict[str, Tap]:
+        return named_taps([TOKEN_TAP])
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         return tap(self, "logits", self.output(functional.dropout(hidden, self.dropout, self.training)))

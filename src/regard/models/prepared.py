@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 from regard.blocks.attention import Attention
 from regard.blocks.packed_linear import EightBitLinear, PackedLinear, packs
+from regard.blocks.recording import is_recorded
 from regard.blocks.stack import Layer
-from regard.blocks.tap import is_recorded
 from regard.errors import InputError
 from regard.models.heads import Output
 

@@ -12,10 +12,10 @@ from tiny_models import write_decoder, write_encoder, write_vision
 from tiny_translator import TEXTS, write_translator
 
 import regard
+from regard.blocks.edits import Ablate, Scale
 from regard.errors import InputError
 from regard.look.compare import compare, control, divergence, names_of_both
 from regard.look.drawn_comparison import Maps, compare_picture
-from regard.look.edits import Ablate, Scale
 from regard.look.reading import Input
 from regard.look.study import Study
 from regard.text.pair import TokenizerPair

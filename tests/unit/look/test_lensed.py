@@ -12,9 +12,9 @@ from tiny_models import write_decoder, write_encoder, write_vision
 from tiny_translator import write_translator
 
 import regard
+from regard.blocks.edits import Ablate
 from regard.errors import InputError
 from regard.look.drawn_lens import lens_picture
-from regard.look.edits import Ablate
 from regard.look.lensed import lensed
 from regard.look.reading import Input
 from regard.look.study import Study

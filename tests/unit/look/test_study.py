@@ -11,10 +11,10 @@ from tiny_models import write_decoder, write_encoder, write_vision
 from tiny_translator import write_translator
 
 import regard
+from regard.blocks.edits import Ablate
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
 from regard.errors import InputError
-from regard.look.edits import Ablate
 from regard.look.reading import Input
 from regard.look.stepwise import Choosing, grow_tree, write_stepwise
 from regard.look.study import Study

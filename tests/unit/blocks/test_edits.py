@@ -15,9 +15,9 @@ from torch.testing import assert_close
 
 import regard
 from regard.blocks import settings as blocks
+from regard.blocks.edits import Ablate, Force, Patch, Scale
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Rules
-from regard.look.edits import Ablate, Force, Patch, Scale
 from regard.models.build import build
 from regard.models.prepared import prepared
 
@@ -259,66 +259,24 @@ def test_an_edit_of_a_prepared_model() -> None:
 # ------------------------------------------------------------------------------------------------------------ refusal
 
 
-@pytest.mark.parametrize(
-    ("edit", "message"),
-    [
-        (
-            {"decoder.0.attention.heads": Ablate([4])},
-            "head 4 of decoder.0.attention.heads is not there: the model has 4, from 0 to 3",
-        ),
-        (
-            {"decoder.0.attention.weights": Force(torch.ones(4), [-1])},
-            "head -1 of decoder.0.attention.weights is not there: the model has 4, from 0 to 3",
-        ),
-        (
-            {"decoder.0.attention.weights": Ablate([1])},
-            "Ablate is a change of heads, not of decoder.0.attention.weights; write decoder.0.attention.heads",
-        ),
-        (
-            {"decoder.0.attention.heads": Force(torch.ones(4))},
-            "Force is a change of weights, not of decoder.0.attention.heads; write decoder.0.attention.weights",
-        ),
-        (
-            {"decoder.0.attention.weights": Force(torch.ones(5, 5))},
-            "weights of shape [5, 5] does not fit decoder.0.attention.weights, which is [2, 4, 4, 4] here; record it "
-            "from an input of the same shape",
-        ),
-        (
-            {"decoder.0.attention.heads": Ablate([1], torch.ones(4))},
-            "mean of shape [4] does not fit decoder.0.attention.heads; give [4, 4]: a vector for each head",
-        ),
-        (
-            {"decoder.0.residual": Patch(torch.ones(2, 4, 16), [4])},
-            "position 4 of decoder.0.residual is not there: a tensor of 4 positions, counted from 0",
-        ),
-        (
-            {"decoder.0.residual": Patch(torch.ones(2, 4, 16), [1], [2, 3])},
-            "taken ([2, 3]) and positions ([1]) must be as many; name both",
-        ),
-        (
-            {"decoder.0.attention.scores": Patch(torch.ones(2, 4, 16), [1])},
-            "decoder.0.attention.scores has no tokens to patch; give a function of the tensor instead",
-        ),
-        (
-            {"decoder.0.residual": Patch(torch.ones(3, 4, 16))},
-            "value of shape [3, 4, 16] does not fit decoder.0.residual, which is [2, 4, 16] here; record it from an "
-            "input of the same shape",
-        ),
-        (
-            {"decoder.0.residual": lambda x: x[:1]},
-            "the edit of decoder.0.residual gave [1, 4, 16]; it must give a tensor of shape [2, 4, 16]",
-        ),
-        (
-            {"decoder.0.residual": lambda x: None},
-            "the edit of decoder.0.residual gave NoneType; it must give a tensor of shape [2, 4, 16]",
-        ),
-        (
-            {"decoder.0.residual": 3},
-            "edit of decoder.0.residual (3) must be one of regard.edits or a function of a tensor; give one",
-        ),
-    ],
-)
-def test_what_does_not_fit_is_refused(edit: dict[str, Any], message: str) -> None:
-    with pytest.raises(regard.InputError) as caught:
-        edited(fresh("decoder"), edit)
-    assert str(caught.value) == message
+def test_edits_that_do_not_fit_raise() -> None:
+    ones = torch.ones(2, 4, 16)
+    cases: list[tuple[str, Any, str]] = [
+        ("decoder.0.attention.heads", Ablate([4]), "head 4 of decoder.0.attention.heads"),
+        ("decoder.0.attention.weights", Force(torch.ones(4), [-1]), "head -1"),
+        ("decoder.0.attention.weights", Ablate([1]), "write decoder.0.attention.heads"),
+        ("decoder.0.attention.heads", Force(torch.ones(4)), "write decoder.0.attention.weights"),
+        ("decoder.0.attention.weights", Force(torch.ones(5, 5)), "weights has shape [5, 5]"),
+        ("decoder.0.attention.heads", Ablate([1], torch.ones(4)), "mean has shape [4], expected [4, 4]"),
+        ("decoder.0.residual", Patch(ones, [4]), "position 4 of decoder.0.residual"),
+        ("decoder.0.residual", Patch(ones, [1], [2, 3]), "taken ([2, 3]) and positions ([1])"),
+        ("decoder.0.attention.scores", Patch(ones, [1]), "no token dimension"),
+        ("decoder.0.residual", Patch(torch.ones(3, 4, 16)), "value has shape [3, 4, 16]"),
+        ("decoder.0.residual", lambda x: x[:1], "returned [1, 4, 16]"),
+        ("decoder.0.residual", lambda x: None, "returned NoneType"),
+        ("decoder.0.residual", 3, "edit of decoder.0.residual (3)"),
+    ]
+    for name, edit, message in cases:
+        with pytest.raises(regard.InputError) as caught:
+            edited(fresh("decoder"), {name: edit})
+        assert message in str(caught.value)

@@ -20,7 +20,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
 import regard
-from regard.look.names import names_of
+from regard.blocks.recording import names_of
 from regard.models.build import build
 
 pytestmark = pytest.mark.slow  # together they take some ten seconds
@@ -134,5 +134,5 @@ def test_a_wrapper_is_looked_through() -> None:
     with regard.record(Wrapper(model), "decoder.out") as seen:
         model(TOKENS)
     assert list(seen) == ["decoder.out"]
-    with pytest.raises(regard.InputError, match="a Wrapper cannot be recorded: it holds 2 models of Regard"):
+    with pytest.raises(regard.InputError, match="a Wrapper cannot be recorded: it contains 2 models of Regard"):
         regard.record(Wrapper(model, fresh()), "*").__enter__()

@@ -20,16 +20,16 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import regard
+from regard.blocks import recording as taps
 from regard.blocks import settings as blocks
-from regard.blocks import tap as taps
 from regard.blocks.cache import CacheKind
+from regard.blocks.recording import TAPS, names_of
 from regard.blocks.stack import set_recompute
 from regard.decoding.decode import decode
 from regard.decoding.request import Ends
 from regard.decoding.settings import Absolute, Beam, Greedy, Rules
 from regard.decoding.source import source_of
 from regard.look.estimate import estimate
-from regard.look.names import TAPS, names_of
 from regard.models.build import build
 from regard.models.prepared import is_prepared, is_watched, prepared
 
@@ -113,7 +113,9 @@ def test_stars_stand_for_any_text() -> None:
     ],
 )
 def test_an_unknown_name_is_refused_with_the_nearest(pattern: str, near: str) -> None:
-    message = f"nothing in this model is called {pattern} (did you mean {near}?); regard.look.names.names_of(model)"
+    message = (
+        f"nothing in this model is called {pattern} (did you mean {near}?); regard.blocks.recording.names_of(model)"
+    )
     for options in ({}, {"edit": {pattern: torch.relu}}):
         with (
             pytest.raises(regard.InputError) as caught,
@@ -124,9 +126,9 @@ def test_an_unknown_name_is_refused_with_the_nearest(pattern: str, near: str) ->
 
 
 def test_nothing_and_no_model_are_refused() -> None:
-    with pytest.raises(regard.InputError, match="nothing is to be recorded or edited"), regard.record(fresh("decoder")):
+    with pytest.raises(regard.InputError, match="needs a pattern or an edit"), regard.record(fresh("decoder")):
         pass
-    with pytest.raises(regard.InputError, match="a Linear cannot be recorded: it holds 0 models of Regard"):
+    with pytest.raises(regard.InputError, match="a Linear cannot be recorded: it contains 0 models of Regard"):
         regard.record(nn.Linear(2, 2), "*").__enter__()
     with pytest.raises(regard.InputError, match="a str cannot be recorded"):
         regard.record("de-en", "*").__enter__()
@@ -151,7 +153,7 @@ def test_one_call_is_a_tensor_and_several_are_a_list() -> None:
 def test_what_was_not_recorded_says_so() -> None:
     model = fresh("encoder")
     with regard.record(model, "*.residual") as seen:
-        with pytest.raises(regard.InputError, match="was listened to, but the model has not computed it; run it"):
+        with pytest.raises(regard.InputError, match="has no value yet"):
             seen["encoder.0.residual"]
         run(model)
     assert "encoder.0.residual" in seen
@@ -160,7 +162,7 @@ def test_what_was_not_recorded_says_so() -> None:
         regard.InputError, match=r"encoder.0.residul was not recorded \(did you mean encoder.0.residual"
     ):
         seen["encoder.0.residul"]
-    assert repr(seen) == f"Seen({len(seen)} names, {len(seen.events)} values, 0.0 MiB)"
+    assert repr(seen) == f"Recording({len(seen)} names, {len(seen.events)} values, 0.0 MiB)"
 
 
 def test_values_are_ordinary_copies() -> None:
@@ -215,13 +217,10 @@ def test_the_estimate_is_what_a_recording_takes(family: str, pattern: str) -> No
 
 def test_more_than_the_limit_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     model = fresh("decoder")
-    monkeypatch.setattr("regard.look.recorder.derived", None)  # not even begun
+    monkeypatch.setattr("regard.blocks.recording.derive", None)  # not even begun
     with pytest.raises(regard.RecordError) as caught, regard.record(model, "*.weights", limit=500):
         run(model, batch=2, target=4)
-    assert str(caught.value) == (
-        "limit (4.66e-07 GiB) is reached: decoder.0.attention.weights would take 0.0 MiB beside the 0.0 MiB of 0 "
-        "values; record fewer names or shorter inputs, or raise the limit (in bytes)"
-    )
+    assert "limit (4.66e-07 GiB) exceeded: decoder.0.attention.weights" in str(caught.value)
     with regard.record(model, "decoder.*residual", limit=1280) as seen, pytest.raises(regard.RecordError):
         run(model, batch=2, target=4)
     assert len(seen.events) == 2
@@ -253,7 +252,7 @@ def test_step_by_step_as_at_once(kind: CacheKind, position: str) -> None:
         for new in target.split(1, dim=1):
             model.decode(new, memory, source.layout, cache=cache)
     for name in whole:
-        events = seen.heard(name)
+        events = seen.events_of(name)
         assert [(event.call, event.step) for event in events] == [(t, t) for t in range(6)]
         for t, event in enumerate(events):
             row = whole[name][:, t : t + 1] if name.endswith("residual") else whole[name][:, :, t : t + 1]
@@ -272,7 +271,7 @@ def test_a_windowed_cache_and_prompts_of_different_lengths() -> None:
         model(prompt.tokens, prompt.layout, cache=cache)
         for token in ([[1], [2]], [[3], [4]]):
             model(torch.tensor(token), cache=cache)
-    events = seen.heard("decoder.1.attention.weights")
+    events = seen.events_of("decoder.1.attention.weights")
     assert [event.step for event in events] == [0, 1, 2]
     assert [(event.value[0, 0, -1] > 0).sum() for event in events] == [3, 3, 3]
 
@@ -287,10 +286,10 @@ def test_a_search_is_heard_at_every_step(search: Greedy | Beam, cache: CacheKind
     with regard.record(model, "decoder.*.cross.weights", "output.logits", "encoder.out") as seen:
         heard = decode(model, given, ENDS, search, rules, cache=cache)
     assert [[each.tokens for each in row] for row in heard] == [[each.tokens for each in row] for row in plain]
-    events = seen.heard("decoder.0.cross.weights")
+    events = seen.events_of("decoder.0.cross.weights")
     steps = len(heard[0][0].tokens)
-    assert len(seen.heard("encoder.out")) == 1
-    assert seen.heard("encoder.out")[0].step is None
+    assert len(seen.events_of("encoder.out")) == 1
+    assert seen.events_of("encoder.out")[0].step is None
     assert [event.step for event in events] == [*range(len(events))]
     assert len(events) >= steps
     beams = search.size if isinstance(search, Beam) else 1
@@ -303,7 +302,7 @@ def test_a_decoder_reads_its_prompt_as_step_0() -> None:
     model = decoding_cases.continuer(dtype=torch.float32)
     with regard.record(model, "*.weights", "output.logits") as seen:
         decode(model, [[2, 3, 4]], ENDS, rules=Rules(longest=Absolute(tokens=4)))
-    events = seen.heard("decoder.0.attention.weights")
+    events = seen.events_of("decoder.0.attention.weights")
     assert [event.step for event in events] == [*range(len(events))]
     assert [event.value.shape[-2:] for event in events[:2]] == [(3, 3), (1, 4)]
 
@@ -364,13 +363,13 @@ def test_two_models_at_once_and_one_only_once() -> None:
         run(first)
         cache = first.new_cache(1)
         first(torch.tensor([[1]]), cache=cache)
-        with pytest.raises(regard.InputError, match="is being recorded already; give all patterns and edits to one"):
+        with pytest.raises(regard.InputError, match="already being recorded"):
             regard.record(first, "*").__enter__()
         assert is_watched(first)
         assert is_watched(second)
     assert {name.split(".")[0] for name in one} == {"decoder"}
     assert {name.split(".")[0] for name in two} == {"encoder"}
-    assert [event.step for event in one.heard("decoder.1.residual")] == [None, 0]
+    assert [event.step for event in one.events_of("decoder.1.residual")] == [None, 0]
 
 
 def test_edits_of_nested_recorders_reach_their_models() -> None:

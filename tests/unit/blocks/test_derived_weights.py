@@ -14,8 +14,8 @@ import regard
 from regard.blocks import attend, kernels
 from regard.blocks import settings as blocks
 from regard.blocks.layout import Packed
+from regard.blocks.recording import Recording
 from regard.blocks.visibility import Fused, Visibility
-from regard.look.seen import Seen
 from regard.models.build import build
 from regard.models.settings import ModelSettings
 
@@ -45,7 +45,7 @@ def laid(layout: str) -> list[cases.Laid]:
 
 
 @torch.no_grad()
-def recorded(model: nn.Module, sides: list[cases.Laid], *patterns: str) -> Seen:
+def recorded(model: nn.Module, sides: list[cases.Laid], *patterns: str) -> Recording:
     with regard.record(model, *patterns) as seen:
         if hasattr(model, "source"):
             model(sides[0].tokens, sides[1].tokens, sides[0].layout, sides[1].layout)
@@ -184,7 +184,7 @@ def test_a_broken_mask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model, sides = fresh(cases.decoder()), laid("padded")
     monkeypatch.setattr(Visibility, "fused", lambda self, device: Fused(False, None, None))
     message = refused(model, sides)
-    assert message.startswith("decoder.0.attention.weights cannot be shown: the weights that follow from queries")
+    assert message.startswith("decoder.0.attention.weights cannot be derived")
     assert "use_backend" in message
     with torch.no_grad():
         model(sides[1].tokens, sides[1].layout)  # it runs as it did
@@ -201,14 +201,14 @@ def test_a_mask_that_hides_one_key_too_many_is_refused(monkeypatch: pytest.Monke
         return fused._replace(mask=mask)
 
     monkeypatch.setattr(Visibility, "fused", broken)
-    assert "cannot be shown" in refused(model, sides)
+    assert "cannot be derived" in refused(model, sides)
 
 
 @pytest.mark.parametrize("size", [0.999, torch.nan])
 def test_a_kernel_that_gives_something_else_is_refused(size: float, monkeypatch: pytest.MonkeyPatch) -> None:
     model, sides = fresh(cases.encoder_decoder()), laid("rows")
     monkeypatch.setitem(attend._KERNELS, "sdpa", lambda *given: kernels.sdpa(*given) * size)
-    assert refused(model, sides).startswith("encoder.0.attention.weights cannot be shown")
+    assert refused(model, sides).startswith("encoder.0.attention.weights cannot be derived")
 
 
 def test_a_rule_that_all_follow_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,5 +229,5 @@ def test_dropout_on_weights_is_refused() -> None:
 
 def test_what_no_one_asks_for_is_not_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
     model, sides = fresh(cases.decoder()), laid("padded")
-    monkeypatch.setattr("regard.look.recorder.derived", None)
+    monkeypatch.setattr("regard.blocks.recording.derive", None)
     assert len(recorded(model, sides, "*.heads", "*.residual")) == 2 + 5

@@ -1,6 +1,6 @@
-"""What works with what: layout × visibility × position × backend, told by the code itself.
+"""Which combinations of layout, visibility, position and attention backend work, asked from the code itself.
 
-`docs/support.md` is this module's output, and the tests go through the same cells.
+`docs/generate.py` writes docs/support.md from this table, and the tests check every cell of it.
 """
 
 from __future__ import annotations
@@ -93,29 +93,3 @@ def cells() -> list[Cell]:
         for backend in BACKENDS
     ]
     return [cell for cell in every if reason(cell) is None]
-
-
-def table() -> str:
-    """The table as Markdown: a row a layout and rule, a column a position, the backends' initials in each cell."""
-    works = set(cells())
-    lines = [
-        "# What works with what",
-        "",
-        "Made by `make docs`; do not edit. Every letter is tested: **r**eference and **s**dpa in `tests/properties/`,",
-        "**f**lex and **v**arlen (GPU only) by `bench/attention_backends.py`.",
-        "",
-        *(f"- `{name}`: {meaning}" for name, meaning in LAYOUTS.items()),
-        "",
-        "An empty cell has no meaning: images are full and see everything, positions do not reach across sequences,",
-        "and a cache needs a view that never looks ahead.",
-        "",
-        "| layout | visibility | " + " | ".join(POSITIONS) + " |",
-        "|---" * (len(POSITIONS) + 2) + "|",
-    ]
-    for layout in LAYOUTS:
-        for rule in RULES:
-            marks = [
-                " ".join(b[0] for b in BACKENDS if Cell(layout, rule, position, b) in works) for position in POSITIONS
-            ]
-            lines.append(f"| {layout} | {rule} | " + " | ".join(marks) + " |")
-    return "\n".join(lines) + "\n"

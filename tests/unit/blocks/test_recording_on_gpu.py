@@ -55,5 +55,5 @@ def test_a_recorded_search_is_not_replayed(monkeypatch: pytest.MonkeyPatch) -> N
     with regard.record(model, "*.weights") as seen:
         heard = decode(model, given, ENDS, Beam(size=3), rules)
     assert [row[0].tokens for row in heard] == [row[0].tokens for row in plain]
-    steps = [event.step for event in seen.heard("decoder.0.cross.weights")]
+    steps = [event.step for event in seen.events_of("decoder.0.cross.weights")]
     assert steps == [*range(len(steps))]

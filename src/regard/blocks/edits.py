@@ -1,0 +1,151 @@
+"""Edits of recorded values: `regard.record(model, edit={name: edit})`.
+
+Any function from a tensor to a tensor of the same shape is an edit too. Gradients flow through all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+
+from regard.blocks.recording import Change, Tap
+from regard.errors import InputError
+
+
+@dataclass(frozen=True)
+class Ablate:
+    """Replaces the output of heads, at `….heads`, by zero or by `mean`.
+
+    The mean, `[H, V]`, comes from a recording of other inputs: `recording["decoder.3.attention.heads"].mean((0, 1))`.
+    """
+
+    heads: Sequence[int]
+    mean: Tensor | None = None
+
+    def bind(self, name: str, tap: Tap, heads: int) -> Change:
+        _require("Ablate", name, tap, "heads")
+        chosen = _checked("head", self.heads, heads, name)
+
+        def ablate(x: Tensor) -> Tensor:
+            if self.mean is None:
+                return _replaced(x, -2, chosen, x.new_zeros(()))
+            if self.mean.shape != x.shape[-2:]:
+                raise InputError(
+                    f"mean has shape {list(self.mean.shape)}, expected {list(x.shape[-2:])} for {name}: "
+                    "give one vector for each head"
+                )
+            return _replaced(x, -2, chosen, self.mean.to(x)[chosen])
+
+        return ablate
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Multiplies the output of heads, at `….heads`."""
+
+    heads: Sequence[int]
+    factor: float
+
+    def bind(self, name: str, tap: Tap, heads: int) -> Change:
+        _require("Scale", name, tap, "heads")
+        chosen = _checked("head", self.heads, heads, name)
+        return lambda x: _replaced(x, -2, chosen, self.factor * x[..., chosen, :])
+
+
+@dataclass(frozen=True)
+class Force:
+    """Sets attention weights, at `….weights`, of all heads or of the given ones.
+
+    The weights are `[T, K]`, or any shape that expands to `[B, heads given, T, K]`. The heads are then computed as
+    weights · values.
+    """
+
+    weights: Tensor
+    heads: Sequence[int] | None = None
+
+    def bind(self, name: str, tap: Tap, heads: int) -> Change:
+        _require("Force", name, tap, "weights")
+        chosen = list(range(heads)) if self.heads is None else _checked("head", self.heads, heads, name)
+        return lambda x: _replaced(x, 1, chosen, _expanded(self.weights.to(x), x[:, chosen], "weights", name))
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Replaces values of tokens, such as the residual stream, by values recorded from another input.
+
+    `positions` limits the patch to these positions of every sequence, counted in the tensor at the tap (in a packed
+    batch, over the whole batch). `taken` are the positions of `value` to copy from, if they differ.
+    """
+
+    value: Tensor
+    positions: Sequence[int] | None = None
+    taken: Sequence[int] | None = None
+
+    def bind(self, name: str, tap: Tap, heads: int) -> Change:
+        if tap.sizes[:2] not in (("B", "T"), ("B", "K")):
+            raise InputError(f"{name} has no token dimension to patch; give a function of the tensor instead")
+        if self.taken is not None and len(self.taken) != len(self.positions or ()):
+            raise InputError(
+                f"taken ({list(self.taken)}) and positions ({list(self.positions or ())}) must have the same length"
+            )
+        padded = len(tap.sizes)
+
+        def patch(x: Tensor) -> Tensor:
+            value = self.value.to(x)
+            if self.positions is None:
+                return _expanded(value, x, "value", name)
+            dim = 1 if x.dim() == padded else 0
+            to = _checked("position", self.positions, x.shape[dim], name)
+            size = value.shape[dim] if value.dim() > dim else 0
+            taken = _checked("position", self.taken or self.positions, size, name)
+            old, new = x.index_select(dim, _index(to, x)), value.index_select(dim, _index(taken, x))
+            return _replaced(x, dim, to, _expanded(new, old, "value", name))
+
+        return patch
+
+
+Edit: TypeAlias = Ablate | Scale | Force | Patch | Callable[[Tensor], Tensor]
+
+
+def bound(edit: Edit, name: str, tap: Tap, heads: int) -> Change:
+    """The edit as a function of the tensor; raises if it does not fit the name."""
+    if isinstance(edit, Ablate | Scale | Force | Patch):
+        return edit.bind(name, tap, heads)
+    if not callable(edit):
+        raise InputError(f"edit of {name} ({edit!r}) must be one of regard.edits or a function of a tensor")
+    return edit
+
+
+def _require(kind: str, name: str, tap: Tap, wanted: str) -> None:
+    if tap.name != wanted:
+        raise InputError(f"{kind} edits {wanted}, not {name}; write {name.rpartition('.')[0]}.{wanted}")
+
+
+def _checked(what: str, chosen: Sequence[int], count: int, name: str) -> list[int]:
+    wrong = [index for index in chosen if not 0 <= index < count]
+    if wrong:
+        raise InputError(f"{what} {wrong[0]} of {name} does not exist; choose from 0 to {count - 1}")
+    return list(chosen)
+
+
+def _index(chosen: Sequence[int], like: Tensor) -> Tensor:
+    return torch.tensor(chosen, device=like.device, dtype=torch.long)
+
+
+def _expanded(value: Tensor, like: Tensor, what: str, name: str) -> Tensor:
+    try:
+        return value.expand_as(like)
+    except RuntimeError:
+        raise InputError(
+            f"{what} has shape {list(value.shape)}, but {name} has shape {list(like.shape)} here; record it from an "
+            "input of the same shape"
+        ) from None
+
+
+def _replaced(x: Tensor, dim: int, chosen: list[int], value: Tensor) -> Tensor:
+    index = _index(chosen, x)
+    return x.index_copy(dim, index, value.expand_as(x.index_select(dim, index)))

@@ -1,0 +1,506 @@
+"""Recording: `tap(module, name, x)` in the blocks, and `record(model, ...)`, which reads and edits tapped values.
+
+```python
+with regard.record(model, "decoder.*.cross.weights") as recording:
+    model.translate("Ein Hund läuft.")
+recording["decoder.3.cross.weights"]
+```
+
+`tap` returns x at once unless a recorder is active in the current context (a `ContextVar`, so threads and tasks do not
+affect each other). In compiled code it always returns x. Attention weights, which fused kernels do not return, are
+derived from queries, keys and visibility, and checked against the kernel's output.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.compiler import is_compiling
+
+from regard.blocks.reference import attention_scores, masked_softmax, mix
+from regard.blocks.score_bias import Scoring
+from regard.blocks.visibility import Visibility
+from regard.errors import InputError, RecordError
+from regard.settings import Settings, did_you_mean
+
+if TYPE_CHECKING:
+    from regard.blocks.edits import Edit
+
+LIMIT = 2 * 2**30
+"""Bytes that a recording may take by default."""
+TOLERANCE = {torch.float64: 1e-5, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}
+"""Largest difference between derived weights · values and the kernel's output, relative to the largest value.
+
+In 16 bits a kernel also rounds the weights and its result, so a few roundings more are allowed.
+"""
+
+Change: TypeAlias = Callable[[Tensor], Tensor]
+
+# --------------------------------------------------------------------------------------------------------------- names
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A value that can be recorded."""
+
+    name: str
+    shape: str
+    """Of a padded batch. In a packed batch `B T` is one dimension; scores and weights keep one row per batch row."""
+    meaning: str
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        return tuple(self.shape.split())
+
+
+EMBEDDING_TAPS = (
+    Tap("tokens", "B T D", "embeddings of tokens (after scaling) or of patches, before positions"),
+    Tap("positions", "T D", "position encoding added to the embeddings, if any (with a leading B if rows differ)"),
+)
+STACK_TAPS = (
+    Tap("residual", "B T D", "residual stream before the first layer: embeddings and positions"),
+    Tap("out", "B T D", "output of the stack: the residual stream after the final norm, if there is one"),
+)
+ATTENTION_TAPS = (
+    Tap("input", "B T D", "input of attention: the residual stream, after the norm in pre-norm models"),
+    Tap("q", "B T H E", "queries, after norm and rotation, if any"),
+    Tap("k", "B K G E", "keys, likewise; with a cache, those of the new tokens (of `cross`, in the first step only)"),
+    Tap("v", "B K G V", "values; with a cache, as keys"),
+    Tap("scores", "B H T K", "input of the softmax: q·k × scale, soft cap, position bias; −∞ where hidden"),
+    Tap("weights", "B H T K", "attention weights of each query over the keys; derived and checked"),
+    Tap("heads", "B T H V", "output of each head: weights · values"),
+    Tap("out", "B T D", "heads joined and projected: added to the residual stream (before dropout and scale)"),
+    Tap("residual", "B T D", "residual stream after attention (and after the norm in post-norm models)"),
+)
+FFN_TAPS = (
+    Tap("input", "B T D", "input of the feed-forward"),
+    Tap("hidden", "B T F", "hidden layer, after the activation (and the gate)"),
+    Tap("out", "B T D", "output, added to the residual stream"),
+)
+LAYER_TAP = Tap("residual", "B T D", "residual stream after the layer")
+VOCABULARY_TAP = Tap("logits", "B T C", "logits over the vocabulary")
+POOLED_TAP = Tap("pooled", "B D", "one vector for each sequence")
+SEQUENCE_TAP = Tap("logits", "B C", "logits of each sequence")
+TOKEN_TAP = Tap("logits", "B T C", "logits of each token")
+
+TAPS = (
+    ("EMBEDDING", EMBEDDING_TAPS),
+    ("STACK", STACK_TAPS[:1]),
+    ("STACK.N.ATTENTION", ATTENTION_TAPS),
+    ("STACK.N.ffn", FFN_TAPS),
+    ("STACK.N", (LAYER_TAP,)),
+    ("STACK", STACK_TAPS[1:]),
+    ("output", (VOCABULARY_TAP,)),
+    ("heads.HEAD", (POOLED_TAP, SEQUENCE_TAP)),
+    ("heads.HEAD", (TOKEN_TAP,)),
+    ("heads.HEAD.output", (VOCABULARY_TAP,)),
+)
+"""All taps, in the order of computation; `docs/taps.md` is generated from this table."""
+_PARTS = ("source", "embedding", "encoder", "target", "decoder", "output", "heads")
+"""Parts of a model, in the order of computation."""
+
+
+def named_taps(taps: Iterable[Tap], path: str = "") -> dict[str, Tap]:
+    """Taps by their names below a path; what the method `taps()` of a tapped module returns."""
+    return {f"{path}{tap.name}": tap for tap in taps}
+
+
+class HasNetwork(Protocol):
+    """A loaded model, such as `regard.load` returns."""
+
+    @property
+    def network(self) -> nn.Module: ...
+
+
+def network_of(model: object) -> Any:
+    """The network of a loaded model, or the model inside a compiled module or another wrapper, or the model itself."""
+    model = getattr(model, "network", model)
+    parts = model.modules() if isinstance(model, nn.Module) else ()
+    found = [part for part in parts if isinstance(getattr(part, "settings", None), Settings)]
+    if len(found) != 1:
+        raise InputError(
+            f"a {type(model).__name__} cannot be recorded: it contains {len(found)} models of Regard; "
+            "give one model, or the result of regard.load"
+        )
+    return found[0]
+
+
+def names_of(model: nn.Module | HasNetwork) -> dict[str, Tap]:
+    """Every name that can be recorded in this model, in the order of computation."""
+    network = network_of(model)
+    found: dict[str, Tap] = {}
+    for path in _PARTS:
+        part = getattr(network, path, None)
+        parts: Any = part.items() if isinstance(part, nn.ModuleDict) else [] if part is None else [("", part)]
+        for name, tapped in parts:
+            prefix = f"{path}.{name}." if name else f"{path}."
+            found |= {f"{prefix}{own}": tap for own, tap in tapped.taps().items()}
+    return found
+
+
+def matching(pattern: str, names: Iterable[str]) -> list[str]:
+    """The names that match a pattern, in which `*` matches any text, dots included."""
+    known = list(names)
+    form = re.compile(".*".join(map(re.escape, pattern.split("*"))))
+    found = [name for name in known if form.fullmatch(name)]
+    if not found:
+        near = did_you_mean(pattern, [*dict.fromkeys(re.sub(r"\d+", "*", name) for name in known), *known])
+        raise InputError(
+            f"nothing in this model is called {pattern}{near}; regard.blocks.recording.names_of(model) lists the names"
+        )
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------------------- taps
+
+
+class Attended(NamedTuple):
+    """The arguments of one attention call."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    visibility: Visibility
+    scoring: Scoring
+
+
+_recorder: ContextVar[Recorder | None] = ContextVar("regard_recorder", default=None)
+
+
+def tap(module: nn.Module, name: str, x: Tensor) -> Tensor:
+    """x, or its replacement by a recorder. The full name is the module's path in its model, a dot, and `name`."""
+    if is_compiling():
+        return x
+    recorder = _recorder.get()
+    return x if recorder is None else recorder.tap(module, name, x)
+
+
+def tap_attention(
+    module: nn.Module, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring, mixed: Tensor
+) -> Tensor:
+    """`mixed`, the output of the heads, or its replacement by a recorder."""
+    if is_compiling():
+        return mixed
+    recorder = _recorder.get()
+    if recorder is None:
+        return mixed
+    return recorder.tap_attention(module, Attended(q, k, v, visibility, scoring), mixed)
+
+
+def tap_pass(module: nn.Module, cache: object | None = None) -> None:
+    """Announces a forward pass of a model and its cache, so that recorders can count decoding steps."""
+    if is_compiling():
+        return
+    recorder = _recorder.get()
+    if recorder is not None:
+        recorder.tap_pass(module, cache)
+
+
+def is_recorded(module: nn.Module) -> bool:
+    """Whether a recorder listens to this module, so that its forward must not be bypassed."""
+    if is_compiling():
+        return False
+    recorder = _recorder.get()
+    return recorder is not None and recorder.covers(module)
+
+
+def current_recorder() -> Recorder | None:
+    """The recorder of this context."""
+    return _recorder.get()
+
+
+@contextmanager
+def recorded_by(recorder: Recorder) -> Iterator[None]:
+    """Activates a recorder within the block, in this context only."""
+    token = _recorder.set(recorder)
+    try:
+        yield
+    finally:
+        _recorder.reset(token)
+
+
+# ------------------------------------------------------------------------------------------------------------- results
+
+
+@dataclass(frozen=True)
+class Event:
+    """A recorded value."""
+
+    name: str
+    call: int
+    """Number of earlier values of this name."""
+    step: int | None
+    """In cached decoding, the number of earlier passes with this cache: step t predicts token t. None: no cache."""
+    value: Tensor
+
+
+class Recording(Mapping[str, Tensor | list[Tensor]]):
+    """The result of `regard.record`: a mapping from recorded names to their values."""
+
+    def __init__(self, names: Iterable[str], grad: bool = False, limit: int = LIMIT) -> None:
+        self.wanted = list(names)
+        """The names to record, in the order of computation."""
+        self.grad = grad
+        self.limit = limit
+        self.bytes = 0
+        """Memory of all values."""
+        self.events: list[Event] = []
+        """All values in the order of arrival."""
+        self._by_name: dict[str, list[Event]] = {name: [] for name in self.wanted}
+
+    def names(self) -> list[str]:
+        """The names that have values, in the order of computation."""
+        return [name for name in self.wanted if self._by_name[name]]
+
+    def calls(self, name: str) -> list[Tensor]:
+        """The values of every call."""
+        return [event.value for event in self.events_of(name)]
+
+    def events_of(self, name: str) -> list[Event]:
+        """The values of every call, with their steps."""
+        events = self._by_name.get(name)
+        if events is None:
+            raise InputError(
+                f"{name} was not recorded{did_you_mean(name, self.wanted)}; name it in regard.record(model, ...)"
+            )
+        return events
+
+    def __getitem__(self, name: str) -> Tensor | list[Tensor]:
+        """The value of the only call; a list if there were several calls or decoding steps."""
+        events = self.events_of(name)
+        if not events:
+            raise InputError(f"{name} has no value yet: the model did not compute it; run the model inside the block")
+        if len(events) == 1 and events[0].step is None:
+            return events[0].value
+        return [event.value for event in events]
+
+    def __contains__(self, name: object) -> bool:
+        return bool(self._by_name.get(name)) if isinstance(name, str) else False
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names())
+
+    def __len__(self) -> int:
+        return len(self.names())
+
+    def __repr__(self) -> str:
+        return f"Recording({len(self)} names, {len(self.events)} values, {self.bytes / 2**20:.1f} MiB)"
+
+    def keep(self, name: str, x: Tensor, step: int | None) -> None:
+        """Stores a copy on the CPU in float32 (float64 stays), or with `grad` the tensor itself."""
+        dtype = x.dtype if self.grad or x.dtype == torch.float64 else torch.float32
+        self.require_room(name, x.numel() * dtype.itemsize)
+        self.bytes += x.numel() * dtype.itemsize
+        value = x
+        if not self.grad:
+            with torch.inference_mode(False), torch.no_grad():  # an ordinary tensor in every mode
+                value = x.detach().to("cpu", dtype, copy=True)
+        event = Event(name, len(self._by_name[name]), step, value)
+        self.events.append(event)
+        self._by_name[name].append(event)
+
+    def require_room(self, name: str, more: int) -> None:
+        """Raises before memory beyond the limit is allocated."""
+        if self.bytes + more > self.limit:
+            raise RecordError(
+                f"limit ({self.limit / 2**30:.3g} GiB) exceeded: {name} needs {more / 2**20:,.1f} MiB in addition to "
+                f"{self.bytes / 2**20:,.1f} MiB of {len(self.events):,} values; record fewer names or shorter inputs, "
+                "or raise limit (in bytes)"
+            )
+
+
+# ------------------------------------------------------------------------------------------------------------ recorder
+
+
+class Recorder:
+    """Records and edits the taps of one model. Taps of other modules go to `outer`, so recorders can be nested."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        recording: Recording,
+        edits: Mapping[str, Sequence[Change]] | None = None,
+        outer: Recorder | None = None,
+    ) -> None:
+        self.paths = {module: path for path, module in model.named_modules()}
+        self.recording = recording
+        self.edits = edits or {}
+        self.outer = outer
+        self.wanted = frozenset(recording.wanted)
+        self.step: int | None = None
+        self._passes: WeakKeyDictionary[object, int] = WeakKeyDictionary()
+
+    def covers(self, module: nn.Module) -> bool:
+        """Whether this recorder or an outer one records the module."""
+        return module in self.paths or (self.outer is not None and self.outer.covers(module))
+
+    def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
+        """Edits and stores a value."""
+        path = self.paths.get(module)
+        if path is None:
+            return x if self.outer is None else self.outer.tap(module, name, x)
+        return self._take(f"{path}.{name}", x)
+
+    def tap_attention(self, module: nn.Module, attended: Attended, mixed: Tensor) -> Tensor:
+        """Derives scores and weights if they are needed.
+
+        With edited weights, or with gradients (which reach weights only this way), the heads are computed from the
+        derived weights.
+        """
+        path = self.paths.get(module)
+        if path is None:
+            return mixed if self.outer is None else self.outer.tap_attention(module, attended, mixed)
+        names = [name for name in (f"{path}.scores", f"{path}.weights") if name in self.wanted or name in self.edits]
+        if not names:
+            return mixed
+        self._require_room(names, attended)
+        scores, weights = derive(names[-1], attended, mixed)
+        new_scores = self._take(f"{path}.scores", scores)
+        if new_scores is not scores or self.recording.grad:
+            weights = masked_softmax(new_scores, new_scores != -torch.inf)
+        new_weights = self._take(f"{path}.weights", weights)
+        if new_scores is scores and new_weights is weights and not self.recording.grad:
+            return mixed
+        with torch.autocast(weights.device.type, enabled=False):
+            v = attended.v
+            return mix(new_weights, v.to(new_weights.dtype), attended.visibility).to(v.dtype)
+
+    def tap_pass(self, module: nn.Module, cache: object | None) -> None:
+        """Counts the passes of each cache."""
+        if module in self.paths:
+            self.step = None if cache is None else self._passes.get(cache, 0)
+            if cache is not None and self.step is not None:
+                self._passes[cache] = self.step + 1
+        elif self.outer is not None:
+            self.outer.tap_pass(module, cache)
+
+    def _take(self, name: str, x: Tensor) -> Tensor:
+        for edit in self.edits.get(name, ()):
+            changed: object = edit(x.clone())  # a copy: an edit may write into its argument
+            if not isinstance(changed, Tensor) or changed.shape != x.shape:
+                got = list(changed.shape) if isinstance(changed, Tensor) else type(changed).__name__
+                raise InputError(f"the edit of {name} returned {got}; return a tensor of shape {list(x.shape)}")
+            x = changed.to(x.device, x.dtype)
+        if name in self.wanted:
+            self.recording.keep(name, x, self.step)
+        return x
+
+    def _require_room(self, names: Sequence[str], attended: Attended) -> None:
+        """Checks the limit before scores are computed, which may be far larger than anything else in the model."""
+        visibility, heads = attended.visibility, attended.q.shape[-2]
+        queries, keys = (visibility.grid(x).shape[1] for x in (attended.q, attended.k))
+        size = visibility.rows * heads * queries * keys * max(attended.q.element_size(), 4)
+        self.recording.require_room(names[-1], size * sum(name in self.wanted for name in names))
+
+
+def derive(name: str, attended: Attended, mixed: Tensor) -> tuple[Tensor, Tensor]:
+    """Scores (−∞ where hidden) and weights, both `[R, H, Q, K]` in float32 (float64 if q is float64).
+
+    Raises if the weights do not reproduce `mixed`: wrong weights are worse than none.
+    """
+    scoring, visibility = attended.scoring, attended.visibility
+    if scoring.dropout > 0:
+        raise RecordError(f"{name} is random while dropout ({scoring.dropout}) is on; call model.eval() first")
+    with torch.autocast(mixed.device.type, enabled=False):
+        q, k = _wide(attended.q), _wide(attended.k)
+        scores_RHQK = attention_scores(q, k, visibility, scoring.scale, scoring.bias, scoring.soft_cap)
+        visible = visibility.visible(q.device)[:, None]
+        weights_RHQK = masked_softmax(scores_RHQK, visible)
+        _check_weights(name, attended, weights_RHQK.detach(), mixed.detach())
+        return scores_RHQK.masked_fill(~visible, -torch.inf), weights_RHQK
+
+
+def _check_weights(name: str, attended: Attended, weights_RHQK: Tensor, mixed: Tensor) -> None:
+    if not mixed.numel():
+        return
+    v, visibility = _wide(attended.v.detach()), attended.visibility
+    difference = (mix(weights_RHQK, v, visibility) - mixed).abs().amax()
+    largest = mix(weights_RHQK, v.abs(), visibility).amax()
+    share = TOLERANCE[mixed.dtype]
+    if not bool(difference <= share * largest):  # also raises for NaN
+        raise RecordError(
+            f"{name} cannot be derived: the weights computed from queries, keys and visibility differ from the "
+            f"kernel's output by {float(difference):.1e} (allowed: {share:.0e} × {float(largest):.1e}); compare with "
+            'regard.blocks.attend.use_backend("reference")'
+        )
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x if x.dtype == torch.float64 else x.float()
+
+
+# -------------------------------------------------------------------------------------------------------------- record
+
+
+@contextmanager
+def record(
+    model: nn.Module | HasNetwork,
+    *patterns: str,
+    edit: Mapping[str, Edit] | None = None,
+    grad: bool = False,
+    limit: int = LIMIT,
+) -> Iterator[Recording]:
+    """Records, within the block, the values of the model whose names match the patterns.
+
+    The model is a network of this library, compiled or not, or the result of `regard.load`. In patterns `*` matches
+    any text (`decoder.*.cross.weights`). `edit` maps patterns to changes (`regard.edits`, or a function of the
+    tensor), which are applied before a value is stored. Values are copies on the CPU in float32; with `grad` they are
+    the tensors themselves, with gradients. Recordings above `limit` bytes raise before memory is allocated.
+    """
+    from regard.blocks.edits import bound
+
+    network = network_of(model)
+    known = names_of(network)
+    found = {name for pattern in patterns for name in matching(pattern, known)}
+    edits: dict[str, list[Change]] = {}
+    for pattern, change in (edit or {}).items():
+        for name in matching(pattern, known):
+            edits.setdefault(name, []).append(bound(change, name, known[name], network.settings.attention.heads))
+    if not found and not edits:
+        raise InputError('record needs a pattern or an edit, such as regard.record(model, "*.weights")')
+    outer = current_recorder()
+    if outer is not None and outer.covers(network):
+        raise InputError("this model is already being recorded; give all patterns and edits to one regard.record")
+    recording = Recording([name for name in known if name in found], grad, limit)
+    with _uncompiled(), recorded_by(Recorder(network, recording, edits, outer)):
+        yield recording
+
+
+class _Uncompiled:
+    """Number of recordings at a time. The compiler's stance belongs to the process, so threads share it."""
+
+    def __init__(self) -> None:
+        self.lock, self.count = Lock(), 0
+        self.stance = ExitStack()
+
+
+_running = _Uncompiled()
+
+
+@contextmanager
+def _uncompiled() -> Iterator[None]:
+    """Runs compiled models uncompiled within the block, since taps do nothing in compiled code."""
+    if "torch._dynamo" not in sys.modules:  # it takes a second to import, and without it nothing is compiled
+        yield
+        return
+    with _running.lock:
+        if _running.count == 0:
+            _running.stance.enter_context(torch.compiler.set_stance("force_eager"))
+        _running.count += 1
+    try:
+        yield
+    finally:
+        with _running.lock:
+            _running.count -= 1
+            if _running.count == 0:
+                _running.stance.close()
