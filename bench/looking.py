@@ -32,9 +32,9 @@ from playwright.sync_api import Page, sync_playwright
 import regard
 from regard.blocks.settings import Attention
 from regard.models.settings import Decoder, Encoder, Masked
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Words
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.weights.directory import save
 
 VOCABULARY, MINUTE = 30_000, 60_000
@@ -42,7 +42,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 
 def written(family: str, directory: Path) -> Path:
-    tokenizer = train(Words(size=VOCABULARY), (f"w{number}" for number in range(VOCABULARY)))
+    tokenizer = train_tokenizer(Words(size=VOCABULARY), (f"w{number}" for number in range(VOCABULARY)))
     torch.manual_seed(0)
     size: dict[str, Any] = {"vocabulary": tokenizer.size, "width": 768, "depth": 12, "attention": Attention(heads=12)}
     made = Encoder(**size, heads={"masked": Masked()}) if family == "encoder" else Decoder(**size)

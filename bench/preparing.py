@@ -36,8 +36,8 @@ from regard.data.settings import ParallelTsv
 from regard.data.sources import Source
 from regard.data.variants import available_cores
 from regard.data.vocabularies import learn_pair
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Bpe
+from regard.text.tokenizer import TokenizerPair
 
 SIZE = 16_000
 

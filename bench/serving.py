@@ -32,12 +32,12 @@ from measured import environment
 
 import regard
 from regard.blocks.settings import Attention
-from regard.data.embedded import GrammarPart, grammar_pairs
+from regard.data.embedded.grammar.corpus import pairs
 from regard.models.settings import EncoderDecoder
 from regard.serving.settings import Serving
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Bpe
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.use.model import load
 from regard.use.translator import Translator
 from regard.weights.directory import save
@@ -53,11 +53,10 @@ COMPANY = (1, 4, 16, 48)
 # ----------------------------------------------------------------------------------------------- models and texts
 
 
-def sentences(language: str, number: int, part: GrammarPart) -> list[str]:
+def sentences(language: str, number: int, seed: int) -> list[str]:
     """Texts of 20 words from the embedded grammar, where no file gives others."""
-    words = [
-        word for pair in grammar_pairs(part) for word in (pair.source if language == "en" else pair.target).split()
-    ]
+    made = pairs("test", seed, 5 * number)
+    words = [word for pair in made for word in (pair.source if language == "en" else pair.target).split()]
     return cut(words)[:number]
 
 
@@ -67,7 +66,7 @@ def cut(words: list[str]) -> list[str]:
 
 def random_model(directory: Path, width: int) -> Path:
     """Weights that mean nothing and cost more than trained ones do, since a text seldom ends before its longest."""
-    tokenizer = train(Bpe(size=8000), sentences("de", 2000, "valid") + sentences("en", 2000, "valid"))
+    tokenizer = train_tokenizer(Bpe(size=8000), sentences("de", 2000, 0) + sentences("en", 2000, 0))
     torch.manual_seed(0)
     settings = EncoderDecoder(
         vocabulary=tokenizer.size, width=width, depth=3, attention=Attention(heads=max(width // 64, 1))
@@ -274,7 +273,7 @@ def measure(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     translator = load(model, "cpu")
     assert isinstance(translator, Translator)
     direction = translator.directions[0]
-    texts = read_texts(arguments.texts) if arguments.texts else sentences(direction[0], TEXTS, "test")
+    texts = read_texts(arguments.texts) if arguments.texts else sentences(direction[0], TEXTS, 1)
     settings = Serving()
     server = Server(model, arguments.threads, arguments.setting)
     ready = server.memory()

@@ -22,7 +22,7 @@ import tokenizers
 from measured import environment
 
 from regard.text.settings import AnyTokenizer, Bpe, ByteBpe, Bytes, Characters, Unigram, WordPiece, Words
-from regard.text.train import train
+from regard.text.train import train_tokenizer
 
 KINDS: list[AnyTokenizer] = [ByteBpe(), Bpe(), Unigram(), WordPiece(), Words(), Characters(), Bytes()]
 
@@ -48,7 +48,7 @@ def best(rounds: int, *jobs: Callable[[], object]) -> list[tuple[float, float]]:
 
 def measure(settings: AnyTokenizer, texts: list[str], rounds: int) -> dict[str, float | str | int]:
     begun = time.perf_counter()
-    tokenizer = train(settings, texts)
+    tokenizer = train_tokenizer(settings, texts)
     training = time.perf_counter() - begun
     raw = tokenizers.Tokenizer.from_str(tokenizer.json)
     raw.encode_special_tokens = True

@@ -34,9 +34,9 @@ from regard.models.build import build
 from regard.models.families import EncoderDecoder
 from regard.models.prepared import Numbers, prepared
 from regard.models.presets import preset
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Words
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.use.model import load
 from regard.use.translator import Translator
 from regard.weights import ctranslate2 as theirs
@@ -57,7 +57,7 @@ def trained(directory: Path, to: str | None, sources: list[str]) -> tuple[Encode
 def untrained(sources: list[str]) -> tuple[EncoderDecoder, TokenizerPair, Ends, Tokens]:
     torch.manual_seed(0)
     draw = random.Random(0)
-    tokenizer = train(Words(size=VOCABULARY), (f"w{number}" for number in range(VOCABULARY)))
+    tokenizer = train_tokenizer(Words(size=VOCABULARY), (f"w{number}" for number in range(VOCABULARY)))
     changes = {"vocabulary": tokenizer.size, "position.order": "halves", "attention.bias": True}
     model = build(preset("transformer-base").changed(changes)).eval()
     assert isinstance(model, EncoderDecoder)

@@ -17,9 +17,9 @@ from regard.look.compare import compare, control
 from regard.look.reading import Input
 from regard.look.study import Study
 from regard.models.families import Decoder
-from regard.text.pair import TokenizerPair
 from regard.text.settings import ByteBpe
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -134,7 +134,7 @@ def test_another_model(beside: Served, watched: Watched) -> None:
 
 def test_models_with_other_tokens(tmp_path: Path, watched: Watched) -> None:
     other = write_encoder(tmp_path / "two")
-    TokenizerPair.of(train(ByteBpe(size=300), [*TEXTS[2:], "zzz"])).save(other)
+    TokenizerPair.of(train_tokenizer(ByteBpe(size=300), [*TEXTS[2:], "zzz"])).save(other)
     study = Study(regard.load(write_encoder(tmp_path / "one"), "cpu"), beside=regard.load(other, "cpu"))
     one = Served(study)
     page = watched.open(one.address, text=TEXT, view="compare")

@@ -17,9 +17,9 @@ from regard.look.atlas import atlas
 from regard.look.positions import distance_scores, encodings
 from regard.look.study import Study
 from regard.models.settings import Classification, Decoder, Vision
-from regard.text.pair import TokenizerPair
 from regard.text.settings import ByteBpe
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.weights.directory import save
 
 LINES = "the dog is running\nund the dog läuft\na cat and the dog too"
@@ -29,7 +29,7 @@ POSITIONS = {"alibi": blocks.Alibi(), "rotary": blocks.Rotary(), "none": blocks.
 
 def write(directory: Path, kind: str) -> Path:
     torch.manual_seed(0)
-    tokenizer = train(ByteBpe(size=400), TRAINED)
+    tokenizer = train_tokenizer(ByteBpe(size=400), TRAINED)
     attention = blocks.Attention(heads=2)
     settings = Decoder(vocabulary=tokenizer.size, width=16, depth=1, attention=attention, position=POSITIONS[kind])
     save(regard.build(settings), directory)

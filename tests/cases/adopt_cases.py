@@ -24,9 +24,8 @@ from regard.models.settings import (
     Normal,
     Vision,
 )
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Role
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, TokenizerPair
 from regard.weights.adopt import Adopted, Start, adopt
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", *"abcdefghijklmnop"]
@@ -119,3 +118,11 @@ def message(action: Callable[[], object], kind: type[RegardError] = WeightsError
 
 by_text_family = pytest.mark.parametrize("settings", [GPT2, BERT, PAIR], ids=["decoder", "encoder", "encoder-decoder"])
 UNCOMPARED = "tokens are taken to have the ids they had: without both tokenizers, they were not compared"
+
+
+def extend(tokenizer: Tokenizer, extra: list[str]) -> Tokenizer:
+    """The tokenizer with further special tokens at the end of its vocabulary."""
+    inner = tokenizers.Tokenizer.from_str(tokenizer.json)
+    inner.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in extra])
+    roles: dict[Role, str] = {role: tokenizer.token(number) for role, number in tokenizer.roles.items()}
+    return Tokenizer(inner, roles, [*tokenizer.extra, *extra], tokenizer.settings)

@@ -12,10 +12,9 @@ from regard.blocks.settings import Attention
 from regard.decoding.request import Ends, Hypothesis, Wish
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
-from regard.text.pair import TokenizerPair
 from regard.text.settings import AnyTokenizer, Bytes
-from regard.text.train import train
-from regard.text.words import word_spans
+from regard.text.tokenizer import TokenizerPair, word_spans
+from regard.text.train import train_tokenizer
 from regard.use.scribe import Frame, Scribe
 from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
@@ -78,7 +77,7 @@ class ScriptedTranslator(Translator):
     """`asked` is what the model was given to read."""
 
     def __init__(self, script: Script, text: AnyTokenizer | None = None, texts: Sequence[str] = ()) -> None:
-        tokenizers = TokenizerPair.of(train(text or Bytes(), texts))
+        tokenizers = TokenizerPair.of(train_tokenizer(text or Bytes(), texts))
         torch.manual_seed(0)
         network = build(
             EncoderDecoder(vocabulary=tokenizers.source.size, width=4, depth=1, attention=Attention(heads=1))

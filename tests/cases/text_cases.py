@@ -8,7 +8,7 @@ from itertools import product
 from regard.settings import parse
 from regard.text.settings import AnyTokenizer, TextSettings
 from regard.text.tokenizer import Tokenizer
-from regard.text.train import train
+from regard.text.train import train_tokenizer
 
 SUBJECTS = ["Der Hund", "Eine Katze", "The old man", "Das Mädchen", "My neighbour's daughter", "Niemand"]
 VERBS = ["läuft durch", "sieht", "walks along", "überquert", "doesn't like", "remembers"]
@@ -35,4 +35,4 @@ def settings_of(kind: str, **changes: object) -> TextSettings:
 
 @cache
 def trained(kind: str, spaces: str | None = None) -> Tokenizer:
-    return train(settings_of(kind, **({"spaces": spaces} if spaces else {})), CORPUS)
+    return train_tokenizer(settings_of(kind, **({"spaces": spaces} if spaces else {})), CORPUS)

@@ -10,15 +10,15 @@ from tiny_translator import TEXTS
 import regard
 from regard.blocks.settings import Attention
 from regard.models.settings import Classification, Decoder, Encoder, Masked, Vision
-from regard.text.pair import TokenizerPair
 from regard.text.settings import ByteBpe
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.weights.directory import save
 
 
 def write_decoder(directory: Path) -> Path:
     """Continues texts."""
-    tokenizer = train(ByteBpe(size=400), TEXTS)
+    tokenizer = train_tokenizer(ByteBpe(size=400), TEXTS)
     torch.manual_seed(2)
     save(regard.build(Decoder(vocabulary=tokenizer.size, width=16, depth=2, attention=Attention(heads=2))), directory)
     TokenizerPair.of(tokenizer).save(directory)
@@ -27,7 +27,7 @@ def write_decoder(directory: Path) -> Path:
 
 def write_encoder(directory: Path) -> Path:
     """Fills gaps, and tells three classes of texts apart."""
-    tokenizer = train(ByteBpe(size=400), TEXTS)
+    tokenizer = train_tokenizer(ByteBpe(size=400), TEXTS)
     torch.manual_seed(3)
     heads = {"masked": Masked(), "label": Classification(classes=3)}
     settings = Encoder(vocabulary=tokenizer.size, width=16, depth=2, attention=Attention(heads=2), heads=heads)

@@ -14,15 +14,15 @@ from regard.decoding.decode import decode
 from regard.decoding.request import Ends
 from regard.decoding.settings import Absolute, Beam, Power, Rules
 from regard.models.settings import EncoderDecoder
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Bpe
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.weights.convert import convert
 from regard.weights.directory import save
 
 
 def test_transformers_translates_the_same(tmp_path: Path) -> None:
-    pair = TokenizerPair.of(train(Bpe(size=150), CORPUS))
+    pair = TokenizerPair.of(train_tokenizer(Bpe(size=150), CORPUS))
     settings = EncoderDecoder(
         vocabulary=pair.source.size, width=32, depth=2, attention=Attention(heads=4, bias=False), embedding_scale=True
     )

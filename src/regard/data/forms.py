@@ -24,9 +24,7 @@ from regard.data.ragged import Mask, Ragged
 from regard.data.settings import Pairs, RawTexts
 from regard.errors import SettingsError
 from regard.settings import Table
-from regard.text.pair import TokenizerPair
-from regard.text.tags import tag
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, TokenizerPair, tag
 
 Sides: TypeAlias = dict[str, Ragged]
 TooLong: TypeAlias = Literal["skip", "truncate", "split"]
@@ -124,7 +122,7 @@ def has_dropout(tokenizer: Tokenizer) -> bool:
 def _ids(tokenizer: Tokenizer, chunk: Chunk, side: str, drawn: Drawn | None) -> Ragged:
     """The tokens of one side's texts, which an example has under the name of the side."""
     texts = [getattr(placed.example, side) for placed in chunk.placed]
-    ids = tokenizer.ids(texts) if drawn is None else tokenizer.sample(texts, drawn.seeds(chunk, side))
+    ids = tokenizer.ids(texts)
     if side == "source" and chunk.placed[0].example.to is not None:
         ids = [[tokenizer.extra[tag(placed.example.to)], *each] for placed, each in zip(chunk.placed, ids, strict=True)]
     return Ragged.of(ids)

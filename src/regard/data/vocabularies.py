@@ -19,11 +19,9 @@ from regard.data.settings import Pairs
 from regard.data.sources import Source
 from regard.errors import DataError, SettingsError
 from regard.settings import to_table
-from regard.text.files import load, save
-from regard.text.pair import TokenizerPair
 from regard.text.settings import AnyTokenizer
-from regard.text.tokenizer import Tokenizer
-from regard.text.train import Report, train, train_pair
+from regard.text.tokenizer import Tokenizer, TokenizerPair
+from regard.text.train import Progress, train_pair, train_tokenizer
 
 VERSION = 1
 """Raise it when the same data and settings give another tokenizer."""
@@ -39,15 +37,15 @@ def learn_tokenizer(
     settings: AnyTokenizer,
     *,
     most: int = MOST_TEXTS,
-    report: Report | None = None,
+    report: Progress | None = None,
     cache: Cache | None = None,
 ) -> Tokenizer:
     """A tokenizer learnt from all texts of a split, or from `most` of them, spread evenly over it."""
 
     def learn(beside: Path) -> None:
-        save(train(settings, _Sample(source, most), report), beside)
+        train_tokenizer(settings, _Sample(source, most), report).save(beside)
 
-    return _kept(source, settings, most, cache, learn, load)
+    return _kept(source, settings, most, cache, learn, Tokenizer.load)
 
 
 def learn_pair(
@@ -55,7 +53,7 @@ def learn_pair(
     settings: AnyTokenizer,
     *,
     most: int = MOST_TEXTS,
-    report: Report | None = None,
+    report: Progress | None = None,
     cache: Cache | None = None,
 ) -> TokenizerPair:
     """The tokenizers of parallel text: one learnt from both sides if `settings.shared`, else one from each."""
@@ -64,7 +62,7 @@ def learn_pair(
 
     def learn(beside: Path) -> None:
         if settings.shared:
-            pair = TokenizerPair.of(train(settings, _Sample(source, most), report))
+            pair = TokenizerPair.of(train_tokenizer(settings, _Sample(source, most), report))
         else:
             pair = train_pair(settings, _Sample(source, most, "source"), _Sample(source, most, "target"), report)
         pair.save(beside)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from regard.decoding.attention import Weights
-from regard.text.sentences import Span
+from regard.text.tokenizer import Span
 
 GOOD = 0.3
 """The share of its attention with which a target word takes a source word beside its first; chosen on gold alignments

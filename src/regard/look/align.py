@@ -17,7 +17,7 @@ from regard.decoding.attention import Look, Weights, head_weights, layers_of, lo
 from regard.decoding.word_links import word_alignment, word_weights
 from regard.look.links import Gold, Links, grow_diagonal, score, turned
 from regard.settings import Table
-from regard.text.sentences import Span
+from regard.text.tokenizer import Span
 from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
 from regard.weights.directory import read_config, write_config

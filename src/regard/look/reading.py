@@ -21,8 +21,7 @@ from regard.errors import InputError
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import Vision as VisionSettings
 from regard.tasks.image import to_input
-from regard.text.sentences import Span
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Span, Tokenizer
 from regard.use.model import Loaded
 from regard.use.scribe import Scribe
 from regard.use.translation import TranslateOptions

@@ -26,7 +26,7 @@ from torch.nn import functional
 from regard.errors import DataError
 from regard.look.table import VectorTable
 from regard.settings import Settings
-from regard.text.words import word_spans
+from regard.text.tokenizer import word_spans
 
 BLOCK = 32
 """Centres of a block: fewer waste less beyond the windows, more make larger products."""
@@ -88,7 +88,7 @@ class Corpus(NamedTuple):
 
 
 def words_of(line: str, lower: bool = True) -> list[str]:
-    """The words of a line, as `regard.text.words` cuts them, but no signs."""
+    """The words of a line, as `regard.text.tokenizer` cuts them, but no signs."""
     line = line.lower() if lower else line
     return [line[first:last] for first, last in word_spans(line) if line[first].isalnum() or last - first > 1]
 

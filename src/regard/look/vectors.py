@@ -22,8 +22,7 @@ from torch.nn import functional
 from regard.blocks.recording import record
 from regard.errors import InputError
 from regard.models.families import Decoder, Encoder, EncoderDecoder
-from regard.text.sentences import Span
-from regard.text.words import word_spans
+from regard.text.tokenizer import Span, word_spans
 from regard.use.model import Loaded
 from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator

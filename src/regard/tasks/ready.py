@@ -31,9 +31,7 @@ from regard.tasks.plain import PlainTask
 from regard.tasks.recipe import Job, job_model, reach, with_vocabulary
 from regard.tasks.settings import Bleu, Image, Language, Masked, TokenizerFile, Translate
 from regard.tasks.translate import TranslateTask, Trial
-from regard.text.pair import TokenizerPair
-from regard.text.tokenizer import Tokenizer
-from regard.text.train import Progress
+from regard.text.tokenizer import Tokenizer, TokenizerPair
 from regard.training.settings import Train
 from regard.weights.adopt import Start
 
@@ -187,10 +185,10 @@ def _tokenizers(job: Job, start: Start | None, tell: Tell) -> TokenizerPair:
     size = getattr(job.text, "size", None)
     what = f"a {job.text.kind} tokenizer" + (f" of {size:,} tokens" if size else "")
 
-    def report(progress: Progress) -> None:
-        if progress.stage != "done":
-            texts = "texts" if progress.total is None else f"{progress.total:,} texts"
-            tell(f"learning {what} from {texts}: {progress.done:,} read")
+    def report(stage: str, done: int, total: int | None) -> None:
+        if stage != "done":
+            texts = "texts" if total is None else f"{total:,} texts"
+            tell(f"learning {what} from {texts}: {done:,} read")
 
     if isinstance(job.task, Translate):
         return learn_pair(source, job.text, report=report)

@@ -33,7 +33,7 @@ from regard.models.settings import AnyModel, Decoder, Encoder, EncoderDecoder, M
 from regard.settings import Settings, Table, did_you_mean, merge, parse, read_toml, to_table, variants
 from regard.tasks.settings import AnyTask, AnyText, TaskSettings, TokenizerFile
 from regard.text.settings import AnyTokenizer
-from regard.text.tags import tag
+from regard.text.tokenizer import tag
 from regard.training.budget import require_budget
 from regard.training.settings import Train
 

@@ -28,7 +28,7 @@ from regard.settings import Table, did_you_mean, nested
 from regard.tasks.plain import freeze_other_heads
 from regard.tasks.ready import Ready, make_ready
 from regard.tasks.recipe import Job, make_job, read_job
-from regard.text.pair import TokenizerPair
+from regard.text.tokenizer import TokenizerPair
 from regard.training import budget, environment
 from regard.training.curves import write_png
 from regard.training.display import Display, Silent, display_for

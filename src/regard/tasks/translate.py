@@ -20,7 +20,7 @@ from regard.tasks.batching import Batching
 from regard.tasks.losses import cross_entropy, divergence
 from regard.tasks.plain import PlainTask
 from regard.tasks.settings import Bleu, SimCut, Translate
-from regard.text.pair import TokenizerPair
+from regard.text.tokenizer import TokenizerPair
 from regard.training.task import Loss
 
 

@@ -1,4 +1,4 @@
-"""Settings of tokenizers. A kind is a type, and its `kind` is what a recipe writes. No torch, no tokenizers in here."""
+"""Settings of tokenizers: the table `[text]` of a recipe. Imports neither torch nor tokenizers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from regard.settings import Settings
 Positive: TypeAlias = Annotated[int, Field(gt=0)]
 UnicodeForm: TypeAlias = Literal["none", "nfc", "nfkc"]
 Spaces: TypeAlias = Literal["collapse", "keep"]
-Split: TypeAlias = Literal["punctuation", "spaces"]
 Role: TypeAlias = Literal["pad", "start", "end", "unknown", "mask", "class_token", "separator"]
 
 ROLES: tuple[Role, ...] = ("pad", "start", "end", "unknown", "mask", "class_token", "separator")
@@ -20,65 +19,52 @@ ROLES: tuple[Role, ...] = ("pad", "start", "end", "unknown", "mask", "class_toke
 BYTES = 256
 
 
-# ----------------------------------------------------------------------------------------------------- special tokens
-
-
 class SpecialTokens(Settings):
-    """Tokens that stand for no text, by their role. An empty one is left out; two roles may share one token."""
+    """Tokens with a role. An empty string leaves a role out; two roles may share a token."""
 
     pad: str = "<pad>"
-    """Fills up short sequences."""
+    """Padding."""
     start: str = "<s>"
-    """Stands before a text; a decoder begins with it."""
+    """Start of a text; the first input of a decoder."""
     end: str = "</s>"
-    """Stands behind a text; a decoder stops with it."""
+    """End of a text; a decoder stops at it."""
     unknown: str = "<unk>"
-    """Stands for what the vocabulary cannot write."""
+    """Replaces text that the vocabulary cannot represent."""
     mask: str = "<mask>"
     """Hides a token in masked language modelling."""
     class_token: str = ""
-    """Stands before a text that is classified; empty: `start` does."""
+    """First token of a text to classify; empty: `start` is used."""
     separator: str = ""
-    """Stands behind each text of a pair; empty: `end` does."""
+    """Last token of each text of a pair; empty: `end` is used."""
     extra: tuple[str, ...] = Field(default=(), strict=False)
-    """Further ones, such as the tags of languages."""
+    """Further special tokens, such as language tags."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         for token in self.tokens():
             if len(token) < 2 or any(character.isspace() for character in token):
                 raise ValueError(
-                    f"{token!r} must have at least two characters and no space, so that no text is taken for it; "
-                    "write it like <name>"
+                    f"special token {token!r} must have at least two characters and no space; write it like <name>"
                 )
         return self
 
     def by_role(self) -> dict[Role, str]:
         """The token of each role that has one."""
-        named: dict[Role, str] = {
-            "pad": self.pad,
-            "start": self.start,
-            "end": self.end,
-            "unknown": self.unknown,
-            "mask": self.mask,
-            "class_token": self.class_token,
-            "separator": self.separator,
-        }
-        return {role: token for role, token in named.items() if token}
+        return {role: token for role in ROLES if (token := getattr(self, role))}
 
     def tokens(self) -> list[str]:
-        """All of them, each once, in the order of their ids, which begin with 0."""
+        """All special tokens, each once, in the order of their ids, from 0."""
         return list(dict.fromkeys((*self.by_role().values(), *(token for token in self.extra if token))))
 
 
 class ByteSpecialTokens(SpecialTokens):
-    """Those of tokenizers that write every text with bytes, so that nothing is unknown."""
+    """Special tokens of byte-level tokenizers, which can represent any text and need no unknown token."""
 
     unknown: str = ""
 
 
 class BertSpecialTokens(SpecialTokens):
-    """BERT's (Devlin et al. 2019)."""
+    """Special tokens of BERT (Devlin et al. 2019)."""
 
     pad: str = "[PAD]"
     start: str = ""
@@ -89,17 +75,14 @@ class BertSpecialTokens(SpecialTokens):
     separator: str = "[SEP]"
 
 
-# -------------------------------------------------------------------------------------------------------------- kinds
-
-
 class TextSettings(Settings):
-    """What every kind of tokenizer has."""
+    """Settings of every kind of tokenizer."""
 
     shared: bool = True
-    """Whether source and target of a translation have one vocabulary, learnt from both."""
+    """Whether source and target of a translation share one vocabulary, trained on both."""
     unicode: UnicodeForm = "none"
-    """Unicode normal form that texts are brought into: nfc joins accents to their letters, nfkc also replaces
-    look-alikes (½, full-width letters, ligatures); none leaves them alone."""
+    """Unicode normalisation: nfc composes accents, nfkc also replaces compatibility characters (½, full-width letters,
+    ligatures)."""
     lowercase: bool = False
     """Whether texts are lower-cased."""
     special: SpecialTokens = SpecialTokens()
@@ -108,42 +91,38 @@ class TextSettings(Settings):
 
 class _Sized(TextSettings):
     size: Positive = 8_000
-    """Number of tokens, special ones included; fewer where the texts do not hold as many."""
+    """Size of the vocabulary including special tokens; smaller if the texts contain fewer tokens."""
 
     @model_validator(mode="after")
     def _check_size(self) -> Self:
         special, base = len(self.special.tokens()), BYTES if isinstance(self, ByteBpe) else 1
         if self.size < base + special:
-            least = "the 256 bytes" if base == BYTES else "one token"
             raise ValueError(
-                f"size ({self.size}) must be at least {base + special}: {least} and {special} special ones; raise size"
+                f"size ({self.size}) must be at least {base + special} ({base} plus {special} special tokens); raise it"
             )
         return self
 
 
-class _Unknowing(TextSettings):
+class _NeedsUnknown(TextSettings):
     @model_validator(mode="after")
     def _check_unknown(self) -> Self:
         if not self.special.unknown:
             raise ValueError(
-                "special.unknown is empty, but this kind cannot write every text; give it a token, "
-                "or choose kind = byte-bpe or bytes"
+                "special.unknown is empty, but this kind cannot represent every text; set it, or choose kind byte-bpe "
+                "or bytes"
             )
         return self
 
 
 class _Merging(_Sized):
     frequency: Positive = 2
-    """What occurs less often in the texts is not made a token."""
+    """Pairs that occur less often are not merged."""
     longest_piece: Positive = 32
-    """Longest token, in characters (in bytes for byte-bpe)."""
-    dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of merges left out at random in training, so that a model sees words split in many ways
-    (Provilkov et al. 2020: BPE-dropout)."""
+    """Longest token, in characters (byte-bpe: in bytes)."""
 
 
 class ByteBpe(_Merging):
-    """Byte pairs merged by frequency, from single bytes up (Radford et al. 2019: GPT-2). Writes any text exactly."""
+    """Byte-level BPE (Radford et al. 2019: GPT-2). Any text round-trips exactly."""
 
     kind: Literal["byte-bpe"] = "byte-bpe"
     size: Positive = 16_000
@@ -151,19 +130,19 @@ class ByteBpe(_Merging):
     special: ByteSpecialTokens = ByteSpecialTokens()
 
 
-class Bpe(_Merging, _Unknowing):
-    """Pairs merged by frequency, from characters up (Sennrich et al. 2016); ▁ marks the beginning of a word."""
+class Bpe(_Merging, _NeedsUnknown):
+    """BPE on characters (Sennrich et al. 2016); ▁ marks the start of a word."""
 
     kind: Literal["bpe"] = "bpe"
     unicode: UnicodeForm = "nfkc"
     spaces: Spaces = "collapse"
-    """collapse: any white space between words becomes one space, that around a text goes; keep: all of it is text."""
+    """collapse: white space between words becomes one space, white space around a text is removed; keep: it is text."""
     alphabet: Positive | None = None
-    """Most characters that are kept, the commonest; none: all."""
+    """Number of characters to keep, the most frequent; none: all."""
 
 
-class Unigram(_Sized, _Unknowing):
-    """The likeliest pieces under a unigram model, pruned to size (Kudo 2018); ▁ marks the beginning of a word."""
+class Unigram(_Sized, _NeedsUnknown):
+    """Unigram language model (Kudo 2018); ▁ marks the start of a word."""
 
     kind: Literal["unigram"] = "unigram"
     unicode: UnicodeForm = "nfkc"
@@ -173,47 +152,47 @@ class Unigram(_Sized, _Unknowing):
     """Longest token, in characters."""
 
 
-class WordPiece(_Sized, _Unknowing):
-    """Longest pieces from the left, split at spaces and punctuation; ## marks what continues a word (BERT)."""
+class WordPiece(_Sized, _NeedsUnknown):
+    """Longest match from the left within a word; ## marks a continuation (BERT)."""
 
     kind: Literal["wordpiece"] = "wordpiece"
     size: Positive = 30_000
     frequency: Positive = 2
-    """What occurs less often in the texts is not made a token."""
+    """Pairs that occur less often are not merged."""
     alphabet: Positive = 1_000
-    """Most characters that are kept, the commonest."""
+    """Number of characters to keep, the most frequent."""
     accents: bool = True
     """Whether accents are kept."""
     longest_word: Positive = 100
-    """A word of more characters is unknown."""
+    """A word with more characters becomes unknown."""
     special: BertSpecialTokens = BertSpecialTokens()
 
 
-class Words(_Sized, _Unknowing):
-    """Whole words, the commonest."""
+class Words(_Sized, _NeedsUnknown):
+    """Whole words, the most frequent."""
 
     kind: Literal["words"] = "words"
     size: Positive = 30_000
     unicode: UnicodeForm = "nfc"
     frequency: Positive = 1
-    """Words that occur less often are unknown."""
-    split: Split = "punctuation"
-    """Where words end: at spaces and around punctuation, or at spaces alone (texts that are tokenised already)."""
+    """Words that occur less often become unknown."""
+    split: Literal["punctuation", "spaces"] = "punctuation"
+    """Split at spaces and punctuation, or at spaces only (for text that is already tokenized)."""
 
 
-class Characters(_Unknowing):
-    """One token for each character."""
+class Characters(_NeedsUnknown):
+    """One token per character."""
 
     kind: Literal["characters"] = "characters"
     unicode: UnicodeForm = "nfc"
     size: Positive | None = None
-    """Most tokens, special ones included; none: as many as there are characters."""
+    """Largest size of the vocabulary including special tokens; none: no limit."""
     frequency: Positive = 1
-    """Characters that occur less often are unknown."""
+    """Characters that occur less often become unknown."""
 
 
 class Bytes(TextSettings):
-    """One token for each byte of the text in UTF-8. Writes any text exactly, and needs no training."""
+    """One token per UTF-8 byte. Any text round-trips exactly; no training is needed."""
 
     kind: Literal["bytes"] = "bytes"
     special: ByteSpecialTokens = ByteSpecialTokens()

@@ -1,41 +1,86 @@
-"""A tokenizer: text to ids and back. A value: it never changes, two with the same content are equal, it pickles."""
+"""Tokenizers: text to ids and back, and the files that hold them.
+
+A tokenizer file is a `tokenizer.json` of Hugging Face's `tokenizers` with one additional table, `model.regard`, for the
+roles of the special tokens and the settings. Where that table is missing, roles are taken from
+`tokenizer_config.json` and `special_tokens_map.json` in the same directory, then from usual names such as `[PAD]`.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from random import Random
-from typing import Any, NoReturn, cast
+from pathlib import Path
+from typing import Any, TypeAlias, cast
 
 import tokenizers
 
-from regard.errors import InputError
+from regard.errors import DataError, InputError, RegardError
+from regard.files import write_text
 from regard.settings import parse, to_table
-from regard.text.dropout import Merging
-from regard.text.encoding import Encoding
 from regard.text.settings import ROLES, AnyTokenizer, Role
 
-OURS = "regard"
-"""Key under which roles and settings stand inside the JSON, in the table `model`, where other readers pass over it."""
+FILE = "tokenizer.json"
+SOURCE_FILE = "tokenizer.source.json"
+TARGET_FILE = "tokenizer.target.json"
+CONFIG_FILE = "tokenizer_config.json"
 
 VERSION = 1
+"""Version of the table `model.regard` in a tokenizer file."""
 
-_STANDS_FOR: dict[Role, Role] = {
+HUGGINGFACE_ROLES: dict[Role, str] = {
+    "pad": "pad_token",
+    "start": "bos_token",
+    "end": "eos_token",
+    "unknown": "unk_token",
+    "mask": "mask_token",
+    "class_token": "cls_token",
+    "separator": "sep_token",
+}
+
+_USUAL_NAMES: dict[Role, tuple[str, ...]] = {
+    "pad": ("<pad>", "[PAD]", "<|pad|>", "<|padding|>", "<|finetune_right_pad_id|>"),
+    "start": ("<s>", "<bos>", "[BOS]", "<|begin_of_text|>", "<|startoftext|>", "<|endoftext|>"),
+    "end": ("</s>", "<eos>", "[EOS]", "<|end_of_text|>", "<|endoftext|>"),
+    "unknown": ("<unk>", "[UNK]", "<|unk|>"),
+    "mask": ("<mask>", "[MASK]", "<|mask|>"),
+    "class_token": ("[CLS]", "<cls>"),
+    "separator": ("[SEP]", "<sep>"),
+}
+"""Names by which a role is recognised if no file states it; the first one in the vocabulary is used."""
+
+_SUBSTITUTES: dict[Role, Role] = {
     "class_token": "start",
     "start": "class_token",
     "separator": "end",
     "end": "separator",
 }
-"""What serves where a role has no token of its own."""
+"""The role whose token is used if a role has no token of its own."""
+
+Span: TypeAlias = tuple[int, int]
+"""A range of characters: the first one, and the one after the last."""
+
+_WORD = re.compile(r"\w+(?:['’.,-]\w+)*|[^\w\s]")
+
+
+def word_spans(text: str) -> list[Span]:
+    """The words of a text: runs of letters and digits (What's, 3.5, well-known), and each other sign by itself."""
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+def tag(language: str) -> str:
+    """The special token at the start of a source that selects the target language (Johnson et al. 2017)."""
+    return f"<2{language}>"
 
 
 class Tokenizer:
-    """Text to ids and back.
+    """Text to ids and back. Tokenizers are immutable, compare by content, and can be pickled.
 
-    Texts are taken literally: one that holds `</s>` gives the tokens of those four characters, not the end of the text,
-    and comes back as it was. Only where a call says `special=True` are special tokens read from a text.
+    Texts are taken literally: `</s>` inside a text is four characters, not the end token. Only `encode(...,
+    special=True)` reads special tokens from a text.
     """
 
     def __init__(
@@ -46,101 +91,58 @@ class Tokenizer:
         settings: AnyTokenizer | None = None,
     ) -> None:
         self.settings = settings
-        """What it was trained with; none: it comes from elsewhere."""
+        """The settings it was trained with; None if it was not trained by Regard."""
         self._inner = inner
         inner.encode_special_tokens = True
-        inner.no_padding()  # a file of Hugging Face's may say how its last batch was padded and cut
+        inner.no_padding()  # a Hugging Face file may state padding and truncation
         inner.no_truncation()
         self._tokens: dict[Role, str] = {role: roles[role] for role in ROLES if role in roles}
         self._extra = tuple(extra)
         vocabulary = inner.get_vocab()
         self.size = max(vocabulary.values(), default=-1) + 1
-        """Number of ids, special ones included: the vocabulary that a model needs."""
+        """The vocabulary size that a model needs: the largest id plus one."""
         self.roles: Mapping[Role, int] = {role: vocabulary[token] for role, token in self._tokens.items()}
-        """The ids of the special tokens by their role."""
+        """The id of the special token of each role."""
         self.extra: Mapping[str, int] = {token: vocabulary[token] for token in self._extra}
         """The ids of the special tokens without a role."""
 
-    # ------------------------------------------------------------------------------------------------- text to ids
+    def encode(
+        self, text: str, pair: str | None = None, *, framed: bool = True, special: bool = False
+    ) -> tokenizers.Encoding:
+        """The tokens of a text or of a pair of texts, with `ids`, `tokens`, `offsets`, `word_ids` and `type_ids`.
 
-    def encode(self, text: str, pair: str | None = None, *, framed: bool = True, special: bool = False) -> Encoding:
-        """The tokens of a text, or of two (the second is segment 1), with their places, words and segments.
-
-        `framed` puts the tokenizer's own special tokens around them: start and end, or class token and separator.
-        `special` reads special tokens that stand in the text, such as `[MASK]`.
+        Offsets count characters of the text as given. `framed` adds start and end, or class token and separator.
+        `special` reads special tokens, such as `[MASK]`, from the text.
         """
+        check_texts([text] if pair is None else [text, pair])
+        return (self._reading if special else self._inner).encode(text, pair, add_special_tokens=framed)
+
+    def encode_batch(self, texts: Sequence[str], *, framed: bool = True) -> list[tokenizers.Encoding]:
+        """As `encode`, for many texts, on all cores."""
+        check_texts(texts)
+        return self._inner.encode_batch(cast(Any, texts), add_special_tokens=framed)
+
+    def ids(self, texts: Sequence[str], *, start: bool = False, end: bool = False) -> list[list[int]]:
+        """The ids of many texts, on all cores; `start` and `end` add those tokens."""
+        if isinstance(texts, str):
+            check_texts(texts)
         try:
-            return Encoding(self._for(special).encode(text, pair, add_special_tokens=framed))
+            found = self._inner.encode_batch_fast(cast(Any, texts), add_special_tokens=False)
         except TypeError:
-            _refuse([text] if pair is None else [text, pair])
-
-    def encode_batch(
-        self,
-        texts: Sequence[str],
-        pairs: Sequence[str] | None = None,
-        *,
-        framed: bool = True,
-        special: bool = False,
-    ) -> list[Encoding]:
-        """As `encode`, for many texts at once, on all cores."""
-        _refuse_single(texts)
-        if pairs is not None and len(pairs) != len(texts):
-            raise InputError(f"{len(texts)} texts cannot be paired with {len(pairs)}; give as many of both")
-        batch: Sequence[Any] = texts if pairs is None else list(zip(texts, pairs, strict=True))
-        try:
-            found = self._for(special).encode_batch(batch, add_special_tokens=framed)
-        except TypeError:
-            _refuse([*texts, *(pairs or ())])
-        return [Encoding(encoding) for encoding in found]
-
-    def ids(
-        self, texts: Sequence[str], *, start: bool = False, end: bool = False, special: bool = False
-    ) -> list[list[int]]:
-        """Ids alone, of many texts, on all cores: the fastest way. `start` and `end` put those tokens around each."""
-        _refuse_single(texts)
-        try:
-            found = self._for(special).encode_batch_fast(cast(Any, texts), add_special_tokens=False)
-        except TypeError:
-            _refuse(texts)
-        return self._between([encoding.ids for encoding in found], start, end)
-
-    def sample(
-        self,
-        texts: Sequence[str],
-        seeds: Sequence[int],
-        rate: float | None = None,
-        *,
-        start: bool = False,
-        end: bool = False,
-    ) -> list[list[int]]:
-        """As `ids`, with BPE-dropout: words are split at random. A seed for each text makes it repeatable.
-
-        `rate` is the settings' `dropout` unless given. It runs in Python, on one core, three to four times slower there
-        than `ids`; worker processes make up for it.
-        """
-        _refuse_single(texts)
-        chosen = getattr(self.settings, "dropout", 0.0) if rate is None else rate
-        if not 0 <= chosen < 1:
-            raise InputError(f"rate ({rate}) must be at least 0 and less than 1; 0.1 is usual")
-        if not chosen:
-            return self.ids(texts, start=start, end=end)
-        if len(seeds) != len(texts):
-            raise InputError(f"{len(texts)} texts need as many seeds, not {len(seeds)}")
-        merging, normalizer, cut = self._merging, self._inner.normalizer, self._inner.pre_tokenizer
-        result: list[list[int]] = []
-        for text, seed in zip(texts, seeds, strict=True):
-            random = Random(seed)
-            try:
-                words = cut.pre_tokenize_str(normalizer.normalize_str(text) if normalizer else text)
-            except (TypeError, UnicodeEncodeError):
-                _refuse(texts)
-            result.append([token for word, _ in words for token in merging.sample(word, chosen, random)])
-        return self._between(result, start, end)
-
-    # ------------------------------------------------------------------------------------------------- ids to text
+            check_texts(texts)
+            raise
+        batch = [encoding.ids for encoding in found]
+        if start:
+            first = self.role("start")
+            batch = [[first, *ids] for ids in batch]
+        if end:
+            last = self.role("end")
+            for ids in batch:
+                ids.append(last)
+        return batch
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """The text of ids; special tokens are left out unless `special`."""
+        """The text of ids, without special tokens unless `special`."""
         return self.decode_batch([ids], special=special)[0]
 
     def decode_batch(self, batch: Sequence[Sequence[int]], *, special: bool = False) -> list[str]:
@@ -148,57 +150,66 @@ class Tokenizer:
             if len(ids) and not (min(ids) >= 0 and max(ids) < self.size):
                 wrong = next(number for number in ids if not 0 <= number < self.size)
                 raise InputError(
-                    f"token {wrong} is out of range: the tokenizer has {self.size:,}, from 0 to {self.size - 1:,}; "
-                    "use the one that the model was trained with"
+                    f"token id {wrong} is out of range, expected 0 to {self.size - 1:,}; use the tokenizer that the "
+                    "model was trained with"
                 )
         return self._inner.decode_batch(cast(Any, batch), skip_special_tokens=not special)
 
-    # -------------------------------------------------------------------------------------------------- vocabulary
-
     def role(self, name: Role) -> int:
-        """The id of the special token of a role. Start and class token, end and separator stand for each other."""
-        for known in (name, _STANDS_FOR.get(name, name)):
+        """The id of the special token of a role. Start and class token, end and separator replace each other."""
+        for known in (name, _SUBSTITUTES.get(name, name)):
             if known in self.roles:
                 return self.roles[known]
         raise InputError(
-            f"the tokenizer has no {name} token (it has {', '.join(self.roles) or 'none'}); "
-            f"train it with text.special.{name}"
+            f"the tokenizer has no {name} token (roles: {', '.join(self.roles) or 'none'}); set text.special.{name} "
+            "and train it again"
         )
 
     def token(self, number: int) -> str:
-        """The token of an id, as the vocabulary writes it."""
+        """The token of an id, as written in the vocabulary."""
         found = self._inner.id_to_token(number) if number >= 0 else None
         if found is None:
-            raise InputError(f"token {number} is not in the vocabulary of {self.size:,}; give one from 0 on")
+            raise InputError(f"token id {number} is not in the vocabulary of {self.size:,} tokens")
         return found
 
     def id(self, token: str) -> int | None:
-        """The id of a token, as the vocabulary writes it; none: it is not there."""
+        """The id of a token as written in the vocabulary, or None."""
         return self._inner.token_to_id(token)
-
-    # ----------------------------------------------------------------------------------------------------- as JSON
 
     @cached_property
     def json(self) -> str:
-        """All of it as `tokenizer.json`, which Hugging Face's libraries read too."""
+        """The content of its `tokenizer.json`."""
         content = json.loads(self._inner.to_str())
         ours: dict[str, Any] = {"version": VERSION, "roles": self._tokens, "extra": list(self._extra)}
         if self.settings is not None:
             ours["settings"] = to_table(self.settings)
-        content["model"][OURS] = ours
+        content["model"]["regard"] = ours
         return json.dumps(content, ensure_ascii=False, indent=1)
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of the JSON: what was prepared with one tokenizer is not taken for another's."""
+        """SHA-256 of the JSON."""
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     @classmethod
     def from_json(cls, text: str) -> Tokenizer:
-        """What `json` wrote. `regard.text.files.load` reads files, also of others, and says what is wrong with them."""
-        ours = json.loads(text)["model"][OURS]
-        settings = parse(AnyTokenizer, ours["settings"], "text") if "settings" in ours else None
+        """The tokenizer of a string that `json` returned."""
+        ours = json.loads(text)["model"]["regard"]
+        table = {
+            key: value for key, value in ours.get("settings", {}).items() if key != "dropout"
+        }  # no longer a setting
+        settings = parse(AnyTokenizer, table, "text") if table else None
         return cls(tokenizers.Tokenizer.from_str(text), ours["roles"], ours["extra"], settings)
+
+    @classmethod
+    def load(cls, path: Path | str) -> Tokenizer:
+        """The tokenizer in a file, or in the `tokenizer.json` of a directory, of Regard or of Hugging Face."""
+        return _load(Path(path))
+
+    def save(self, path: Path | str) -> None:
+        """Writes a file; for a directory, its `tokenizer.json`."""
+        path = Path(path)
+        write_text(path / FILE if path.is_dir() else path, self.json + "\n")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Tokenizer.from_json, (self.json,)
@@ -210,60 +221,208 @@ class Tokenizer:
         return hash(self.checksum)
 
     def __repr__(self) -> str:
-        kind = "a tokenizer of others" if self.settings is None else self.settings.kind
+        kind = "from elsewhere" if self.settings is None else self.settings.kind
         return f"Tokenizer({kind}, size={self.size})"
-
-    # ------------------------------------------------------------------------------------------------------ inside
 
     @cached_property
     def _reading(self) -> tokenizers.Tokenizer:
-        """A second one, since reading special tokens from texts is a state of the library's, and threads share it."""
+        """A copy that reads special tokens. The library keeps this switch as state, and threads share `_inner`."""
         reading = tokenizers.Tokenizer.from_str(self._inner.to_str())
         reading.encode_special_tokens = False
         return reading
 
-    def _for(self, special: bool) -> tokenizers.Tokenizer:
-        return self._reading if special else self._inner
 
-    def _between(self, batch: list[list[int]], start: bool, end: bool) -> list[list[int]]:
-        if start:
-            first = self.role("start")
-            batch = [[first, *ids] for ids in batch]
-        if end:
-            last = self.role("end")
-            for ids in batch:
-                ids.append(last)
-        return batch
+@dataclass(frozen=True)
+class TokenizerPair:
+    """The tokenizers of source and target; the same object twice if the vocabulary is shared."""
 
-    @cached_property
-    def _merging(self) -> Merging:
-        model = json.loads(self._inner.to_str())["model"]
-        foreign = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "fuse_unk", "ignore_merges")
-        if model["type"] != "BPE" or any(model.get(key) for key in foreign):
-            kind = "tokenizer is of another kind" if self.settings is None else f"text.kind is {self.settings.kind}"
-            raise InputError(f"words can be split at random only by plain BPE, and the {kind}; choose bpe or byte-bpe")
-        unknown = model["vocab"].get(model["unk_token"])
-        return Merging(model["vocab"], [(left, right) for left, right in model["merges"]], unknown)
+    source: Tokenizer
+    target: Tokenizer
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer) -> TokenizerPair:
+        return cls(tokenizer, tokenizer)
+
+    @property
+    def shared(self) -> bool:
+        return self.source is self.target or self.source == self.target
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """The vocabulary sizes that a model needs."""
+        return self.source.size, self.target.size
+
+    def ids(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
+        """Sources with an end token, targets with start and end: the training data of a model."""
+        return self.source.ids(sources, end=True), self.target.ids(targets, start=True, end=True)
+
+    def inputs(self, sources: Sequence[str], to: Sequence[str | None] | None = None) -> list[list[int]]:
+        """Sources as a model reads them: with an end token and, if `to` names a language, its tag first."""
+        ids = self.source.ids(sources, end=True)
+        if to is None:
+            return ids
+        return [
+            each if language is None else [self.source.extra[tag(language)], *each]
+            for each, language in zip(ids, to, strict=True)
+        ]
+
+    def save(self, directory: Path | str) -> None:
+        """Writes `tokenizer.json`, or one file per side; removes files of the other form."""
+        directory = Path(directory)
+        if self.shared:
+            self.source.save(directory / FILE)
+        else:
+            self.source.save(directory / SOURCE_FILE)
+            self.target.save(directory / TARGET_FILE)
+        for name in (SOURCE_FILE, TARGET_FILE) if self.shared else (FILE,):
+            (directory / name).unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, directory: Path | str) -> TokenizerPair:
+        directory = Path(directory)
+        separate = [(directory / name).is_file() for name in (SOURCE_FILE, TARGET_FILE)]
+        if not any(separate) or (directory / FILE).is_file():
+            return cls.of(Tokenizer.load(directory))
+        if not all(separate):
+            raise DataError(f"{directory} contains only one of {SOURCE_FILE} and {TARGET_FILE}; copy the other one too")
+        return cls(Tokenizer.load(directory / SOURCE_FILE), Tokenizer.load(directory / TARGET_FILE))
 
 
-# ------------------------------------------------------------------------------------------------------------- messages
-
-
-def _refuse_single(texts: object) -> None:
+def check_texts(texts: Iterable[object]) -> None:
+    """Raises an error if `texts` is a single string, or contains something other than valid strings."""
     if isinstance(texts, str):
-        raise InputError(f"a list of texts is wanted here, not a single one ({texts[:20]!r}); write [text]")
+        raise InputError(f"texts ({texts[:20]!r}) is a str, expected a list of str; write [text]")
+    for place, text in enumerate(texts):
+        check_text(text, place)
 
 
-def _refuse(texts: Sequence[object]) -> NoReturn:
-    """Says which text the library refused, and why."""
-    for number, text in enumerate(texts, 1):
-        if not isinstance(text, str):
-            raise InputError(f"text {number:,} ({text!r:.40}) is no text but {type(text).__name__}; give strings")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise InputError(
-                f"text {number:,} has a lone surrogate ({text[error.start]!r}) at character {error.start + 1:,}, which "
-                "no file in UTF-8 can hold; read it with errors='replace'"
-            ) from None
-    raise InputError("the texts are no list of strings; give a list")
+def check_text(text: object, place: int, error: type[RegardError] = InputError) -> None:
+    """Raises an error that names `texts[place]` unless `text` is a valid string."""
+    if not isinstance(text, str):
+        name = type(text).__name__
+        raise error(f"texts[{place}] is {'an' if name[0] in 'aeiou' else 'a'} {name}, expected str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as problem:
+        raise error(
+            f"texts[{place}] contains a lone surrogate ({text[problem.start]!r}) at character {problem.start}, which "
+            "is not valid Unicode; read the file with errors='replace'"
+        ) from None
+
+
+# ------------------------------------------------------------------------------------------------------------- reading
+
+
+def _load(path: Path) -> Tokenizer:
+    file = path / FILE if path.is_dir() else path
+    if not file.is_file():
+        raise DataError(_missing(path, file))
+    text = _read_text(file)
+    model = _read_json(file, text).get("model")
+    if not isinstance(model, dict) or "vocab" not in model:
+        raise DataError(f"{file} has no model.vocab, so it is not a tokenizer file; give a {FILE}")
+    try:
+        inner = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises plain Exception
+        raise DataError(f"{file} cannot be read by tokenizers {tokenizers.__version__}: {error}") from None
+    ours = model.get("regard")
+    if ours is None:
+        return Tokenizer(inner, *_find_roles(inner, model, file.parent))
+    version = ours.get("version") if isinstance(ours, dict) else ours
+    if version != VERSION:
+        raise DataError(f"{file} has format {version!r}, expected {VERSION}; install a newer version of regard")
+    for token in (*ours["roles"].values(), *ours["extra"]):
+        if inner.token_to_id(token) is None:
+            raise DataError(f"{file} names the special token {token}, which is not in its vocabulary; copy it again")
+    return Tokenizer.from_json(text)
+
+
+def _find_roles(
+    inner: tokenizers.Tokenizer, model: dict[str, Any], directory: Path
+) -> tuple[dict[Role, str], list[str]]:
+    """Roles and other special tokens of a Hugging Face tokenizer."""
+    vocabulary = inner.get_vocab()
+    stated: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", CONFIG_FILE):  # the second one wins
+        if (directory / name).is_file():
+            stated |= _read_json(directory / name, _read_text(directory / name))
+    unknown = model.get("unk_token")
+    if isinstance(model.get("unk_id"), int) and isinstance(model["vocab"], list):
+        unknown = model["vocab"][model["unk_id"]][0]
+    roles: dict[Role, str] = {}
+    for role, key in HUGGINGFACE_ROLES.items():
+        value = stated.get(key)
+        candidates = [value.get("content") if isinstance(value, dict) else value]
+        candidates += [unknown] if role == "unknown" else []
+        for token in (*candidates, *_USUAL_NAMES[role]):
+            if isinstance(token, str) and token in vocabulary:
+                roles[role] = token
+                break
+    special = [added.content for added in inner.get_added_tokens_decoder().values() if added.special]
+    return roles, [token for token in dict.fromkeys(special) if token not in roles.values()]
+
+
+def _read_text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file} is not valid UTF-8 ({error}); copy or download it again") from None
+
+
+def _read_json(file: Path, text: str) -> dict[str, Any]:
+    try:
+        content = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise DataError(f"{file} is not valid JSON ({error}); copy or download it again") from None
+    if not isinstance(content, dict):
+        raise DataError(f"{file} is a JSON {type(content).__name__}, expected an object; copy or download it again")
+    return content
+
+
+def _missing(path: Path, file: Path) -> str:
+    if not path.is_dir():
+        return f"{file} does not exist; give a {FILE} or a directory that contains one"
+    older = ("vocab.txt", "vocab.json", "merges.txt", "source.spm", "spiece.model", "tokenizer.model")
+    found = [name for name in older if (path / name).is_file()]
+    if not found:
+        return f"{path} has no {FILE}; give the directory of a complete model"
+    return (
+        f"{path} has no {FILE}, only {', '.join(found)}; convert it with transformers: "
+        "AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)"
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ Hugging Face
+
+
+def write_huggingface(
+    tokenizer: Tokenizer, directory: Path | str, *, sources: bool = False, language: str | None = None
+) -> None:
+    """Writes `tokenizer.json` and `tokenizer_config.json`, so that `transformers` knows the roles too.
+
+    With `sources`, the template adds an end and no start, as an encoder-decoder of Regard reads its sources, and before
+    the text the tag of `language`, if given.
+    """
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    content = json.loads(tokenizer.json)
+    if sources:
+        ids = {tokenizer.token(tokenizer.role("end")): tokenizer.role("end")}
+        opening: list[dict[str, Any]] = []
+        if language is not None:
+            ids[tag(language)] = tokenizer.extra[tag(language)]
+            opening = [{"SpecialToken": {"id": tag(language), "type_id": 0}}]
+        first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+        closing = {"SpecialToken": {"id": next(iter(ids)), "type_id": 0}}
+        content["post_processor"] = {
+            "type": "TemplateProcessing",
+            "single": [*opening, first, closing],
+            "pair": [*opening, first, second, closing],
+            "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()},
+        }
+    write_text(directory / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
+    config |= {HUGGINGFACE_ROLES[role]: tokenizer.token(number) for role, number in tokenizer.roles.items()}
+    if tokenizer.extra:
+        config["additional_special_tokens"] = list(tokenizer.extra)
+    write_text(directory / CONFIG_FILE, json.dumps(config, ensure_ascii=False, indent=2) + "\n")

@@ -26,7 +26,7 @@ from regard.errors import DataError, SettingsError
 from regard.settings import Table, did_you_mean
 from regard.tasks.ready import Tell, make_ready
 from regard.tasks.recipe import data_settings, make_job
-from regard.text.pair import TokenizerPair
+from regard.text.tokenizer import TokenizerPair
 from regard.training.distribution import connected
 from regard.training.evaluate import evaluate
 from regard.training.objective import Objective

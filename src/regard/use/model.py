@@ -17,8 +17,7 @@ from regard.models.prepared import prepared
 from regard.models.settings import ModelSettings
 from regard.settings import Table, did_you_mean
 from regard.shipped import MODELS, Shipped, place_of
-from regard.text import files, pair
-from regard.text.pair import TokenizerPair
+from regard.text.tokenizer import FILE, SOURCE_FILE, TARGET_FILE, TokenizerPair
 from regard.use.scribe import Frame
 from regard.weights import directory as run_directory
 from regard.weights import huggingface
@@ -98,7 +97,7 @@ def _device(device: torch.device | str | None) -> torch.device:
 
 
 def _tokenizers(place: Path) -> TokenizerPair | None:
-    if not any((place / name).is_file() for name in (files.FILE, pair.SOURCE, pair.TARGET)):
+    if not any((place / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE)):
         return None
     return TokenizerPair.load(place)
 

@@ -14,9 +14,8 @@ from regard.decoding.settings import Greedy, Sampling
 from regard.decoding.word_links import written_spans
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
-from regard.text.pair import TokenizerPair
 from regard.text.protect import Item, find, strange
-from regard.text.sentences import Span
+from regard.text.tokenizer import Span, TokenizerPair
 from regard.use.translation import TranslateOptions
 
 ATTEMPTS = 4

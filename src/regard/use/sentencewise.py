@@ -19,7 +19,7 @@ from regard.text.numbers import numbers
 from regard.text.placing import LEVELS, Shown, copied, lost_numbers, put_back, show
 from regard.text.protect import Item, figures, find
 from regard.text.sentences import Span, cut, spans
-from regard.text.words import word_spans
+from regard.text.tokenizer import word_spans
 from regard.use.scribe import Scribe
 from regard.use.translation import Alignment, Block, Translation, together
 

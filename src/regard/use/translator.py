@@ -17,8 +17,7 @@ from regard.errors import InputError
 from regard.models.families import EncoderDecoder
 from regard.settings import Table, to_table
 from regard.tasks.recipe import reach
-from regard.text.pair import TokenizerPair
-from regard.text.tags import tag
+from regard.text.tokenizer import TokenizerPair, tag
 from regard.use import sentencewise
 from regard.use.model import Loaded
 from regard.use.scribe import Frame, Scribe

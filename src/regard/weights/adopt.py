@@ -20,8 +20,7 @@ from regard.errors import WeightsError
 from regard.models.parameters import parameters
 from regard.models.settings import Encoder, EncoderDecoder, Masked, ModelSettings, Vision
 from regard.settings import did_you_mean
-from regard.text.files import FILE
-from regard.text.pair import SOURCE, TARGET, TokenizerPair
+from regard.text.tokenizer import FILE, SOURCE_FILE, TARGET_FILE, TokenizerPair
 from regard.weights.assign import check, common_dtype
 from regard.weights.compare import differences, said
 from regard.weights.directory import settings_of, uncompiled
@@ -58,7 +57,7 @@ def read_start(path: Path | str) -> Start:
     """The model, and the tokenizers if there are any, of a run directory or of a Hugging Face directory."""
     place = Path(path)
     model = load(place)
-    with_tokenizer = any((place / name).is_file() for name in (FILE, SOURCE, TARGET))
+    with_tokenizer = any((place / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
     return Start(
         model.settings,
         {name: parameter.detach() for name, parameter in model.named_parameters()},

@@ -13,8 +13,7 @@ from regard.data.labels import Labels, Sort
 from regard.errors import RunError, WeightsError
 from regard.models.settings import EncoderDecoder
 from regard.settings import Table
-from regard.text.files import FILE, KEYS, write_huggingface
-from regard.text.pair import SOURCE, TARGET, TokenizerPair
+from regard.text.tokenizer import FILE, HUGGINGFACE_ROLES, SOURCE_FILE, TARGET_FILE, TokenizerPair, write_huggingface
 from regard.weights import ctranslate2, huggingface
 from regard.weights import directory as run_directory
 from regard.weights.directory import settings_of
@@ -64,7 +63,7 @@ def convert(source: Path | str, target: Path | str, form: Form, *, force: bool =
 def read(directory: Path) -> Content:
     """The model of a directory, with all that belongs to it."""
     model = load(directory)
-    has_text = any((directory / name).is_file() for name in (FILE, SOURCE, TARGET))
+    has_text = any((directory / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
     ours = (directory / run_directory.CONFIG).is_file()
     tables = run_directory.read_config(directory) if ours else {}
     return Content(
@@ -116,7 +115,7 @@ def _config(content: Content) -> dict[str, Any]:
     if content.tokenizers is not None:
         tokenizer = content.tokenizers.target
         roles = {role: number for role, number in tokenizer.roles.items() if role in ("pad", "start", "end")}
-        config |= {f"{KEYS[role]}_id": number for role, number in roles.items()}
+        config |= {f"{HUGGINGFACE_ROLES[role]}_id": number for role, number in roles.items()}
         if isinstance(settings_of(content.model), EncoderDecoder):
             config["decoder_start_token_id"] = tokenizer.role("start")
     if "label" in content.labels:

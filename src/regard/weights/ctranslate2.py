@@ -18,8 +18,7 @@ from regard.blocks.positions.sinusoidal import sinusoidal
 from regard.blocks.settings import Activation, Gated, Learned, LinearScaling, Relative, RmsNorm, Rotary, Sinusoidal
 from regard.errors import WeightsError
 from regard.models.settings import EncoderDecoder
-from regard.text.pair import TokenizerPair
-from regard.text.tokenizer import Tokenizer
+from regard.text.tokenizer import Tokenizer, TokenizerPair
 from regard.weights.directory import settings_of, uncompiled
 
 Quantization: TypeAlias = Literal["int8", "float16", "bfloat16"]

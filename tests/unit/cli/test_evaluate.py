@@ -15,9 +15,9 @@ from regard.blocks.settings import Attention
 from regard.cli.app import app
 from regard.errors import DataError, InputError, RegardError, SettingsError
 from regard.models.settings import Decoder, EncoderDecoder
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Bpe, SpecialTokens
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.use.evaluation import figures
 from regard.use.model import load
 from regard.weights.directory import save
@@ -35,7 +35,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     data: dict[str, Any] = {"kind": "parallel", "root": str(home), "test": ["test.en", "test.de"]}
     for name, both in (("run", False), ("both", True)):
         tags = ("<2de>", "<2en>") if both else ()
-        tokenizers = TokenizerPair.of(train(Bpe(size=90, special=SpecialTokens(extra=tags)), ENGLISH + GERMAN))
+        tokenizers = TokenizerPair.of(
+            train_tokenizer(Bpe(size=90, special=SpecialTokens(extra=tags)), ENGLISH + GERMAN)
+        )
         torch.manual_seed(0)
         model = regard.build(
             EncoderDecoder(vocabulary=tokenizers.source.size, width=16, depth=1, attention=Attention(heads=2))
@@ -159,7 +161,7 @@ def test_data_that_have_moved(home: Path, tmp_path: Path) -> None:
 
 
 def test_another_task_has_its_own_figures(tmp_path: Path) -> None:
-    tokenizer = train(Bpe(size=80), ENGLISH)
+    tokenizer = train_tokenizer(Bpe(size=80), ENGLISH)
     (tmp_path / "valid.txt").write_text("\n\n".join(ENGLISH) + "\n")
     settings = Decoder(vocabulary=tokenizer.size, width=16, depth=1, attention=Attention(heads=2))
     tables = {

@@ -18,10 +18,9 @@ from regard.errors import SettingsError
 from regard.settings import parse
 from regard.tasks.ready import make_ready
 from regard.tasks.recipe import make_job
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Words
-from regard.text.tags import tag
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair, tag
+from regard.text.train import train_tokenizer
 
 ENGLISH, GERMAN = ["a dog", "the cat"], ["ein Hund", "die Katze"]
 
@@ -62,7 +61,7 @@ def test_the_grammar_knows_its_languages() -> None:
 def test_the_tag_stands_first_in_what_is_prepared(tmp_path: Path) -> None:
     settings = parse(AnyData, written(tmp_path, both=True), "data")
     special = {"extra": [tag("de"), tag("en")]}
-    tokenizers = TokenizerPair.of(train(parse(Words, {"special": special}, "text"), [*ENGLISH, *GERMAN]))
+    tokenizers = TokenizerPair.of(train_tokenizer(parse(Words, {"special": special}, "text"), [*ENGLISH, *GERMAN]))
     (prepared,) = prepare(Source(settings, "train"), PairForm(tokenizers)).variants
     tokenizer = tokenizers.source
     for number, text, language in ((0, "a dog", "de"), (3, "die Katze", "en")):
@@ -116,6 +115,6 @@ def test_two_vocabularies_have_no_place_for_tags(tmp_path: Path) -> None:
 
 def test_a_tokenizer_without_tags_is_refused(tmp_path: Path) -> None:
     settings = parse(AnyData, written(tmp_path, both=True), "data")
-    tokenizers = TokenizerPair.of(train(Words(), [*ENGLISH, *GERMAN]))
+    tokenizers = TokenizerPair.of(train_tokenizer(Words(), [*ENGLISH, *GERMAN]))
     with pytest.raises(SettingsError, match=r"data\.both needs a tokenizer with the special token <2de>"):
         prepare(Source(settings, "train"), PairForm(tokenizers))

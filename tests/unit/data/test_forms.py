@@ -14,7 +14,7 @@ from regard.data import make as making
 from regard.data.examples import Pair, Placed, Text
 from regard.data.forms import Chunk, Drawn, Form, Limit, PairForm, Sides, TextForm, TooLong
 from regard.errors import SettingsError
-from regard.text.pair import TokenizerPair
+from regard.text.tokenizer import TokenizerPair
 
 BPE = trained("bpe")
 START, END, UNKNOWN = (BPE.roles[role] for role in ("start", "end", "unknown"))

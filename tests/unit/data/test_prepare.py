@@ -12,12 +12,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from text_cases import CORPUS, settings_of, trained
+from text_cases import CORPUS, trained
 
 from regard.data import make as making
 from regard.data import prepare as preparing
 from regard.data import raw
-from regard.data.cache import Cache
 from regard.data.forms import PairForm, TextForm
 from regard.data.prepare import Preparation, prepare
 from regard.data.prepared import Prepared
@@ -25,8 +24,7 @@ from regard.data.problems import Reason
 from regard.data.settings import DataSettings, Grammar, Parallel, ParallelTsv, RawText, Squad
 from regard.data.sources import Source
 from regard.errors import DataError, RegardError, SettingsError
-from regard.text.pair import TokenizerPair
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
 
 pytestmark = pytest.mark.slow
 
@@ -216,7 +214,7 @@ from regard.data.forms import PairForm
 from regard.data.prepare import prepare
 from regard.data.settings import Parallel
 from regard.data.sources import Source
-from regard.text.pair import TokenizerPair
+from regard.text.tokenizer import TokenizerPair
 
 def tell(done, size):
     if sys.argv[1] == "die":
@@ -270,48 +268,6 @@ def test_two_threads_that_prepare_the_same_at_once() -> None:
         found = list(pool.map(lambda _: prepared(pairs()), range(2)))
     assert found[0].counts == found[1].counts
     assert len(list(Path("cache/prepared").iterdir())) == 1
-
-
-# -------------------------------------------------------------------------------------------------------- BPE-dropout
-
-
-def test_variants_with_dropout() -> None:
-    dropping = train(settings_of("bpe", dropout=0.3), CORPUS)
-    form = PairForm(TokenizerPair.of(dropping))
-    settings = pairs(variants=2, valid=["train.en", "train.de"], longest=60)
-    told: list[tuple[int, int | None]] = []
-    found = prepare(Source(settings, "train"), form, tell=lambda done, size: told.append((done, size)))
-    assert told[-1] == (100, None)
-    sides = [stored(variant, "source") for variant in found.variants]
-    assert len(sides) == 2
-    assert sides[0] != sides[1]
-    for side in sides:
-        assert dropping.decode_batch(side) == SOURCES
-    # Without dropout there is one, and valid has none.
-    assert [stored(each, "source") for each in prepare(Source(settings, "valid"), form).variants] == [
-        dropping.ids(SOURCES, end=True)
-    ]
-    # Fewer of them are found and not made; the same seed gives the same again.
-    one = settings.changed({"variants": 1})
-    assert prepare(Source(one, "train"), form).variants[0].directory == found.variants[0].directory
-    again = prepare(Source(one, "train"), form, cache=Cache(Path("other").absolute()))
-    assert stored(again.variants[0], "target") == stored(found.variants[0], "target")
-
-
-def test_what_stops_one_variant_is_told_as_it_is() -> None:
-    dropping = train(settings_of("bpe", dropout=0.3), CORPUS)
-    write_lines("train.de", TARGETS[:-1])
-    with pytest.raises(DataError, match=r"train.en has 50 lines, but train.de has 49"):
-        prepare(Source(pairs(variants=2), "train"), PairForm(TokenizerPair.of(dropping)))
-    assert not list(Path("cache/prepared").iterdir())
-
-
-@pytest.mark.skipif(not Path("/bin/false").exists(), reason="this system has no /bin/false")
-def test_a_process_that_just_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "/bin/false")
-    dropping = train(settings_of("bpe", dropout=0.3), CORPUS)
-    with pytest.raises(DataError, match=r"a process that prepared data.train ended \(code 1\) before it was done"):
-        prepare(Source(pairs(variants=2), "train"), PairForm(TokenizerPair.of(dropping)))
 
 
 # ----------------------------------------------------------------------------------------------------------- bad input

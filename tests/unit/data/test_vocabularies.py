@@ -8,14 +8,14 @@ import pytest
 from text_cases import CORPUS, settings_of
 
 from regard.data import vocabularies
-from regard.data.settings import LabelledTsv, Npz, Parallel, RawText
+from regard.data.settings import Grammar, LabelledTsv, Npz, Parallel, RawText
 from regard.data.sources import Source
 from regard.data.vocabularies import _Sample, learn_pair, learn_tokenizer
 from regard.errors import DataError, SettingsError
 from regard.settings import parse
-from regard.text.pair import SOURCE
 from regard.text.settings import AnyTokenizer, Bytes
-from regard.text.train import Progress, train, train_pair
+from regard.text.tokenizer import SOURCE_FILE
+from regard.text.train import train_pair, train_tokenizer
 
 SOURCES, TARGETS = CORPUS[:80], CORPUS[80:160]
 
@@ -44,16 +44,16 @@ def once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def counted(settings: AnyTokenizer, *rest: object) -> object:
         trained.append(settings.kind)
-        return train(settings, *rest)  # type: ignore[arg-type]
+        return train_tokenizer(settings, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(vocabularies, "train", counted)
+    monkeypatch.setattr(vocabularies, "train_tokenizer", counted)
     return trained
 
 
 def test_one_tokenizer_from_both_sides() -> None:
     found = learn_pair(pairs(), text())
     assert found.shared
-    assert found.source == train(text(), [*TARGETS, *SOURCES])
+    assert found.source == train_tokenizer(text(), [*TARGETS, *SOURCES])
 
 
 def test_one_for_each_side() -> None:
@@ -63,10 +63,10 @@ def test_one_for_each_side() -> None:
 
 
 def test_raw_and_labelled_texts() -> None:
-    assert learn_tokenizer(Source(RawText(train=("a.en",)), "train"), text()) == train(text(), SOURCES)
+    assert learn_tokenizer(Source(RawText(train=("a.en",)), "train"), text()) == train_tokenizer(text(), SOURCES)
     Path("a.tsv").write_text("".join(f"{one}\t{two}\tx\n" for one, two in zip(SOURCES, TARGETS, strict=True)), "utf-8")
     labelled = LabelledTsv(train=("a.tsv",), text=1, second=2, label=3)
-    assert learn_tokenizer(Source(labelled, "train"), text()) == train(text(), [*SOURCES, *TARGETS])
+    assert learn_tokenizer(Source(labelled, "train"), text()) == train_tokenizer(text(), [*SOURCES, *TARGETS])
 
 
 def test_it_is_learnt_once(once: list[str]) -> None:
@@ -88,12 +88,12 @@ def test_a_damaged_one_is_learnt_again(once: list[str]) -> None:
     assert learn_tokenizer(Source(RawText(train=("a.en",)), "train"), text()) == first
     assert len(once) == 2
     learn_pair(pairs(), text(shared=False))
-    next(Path("cache/tokenizers").glob(f"*/{SOURCE}")).unlink()
+    next(Path("cache/tokenizers").glob(f"*/{SOURCE_FILE}")).unlink()
     assert not learn_pair(pairs(), text(shared=False)).shared
 
 
 def test_what_stops_it_leaves_nothing() -> None:
-    def stop(progress: Progress) -> None:
+    def stop(*progress: object) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -116,15 +116,19 @@ def test_a_sample_of_pairs_has_both_sides() -> None:
     assert len(set(found) & set(SOURCES)) == len(set(found) & set(TARGETS)) == 20
 
 
+def test_the_grammar_is_not_read_to_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert len(_Sample(Source(Grammar(train_pairs=100_000_000), "train"), 1_000_000)) == 1_000_000
+
+
 def test_progress_is_told() -> None:
-    told: list[Progress] = []
-    found = learn_pair(pairs(), text(), report=told.append)
-    assert told == [Progress("reading", 160, 160), Progress("done", found.source.size, 160)]
+    told: list[tuple[object, ...]] = []
+    found = learn_pair(pairs(), text(), report=lambda *progress: told.append(progress))
+    assert told == [("reading", 160, 160), ("done", found.source.size, 160)]
 
 
 def test_bytes_need_no_reading() -> None:
     Path("a.en").write_bytes(b"\0 no text")
-    assert learn_tokenizer(Source(RawText(train=("a.en",)), "train"), Bytes()) == train(Bytes(), [])
+    assert learn_tokenizer(Source(RawText(train=("a.en",)), "train"), Bytes()) == train_tokenizer(Bytes(), [])
 
 
 def test_data_without_texts() -> None:

@@ -18,9 +18,9 @@ from regard.look import vectors
 from regard.look.atlas import SENTENCES, WORDS, Atlas, atlas
 from regard.look.vectors import contextual, find, similarity_by_layer, words_in
 from regard.models.settings import Encoder
-from regard.text.pair import TokenizerPair
 from regard.text.settings import WordPiece
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.use.model import Loaded
 
 TEXTS = ["The bank of the river", "Money in the bank!", "A bank lends money"]
@@ -28,7 +28,7 @@ TEXTS = ["The bank of the river", "Money in the bank!", "A bank lends money"]
 
 @pytest.fixture(scope="module")
 def model() -> Loaded:
-    tokenizer = train(WordPiece(size=200), TEXTS * 3)
+    tokenizer = train_tokenizer(WordPiece(size=200), TEXTS * 3)
     torch.manual_seed(0)
     settings = Encoder(vocabulary=tokenizer.size, width=16, depth=2, attention=Attention(heads=2))
     return Loaded("tiny", Path("."), regard.build(settings).eval(), TokenizerPair.of(tokenizer), {})

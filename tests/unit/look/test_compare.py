@@ -18,9 +18,9 @@ from regard.look.compare import compare, control, divergence, names_of_both
 from regard.look.drawn_comparison import Maps, compare_picture
 from regard.look.reading import Input
 from regard.look.study import Study
-from regard.text.pair import TokenizerPair
 from regard.text.settings import ByteBpe
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.weights.directory import save
 
 pytestmark = pytest.mark.slow
@@ -164,7 +164,7 @@ def test_silent_heads_of_the_page_do_not_count(studies: dict[str, Study]) -> Non
 def test_other_tokens(tmp_path: Path) -> None:
     loaded = regard.load(write_encoder(tmp_path / "one"), "cpu")
     other = write_encoder(tmp_path / "two")
-    TokenizerPair.of(train(ByteBpe(size=300), [*TEXTS[2:], "zzz"])).save(other)
+    TokenizerPair.of(train_tokenizer(ByteBpe(size=300), [*TEXTS[2:], "zzz"])).save(other)
     study = Study(loaded, beside=regard.load(other, "cpu"))
     found = compare(study, study.run(given("encoder")))
     assert not found.same

@@ -28,9 +28,9 @@ from regard.look.vectors import (
     similarity_by_layer,
 )
 from regard.models.settings import Decoder, Encoder, Vision
-from regard.text.pair import TokenizerPair
 from regard.text.settings import ByteBpe, WordPiece
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.use.model import Loaded
 from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
@@ -42,7 +42,7 @@ BANKS = [find(RIVER, "bank"), find(MONEY, "bank")]
 
 
 def loaded(family: type[Encoder] | type[Decoder] = Encoder, size: int = 300) -> Loaded:
-    tokenizer = train(WordPiece(size=size) if family is Encoder else ByteBpe(size=size), TEXTS * 3)
+    tokenizer = train_tokenizer(WordPiece(size=size) if family is Encoder else ByteBpe(size=size), TEXTS * 3)
     torch.manual_seed(0)
     settings = family(vocabulary=tokenizer.size, width=16, depth=2, attention=Attention(heads=2))
     return Loaded("tiny", Path("."), regard.build(settings).eval(), TokenizerPair.of(tokenizer), {})

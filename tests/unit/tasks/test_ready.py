@@ -24,10 +24,9 @@ from regard.settings import nested
 from regard.tasks import run as tasks_run
 from regard.tasks.ready import Ready, make_ready
 from regard.tasks.recipe import make_job
-from regard.text.files import load, write_huggingface
 from regard.text.settings import Words
-from regard.text.tokenizer import Tokenizer
-from regard.text.train import train as train_tokenizer
+from regard.text.tokenizer import Tokenizer, write_huggingface
+from regard.text.train import train_tokenizer
 from regard.training.display import Silent
 from regard.training.distribution import Workers
 from regard.weights import huggingface
@@ -357,7 +356,7 @@ def rows(directory: Path) -> dict[str, torch.Tensor]:
     """The embedding of each token."""
     model: Any = load_network(directory)
     table = (model.source if hasattr(model, "source") else model.embedding).tokens.weight.detach()
-    return dict(zip(tokens_of(load(directory)), table, strict=True))
+    return dict(zip(tokens_of(Tokenizer.load(directory)), table, strict=True))
 
 
 def test_training_starts_from_a_run_and_new_words_get_new_rows() -> None:
@@ -382,7 +381,7 @@ def test_without_text_the_tokenizer_is_that_of_the_start() -> None:
     bare = recipe("translate", FILES)
     del bare["text"], bare["model"]
     new = trained(bare, {"train.start": str(old), **STILL})
-    assert load(new) == load(old)
+    assert Tokenizer.load(new) == Tokenizer.load(old)
     assert load_network(new).settings == load_network(old).settings
 
 

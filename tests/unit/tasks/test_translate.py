@@ -23,9 +23,9 @@ from regard.tasks import translate
 from regard.tasks.batching import Batching
 from regard.tasks.settings import Bleu, RDrop, SimCut, Translate
 from regard.tasks.translate import TranslateTask, Trial
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Words
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.training.settings import Train
 
 
@@ -154,7 +154,7 @@ def test_bleu_of_a_parrot(tmp_path: Path, beam: int, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(translate, "decode", parrot)
     same = ["the small dog sleeps in the old garden", "a red house stands near the long river"]
-    tokenizers = TokenizerPair.of(train(Words(), same))
+    tokenizers = TokenizerPair.of(train_tokenizer(Words(), same))
     _, model, _ = made(tmp_path)
     pairs = [Pair(same[0], same[0]), Pair(same[1], same[1])]
     assert Trial.of(Bleu(beam=beam), pairs, tokenizers, longest=None).bleu(model) == pytest.approx(100)
@@ -169,7 +169,7 @@ def test_bleu_of_a_parrot(tmp_path: Path, beam: int, monkeypatch: pytest.MonkeyP
 def test_a_model_is_tried_by_translating(tmp_path: Path) -> None:
     """Untrained, it is about as bad as can be; what counts is that it goes all the way."""
     same = ["the small dog sleeps in the old garden"]
-    tokenizers = TokenizerPair.of(train(Words(), same))
+    tokenizers = TokenizerPair.of(train_tokenizer(Words(), same))
     task, model, _ = made(tmp_path)
     trial = Trial.of(Bleu(), [Pair(same[0], same[0])], tokenizers, longest=None)
     tried = TranslateTask(Translate(bleu=Bleu()), task.batching, trial)

@@ -6,7 +6,7 @@ import pytest
 
 from regard.text.placing import LEVELS, copied, lost_numbers, put_back, show
 from regard.text.protect import find
-from regard.text.words import word_spans
+from regard.text.tokenizer import word_spans
 
 SENTENCES = [
     "The <b>dog</b> sees {name}.",

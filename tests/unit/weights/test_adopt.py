@@ -19,6 +19,7 @@ from adopt_cases import (
     adopted,
     answers,
     by_text_family,
+    extend,
     message,
     pair,
     start_of,
@@ -39,9 +40,7 @@ from regard.models.settings import (
     Spans,
     Tagging,
 )
-from regard.text.extend import extend
-from regard.text.files import write_huggingface
-from regard.text.pair import TokenizerPair
+from regard.text.tokenizer import TokenizerPair, write_huggingface
 from regard.weights import huggingface
 from regard.weights.adopt import Start, adopt, read_start
 from regard.weights.directory import save

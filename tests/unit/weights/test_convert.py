@@ -14,9 +14,9 @@ from regard.blocks.settings import Attention
 from regard.data.labels import Labels
 from regard.errors import RunError, WeightsError
 from regard.models.settings import Classification, EncoderDecoder, Vision
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Bpe
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.weights.convert import Form, convert
 from regard.weights.directory import read_config, save
 from regard.weights.labels import load_labels, save_labels
@@ -28,7 +28,7 @@ TABLES = {"task": {"kind": "translate"}, "data": {"kind": "parallel"}, "prepared
 
 @pytest.fixture(scope="module")
 def tokenizers() -> TokenizerPair:
-    return TokenizerPair.of(train(Bpe(size=100), CORPUS))
+    return TokenizerPair.of(train_tokenizer(Bpe(size=100), CORPUS))
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_special_tokens_are_told(run: Path, tmp_path: Path, tokenizers: Tokenize
 
 
 def test_two_tokenizers_have_a_directory_each(tmp_path: Path) -> None:
-    pair = TokenizerPair(train(Bpe(size=90), CORPUS[::2]), train(Bpe(size=100), CORPUS[1::2]))
+    pair = TokenizerPair(train_tokenizer(Bpe(size=90), CORPUS[::2]), train_tokenizer(Bpe(size=100), CORPUS[1::2]))
     settings = SETTINGS.changed({"vocabulary": 90, "target_vocabulary": 100, "tied": ["target", "output"]})
     save(regard.build(settings), tmp_path / "run")
     pair.save(tmp_path / "run")

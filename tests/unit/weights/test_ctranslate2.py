@@ -14,9 +14,9 @@ import regard
 from regard.blocks.settings import Alibi, Attention, Dense, RmsNorm, Rotary, TransformerXL, YarnScaling
 from regard.errors import WeightsError
 from regard.models.settings import Decoder, EncoderDecoder
-from regard.text.pair import TokenizerPair
 from regard.text.settings import Bpe, SpecialTokens
-from regard.text.train import train
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import train_tokenizer
 from regard.weights.ctranslate2 import refuse_inexpressible, vocabulary, write
 
 INEXPRESSIBLE: dict[str, tuple[dict[str, Any], str]] = {
@@ -43,7 +43,7 @@ def settings(**changes: Any) -> EncoderDecoder:
 
 @pytest.fixture(scope="module")
 def tokenizers() -> TokenizerPair:
-    return TokenizerPair.of(train(Bpe(size=100), CORPUS))
+    return TokenizerPair.of(train_tokenizer(Bpe(size=100), CORPUS))
 
 
 @pytest.mark.parametrize("name", INEXPRESSIBLE)
@@ -92,7 +92,7 @@ def test_a_tokenizer_of_another_model(tokenizers: TokenizerPair) -> None:
 
 def test_two_ends(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     pytest.importorskip("ctranslate2", reason="needs the extra `ctranslate2`")
-    other = train(Bpe(size=100, special=SpecialTokens(end="[END]")), CORPUS)
+    other = train_tokenizer(Bpe(size=100, special=SpecialTokens(end="[END]")), CORPUS)
     model = regard.build(settings(tied=()))
     with pytest.raises(WeightsError, match=r"the end tokens of the two tokenizers \(</s> and \[END\]\) differ"):
         write(model, TokenizerPair(tokenizers.source, other), tmp_path)

@@ -14,6 +14,7 @@ from adopt_cases import (
     adopted,
     answers,
     by_text_family,
+    extend,
     message,
     pair,
     start_of,
@@ -25,8 +26,7 @@ from torch.testing import assert_close
 
 import regard
 from regard.models.settings import ModelSettings
-from regard.text.extend import extend
-from regard.text.pair import TokenizerPair
+from regard.text.tokenizer import TokenizerPair
 from regard.weights.adopt import adopt
 
 # -------------------------------------------------------------------------------------------------------- vocabularies
