@@ -24,7 +24,7 @@ import attention_support as support
 import torch
 from measured import environment
 
-from regard.blocks.attend import BACKENDS, Backend, use_backend
+from regard.blocks.kernels import BACKENDS, Backend, use_backend
 
 Tensors = list[torch.Tensor]
 SLACK = {torch.bfloat16: 2e-2, torch.float32: 2e-5}

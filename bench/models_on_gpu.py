@@ -23,7 +23,7 @@ import torch
 from measured import environment
 from torch import Tensor
 
-from regard.blocks import attend
+from regard.blocks import kernels as attend
 from regard.blocks.layout import Layout, Padded, pack
 from regard.models.build import Model, build
 from regard.models.presets import preset

@@ -27,10 +27,10 @@ import torch
 from measured import environment
 
 import regard
-from regard.blocks import attention, embedding, feed_forward, stack, tap
+from regard.blocks import attention, embedding, layers, recording
 from regard.models import families, heads
 
-MODULES = (attention, embedding, feed_forward, stack, families, heads)
+MODULES = (attention, embedding, layers, families, heads)
 Shape = tuple[int, int, int]
 SHAPES: dict[str, list[Shape]] = {"cpu": [(1, 8, 8), (8, 16, 16)], "cuda": [(1, 8, 8), (64, 32, 32)]}
 """Batch, source and target length: the smallest pass, in which a tap weighs most, and an ordinary one."""
@@ -145,10 +145,10 @@ def taps_of_a_pass(model: Any, device: str) -> tuple[int, float]:
         def hears(self, module: object) -> bool:
             return True
 
-    with tap.recorded_by(Counter()):  # type: ignore[arg-type]
+    with recording.recorded_by(Counter()):  # type: ignore[arg-type]
         model(*given)
     module, x = torch.nn.Identity(), torch.ones(1)
-    off = min(timed(lambda: tap.tap(module, "x", x), 20_000, "cpu") for _ in range(5))
+    off = min(timed(lambda: recording.tap(module, "x", x), 20_000, "cpu") for _ in range(5))
     return count, 1e9 * off
 
 

@@ -31,8 +31,8 @@ from regard.decoding.request import Ends
 from regard.decoding.settings import Absolute, Beam, Power, Rules, ToSource
 from regard.errors import RegardError
 from regard.models.build import build
+from regard.models.cpu import Numbers, prepared
 from regard.models.families import EncoderDecoder
-from regard.models.prepared import Numbers, prepared
 from regard.models.presets import preset
 from regard.text.settings import Words
 from regard.text.tokenizer import TokenizerPair

@@ -12,7 +12,7 @@ import annotated_types
 
 from regard.blocks import recording
 from regard.blocks import settings as blocks
-from regard.blocks.attend import BACKENDS
+from regard.blocks.kernels import BACKENDS
 from regard.data import filter_settings as filters
 from regard.data import settings as data
 from regard.decoding import settings as decoding

@@ -15,10 +15,9 @@ from torch import Tensor
 from regard.blocks import settings
 from regard.blocks.attention import Attention
 from regard.blocks.cache import Cache, CacheShape
+from regard.blocks.image_positions import build_grid_position
 from regard.blocks.layout import Layout, Packed, Padded, pack
-from regard.blocks.positions.build import build_attended, build_embedded
-from regard.blocks.positions.image import build_grid_position
-from regard.blocks.positions.position import Position, Signals
+from regard.blocks.positions import Position, Signals, build_attended, build_embedded
 from regard.blocks.visibility import Visibility
 
 WIDTH = 12

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.blocks.attend import BACKENDS, Backend, Request, refusal
+from regard.blocks.kernels import BACKENDS, Backend, Request, refusal
 from regard.blocks.settings import ImagePosition, NoPosition, TextPosition
 from regard.settings import variants
 

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers import BertModel
 
+from regard.blocks.embedding import pool
 from regard.blocks.layout import Padded
-from regard.blocks.pooling import pool
 from regard.weights.load import load
 
 SENTENCES = [

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from regard.blocks.attend import use_backend
+from regard.blocks.kernels import use_backend
 
 CELLS = [cell for cell in support.cells() if cell.backend in ("reference", "sdpa")]
 WHOLE = [cell for cell in CELLS if cell.layout != "cached"]

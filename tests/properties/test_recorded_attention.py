@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from regard.blocks.attend import use_backend
+from regard.blocks.kernels import use_backend
 from regard.blocks.layout import Packed
 from regard.blocks.recording import Recorder, Recording, recorded_by
 

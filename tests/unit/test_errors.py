@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from regard.blocks.attend import use_backend
+from regard.blocks.kernels import use_backend
 from regard.blocks.layout import Packed, Padded, layout_of, pack
 from regard.blocks.settings import Attention, Learned
 from regard.blocks.visibility import Visibility

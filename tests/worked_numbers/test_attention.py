@@ -10,13 +10,12 @@ from torch import Tensor, nn, tensor
 from torch.testing import assert_close
 
 from regard.blocks import settings
-from regard.blocks.attend import attend
 from regard.blocks.attention import Attention
+from regard.blocks.kernels import attend, attention_weights, masked_softmax
+from regard.blocks.layers import Residual
 from regard.blocks.layout import Padded
 from regard.blocks.norms import build_norm
-from regard.blocks.positions.position import Signals
-from regard.blocks.reference import attention_weights, masked_softmax
-from regard.blocks.sublayer import Residual
+from regard.blocks.positions import Signals
 from regard.blocks.visibility import Visibility
 from regard.models.settings import Decoder
 

@@ -11,10 +11,9 @@ from torch.testing import assert_close
 
 from regard.blocks import settings
 from regard.blocks.embedding import TextEmbedding
+from regard.blocks.image_positions import SinusoidalGridPosition, places_2d, sinusoidal_2d
 from regard.blocks.layout import Padded
-from regard.blocks.positions.image import SinusoidalGridPosition, places_2d, sinusoidal_2d
-from regard.blocks.positions.rotary import rotate, rotation
-from regard.blocks.positions.sinusoidal import frequencies, shift_matrix, sinusoidal, wavelengths
+from regard.blocks.positions import frequencies, rotate, rotation, shift_matrix, sinusoidal, wavelengths
 
 THREE_DIGITS = {"rtol": 0.0, "atol": 0.5e-3}
 EXACT = {"rtol": 0.0, "atol": 1e-9}

@@ -5,14 +5,11 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from regard.blocks import settings
-from regard.blocks.attend import attend
 from regard.blocks.cache import CrossCache, SelfCache
+from regard.blocks.kernels import Scoring, attend
 from regard.blocks.norms import build_norm
-from regard.blocks.positions.position import Signals
-from regard.blocks.positions.relative import RelativeScores
-from regard.blocks.positions.rotary import rotate
+from regard.blocks.positions import RelativeScores, Signals, rotate
 from regard.blocks.recording import tap, tap_attention
-from regard.blocks.score_bias import Scoring
 from regard.blocks.visibility import Visibility
 
 
@@ -33,7 +30,7 @@ class Attention(nn.Module):
         output_bias = attention.bias if attention.output_bias is None else attention.output_bias
         self.out = nn.Linear(heads * value_size, width, bias=output_bias)
         self.joined: nn.Module | None = None
-        """One product for q, k and v of self-attention in the place of three; see `regard.models.prepared`."""
+        """One product for q, k and v of self-attention in the place of three; see `regard.models.cpu`."""
         self.q_norm = None if attention.qk_norm is None else build_norm(attention.qk_norm, head_size)
         self.k_norm = None if attention.qk_norm is None else build_norm(attention.qk_norm, head_size)
         self.relative = RelativeScores(width, heads, head_size) if relative else None

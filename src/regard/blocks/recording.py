@@ -27,8 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.compiler import is_compiling
 
-from regard.blocks.reference import attention_scores, masked_softmax, mix
-from regard.blocks.score_bias import Scoring
+from regard.blocks.kernels import Scoring, attention_scores, masked_softmax, mix
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError, RecordError
 from regard.settings import Settings, did_you_mean
@@ -126,7 +125,8 @@ def network_of(model: object) -> Any:
     """The network of a loaded model, or the model inside a compiled module or another wrapper, or the model itself."""
     model = getattr(model, "network", model)
     parts = model.modules() if isinstance(model, nn.Module) else ()
-    found = [part for part in parts if isinstance(getattr(part, "settings", None), Settings)]
+    # Not getattr: wrappers pass attributes of the model on.
+    found = [part for part in parts if isinstance(vars(part).get("settings"), Settings)]
     if len(found) != 1:
         raise InputError(
             f"a {type(model).__name__} cannot be recorded: it contains {len(found)} models of Regard; "
@@ -431,7 +431,7 @@ def _check_weights(name: str, attended: Attended, weights_RHQK: Tensor, mixed: T
         raise RecordError(
             f"{name} cannot be derived: the weights computed from queries, keys and visibility differ from the "
             f"kernel's output by {float(difference):.1e} (allowed: {share:.0e} × {float(largest):.1e}); compare with "
-            'regard.blocks.attend.use_backend("reference")'
+            'regard.blocks.kernels.use_backend("reference")'
         )
 
 

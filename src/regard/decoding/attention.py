@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.blocks.attention import Attention
-from regard.blocks.positions.position import Signals
-from regard.blocks.reference import attention_weights
+from regard.blocks.kernels import attention_weights
+from regard.blocks.positions import Signals
 from regard.blocks.visibility import Visibility
 from regard.decoding.decode import BATCH_TOKENS, batches
 from regard.decoding.request import Ends, Job, Wish

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks.attention import Attention
+from regard.blocks.layers import Layer
 from regard.blocks.layout import Padded
-from regard.blocks.positions.position import Position, Signals
-from regard.blocks.stack import Layer
+from regard.blocks.positions import Position, Signals
 from regard.models.families import EncoderDecoder
 
 

@@ -15,7 +15,7 @@ from regard.decoding.rulebook import is_steady
 from regard.decoding.settings import Beam, Greedy, NoPenalty, Rules, Sampling, Search
 from regard.decoding.source import Models, Source, source_of
 from regard.errors import InputError
-from regard.models.prepared import is_watched
+from regard.models.cpu import is_watched
 
 BATCH_TOKENS = 8192
 """Tokens read at once, padding included, each counted once for every beam."""

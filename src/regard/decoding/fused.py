@@ -15,11 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks.attention import Attention
-from regard.blocks.feed_forward import Dense
+from regard.blocks.layers import Dense, Layer, Residual
 from regard.blocks.layout import Padded
 from regard.blocks.norms import RmsNorm
-from regard.blocks.stack import Layer
-from regard.blocks.sublayer import Residual
 from regard.decoding.columns import Fixed, FixedState, shares
 from regard.models.families import EncoderDecoder
 from regard.models.heads import Output

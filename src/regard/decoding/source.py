@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from regard.blocks.attention import Attention
 from regard.blocks.cache import Cache, CacheKind
+from regard.blocks.kernels import attention_weights
 from regard.blocks.layout import Padded
-from regard.blocks.positions.position import Signals
-from regard.blocks.reference import attention_weights
+from regard.blocks.positions import Signals
 from regard.blocks.settings import Learned
 from regard.decoding.columns import Fixed, FixedState, SharedState, shares
 from regard.decoding.fused import FusedState, fuses
 from regard.decoding.request import Ends
 from regard.errors import InputError
+from regard.models.cpu import is_watched, kept_prepared, preparable
 from regard.models.families import Decoder, EncoderDecoder
-from regard.models.prepared import is_watched, kept_prepared, preparable
 
 Model: TypeAlias = EncoderDecoder | Decoder
 Models: TypeAlias = Model | Sequence[Model]

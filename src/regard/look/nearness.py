@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from regard.blocks.positions.image import places_2d
+from regard.blocks.image_positions import places_2d
 from regard.blocks.recording import network_of
 from regard.blocks.settings import (
     Alibi,

@@ -13,14 +13,20 @@ from torch.nn import functional
 
 from regard.blocks import settings
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding
+from regard.blocks.image_positions import Grid, RotaryGridPosition, places_2d, sinusoidal_2d
+from regard.blocks.layers import Stack
 from regard.blocks.layout import Padded
-from regard.blocks.positions.image import Grid, RotaryGridPosition, places_2d, sinusoidal_2d
-from regard.blocks.positions.relative import TransformerXLPosition
-from regard.blocks.positions.rotary import RotaryPosition, rotary_frequencies
-from regard.blocks.positions.sinusoidal import SinusoidalPosition, frequencies, shift_matrix, sinusoidal
+from regard.blocks.positions import (
+    RotaryPosition,
+    SinusoidalPosition,
+    TransformerXLPosition,
+    frequencies,
+    rotary_frequencies,
+    shift_matrix,
+    sinusoidal,
+)
 from regard.blocks.recording import network_of
 from regard.blocks.settings import ChannelOrder
-from regard.blocks.stack import Stack
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 from regard.models.build import build

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.blocks.attention import Attention
-from regard.blocks.stack import Layer, Stack
+from regard.blocks.layers import Layer, Stack
 from regard.errors import InputError
 from regard.look.answers import Candidate
 from regard.look.reading import Side

@@ -8,11 +8,11 @@ from torch import Tensor, nn
 
 from regard.blocks.cache import Cache, CacheKind, CacheShape
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding
+from regard.blocks.image_positions import build_grid_position
+from regard.blocks.layers import LayerPlan, Stack, StackPlan
 from regard.blocks.layout import Layout, Padded, layout_of
-from regard.blocks.positions.image import build_grid_position
 from regard.blocks.recording import tap_pass
 from regard.blocks.settings import NoPosition, TextPosition, TransformerXL
-from regard.blocks.stack import LayerPlan, Stack, StackPlan
 from regard.errors import InputError
 from regard.models import settings
 from regard.models.heads import Output, build_head, name_heads

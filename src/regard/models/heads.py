@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.blocks.feed_forward import activation
+from regard.blocks.embedding import pool
+from regard.blocks.layers import activation
 from regard.blocks.layout import Layout, Padded
 from regard.blocks.norms import build_norm
-from regard.blocks.pooling import pool
 from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, named_taps, tap
 from regard.blocks.settings import Norm, PoolingKind
 from regard.errors import SettingsError
@@ -29,7 +29,7 @@ class Output(nn.Module):
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
         self.scale = scale
         self.product: nn.Module | None = None
-        """What computes the scores in the place of the matrix; see `regard.models.prepared`."""
+        """What computes the scores in the place of the matrix; see `regard.models.cpu`."""
         # In a tuple, so that it is not registered here too: the embedding owns the matrix, wherever it is moved.
         self._tied: tuple[nn.Embedding, ...] = () if tokens is None else (tokens,)
 

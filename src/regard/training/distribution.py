@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from regard.blocks.stack import Stack
+from regard.blocks.layers import Stack
 from regard.errors import SettingsError
 
 

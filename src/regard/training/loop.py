@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.blocks.stack import set_recompute
+from regard.blocks.layers import set_recompute
 from regard.data.batches import Share
 from regard.data.loader import Loader, Step, Steps
 from regard.errors import RunError

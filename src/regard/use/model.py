@@ -12,8 +12,8 @@ from regard.decoding.attention import Look
 from regard.decoding.request import Ends
 from regard.errors import InputError, SettingsError, WeightsError
 from regard.models.build import Model
+from regard.models.cpu import prepared
 from regard.models.families import EncoderDecoder
-from regard.models.prepared import prepared
 from regard.models.settings import ModelSettings
 from regard.settings import Table, did_you_mean
 from regard.shipped import MODELS, Shipped, place_of

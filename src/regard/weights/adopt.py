@@ -14,7 +14,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from regard.blocks.positions.image import LearnedGridPosition
+from regard.blocks.image_positions import LearnedGridPosition
 from regard.blocks.settings import Learned, Learned2d, Rotary
 from regard.errors import WeightsError
 from regard.models.parameters import parameters

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from regard.blocks.positions.sinusoidal import sinusoidal
+from regard.blocks.positions import sinusoidal
 from regard.blocks.settings import Activation, Gated, Learned, LinearScaling, Relative, RmsNorm, Rotary, Sinusoidal
 from regard.errors import WeightsError
 from regard.models.settings import EncoderDecoder

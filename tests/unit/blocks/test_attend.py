@@ -12,9 +12,8 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from regard.blocks.attend import BACKENDS, Backend, Request, attend, choose, refusal, use_backend
+from regard.blocks.kernels import BACKENDS, Backend, Request, ScoreBias, attend, choose, refusal, use_backend
 from regard.blocks.layout import Padded, pack
-from regard.blocks.score_bias import ScoreBias
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 
@@ -114,7 +113,7 @@ def test_the_reference_serves_everything() -> None:
 
 
 def test_a_call_is_described_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("regard.blocks.attend")
+    module = importlib.import_module("regard.blocks.kernels")
     seen: list[Request] = []
     monkeypatch.setattr(module, "choose", lambda request: (seen.append(request), "reference")[1])
     prefix, packed = torch.tensor([1, 0]), pack([[2], [2]], [None]).layouts[0]
@@ -140,7 +139,7 @@ def test_a_call_is_described_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def called(monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
     """The kernels that are called from now on, in order."""
-    module = importlib.import_module("regard.blocks.attend")
+    module = importlib.import_module("regard.blocks.kernels")
     calls: list[Backend] = []
 
     def watched(name: Backend) -> object:
@@ -193,7 +192,7 @@ def test_a_gpu_backend_forced_on_a_cpu_is_refused(backend: Backend) -> None:
 
 
 def test_each_backend_is_announced_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    module = importlib.import_module("regard.blocks.attend")
+    module = importlib.import_module("regard.blocks.kernels")
     monkeypatch.setattr(module, "_announced", set())
     caplog.set_level(logging.INFO, logger="regard.attention")
     for _ in range(2):

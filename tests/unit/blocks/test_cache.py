@@ -161,7 +161,7 @@ SMALL = {"width": 8, "depth": 2, "vocabulary": 5}
 
 def test_a_windowed_cache_needs_a_window() -> None:
     for model in (Decoder(**SMALL), EncoderDecoder(**SMALL)):
-        with pytest.raises(InputError, match=r"needs attention\.window, or tokens would be lost; choose another kind"):
+        with pytest.raises(InputError, match=r"needs attention\.window"):
             build(model).new_cache(batch=1, kind="windowed")
 
 
@@ -171,7 +171,7 @@ def test_a_windowed_cache_holds_a_window_at_least() -> None:
 
 
 def test_a_fixed_cache_needs_a_capacity() -> None:
-    with pytest.raises(InputError, match="needs a capacity; give the largest number of tokens it shall hold"):
+    with pytest.raises(InputError, match="needs a capacity"):
         build(EncoderDecoder(**SMALL)).new_cache(batch=1, kind="fixed")
 
 

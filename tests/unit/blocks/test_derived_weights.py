@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 import regard
-from regard.blocks import attend, kernels
+from regard.blocks import kernels
 from regard.blocks import settings as blocks
 from regard.blocks.layout import Packed
 from regard.blocks.recording import Recording
@@ -133,11 +133,11 @@ def test_images(position: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])
-def test_backends(backend: attend.Backend) -> None:
+def test_backends(backend: kernels.Backend) -> None:
     model, sides = fresh(cases.decoder(position=blocks.Alibi())), laid("packed")
-    with attend.use_backend(backend):
+    with kernels.use_backend(backend):
         weights = recorded(model, sides, "decoder.1.attention.weights")["decoder.1.attention.weights"]
-    with attend.use_backend("reference"):
+    with kernels.use_backend("reference"):
         assert_close(weights, recorded(model, sides, "*.weights")["decoder.1.attention.weights"])
 
 
@@ -207,7 +207,7 @@ def test_a_mask_that_hides_one_key_too_many_is_refused(monkeypatch: pytest.Monke
 @pytest.mark.parametrize("size", [0.999, torch.nan])
 def test_a_kernel_that_gives_something_else_is_refused(size: float, monkeypatch: pytest.MonkeyPatch) -> None:
     model, sides = fresh(cases.encoder_decoder()), laid("rows")
-    monkeypatch.setitem(attend._KERNELS, "sdpa", lambda *given: kernels.sdpa(*given) * size)
+    monkeypatch.setitem(kernels._KERNELS, "sdpa", lambda *given: kernels.sdpa(*given) * size)
     assert refused(model, sides).startswith("encoder.0.attention.weights cannot be derived")
 
 

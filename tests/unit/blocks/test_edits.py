@@ -19,7 +19,7 @@ from regard.blocks.edits import Ablate, Force, Patch, Scale
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Rules
 from regard.models.build import build
-from regard.models.prepared import prepared
+from regard.models.cpu import prepared
 
 TOKENS = torch.tensor([[1, 5, 3, 7], [2, 2, 9, 4]])
 SOURCE = torch.tensor([[4, 8, 1], [6, 3, 3]])

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from regard.blocks import settings
-from regard.blocks.feed_forward import Dense, Gated, activation, build_feed_forward
+from regard.blocks.layers import Dense, Gated, activation, build_feed_forward
 
 FORMULAS: dict[settings.Activation, Callable[[float], float]] = {
     "relu": lambda x: max(x, 0.0),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.blocks import packed_linear
-from regard.blocks.packed_linear import EightBitLinear, PackedLinear
 from regard.errors import InputError
+from regard.models import cpu as packed_linear
+from regard.models.cpu import EightBitLinear, PackedLinear
 
 
 def weights(inputs: int, outputs: int, bias: bool, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor | None]:

@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from regard.blocks.embedding import PoolingKind, pool
 from regard.blocks.layout import Padded, pack
-from regard.blocks.pooling import PoolingKind, pool
 
 WIDTH = 3
 KINDS: tuple[PoolingKind, ...] = get_args(PoolingKind)

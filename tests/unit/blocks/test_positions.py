@@ -16,17 +16,23 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.vit.modeling_vit import ViTEmbeddings
 
 from regard.blocks import settings
-from regard.blocks.layout import Padded, pack
-from regard.blocks.positions.build import build_attended, build_embedded
-from regard.blocks.positions.image import (
+from regard.blocks.image_positions import (
     LearnedGridPosition,
     RotaryGridPosition,
     SinusoidalGridPosition,
     build_grid_position,
 )
-from regard.blocks.positions.relative import alibi_slopes, bucket
-from regard.blocks.positions.rotary import rotary_frequencies, rotate, rotation
-from regard.blocks.positions.sinusoidal import sinusoidal
+from regard.blocks.layout import Padded, pack
+from regard.blocks.positions import (
+    alibi_slopes,
+    bucket,
+    build_attended,
+    build_embedded,
+    rotary_frequencies,
+    rotate,
+    rotation,
+    sinusoidal,
+)
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 

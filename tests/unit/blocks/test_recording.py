@@ -23,15 +23,15 @@ import regard
 from regard.blocks import recording as taps
 from regard.blocks import settings as blocks
 from regard.blocks.cache import CacheKind
+from regard.blocks.layers import set_recompute
 from regard.blocks.recording import TAPS, names_of
-from regard.blocks.stack import set_recompute
 from regard.decoding.decode import decode
 from regard.decoding.request import Ends
 from regard.decoding.settings import Absolute, Beam, Greedy, Rules
 from regard.decoding.source import source_of
 from regard.look.estimate import estimate
 from regard.models.build import build
-from regard.models.prepared import is_prepared, is_watched, prepared
+from regard.models.cpu import is_prepared, is_watched, prepared
 
 FAMILIES = [*cases.FAMILIES]
 

@@ -12,7 +12,7 @@ from decoding_cases import ENDS
 
 import regard
 from regard.blocks import settings as blocks
-from regard.blocks.attend import Backend, use_backend
+from regard.blocks.kernels import Backend, use_backend
 from regard.decoding import replay
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Rules

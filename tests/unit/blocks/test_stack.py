@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
+from regard.blocks import layers as stacks
 from regard.blocks import settings as blocks
-from regard.blocks import stack as stacks
-from regard.blocks.stack import Stack, set_recompute
+from regard.blocks.layers import Stack, set_recompute
 from regard.models.build import build
 
 RANDOM = {

@@ -11,8 +11,8 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from regard.blocks import settings
+from regard.blocks.layers import Residual
 from regard.blocks.layout import Layout, Padded, pack
-from regard.blocks.sublayer import Residual
 from regard.models.build import build
 from regard.models.settings import Encoder
 

@@ -11,8 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from regard.blocks.kernels import distance_span
 from regard.blocks.layout import Layout, Padded, pack
-from regard.blocks.score_bias import distance_span
 from regard.blocks.visibility import Fused, Visibility
 from regard.errors import InputError
 

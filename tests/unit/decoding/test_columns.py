@@ -26,8 +26,8 @@ from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Greedy, Rules
 from regard.decoding.source import source_of
 from regard.models.build import build
+from regard.models.cpu import is_prepared, prepared
 from regard.models.families import EncoderDecoder
-from regard.models.prepared import is_prepared, prepared
 from regard.models.settings import EncoderDecoder as Settings
 
 pytestmark = pytest.mark.slow

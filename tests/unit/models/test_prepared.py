@@ -10,9 +10,9 @@ import torch
 
 from regard.blocks import settings as blocks
 from regard.errors import InputError
-from regard.models import prepared as prepared_module
+from regard.models import cpu as prepared_module
 from regard.models.build import build
-from regard.models.prepared import is_prepared, is_watched, kept_prepared, preparable, prepared
+from regard.models.cpu import is_prepared, is_watched, kept_prepared, preparable, prepared
 from regard.models.settings import Decoder, EncoderDecoder
 
 SETTINGS = {

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regard.blocks.positions.sinusoidal import sinusoidal
+from regard.blocks.positions import sinusoidal
 from regard.blocks.settings import Sinusoidal
 from regard.models.settings import EncoderDecoder, Normal
 from regard.weights.huggingface.config import Config

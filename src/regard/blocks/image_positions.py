@@ -10,9 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks import settings
-from regard.blocks.positions.position import Rotation, angle_dtype
-from regard.blocks.positions.rotary import rotation
-from regard.blocks.positions.sinusoidal import frequencies, sinusoidal
+from regard.blocks.positions import Rotation, angle_dtype, frequencies, rotation, sinusoidal
 from regard.blocks.settings import ChannelOrder
 
 Grid = tuple[int, int]

@@ -1,25 +1,129 @@
-"""Layers and stacks of them: an encoder's, a decoder's, with or without cross-attention."""
+"""Layers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from regard.blocks import settings
 from regard.blocks.attention import Attention
 from regard.blocks.cache import Cache, CrossCache, SelfCache
-from regard.blocks.feed_forward import build_feed_forward
 from regard.blocks.layout import Layout, Padded
 from regard.blocks.norms import build_norm
-from regard.blocks.positions.build import build_attended
-from regard.blocks.positions.position import Rotation, Signals
+from regard.blocks.positions import Rotation, Signals, build_attended
 from regard.blocks.recording import ATTENTION_TAPS, FFN_TAPS, LAYER_TAP, STACK_TAPS, Tap, is_recorded, named_taps, tap
-from regard.blocks.sublayer import Residual
 from regard.blocks.visibility import Visibility
+
+
+def activation(name: settings.Activation) -> Callable[[Tensor], Tensor]:
+    """The function behind a name of the settings."""
+    functions: dict[settings.Activation, Callable[[Tensor], Tensor]] = {
+        "relu": functional.relu,
+        "gelu": functional.gelu,
+        "gelu-tanh": _gelu_tanh,
+        "silu": functional.silu,
+        "relu2": _relu_squared,
+    }
+    return functions[name]
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    """The tanh form of GELU (Hendrycks and Gimpel 2016), which GPT-2 uses."""
+    return functional.gelu(x, approximate="tanh")
+
+
+def _relu_squared(x: Tensor) -> Tensor:
+    """So et al. 2021: Primer."""
+    return functional.relu(x).square()
+
+
+class Dense(nn.Module):
+    """down(activation(up(x)))."""
+
+    def __init__(self, ffn: settings.Dense, width: int) -> None:
+        super().__init__()
+        hidden = ffn.hidden_for(width)
+        self.up = nn.Linear(width, hidden, bias=ffn.bias)
+        self.down = nn.Linear(hidden, width, bias=ffn.bias)
+        self.activation = activation(ffn.activation)
+        self.dropout = ffn.dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = tap(self, "input", x)
+        hidden = tap(self, "hidden", self.activation(self.up(x)))
+        return tap(self, "out", self.down(functional.dropout(hidden, self.dropout, self.training)))
+
+
+class Gated(nn.Module):
+    """down(activation(gate(x)) · up(x))."""
+
+    def __init__(self, ffn: settings.Gated, width: int) -> None:
+        super().__init__()
+        hidden = ffn.hidden_for(width)
+        self.gate = nn.Linear(width, hidden, bias=ffn.bias)
+        self.up = nn.Linear(width, hidden, bias=ffn.bias)
+        self.down = nn.Linear(hidden, width, bias=ffn.bias)
+        self.activation = activation(ffn.activation)
+        self.dropout = ffn.dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = tap(self, "input", x)
+        hidden = tap(self, "hidden", self.activation(self.gate(x)) * self.up(x))
+        return tap(self, "out", self.down(functional.dropout(hidden, self.dropout, self.training)))
+
+
+def build_feed_forward(ffn: settings.FeedForward, width: int) -> nn.Module:
+    return Gated(ffn, width) if isinstance(ffn, settings.Gated) else Dense(ffn, width)
+
+
+class Residual(nn.Module):
+    """post: norm(x + f(x)); pre: x + f(norm(x)); sandwich: x + after(f(norm(x))).
+
+    Dropout falls on f's output before it is added (Vaswani et al. 2017, section 5.4). Layer scale multiplies it by a
+    learned vector (Touvron et al. 2021); stochastic depth leaves it out for some sequences (Huang et al. 2016).
+    """
+
+    def __init__(
+        self,
+        norm: settings.Norm,
+        place: settings.NormPlace,
+        width: int,
+        dropout: float = 0.0,
+        layer_scale: float | None = None,
+        drop_path: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.place = place
+        self.norm = build_norm(norm, width)
+        self.after = build_norm(norm, width) if place == "sandwich" else None
+        self.scale = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
+        self.dropout = dropout
+        self.drop_path = drop_path
+
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], layout: Layout | None = None) -> Tensor:
+        added = sublayer(x if self.place == "post" else self.norm(x))
+        if self.after is not None:
+            added = self.after(added)
+        added = functional.dropout(added, self.dropout, self.training)
+        if self.scale is not None:
+            added = added * self.scale
+        if self.drop_path and self.training:
+            added = added * self._kept(added, layout)
+        x = x + added
+        return self.norm(x) if self.place == "post" else x
+
+    def _kept(self, x: Tensor, layout: Layout | None) -> Tensor:
+        """Zero for the sequences that skip the sublayer, 1 / (1 − rate) for the others, shaped to multiply x."""
+        count = x.shape[0] if layout is None else layout.count
+        kept = x.new_empty(count).bernoulli_(1 - self.drop_path) / (1 - self.drop_path)
+        if layout is None or isinstance(layout, Padded):
+            return kept.view(-1, *[1] * (x.dim() - 1))
+        return kept[layout.sequences(x.device)][:, None]
 
 
 @dataclass(frozen=True)

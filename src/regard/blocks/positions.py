@@ -1,0 +1,334 @@
+"""Positions."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from regard.blocks import settings
+from regard.blocks.kernels import ScoreBias, distance_span
+from regard.blocks.layout import Layout, Packed
+from regard.blocks.settings import ChannelOrder
+from regard.blocks.visibility import Visibility
+from regard.errors import InputError
+
+
+class Rotation(NamedTuple):
+    """Angles by which pairs of a head's first channels turn: `[..., T, 1, pairs]`, ready to meet `[..., T, H, E]`."""
+
+    cos: Tensor
+    sin: Tensor
+    order: ChannelOrder
+
+
+class Distances(NamedTuple):
+    """Encodings of distances for Transformer-XL, `[R, D]`, and the row of distance 0."""
+
+    encoding: Tensor
+    zero: int
+
+
+class Signals(NamedTuple):
+    """What positions tell the attention of every layer in one forward pass."""
+
+    rotation: Rotation | None = None
+    bias: ScoreBias | None = None
+    distances: Distances | None = None
+
+
+class Position(nn.Module):
+    """No position, and the base of all others."""
+
+    def embed(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor | None:
+        """What is added to the embeddings: `[B or 1, T, D]`, or `[N, D]`."""
+        return None
+
+    def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
+        """What the attention of every layer is told; queries and new keys have the same places."""
+        return Signals()
+
+
+def angle_dtype(device: torch.device) -> torch.dtype:
+    """Angles are worked out in float64, so that far places stay exact; Apple's GPUs have none."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def frequencies(
+    width: int, base: float = 10_000.0, dtype: torch.dtype = torch.float64, device: torch.device | None = None
+) -> Tensor:
+    """`[⌈width / 2⌉]`: radians a place by which pair j turns, base^(−2j / width).
+
+    Worked out where it is needed: a copy to a GPU would halt it, and could not be recorded.
+    """
+    return base ** -(torch.arange(0, width, 2, dtype=dtype, device=device) / width)
+
+
+def wavelengths(width: int, base: float = 10_000.0) -> Tensor:
+    """`[⌈width / 2⌉]`: after how many places pair j repeats, 2π · base^(2j / width)."""
+    return 2 * math.pi / frequencies(width, base)
+
+
+def sinusoidal(
+    positions: Tensor,
+    width: int,
+    base: float = 10_000.0,
+    order: ChannelOrder = "interleaved",
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """`[..., width]`: the encodings of positions of any shape; of an odd width the last cosine is left out."""
+    exact = angle_dtype(positions.device)
+    angles = positions.to(exact)[..., None] * frequencies(width, base, exact, positions.device)
+    sines, cosines = angles.sin(), angles.cos()
+    if order == "halves":
+        encoding = torch.cat([sines, cosines], dim=-1)
+    else:
+        encoding = torch.stack([sines, cosines], dim=-1).flatten(-2)
+    if width % 2:
+        last = encoding.shape[-1] - 1
+        encoding = encoding[..., :last]
+    return encoding.to(dtype or torch.get_default_dtype())
+
+
+def shift_matrix(offset: float, width: int, base: float = 10_000.0) -> Tensor:
+    """`[width, width]`: the matrix M with PE(t + offset) = M PE(t) for every t (interleaved order, even width)."""
+    angles = offset * frequencies(width, base)
+    cos, sin = angles.cos(), angles.sin()
+    turns = torch.stack([torch.stack([cos, sin], dim=-1), torch.stack([-sin, cos], dim=-1)], dim=-2)
+    matrix: Tensor = torch.block_diag(*turns)  # type: ignore[no-untyped-call]
+    return matrix
+
+
+class SinusoidalPosition(Position):
+    """Adds the encoding of its place to each token."""
+
+    def __init__(self, position: settings.Sinusoidal, width: int) -> None:
+        super().__init__()
+        self.position = position
+        self.width = width
+
+    def embed(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
+        places = layout.places(device).clamp(min=0)
+        if isinstance(layout, Packed):
+            # A packed batch has far more tokens than places, so each place is worked out once.
+            return self._encode(torch.arange(layout.longest, device=device), dtype)[places]
+        return self._encode(places, dtype)
+
+    def _encode(self, places: Tensor, dtype: torch.dtype) -> Tensor:
+        # Rounded to float32 first: Marian's checkpoints hold such a table, and a float64 model must agree with them.
+        table = sinusoidal(places, self.width, self.position.base, self.position.order, torch.float32)
+        return table.to(dtype)
+
+
+class LearnedPosition(Position):
+    """Adds the vector of its place to each token; there is none beyond the last."""
+
+    def __init__(self, position: settings.Learned, width: int) -> None:
+        super().__init__()
+        self.length = position.length
+        self.offset = position.offset
+        self.weight = nn.Parameter(torch.empty(position.offset + position.length, width))
+
+    def embed(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
+        if layout.longest > self.length:
+            raise InputError(
+                f"a sequence of {layout.longest} tokens is beyond the {self.length} learned positions; shorten it, or "
+                'train with a larger position.length, or choose a position.kind without an end, such as "rotary"'
+            )
+        return self.weight[layout.places(device).clamp(min=0) + self.offset]
+
+
+def rotation(angles: Tensor, dtype: torch.dtype, order: ChannelOrder = "halves", factor: float = 1.0) -> Rotation:
+    """The rotation by angles `[..., T, pairs]`. Kept in at least float32: 16 bits would blur far places."""
+    kept = torch.float64 if dtype == torch.float64 else torch.float32
+    cos, sin = (factor * turn[..., None, :] for turn in (angles.cos(), angles.sin()))
+    return Rotation(cos.to(kept), sin.to(kept), order)
+
+
+def rotate(x: Tensor, turn: Rotation) -> Tensor:
+    """Turns the first 2 × pairs channels of `[..., T, H, E]`; the rest pass."""
+    pairs = turn.cos.shape[-1]
+    turned, rest = x[..., : 2 * pairs].to(turn.cos.dtype), x[..., 2 * pairs :]
+    if turn.order == "halves":
+        first, second = turned[..., :pairs], turned[..., pairs:]
+    else:
+        first, second = turned[..., 0::2], turned[..., 1::2]
+    first, second = first * turn.cos - second * turn.sin, second * turn.cos + first * turn.sin
+    if turn.order == "halves":
+        turned = torch.cat([first, second], dim=-1)
+    else:
+        turned = torch.stack([first, second], dim=-1).flatten(-2)
+    return torch.cat([turned.to(x.dtype), rest], dim=-1)
+
+
+def rotary_frequencies(
+    position: settings.Rotary,
+    channels: int,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | None = None,
+) -> tuple[Tensor, float]:
+    """`[channels / 2]` radians a place, stretched as the settings say, and a factor on cosines and sines."""
+    scaling = position.scaling
+    plain = frequencies(channels, position.base, dtype, device)
+    if scaling is None:
+        return plain, 1.0
+    if isinstance(scaling, settings.LinearScaling):
+        return plain / scaling.factor, 1.0
+    if isinstance(scaling, settings.NtkScaling):
+        # A single pair turns by one radian whatever the base.
+        stretch = scaling.factor ** (channels / max(channels - 2, 1))
+        return frequencies(channels, position.base * stretch, dtype, device), 1.0
+    if isinstance(scaling, settings.YarnScaling):
+        return _yarn(plain, position.base, channels, scaling), 0.1 * math.log(scaling.factor) + 1.0
+    return _llama3(plain, scaling), 1.0
+
+
+def _yarn(plain: Tensor, base: float, channels: int, scaling: settings.YarnScaling) -> Tensor:
+    """Interpolates pairs that turn fewer than beta_slow times over the original length, keeps those above beta_fast."""
+
+    def pair_that_turns(times: float) -> float:
+        return channels * math.log(scaling.original_length / (times * 2 * math.pi)) / (2 * math.log(base))
+
+    low = max(math.floor(pair_that_turns(scaling.beta_fast)), 0)
+    high = min(math.ceil(pair_that_turns(scaling.beta_slow)), channels - 1)
+    pair = torch.arange(len(plain), dtype=plain.dtype, device=plain.device)
+    stretched = ((pair - low) / max(high - low, 0.001)).clamp(0, 1)
+    return plain * (1 - stretched) + plain / scaling.factor * stretched
+
+
+def _llama3(plain: Tensor, scaling: settings.Llama3Scaling) -> Tensor:
+    """Divides long wavelengths by the factor, keeps short ones, and blends between."""
+    turns = scaling.original_length * plain / (2 * math.pi)
+    span = scaling.high_frequency_factor - scaling.low_frequency_factor
+    kept = ((turns - scaling.low_frequency_factor) / span).clamp(0, 1)
+    return plain * kept + plain / scaling.factor * (1 - kept)
+
+
+class RotaryPosition(Position):
+    """Tells the attention by which angles queries and keys turn."""
+
+    def __init__(self, position: settings.Rotary, channels: int) -> None:
+        super().__init__()
+        self.position = position
+        self.channels = channels
+
+    def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
+        exact = angle_dtype(device)
+        turns, factor = rotary_frequencies(self.position, self.channels, exact, device)
+        places = visibility.queries.places(device).to(exact)
+        angles = places[..., None] * turns
+        return Signals(rotation=rotation(angles, dtype, self.position.order, factor))
+
+
+def bucket(distance: Tensor, buckets: int, longest: int, causal: bool) -> Tensor:
+    """The bucket of each distance (query's place − key's place), as in T5 (Raffel et al. 2020, section 2.1).
+
+    Half of the buckets are for one distance each, the others grow with its logarithm up to `longest`. Where keys may
+    follow the query, they have the upper half of all buckets to themselves.
+    """
+    first = torch.zeros_like(distance)
+    if causal:
+        distance = distance.clamp(min=0)
+    else:
+        buckets //= 2
+        first = (distance < 0) * buckets
+        distance = distance.abs()
+    single = buckets // 2
+    growth = torch.log(distance.clamp(min=1).float() / single) / math.log(longest / single)
+    shared = single + (growth * (buckets - single)).long()
+    return first + torch.where(distance < single, distance, shared.clamp(max=buckets - 1))
+
+
+def alibi_slopes(heads: int) -> Tensor:
+    """`[H]`: 2^(−8/n), 2^(−16/n), … for n heads; where n is no power of two, the series of 2n fills the gaps."""
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
+    between = [2 ** (-8 * (head + 1) / (2 * power)) for head in range(0, 2 * power, 2)]
+    return torch.tensor(slopes + between[: heads - power])
+
+
+class RelativePosition(Position):
+    """A learned score for each bucket and head, one table for all layers of a stack."""
+
+    def __init__(self, position: settings.Relative, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.position = position
+        self.causal = causal
+        self.weight = nn.Parameter(torch.empty(position.buckets, heads))
+
+    def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
+        least, most = distance_span(visibility)
+        distances_R = torch.arange(least, most + 1, device=device)
+        bucket_R = bucket(distances_R, self.position.buckets, self.position.longest, self.causal)
+        return Signals(bias=ScoreBias(self.weight[bucket_R].mT, zero=-least))
+
+
+class AlibiPosition(Position):
+    """A fixed penalty for each place of distance. Keys that follow the query are penalised alike."""
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+
+    def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
+        least, most = distance_span(visibility)
+        distances_R = torch.arange(least, most + 1, device=device, dtype=dtype)
+        slopes_H = alibi_slopes(self.heads).to(device, dtype)
+        return Signals(bias=ScoreBias(-slopes_H[:, None] * distances_R.abs(), zero=-least))
+
+
+class TransformerXLPosition(Position):
+    """Encodes every distance; each layer projects them and scores them with its queries."""
+
+    def __init__(self, position: settings.TransformerXL, width: int) -> None:
+        super().__init__()
+        self.base = position.base
+        self.width = width
+
+    def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
+        least, most = distance_span(visibility)
+        distances_R = torch.arange(least, most + 1, device=device)
+        encoding_RD = sinusoidal(distances_R, self.width, self.base, "halves", dtype)
+        return Signals(distances=Distances(encoding_RD, zero=-least))
+
+
+class RelativeScores(nn.Module):
+    """One layer's share of Transformer-XL: (q + u)·k + (q + v)·(W r), with r the encoded distance (Dai et al. 2019)."""
+
+    def __init__(self, width: int, heads: int, head_size: int) -> None:
+        super().__init__()
+        self.project = nn.Linear(width, heads * head_size, bias=False)
+        self.content = nn.Parameter(torch.zeros(heads, head_size))
+        self.distance = nn.Parameter(torch.zeros(heads, head_size))
+
+    def forward(
+        self, q: Tensor, distances: Distances, visibility: Visibility, scale: float
+    ) -> tuple[Tensor, ScoreBias]:
+        """The queries to compare with keys, and the scores of distances for each query."""
+        distances_RHE = self.project(distances.encoding).unflatten(-1, self.distance.shape)
+        table_BHQR = torch.einsum("bqhe,rhe->bhqr", visibility.grid(q + self.distance), distances_RHE) * scale
+        return q + self.content, ScoreBias(table_BHQR, distances.zero)
+
+
+def build_embedded(position: settings.TextPosition, width: int) -> Position:
+    """The module that adds to the embeddings; one that does nothing, where the kind works inside attention."""
+    if isinstance(position, settings.Sinusoidal):
+        return SinusoidalPosition(position, width)
+    if isinstance(position, settings.Learned):
+        return LearnedPosition(position, width)
+    return Position()
+
+
+def build_attended(position: settings.TextPosition, width: int, heads: int, head_size: int, causal: bool) -> Position:
+    """The module that informs attention; one that does nothing, where the kind adds to the embeddings."""
+    if isinstance(position, settings.Rotary):
+        return RotaryPosition(position, position.channels(head_size))
+    if isinstance(position, settings.Relative):
+        return RelativePosition(position, heads, causal)
+    if isinstance(position, settings.Alibi):
+        return AlibiPosition(heads)
+    if isinstance(position, settings.TransformerXL):
+        return TransformerXLPosition(position, width)
+    return Position()
