@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from threading import Event
 
 from regard.errors import InputError
-from regard.serving.translating import Route, Translated
+from regard.serving.translation import Route, Translated
 
 BAD = "BAD"
 """A text that makes the whole batch fail."""

@@ -84,7 +84,7 @@ def test_it_answers_as_the_translator_does_and_ends_well(model: Path) -> None:
 def test_what_has_begun_is_finished_on_ctrl_c(model: Path) -> None:
     with serving(model, "--verbose", "batch_tokens=1") as (process, address), ThreadPoolExecutor(1) as client:
         asked = client.submit(translate, address, ["ein Hund läuft durch den Schnee. "] * 20)
-        while "\nregard_queue_texts 0\n" in figures(address):
+        while "\nregard_queue_texts 0.0\n" in figures(address):
             assert not asked.done()
         process.send_signal(signal.SIGINT)
         assert len(asked.result(SECONDS)) == 20

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from regard.cli.working import working
+from regard.cli.working import require_packages, working
 from regard.errors import InputError, SettingsError
 from regard.serving.look_settings import Looking
 from regard.settings import describe
@@ -94,11 +94,11 @@ def command(  # noqa: PLR0913
 
 
 def _serve(asked: Asked, settings: Looking, browser: bool, device: str | None) -> None:
-    from regard.serving.run import address_of, bind, require_installed
-    from regard.serving.settings import Serving
 
-    require_installed("look")
-    with bind(Serving(port=settings.port)) as listening:
+    require_packages("look")
+    from regard.serving.http import address_of, listen
+
+    with listen("127.0.0.1", settings.port) as listening:
         from regard.look.drawn import require_view
         from regard.serving.look_file import place_state
         from regard.serving.look_run import look

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from regard.cli.working import require_packages
 from regard.errors import SettingsError
 from regard.serving.settings import Serving
 from regard.settings import describe
@@ -44,7 +45,6 @@ def command(
 ) -> None:
     """Translate over HTTP, in LibreTranslate's shapes. Ctrl-C finishes what has begun, and ends."""
     from regard.decoding.memory import bound_caches
-    from regard.serving.run import address_of, bind, require_installed, serve
     from regard.settings import parse, read_overrides
 
     names = [word for word in words if "=" not in word or Path(word).exists()]
@@ -53,13 +53,16 @@ def command(
     changes = read_overrides(word for word in words if word not in names)
     options = {"host": host, "port": port, "threads": threads, "api_keys": api_key or ()}
     settings: Serving = parse(Serving, {name: value for name, value in options.items() if value is not None} | changes)
-    require_installed()
+    require_packages("serve")
     bound_caches()
-    with bind(settings) as listening:
-        from regard.serving.model import open_models
+    from regard.serving.http import address_of, listen, make_server, run_server
 
-        models = open_models(names, settings)
+    with listen(settings.host, settings.port) as listening:
+        from regard.serving.translation import create_app, load_translators
+
+        models = load_translators(names, settings)
         address = address_of(listening)
         directions = ", ".join(f"{source} to {target}" for source, target in models.directions)
         typer.echo(f"translating {directions} on {address} (about it: {address}/docs)", err=True)
-        serve(models, settings, listening, lambda line: typer.echo(line, err=True), verbose)
+        app = create_app(models, settings, lambda line: typer.echo(line, err=True), verbose)
+        run_server(make_server(app, settings.connections, settings.grace), listening)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeAlias
 
+from regard.errors import RunError
+
 Say: TypeAlias = Callable[[str], None]
 
 
@@ -20,3 +22,12 @@ def working(what: str, quiet: bool = False) -> Iterator[Say]:
         return
     with console.status(what) as status:
         yield status.update
+
+
+def require_packages(verb: str) -> None:
+    """Raises at once if the packages of the extra "serve" are missing."""
+    from importlib.util import find_spec
+
+    for name in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
+        if find_spec(name) is None:
+            raise RunError(f"regard {verb} needs the package {name}; run pip install 'regard[serve]'")

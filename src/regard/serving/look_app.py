@@ -1,115 +1,94 @@
-"""The HTTP application of `regard look`: the page's files, and what it asks of a model."""
+"""The HTTP application of `regard look`: the files of the page and its requests to the model."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import math
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from regard.look.study import Study
-from regard.serving.app import place_of
-from regard.serving.bodies import Refused, fields_of, read_body
-from regard.serving.guard import Guard
+from regard.serving.http import (
+    CONTENT_TYPES,
+    Guard,
+    Say,
+    add_file,
+    handle_errors,
+    json_object,
+    media_type,
+    read_body,
+    validated,
+)
 from regard.serving.look_pages import WEB
 from regard.serving.look_service import LookService, Question
 from regard.serving.look_settings import Looking
-from regard.serving.look_shapes import checked
-from regard.serving.look_turns import Turns
-from regard.serving.metrics import Metrics
+from regard.serving.queue import RequestQueue
 
-KINDS = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 BODY_SECONDS = 10.0
-"""That a client has to send what it announced."""
+"""Time for a client to send a request."""
+
+R = TypeVar("R")
 
 
-def create_look_app(study: Study, settings: Looking, say: Callable[[str], None] | None = None) -> FastAPI:
-    """The application. `say` gets a line for each error of the server's own; no line holds a text."""
-    turns, service = Turns(settings), LookService(study)
-
-    def report(error: Exception) -> None:
-        if say is not None:
-            say(f"error: {place_of(error)}")
+def create_look_app(study: Study, settings: Looking, say: Say | None = None) -> FastAPI:
+    """The application. `say` gets a line for each internal error; no line contains a text."""
+    service = LookService(study)
+    queue = RequestQueue(lambda _, work: [each() for each in work], settings.queue)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        queue.start()
         yield
-        turns.close()
+        queue.close(0)
+
+    async def run(work: Callable[[], R], request: Request) -> R:
+        found: R = (await queue.result(queue.submit(None, [work]), request, settings.patience))[0]
+        return found
 
     app = FastAPI(title="Regard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
-    _questions(app, service, turns, settings)
-    _files(app)
-    app.add_exception_handler(HTTPException, _plain_error)
-    paths = {getattr(route, "path", "") for route in app.routes}
-    app.add_middleware(Guard, hosts=settings.known_hosts, paths=paths, metrics=Metrics(), report=report, log=None)
-    return app
-
-
-async def _plain_error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, dict(error.headers or {}))
-
-
-def _questions(app: FastAPI, service: LookService, turns: Turns, settings: Looking) -> None:
     about = service.about()
-    limit = settings.body_bytes + 2 * _image_bytes(about)
+    limit = settings.body_bytes + 2 * math.prod(about["image"] or [0])
 
-    def ask(path: str, question: Question) -> None:
-        async def asked(request: Request) -> Response:
-            # A form could be sent by any web page; JSON cannot, without leave that is never given.
-            if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-                raise Refused(415, "Content-Type must be application/json")
-            body = await read_body(request.receive, request.headers.get("content-length"), limit, BODY_SECONDS)
-            wanted = checked(question.asked, fields_of(body, "application/json", b""))
-            if wanted.letters > settings.characters:
-                most = f"at most {settings.characters:,} may be sent"
-                raise Refused(413, f"the texts have {wanted.letters:,} characters, and {most}; shorten them")
-            return _json(await turns.take(lambda: question.answer(wanted), request.receive))
+    def add_question(path: str, question: Question) -> None:
+        async def answer(request: Request) -> Response:
+            # Any web page could send a form; it cannot send JSON without a permission that is never given (CORS).
+            if media_type(request) != "application/json":
+                raise HTTPException(415, "Content-Type must be application/json")
+            asked = validated(question.asked, json_object(await read_body(request, limit, BODY_SECONDS)))
+            if asked.letters > settings.characters:
+                raise HTTPException(
+                    413, f"the texts have {asked.letters:,} characters, at most {settings.characters:,} are allowed"
+                )
+            return _json(await run(lambda: question.answer(asked), request))
 
-        app.add_api_route(f"/api/{path}", asked, methods=["POST"])
+        app.add_api_route(f"/api/{path}", answer, methods=["POST"])
 
     for path, question in service.questions.items():
-        ask(path, question)
+        add_question(path, question)
 
     @app.get("/api/about")
-    async def tell() -> Response:
+    async def get_about() -> Response:
         return _json(about)
 
     @app.get("/api/tensor")
-    async def tensor(request: Request) -> Response:
-        run, name = (request.query_params.get(field, "") for field in ("run", "name"))
-        content, shape = await turns.take(lambda: service.tensor(run, name), request.receive)
+    async def get_tensor(request: Request) -> Response:
+        key, name = (request.query_params.get(field, "") for field in ("run", "name"))
+        content, shape = await run(lambda: service.tensor(key, name), request)
         headers = {"X-Shape": ",".join(map(str, shape)), "Cache-Control": "no-store"}
         return Response(content, media_type="application/octet-stream", headers=headers)
 
-
-def _image_bytes(about: dict[str, Any]) -> int:
-    size = 1
-    for part in about["image"] or [0]:
-        size *= part
-    return size
+    for file in sorted(WEB.rglob("*")):
+        if file.suffix in CONTENT_TYPES:
+            add_file(app, f"/{file.relative_to(WEB).as_posix()}", file)
+    add_file(app, "/", WEB / "index.html")
+    handle_errors(app)
+    app.add_middleware(Guard, hosts=settings.known_hosts, say=say)
+    return app
 
 
 def _json(content: dict[str, Any]) -> Response:
     return JSONResponse(content, headers={"Cache-Control": "no-store"})
-
-
-def _files(app: FastAPI) -> None:
-    """Every file of the page, read once: no path that a request names reaches the disk."""
-    for file in sorted(WEB.rglob("*")):
-        if file.suffix in KINDS:
-            path = f"/{file.relative_to(WEB).as_posix()}"
-            page = _page(file.read_bytes(), KINDS[file.suffix])
-            app.add_api_route(path, page)
-            if path == "/index.html":
-                app.add_api_route("/", page)
-
-
-def _page(content: bytes, kind: str) -> Callable[[], Awaitable[Response]]:
-    async def page() -> Response:
-        return Response(content, media_type=f"{kind}; charset=utf-8", headers={"Cache-Control": "no-cache"})
-
-    return page

@@ -19,7 +19,6 @@ from regard.look.addresses import where_named
 from regard.look.changes import MEAN
 from regard.look.drawn import require_view
 from regard.look.study import Run, Study
-from regard.serving.bodies import Refused
 from regard.serving.look_held import HELD, Held, Opened
 from regard.serving.look_pages import assembled
 from regard.serving.look_service import LookService, told
@@ -178,7 +177,7 @@ class _Packing:
         made: dict[str, Any] = {"path": held.path, "asked": held.asked.model_dump()}
         try:
             answer = held.answer()
-        except (RegardError, Refused) as error:
+        except RegardError as error:
             return made | {"error": str(error), "packed": ""}  # as the server would tell it
         if isinstance(answer, Tensor):
             kept = answer.cpu().numpy().astype("<f4")

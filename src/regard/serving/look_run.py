@@ -7,9 +7,9 @@ import webbrowser
 from collections.abc import Callable
 
 from regard.look.study import Study
+from regard.serving.http import make_server, run_server
 from regard.serving.look_app import create_look_app
 from regard.serving.look_settings import Looking
-from regard.serving.run import run, server_of
 
 GRACE = 2
 """Seconds that are left to finish what has begun when the server is told to stop."""
@@ -23,7 +23,7 @@ def look(
     say: Callable[[str], None] | None = None,
 ) -> None:
     """Serves until the process is told to stop; a browser is opened at the address, where there is one."""
-    made = server_of(create_look_app(study, settings, say), settings.connections, GRACE)
+    made = make_server(create_look_app(study, settings, say), settings.connections, GRACE)
     if address is not None:
         webbrowser.open(address)  # it waits: the socket listens already
-    run(made, listening)
+    run_server(made, listening)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
+from regard.errors import InputError
 from regard.look.align import measured_in
 from regard.look.answers import token_name
 from regard.look.atlas import atlas
@@ -30,7 +31,6 @@ from regard.look.stepwise import Choosing, grow_tree, write_stepwise, written
 from regard.look.study import Run, Study
 from regard.look.walk import Place, walk
 from regard.models.settings import Vision
-from regard.serving.bodies import Refused
 from regard.serving.look_maps import positions_told, vectors_told
 from regard.serving.look_shapes import (
     Asked,
@@ -60,7 +60,7 @@ class Question(NamedTuple):
 
 
 class LookService:
-    """The answers of the page; all but `about` belong into the thread of `Turns`."""
+    """The answers of the page; all but `about` belong into the worker thread of the queue."""
 
     def __init__(self, study: Study) -> None:
         self.study = study
@@ -211,14 +211,14 @@ class LookService:
     def _pixels(self, image: str) -> Any:
         settings = self.study.loaded.settings
         if not isinstance(settings, Vision):
-            raise Refused(400, f"image is for models that read images; this one is of kind {settings.kind}")
+            raise InputError(f"image is for models that read images; this one is of kind {settings.kind}")
         shape = (settings.channels, *settings.image)
         try:
             raw = base64.b64decode(image, validate=True)
         except (binascii.Error, ValueError):
-            raise Refused(400, "image is not base64") from None
+            raise InputError("image is not base64") from None
         if len(raw) != int(np.prod(shape)):
-            raise Refused(400, f"image has {len(raw):,} bytes and must have {int(np.prod(shape)):,}: {list(shape)}")
+            raise InputError(f"image has {len(raw):,} bytes, expected {int(np.prod(shape)):,}: {list(shape)}")
         return np.frombuffer(raw, np.uint8).reshape(shape)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from regard.blocks.settings import Positive
-from regard.serving.settings import BYTES_A_CHARACTER, BYTES_BESIDE, LOCAL
+from regard.serving.settings import LOCAL, body_limit
 from regard.settings import Settings
 
 
@@ -30,7 +30,7 @@ class Looking(Settings):
     @property
     def body_bytes(self) -> int:
         """The longest body that could hold a request, however it is written."""
-        return BYTES_BESIDE + BYTES_A_CHARACTER * self.characters
+        return body_limit(self.characters)
 
     @property
     def known_hosts(self) -> tuple[str, ...]:

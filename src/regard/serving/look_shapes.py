@@ -1,14 +1,12 @@
-"""Requests of the page, checked: whatever a body holds, the worst is `Refused`. No torch in here."""
+"""Requests of the page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from regard.serving.bodies import Refused
-from regard.serving.shapes import Text
+from regard.serving.settings import Text
 
 HEADS = 4096
 """Silent heads that a request may name."""
@@ -153,18 +151,3 @@ class CompareAsked(Asked):
 
     run: Text
     changes: list[Text] = Field(default=[], max_length=HEADS)
-
-
-A = TypeVar("A", bound=Asked)
-
-
-def checked(kind: type[A], fields: Mapping[str, Any]) -> A:
-    """The request, or why it is none; values are not repeated, since they may be long."""
-    try:
-        return kind(**fields)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        where = ".".join(str(part) for part in first["loc"])[:80]
-        raise Refused(400, f"{where or 'the body'} is wrong: {first['msg']}") from None
-    except TypeError:
-        raise Refused(400, "the body has a field that is no name") from None

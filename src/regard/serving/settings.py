@@ -1,10 +1,10 @@
-"""Settings of the server. No torch in here."""
+"""Settings of the translation server, and limits of requests."""
 
 from __future__ import annotations
 
 from typing import Annotated, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from regard.blocks.settings import Positive
 from regard.settings import Settings
@@ -12,67 +12,77 @@ from regard.settings import Settings
 Words: TypeAlias = Annotated[tuple[str, ...], Field(strict=False)]
 
 LOCAL = ("127.0.0.1", "localhost", "::1")
-"""Names of the machine itself; also what a browser may call a server that only listens there."""
+"""Names of this machine."""
 
-BYTES_A_CHARACTER = 12
-"""The longest that JSON may write one: two escapes of six letters."""
-BYTES_BESIDE = 16 * 1024
-"""What a body may hold besides its texts: names of fields, languages, a key, white space."""
+
+def body_limit(characters: int) -> int:
+    """The most bytes of a body with a text of this length: JSON may write a character as two escapes of six bytes."""
+    return 16 * 1024 + 12 * characters
+
+
+def _valid_text(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("a text must not contain NUL characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, which only JSON can contain
+        raise ValueError("a text is not valid Unicode") from None
+    return text
+
+
+Text: TypeAlias = Annotated[str, AfterValidator(_valid_text)]
+"""A text in a request."""
 
 
 class Serving(Settings):
-    """How a model is served over HTTP, and the bounds that keep it alive."""
+    """The translation server and its limits."""
 
     host: str = "127.0.0.1"
-    """The address to listen on: this machine alone, unless another one is named; 0.0.0.0 is every one it has."""
+    """Address to listen on. The default accepts connections from this machine only; 0.0.0.0 accepts all."""
     port: int = Field(default=5000, ge=0, le=65535)
-    """The port, LibreTranslate's own by default; 0 takes one that is free."""
+    """Port; 0 selects a free one. The default is LibreTranslate's."""
     hosts: Words = ()
-    """Names that a request may call the server by (its Host header). None are named: those of the machine itself where
-    it listens to nobody else, so that a web page elsewhere cannot reach it by a name of its own; else any."""
+    """Accepted names of the server (Host header). Empty: the names of this machine if host is one of them, else any.
+    The check protects against web pages that reach the server under a name of their own (DNS rebinding)."""
     origins: Words = ()
-    """Origins of web pages whose scripts may read the answers (CORS), such as "https://example.org"; "*" is any."""
+    """Origins of web pages whose scripts may read the answers (CORS), such as "https://example.org"; "*" allows any."""
     api_keys: Words = ()
-    """Keys of which a request for a translation must bring one; none are named: everybody may ask."""
+    """API keys; a translation request must contain one of them. Empty: no key is required."""
     device: str | None = None
-    """Where the model runs: cpu, cuda or cuda:NUMBER; none: on a GPU where there is one."""
+    """Device of the model: cpu, cuda or cuda:NUMBER. None: a GPU if there is one."""
     threads: Positive | None = None
-    """Threads that compute; none: as many as the machine has cores."""
+    """CPU threads of the model. None: one for each core."""
     beam: Positive = 2
-    """Width of the search: narrower than where nobody else waits, since the cost grows with it; 1 is greedy."""
+    """Beam size; 1 is greedy. A wider beam is slower."""
     alternatives: int = Field(default=3, ge=0)
-    """Other translations of a text that a request may ask for; the beam widens as far as they need."""
+    """Most alternative translations that a request may ask for; the beam is widened for them."""
     characters: Positive = 10_000
-    """Characters of a request, all its texts together."""
+    """Most characters of a request, all texts together."""
     texts: Positive = 64
-    """Texts of a request."""
+    """Most texts of a request."""
     queue: Positive = 256
-    """Texts that may wait; a request that finds no room is told when to come again (503)."""
+    """Most texts in the queue; a further request gets status 503 and a Retry-After header."""
     batch_tokens: Positive = 4096
-    """Source tokens that are translated together, across requests; a longer text goes alone."""
+    """Source tokens of a batch, which may contain texts of several requests. A longer text is a batch of its own."""
     wait_ms: float = Field(default=5.0, ge=0)
-    """How long a batch waits for company, in milliseconds, while several clients ask; one alone never waits."""
+    """Milliseconds that a batch waits for further requests while several clients send some; a single client never
+    waits."""
     streams: Positive = 8
-    """Streams that are written side by side; others wait their turn."""
+    """Streams that are written at the same time; further ones wait."""
     connections: Positive = 512
-    """Connections that may be open."""
+    """Most open connections."""
     patience: float = Field(default=10.0, gt=0)
-    """Seconds that a client has to send what it announced."""
+    """Seconds that a client has to send its request."""
     grace: Positive = 30
-    """Seconds that are left to finish what has begun when the server is told to stop."""
+    """Seconds to finish running requests when the server stops."""
 
     @model_validator(mode="after")
-    def _room(self) -> Self:
+    def _texts_fit_queue(self) -> Self:
         if self.texts > self.queue:
-            raise ValueError(f"texts ({self.texts}) must be at most queue ({self.queue}), or some never find room")
+            raise ValueError(f"texts ({self.texts}) must be at most queue ({self.queue}); raise queue or lower texts")
         return self
 
     @property
-    def body_bytes(self) -> int:
-        """The longest body that could hold a request within `characters`, however it is written."""
-        return BYTES_BESIDE + BYTES_A_CHARACTER * self.characters
-
-    @property
     def known_hosts(self) -> tuple[str, ...]:
-        """The names a request may call the server by; empty: any."""
+        """Accepted names of the server; empty: any."""
         return self.hosts or (LOCAL if self.host in LOCAL else ())

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tiny_translator import write_translator
 from typer.testing import CliRunner
 
-import regard.serving.run
+import regard.serving.http
+import regard.serving.translation
 from regard.cli.app import app
 from regard.errors import RegardError, RunError, SettingsError
-from regard.serving.run import bind
+from regard.serving.http import listen
 from regard.serving.settings import Serving
 
 runner = CliRunner()
@@ -26,10 +26,8 @@ def refused(*words: str) -> BaseException | None:
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Serving]:
     found: list[Serving] = []
 
-    def serve(models: Any, settings: Serving, *_: object) -> None:
-        found.append(settings)
-
-    monkeypatch.setattr(regard.serving.run, "serve", serve)
+    monkeypatch.setattr(regard.serving.translation, "create_app", lambda models, settings, *_: found.append(settings))
+    monkeypatch.setattr(regard.serving.http, "run_server", lambda server, listening: None)
     return found
 
 
@@ -48,7 +46,7 @@ def test_keys_come_from_the_environment(tmp_path: Path, served: list[Serving]) -
     assert served[0].api_keys == ("a", "b")
 
 
-def test_wrong_settings_are_told(served: list[Serving]) -> None:
+def test_wrong_settings(served: list[Serving]) -> None:
     for words, told in (
         (["queue=5"], "no model is named"),
         (["m", "queu=5"], "queu .did you mean queue"),
@@ -63,6 +61,13 @@ def test_wrong_settings_are_told(served: list[Serving]) -> None:
 
 def test_a_missing_model_and_a_port_in_use_are_told(served: list[Serving]) -> None:
     assert isinstance(refused("no-such-model", "--port=0"), RegardError)
-    with bind(Serving(port=0)) as taken:
+    with listen("127.0.0.1", 0) as taken:
         assert isinstance(refused("de-en", f"--port={taken.getsockname()[1]}"), RunError)
     assert not served
+
+
+def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    error = refused("de-en")
+    assert isinstance(error, RunError)
+    assert "pip install 'regard[serve]'" in str(error)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
 from typing import Any
 
 import numpy as np
@@ -14,10 +12,8 @@ from tiny_models import write_vision
 import regard
 from regard.look.reading import Input
 from regard.look.study import Study
-from regard.serving.bodies import Gone
 from regard.serving.look_app import WEB, create_look_app
 from regard.serving.look_settings import Looking
-from regard.serving.look_turns import Turns
 
 HOST = "http://localhost:5050"
 HOSTILE = "</script><img src=x onerror=alert(1)> \u202eabc\u0007 " + "x" * 120
@@ -142,35 +138,3 @@ def test_too_many_wait_outside(study: Study) -> None:
         answer = client.post("/api/run", json={"text": "ein " * 100, "to": "en"})
         assert answer.status_code == 503
         assert answer.headers["Retry-After"] == "1"
-
-
-def test_who_goes_away_leaves_the_line() -> None:
-    """What nobody waits for is not begun; what has begun is finished, and the next is answered."""
-    done: list[str] = []
-    began, go_on = threading.Event(), threading.Event()
-
-    def slow() -> None:
-        began.set()
-        go_on.wait(10)
-        done.append("slow")
-
-    async def away() -> dict[str, Any]:
-        return {"type": "http.disconnect"}
-
-    async def stays() -> dict[str, Any]:
-        await asyncio.sleep(10)
-        return {"type": "http.disconnect"}
-
-    async def scene() -> str:
-        turns = Turns(Looking())
-        first = asyncio.create_task(turns.take(slow, stays))
-        await asyncio.to_thread(began.wait, 10)
-        with pytest.raises(Gone):
-            await turns.take(lambda: done.append("never"), away)
-        last = asyncio.create_task(turns.take(lambda: "answer", stays))
-        go_on.set()
-        await first
-        return await last
-
-    assert asyncio.run(scene()) == "answer"
-    assert done == ["slow"]

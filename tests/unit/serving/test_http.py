@@ -1,4 +1,4 @@
-"""The server on a real socket: what only bytes on a wire can do to it."""
+"""The server on a real socket: behaviour that depends on the bytes of a connection."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ import pytest
 from serving_cases import Parrot
 
 from regard.errors import RunError
-from regard.serving.run import address_of, bind, require_installed, server
-from regard.serving.settings import Serving
+from regard.serving.http import address_of, listen, make_server
+from regard.serving.settings import Serving, body_limit
+from regard.serving.translation import create_app
 
 SECONDS = 10
 SETTINGS = Serving(port=0, wait_ms=0, characters=1000, queue=2, texts=2, patience=0.3, grace=5)
+BODY_LIMIT = body_limit(SETTINGS.characters)
+POST = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 class Running:
     """A server in a thread, and plain sockets to talk to it."""
 
-    def __init__(self, settings: Serving) -> None:
+    def __init__(self) -> None:
         self.parrot = Parrot()
-        self.listening = bind(settings)
+        self.listening = listen(SETTINGS.host, SETTINGS.port)
         self.port = self.listening.getsockname()[1]
-        self.server = server(self.parrot, settings)
+        self.server = make_server(create_app(self.parrot, SETTINGS), SETTINGS.connections, SETTINGS.grace)
         self.thread = Thread(target=self.server.run, args=([self.listening],))
         self.thread.start()
 
@@ -37,10 +40,17 @@ class Running:
         return socket.create_connection(("127.0.0.1", self.port), SECONDS)
 
     def send(self, raw: bytes) -> tuple[int, dict[str, str], bytes]:
-        """Status, headers and body of the answer to some bytes."""
+        """Status, headers and body of the answer."""
         with self.connect() as client:
             client.sendall(raw)
             return answer_of(client)
+
+    def wait_until(self, metric: str) -> None:
+        """Waits until /metrics contains a line."""
+        until = time.monotonic() + SECONDS
+        while metric.encode() not in self.send(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")[2].split(b"\n"):
+            assert time.monotonic() < until, metric
+            time.sleep(0.005)
 
     def end(self) -> None:
         self.parrot.go.set()
@@ -68,37 +78,26 @@ def request(q: str | list[str] = "Hund", path: str = "/translate", more: str = "
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Running]:
-    made = Running(SETTINGS)
+    made = Running()
     yield made
     made.end()
 
 
 @pytest.fixture
 def running(shared: Running) -> Iterator[Running]:
+    """The server; after each test it must still answer."""
     yield shared
     shared.parrot.go.set()
-    assert shared.send(request())[::2] == (200, b'{"translatedText":"de>en:Hund"}')  # whatever it was, it still answers
+    assert shared.send(request())[::2] == (200, b'{"translatedText":"de>en:Hund"}')
 
 
-def waiting(running: Running) -> str:
-    _, _, body = running.send(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-    return next(line for line in body.decode().splitlines() if line.startswith("regard_queue_texts"))
-
-
-def wait_until(running: Running, texts: int) -> None:
-    until = time.monotonic() + SECONDS
-    while waiting(running) != f"regard_queue_texts {texts}":
-        assert time.monotonic() < until
-        time.sleep(0.005)
-
-
-def test_beyond_the_bound_it_says_when_to_come_again(running: Running) -> None:
+def test_a_full_queue_answers_503(running: Running) -> None:
     running.parrot.hold()
     with running.connect() as first, running.connect() as second:
         first.sendall(request("first"))
         assert running.parrot.begun.wait(SECONDS)
         second.sendall(request(["a", "b"]))
-        wait_until(running, 2)
+        running.wait_until("regard_queue_texts 2.0")
         status, headers, body = running.send(request("too many"))
         assert status == 503
         assert 1 <= int(headers["retry-after"]) <= 60
@@ -108,7 +107,7 @@ def test_beyond_the_bound_it_says_when_to_come_again(running: Running) -> None:
         assert (answer_of(first)[0], answer_of(second)[0]) == (200, 200)
 
 
-def test_a_client_that_goes_away_frees_its_place(running: Running) -> None:
+def test_a_client_that_goes_away_frees_its_items(running: Running) -> None:
     running.parrot.hold()
     before = len(running.parrot.batches)
     with running.connect() as first:
@@ -116,8 +115,8 @@ def test_a_client_that_goes_away_frees_its_place(running: Running) -> None:
         assert running.parrot.begun.wait(SECONDS)
         with running.connect() as leaving:
             leaving.sendall(request(["leaving", "leaving"]))
-            wait_until(running, 2)
-        wait_until(running, 0)
+            running.wait_until("regard_queue_texts 2.0")
+        running.wait_until("regard_queue_texts 0.0")
         running.parrot.go.set()
         assert answer_of(first)[0] == 200
     assert running.parrot.batches[before:] == [["first"]]
@@ -127,78 +126,66 @@ def test_a_stream_whose_client_goes_away_stops(running: Running) -> None:
     with running.connect() as leaving:
         leaving.sendall(request("a " * 400, "/translate/stream"))
         assert b"200" in leaving.recv(20)
-    until = time.monotonic() + SECONDS
-    while b"regard_open_streams 0" not in running.send(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")[2]:
-        assert time.monotonic() < until
+    running.wait_until("regard_open_streams 0.0")
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"\x00\x01\x02\x03\r\n\r\n",
-        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a client that speaks TLS\r\n\r\n",
-        b"GET /health\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
-        b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 200_000 + b"\r\n\r\n",
-        b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
-        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
-        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: nonsense\r\n\r\nab",
-        b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"GET /%00%ff%2e%2e/%2e%2e/etc/passwd?%zz HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET / HTTP/1.1\r\n\r\n",
-        request(more="Content-Encoding: gzip\r\n"),
-    ],
-    ids=lambda raw: repr(raw[:40]),
-)
-def test_hostile_bytes_get_an_error_and_nothing_stops(running: Running, raw: bytes) -> None:
-    with running.connect() as client:
-        with contextlib.suppress(ConnectionError):  # the server may close before it has heard all of it
-            client.sendall(raw)
-        status = int(client.recv(12).split()[1])
-    assert 400 <= status < 500
+HOSTILE = [
+    b"\x00\x01\x02\x03\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 a client that speaks TLS\r\n\r\n",
+    b"GET /health\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nHost: localhost\r\nContent-Length: x\r\n\r\n",
+    b"GET /\xff HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: localhost\r\nA: " + b"a" * 200_000 + b"\r\n\r\n",
+    b"GET /" + b"a" * 200_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: -1\r\n\r\n",
+    b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+    b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: nonsense\r\n\r\nab",
+    b"POST /translate HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    b"GET /%00%ff%2e%2e/%2e%2e/etc/passwd?%zz HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"GET / HTTP/1.1\r\n\r\n",
+    request(more="Content-Encoding: gzip\r\n"),
+]
 
 
-def test_a_body_that_is_announced_too_long_is_refused_before_it_comes(running: Running) -> None:
-    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    status, headers, _ = running.send(head + b"Content-Length: 10000000000\r\n\r\n")
+def test_hostile_bytes_get_a_client_error(running: Running) -> None:
+    for raw in HOSTILE:
+        with running.connect() as client:
+            with contextlib.suppress(ConnectionError):  # the server may close before all is sent
+                client.sendall(raw)
+            status = int(client.recv(12).split()[1])
+        assert 400 <= status < 500, raw[:40]
+
+
+def test_a_body_that_is_announced_too_long_is_refused_at_once(running: Running) -> None:
+    status, headers, _ = running.send(POST + b"Content-Length: 10000000000\r\n\r\n")
     assert (status, headers["connection"]) == (413, "close")
 
 
-def test_a_client_that_listens_only_when_it_has_said_all_hears_the_refusal(running: Running) -> None:
-    asked = Request(
-        f"http://127.0.0.1:{running.port}/translate", b"a" * 4_000_000, {"Content-Type": "application/json"}
-    )
+def test_a_client_that_reads_only_after_sending_gets_the_error(running: Running) -> None:
+    address = f"http://127.0.0.1:{running.port}/translate"
     with pytest.raises(HTTPError, match="413") as refused:
-        urlopen(asked, timeout=SECONDS)
+        urlopen(Request(address, b"a" * 4_000_000, {"Content-Type": "application/json"}), timeout=SECONDS)
     refused.value.close()
 
 
 def test_a_body_without_an_end_is_cut_off(running: Running) -> None:
     chunk = b"1000\r\n" + b"a" * 0x1000 + b"\r\n"
-    head = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with running.connect() as client:
-        client.sendall(head + b"Transfer-Encoding: chunked\r\n\r\n")
-        sent = 0
-        with contextlib.suppress(ConnectionError):
-            while sent < 100 * SETTINGS.body_bytes:
-                client.sendall(chunk)
-                sent += 0x1000
-    assert sent < 100 * SETTINGS.body_bytes  # what the system buffers on the way is not ours to bound
+    sent = 0
+    with running.connect() as client, contextlib.suppress(ConnectionError):
+        client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n")
+        while sent < 100 * BODY_LIMIT:
+            client.sendall(chunk)
+            sent += 0x1000
+    assert sent < 100 * BODY_LIMIT  # the buffers of the system are included
 
 
-def test_a_body_that_does_not_come_is_not_waited_for(running: Running) -> None:
+def test_a_body_that_does_not_arrive(running: Running) -> None:
     begun = time.monotonic()
-    status, _, _ = running.send(request()[:-5])
-    assert status == 408
+    assert running.send(request()[:-5])[0] == 408
     assert time.monotonic() - begun < 5
-
-
-def test_a_client_that_leaves_in_the_midst_of_its_body_is_forgotten(running: Running) -> None:
     with running.connect() as leaving:
         leaving.sendall(request()[:-5])
-    wait_until(running, 0)
+    running.wait_until("regard_queue_texts 0.0")
     assert running.send(request("next"))[0] == 200
 
 
@@ -211,14 +198,14 @@ def test_requests_may_follow_each_other_on_a_connection(running: Running) -> Non
         assert b"drei" in answer_of(client)[2]
 
 
-def test_what_has_begun_is_finished_when_the_server_ends() -> None:
-    running = Running(SETTINGS)
+def test_running_requests_are_finished_at_shutdown() -> None:
+    running = Running()
     running.parrot.hold()
     with running.connect() as first, running.connect() as second, running.connect() as idle:
         first.sendall(request("first"))
         assert running.parrot.begun.wait(SECONDS)
         second.sendall(request("second"))
-        wait_until(running, 1)
+        running.wait_until("regard_queue_texts 1.0")
         running.server.should_exit = True
         until = time.monotonic() + SECONDS
         while idle.recv(1) != b"":  # the idle connection is closed
@@ -230,17 +217,11 @@ def test_what_has_begun_is_finished_when_the_server_ends() -> None:
     running.end()
 
 
-def test_a_port_in_use_and_an_address_of_another_machine_are_told() -> None:
-    with bind(Serving(port=0)) as taken:
+def test_a_port_in_use_and_an_address_of_another_machine() -> None:
+    with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         assert address_of(taken) == f"http://127.0.0.1:{port}"
         with pytest.raises(RunError, match=rf"127\.0\.0\.1:{port}.*in use.*--port"):
-            bind(Serving(port=port))
+            listen("127.0.0.1", port)
     with pytest.raises(RunError, match=r"192\.0\.2\.1:0.*--host"):
-        bind(Serving(host="192.0.2.1", port=0))
-
-
-def test_a_missing_extra_is_told_with_its_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "uvicorn", None)
-    with pytest.raises(RunError, match=r"uvicorn.*pip install 'regard\[serve\]'"):
-        require_installed()
+        listen("192.0.2.1", 0)

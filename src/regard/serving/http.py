@@ -1,0 +1,359 @@
+"""The HTTP parts that both servers share: the process, request bodies, errors, API keys, the files of a page.
+
+Handlers raise `HTTPException` or a `RegardError`; every error becomes a JSON object with an `error` field, the shape
+that LibreTranslate uses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from io import BytesIO
+from pathlib import Path
+from typing import Any, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+import python_multipart
+import uvicorn
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ValidationError
+from python_multipart.exceptions import FormParserError
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from regard.errors import RecordError, RegardError, RunError
+
+WEB = Path(__file__).parent / "web"
+CONTENT_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
+BACKLOG = 1024
+"""Connections that the system holds until they are accepted."""
+FIELDS = 1000
+"""Most fields of a form."""
+DISCARDED_BYTES = 32 * 2**20
+"""A body that is too long is still received up to this length: many clients read the answer only after sending all."""
+CLIENT_GONE = 499
+"""The status, in the log and the metrics, of a request whose client closed the connection (as in nginx)."""
+METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
+SECURITY_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+}
+
+Say: TypeAlias = Callable[[str], None]
+Count: TypeAlias = Callable[[str, str, int, float], None]
+"""Counts a request by its method, path, status and seconds."""
+M = TypeVar("M", bound=BaseModel)
+
+
+# ------------------------------------------------------------------------------------------------------------- process
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Opens the socket. It is opened before a model is loaded, so that a port in use is reported at once."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, _, _, _, address = found[0]
+        return socket.create_server(address[:2], family=family, backlog=BACKLOG)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RunError(
+            f"cannot listen on {host}:{port} ({reason}); choose another --port (0 selects a free one) or --host"
+        ) from None
+
+
+def address_of(listening: socket.socket) -> str:
+    """The address for a browser."""
+    host, port = listening.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def make_server(app: ASGIApp, connections: int, grace: int) -> uvicorn.Server:
+    """A server that accepts at most `connections` and, on shutdown, waits `grace` seconds for running requests."""
+    return uvicorn.Server(
+        uvicorn.Config(
+            app,
+            http="h11",  # it limits the size of headers
+            ws="none",
+            loop="asyncio",
+            lifespan="on",
+            log_config=None,
+            log_level=logging.CRITICAL + 1,  # malformed requests are not worth a line; `Guard` reports our own errors
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            limit_concurrency=connections,
+            timeout_graceful_shutdown=grace,
+        )
+    )
+
+
+def run_server(server: uvicorn.Server, listening: socket.socket) -> None:
+    """Serves until SIGTERM or Ctrl-C, then finishes running requests; a second Ctrl-C does not wait for them."""
+    with _signals_end_quietly():
+        server.run(sockets=[listening])
+
+
+@contextlib.contextmanager
+def _signals_end_quietly() -> Iterator[None]:
+    """Uvicorn raises the signal again after its shutdown; by then the process can end with status 0."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    kept = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in kept.items():
+            signal.signal(number, handler)
+
+
+# --------------------------------------------------------------------------------------------------------- application
+
+
+class Guard:
+    """ASGI middleware around every request: host check, security headers, metrics, log, and the last error handler.
+
+    The log contains neither texts, keys, queries nor addresses of clients.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        hosts: Collection[str],
+        say: Say | None = None,
+        verbose: bool = False,
+        count: Count | None = None,
+    ) -> None:
+        self.app = app
+        self.hosts = frozenset(host.lower() for host in hosts)
+        self.say = say
+        self.verbose = verbose
+        self.count = count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        started = time.monotonic()
+        status = CLIENT_GONE
+
+        async def sending(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message).update(SECURITY_HEADERS)
+            await send(message)
+
+        try:
+            if self.hosts and _host_name(scope) not in self.hosts:
+                error = HTTPException(403, "the Host header names another server; add the name to the setting hosts")
+                await error_response(error)(scope, receive, sending)
+            else:
+                await self.app(scope, receive, sending)
+        except ClientDisconnect:
+            pass  # nobody waits for a response
+        except Exception as error:
+            if self.say is not None:
+                self.say(f"error: {error_location(error)}")
+            if status != CLIENT_GONE:
+                raise  # the response has begun: only a broken connection shows that it is incomplete
+            await error_response(error)(scope, receive, sending)
+        finally:
+            self._finish(scope, status, time.monotonic() - started)
+
+    def _finish(self, scope: Scope, status: int, seconds: float) -> None:
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        path = getattr(scope.get("route"), "path", "other")
+        if self.count is not None:
+            self.count(method, path, status, seconds)
+        if self.verbose and self.say is not None:
+            self.say(f"{method} {path} {status} {1000 * seconds:.1f} ms")
+
+
+def _host_name(scope: Scope) -> str | None:
+    try:
+        return urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname
+    except ValueError:
+        return None
+
+
+def handle_errors(app: FastAPI) -> None:
+    """Lets handlers raise `HTTPException` and `RegardError`; `Guard` answers all other exceptions with status 500."""
+
+    async def handle(request: Request, error: Exception) -> Response:
+        return error_response(error)
+
+    app.add_exception_handler(HTTPException, handle)
+    app.add_exception_handler(RegardError, handle)
+
+
+def http_error(error: Exception) -> HTTPException:
+    """The status and the message that a client gets. Unexpected errors may repeat a text, so they are not shown."""
+    match error:
+        case HTTPException():
+            return error
+        case RecordError():
+            return HTTPException(409, str(error))
+        case RegardError():
+            return HTTPException(400, str(error))
+        case _:
+            return HTTPException(500, "internal server error; the server's log has the details")
+
+
+def error_response(error: Exception) -> JSONResponse:
+    shown = http_error(error)
+    return JSONResponse({"error": shown.detail}, shown.status_code, dict(shown.headers or {}))
+
+
+def error_location(error: Exception) -> str:
+    """The type of an error and the line that raised it. The message is left out, since it may repeat a text."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    where = f" in {Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}" if trace else ""
+    return f"{type(error).__name__}{where}"
+
+
+def add_file(app: FastAPI, path: str, file: Path) -> None:
+    """Serves one file of a page. It is read once: no path in a request reaches the disk."""
+    content, kind = file.read_bytes(), f"{CONTENT_TYPES[file.suffix]}; charset=utf-8"
+
+    async def page() -> Response:
+        return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
+
+    app.add_api_route(path, page, include_in_schema=False)
+
+
+# ------------------------------------------------------------------------------------------------------------ requests
+
+
+async def read_body(request: Request, limit: int, seconds: float) -> bytes:
+    """The body. Raises status 413 if it is longer than `limit` bytes and 408 if it takes longer than `seconds`."""
+    length = request.headers.get("content-length", "")
+    announced = int(length) if length.isdecimal() else 0
+    close = {"Connection": "close"}
+    too_long = HTTPException(413, f"the body is longer than {limit:,} bytes; send less text", close)
+    if announced > DISCARDED_BYTES:
+        raise too_long
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for part in request.stream():
+                if announced <= limit:
+                    body += part
+                if len(body) > limit:
+                    raise too_long
+    except TimeoutError:
+        raise HTTPException(408, f"the body did not arrive within {seconds:g} s; send it again", close) from None
+    if announced > limit:
+        raise too_long
+    return bytes(body)
+
+
+async def disconnected(request: Request) -> None:
+    """Returns when the client closes the connection; for requests whose body has been read."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def json_object(body: bytes) -> dict[str, Any]:
+    try:
+        found = json.loads(_decoded(body))
+    except (ValueError, RecursionError):  # a number with thousands of digits is a ValueError, too
+        raise HTTPException(400, "the body is not valid JSON") from None
+    if not isinstance(found, dict):
+        raise HTTPException(400, "the body must be a JSON object")
+    return found
+
+
+def request_fields(request: Request, body: bytes) -> dict[str, Any]:
+    """The fields of a JSON object, or those of a form and of the query together (as Flask combines them)."""
+    kind = media_type(request)
+    if kind == "application/json" or kind.endswith("+json"):
+        return json_object(body)
+    pairs = _urlencoded(request.scope["query_string"])
+    if kind == "multipart/form-data":
+        pairs += _multipart(body, request.headers["content-type"])
+    elif kind in ("application/x-www-form-urlencoded", ""):
+        pairs += _urlencoded(body)
+    else:
+        raise HTTPException(415, "Content-Type must be application/json or the type of a form")
+    fields: dict[str, Any] = {}
+    for name, value in pairs:
+        fields.setdefault(name, []).append(value.replace("\r\n", "\n"))  # forms end lines with CR LF
+    return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
+
+
+def _decoded(raw: bytes) -> str:
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise HTTPException(400, "the body is not UTF-8; encode it as UTF-8") from None
+
+
+def _urlencoded(raw: bytes) -> list[tuple[str, str]]:
+    try:
+        return parse_qsl(_decoded(raw), keep_blank_values=True, errors="strict", max_num_fields=FIELDS)
+    except ValueError:
+        raise HTTPException(400, f"the form is not percent-encoded UTF-8 with at most {FIELDS:,} fields") from None
+
+
+def _multipart(body: bytes, content_type: str) -> list[tuple[str, str]]:
+    """Fields of a multipart form; files are ignored."""
+    found: list[tuple[bytes, bytes]] = []
+
+    def on_field(field: Any) -> None:
+        found.append((field.field_name or b"", field.value or b""))
+
+    try:
+        headers = {"Content-Type": content_type.encode("latin-1")}
+        python_multipart.parse_form(headers, BytesIO(body), on_field, lambda file: file.close())
+    except (FormParserError, ValueError):
+        raise HTTPException(400, "the multipart form is malformed; check its boundary") from None
+    return [(_decoded(name), _decoded(value)) for name, value in found]
+
+
+def validated(kind: type[M], fields: Mapping[str, Any]) -> M:
+    """A request from its fields, or status 400. Values are not repeated, since they may be long."""
+    try:
+        return kind.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+    name = ".".join(str(part) for part in first["loc"])[:80]
+    if first["type"] == "missing":
+        raise HTTPException(400, f"Invalid request: missing {name} parameter")
+    message = first["msg"].removeprefix("Value error, ")
+    raise HTTPException(400, f"Invalid request: {name or 'the body'}: {message}")
+
+
+def check_key(known: Sequence[str], given: str, authorization: str) -> None:
+    """Raises 401 or 403 without a known API key, if the server has any. Compares in constant time."""
+    if not known:
+        return
+    scheme, _, token = authorization.partition(" ")
+    key = given or (token.strip() if scheme.lower() == "bearer" else "")
+    if not key:
+        raise HTTPException(
+            401,
+            "an API key is required; ask the server's operator for one",
+            {"WWW-Authenticate": 'Bearer realm="regard"'},
+        )
+    matches = [hmac.compare_digest(key.encode(), each.encode()) for each in known]
+    if not any(matches):
+        raise HTTPException(403, "Invalid API key")

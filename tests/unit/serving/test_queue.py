@@ -1,0 +1,280 @@
+"""The request queue and its worker thread, without HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from queue import Queue
+from threading import Event
+from typing import Any
+
+import pytest
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+
+from regard.serving.queue import Job, RequestQueue, StreamJob
+
+SECONDS = 10
+
+
+class Work:
+    """Returns items in capitals; fails on "bad"; waits while `go` is not set."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.begun, self.go = Event(), Event()
+        self.go.set()
+
+    def __call__(self, key: str, items: list[str]) -> list[str]:
+        self.batches.append(items)
+        self.begun.set()
+        assert self.go.wait(SECONDS)
+        if "bad" in items:
+            raise ValueError("bad")
+        return [item.upper() for item in items]
+
+    def hold(self, queue: RequestQueue) -> None:
+        """Starts one item and keeps it running, so that the following ones wait."""
+        self.begun.clear()
+        self.go.clear()
+        queue.submit("a", ["first"])
+        assert self.begun.wait(SECONDS)
+
+
+@pytest.fixture
+def work() -> Work:
+    return Work()
+
+
+@pytest.fixture
+def queue(work: Work) -> Iterator[RequestQueue]:
+    made = RequestQueue(work, 4, batch_size=100, streams=8)
+    made.start()
+    yield made
+    work.go.set()
+    made.close(SECONDS)
+
+
+def result(job: Job) -> list[Any]:
+    return job.future.result(SECONDS)
+
+
+# ------------------------------------------------------------------------------------------------------ order of items
+
+
+def taken(queue: RequestQueue) -> list[str]:
+    return [job.items[index] for job, index in queue.take()]
+
+
+def submit(queue: RequestQueue, name: str, *sizes: int, key: str = "a") -> Job:
+    return queue.submit(key, [f"{name}{number}" for number in range(len(sizes))], sizes)
+
+
+def test_jobs_take_turns_item_by_item() -> None:
+    queue = RequestQueue(Work(), 100, batch_size=4)
+    submit(queue, "many", 1, 1, 1)
+    submit(queue, "a", 1)
+    submit(queue, "b", 1)
+    assert taken(queue) == ["many0", "a0", "b0", "many1"]
+    submit(queue, "c", 1)
+    assert taken(queue) == ["many2", "c0"]
+    assert queue.items == 0
+
+
+def test_the_first_job_is_always_in_the_batch() -> None:
+    queue = RequestQueue(Work(), 100, batch_size=4)
+    for name, size in (("a", 2), ("long", 9), ("b", 2), ("c", 2)):
+        submit(queue, name, size)
+    assert taken(queue) == ["a0", "b0"]
+    submit(queue, "d", 2)
+    assert taken(queue) == ["long0"]
+    assert taken(queue) == ["c0", "d0"]
+
+
+def test_a_long_item_is_not_overtaken_for_ever() -> None:
+    queue = RequestQueue(Work(), 100, batch_size=4)
+    submit(queue, "short", 2)
+    submit(queue, "long", 100)
+    batches = []
+    for _ in range(3):
+        batches.append(taken(queue))
+        submit(queue, "short", 2)
+        submit(queue, "short", 2)
+    assert ["long0"] in batches
+
+
+def test_a_batch_has_one_key() -> None:
+    queue = RequestQueue(Work(), 100, batch_size=9)
+    for name, key in (("a", "x"), ("b", "y"), ("c", "z"), ("d", "x")):
+        submit(queue, name, 1, key=key)
+    assert [taken(queue) for _ in range(4)] == [["a0", "d0"], ["b0"], ["c0"], []]
+
+
+def test_a_cancelled_job_frees_its_items() -> None:
+    queue = RequestQueue(Work(), 100, batch_size=1)
+    leaving = submit(queue, "a", 1, 2, 3)
+    submit(queue, "b", 5)
+    assert taken(queue) == ["a0"]
+    assert queue.items == 3
+    queue.cancel(leaving)
+    queue.cancel(leaving)
+    assert queue.items == 1
+    assert taken(queue) == ["b0"]
+
+
+# ---------------------------------------------------------------------------------------------------------- the worker
+
+
+def test_waiting_items_share_a_batch(queue: RequestQueue, work: Work) -> None:
+    work.hold(queue)
+    jobs = [queue.submit("a", [text]) for text in ("one", "two", "three")]
+    work.go.set()
+    assert [result(job) for job in jobs] == [["ONE"], ["TWO"], ["THREE"]]
+    assert work.batches == [["first"], ["one", "two", "three"]]
+
+
+def test_a_full_queue_answers_503(queue: RequestQueue, work: Work) -> None:
+    work.hold(queue)
+    queue.submit("a", ["a", "b", "c"])
+    with pytest.raises(HTTPException) as caught:
+        queue.submit("a", ["d", "e"])
+    assert caught.value.status_code == 503
+    assert 1 <= int((caught.value.headers or {})["Retry-After"]) <= 60
+    queue.submit("a", ["d"])
+    with pytest.raises(HTTPException):
+        queue.stream(StreamJob(iter("e"), print))
+
+
+def test_a_cancelled_job_does_not_run(queue: RequestQueue, work: Work) -> None:
+    work.hold(queue)
+    leaving = queue.submit("a", ["a", "b", "c", "d"])
+    queue.cancel(leaving)
+    staying = queue.submit("a", ["e", "f", "g", "h"])
+    work.go.set()
+    assert len(result(staying)) == 4
+    assert leaving.future.cancelled()
+    assert work.batches == [["first"], ["e", "f", "g", "h"]]
+
+
+def test_one_bad_item_does_not_harm_the_others(queue: RequestQueue, work: Work) -> None:
+    work.hold(queue)
+    good, bad = queue.submit("a", ["good"]), queue.submit("a", ["bad"])
+    work.go.set()
+    assert result(good) == ["GOOD"]
+    with pytest.raises(ValueError, match="bad"):
+        result(bad)
+    with pytest.raises(ValueError, match="bad"):
+        result(queue.submit("a", ["good", "bad", "good"]))
+    assert queue.items == 0
+    assert result(queue.submit("a", ["again"])) == ["AGAIN"]
+
+
+def test_close_finishes_what_is_queued(queue: RequestQueue, work: Work) -> None:
+    work.hold(queue)
+    waiting = queue.submit("a", ["waiting"])
+    work.go.set()
+    queue.close(SECONDS)
+    assert waiting.future.result(0) == ["WAITING"]
+    assert not queue.alive
+    with pytest.raises(HTTPException, match="shutting down"):
+        queue.submit("a", ["late"])
+
+
+def test_close_gives_up_after_its_time(queue: RequestQueue, work: Work) -> None:
+    work.hold(queue)
+    waiting = queue.submit("a", ["waiting"])
+    queue.close(0.01)
+    with pytest.raises(HTTPException, match="shutting down"):
+        result(waiting)
+
+
+def test_streams_and_batches_alternate(queue: RequestQueue, work: Work) -> None:
+    work.hold(queue)
+    pieces: Queue[Any] = Queue()
+    queue.stream(StreamJob(iter("abc"), pieces.put))
+    text = queue.submit("a", ["text"])
+    work.go.set()
+    assert result(text) == ["TEXT"]
+    assert [pieces.get(timeout=SECONDS) for _ in range(4)] == ["a", "b", "c", None]
+
+
+def test_a_stream_that_fails_and_one_that_is_cancelled(queue: RequestQueue) -> None:
+    pieces: Queue[Any] = Queue()
+
+    def failing() -> Iterator[str]:
+        yield "a"
+        raise ValueError
+
+    queue.stream(StreamJob(failing(), pieces.put))
+    assert pieces.get(timeout=SECONDS) == "a"
+    assert isinstance(pieces.get(timeout=SECONDS), ValueError)
+
+    begun, go = Event(), Event()
+
+    def endless() -> Iterator[str]:
+        while True:
+            begun.set()
+            assert go.wait(SECONDS)
+            yield "a"
+
+    leaving = StreamJob(endless(), pieces.put)
+    queue.stream(leaving)
+    assert begun.wait(SECONDS)
+    queue.cancel(leaving)
+    go.set()
+    until = time.monotonic() + SECONDS
+    while queue.streams:
+        assert time.monotonic() < until
+        time.sleep(0.001)
+    assert pieces.qsize() <= 1
+
+
+def test_a_batch_waits_only_after_a_shared_one(work: Work) -> None:
+    queue = RequestQueue(work, 10, batch_size=100, wait_seconds=0.2)
+    queue.start()
+    begun = time.monotonic()
+    assert [result(queue.submit("a", ["alone"])) for _ in range(2)] == [["ALONE"]] * 2
+    assert time.monotonic() - begun < 0.2
+    work.hold(queue)
+    jobs = [queue.submit("a", [text]) for text in ("a", "b")]
+    work.go.set()
+    for job in jobs:
+        result(job)
+    one = queue.submit("a", ["c"])
+    time.sleep(0.02)
+    other = queue.submit("a", ["d"])
+    assert [result(one), result(other)] == [["C"], ["D"]]
+    assert work.batches[-1] == ["c", "d"]
+    queue.close(SECONDS)
+
+
+def test_a_client_that_goes_away_or_waits_too_long(work: Work) -> None:
+    """Work that nobody waits for is not started; running work is finished, and the next request is answered."""
+
+    def request(seconds: float) -> Request:
+        async def receive() -> dict[str, Any]:
+            await asyncio.sleep(seconds)
+            return {"type": "http.disconnect"}
+
+        return Request({"type": "http"}, receive)
+
+    async def scene(queue: RequestQueue) -> list[Any]:
+        first = asyncio.create_task(queue.result(queue.submit("a", ["slow"]), request(SECONDS)))
+        await asyncio.to_thread(work.begun.wait, SECONDS)
+        with pytest.raises(ClientDisconnect):
+            await queue.result(queue.submit("a", ["never"]), request(0))
+        with pytest.raises(HTTPException) as late:
+            await queue.result(queue.submit("a", ["never"]), request(SECONDS), 0.001)
+        assert (late.value.status_code, late.value.headers) == (503, {"Retry-After": "1"})
+        last = asyncio.create_task(queue.result(queue.submit("a", ["answer"]), request(SECONDS)))
+        work.go.set()
+        await first
+        return await last
+
+    work.go.clear()
+    queue = RequestQueue(work, 10)
+    queue.start()
+    assert asyncio.run(scene(queue)) == ["ANSWER"]
+    assert work.batches == [["slow"], ["answer"]]
+    queue.close(SECONDS)
