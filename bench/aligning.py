@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import argparse
 import json
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from measured import environment, lines
 
 import regard
-from regard.data.embedded.grammar import corpus
+from regard.data.embedded import grammar_pairs
 from regard.look.align import Aligner, align, align_both, align_naively, choose, turned_pairs, word_counts
 from regard.look.links import Gold, read_gold, score
 
-SEED, CHOSEN_BY, TESTED = 1, 1000, 2000
+CHOSEN_BY, TESTED = 1000, 2000
 Set: TypeAlias = tuple[list[tuple[str, str]], list[Gold]]
 
 
@@ -38,7 +39,7 @@ def german(model: Any, data: Path, first: int) -> dict[str, Any]:
 def grammar(forth: Any, back: Any | None) -> dict[str, Any]:
     sets: list[Set] = []
     for split, count in (("valid", CHOSEN_BY), ("test", TESTED)):
-        every = list(corpus.pairs(split, SEED, count))
+        every = list(islice(grammar_pairs(split), count))
         texts = [(" ".join(pair.source_tokens), " ".join(pair.target_tokens)) for pair in every]
         links = [(frozenset(pair.alignment), frozenset((*pair.alignment, *pair.possible))) for pair in every]
         sets.append((texts, [Gold(*both) for both in links]))

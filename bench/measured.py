@@ -12,6 +12,8 @@ import torch
 
 import regard
 
+sys.path.append(str(Path(__file__).parents[1]))  # for `tools`, which is not part of the package
+
 
 def lines(path: Path) -> list[str]:
     """Of a text, compressed or not."""

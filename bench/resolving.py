@@ -31,12 +31,13 @@ from typing import Any, NamedTuple
 
 import torch
 from measured import environment
+from pronouns import Flips, Looked, looked, pronouns, write, write_swapped
+from tools.grammar.corpus import dependent
+from tools.grammar.report import PRONOUNS, pronoun_of
 
 import regard
 from regard.look.addresses import Head, ablation, mean_outputs
 from regard.look.importance import DRAWN, Ablation
-from regard.look.pronouns import Flips, Looked, looked, pronouns, write, write_swapped
-from regard.tasks.grammar_report import PRONOUNS, dependent, pronoun_of
 
 SEED, FIRST, WANTED, DECODED = 1, 8, 0.5, 1000
 SCREENS, KEPT = (24, 120), 20

@@ -32,7 +32,7 @@ from measured import environment
 
 import regard
 from regard.blocks.settings import Attention
-from regard.data.embedded.grammar.corpus import pairs
+from regard.data.embedded import GrammarPart, grammar_pairs
 from regard.models.settings import EncoderDecoder
 from regard.serving.settings import Serving
 from regard.text.settings import Bpe
@@ -53,10 +53,11 @@ COMPANY = (1, 4, 16, 48)
 # ----------------------------------------------------------------------------------------------- models and texts
 
 
-def sentences(language: str, number: int, seed: int) -> list[str]:
+def sentences(language: str, number: int, part: GrammarPart) -> list[str]:
     """Texts of 20 words from the embedded grammar, where no file gives others."""
-    made = pairs("test", seed, 5 * number)
-    words = [word for pair in made for word in (pair.source if language == "en" else pair.target).split()]
+    words = [
+        word for pair in grammar_pairs(part) for word in (pair.source if language == "en" else pair.target).split()
+    ]
     return cut(words)[:number]
 
 
@@ -66,7 +67,7 @@ def cut(words: list[str]) -> list[str]:
 
 def random_model(directory: Path, width: int) -> Path:
     """Weights that mean nothing and cost more than trained ones do, since a text seldom ends before its longest."""
-    tokenizer = train_tokenizer(Bpe(size=8000), sentences("de", 2000, 0) + sentences("en", 2000, 0))
+    tokenizer = train_tokenizer(Bpe(size=8000), sentences("de", 2000, "valid") + sentences("en", 2000, "valid"))
     torch.manual_seed(0)
     settings = EncoderDecoder(
         vocabulary=tokenizer.size, width=width, depth=3, attention=Attention(heads=max(width // 64, 1))
@@ -273,7 +274,7 @@ def measure(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     translator = load(model, "cpu")
     assert isinstance(translator, Translator)
     direction = translator.directions[0]
-    texts = read_texts(arguments.texts) if arguments.texts else sentences(direction[0], TEXTS, 1)
+    texts = read_texts(arguments.texts) if arguments.texts else sentences(direction[0], TEXTS, "test")
     settings = Serving()
     server = Server(model, arguments.threads, arguments.setting)
     ready = server.memory()

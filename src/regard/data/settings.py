@@ -13,7 +13,6 @@ from pydantic import Field, model_validator
 from regard.blocks.settings import Positive
 from regard.data.base_settings import Column, Data, FromFiles, Key, Split, Table, Texts, UnseenLabels
 from regard.data.filter_settings import PairFilters, TextFilters
-from regard.settings import did_you_mean
 
 # ------------------------------------------------------------------------------------------------------ parallel text
 
@@ -258,34 +257,17 @@ class Npz(Images, FromFiles):
 
 
 class Grammar(Pairs):
-    """English–German pairs that a small grammar makes, without end and without a file (docs/grammar.md)."""
+    """English–German pairs of a small grammar, shipped with the package (docs/grammar.md)."""
 
     kind: Literal["grammar"] = "grammar"
     direction: Literal["en-de", "de-en"] = "en-de"
     """Which language is the source and which the target."""
-    seed: int = Field(default=1, ge=0)
-    """Decides which pairs are drawn; the splits share no combination of words, whatever it is."""
-    train_pairs: Positive = 200_000
-    """Pairs to learn from."""
-    valid_pairs: Positive = 1_000
+    train_pairs: int = Field(default=120_000, ge=1, le=120_000)
+    """Pairs to learn from: the first ones of the corpus."""
+    valid_pairs: int = Field(default=1_000, ge=1, le=4_000)
     """Pairs that decide when to stop and which checkpoint is best."""
-    test_pairs: Positive = 2_000
+    test_pairs: int = Field(default=2_000, ge=1, le=4_000)
     """Pairs for the final score."""
-    constructions: tuple[str, ...] = Field(default=(), strict=False)
-    """Only sentences of these constructions; none named: all."""
-
-    @model_validator(mode="after")
-    def _check_constructions(self) -> Self:
-        if self.constructions:
-            from regard.data.embedded.grammar import CONSTRUCTIONS  # the whole grammar: only where it is asked for
-
-            unknown = [name for name in self.constructions if name not in CONSTRUCTIONS]
-            if unknown:
-                near = did_you_mean(unknown[0], CONSTRUCTIONS)
-                raise ValueError(
-                    f"constructions ({unknown[0]}) is not known{near}; choose from {', '.join(CONSTRUCTIONS)}"
-                )
-        return self
 
     @property
     def direction_of_pairs(self) -> Direction:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import assert_never
 
 from regard.data.base_settings import Split
-from regard.data.embedded.source import origin_of, read_embedded, size_of
+from regard.data.embedded import origin_of, read_embedded
 from regard.data.examples import Example, Pair, Placed
 from regard.data.files import full_name, shown_name
 from regard.data.filters import filtered
@@ -22,6 +22,7 @@ from regard.data.settings import (
     DataSettings,
     Direction,
     EmbeddedSettings,
+    Grammar,
     Idx,
     ImageFolder,
     LabelledCsv,
@@ -74,13 +75,17 @@ class Source:
     def origin(self) -> list[Path]:
         """Files and folders whose content decides the examples; an embedded corpus has some too."""
         settings = self.settings
-        return origin_of(settings) if isinstance(settings, EmbeddedSettings) else [Path(file) for file in self.files]
+        return (
+            origin_of(settings, self.split)
+            if isinstance(settings, EmbeddedSettings)
+            else [Path(file) for file in self.files]
+        )
 
     @property
     def size(self) -> int | None:
         """How many examples there are before filters, where that is known without reading."""
         settings = self.settings
-        size = size_of(settings, self.split) if isinstance(settings, EmbeddedSettings) else None
+        size = settings.pairs(self.split) if isinstance(settings, Grammar) else None
         return size if size is None or not getattr(settings, "both", False) else 2 * size
 
     def __iter__(self) -> Iterator[Example]:

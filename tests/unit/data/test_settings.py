@@ -43,7 +43,7 @@ def test_toml_gives_back_an_equal_value(kind: str) -> None:
 def test_changed_values_survive_too() -> None:
     one = LabelledTsv(header=True, text="a", second=3, label="b", labels="absent", unseen="keep", longest=5)
     two = ParallelTsv().changed({"filters": {"source_scripts": ["han", "latin"], "ratio": 2.5, "duplicates": "pair"}})
-    three = Grammar(direction="de-en", train_pairs=7, constructions=("past", "passive"))
+    three = Grammar(direction="de-en", train_pairs=7)
     for settings in (one, two, three, Columns(document_mark="", tag=2)):
         assert from_toml(type(settings), to_toml(settings)) == settings
 
@@ -145,7 +145,7 @@ def test_the_splits_that_there_are() -> None:
 def test_an_embedded_corpus_needs_no_files() -> None:
     recipe = read_toml('task = "translate"\n[data]\nkind = "grammar"\ntrain_pairs = 50\n')
     assert data_settings(recipe) == Grammar(train_pairs=50)
-    assert data_settings(recipe, {"seed": 2}) == Grammar(train_pairs=50, seed=2)
+    assert data_settings(recipe, {"direction": "de-en"}) == Grammar(train_pairs=50, direction="de-en")
     assert data_settings({"task": "image"}, {"kind": "digits"}) == Digits()
 
 

@@ -8,7 +8,7 @@ import pytest
 from text_cases import CORPUS, settings_of
 
 from regard.data import vocabularies
-from regard.data.settings import Grammar, LabelledTsv, Npz, Parallel, RawText
+from regard.data.settings import LabelledTsv, Npz, Parallel, RawText
 from regard.data.sources import Source
 from regard.data.vocabularies import _Sample, learn_pair, learn_tokenizer
 from regard.errors import DataError, SettingsError
@@ -114,10 +114,6 @@ def test_a_sample_of_pairs_has_both_sides() -> None:
     found = list(_Sample(pairs(), 40))
     assert len(found) == len(_Sample(pairs(), 40)) == 40
     assert len(set(found) & set(SOURCES)) == len(set(found) & set(TARGETS)) == 20
-
-
-def test_the_grammar_is_not_read_to_be_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert len(_Sample(Source(Grammar(train_pairs=100_000_000), "train"), 1_000_000)) == 1_000_000
 
 
 def test_progress_is_told() -> None:

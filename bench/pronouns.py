@@ -1,0 +1,285 @@
+"""The sense of *it*: which of two nouns do heads look at, and do they decide what is written?
+
+For sentences of the embedded grammar, whose referents are known. A pronoun is looked for where it is read, in heads of
+the encoder; and at the step that writes it, in those of the decoder, up to which the right translation was read.
+
+N: pronouns, H: heads, Q: queries, K: keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from tools.grammar.report import PRONOUNS
+from tools.grammar.sentence import Pair, Referent
+from torch import Tensor
+
+from regard.blocks.recording import record
+from regard.decoding.request import Ends
+from regard.decoding.source import padded
+from regard.errors import InputError
+from regard.look.addresses import Head, attentions_of, heads_in
+from regard.text.tokenizer import Span
+from regard.use.translation import TranslateOptions
+from regard.use.translator import Translator
+
+AT_ONCE = 250
+"""Pronouns of one pass: a bound on the memory that weights take."""
+
+
+class Nouns(NamedTuple):
+    """Tokens of the two nouns that a pronoun could mean."""
+
+    referent: list[int]
+    distractor: list[int]
+
+
+class Pronoun(NamedTuple):
+    """One to be resolved. Places are numbers of tokens."""
+
+    source: list[int]
+    """As the model reads it."""
+    target: list[int]
+    """The right translation, without start and end."""
+    read: int
+    """The token of *it* in the source; the last where it has several."""
+    written: int
+    """That of its translation in the target; the first where it has several."""
+    nouns: tuple[Nouns, Nouns]
+    """In the source and in the target."""
+    right: int
+    """The token that is to be written."""
+    other: int
+    """The one that would be right if the pronoun meant the other noun."""
+    nearest: bool
+    """Whether the noun that is meant stands nearer to the pronoun, in the source."""
+
+
+class Looked(NamedTuple):
+    """How much of their attention heads gave to the two nouns; what cannot be seen yet gets nothing."""
+
+    heads: list[Head]
+    referent_HN: Tensor
+    distractor_HN: Tensor
+
+    def accuracy(self) -> Tensor:
+        """`[H]`: which share of the pronouns looks more at its referent. Where both get nothing it does not count."""
+        return (self.referent_HN > self.distractor_HN).float().mean(1)
+
+    def share(self) -> Tensor:
+        """`[H]`: how much of its attention a head gives to the two nouns."""
+        return (self.referent_HN + self.distractor_HN).mean(1)
+
+    def preference(self) -> Tensor:
+        """`[H]`: how much more of its attention goes to referents than to the other nouns."""
+        return (self.referent_HN - self.distractor_HN).mean(1)
+
+    def ranked(self) -> list[Head]:
+        """All heads, that of the highest preference first."""
+        return [self.heads[place] for place in self.preference().argsort(descending=True).tolist()]
+
+
+# ------------------------------------------------------------------------------------------------------------ sentences
+
+
+def pronouns(model: Translator, pairs: Iterable[tuple[Pair, Referent]]) -> list[Pronoun]:
+    """The grammar's pairs, as `dependent` of `tools.grammar` gives them, in a model's tokens."""
+    known = list(pairs)
+    scribe = model.scribe(TranslateOptions())
+    by_gender = dict(zip(PRONOUNS, pronoun_tokens(model), strict=True))
+    read = scribe.read([pair.source for pair, _ in known])
+    found = []
+    for source, (pair, referent) in zip(read, known, strict=True):
+        encoding = model.tokenizers.target.encode(pair.target, framed=False)
+        sides = (
+            _tokens(pair.source, pair.source_tokens, scribe.read_spans(pair.source)),
+            _tokens(pair.target, pair.target_tokens, encoding.offsets),
+        )
+        nouns = [
+            Nouns(tokens[referent.noun[side]], tokens[referent.distractor[side]]) for side, tokens in enumerate(sides)
+        ]
+        written = sides[1][referent.pronoun[1]][0]
+        place = referent.pronoun[0]
+        found.append(
+            Pronoun(
+                source=list(source),
+                target=encoding.ids,
+                read=sides[0][place][-1],
+                written=written,
+                nouns=(nouns[0], nouns[1]),
+                right=encoding.ids[written],
+                other=by_gender[referent.distractor_gender],
+                nearest=abs(place - referent.noun[0]) < abs(place - referent.distractor[0]),
+            )
+        )
+    return found
+
+
+def _tokens(text: str, words: Sequence[str], spans: Sequence[Span]) -> list[list[int]]:
+    """The tokens of each word."""
+    found, start = [], 0
+    for word in words:
+        start = text.index(word, start)
+        end = start + len(word)
+        found.append([place for place, (first, last) in enumerate(spans) if first < end and last > start])
+        start = end
+    return found
+
+
+def pronoun_tokens(model: Translator) -> list[int]:
+    """The tokens that er, sie and es begin with, which must differ."""
+    scribe = model.scribe(TranslateOptions())
+    tokens = [scribe.word(word)[0] for word in PRONOUNS.values()]
+    if len({*tokens}) < len(tokens):
+        raise InputError(f"model ({model.name}) begins {', '.join(PRONOUNS.values())} alike; take one with whole words")
+    return tokens
+
+
+# ------------------------------------------------------------------------------------------------------------- looking
+
+
+def looked(model: Translator, cases: Sequence[Pronoun]) -> Looked:
+    """How much every head of the model looks at the two nouns, from where a pronoun is read or written."""
+    attentions = attentions_of(model)
+    heads = [head for attention in attentions for head in heads_in(model, attention)]
+    parts = []
+    for some in _chunks(cases):
+        with torch.inference_mode(), record(model, "*.weights") as seen:
+            _scores(model, some)
+        each = [_on_nouns(attention, seen.calls(f"{attention}.weights")[0], some) for attention in attentions]
+        parts.append(torch.cat(each, 1))
+    referent_HN, distractor_HN = torch.cat(parts, 2)
+    return Looked(heads, referent_HN, distractor_HN)
+
+
+def _on_nouns(attention: str, weights_NHQK: Tensor, cases: Sequence[Pronoun]) -> Tensor:
+    """`[2, H, N]`: what goes to the referent and to the other noun."""
+    rows = []
+    for weights_HQK, case in zip(weights_NHQK, cases, strict=True):
+        query, nouns = _looks(attention, case)
+        rows.append(torch.stack([weights_HQK[:, query, tokens].sum(-1) for tokens in nouns]))
+    return torch.stack(rows, -1)
+
+
+def _looks(attention: str, case: Pronoun) -> tuple[int, Nouns]:
+    """From where to where heads look, if they resolve the pronoun."""
+    if attention.startswith("encoder"):
+        return case.read, case.nouns[0]
+    if attention.endswith("cross"):
+        return case.written, case.nouns[0]
+    return case.written, Nouns(*(_read_by(tokens, case.written) for tokens in case.nouns[1]))
+
+
+def _read_by(tokens: list[int], step: int) -> list[int]:
+    """Where tokens of the target are read at a step: behind the start, and only those that were written before."""
+    return [place + 1 for place in tokens if place < step]
+
+
+# ------------------------------------------------------------------------------------------------------------- writing
+
+
+class Written(NamedTuple):
+    """What a model writes where pronouns belong, the right translation being read up to there."""
+
+    tokens_N: Tensor
+    """The likeliest token."""
+    margin: float
+    """How much higher the right pronoun scores than the best of the other two, as a mean."""
+
+    def flipped(self, before: Written, pronouns: Sequence[int]) -> float:
+        """Which share became another pronoun; what became another word, or none, does not count."""
+        others = torch.isin(self.tokens_N, torch.tensor(pronouns))
+        return float(((self.tokens_N != before.tokens_N) & others).float().mean())
+
+    def taken(self, cases: Sequence[Pronoun]) -> float:
+        """Which share is now the pronoun of the other noun."""
+        return float((self.tokens_N == torch.tensor([case.other for case in cases])).float().mean())
+
+    def changed(self, before: Written) -> float:
+        """Which share became anything else."""
+        return float((self.tokens_N != before.tokens_N).float().mean())
+
+
+def write(model: Translator, cases: Sequence[Pronoun]) -> Written:
+    """What the model writes, with whatever edit is on."""
+    with torch.inference_mode():
+        return _written(model, cases, [_scores(model, some) for some in _chunks(cases)])
+
+
+def write_swapped(model: Translator, cases: Sequence[Pronoun], heads: Iterable[Head]) -> Written:
+    """What the model writes where some heads give to each noun what they would have given to the other one."""
+    chosen: dict[str, list[int]] = {}
+    for head in heads:
+        chosen.setdefault(head.attention, []).append(head.number)
+    found = []
+    for some in _chunks(cases):
+        edit = {
+            f"{attention}.weights": partial(_swapped, attention, numbers, some) for attention, numbers in chosen.items()
+        }
+        with torch.inference_mode(), record(model, edit=edit):
+            found.append(_scores(model, some))
+    return _written(model, cases, found)
+
+
+def _swapped(attention: str, heads: list[int], cases: Sequence[Pronoun], weights_NHQK: Tensor) -> Tensor:
+    for weights_HQK, case in zip(weights_NHQK, cases, strict=True):
+        query, (one, other) = _looks(attention, case)
+        if one and other:
+            rows_HK = weights_HQK[heads, query]
+            sums = rows_HK[:, one].sum(-1, keepdim=True), rows_HK[:, other].sum(-1, keepdim=True)
+            rows_HK[:, one], rows_HK[:, other] = sums[1] / len(one), sums[0] / len(other)
+            weights_HQK[heads, query] = rows_HK
+    return weights_NHQK
+
+
+def _written(model: Translator, cases: Sequence[Pronoun], scores: Sequence[Tensor]) -> Written:
+    known, scores_NV = torch.tensor(pronoun_tokens(model)), torch.cat(list(scores))
+    right_N1 = torch.tensor([[case.right] for case in cases])
+    others = scores_NV[:, known].masked_fill(known == right_N1, -torch.inf)
+    margins = scores_NV.gather(1, right_N1)[:, 0] - others.amax(1)
+    return Written(scores_NV.argmax(1), float(margins.mean()))
+
+
+class Flips:
+    """The share of pronouns that flip against what the whole model writes: a metric of `regard.look.importance`."""
+
+    def __init__(self, model: Translator, cases: Sequence[Pronoun]) -> None:
+        self.model, self.cases = model, cases
+        self.known = pronoun_tokens(model)
+        self.before = self.last = write(model, cases)
+
+    def __call__(self) -> float:
+        self.last = write(self.model, self.cases)
+        return self.last.flipped(self.before, self.known)
+
+    def guide(self) -> float:
+        """How near the last run came to other pronouns, also where none flipped."""
+        return -self.last.margin
+
+
+def _scores(model: Translator, cases: Sequence[Pronoun]) -> Tensor:
+    """`[N, V]`: scores of what is written at the place of the pronoun."""
+    device = model.network.target.tokens.weight.device
+    start = _start(model.frame.ends)
+    source_NS, source_layout = padded([case.source for case in cases], device)
+    target_NT, target_layout = padded([[start, *case.target[: case.written]] for case in cases], device)
+    scores_NTV = model.network(source_NS, target_NT, source_layout, target_layout)
+    places_N = torch.tensor([case.written for case in cases], device=device)
+    scores_NV: Tensor = scores_NTV[torch.arange(len(cases), device=device), places_N]
+    return scores_NV.float().cpu()
+
+
+def _start(ends: Ends) -> int:
+    if ends.start is None:
+        raise InputError("an encoder-decoder needs Ends.start, the token that it begins to write after; give it")
+    return ends.start
+
+
+def _chunks(cases: Sequence[Pronoun]) -> Iterator[Sequence[Pronoun]]:
+    if not cases:
+        raise InputError("there is no pronoun to look at; give pairs with a referent")
+    for start in range(0, len(cases), AT_ONCE):
+        yield cases[start : start + AT_ONCE]

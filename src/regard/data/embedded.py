@@ -1,0 +1,250 @@
+"""Embedded corpora: data for every model family on a machine without a network.
+
+`grammar` is a parallel English–German corpus with gold alignments and referents (docs/grammar.md), `python` reads the
+standard library as raw text, and `digits` holds scikit-learn's images of handwritten digits.
+"""
+
+from __future__ import annotations
+
+import ast
+import lzma
+import os
+import re
+import sysconfig
+import tokenize
+import zipfile
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import Literal, NamedTuple, TypeAlias, assert_never
+from zlib import crc32
+
+import numpy as np
+
+from regard.data.base_settings import SPLITS, Split
+from regard.data.examples import Example, Pair, Picture, Placed, Text
+from regard.data.settings import Digits, EmbeddedSettings, Grammar, PythonLibrary
+from regard.errors import InputError
+
+
+def read_embedded(settings: EmbeddedSettings, split: Split) -> Iterator[Placed[Example]]:
+    """Yields the examples of a split. A document is located in its file, a pair or a digit in the corpus."""
+    match settings:
+        case Grammar():
+            rows = islice(_grammar_rows(split), settings.pairs(split))
+            for number, (english, german, *_) in enumerate(rows, 1):
+                pair = Pair(english, german) if settings.direction == "en-de" else Pair(german, english)
+                yield Placed(pair, settings.kind, number)
+        case PythonLibrary():
+            for name, text in python_documents(split, docstrings_only=settings.docstrings):
+                yield Placed(Text(text), name, 1)
+        case Digits():
+            for number, picture in enumerate(_digits(split), 1):
+                yield Placed(picture, settings.kind, number)
+        case _:
+            assert_never(settings)
+
+
+def origin_of(settings: EmbeddedSettings, split: Split) -> list[Path]:
+    """The files whose content decides the examples."""
+    match settings:
+        case Grammar():
+            return [_grammar_file(split)]
+        case PythonLibrary():
+            root = python_library()
+            return [root] if zipfile.is_zipfile(root) else [root / name for name in _names(root)]
+        case Digits():
+            return [Path(_sklearn_datasets().__file__ or "").parent / "data" / "digits.csv.gz"]
+        case _:
+            assert_never(settings)
+
+
+# ------------------------------------------------------------------------------------------------------------- grammar
+
+GrammarPart: TypeAlias = Literal["train", "valid", "test", "pronouns"]
+Links: TypeAlias = tuple[tuple[int, int], ...]
+
+
+class Referent(NamedTuple):
+    """The noun that a pronoun refers to. Each pair holds the indices of a source token and of a target token."""
+
+    pronoun: tuple[int, int]
+    noun: tuple[int, int]
+    distractor: tuple[int, int]
+    """The other noun, which the pronoun could also refer to."""
+    gender: str
+    """German gender of the referent: `m`, `f` or `n`."""
+    distractor_gender: str
+
+
+class GrammarPair(NamedTuple):
+    """An English sentence and its German translation, with gold annotation."""
+
+    source: str
+    target: str
+    construction: str
+    """Name of the construction, such as `passive`."""
+    alignment: Links
+    """Sure links (source token, target token), in order."""
+    possible: Links
+    """Links that are neither right nor wrong: *did* in *did cross* with *überquerte*."""
+    referent: Referent | None
+
+    @property
+    def source_tokens(self) -> list[str]:
+        return grammar_tokens(self.source)
+
+    @property
+    def target_tokens(self) -> list[str]:
+        return grammar_tokens(self.target)
+
+
+def grammar_pairs(part: GrammarPart) -> Iterator[GrammarPair]:
+    """Yields the annotated pairs of a split, or those of `pronouns`: test sentences in which *it* must be resolved."""
+    for source, target, construction, alignment, possible, referred in _grammar_rows(part):
+        referent = None
+        if referred:
+            links, gender, other = referred.rsplit(" ", 2)
+            pronoun, noun, distractor = _links(links)
+            referent = Referent(pronoun, noun, distractor, gender, other)
+        yield GrammarPair(source, target, construction, _links(alignment), _links(possible), referent)
+
+
+def grammar_tokens(text: str) -> list[str]:
+    """Splits a sentence of the grammar into words and punctuation marks."""
+    return re.findall(r"[^\s.,?!]+|[.,?!]", text)
+
+
+def _links(text: str) -> Links:
+    return tuple((int(source), int(target)) for source, target in (link.split("-") for link in text.split()))
+
+
+def _grammar_file(part: GrammarPart) -> Path:
+    return Path(__file__).parent / "grammar" / f"{part}.tsv.xz"
+
+
+def _grammar_rows(part: GrammarPart) -> Iterator[list[str]]:
+    with lzma.open(_grammar_file(part), "rt", encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield line.rstrip("\n").split("\t")
+
+
+# ------------------------------------------------------------------------------------------- Python's standard library
+
+FOLD = 20
+"""One of this many documents belongs to validation."""
+SKIPPED = {"__pycache__", "idle_test", "lib2to3", "site-packages", "test", "tests", "turtledemo", "ensurepip"}
+"""Tests, packages that are not part of the library, and parts that many installations lack."""
+SHORTEST = 200
+"""Shorter files, in characters, are left out."""
+
+
+def python_library() -> Path:
+    """The standard library: a folder, or a zip file in embeddable installations."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    if (folder / "json" / "decoder.py").is_file():
+        return folder
+    zipped = folder.parent / f"python{sysconfig.get_config_var('py_version_nodot')}.zip"
+    return zipped if zipped.is_file() else folder
+
+
+def python_documents(
+    split: Split, root: Path | None = None, docstrings_only: bool = False
+) -> Iterator[tuple[str, str]]:
+    """Yields name and text of the library's files, in the order of their names (`json/decoder.py`).
+
+    A hash of the name decides the split, so that it is the same on every machine. With `docstrings_only`, the text is
+    the docstrings of the file.
+    """
+    root = root or python_library()
+    read = _read_zip if zipfile.is_zipfile(root) else _read_folder
+    found = False
+    for name, content in read(root):
+        found = True
+        if split != ("valid" if crc32(name.encode()) % FOLD == 0 else "train"):
+            continue
+        text = _decode(content)
+        if docstrings_only:
+            text = _docstrings(text)
+        if len(text) >= SHORTEST:
+            yield name, text
+    if not found:
+        raise InputError(
+            f"{root} has no Python source files (this installation holds only compiled ones); "
+            "use a Python from python.org, conda or the system, or another data.kind"
+        )
+
+
+def _docstrings(source: str) -> str:
+    """All docstrings of a file; empty if the file does not parse."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ""
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    texts = [ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented)]
+    return "\n\n".join(text for text in texts if text)
+
+
+def _is_document(name: str) -> bool:
+    path = PurePosixPath(name)
+    return path.suffix == ".py" and not SKIPPED.intersection(path.parts[:-1])
+
+
+def _names(root: Path) -> list[str]:
+    names = []
+    for folder, below, files in os.walk(root):
+        below[:] = [name for name in below if name not in SKIPPED]  # site-packages may be very large
+        names += [(Path(folder) / file).relative_to(root).as_posix() for file in files]
+    return list(filter(_is_document, sorted(names)))
+
+
+def _read_folder(root: Path) -> Iterator[tuple[str, bytes]]:
+    for name in _names(root):
+        yield name, (root / name).read_bytes()
+
+
+def _read_zip(root: Path) -> Iterator[tuple[str, bytes]]:
+    with zipfile.ZipFile(root) as archive:
+        for name in filter(_is_document, sorted(archive.namelist())):
+            yield name, archive.read(name)
+
+
+def _decode(content: bytes) -> str:
+    """Decodes a file by the encoding that it declares; empty for the few files that break their declaration."""
+    lines = iter(content.splitlines(keepends=True))
+    try:
+        encoding, _ = tokenize.detect_encoding(lambda: next(lines, b""))
+        return content.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError):
+        return ""
+
+
+# -------------------------------------------------------------------------------------------------------------- digits
+
+BRIGHTEST = 16
+"""Grey values range from 0 to 16."""
+EACH = 10
+"""Of this many images of a digit, the last is for the test and the one before it for validation."""
+
+
+def _digits(split: Split) -> Iterator[Picture]:
+    """Yields 8 × 8 images `[8, 8, 1]` of one split. All classes are equally frequent in each split."""
+    loaded = _sklearn_datasets().load_digits()
+    images = np.rint((loaded.images / BRIGHTEST).astype(np.float32) * 255).astype(np.uint8)[..., None]
+    counts = [0] * 10
+    for pixels, label in zip(images, loaded.target.tolist(), strict=True):
+        rank = counts[label] % EACH
+        counts[label] += 1
+        if split == SPLITS[{EACH - 1: 2, EACH - 2: 1}.get(rank, 0)]:
+            yield Picture(np.ascontiguousarray(pixels), str(label))
+
+
+def _sklearn_datasets() -> ModuleType:
+    try:
+        import sklearn.datasets  # type: ignore[import-untyped, unused-ignore]
+    except ImportError as error:
+        raise InputError("data.kind = \"digits\" needs scikit-learn; run pip install 'regard[vision]'") from error
+    module: ModuleType = sklearn.datasets
+    return module

@@ -1,0 +1,8 @@
+"""Puts the repository's root on the path, for the tools that are not part of the package."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))

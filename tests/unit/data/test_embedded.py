@@ -1,0 +1,208 @@
+"""Embedded corpora: they need no files and give the same examples on every machine."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from regard.data.base_settings import SPLITS
+from regard.data.embedded import grammar_pairs, python_documents, python_library
+from regard.data.examples import Pair, Picture, Placed
+from regard.data.report import report
+from regard.data.settings import AnyData, Digits, Grammar, PythonLibrary
+from regard.data.sources import Source
+from regard.errors import DataError, InputError, SettingsError
+from regard.settings import parse
+
+ROOT = Path(__file__).parents[3]
+SMALL = Grammar(train_pairs=40, valid_pairs=10, test_pairs=20)
+
+
+# ------------------------------------------------------------------------------------------------------------- grammar
+
+
+def test_the_grammar() -> None:
+    for split, count in zip(SPLITS, (40, 10, 20), strict=True):
+        source = Source(SMALL, split)
+        expected = [Pair(pair.source, pair.target) for pair, _ in zip(grammar_pairs(split), range(count), strict=False)]
+        assert list(source) == list(source) == expected
+        assert source.files == ()
+        assert source.size == len(expected) == count
+        assert next(source.placed()) == Placed(expected[0], "grammar", 1)
+    turned = Source(SMALL.changed({"direction": "de-en"}), "test")
+    assert list(turned) == [Pair(pair.target, pair.source) for pair in expected]
+
+
+def test_the_corpus_never_changes() -> None:
+    """The reference curve of recipes/grammar.toml depends on it; the generator of 2026-11-15 wrote these pairs."""
+    digest = hashlib.sha256()
+    for split in SPLITS:
+        size = 120_000 if split == "train" else 4_000
+        for pair in Source(Grammar(valid_pairs=4_000, test_pairs=4_000), split):
+            digest.update(f"{pair.source}\t{pair.target}\n".encode())
+            size -= 1
+        assert size == 0
+    assert digest.hexdigest() == "edf6450829fe740d01ac0f2884470147a23abc9e1e5debe08a0f1172b222989f"
+
+
+def test_annotations_fit_their_sentences() -> None:
+    pronouns = {"m": "er", "f": "sie", "n": "es"}
+    for part in ("test", "pronouns"):
+        for pair in grammar_pairs(part):
+            source, target = pair.source_tokens, pair.target_tokens
+            assert all(i < len(source) and j < len(target) for i, j in (*pair.alignment, *pair.possible))
+            assert not {*pair.alignment} & {*pair.possible}
+            if part == "pronouns":
+                assert pair.referent is not None
+                assert pair.referent.gender != pair.referent.distractor_gender
+            if pair.referent is not None:
+                assert source[pair.referent.pronoun[0]] == "it"
+                assert target[pair.referent.pronoun[1]] == pronouns[pair.referent.gender]
+                assert {pair.referent.noun, pair.referent.distractor} <= {*pair.alignment}
+
+
+def test_splits_share_no_sentence() -> None:
+    train, valid, test = ({pair.source for pair in grammar_pairs(split)} for split in SPLITS)
+    assert not train & valid
+    assert not train & test
+    assert not valid & test
+    assert not train & {pair.source for pair in grammar_pairs("pronouns")}
+
+
+def test_pairs_are_filtered_as_any() -> None:
+    source = Source(SMALL.changed({"filters.max_words": 5}), "train")
+    kept = list(source)
+    assert len(kept) + source.removed.total == 40
+    assert 0 < len(kept) < 40
+    assert max(len(side.split()) for pair in kept for side in pair.sides().values()) <= 5
+
+
+def test_the_page_on_the_grammar_shows_what_it_gives(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "grammar.md").read_text(encoding="utf-8")
+    code = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    assert len(code) >= 2
+    for example, shown in code:
+        exec(compile(example, "docs/grammar.md", "exec"), {})
+        assert capsys.readouterr().out == shown
+
+
+# ------------------------------------------------------------------------------------------- Python's standard library
+
+
+def test_the_library_of_this_machine() -> None:
+    train, valid = dict(python_documents("train")), dict(python_documents("valid"))
+    assert list(train) == sorted(train)
+    assert not {*train} & {*valid}
+    assert {"argparse.py", "json/decoder.py"} <= {*train, *valid}
+    assert not {"test", "tests", "site-packages"} & {folder for name in train for folder in name.split("/")[:-1]}
+    assert sum(map(len, train.values())) > 5_000_000
+    assert 0.01 < len(valid) / len(train) < 0.12
+    for name, text in valid.items():
+        assert text == (python_library() / name).read_bytes().decode()
+    source = Source(PythonLibrary(), "valid")
+    assert {placed.file: placed.example.text for placed in source.placed()} == valid
+    assert source.size is None
+    with pytest.raises(DataError, match="python"):
+        Source(PythonLibrary(), "test")
+
+
+def test_folders_and_zip_files_give_the_same(tmp_path: Path) -> None:
+    text = '"""A module about %s."""\n' + "x = 1  # a line that only makes the file long enough to be of any use\n" * 5
+    folder, archive = tmp_path / "lib", tmp_path / "python311.zip"
+    with zipfile.ZipFile(archive, "w") as zipped:
+        for name in ("b.py", "a.py", "test/c.py", "pack/tests/d.py", "pack/e.py", "notes.txt"):
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text(text % name, encoding="utf-8")
+            zipped.writestr(name, text % name)
+    every = [document for split in ("train", "valid") for document in python_documents(split, folder)]
+    assert every == [document for split in ("train", "valid") for document in python_documents(split, archive)]
+    assert {name for name, _ in every} == {"a.py", "b.py", "pack/e.py"}
+
+
+def test_declared_encodings_and_docstrings(tmp_path: Path) -> None:
+    latin = "# -*- coding: latin-1 -*-\n" + "# Überquerung\n" * 30
+    documented = f'"""Top {"x" * 200}."""\nclass A:\n    """Of A."""\n    def f(self):\n        """Of f."""\n'
+    (tmp_path / "good.py").write_bytes(latin.encode("latin-1"))
+    (tmp_path / "bad.py").write_bytes(("# Ü\n" * 100).encode("latin-1"))
+    (tmp_path / "documented.py").write_text(documented, encoding="utf-8")
+    (tmp_path / "broken.py").write_text("def (" * 100, encoding="utf-8")
+
+    def texts(docstrings: bool) -> dict[str, str]:
+        return {name: text for split in SPLITS for name, text in python_documents(split, tmp_path, docstrings)}
+
+    assert texts(False) == {"good.py": latin, "documented.py": documented, "broken.py": "def (" * 100}
+    assert texts(True) == {"documented.py": f"Top {'x' * 200}.\n\nOf A.\n\nOf f."}
+
+
+def test_an_installation_without_source(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no Python source"):
+        list(python_documents("train", tmp_path))
+
+
+# -------------------------------------------------------------------------------------------------------------- digits
+
+
+def test_digits() -> None:
+    pytest.importorskip("sklearn")
+    from sklearn.datasets import load_digits
+
+    parts = {split: list(Source(Digits(), split)) for split in SPLITS}
+    for pictures in parts.values():
+        pixels = np.stack([picture.pixels for picture in pictures if isinstance(picture, Picture)])
+        assert (pixels.shape[1:], pixels.dtype, pixels.min(), pixels.max()) == ((8, 8, 1), np.uint8, 0, 255)
+        shares = np.bincount([int(picture.label) for picture in pictures], minlength=10) / len(pictures)
+        assert 0.09 < shares.min() <= shares.max() < 0.11
+    assert len(parts["valid"]) > 170
+    assert len(parts["test"]) > 170
+    given = sorted((picture.label, picture.pixels.tobytes()) for part in parts.values() for picture in part)
+    loaded = load_digits()
+    images = np.rint(loaded.images * 255 / 16).astype(np.uint8)
+    assert given == sorted((str(label), image.tobytes()) for image, label in zip(images, loaded.target, strict=True))
+
+
+def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    with pytest.raises(InputError, match=r"scikit-learn.*regard\[vision\]"):
+        _ = Source(Digits(), "train").origin
+    with pytest.raises(InputError, match="scikit-learn"):
+        list(Source(Digits(), "train"))
+
+
+# ------------------------------------------------------------------------------------------------------------ all three
+
+
+def test_origins() -> None:
+    """The cache is keyed by the content of these files."""
+    assert [path.name for path in Source(SMALL, "train").origin] == ["train.tsv.xz"]
+    names = [path.name for path in Source(PythonLibrary(), "train").origin]
+    assert "decoder.py" in names
+    assert "test_grammar.py" not in names
+    pytest.importorskip("sklearn")
+    (table,) = Source(Digits(), "train").origin
+    assert table.is_file()
+
+
+def test_a_report_of_corpora_without_files() -> None:
+    found = report(SMALL)
+    assert {split: each.examples for split, each in found.splits.items()} == {"train": 40, "valid": 10, "test": 20}
+    assert found.splits["train"].files == ()
+    assert list(report(PythonLibrary(), ("valid", "test")).splits) == ["valid"]
+
+
+def test_mistakes_in_settings() -> None:
+    for table, named in [
+        ({"kind": "grammar", "train_pairs": 0}, "data.train_pairs"),
+        ({"kind": "grammar", "train_pairs": 200_000}, "data.train_pairs"),
+        ({"kind": "grammar", "direction": "en-fr"}, "did you mean en-de"),
+        ({"kind": "grammar", "train": ["train.en"]}, "did you mean train_pairs"),
+        ({"kind": "digits", "root": "x"}, "data.root"),
+    ]:
+        with pytest.raises(SettingsError, match=named):
+            parse(AnyData, table, "data")
