@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -13,9 +14,8 @@ from rich.table import Table
 from regard.cli.tables import console, grid
 from regard.format import amount, difference, size
 from regard.models.count import Count, Dtype, count
-from regard.models.parameters import parameters, tied_outputs
 from regard.models.presets import Preset, find_preset, preset_names
-from regard.models.settings import EncoderDecoder, ModelSettings, Vision
+from regard.models.settings import Decoder, Encoder, EncoderDecoder, Masked, ModelSettings, Vision
 from regard.settings import read_overrides, to_table
 
 EXAMPLE = "Example: regard count transformer-base attention.kv_heads=2 --length 128"
@@ -81,6 +81,7 @@ def _preset_of(model: str, settings: ModelSettings) -> Preset | None:
 def _as_json(model: str, settings: ModelSettings, counted: Count, entry: Preset | None, by: By) -> dict[str, Any]:
     flops, memory = counted.flops, counted.memory
     result: dict[str, Any] = {"model": model, **asdict(counted)}
+    tensors = result.pop("tensors")
     result["flops"] |= {"sequence": flops.sequence, "forward": flops.forward, "training": flops.training}
     result["memory"] |= {"training": memory.training, "inference": memory.inference}
     if entry is not None and entry.published is not None:
@@ -88,7 +89,7 @@ def _as_json(model: str, settings: ModelSettings, counted: Count, entry: Preset 
         gap = counted.parameters - published.parameters
         result["published"] = {**asdict(published), "parameters": published.parameters, "difference": gap}
     if by == "tensor":
-        result["tensors"] = {tensor.name: list(tensor.shape) for tensor in parameters(settings)}
+        result["tensors"] = tensors
     result["settings"] = to_table(settings)
     return result
 
@@ -100,9 +101,9 @@ def _print(model: str, settings: ModelSettings, counted: Count, entry: Preset | 
     out = console()
     out.print(f"{model}: {entry.description}" if entry else model)
     out.print()
-    out.print(_parts(counted) if by == "part" else _tensors(settings, counted))
-    if tied_outputs(settings):
-        out.print(_tie(settings))
+    out.print(_parts(counted) if by == "part" else _tensors(counted))
+    if tied := _tied(settings):
+        out.print(f"{', '.join(tied[:-1])} and {tied[-1]} share one matrix, counted once")
     if entry is not None and entry.published is not None:
         published = entry.published
         gap = difference(counted.parameters, published.parameters)
@@ -111,9 +112,12 @@ def _print(model: str, settings: ModelSettings, counted: Count, entry: Preset | 
     out.print(_costs(settings, counted))
 
 
-def _tie(settings: ModelSettings) -> str:
-    names = settings.tied if isinstance(settings, EncoderDecoder) else ("tokens", "output")
-    return f"{', '.join(names[:-1])} and {names[-1]} are one matrix, counted once"
+def _tied(settings: ModelSettings) -> tuple[str, ...]:
+    if isinstance(settings, EncoderDecoder):
+        return settings.tied
+    heads = settings.heads.values() if isinstance(settings, Encoder) else ()
+    tied = isinstance(settings, Decoder) and settings.tied
+    return ("tokens", "output") if tied or any(isinstance(head, Masked) and head.tied for head in heads) else ()
 
 
 def _parts(counted: Count) -> Table:
@@ -124,10 +128,10 @@ def _parts(counted: Count) -> Table:
     return table
 
 
-def _tensors(settings: ModelSettings, counted: Count) -> Table:
+def _tensors(counted: Count) -> Table:
     table = grid("tensor", "shape", "parameters")
-    for tensor in parameters(settings):
-        table.add_row(tensor.name, " x ".join(map(str, tensor.shape)), f"{tensor.size:,}")
+    for name, shape in counted.tensors.items():
+        table.add_row(name, " x ".join(map(str, shape)), f"{math.prod(shape):,}")
     table.add_row("total", "", f"{counted.parameters:,}", style="bold")
     return table
 

@@ -9,7 +9,6 @@ import typer
 
 from regard.cli.tables import console, grid
 from regard.format import amount, difference
-from regard.models.count import count
 from regard.models.presets import PRESETS
 
 EXAMPLE = "Example: regard presets --json"
@@ -17,19 +16,18 @@ EXAMPLE = "Example: regard presets --json"
 
 def command(as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False) -> None:
     """List all presets with their exact and published sizes."""
-    sizes = {entry.name: count(entry.settings).parameters for entry in PRESETS}
     if as_json:
-        _print_json(sizes)
+        _print_json()
     else:
-        _print(sizes)
+        _print()
 
 
-def _print_json(sizes: dict[str, int]) -> None:
+def _print_json() -> None:
     listing = [
         {
             "name": entry.name,
             "kind": entry.settings.kind,
-            "parameters": sizes[entry.name],
+            "parameters": entry.parameters,
             "published": entry.published.text if entry.published else None,
             "counted_only": entry.counted_only,
             "description": entry.description,
@@ -39,11 +37,11 @@ def _print_json(sizes: dict[str, int]) -> None:
     typer.echo(json.dumps(listing, indent=2))
 
 
-def _print(sizes: dict[str, int]) -> None:
+def _print() -> None:
     table = grid("preset", "counted", "published", "difference", text="what")
     for entry in PRESETS:
         published = entry.published
-        gap = difference(sizes[entry.name], published.parameters) if published else ""
+        gap = difference(entry.parameters, published.parameters) if published else ""
         note = f"{entry.description}; counted only" if entry.counted_only else entry.description
-        table.add_row(entry.name, amount(sizes[entry.name]), published.text if published else "", gap, note)
+        table.add_row(entry.name, amount(entry.parameters), published.text if published else "", gap, note)
     console().print(table)

@@ -1,79 +1,79 @@
-"""Counting a model from its settings, before anything is allocated: parameters, FLOPs, memory. No torch in here.
+"""Counts a model without allocating it: parameters, FLOPs and memory.
 
-The conventions, so that a figure can be compared with another's:
+The model is built on the meta device, which has shapes and no memory. The conventions:
 
-- **Parameters**: every trained value once; a matrix that several places share counts once, under the first of them.
-- **FLOPs**: a multiply-add is two. Matrix products are counted, nothing else (norms, activations, softmax and look-ups
-  are a per cent or two). A weight costs 2 for each token that it meets; attention costs 2 · heads · (key size + value
-  size) for each query and key, and *a causal mask is not discounted*, as is usual; a window is. Training is three times
-  the forward pass: backward multiplies twice, by weights and by inputs; nothing is recomputed.
-- **Memory**: weights and gradients in `dtype`; AdamW's two moments in float32, and where `dtype` has 16 bits also the
-  float32 copy of the weights that it updates (Rajbhandari et al. 2020: 16 bytes a parameter in all). Activations as
-  `regard.models.activations` says. The cache holds keys and values of every layer in `dtype`; a window bounds it.
+- **Parameters**: every trained value once. A tied matrix counts once, under the first module that has it.
+- **FLOPs**: a multiply-add is two. Only matrix products count; norms, activations, softmax and embeddings are one or
+  two per cent more. A weight costs 2 for each token; attention costs 2 · heads · (key size + value size) for each
+  query and key. A causal mask is *not* discounted, as is usual; a window is. Training costs three forward passes.
+- **Memory**: weights and gradients in `dtype`; AdamW's two moments in float32, and a float32 copy of 16-bit weights
+  (Rajbhandari et al. 2020: 16 bytes per parameter). Activations are the tensors that autograd saves on a GPU. The
+  cache holds keys and values of every layer in `dtype`; a window bounds it.
 """
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from regard.blocks.settings import Learned, TransformerXL
 from regard.errors import SettingsError
-from regard.models.activations import FLOAT32, activation_bytes
-from regard.models.parameters import Parameter, parameters, tied_outputs
-from regard.models.settings import Decoder, EncoderDecoder, ModelSettings, Vision
+from regard.models.settings import AnyModel, Decoder, EncoderDecoder, ModelSettings, Vision
+from regard.settings import parse
+
+if TYPE_CHECKING:  # The command line imports this module, and its help must not import torch.
+    from regard.models.build import Model
 
 Dtype: TypeAlias = Literal["float64", "float32", "bfloat16", "float16"]
 BYTES: dict[Dtype, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
-
-USUAL_LENGTH = 512
-"""The length that is counted with where the settings do not bound it."""
+DEFAULT_LENGTH = 512
+"""The sequence length where the settings give no limit."""
 
 
 @dataclass(frozen=True)
 class Flops:
-    """Floating-point operations of one sequence, and a token's share of them.
-
-    For an encoder-decoder, a sequence is a source and a target of the same length, a token one of each.
-    """
+    """Floating-point operations of one sequence. For an encoder-decoder: a source and a target of the same length."""
 
     length: int
-    """Tokens of the sequence."""
+    """Tokens in the sequence."""
     weights: int
-    """Of the forward pass: products with weights."""
+    """Forward pass: products with weights."""
     scores: int
-    """Of the forward pass: scores of queries and keys, and the mix of values."""
+    """Forward pass: products of queries with keys, and of attention weights with values."""
 
     @property
     def sequence(self) -> int:
-        """Forward, for the whole sequence."""
+        """Forward pass of the sequence."""
         return self.weights + self.scores
 
     @property
     def forward(self) -> float:
-        """Forward, for a token."""
+        """Forward pass, per token."""
         return self.sequence / self.length
 
     @property
     def training(self) -> float:
-        """Forward and backward, for a token."""
+        """Forward and backward pass, per token."""
         return 3 * self.forward
 
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one device, if it holds everything."""
+    """Bytes on one device that holds everything."""
 
     weights: int
     gradients: int
     optimizer: int
-    """AdamW's moments, and the float32 weights where `dtype` has 16 bits."""
+    """AdamW's moments, and the float32 weights if `dtype` has 16 bits."""
     activations: int
-    """What the forward pass keeps for the backward pass."""
+    """Tensors that the forward pass saves for the backward pass."""
     cache_token: int
-    """Keys and values of one more token that a decoder has written; 0 for models that do not write."""
+    """Keys and values of one more decoded token; 0 for models that do not decode."""
     cache: int
-    """Keys and values of the whole batch at the given length, an encoder-decoder's source included."""
+    """Keys and values of the whole batch at the given length, including an encoder-decoder's source."""
 
     @property
     def training(self) -> int:
@@ -81,17 +81,19 @@ class Memory:
 
     @property
     def inference(self) -> int:
-        """Weights and cache; what is computed on the way is small beside them."""
+        """Weights and cache. Temporary tensors are small in comparison."""
         return self.weights + self.cache
 
 
 @dataclass(frozen=True)
 class Count:
-    """What a model costs."""
+    """The size and the cost of a model."""
 
     parameters: int
     parts: dict[str, int]
-    """Parameters by part, in the order of the modules; they sum to `parameters`."""
+    """Parameters by part: `encoder.attention`, `heads.label`; layers are summed."""
+    tensors: dict[str, tuple[int, ...]]
+    """The shape of every parameter."""
     flops: Flops
     memory: Memory
     length: int
@@ -100,132 +102,177 @@ class Count:
 
 
 def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dtype: Dtype = "bfloat16") -> Count:
-    """Parameters, FLOPs and memory of a model, from its settings alone.
+    """Count a model with sequences of `length` tokens; the default is the longest learned position, or 512."""
+    import torch
 
-    `length` is the number of tokens of a sequence (none: the longest that learned positions allow, or 512; a vision
-    model's follows from its image), `batch` the number of sequences, `dtype` that of weights and activations.
-    """
-    if not isinstance(settings, ModelSettings):
-        raise SettingsError(f"count takes the settings of a model, not {settings!r}; give regard.preset(name)")
+    from regard.models.build import build
+
     if dtype not in BYTES:
         raise SettingsError(f"dtype ({dtype}) is not known; choose one of {', '.join(BYTES)}")
-    length = _length(settings, length)
     if batch < 1:
-        raise SettingsError(f"batch ({batch}) must be at least 1; count one sequence or more")
-    entries = parameters(settings)
-    total = sum(entry.size for entry in entries)
+        raise SettingsError(f"batch ({batch}) must be at least 1")
+    model = build(settings, "meta", getattr(torch, dtype))
+    length = _length(settings, length)
+    parts: Counter[str] = Counter()
+    for name, parameter in model.named_parameters():
+        parts[_part(name)] += parameter.numel()
     return Count(
-        parameters=total,
-        parts=_parts(entries),
-        flops=Flops(length, _weight_flops(settings, entries, length), _score_flops(settings, length)),
-        memory=_memory(settings, total, length, batch, dtype),
+        parameters=parts.total(),
+        parts=dict(parts),
+        tensors={name: tuple(parameter.shape) for name, parameter in model.named_parameters()},
+        flops=Flops(length, *map(round, _forward_flops(settings, _products(model), length, length))),
+        memory=_memory(settings, model, length, batch, dtype),
         length=length,
         batch=batch,
         dtype=dtype,
     )
 
 
+def training_flops(settings: ModelSettings, examples: float, tokens: float, source_tokens: float = 0) -> float:
+    """Return the FLOPs of training on `examples` with `tokens` in total, without padding.
+
+    `tokens` are target tokens for an encoder-decoder, whose sources have `source_tokens`; they are ignored for images.
+    Attention counts as if all examples had the mean length, which is slightly too low.
+    """
+    if examples <= 0:
+        return 0.0
+    target = settings.tokens if isinstance(settings, Vision) else tokens / examples
+    products = _cached_products(settings.model_dump_json(exclude_none=True))
+    return 3 * examples * sum(_forward_flops(settings, products, source_tokens / examples, target))
+
+
 def _length(settings: ModelSettings, length: int | None) -> int:
     if isinstance(settings, Vision):
         if length not in (None, settings.tokens):
             raise SettingsError(
-                f"length ({length}) must be {settings.tokens}, which follows from image and patch; change image instead"
+                f"length ({length}) must be {settings.tokens}, the number of patches and tokens; change image instead"
             )
         return settings.tokens
     longest = settings.position.length if isinstance(settings.position, Learned) else None
     if length is None:
-        return longest or USUAL_LENGTH
+        return longest or DEFAULT_LENGTH
     if length < 1:
-        raise SettingsError(f"length ({length}) must be at least 1; count one token or more")
+        raise SettingsError(f"length ({length}) must be at least 1")
     if longest is not None and length > longest:
         raise SettingsError(f"length ({length}) is beyond position.length ({longest}); set position.length={length}")
     return length
 
 
-def _parts(entries: tuple[Parameter, ...]) -> dict[str, int]:
-    parts: dict[str, int] = {}
-    for entry in entries:
-        parts[entry.part] = parts.get(entry.part, 0) + entry.size
-    return parts
+def _part(name: str) -> str:
+    """Return the part that a parameter belongs to: its name without layer number and tensor."""
+    words = name.split(".")
+    if words[0] == "heads":
+        return f"heads.{words[1]}"
+    if words[0] == "output":
+        return "output"
+    if not words[1].isdigit():
+        return f"{words[0]}.{words[1]}"
+    if words[2].endswith("_residual"):
+        return f"{words[0]}.{'scale' if words[3] == 'scale' else 'norm'}"
+    return f"{words[0]}.{'relative' if words[3] == 'relative' else words[2]}"
 
 
 # -------------------------------------------------------------------------------------------------------------- FLOPs
 
 
-def _weight_flops(settings: ModelSettings, entries: tuple[Parameter, ...], length: int) -> int:
-    times = {"token": length, "memory": length, "sequence": 1, "other": 0}
-    patches = settings.grid[0] * settings.grid[1] if isinstance(settings, Vision) else 0
-    products = 0
-    for entry in entries:
-        if entry.use == "patch":
-            products += entry.size * patches
-        elif entry.use == "distance":
-            products += entry.size * _sight(settings, length, causal=entry.name.startswith("decoder")).distances
-        else:
-            products += entry.size * times[entry.use]
-    if not isinstance(settings, Vision):
-        vocabulary = settings.target_size if isinstance(settings, EncoderDecoder) else settings.vocabulary
-        products += tied_outputs(settings) * vocabulary * settings.width * length
-    return 2 * products
+@lru_cache(maxsize=8)
+def _cached_products(settings: str) -> Counter[str]:
+    from regard.models.build import build
+
+    return _products(build(parse(AnyModel, json.loads(settings)), "meta"))
 
 
-def _score_flops(settings: ModelSettings, length: int) -> int:
-    """Self-attention of every layer, and cross-attention, which has neither window nor positions."""
-    both_ways, causal = _sight(settings, length, causal=False), _sight(settings, length, causal=True)
-    plain = settings.head_size + settings.value_size
-    relative = settings.head_size if isinstance(settings.position, TransformerXL) else 0
-    encoder = both_ways.keys * plain + both_ways.distances * relative
-    decoder = causal.keys * plain + causal.distances * relative
+def _products(model: Model) -> Counter[str]:
+    """Return the multiply-adds with weights, by the unit that they are proportional to."""
+    from torch import nn
+
+    from regard.models.heads import Output, PoolingHead
+
+    two_stacks = isinstance(model.settings, EncoderDecoder)
+    products: Counter[str] = Counter()
+    for name, module in model.named_modules():
+        if isinstance(module, Output):
+            products["target"] += module.matrix.numel()
+        elif isinstance(module, nn.Conv2d):
+            products["patch"] += module.weight.numel()
+        elif isinstance(module, nn.Linear):
+            stack = name.partition(".")[0]
+            if name.endswith("relative.project"):
+                unit = f"{stack} distance"
+            elif name.endswith(("cross.k", "cross.v")) or (two_stacks and stack == "encoder"):
+                unit = "source"
+            elif isinstance(model.get_submodule(name.rpartition(".")[0]), PoolingHead):
+                unit = "sequence"
+            else:
+                unit = "target"
+            products[unit] += module.weight.numel()
+    return products
+
+
+def _forward_flops(
+    settings: ModelSettings, products: Counter[str], source: float, target: float
+) -> tuple[float, float]:
+    """Return the FLOPs of one sequence: with weights, and of attention scores and values."""
+    two_stacks = isinstance(settings, EncoderDecoder)
+    encoder = _visible(settings, source if two_stacks else target, causal=False)
+    decoder = _visible(settings, target, causal=True)
+    times = {
+        "source": source,
+        "target": target,
+        "sequence": 1,
+        "patch": settings.grid[0] * settings.grid[1] if isinstance(settings, Vision) else 0,
+        "encoder distance": encoder[1],
+        "decoder distance": decoder[1],
+    }
+    per_key = settings.head_size + settings.value_size
+    per_distance = settings.head_size if isinstance(settings.position, TransformerXL) else 0
+    in_encoder = encoder[0] * per_key + encoder[1] * per_distance
+    in_decoder = decoder[0] * per_key + decoder[1] * per_distance
     match settings:
         case EncoderDecoder():
-            multiplied = settings.depth * encoder + settings.decoder_layers * (decoder + length * plain)
+            # Cross-attention has neither a window nor positions.
+            cross = source * per_key
+            scores = settings.depth * source * in_encoder + settings.decoder_layers * target * (in_decoder + cross)
         case Decoder():
-            multiplied = settings.depth * decoder
+            scores = settings.depth * target * in_decoder
         case _:
-            multiplied = settings.depth * encoder
-    return 2 * length * settings.attention.heads * multiplied
+            scores = settings.depth * target * in_encoder
+    weights = sum(size * times[unit] for unit, size in products.items())
+    return 2 * weights, 2 * settings.attention.heads * scores
 
 
-class _Sight(NamedTuple):
-    """What one query is compared with."""
-
-    keys: int
-    distances: int
-
-
-def _sight(settings: ModelSettings, length: int, causal: bool) -> _Sight:
-    """A causal mask hides half of the keys, but they are computed with all the same; what a window hides is not."""
+def _visible(settings: ModelSettings, length: float, causal: bool) -> tuple[float, float]:
+    """Return how many keys and how many distances each query is compared with."""
     reach = min(length, settings.attention.window or length)
     if causal:
-        return _Sight(keys=reach, distances=reach)
-    return _Sight(keys=min(length, 2 * reach - 1), distances=2 * reach - 1)
+        return reach, reach
+    both_ways = max(2 * reach - 1, 0)
+    return min(length, both_ways), both_ways
 
 
 # ------------------------------------------------------------------------------------------------------------- memory
 
 
-def _memory(settings: ModelSettings, total: int, length: int, batch: int, dtype: Dtype) -> Memory:
+def _memory(settings: ModelSettings, model: Model, length: int, batch: int, dtype: Dtype) -> Memory:
+    from regard.models.activations import activation_bytes
+
+    total = sum(parameter.numel() for parameter in model.parameters())
     element = BYTES[dtype]
-    master_copy = FLOAT32 if element < FLOAT32 else 0
-    written, cross = _cache_layers(settings)
+    master_copy = 4 if element < 4 else 0
+    match settings:
+        case EncoderDecoder():
+            written = cross = settings.decoder_layers
+        case Decoder():
+            written, cross = settings.depth, 0
+        case _:
+            written = cross = 0
     token = settings.kv_heads * (settings.head_size + settings.value_size) * element
-    held = min(length, settings.attention.window or length)
+    cached = min(length, settings.attention.window or length)
     return Memory(
         weights=total * element,
         gradients=total * element,
-        optimizer=total * (2 * FLOAT32 + master_copy),
-        activations=batch * activation_bytes(settings, length, element),
+        optimizer=total * (4 + 4 + master_copy),
+        activations=activation_bytes(model, length, batch),
         cache_token=written * token,
-        cache=batch * token * (written * held + cross * length),
+        cache=batch * token * (written * cached + cross * length),
     )
-
-
-def _cache_layers(settings: ModelSettings) -> tuple[int, int]:
-    """Layers that keep what was written, and layers that keep the source's keys and values."""
-    match settings:
-        case EncoderDecoder():
-            return settings.decoder_layers, settings.decoder_layers
-        case Decoder():
-            return settings.depth, 0
-        case _:
-            return 0, 0

@@ -11,10 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from regard.blocks.settings import TransformerXL
 from regard.errors import InputError
-from regard.models.parameters import parameters, tied_outputs
-from regard.models.settings import Decoder, EncoderDecoder, ModelSettings, Vision
 
 if TYPE_CHECKING:
     import torch
@@ -119,70 +116,6 @@ def _multiplication(square: torch.Tensor) -> Callable[[], float]:
 # ---------------------------------------------------------------------------------------------------- what is asked
 
 
-def training_flops(settings: ModelSettings, examples: float, tokens: float, source_tokens: float = 0) -> float:
-    """Floating-point operations to learn from so many examples, forward and backward (three times forward).
-
-    `tokens` are those of the text, without fillers (of the target of an encoder-decoder, whose source has
-    `source_tokens`); an image's follow from its size. The conventions are those of `regard.models.count`. Attention
-    is counted as if all examples had the mean length, which is a little less than what they cost together.
-    """
-    if examples <= 0:
-        return 0.0
-    target = settings.tokens if isinstance(settings, Vision) else tokens / examples
-    source = source_tokens / examples
-    return 3 * 2 * examples * (_weight_products(settings, source, target) + _score_products(settings, source, target))
-
-
 def share_of_peak(flops: float, seconds: float, peak: float) -> float:
     """Which part of the device's best was used: operations a second over `peak`, the sum over all devices."""
     return flops / seconds / peak if seconds > 0 and peak > 0 else 0.0
-
-
-def _weight_products(settings: ModelSettings, source: float, target: float) -> float:
-    """Multiply-adds with weights in one example."""
-    both = isinstance(settings, EncoderDecoder)
-    patches = settings.grid[0] * settings.grid[1] if isinstance(settings, Vision) else 0
-    products = 0.0
-    for entry in parameters(settings):
-        causal = entry.name.startswith("decoder.")
-        length = source if both and entry.name.startswith("encoder.") else target
-        times = {
-            "token": length,
-            "memory": source,
-            "sequence": 1,
-            "patch": patches,
-            "distance": _sight(settings, length, causal)[1],
-            "other": 0,
-        }
-        products += entry.size * times[entry.use]
-    if not isinstance(settings, Vision):
-        vocabulary = settings.target_size if isinstance(settings, EncoderDecoder) else settings.vocabulary
-        products += tied_outputs(settings) * vocabulary * settings.width * target
-    return products
-
-
-def _score_products(settings: ModelSettings, source: float, target: float) -> float:
-    """Multiply-adds of queries with keys and of weights with values in one example."""
-    plain = settings.head_size + settings.value_size
-    relative = settings.head_size if isinstance(settings.position, TransformerXL) else 0
-
-    def self_attention(length: float, causal: bool) -> float:
-        keys, distances = _sight(settings, length, causal)
-        return length * (keys * plain + distances * relative)
-
-    match settings:
-        case EncoderDecoder():
-            decoder = self_attention(target, causal=True) + target * source * plain
-            products = settings.depth * self_attention(source, causal=False) + settings.decoder_layers * decoder
-        case _:
-            products = settings.depth * self_attention(target, causal=isinstance(settings, Decoder))
-    return settings.attention.heads * products
-
-
-def _sight(settings: ModelSettings, length: float, causal: bool) -> tuple[float, float]:
-    """The keys, and the distances, that one query is compared with; a window hides some, a causal mask saves none."""
-    reach = min(length, settings.attention.window or length)
-    if causal:
-        return reach, reach
-    wide = max(2 * reach - 1, 0)
-    return min(length, wide), wide

@@ -9,11 +9,12 @@ from typing import Any
 
 import torch
 
+from regard.models.count import training_flops
 from regard.models.settings import ModelSettings
 from regard.training import budget
 from regard.training.display import Display
 from regard.training.distribution import Workers
-from regard.training.hardware import peak_flops, share_of_peak, training_flops
+from regard.training.hardware import peak_flops, share_of_peak
 from regard.training.log import Log
 from regard.training.run import Run
 from regard.training.settings import Train

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard.blocks.image_positions import LearnedGridPosition
 from regard.blocks.settings import Learned, Learned2d, Rotary
 from regard.errors import WeightsError
-from regard.models.parameters import parameters
+from regard.models.build import build
 from regard.models.settings import Encoder, EncoderDecoder, Masked, ModelSettings, Vision
 from regard.settings import did_you_mean
 from regard.text.tokenizer import FILE, SOURCE_FILE, TARGET_FILE, TokenizerPair
@@ -129,7 +129,8 @@ def adopt(
     if any(parameter.is_meta for parameter in own.values()):
         raise WeightsError("the model has no memory (device meta), so it can take no weights; build it on a device")
     common_dtype(start.tensors, start.source)  # refuses quantised ones
-    check({entry.name: entry.shape for entry in parameters(start.settings)}, start.tensors, start.source)
+    shapes = {name: tuple(value.shape) for name, value in build(start.settings, "meta").named_parameters()}
+    check(shapes, start.tensors, start.source)
     notes = _require_alike(settings, start)
     heads = _heads_alike(settings, start.settings, anew)
     fitting = _Fitting(settings, start, _vocabularies(settings, start, tokenizers, same_ids), seed)

@@ -51,7 +51,7 @@ def test_a_table_for_people() -> None:
     assert rows["total"] == ["124,439,808"]
     assert rows["embedding.tokens"] == ["38,597,376", "31.0", "%"]
     assert "published: 124 M (openai/gpt-2" in text
-    assert "tokens and output are one matrix, counted once" in text
+    assert "tokens and output share one matrix, counted once" in text
     for line in ("FLOPs a token, forward", "memory of weights", "memory to train", "cache of a written token"):
         assert line in text
 

@@ -16,7 +16,6 @@ from regard.blocks.layout import Padded, pack
 from regard.errors import SettingsError
 from regard.models import settings
 from regard.models.build import build
-from regard.models.count import count
 from regard.models.heads import Output, build_head
 from regard.models.settings import Encoder, Spans
 
@@ -157,21 +156,11 @@ def test_dropout_falls_before_the_last_layer_in_training_alone(hidden: Tensor, c
     assert not torch.equal(head(hidden), head(hidden))
 
 
-@pytest.mark.parametrize("name", ["", "a.b"])
-def test_names_that_no_tensor_could_have(name: str) -> None:
-    with pytest.raises(SettingsError, match=r"heads: a name \(.*\) must not be empty or hold a dot; choose another"):
-        Encoder(heads={name: Spans()})
-
-
-def test_a_name_that_pytorch_uses() -> None:
-    with pytest.raises(SettingsError, match=r"heads\.type: this name is taken by PyTorch; choose another"):
+def test_refused_names_and_values() -> None:
+    for name in ("", "a.b"):
+        with pytest.raises(SettingsError, match=r"^heads: "):
+            Encoder(heads={name: Spans()})
+    with pytest.raises(SettingsError, match=r"^heads\.type: "):  # taken by PyTorch
         build(Encoder(width=8, depth=1, vocabulary=5, heads={"type": Spans()}), device="meta")
-
-
-def test_a_name_is_no_settings() -> None:
-    with pytest.raises(SettingsError, match=r"build takes the settings of a model, not 'gpt2'; give regard\.preset"):
+    with pytest.raises(SettingsError, match="'gpt2'"):
         build("gpt2")  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match=r"count takes the settings of a model, not 'gpt2'; give regard\.preset"):
-        count("gpt2")  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match=r"dtype \(fp8\) is not known; choose one of float64, float32"):
-        count(Encoder(), dtype="fp8")  # type: ignore[arg-type]

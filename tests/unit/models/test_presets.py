@@ -12,11 +12,9 @@ import regard
 from regard.blocks.settings import Learned, Rotary, Sinusoidal
 from regard.errors import SettingsError
 from regard.models.count import count
-from regard.models.presets import PRESETS, Preset, find_preset, preset, preset_names
+from regard.models.presets import PRESETS, find_preset, preset, preset_names
 from regard.models.settings import AnyModel, EncoderDecoder
-from regard.settings import from_toml, parse, read_toml, to_toml
-
-EVERY = pytest.mark.parametrize("entry", PRESETS, ids=lambda entry: entry.name)
+from regard.settings import parse, read_toml, to_toml
 
 ASKED_FOR = {
     *("transformer-base", "transformer-big", "transformer-tiny", "t5-small", "t5-base", "t5-large", "marian"),
@@ -60,12 +58,11 @@ def test_all_that_were_asked_for_exist_once() -> None:
     assert len(set(names)) == len(names)
 
 
-@EVERY
-def test_a_preset_is_a_whole_value(entry: Preset) -> None:
-    assert from_toml(type(entry.settings), to_toml(entry.settings)) == entry.settings
-    assert parse(AnyModel, read_toml(to_toml(entry.settings))) == entry.settings
-    assert "\n" not in entry.description
-    assert preset(entry.name) == entry.settings == regard.preset(entry.name)
+def test_a_preset_is_a_whole_value() -> None:
+    for entry in PRESETS:
+        assert parse(AnyModel, read_toml(to_toml(entry.settings))) == entry.settings
+        assert "\n" not in entry.description
+        assert preset(entry.name) == entry.settings == regard.preset(entry.name)
 
 
 def test_changes_are_laid_over_a_preset() -> None:
@@ -77,15 +74,10 @@ def test_changes_are_laid_over_a_preset() -> None:
     assert base == find_preset("transformer-base").settings
 
 
-def test_an_unknown_preset_is_told_the_nearest() -> None:
-    with pytest.raises(
-        SettingsError, match=r"preset \(transformer-bse\) is not known \(did you mean transformer-base\?\)"
-    ):
+def test_unknown_names_get_a_hint() -> None:
+    with pytest.raises(SettingsError, match=r"transformer-bse.* \(did you mean transformer-base\?\)"):
         preset("transformer-bse")
-
-
-def test_an_unknown_change_is_told_the_nearest() -> None:
-    with pytest.raises(SettingsError, match=r"unknown setting dept \(did you mean depth\?\)"):
+    with pytest.raises(SettingsError, match=r"dept \(did you mean depth\?\)"):
         preset("gpt2", dept=3)
 
 
@@ -97,36 +89,41 @@ def test_only_giants_and_xlnet_are_counted_only() -> None:
 # -------------------------------------------------------------------------------------------------- published figures
 
 
-@pytest.mark.parametrize("row", TABLE_3, ids=lambda row: row[0])
-def test_table_3(row: tuple[str, int, int, int, int, int, int, float]) -> None:
-    name, layers, width, hidden, heads, key_size, value_size, dropout = row
-    settings = preset(name)
-    assert isinstance(settings, EncoderDecoder)
-    assert (settings.depth, settings.decoder_layers, settings.width) == (layers, layers, width)
-    assert (settings.ffn_hidden, settings.attention.heads) == (hidden, heads)
-    assert (settings.head_size, settings.value_size, settings.dropout) == (key_size, value_size, dropout)
-    assert (settings.vocabulary, settings.attention.bias, settings.norm_place) == (37_000, False, "post")
-    assert set(settings.tied) == {"source", "target", "output"}
-    assert settings.embedding_scale
-    assert isinstance(settings.position, Learned if name.endswith("learned") else Sinusoidal)
+def test_table_3() -> None:
+    for name, layers, width, hidden, heads, key_size, value_size, dropout in TABLE_3:
+        settings = preset(name)
+        assert isinstance(settings, EncoderDecoder)
+        assert (settings.depth, settings.decoder_layers, settings.width) == (layers, layers, width), name
+        assert (settings.ffn_hidden, settings.attention.heads) == (hidden, heads), name
+        assert (settings.head_size, settings.value_size, settings.dropout) == (key_size, value_size, dropout), name
+        assert (settings.vocabulary, settings.attention.bias, settings.norm_place) == (37_000, False, "post"), name
+        assert set(settings.tied) == {"source", "target", "output"}
+        assert settings.embedding_scale
+        assert isinstance(settings.position, Learned if name.endswith("learned") else Sinusoidal)
 
 
-@EVERY
-def test_the_published_size_is_near(entry: Preset) -> None:
+def test_the_published_size_is_near() -> None:
     """Published sizes are rounded, some to one digit, and leave parts out: 7 % covers all but ViT-Ti's "5 M"."""
-    if entry.published is not None:
-        counted, printed = count(entry.settings).parameters, entry.published.parameters
-        assert counted == pytest.approx(printed, rel=0.15 if entry.name == "vit-ti16" else 0.07)
+    for entry in PRESETS:
+        if entry.published is not None:
+            printed = entry.published.parameters
+            assert entry.parameters == pytest.approx(printed, rel=0.15 if entry.name == "vit-ti16" else 0.07), (
+                entry.name
+            )
 
 
-@pytest.mark.parametrize(
-    ("depth", "width", "heads", "printed"),
-    [(8, 512, 16, 44e6), (12, 768, 12, 117e6), (12, 1536, 12, 417e6), (24, 2048, 16, 1.4e9), (32, 4096, 32, 7.1e9)],
-)
-def test_gopher_in_its_smaller_sizes(depth: int, width: int, heads: int, printed: float) -> None:
+def test_gopher_in_its_smaller_sizes() -> None:
     """Rae et al. 2021, table 1: that all five agree to the printed digits settles ties, biases and positions."""
-    settings = preset("gopher", depth=depth, width=width, attention={"heads": heads})
-    assert count(settings).parameters == pytest.approx(printed, rel=0.02)
+    sizes = [
+        (8, 512, 16, 44e6),
+        (12, 768, 12, 117e6),
+        (12, 1536, 12, 417e6),
+        (24, 2048, 16, 1.4e9),
+        (32, 4096, 32, 7.1e9),
+    ]
+    for depth, width, heads, printed in sizes:
+        settings = preset("gopher", depth=depth, width=width, attention={"heads": heads})
+        assert count(settings).parameters == pytest.approx(printed, rel=0.02)
 
 
 # ------------------------------------------------------------------------------------------------------- transformers
@@ -197,25 +194,16 @@ OUTPUT_BIAS = {"marian": 58_101}
 """In transformers the bias of these outputs is a buffer; with us it is trained."""
 
 
-@pytest.mark.parametrize("name", THEIRS)
-def test_as_many_parameters_as_in_transformers(name: str) -> None:
-    """Sinusoids, which Marian and RoFormer hold as parameters that are not trained, are no parameters with us."""
-    model_class, config = THEIRS[name]
-    sinusoids = "embed_positions" if name in ("marian", "roformer") else "nothing"
-    theirs = parameters_of(getattr(transformers, model_class), config, leave_out=sinusoids)
-    assert count(preset(name)).parameters == theirs + OUTPUT_BIAS.get(name, 0)
+def test_as_many_parameters_as_in_transformers() -> None:
+    """Marian and RoFormer hold sinusoids as parameters that are not trained; here they are no parameters."""
+    for name, (model_class, config) in THEIRS.items():
+        sinusoids = "embed_positions" if name in ("marian", "roformer") else "nothing"
+        theirs = parameters_of(getattr(transformers, model_class), config, leave_out=sinusoids)
+        assert find_preset(name).parameters == theirs + OUTPUT_BIAS.get(name, 0), name
 
 
-# Exact counts that model cards and repositories print.
-@pytest.mark.parametrize(
-    ("name", "exact"),
-    [("llama-1b", 1_235_814_400), ("llama-7b", 6_738_415_616), ("vit-l16", 304_326_632)],
-)
-def test_exact_counts_known(name: str, exact: int) -> None:
-    assert count(preset(name)).parameters == exact
-
-
-@pytest.mark.parametrize(("name", "exact"), [("bart-base", 139_420_416), ("bart-large", 406_291_456)])
-def test_barts_have_as_many_parameters_as_their_checkpoints(name: str, exact: int) -> None:
-    """Their `final_logits_bias` is a buffer of zeros that nobody trains."""
-    assert count(preset(name)).parameters == exact
+def test_exact_counts_known() -> None:
+    """Counts that model cards and repositories print. BART's `final_logits_bias` is a buffer that nobody trains."""
+    known = {"llama-1b": 1_235_814_400, "llama-7b": 6_738_415_616, "vit-l16": 304_326_632}
+    for name, exact in (known | {"bart-base": 139_420_416, "bart-large": 406_291_456}).items():
+        assert find_preset(name).parameters == exact
