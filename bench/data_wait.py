@@ -16,7 +16,7 @@ from measured import environment
 
 import regard
 from regard.settings import read_overrides
-from regard.training.log import read
+from regard.training.run import read_log
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     trained = regard.train(arguments.recipe, read_overrides(arguments.overrides))
-    records = read(trained.directory / "log.jsonl")
+    records = read_log(trained.directory / "log.jsonl")
     steps = [record for record in records if record["kind"] == "train"]
     end = next(record for record in records if record["kind"] == "end")
     result = {

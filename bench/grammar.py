@@ -23,14 +23,14 @@ from regard.decoding.decode import decode
 from regard.decoding.request import Ends
 from regard.decoding.settings import Beam, Greedy
 from regard.text.tokenizer import TokenizerPair
-from regard.weights.load import load
+from regard.weights.directory import load_model
 
 NEEDED = 0.99
 
 
 def translator(directory: Path, beam: int) -> Translate:
     """Translates with the run's own model and tokenizers."""
-    model, tokenizers = load(directory), TokenizerPair.load(directory)
+    model, tokenizers = load_model(directory), TokenizerPair.load(directory)
     target = tokenizers.target
     ends = Ends(target.role("start"), target.role("end"))
     search = Beam(size=beam) if beam > 1 else Greedy()

@@ -27,7 +27,7 @@ from kill_cases import BEGUN, RECIPES, begin, finish, kill_again_and_again, writ
 from loop_cases import remains
 from measured import environment
 
-from regard.training.log import read
+from regard.training.run import read_log
 
 COMPARED = ("weights", "last/", "snapshot/", "state", "scores", "step", "log")
 
@@ -75,7 +75,7 @@ def _part(content: dict[str, Any], part: str) -> dict[str, Any]:
 
 
 def _tokens(run: Path) -> int:
-    return max(record["tokens"] for record in read(run / "log.jsonl") if record["kind"] == "train")
+    return max(record["tokens"] for record in read_log(run / "log.jsonl") if record["kind"] == "train")
 
 
 def main() -> None:

@@ -35,7 +35,7 @@ from regard.models.settings import Decoder, Encoder, Masked
 from regard.text.settings import Words
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 VOCABULARY, MINUTE = 30_000, 60_000
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -46,7 +46,7 @@ def written(family: str, directory: Path) -> Path:
     torch.manual_seed(0)
     size: dict[str, Any] = {"vocabulary": tokenizer.size, "width": 768, "depth": 12, "attention": Attention(heads=12)}
     made = Encoder(**size, heads={"masked": Masked()}) if family == "encoder" else Decoder(**size)
-    save(regard.build(made), directory)
+    save_model(regard.build(made), directory)
     TokenizerPair.of(tokenizer).save(directory)
     return directory
 

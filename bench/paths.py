@@ -142,9 +142,9 @@ def huggingface() -> Calls:
 
 def read_model(directory: str) -> Any:
     """The function that reads a directory into a module."""
-    from regard.weights.load import load
+    from regard.weights.directory import load_model
 
-    return load(directory)
+    return load_model(directory)
 
 
 def import_everything() -> None:

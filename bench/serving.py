@@ -40,7 +40,7 @@ from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
 from regard.use.model import load
 from regard.use.translator import Translator
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 WORDS = 20
 TEXTS = 500
@@ -73,7 +73,7 @@ def random_model(directory: Path, width: int) -> Path:
         vocabulary=tokenizer.size, width=width, depth=3, attention=Attention(heads=max(width // 64, 1))
     )
     tables = {"task": "translate", "data": {"kind": "parallel", "languages": ["de", "en"]}}
-    save(regard.build(settings), directory, tables=tables)
+    save_model(regard.build(settings), directory, tables=tables)
     TokenizerPair.of(tokenizer).save(directory)
     return directory
 

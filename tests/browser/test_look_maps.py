@@ -20,7 +20,7 @@ from regard.models.settings import Classification, Decoder, Vision
 from regard.text.settings import ByteBpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 LINES = "the dog is running\nund the dog läuft\na cat and the dog too"
 TEXTS = LINES.split("\n")
@@ -32,7 +32,7 @@ def write(directory: Path, kind: str) -> Path:
     tokenizer = train_tokenizer(ByteBpe(size=400), TRAINED)
     attention = blocks.Attention(heads=2)
     settings = Decoder(vocabulary=tokenizer.size, width=16, depth=1, attention=attention, position=POSITIONS[kind])
-    save(regard.build(settings), directory)
+    save_model(regard.build(settings), directory)
     TokenizerPair.of(tokenizer).save(directory)
     return directory
 
@@ -51,7 +51,7 @@ def kinds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Served
         heads={"label": Classification(classes=3)},
     )
     directory = tmp_path_factory.mktemp("patches")
-    save(regard.build(images), directory)
+    save_model(regard.build(images), directory)
     found["patches"] = Served(Study(regard.load(directory, "cpu")))
     yield found
     for each in found.values():

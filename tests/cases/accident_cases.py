@@ -1,4 +1,4 @@
-"""A training so small that it can be killed at every single call: everything that a run keeps, and no model."""
+"""A training so small that it can be killed at every single call: everything that a run keeps, and a toy model."""
 
 from __future__ import annotations
 
@@ -9,19 +9,21 @@ import io
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-import regard.weights.files
-from regard.training import checkpoint
-from regard.training.averaging import Ema
-from regard.training.log import TIMES, Log, read
-from regard.training.run import Run
-from regard.training.snapshots import STATE, Snapshots
+import regard.weights.tensors
+from regard.training.checkpoints import Checkpointer, TrainingState
+from regard.training.distribution import Workers
+from regard.training.run import TIMES, Log, Run, read_log
+from regard.training.settings import Train
+from regard.weights.checkpoints import prune_checkpoints
 
 CONFIG = {"task": {"kind": "toy"}, "train": {"seed": 1, "clip": None}}
 EVERY = 2
@@ -34,61 +36,61 @@ def begin(directory: Path) -> None:
     Run.create(directory, CONFIG, fill)
 
 
+class Momentum:
+    """Stands for the optimizer: a momentum and the state of a random generator."""
+
+    def __init__(self) -> None:
+        self.speed = torch.zeros(5)
+        self.generator = torch.Generator().manual_seed(3)
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"speed": self.speed, "generator": self.generator.get_state()}
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        self.speed.copy_(tensors["speed"])
+        self.generator.set_state(tensors["generator"].clone())
+
+
+def checkpointer(run: Run, model: nn.Module) -> Checkpointer:
+    """The real one: an average of the weights, the best snapshot and the last one."""
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    updater: Any = SimpleNamespace(optimizers=Momentum(), scaler=scaler, workers=Workers(torch.device("cpu")))
+    return Checkpointer(run, model, Train(steps=8, ema=0.9, keep=1, average=1), updater)
+
+
+class Toy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(5))
+
+
 def go_on(directory: Path, until: int = 8) -> list[str]:
     """Trains from where the run stands; the result depends on nothing but `until`."""
     run = Run.open(directory)
     with run.lock():
         run.set_status("running")
-        found = checkpoint.newest(directory).checkpoint
-        snapshots, notes = Snapshots.resume(directory, found)
-        log = Log(run.log)
-        weights, speed = {"w": torch.zeros(5)}, torch.zeros(5)
-        ema = Ema(0.9, weights)
-        generator = torch.Generator().manual_seed(3)
-        step = 0
-        if found is not None:
-            step = found.step
-            weights["w"].copy_(found.weights()["w"])
-            ema.load(found.ema() or {})
-            tensors = found.state_tensors()
-            speed.copy_(tensors["speed"])
-            generator.set_state(tensors["generator"].clone())
-        assert log.truncate(found.state["log"] if found else 0) is None
-        while step < until:
-            step += 1
-            speed.mul_(0.9).add_(torch.randn(5, generator=generator))
-            weights["w"].add_(speed, alpha=0.1)
-            ema.update(step)
-            log.append({"step": step, "loss": float(weights["w"].norm()), "seconds": time.time()})
-            state = {"speed": speed, "generator": generator.get_state()}
-            if step % EVERY == 0:
-                _save(directory, step, weights, state, ema, log, snapshots)
-            if step == until:
-                _save(directory, step, weights, state, ema, log, snapshots)  # once more: the first one is replaced
+        log, model = Log(run.log), Toy()
+        kept = checkpointer(run, model)
+        found, length, notes = kept.resume()
+        state, optimizer = found or TrainingState(), kept.updater.optimizers
+        assert kept.ema is not None
+        assert log.truncate(length) is None
+        while state.step < until:
+            state.step += 1
+            optimizer.speed.mul_(0.9).add_(torch.randn(5, generator=optimizer.generator))  # type: ignore[attr-defined]
+            model.w.data.add_(optimizer.speed, alpha=0.1)  # type: ignore[attr-defined]
+            kept.ema.update(state.step)
+            log.append({"step": state.step, "loss": float(model.w.detach().norm()), "seconds": time.time()})
+            # The loss falls, then rises: the best snapshot changes on the way.
+            for _ in range((state.step % EVERY == 0) + (state.step == until)):  # the last one is replaced
+                kept.save(state, {"loss": abs(state.step - 3.5)}, log.sync())
         # What a kill right after the last checkpoint left.
-        checkpoint.prune(directory, keep=2)
-        snapshots.sweep()
-        run.write_weights(snapshots.average(entry.step for entry in snapshots.entries))
-        run.set_status("finished", step, "budget", {"loss": 1.0})
+        prune_checkpoints(directory, state.step)
+        kept._remove_unlisted_snapshots()
+        kept.choose()
+        kept.write_final()
+        run.set_status("finished", state.step, "budget", {"loss": 1.0})
     return notes
-
-
-def _save(
-    directory: Path,
-    step: int,
-    weights: dict[str, torch.Tensor],
-    tensors: dict[str, torch.Tensor],
-    ema: Ema,
-    log: Log,
-    snapshots: Snapshots,
-) -> None:
-    # The figure falls, then rises: which snapshots are best changes on the way.
-    snapshots.add(step, {"loss": abs(step - 3.5)})
-    snapshots.prune(keep_best=1, select="loss", lower_is_better=True, keep_last=1)
-    state = {"step": step, "log": log.sync(), STATE: snapshots.to_state()}
-    made = checkpoint.write(directory, step, weights, tensors, state, ema.tensors())
-    checkpoint.prune(directory, keep=2)
-    snapshots.commit(made)
 
 
 def outcome(directory: Path) -> dict[str, Any]:
@@ -99,7 +101,7 @@ def outcome(directory: Path) -> dict[str, Any]:
         if path.is_dir() or name == ".lock":
             continue
         if name == "log.jsonl":
-            files[name] = [{key: record[key] for key in record if key not in TIMES} for record in read(path)]
+            files[name] = [{key: record[key] for key in record if key not in TIMES} for record in read_log(path)]
         elif path.name == "state.json":
             files[name] = {key: value for key, value in json.loads(path.read_text()).items() if key != "log"}
         elif path.name == "checksums.json":
@@ -159,7 +161,7 @@ def accidents(patch: Callable[[Any, str, Any], None], at: int, kind: str) -> Ite
 
 def _patch_save(patch: Callable[[Any, str, Any], None], trouble: Accidents) -> None:
     """The library writes a file of its own beside, which a kill leaves there half done."""
-    save, plain = regard.weights.files.save_file, io.open
+    save, plain = regard.weights.tensors.save_file, io.open
 
     def save_file(tensors: Any, path: Path, metadata: Any) -> None:
         try:
@@ -170,7 +172,7 @@ def _patch_save(patch: Callable[[Any, str, Any], None], trouble: Accidents) -> N
             raise
         save(tensors, path, metadata)
 
-    patch(regard.weights.files, "save_file", save_file)
+    patch(regard.weights.tensors, "save_file", save_file)
 
 
 def _patch_open(patch: Callable[[Any, str, Any], None], trouble: Accidents) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 from training_cases import Job
 
 from regard.training.display import Silent
-from regard.training.log import TIMES, read
 from regard.training.loop import Outcome, Trainer
-from regard.weights.checkpoints import listed
+from regard.training.run import TIMES, read_log
+from regard.weights.checkpoints import list_checkpoints
 
 
 class Crash(BaseException):
@@ -41,21 +41,21 @@ def remains(run: Path) -> dict[str, Any]:
 
     Times differ, and with them how long the log is. Other checkpoints depend on when it was stopped.
     """
-    last = listed(run)[0]
+    last = list_checkpoints(run)[0]
     found: dict[str, Any] = {f"last/{path.name}": _digest(path) for path in sorted(last.path.glob("*.safetensors"))}
     state = {**last.state}
     state.pop("log")
     state["state"] = {key: value for key, value in state["state"].items() if key != "seconds"}
     for entry in state["snapshots"]:
         found[f"snapshot/{entry['step']}"] = _digest(run / "snapshots" / f"{entry['step']:06d}.safetensors")
-    log = [{key: value for key, value in record.items() if key not in TIMES} for record in read(run / "log.jsonl")]
+    log = [{key: value for key, value in record.items() if key not in TIMES} for record in read_log(run / "log.jsonl")]
     return {**found, "state": state, "log": log, "weights": _digest(run / "weights.safetensors"), **_scores(run)}
 
 
 def _scores(run: Path) -> dict[str, Any]:
     """As `regard.train` notes them; a trainer alone does not."""
     status = json.loads((run / "status.json").read_text())
-    return {"step": status["step"], "scores": status["figures"]}
+    return {"step": status["step"], "scores": status["metrics"]}
 
 
 def _digest(path: Path) -> str:
@@ -104,13 +104,15 @@ MOMENTS: Mapping[str, Callable[[Trainer, int], None]] = {
     "after a step": lambda trainer, at: after(trainer.updater, "update", at, crash),
     "after a line of the log": lambda trainer, at: after(trainer.records, "train", at, crash),
     "after an evaluation": lambda trainer, at: after(trainer.records, "valid", at, crash),
-    "before saving": lambda trainer, at: before(trainer.keeper, "save", at, crash),
-    "between checkpoint and snapshot": lambda trainer, at: before(trainer.keeper.snapshots, "commit", at, crash),
-    "after saving": lambda trainer, at: after(trainer.keeper, "save", at, crash),
-    "before the weights": lambda trainer, at: before(trainer.keeper, "write_final", 1, crash),
-    "after the weights": lambda trainer, at: after(trainer.keeper, "write_final", 1, crash),
+    "before saving": lambda trainer, at: before(trainer.checkpointer, "save", at, crash),
+    "between checkpoint and snapshot": lambda trainer, at: before(
+        trainer.checkpointer, "_remove_unlisted_snapshots", at, crash
+    ),
+    "after saving": lambda trainer, at: after(trainer.checkpointer, "save", at, crash),
+    "before the weights": lambda trainer, at: before(trainer.checkpointer, "write_final", 1, crash),
+    "after the weights": lambda trainer, at: after(trainer.checkpointer, "write_final", 1, crash),
     "Ctrl-C in the loss": lambda trainer, at: before(trainer.objective, "_loss", at, interrupt()),
-    "SIGTERM while saving": lambda trainer, at: before(trainer.keeper, "save", at, interrupt(signal.SIGTERM)),
+    "SIGTERM while saving": lambda trainer, at: before(trainer.checkpointer, "save", at, interrupt(signal.SIGTERM)),
 }
 """What may happen to a run, the time of that number that the moment comes."""
 

@@ -13,14 +13,16 @@ from regard.models.settings import Classification, Decoder, Encoder, Masked, Vis
 from regard.text.settings import ByteBpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 
 def write_decoder(directory: Path) -> Path:
     """Continues texts."""
     tokenizer = train_tokenizer(ByteBpe(size=400), TEXTS)
     torch.manual_seed(2)
-    save(regard.build(Decoder(vocabulary=tokenizer.size, width=16, depth=2, attention=Attention(heads=2))), directory)
+    save_model(
+        regard.build(Decoder(vocabulary=tokenizer.size, width=16, depth=2, attention=Attention(heads=2))), directory
+    )
     TokenizerPair.of(tokenizer).save(directory)
     return directory
 
@@ -31,7 +33,7 @@ def write_encoder(directory: Path) -> Path:
     torch.manual_seed(3)
     heads = {"masked": Masked(), "label": Classification(classes=3)}
     settings = Encoder(vocabulary=tokenizer.size, width=16, depth=2, attention=Attention(heads=2), heads=heads)
-    save(regard.build(settings), directory)
+    save_model(regard.build(settings), directory)
     TokenizerPair.of(tokenizer).save(directory)
     return directory
 
@@ -41,5 +43,5 @@ def write_vision(directory: Path) -> Path:
     torch.manual_seed(4)
     heads = {"label": Classification(classes=3)}
     settings = Vision(image=(8, 8), patch=4, channels=1, width=16, depth=1, attention=Attention(heads=2), heads=heads)
-    save(regard.build(settings), directory)
+    save_model(regard.build(settings), directory)
     return directory

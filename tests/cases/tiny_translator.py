@@ -12,7 +12,7 @@ from regard.models.settings import EncoderDecoder
 from regard.text.settings import ByteBpe, ByteSpecialTokens
 from regard.text.tokenizer import TokenizerPair, tag
 from regard.text.train import train_tokenizer
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 TEXTS = ["ein Hund läuft durch den Schnee", "the dog is running through the snow", "und eine Katze", "and a cat too"]
 
@@ -25,6 +25,6 @@ def write_translator(directory: Path, both: bool = True, named: bool = True) -> 
     settings = EncoderDecoder(vocabulary=tokenizer.size, width=16, depth=1, attention=Attention(heads=2))
     languages = {"languages": ["de", "en"], "both": both} if named else {}
     tables = {"task": "translate", "data": {"kind": "parallel", **languages}}
-    save(regard.build(settings), directory, tables=tables)
+    save_model(regard.build(settings), directory, tables=tables)
     TokenizerPair.of(tokenizer).save(directory)
     return directory

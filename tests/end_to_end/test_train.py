@@ -15,8 +15,8 @@ import pytest
 from regard.data.settings import EmbeddedSettings
 from regard.models.settings import Classification, Vision
 from regard.tasks.recipe import read_job
-from regard.training.log import read
-from regard.weights.load import load
+from regard.training.run import read_log
+from regard.weights.directory import load_model
 
 pytestmark = pytest.mark.slow
 
@@ -60,15 +60,15 @@ def test_a_recipe_trains_goes_on_and_is_examined(recipe: Path, tmp_path: Path, m
     told = json.loads(done.stdout)
     place = Path("runs", recipe.stem)
     assert (told["directory"], told["step"]) == (str(place), 3)
-    log = read(place / "log.jsonl")
+    log = read_log(place / "log.jsonl")
     assert [record["kind"] for record in log] == ["data", "train", "train", "valid", "train", "valid", "end"]
     first = next(record["loss"] for record in log if record["kind"] == "train")
-    assert first == pytest.approx(math.log(choices(load(place))), rel=0.25), "fresh weights guess"
+    assert first == pytest.approx(math.log(choices(load_model(place))), rel=0.25), "fresh weights guess"
 
     prolonged = run("train", "--resume", str(place), "train.steps=5", "--json")
     assert json.loads(prolonged.stdout)["step"] == 5
     assert "going on at step 3" in prolonged.stderr
-    steps = [record["step"] for record in read(place / "log.jsonl") if record["kind"] == "train"]
+    steps = [record["step"] for record in read_log(place / "log.jsonl") if record["kind"] == "train"]
     assert steps == [1, 2, 3, 4, 5]
 
     findings = json.loads(run("doctor", str(place), "--json").stdout)["findings"]

@@ -18,7 +18,7 @@ from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
 from regard.weights.convert import convert
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 
 def test_transformers_translates_the_same(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_transformers_translates_the_same(tmp_path: Path) -> None:
     with torch.no_grad():
         for parameter in ours.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-    save(ours, tmp_path / "run")
+    save_model(ours, tmp_path / "run")
     pair.save(tmp_path / "run")
     convert(tmp_path / "run", tmp_path / "theirs", "huggingface")
 

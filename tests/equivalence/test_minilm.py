@@ -14,7 +14,7 @@ from transformers import BertModel
 
 from regard.blocks.embedding import pool
 from regard.blocks.layout import Padded
-from regard.weights.load import load
+from regard.weights.directory import load_model
 
 SENTENCES = [
     "A dog is running through the snow.",
@@ -60,13 +60,13 @@ def ours_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Ten
 def test_the_vectors_are_those_of_transformers(
     directory: Path, batch: tuple[Tensor, Tensor], dtype: torch.dtype, limit: float
 ) -> None:
-    ours = ours_of(load(directory, dtype=dtype), batch)
+    ours = ours_of(load_model(directory, dtype=dtype), batch)
     for answer, wanted in zip(ours, theirs_of(directory, batch, dtype), strict=True):
         assert difference(answer, wanted) < limit
 
 
 @torch.no_grad()
 def test_sentences_that_mean_the_same_are_near(directory: Path, batch: tuple[Tensor, Tensor]) -> None:
-    _, means, _ = ours_of(load(directory), batch)
+    _, means, _ = ours_of(load_model(directory), batch)
     dog, puppy, market, _ = torch.nn.functional.normalize(means)
     assert dog @ puppy > dog @ market

@@ -22,12 +22,11 @@ from regard.tasks import settings as tasks
 from regard.tasks.recipe import data_settings, make_job
 from regard.tasks.run import CHANGEABLE, CURVES
 from regard.text import settings as text
-from regard.training import environment
-from regard.training.run import STATUS
+from regard.training.run import ENVIRONMENT, STATUS
 from regard.training.settings import Train
 from regard.use.translation import TranslateOptions
-from regard.weights import checksums
-from regard.weights.directory import CONFIG, WEIGHTS
+from regard.weights.checkpoints import CHECKSUMS, WEIGHTS
+from regard.weights.directory import CONFIG
 
 ROOT = Path(__file__).parents[2]
 
@@ -159,7 +158,7 @@ def test_the_recipes_on_the_page_on_training_are_whole() -> None:
 @pytest.mark.slow
 def test_the_page_on_training_names_every_file_and_every_setting_that_may_change() -> None:
     page = " ".join((ROOT / "docs/training.md").read_text(encoding="utf-8").split())
-    files = (CONFIG, WEIGHTS, checksums.FILE, environment.FILE, STATUS, "log.jsonl", CURVES)
+    files = (CONFIG, WEIGHTS, CHECKSUMS, ENVIRONMENT, STATUS, "log.jsonl", CURVES)
     assert all(f"`{name}`" in page for name in files)
     paragraph = page[page.index("These may be changed on resuming") : page.index("Everything else would make")]
     spoken = {"steps", "epochs", "total_tokens", "minutes", "evaluate_every", "save_every", "save_minutes", "log_every"}

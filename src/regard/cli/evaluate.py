@@ -256,9 +256,9 @@ def _tell_figures(place: Path, asked: Asked, as_json: bool) -> None:
     with working("evaluating"):
         split, figures = figures_on(place, asked.split, asked.changes, asked.device)
     if as_json:
-        from regard.training.log import finite
+        from regard.training.run import json_value
 
-        told = {"model": str(place), "split": split, "figures": finite(figures)}
+        told = {"model": str(place), "split": split, "figures": json_value(figures)}
         typer.echo(json.dumps(told, indent=2))
         return
     from regard.cli.tables import console, grid

@@ -75,7 +75,7 @@ def command(
 
 def read_words(words: list[str]) -> tuple[Path, list[str]]:
     """Where to look, and for which runs: the first word may be a directory of runs."""
-    from regard.training.checks.evidence import is_run
+    from regard.training.run import is_run
 
     usual = Path(USUAL_PLACE)
     if words and Path(words[0]).is_dir() and not is_run(Path(words[0])) and not is_run(usual / words[0]):
@@ -84,7 +84,7 @@ def read_words(words: list[str]) -> tuple[Path, list[str]]:
 
 
 def runs_in(place: Path) -> list[Path]:
-    from regard.training.checks.evidence import is_run
+    from regard.training.run import is_run
 
     return sorted(path for path in place.iterdir() if is_run(path)) if place.is_dir() else []
 
@@ -92,7 +92,7 @@ def runs_in(place: Path) -> list[Path]:
 def find(place: Path, name: str) -> Path:
     """A run by its name in `place`, or by its path."""
     from regard.settings import did_you_mean
-    from regard.training.checks.evidence import is_run
+    from regard.training.run import is_run
 
     for path in (place / name, Path(name)):
         if is_run(path):
@@ -138,7 +138,7 @@ def summary(name: str, run: Evidence) -> Row:
 
 def best_figures(run: Evidence) -> dict[str, float]:
     """On the validation data: of the weights that were kept, or of the best evaluation so far."""
-    kept = run.status.get("figures") or {}
+    kept = run.status.get("metrics") or {}
     if not kept:
         best = [record for record in run.valid if record.get("best")] or list(run.valid[-1:])
         kept = best[-1] if best else {}

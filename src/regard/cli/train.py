@@ -49,7 +49,7 @@ def command(
 
     import regard
     from regard.training.display import Silent
-    from regard.training.log import finite
+    from regard.training.run import json_value
 
     display = Silent() if quiet else None
     if resume is not None:
@@ -61,6 +61,6 @@ def command(
             "directory": str(trained.directory),
             "reason": trained.reason,
             "step": trained.step,
-            "scores": finite(trained.scores),
+            "scores": json_value(trained.scores),
         }
         typer.echo(json.dumps(told, indent=2))

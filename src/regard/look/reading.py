@@ -26,7 +26,7 @@ from regard.use.model import Loaded
 from regard.use.scribe import Scribe
 from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
-from regard.weights.labels import load_labels
+from regard.weights.directory import load_labels
 
 NOWHERE = (0, 0)
 """The span of a token that stands in no text."""

@@ -8,7 +8,6 @@ run.scores["accuracy"], run.directory
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -29,19 +28,19 @@ from regard.tasks.plain import freeze_other_heads
 from regard.tasks.ready import Ready, make_ready
 from regard.tasks.recipe import Job, make_job, read_job
 from regard.text.tokenizer import TokenizerPair
-from regard.training import budget, environment
+from regard.training import budget
 from regard.training.curves import write_png
 from regard.training.display import Display, Silent, display_for
 from regard.training.distribution import Workers, connected
 from regard.training.loop import Outcome, Trainer
 from regard.training.precision import numbers
 from regard.training.records import SETTLED
-from regard.training.run import Run, require_free
+from regard.training.run import Run, require_free, resume_environment, threads_of, write_environment
 from regard.training.settings import Train
 from regard.training.tensorboard import require_installed
 from regard.weights.adopt import Start, adopt, read_start
-from regard.weights.checkpoints import newest
-from regard.weights.labels import save_labels
+from regard.weights.checkpoints import newest_checkpoint
+from regard.weights.directory import save_labels
 
 CURVES = "curves.png"
 
@@ -130,7 +129,7 @@ def resume(
     changed = nested(changes or {})
     _require_changeable(changed)
     job = make_job(run.directory.name, config, changed)
-    threads = threads if threads is not None else _threads(run.directory)
+    threads = threads if threads is not None else threads_of(run.directory)
     with _session(device, threads, display) as (workers, shown), _in(run, workers):
         tokenizers = None if job.task.kind == "image" else TokenizerPair.load(run.directory)
         ready = _made_ready(job, workers, shown, None, tokenizers)
@@ -140,22 +139,22 @@ def resume(
                 f"them back, or start a new run from its weights with train.start={run.directory}"
             )
         ready.require_sound(job.train)
-        found = newest(run.directory)
-        if found.checkpoint is None and (found.damaged or run.weights.exists()):
+        checkpoint, damaged = newest_checkpoint(run.directory)
+        if checkpoint is None and (damaged or run.weights.exists()):
             raise RunError(
                 f"{run.directory} has no good checkpoint left to go on from, and to begin again would lose what it "
                 f"holds; start a new run from its weights with train.start={run.directory}, or from its recipe"
             )
         # What training starts from is wanted only as long as there is no checkpoint: it may be gone by now.
-        fresh = job.train.start is not None and found.checkpoint is None
+        fresh = job.train.start is not None and checkpoint is None
         model, notes = _model(job, ready, workers, read_start(job.train.start) if fresh and job.train.start else None)
         trainer = Trainer(ready.task, model, job.train, run, workers, shown)
         notes += trainer.resume()
         if workers.leads:
-            notes += environment.resume(run.directory, workers.device)
+            notes += resume_environment(run.directory, workers.device)
             if changed:
                 run.configure({**run.config, "train": job.train.model_dump(), "data": job.data.model_dump()})
-        if trainer.keeper.saved_step < 0:  # no checkpoint, so the log was emptied
+        if trainer.checkpointer.saved_step < 0:  # no checkpoint, so the log was emptied
             trainer.records.data(ready.about)
         for note in [*notes, f"going on at step {trainer.state.step:,}"]:
             shown.event(note)
@@ -227,7 +226,7 @@ def _created(job: Job, ready: Ready, workers: Workers) -> Run:
             ready.tokenizers.save(directory)
         if ready.labels is not None:
             save_labels({"label": ready.labels}, directory)
-        environment.write(directory, workers.device)
+        write_environment(directory, workers.device)
 
     run = Run.create(job.directory, config, fill) if workers.leads else None
     workers.wait()
@@ -251,7 +250,7 @@ def _in(run: Run, workers: Workers) -> Iterator[None]:
                 now = run.status
                 if now.state == "running" and before.state == "finished" and now.step == before.step:
                     # It could not be prolonged; what it had reached stands.
-                    run.set_status("finished", before.step, before.reason, before.figures)
+                    run.set_status("finished", before.step, before.reason, before.metrics)
                 elif now.state == "running":  # not where only the curves were still being drawn
                     run.set_status("failed", now.step, told)
             raise
@@ -321,12 +320,3 @@ def _require_changeable(changes: Table) -> None:
                     f"{name} cannot be changed when a run is resumed{near}; data.root can, and of train: "
                     f"{', '.join(CHANGEABLE)}. For all else start a new run with train.start=RUN"
                 )
-
-
-def _threads(directory: Path) -> int | None:
-    """The number of threads that a run began with: another one would change the last bits of its sums."""
-    try:
-        found = json.loads((directory / environment.FILE).read_text(encoding="utf-8")).get("threads")
-    except (OSError, ValueError, AttributeError):
-        return None
-    return found if isinstance(found, int) and found > 0 else None

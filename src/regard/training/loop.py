@@ -14,11 +14,11 @@ from regard.data.loader import Loader, Step, Steps
 from regard.errors import RunError
 from regard.models.build import Model
 from regard.training import budget
+from regard.training.checkpoints import Checkpointer, TrainingState
 from regard.training.display import Display
 from regard.training.distribution import Workers, distribute
 from regard.training.evaluate import evaluate
 from regard.training.interrupt import Interrupt
-from regard.training.keeping import Keeper
 from regard.training.memory import halved, is_out_of_memory
 from regard.training.objective import Objective, graphs_compiled, is_compile_failure
 from regard.training.optimizers import build_optimizers
@@ -28,7 +28,6 @@ from regard.training.records import Records
 from regard.training.run import Run
 from regard.training.schedules import Progress, factor
 from regard.training.settings import Train, lower_is_better
-from regard.training.state import State
 from regard.training.tally import Tally
 from regard.training.task import Trainable
 from regard.training.update import Updater
@@ -58,14 +57,14 @@ class Trainer:
         set_recompute(model, train.recompute)
         self.objective = Objective(model, task)
         self.objective.train()
-        self.state = State(micro=train.micro, micro_asked=train.micro)
+        self.state = TrainingState(micro=train.micro, micro_asked=train.micro)
         self.objective.compiles(_compiles(train, workers), self._replays())
         shared = distribute(self.objective, workers, train.shard)
         self.optimizers = build_optimizers(train.optimizer, model)
         scaler = self.numbers.scaler(train.tokens)
         self.updater = Updater(shared, self.optimizers, self.numbers, workers, scaler, train.clip)
         self.window = Tally(workers.device)
-        self.keeper = Keeper(run, model, train, self.updater)
+        self.checkpointer = Checkpointer(run, model, train, self.updater)
         self.records = Records(run, display, task, train, workers, self.numbers.products)
         self._loader: Loader | None = None
         self._proven = False
@@ -75,7 +74,7 @@ class Trainer:
 
     def resume(self) -> list[str]:
         """Goes on where the newest good checkpoint stands; tells what was found damaged, in sentences."""
-        state, log, notes = self.keeper.resume()
+        state, log, notes = self.checkpointer.resume()
         if state is not None:
             self.state = state
             self.window.load(state.window)
@@ -107,7 +106,7 @@ class Trainer:
                 except Exception as error:
                     self._halve_micro(error)
             if reason not in ("budget", "patience"):
-                if self.keeper.saved_step != self.state.step:
+                if self.checkpointer.saved_step != self.state.step:
                     self._save()
                 return Outcome(reason, self.state.step, {}, "")
             if self.state.evaluated != self.state.step:
@@ -169,8 +168,8 @@ class Trainer:
         state.window_tokens += step.tokens
         state.window_cells += step.cells
         state.window_examples += step.examples
-        if self.keeper.ema is not None:
-            self.keeper.ema.update(state.step)
+        if self.checkpointer.ema is not None:
+            self.checkpointer.ema.update(state.step)
 
     def _settle(self) -> None:
         if self.workers.device.type == "cuda":
@@ -210,7 +209,7 @@ class Trainer:
 
     def _late(self) -> bool:
         """Whether the last checkpoint is too long ago; as the first process sees it, so that all save together."""
-        late = self.records.seconds() - self.keeper.saved_at > 60 * self.train.save_minutes
+        late = self.records.seconds() - self.checkpointer.saved_at > 60 * self.train.save_minutes
         return bool(self.workers.most(float(late and self.workers.leads))[0])
 
     def _log(self) -> None:
@@ -227,7 +226,7 @@ class Trainer:
         if bad:
             what = "the loss is" if "total" in bad else "the gradient is"
             steps = f"in one of the {int(sums['steps'])} steps up to {self.state.step:,}"
-            raise self.keeper.not_finite(what, steps)
+            raise self.checkpointer.not_finite(what, steps)
         return sums
 
     def _evaluate(self) -> None:
@@ -236,7 +235,7 @@ class Trainer:
         figures: dict[str, float] = {}
         with self.records.paused():
             if self.task.has("valid"):
-                with self.keeper.averaged():
+                with self.checkpointer.averaged():
                     figures = self._figures()
                 self.records.valid(self.state, figures, self._judge(figures))
         self.state.evaluated = self.state.step
@@ -270,15 +269,15 @@ class Trainer:
         with self.records.paused():
             self.state.seconds = self.records.seconds()
             self.state.share = budget.share(self.train, self.state.spent)
-            self.keeper.save(self.state, figures, self.records.synced())
+            self.checkpointer.save(self.state, figures, self.records.synced())
 
     def _finish(self, reason: str) -> Outcome:
         """The weights to keep, their figures, and the last line of the log."""
-        kept = self.keeper.choose()
+        kept = self.checkpointer.choose()
         figures = self._figures() if self.task.has("valid") else {}
-        if better := self.keeper.reconsider(figures):
+        if better := self.checkpointer.reconsider(figures):
             kept, figures = better, self._figures()
-        self.keeper.write_final()
+        self.checkpointer.write_final()
         self.records.end(self.state, reason, figures, kept)
         return Outcome(reason, self.state.step, figures, kept)
 

@@ -12,13 +12,12 @@ import torch
 from regard.models.count import training_flops
 from regard.models.settings import ModelSettings
 from regard.training import budget
+from regard.training.checkpoints import TrainingState
 from regard.training.display import Display
 from regard.training.distribution import Workers
 from regard.training.hardware import peak_flops, share_of_peak
-from regard.training.log import Log
-from regard.training.run import Run
+from regard.training.run import Log, Run
 from regard.training.settings import Train
-from regard.training.state import State
 from regard.training.task import Trainable
 from regard.training.tensorboard import TensorboardWriter
 
@@ -51,7 +50,7 @@ class Records:
     # ------------------------------------------------------------------------------------------------------------ time
 
     @contextmanager
-    def clock(self, state: State) -> Iterator[None]:
+    def clock(self, state: TrainingState) -> Iterator[None]:
         """Time goes on from where the state says that it stands."""
         now = time.perf_counter()
         self._began, self._mark = now - state.seconds, now
@@ -73,7 +72,7 @@ class Records:
         yield
         self._waited += time.perf_counter() - start
 
-    def settle(self, state: State) -> None:
+    def settle(self, state: TrainingState) -> None:
         """Counts time from here on: the first step of a session starts processes and compiles."""
         self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, state.window_tokens
         self._pace = budget.share(self.train_settings, state.spent), self.seconds()
@@ -92,7 +91,7 @@ class Records:
         self._write({"kind": "data", **about})
         self.display.data({"kind": "data", **about})
 
-    def train(self, state: State, sums: Mapping[str, float], rate: float, model: ModelSettings) -> None:
+    def train(self, state: TrainingState, sums: Mapping[str, float], rate: float, model: ModelSettings) -> None:
         """A line about the steps since the last one."""
         sums = dict(sums)
         total, weight, steps = sums.pop("total"), sums.pop("weight"), sums.pop("steps")
@@ -127,14 +126,14 @@ class Records:
         since, then = self._pace
         return (self.seconds() - then) * (1 - spent) / (spent - since) if spent > since else None
 
-    def _share_of_peak(self, state: State, model: ModelSettings, busy: float) -> float:
+    def _share_of_peak(self, state: TrainingState, model: ModelSettings, busy: float) -> float:
         source = state.window_tokens * self.task.source_ratio
         flops = training_flops(model, state.window_examples, state.window_tokens, source)
         timed = 1 - self._untimed / max(state.window_tokens, 1)
         peak, _ = peak_flops(self.workers.device, self._products)
         return share_of_peak(flops * timed, busy, peak * self.workers.world)
 
-    def valid(self, state: State, figures: Mapping[str, float], best: bool) -> None:
+    def valid(self, state: TrainingState, figures: Mapping[str, float], best: bool) -> None:
         record = {"kind": "valid", "step": state.step, **figures, "best": best, "seconds": self.seconds()}
         self._write(record)
         self.display.valid(record, best)
@@ -157,7 +156,7 @@ class Records:
         self._write({"kind": "event", "step": step, "what": what, "text": text})
         self.display.event(text)
 
-    def end(self, state: State, reason: str, figures: Mapping[str, float], kept: str) -> None:
+    def end(self, state: TrainingState, reason: str, figures: Mapping[str, float], kept: str) -> None:
         record = {"kind": "end", "step": state.step, "reason": reason, **figures, "kept": kept}
         if self.recompiled is not None:
             record["recompilations"] = self.recompiled

@@ -1,213 +1,424 @@
-"""A run directory: everything that one training keeps on the disk.
+"""A run directory: everything that one training writes to the disk.
 
 ```
-config.toml          the job, fully resolved: with it the directory is a run
+config.toml          the job with all settings; a directory that has it is a run
 tokenizer.json, labels.json
-environment.json     what it was trained with, and when (regard.training.environment)
-status.json          whether it runs, and how it ended
-log.jsonl            what happened (regard.training.log)
-checkpoints/000500/  to go on from (regard.training.checkpoint)
-snapshots/           to choose the best from (regard.training.snapshots)
-weights.safetensors  the model to use, with its checksum in checksums.json (regard.weights.directory)
+environment.json     versions, machine and command, at the start and at each resume
+status.json          whether the run is running, and how it ended
+log.jsonl            one JSON object for each event
+checkpoints/000500/  weights, optimizer state and position of the training (regard.weights.checkpoints)
+snapshots/           weights of the best evaluations (regard.training.checkpoints)
+weights.safetensors  the final model, with its checksum in checksums.json (regard.weights.directory)
 ```
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
-import re
+import platform
+import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import tomli_w
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
 from torch import Tensor
 
+import regard
 from regard.errors import RunError
 from regard.files import write_text
 from regard.settings import Table
-from regard.training import checkpoint
-from regard.training.disk import writing
-from regard.training.lock import Lock, holder
-from regard.training.log import finite
-from regard.weights import checkpoints
-from regard.weights import directory as model_directory
-from regard.weights.checksums import FORMAT
-from regard.weights.directory import CONFIG, SNAPSHOTS, WEIGHTS
+from regard.weights.checkpoints import CHECKPOINTS, WEIGHTS
+from regard.weights.directory import CONFIG, read_config, write_config, write_weights
 
 LOCK = ".lock"
 STATUS = "status.json"
+LOG = "log.jsonl"
+ENVIRONMENT = "environment.json"
+SNAPSHOTS = "snapshots"
+
+LOCK_SECONDS = 0.5
+"""How long to wait for the lock. A process that only reads the status holds it for an instant."""
+MATTERS = ("regard", "commit", "python", "torch", "numpy", "tokenizers", "cuda", "cpu", "device", "threads")
+"""Fields of `environment.json` that can change results."""
+TIMES = frozenset({"seconds", "tokens_per_second", "wait", "peak", "time", "memory"})
+"""Fields of the log that depend on the machine. All others are identical in a run that was interrupted."""
+
 State: TypeAlias = Literal["running", "stopped", "finished", "failed", "killed"]
 
-_LEFTOVER = re.compile(r"\..+\.(partial|removed)|\.tmp\w{6}")
-"""What a killed process leaves: files of ours, checkpoints on their way in or out, files that safetensors began."""
+
+@contextmanager
+def disk_errors(path: Path, remedy: str) -> Iterator[None]:
+    """Turns errors of the disk into a `RunError` that names `path`, the free space and the remedy."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:  # safetensors wraps the error of the system
+        reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+        if not isinstance(error, PermissionError):
+            existing = next((each for each in (path.absolute(), *path.absolute().parents) if each.exists()), None)
+            if existing is not None:
+                reason += f"; {shutil.disk_usage(existing).free / 1e6:,.1f} MB are free"
+        raise RunError(f"{path} cannot be written ({reason}); {remedy}") from error
+
+
+def json_value(value: Any) -> Any:
+    """The value with None for NaN and infinity, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: json_value(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_value(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+# --------------------------------------------------------------------------------------------------------------- run
 
 
 @dataclass(frozen=True)
 class Status:
-    """Whether a run goes on, and how it ended."""
+    """The content of `status.json`."""
 
     state: State
-    """killed: it says that it is running, but no process holds its lock."""
+    """killed: the file says running, but no process holds the lock."""
     step: int = 0
     reason: str = ""
-    figures: dict[str, float | None] = field(default_factory=dict)
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    process: str = ""
+    """The process that trains, such as "1234 on myhost"."""
 
 
 class Run:
-    """One run directory. `create` makes it, `open` finds it; who trains in it holds its `lock`."""
+    """A run directory. `create` makes one, `open` opens an existing one. Training requires the `lock`."""
 
     def __init__(self, directory: Path, config: Table) -> None:
         self.directory = directory
         self.config = config
-        """The tables of `config.toml`. An empty setting is the word "none", as in a recipe."""
-
-    # ---------------------------------------------------------------------------------------------- making and finding
+        """The tables of `config.toml`. A missing value is the word "none", as in a recipe."""
+        self.log = directory / LOG
+        self.weights = directory / WEIGHTS
+        self.snapshots = directory / SNAPSHOTS
 
     @classmethod
     def create(
         cls, directory: Path | str, config: Mapping[str, Any], fill: Callable[[Path], None] | None = None
     ) -> Run:
-        """A new run in a directory that is empty or not there. `fill` writes what belongs to it from the start.
+        """Make a run in an empty or new directory. `fill` writes further files.
 
-        `config.toml` comes last, so that whatever is killed before it can simply be begun again.
+        `config.toml` is written last, so a run that is killed earlier can simply be started again.
         """
-        place = Path(directory)
-        run = cls(place, _without_nulls(config))
-        with writing(place, "choose another train.directory, or make this one writable"):
-            require_free(place)
-            place.mkdir(parents=True, exist_ok=True)
-            with Lock(place / LOCK):
-                require_free(place)
-                _tidy(place)
+        path = Path(directory)
+        run = cls(path, {})
+        with disk_errors(path, "choose another train.directory, or make this one writable"):
+            require_free(path)
+            path.mkdir(parents=True, exist_ok=True)
+            with run.lock():
+                require_free(path)
                 if fill is not None:
-                    fill(place)
-                run.set_status("stopped", reason="not begun")
+                    fill(path)
+                run.set_status("stopped", reason="not started")
                 run.configure(config)
         return run
 
     @classmethod
     def open(cls, directory: Path | str) -> Run:
-        """A run that is there, to be read or gone on with."""
-        place = Path(directory)
+        path = Path(directory)
         try:
-            _require_run(place)
+            if not path.is_dir():
+                raise RunError(f"{path} {'is a file' if path.exists() else 'does not exist'}; give a run directory")
+            if not (path / CONFIG).exists():
+                killed = (path / LOCK).exists()
+                remedy = "it was killed before it started: train without --resume" if killed else "give a run directory"
+                raise RunError(f"{path} has no {CONFIG}, so it is not a run; {remedy}")
         except PermissionError:
-            raise RunError(f"{place} may not be read; change its permissions") from None
-        return cls(place, model_directory.read_config(place))
+            raise RunError(f"{path} is not readable; change its permissions") from None
+        return cls(path, read_config(path))
 
     def configure(self, config: Mapping[str, Any]) -> None:
-        """Writes the job down, again where a resumed run was given other settings."""
-        plain = _without_nulls(config)
-        with writing(self.directory / CONFIG, "make room, or make the directory writable"):
-            write_text(self.directory / CONFIG, tomli_w.dumps({"format": FORMAT, **plain}))
-        self.config = plain
-
-    # ----------------------------------------------------------------------------------------------------------- places
-
-    @property
-    def log(self) -> Path:
-        return self.directory / "log.jsonl"
-
-    @property
-    def weights(self) -> Path:
-        return self.directory / WEIGHTS
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.directory / checkpoints.DIRECTORY
-
-    @property
-    def snapshots(self) -> Path:
-        return self.directory / SNAPSHOTS
-
-    # ------------------------------------------------------------------------------------------------- weights and lock
+        """Write `config.toml`. A resumed run writes it again if settings changed."""
+        self.config = _without_nulls(config)
+        with disk_errors(self.directory / CONFIG, "free some space, or make the directory writable"):
+            write_config(self.directory, self.config)
 
     def write_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        """The model to use, with its checksum."""
-        remedy = f"the checkpoints in {self.checkpoints} are untouched: make room, then go on with --resume"
-        with writing(self.weights, remedy):
-            model_directory.write_weights(self.directory, tensors)
+        """Write the final model."""
+        with disk_errors(self.weights, "the checkpoints are intact: free some space, then continue with --resume"):
+            write_weights(self.directory, tensors)
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """While this lasts, no other process trains here; what a killed one left half done is cleaned up first."""
-        lock = Lock(self.directory / LOCK)
-        try:
-            with writing(self.directory, "make the directory writable"):
+        """Keep other processes from training in this directory. Removes files that a killed process left."""
+        lock = FileLock(self.directory / LOCK, timeout=LOCK_SECONDS)
+        with disk_errors(self.directory, "make the directory writable"):
+            try:
                 lock.acquire()
-                _tidy(self.directory)
+            except Timeout:
+                raise RunError(
+                    f"{self.directory} is in use by process {_read_status(self.directory).process or 'unknown'}; wait "
+                    "until it ends, or choose another train.directory"
+                ) from None
+        try:
+            with disk_errors(self.directory, "make the directory writable"):
+                self._remove_leftovers()
             yield
         finally:
             lock.release()
 
-    # ----------------------------------------------------------------------------------------------------------- status
-
-    @property
-    def status(self) -> Status:
-        """As it is written down, but for a run that says that it is running and does not."""
-        path = self.directory / STATUS
-        try:
-            status = Status(**json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, TypeError):
-            return Status("killed", reason=f"{STATUS} is missing or damaged")
-        if status.state == "running" and holder(self.directory / LOCK) is None:
-            return Status("killed", status.step, status.reason, status.figures)
-        return status
-
-    def set_status(
-        self, state: State, step: int = 0, reason: str = "", figures: Mapping[str, float | None] | None = None
-    ) -> None:
-        status = Status(state, step, reason, finite(figures or {}))
-        with writing(self.directory / STATUS, "make room, then go on with --resume"):
-            write_text(self.directory / STATUS, json.dumps(asdict(status), ensure_ascii=False, indent=1) + "\n")
-
-
-def _require_run(place: Path) -> None:
-    if not place.is_dir():
-        what = "is a file" if place.exists() else "does not exist"
-        raise RunError(f"{place} {what}; give the directory of a run")
-    if not (place / CONFIG).exists():
-        begun = (place / LOCK).exists()
-        remedy = "it was killed before it began: start it without --resume" if begun else "give that of a run"
-        raise RunError(f"{place} has no {CONFIG}, so it holds no run; {remedy}")
-
-
-def require_free(place: Path) -> None:
-    if place.exists() and not place.is_dir():
-        raise RunError(f"{place} is a file; choose another train.directory")
-    if (place / CONFIG).exists():
-        raise RunError(f"{place} already holds a run; go on with it by --resume, or choose another train.directory")
-    if not place.is_dir() or (place / LOCK).exists():  # with a lock, it is the beginning of a run that was killed
-        return
-    if held := sorted(path.name for path in place.iterdir()):
-        some = ", ".join(held[:3]) + (", …" if len(held) > 3 else "")
-        raise RunError(
-            f"{place} is not empty (it holds {some}) and would be mixed up with a run; choose another train.directory, "
-            "or go on with a run by --resume"
-        )
-
-
-def _tidy(place: Path) -> None:
-    """Removes what killed processes left; only for who holds the lock, or it might be a living one's."""
-    checkpoint.settle(place)
-    for folder in (place, place / checkpoints.DIRECTORY, place / SNAPSHOTS):
-        for path in [*folder.iterdir()] if folder.is_dir() else []:
-            if _LEFTOVER.fullmatch(path.name):
+    def _remove_leftovers(self) -> None:
+        for folder in (self.directory, self.directory / CHECKPOINTS, self.snapshots):
+            # Ours end in .partial; .tmp and six letters are the temporary files of safetensors.
+            for path in [*folder.glob(".*.partial"), *folder.glob(".tmp??????")]:
                 if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
                 else:
-                    os.unlink(path)
+                    path.unlink()
+
+    @property
+    def status(self) -> Status:
+        return read_status(self.directory)
+
+    def set_status(
+        self, state: State, step: int = 0, reason: str = "", metrics: Mapping[str, float | None] | None = None
+    ) -> None:
+        process = f"{os.getpid()} on {platform.node()}" if state == "running" else ""
+        content = asdict(Status(state, step, reason, json_value(metrics or {}), process))
+        with disk_errors(self.directory / STATUS, "free some space, then continue with --resume"):
+            write_text(self.directory / STATUS, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+
+
+def read_status(directory: Path) -> Status:
+    """The status of a run; "killed" if it says running and no process holds the lock."""
+    status = _read_status(directory)
+    if status.state == "running" and not _is_locked(directory / LOCK):
+        return Status("killed", status.step, status.reason, status.metrics)
+    return status
+
+
+def _read_status(directory: Path) -> Status:
+    try:
+        content = json.loads((directory / STATUS).read_text(encoding="utf-8"))
+        if "figures" in content:  # the name of the metrics in older versions
+            content["metrics"] = content.pop("figures")
+        return Status(**content)
+    except (OSError, ValueError, TypeError):
+        return Status("killed", reason=f"{STATUS} is missing or damaged")
+
+
+def _is_locked(path: Path) -> bool:
+    if not path.exists():
+        return False
+    try:
+        with FileLock(path, timeout=0.1):
+            return False
+    except Timeout:
+        return True
+    except OSError:
+        return False  # in a read-only directory nobody trains
+
+
+def is_run(directory: Path) -> bool:
+    """Whether a directory contains a run, and not only a model."""
+    return (directory / CONFIG).is_file() and ((directory / STATUS).is_file() or (directory / LOG).is_file())
+
+
+def require_free(directory: Path) -> None:
+    """Raise `RunError` unless a run can be created in this directory."""
+    if directory.exists() and not directory.is_dir():
+        raise RunError(f"{directory} is a file; choose another train.directory")
+    if (directory / CONFIG).exists():
+        raise RunError(f"{directory} already contains a run; continue it with --resume, or choose another directory")
+    if not directory.is_dir() or (directory / LOCK).exists():  # with a lock, it is a run that was killed at its start
+        return
+    if found := sorted(path.name for path in directory.iterdir()):
+        some = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
+        raise RunError(f"{directory} is not empty (it contains {some}); choose another train.directory")
 
 
 def _without_nulls(value: Any) -> Any:
-    """TOML has no null; settings read the word "none" as one. Left out, it would come back as the default."""
+    """TOML has no null. A missing key would become the default, so None is written as the word "none"."""
     if isinstance(value, Mapping):
         return {key: _without_nulls(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_without_nulls(item) for item in value]
     return "none" if value is None else value
+
+
+# --------------------------------------------------------------------------------------------------------------- log
+
+
+class Log:
+    """`log.jsonl`: one JSON object for each line. An incomplete last line is removed when the log is opened."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._remove_incomplete_line()
+
+    @property
+    def bytes(self) -> int:
+        """The length of the file."""
+        return self.path.stat().st_size if self.path.is_file() else 0
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one line, without a buffer. NaN and infinity become null."""
+        line = (json.dumps(json_value(record), allow_nan=False, ensure_ascii=False) + "\n").encode()
+        before = self.bytes
+        with disk_errors(self.path, "free some space, then continue with --resume"):
+            try:
+                with open(self.path, "ab", buffering=0) as file:
+                    if (written := file.write(line)) != len(line):  # a full disk can accept a part of a line
+                        raise OSError(f"only {written} of {len(line)} bytes were written")
+            except OSError:
+                self._truncate(before)
+                raise
+
+    def sync(self) -> int:
+        """Flush the log to the disk and return its length, which a checkpoint stores."""
+        with disk_errors(self.path, "free some space, then continue with --resume"), open(self.path, "ab") as file:
+            os.fsync(file.fileno())
+        return self.bytes
+
+    def truncate(self, length: int) -> str | None:
+        """Cut the log to the length that a checkpoint stores. Returns a warning if lines are lost."""
+        found = self.bytes
+        if found < length:
+            return f"{self.path} has {found:,} bytes, expected at least {length:,}: some lines are lost"
+        self._truncate(length)
+        if self._remove_incomplete_line():
+            return f"{self.path} was changed: no line ends at byte {length:,}, where the checkpoint was written"
+        return None
+
+    def _remove_incomplete_line(self) -> int:
+        content = self.path.read_bytes() if self.path.is_file() else b""
+        incomplete = len(content) - (content.rfind(b"\n") + 1)
+        if incomplete:
+            self._truncate(len(content) - incomplete)
+        return incomplete
+
+    def _truncate(self, length: int) -> None:
+        if self.path.is_file():
+            with disk_errors(self.path, "make it writable, then continue with --resume"):
+                os.truncate(self.path, length)
+
+
+def read_log(path: Path) -> list[dict[str, Any]]:
+    """All records of a log, without an incomplete last line."""
+    if not path.is_file():
+        raise RunError(f"{path} does not exist; give the {LOG} of a run")
+    records = []
+    for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not isinstance(record, dict):
+            raise RunError(f"{path}, line {number}, is not a JSON object: {line[:40]!r}; remove the line")
+        records.append(record)
+    return records
+
+
+# ------------------------------------------------------------------------------------------------------- environment
+
+
+def write_environment(directory: Path, device: torch.device) -> None:
+    """Write `environment.json` at the start of a run."""
+    _write_environment(directory, {**describe_environment(device), "resumes": []})
+
+
+def resume_environment(directory: Path, device: torch.device) -> list[str]:
+    """Add a resume to `environment.json`. Returns a warning if something changed that can change results."""
+    now = describe_environment(device)
+    try:
+        content = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8"))
+        before = {**content}
+        for earlier in content["resumes"]:
+            before |= {name: change[1] for name, change in earlier["changed"].items()}
+    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+        _write_environment(directory, {**now, "resumes": []})
+        return [f"{directory / ENVIRONMENT} is missing or damaged and is written again; changes cannot be detected"]
+    changed = {name: [before.get(name), now[name]] for name in now if before.get(name) != now[name]}
+    for name in ("command", "time"):
+        changed.pop(name, None)
+    content["resumes"].append({"time": now["time"], "command": now["command"], "changed": changed})
+    _write_environment(directory, content)
+    matters = [f"{name} ({old}, now {new})" for name, (old, new) in changed.items() if name in MATTERS]
+    return [f"changed since the last start: {', '.join(matters)}; results can differ slightly"] if matters else []
+
+
+def threads_of(directory: Path) -> int | None:
+    """The number of threads that a run started with; a different one changes the last bits of sums."""
+    try:
+        found = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8")).get("threads")
+    except (OSError, ValueError, AttributeError):
+        return None
+    return found if isinstance(found, int) and found > 0 else None
+
+
+def _write_environment(directory: Path, content: dict[str, Any]) -> None:
+    with disk_errors(directory / ENVIRONMENT, "free some space, or make the directory writable"):
+        write_text(directory / ENVIRONMENT, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+
+
+def describe_environment(device: torch.device) -> dict[str, Any]:
+    """Versions, machine and command of this process."""
+    return {
+        "regard": regard.__version__,
+        "commit": _commit(Path(__file__).parents[1]),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        **{name: _version(name) for name in ("numpy", "safetensors", "tokenizers")},
+        "cuda": torch.version.cuda,
+        "system": platform.platform(),
+        "cpu": _cpu(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "command": shlex.join(sys.argv),
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _commit(package: Path) -> str | None:
+    """The commit of the checkout that contains this package, and whether files changed since."""
+    # A virtual environment can be inside the checkout of another project, so ask for a file of ours.
+    if _git(package, "ls-files", "--error-unmatch", "errors.py") is None:
+        return None
+    commit = _git(package, "rev-parse", "HEAD")
+    changed = _git(package, "diff", "--quiet", "HEAD", "--", ".") is None
+    return f"{commit} with changes" if commit and changed else commit
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(directory), *arguments], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _cpu() -> str:
+    """The name of the processor."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except (OSError, UnicodeDecodeError):
+        pass
+    return platform.processor() or platform.machine()

@@ -32,9 +32,8 @@ from regard.training.evaluate import evaluate
 from regard.training.objective import Objective
 from regard.training.precision import numbers
 from regard.use.translator import Translator
-from regard.weights.directory import read_config
-from regard.weights.labels import load_labels
-from regard.weights.load import load as load_network
+from regard.weights.directory import load_labels, read_config
+from regard.weights.directory import load_model as load_network
 
 TOKENIZERS = ("13a", "none", "intl", "zh", "char")
 """sacreBLEU's that need nothing that is not installed with it; `none` is for texts that are tokenised already."""

@@ -21,8 +21,8 @@ from regard.text.tokenizer import FILE, SOURCE_FILE, TARGET_FILE, TokenizerPair
 from regard.use.scribe import Frame
 from regard.weights import directory as run_directory
 from regard.weights import huggingface
-from regard.weights.files import read_json
-from regard.weights.load import load as load_network
+from regard.weights.directory import load_model as load_network
+from regard.weights.tensors import read_json
 
 GENERATION = "generation_config.json"
 """Where Hugging Face says how a model begins and ends."""

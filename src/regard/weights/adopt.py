@@ -21,12 +21,10 @@ from regard.models.build import build
 from regard.models.settings import Encoder, EncoderDecoder, Masked, ModelSettings, Vision
 from regard.settings import did_you_mean
 from regard.text.tokenizer import FILE, SOURCE_FILE, TARGET_FILE, TokenizerPair
-from regard.weights.assign import check, common_dtype
 from regard.weights.compare import differences, said
-from regard.weights.directory import settings_of, uncompiled
-from regard.weights.files import listed
-from regard.weights.load import load
+from regard.weights.directory import load_model, settings_of, uncompiled
 from regard.weights.rows import Rows, matched_rows, move_rows, same_rows
+from regard.weights.tensors import check, common_dtype, listed
 
 FITTED = ("vocabulary", "target_vocabulary", "heads", "image", "position.length", "position.offset")
 """Settings that may differ, because their tensors are fitted."""
@@ -56,7 +54,7 @@ class Start:
 def read_start(path: Path | str) -> Start:
     """The model, and the tokenizers if there are any, of a run directory or of a Hugging Face directory."""
     place = Path(path)
-    model = load(place)
+    model = load_model(place)
     with_tokenizer = any((place / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
     return Start(
         model.settings,

@@ -1,12 +1,18 @@
-"""Checkpoints as they lie on the disk, read and checked. `regard.training.checkpoint` writes them.
+"""Checkpoints of a run, and checksums.
 
-`checkpoints/000500/` holds the weights, their average where one is kept, and the state that training goes on from.
-Nothing here changes a file, so a run may be read while another process trains in it.
+`checkpoints/000500/` holds the weights, their moving average if there is one, and the state of the training. It is
+written into a hidden directory, flushed, and renamed. `checksums.json` is written last, so a directory that has one is
+complete. Reading changes no file: a run can be read while another process trains in it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
+import os
 import re
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,27 +20,83 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from regard.errors import RunError
-from regard.weights import checksums
-from regard.weights.files import read_json, read_tensors
+from regard.files import flush_directory, write_text
+from regard.weights.tensors import read_json, read_tensors, write_tensors
 
-DIRECTORY = "checkpoints"
+FORMAT = 1
+"""The version of everything in a run directory. A change of the layout increases it."""
+
+CHECKPOINTS = "checkpoints"
+CHECKSUMS = "checksums.json"
 WEIGHTS = "weights.safetensors"
 EMA = "ema.safetensors"
-TENSORS = "state.safetensors"
+STATE_TENSORS = "state.safetensors"
 STATE = "state.json"
-NEEDED = (WEIGHTS, TENSORS, STATE)
 
-_NAME = re.compile(r"(\d{6,})|\.(\d{6,})\.replaced")
-"""A checkpoint, or one that was moved out of the way of its successor when the process was killed."""
+_NAME = re.compile(r"\d{6,}")
 
 
-def name_of(step: int) -> str:
-    return f"{step:06d}"
+# --------------------------------------------------------------------------------------------------------- checksums
+
+
+class Checksum(NamedTuple):
+    """Size in bytes and SHA-256 of a file."""
+
+    size: int
+    sha256: str
+
+
+def checksum(path: Path) -> Checksum:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        return Checksum(file.tell(), digest)
+
+
+def find_damage(path: Path, expected: Checksum, size_only: bool = False) -> str | None:
+    """How a file differs from its checksum, or None."""
+    if not path.is_file():
+        return f"{path.name} is missing"
+    size = path.stat().st_size
+    if size != expected.size:
+        return f"{path.name} has {size:,} bytes, expected {expected.size:,}"
+    if not size_only and checksum(path) != expected:
+        return f"{path.name} is damaged: its checksum differs from the one in {CHECKSUMS}"
+    return None
+
+
+def write_checksums(directory: Path, files: Mapping[str, Checksum], step: int | None = None) -> None:
+    content: dict[str, Any] = {"format": FORMAT}
+    if step is not None:
+        content["step"] = step
+    content["files"] = {name: entry._asdict() for name, entry in files.items()}
+    write_text(directory / CHECKSUMS, json.dumps(content, indent=1) + "\n")
+
+
+def read_checksums(directory: Path) -> tuple[dict[str, Checksum], int | None]:
+    """The checksums of the files of a directory, and the step of a checkpoint.
+
+    Raises `ValueError` with the reason if the file is missing or damaged.
+    """
+    path = directory / CHECKSUMS
+    if not path.is_file():
+        raise ValueError(f"{CHECKSUMS} is missing")
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        found = content.get("format")
+        files = {name: Checksum(int(each["size"]), str(each["sha256"])) for name, each in content["files"].items()}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(f"{CHECKSUMS} is damaged") from None
+    if found != FORMAT:
+        raise ValueError(f"{CHECKSUMS} has format {found!r}, and this version of regard reads format {FORMAT}")
+    return files, content.get("step")
+
+
+# ----------------------------------------------------------------------------------------------------------- reading
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One that was found whole. Its files are read when they are asked for."""
+    """A checkpoint on the disk. Its files are read on demand."""
 
     path: Path
     step: int
@@ -43,11 +105,11 @@ class Checkpoint:
         return read_tensors(self.path / WEIGHTS, allow_non_finite=True)
 
     def ema(self) -> dict[str, Tensor] | None:
-        """The average of the weights, where one is kept."""
+        """The moving average of the weights, if there is one."""
         return read_tensors(self.path / EMA, allow_non_finite=True) if (self.path / EMA).is_file() else None
 
     def state_tensors(self) -> dict[str, Tensor]:
-        return read_tensors(self.path / TENSORS, allow_non_finite=True)
+        return read_tensors(self.path / STATE_TENSORS, allow_non_finite=True)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -55,67 +117,113 @@ class Checkpoint:
 
     @property
     def model(self) -> Path:
-        """The weights to use: the average, where there is one."""
+        """The file of the weights to use: the moving average if there is one."""
         return self.path / (EMA if (self.path / EMA).is_file() else WEIGHTS)
 
-    @property
-    def model_checksum(self) -> checksums.Checksum:
-        return checksums.read(self.path).files[self.model.name]
+    def damage(self, size_only: bool = False) -> str | None:
+        """Why the checkpoint cannot be used, or None."""
+        try:
+            files, step = read_checksums(self.path)
+            if step != self.step:
+                return f"{CHECKSUMS} is for step {step}"
+            needed = {WEIGHTS, STATE_TENSORS, STATE, *(path.name for path in self.path.glob(EMA))}
+            if missing := sorted(needed - files.keys()):
+                return f"{CHECKSUMS} does not list {missing[0]}"
+            for name, expected in files.items():
+                if Path(name).name != name:
+                    return f"{CHECKSUMS} lists {name}, which is outside the directory"
+                if damage := find_damage(self.path / name, expected, size_only):
+                    return damage
+        except ValueError as error:
+            return str(error)
+        except PermissionError as error:
+            raise RunError(f"{error.filename or self.path} is not readable; change its permissions") from None
+        except OSError as error:
+            return f"it cannot be read ({error.strerror})"
+        return None
 
 
-class Found(NamedTuple):
-    """What a search brought up."""
-
-    checkpoint: Checkpoint | None
-    """The newest that is whole."""
-    damaged: list[tuple[Path, str]]
-    """Newer ones that are not, and why."""
-
-
-def newest(run: Path) -> Found:
-    """The newest whole checkpoint of a run, every byte of it checked."""
+def newest_checkpoint(run: Path) -> tuple[Checkpoint | None, list[tuple[Path, str]]]:
+    """The newest intact checkpoint of a run, and the newer damaged ones with the reasons. Reads every byte."""
     damaged: list[tuple[Path, str]] = []
-    for checkpoint in listed(run):
-        reason = problem(checkpoint)
+    for checkpoint in list_checkpoints(run):
+        reason = checkpoint.damage()
         if reason is None:
-            return Found(checkpoint, damaged)
+            return checkpoint, damaged
         damaged.append((checkpoint.path, reason))
-    return Found(None, damaged)
+    return None, damaged
 
 
-def listed(run: Path) -> list[Checkpoint]:
-    """All that bear the name of a checkpoint, unchecked, the newest first."""
-    directory = run / DIRECTORY
-    if not directory.is_dir():
-        return []
-    found: dict[int, Checkpoint] = {}
-    for path in sorted(directory.iterdir()):  # a dot comes before digits: what was replaced gives way to its successor
-        match = _NAME.fullmatch(path.name)
-        digits = (match[1] or match[2]) if match else ""
-        if digits and name_of(step := int(digits)) == digits and path.is_dir():
-            found[step] = Checkpoint(path, step)
-    return [found[step] for step in sorted(found, reverse=True)]
+def list_checkpoints(run: Path) -> list[Checkpoint]:
+    """All checkpoints, unchecked, the newest first."""
+    directory = run / CHECKPOINTS
+    paths = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)] if directory.is_dir() else []
+    found = [Checkpoint(path, int(path.name)) for path in paths if path.is_dir()]
+    return sorted(found, key=lambda checkpoint: -checkpoint.step)
 
 
-def problem(checkpoint: Checkpoint, thorough: bool = True) -> str | None:
-    """Why a checkpoint cannot be used, in words; unless `thorough`, only sizes of files are looked at."""
+# ----------------------------------------------------------------------------------------------------------- writing
+
+
+def write_checkpoint(
+    run: Path,
+    step: int,
+    weights: Mapping[str, Tensor],
+    state_tensors: Mapping[str, Tensor],
+    state: Mapping[str, Any],
+    ema: Mapping[str, Tensor] | None = None,
+) -> Checkpoint:
+    """Write a checkpoint to the disk. It replaces a checkpoint of the same step."""
+    parent = run / CHECKPOINTS
+    path = parent / f"{step:06d}"
+    partial, old = parent / f".{path.name}.partial", parent / f".{path.name}.old.partial"
     try:
-        expected = checksums.read(checkpoint.path)
-        if expected.step != checkpoint.step:
-            return f"it says that it is of step {expected.step}"
-        for name in (*NEEDED, *expected.files):
-            if name not in expected.files:
-                return f"{checksums.FILE} does not list {name}"
-            if Path(name).name != name:
-                return f"{checksums.FILE} lists {name}, which is no file of its own directory"
-            if difference := checksums.difference(checkpoint.path / name, expected.files[name], thorough):
-                return difference
-        if (checkpoint.path / EMA).is_file() and EMA not in expected.files:
-            return f"{checksums.FILE} does not list {EMA}"
-    except ValueError as error:
-        return str(error)
-    except PermissionError as error:
-        raise RunError(f"{error.filename or checkpoint.path} may not be read; change its permissions") from None
-    except OSError as error:
-        return f"it cannot be read ({error.strerror})"
-    return None
+        if not parent.is_dir():
+            parent.mkdir()
+            flush_directory(run)
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir()
+        write_tensors(partial / WEIGHTS, weights)
+        write_tensors(partial / STATE_TENSORS, _separate(state_tensors))
+        if ema is not None:
+            write_tensors(partial / EMA, ema)
+        write_text(partial / STATE, json.dumps(state) + "\n")
+        write_checksums(partial, {file.name: checksum(file) for file in sorted(partial.iterdir())}, step)
+        if path.exists():
+            os.rename(path, old)
+        os.rename(partial, path)
+        flush_directory(parent)
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(old, ignore_errors=True)
+    return Checkpoint(path, step)
+
+
+def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies of tensors that share memory, because `write_tensors` writes a shared tensor once."""
+    seen: set[int] = set()
+    result = {}
+    for name, tensor in tensors.items():
+        result[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return result
+
+
+def prune_checkpoints(run: Path, step: int, keep: int = 2) -> None:
+    """Remove all checkpoints that are older than the newest `keep` intact ones up to `step`.
+
+    Only the sizes of the files are checked: reading every byte would take as long as saving. A checkpoint is renamed
+    before its files are removed, so that no incomplete one is found.
+    """
+    checkpoints = list_checkpoints(run)
+    intact = [each for each in checkpoints if each.step <= step and each.damage(size_only=True) is None]
+    if len(intact) <= keep:
+        return
+    for checkpoint in checkpoints:
+        if checkpoint.step < intact[keep - 1].step:
+            removed = checkpoint.path.with_name(f".{checkpoint.path.name}.partial")
+            try:
+                os.rename(checkpoint.path, removed)
+            except OSError:
+                continue  # it is removed next time
+            shutil.rmtree(removed, ignore_errors=True)

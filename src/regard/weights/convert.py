@@ -16,9 +16,7 @@ from regard.settings import Table
 from regard.text.tokenizer import FILE, HUGGINGFACE_ROLES, SOURCE_FILE, TARGET_FILE, TokenizerPair, write_huggingface
 from regard.weights import ctranslate2, huggingface
 from regard.weights import directory as run_directory
-from regard.weights.directory import settings_of
-from regard.weights.labels import load_labels, save_labels
-from regard.weights.load import load
+from regard.weights.directory import load_labels, load_model, save_labels, settings_of
 
 Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -62,7 +60,7 @@ def convert(source: Path | str, target: Path | str, form: Form, *, force: bool =
 
 def read(directory: Path) -> Content:
     """The model of a directory, with all that belongs to it."""
-    model = load(directory)
+    model = load_model(directory)
     has_text = any((directory / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
     ours = (directory / run_directory.CONFIG).is_file()
     tables = run_directory.read_config(directory) if ours else {}
@@ -92,7 +90,7 @@ def _write_ours(content: Content, target: Path, form: Literal["int8", "bf16", "r
         content.tokenizers.save(target)
     if content.labels:
         save_labels(content.labels, target)
-    run_directory.save(content.model, target, None if form == "regard" else form, content.tables)
+    run_directory.save_model(content.model, target, None if form == "regard" else form, content.tables)
 
 
 def _write_huggingface(content: Content, target: Path) -> None:

@@ -1,11 +1,12 @@
-"""A run directory as a model: the settings in `config.toml`, the weights in `weights.safetensors`, their checksum.
+"""A model directory: `config.toml`, `weights.safetensors`, `labels.json`, and `checksums.json`, which is written last.
 
-Training keeps more in it (`regard.training.run`), checkpoints above all; while a run is going on, or after it was
-killed, the newest of these is its model.
+A run directory (`regard.training.run`) is a model directory with checkpoints. Until the run has finished, its newest
+checkpoint is its model.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,122 +16,147 @@ import tomli_w
 import torch
 from torch import Tensor, nn
 
+from regard.data.labels import Labels, Sort
 from regard.errors import RunError, SettingsError, WeightsError
 from regard.files import flush_directory, write_text
 from regard.models.build import Model
 from regard.models.settings import AnyModel, ModelSettings
 from regard.settings import Table, parse, read_toml, to_table
-from regard.weights import checkpoints, checksums
-from regard.weights.assign import build_with
-from regard.weights.checksums import FORMAT, Checksums, checksum, difference
-from regard.weights.files import read_tensors, write_tensors
-from regard.weights.quantized import Storage, packed, unpacked
+from regard.weights.checkpoints import (
+    CHECKPOINTS,
+    CHECKSUMS,
+    FORMAT,
+    WEIGHTS,
+    checksum,
+    find_damage,
+    newest_checkpoint,
+    read_checksums,
+    write_checksums,
+)
+from regard.weights.tensors import (
+    Storage,
+    build_with,
+    dequantize_all,
+    quantize_all,
+    read_json,
+    read_tensors,
+    write_tensors,
+)
 
 CONFIG = "config.toml"
-WEIGHTS = "weights.safetensors"
-SNAPSHOTS = "snapshots"
+LABELS = "labels.json"
+SORTS: tuple[Sort, ...] = ("label", "tags")
 
 
 # ----------------------------------------------------------------------------------------------------------- writing
 
 
-def save(
+def save_model(
     model: nn.Module, directory: Path | str, storage: Storage | None = None, tables: Mapping[str, Any] | None = None
 ) -> None:
-    """Write a model into `directory`, which is made if need be. The settings come last: with them it is whole.
+    """Write a model into `directory`. `config.toml` is written last: a directory that has one is complete.
 
-    `storage` keeps the weights smaller than they are (`regard.weights.quantized`). `tables` are further ones of
-    `config.toml`, such as `task` and `data`.
+    `storage` reduces the precision of the weights on the disk. `tables` are further tables of `config.toml`, such as
+    `task` and `data`.
     """
     model, directory = uncompiled(model), Path(directory)
     settings = settings_of(model)
-    if (directory / checkpoints.DIRECTORY).is_dir():
-        raise WeightsError(f"{directory} holds a run with checkpoints, which would be lost; choose another directory")
+    if (directory / CHECKPOINTS).is_dir():
+        raise WeightsError(f"{directory} contains the checkpoints of a run; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     tensors: Mapping[str, Tensor] = dict(model.named_parameters())
-    write_weights(directory, packed(tensors, storage) if storage else tensors)
+    write_weights(directory, quantize_all(tensors, storage) if storage else tensors)
     write_config(directory, {**(tables or {}), "model": to_table(settings)})
 
 
 def write_weights(directory: Path, tensors: Mapping[str, Tensor]) -> None:
-    """`weights.safetensors` and its checksum; a kill at any moment leaves the old pair or the new one."""
-    path = directory / WEIGHTS
-    staged = path.with_name(f".{WEIGHTS}.{os.getpid()}.staged.partial")
+    """Write `weights.safetensors` and its checksum.
+
+    The old checksum is removed before the weights are replaced, and the new one is written last. A kill in between
+    leaves old or new weights without a checksum, which are still loaded.
+    """
+    path, staged = directory / WEIGHTS, directory / f".{WEIGHTS}.staged.partial"
     try:
         write_tensors(staged, tensors)
-        fresh = {WEIGHTS: checksum(staged)}
-        # Two files cannot be replaced at once: for a moment, both weights are right.
-        checksums.write(directory, Checksums(fresh, before=_known(path)))
+        new = checksum(staged)
+        (directory / CHECKSUMS).unlink(missing_ok=True)
+        flush_directory(directory)
         os.replace(staged, path)
         flush_directory(directory)
+        write_checksums(directory, {WEIGHTS: new})
     finally:
         staged.unlink(missing_ok=True)
-    checksums.write(directory, Checksums(fresh))
 
 
-def _known(path: Path) -> dict[str, checksums.Checksum]:
-    """The checksum of the weights that are there, unless they are known to be damaged."""
-    return {WEIGHTS: checksum(path)} if path.is_file() and _damage(path) is None else {}
+def write_config(directory: Path, tables: Table) -> None:
+    """Write `config.toml`."""
+    write_text(directory / CONFIG, tomli_w.dumps({"format": FORMAT, **tables}))
+
+
+def save_labels(labels: Mapping[Sort, Labels], directory: Path) -> None:
+    """Write `labels.json`: the names of the classes that a model predicts, in order."""
+    content = {sort: list(known.names) for sort, known in labels.items()}
+    write_text(directory / LABELS, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
 
 # ----------------------------------------------------------------------------------------------------------- reading
 
 
-def load(directory: Path | str, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
-    """The model of a run directory; without `dtype`, in that of its file, which is float32 where it is kept smaller."""
-    directory = Path(directory)
-    settings = read_settings(directory)
-    path = find_weights(directory)
-    return build_with(settings, unpacked(read_tensors(path), str(path)), device, dtype, source=str(path))
+def load_model(path: Path | str, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
+    """The model in a run directory or a Hugging Face directory, in evaluation mode.
+
+    The default device is the CPU. The default dtype is that of the file; quantized weights become float32.
+    """
+    from regard.weights import huggingface  # it uses this module
+
+    directory = Path(path)
+    if (directory / CONFIG).is_file():
+        settings, weights = read_settings(directory), find_weights(directory)
+        tensors = dequantize_all(read_tensors(weights), str(weights))
+        return build_with(settings, tensors, device, dtype, source=str(weights))
+    if (directory / huggingface.CONFIG).is_file():
+        return huggingface.read(directory, device=device, dtype=dtype)
+    expected = f"{CONFIG} (a run directory) or {huggingface.CONFIG} (a Hugging Face directory)"
+    if directory.is_dir():
+        raise WeightsError(f"{directory} contains no model: it has no {expected}; give the directory of a model")
+    problem = "is a file" if directory.exists() else "does not exist"
+    raise WeightsError(f"{directory} {problem}; give a directory with {expected}")
 
 
 def find_weights(directory: Path) -> Path:
-    """The file that holds the model of a run directory, checked where there is a checksum."""
+    """The file with the weights of a run: `weights.safetensors`, or that of the newest intact checkpoint."""
     path = directory / WEIGHTS
     if path.is_file():
         if damage := _damage(path):
-            raise WeightsError(f"{path} cannot be used: {damage}; {_remedy(directory)}")
+            remedy = "copy it again, or save the model again"
+            checkpoint, _ = newest_checkpoint(directory)
+            if checkpoint is not None:
+                remedy = f"remove it to load the newest checkpoint ({checkpoint.path}) instead"
+            raise WeightsError(f"{path} cannot be used: {damage}; {remedy}")
         return path
-    found = checkpoints.newest(directory)
-    if found.checkpoint is not None:
-        return found.checkpoint.model
-    if found.damaged:
-        place, reason = found.damaged[0]
+    checkpoint, damaged = newest_checkpoint(directory)
+    if checkpoint is not None:
+        return checkpoint.model
+    if damaged:
+        first, reason = damaged[0]
         raise WeightsError(
-            f"{directory} has no {WEIGHTS}, and no checkpoint of it is whole (in {place.name}, {reason}); "
-            f"{_remedy(directory)}"
+            f"{directory} has no {WEIGHTS} and no intact checkpoint ({first.name}: {reason}); copy it again"
         )
-    trains = "train" in read_config(directory)
-    remedy = "it has no checkpoint either: train it first" if trains else "save the model again"
-    raise WeightsError(f"{directory} has no {WEIGHTS}, so it is no whole run directory; {remedy}")
+    remedy = "train it first" if "train" in read_config(directory) else "save the model again"
+    raise WeightsError(f"{directory} has no {WEIGHTS} and no checkpoint; {remedy}")
 
 
 def _damage(path: Path) -> str | None:
-    """How the weights differ from their checksum, in words; nothing where there is none to hold them against."""
-    directory = path.parent
-    if not (directory / checksums.FILE).is_file():
+    """How the weights differ from their checksum; None if they are equal, or if there is no checksum."""
+    if not (path.parent / CHECKSUMS).is_file():
         return None
     try:
-        known = checksums.read(directory)
+        files, _ = read_checksums(path.parent)
     except ValueError as error:
-        return f"{error}, so they cannot be checked"
-    if path.name not in known.files:
-        return f"{checksums.FILE} does not list {path.name}"
-    damage = difference(path, known.files[path.name])
-    if damage and path.name in known.before and difference(path, known.before[path.name]) is None:
-        return None
-    return damage
-
-
-def _remedy(directory: Path) -> str:
-    """What can take the place of weights that are damaged."""
-    found = checkpoints.newest(directory).checkpoint
-    if found is not None:
-        return f"remove it, and the newest checkpoint ({found.path}) is loaded in its place"
-    snapshots = sorted((directory / SNAPSHOTS).glob("[0-9]*.safetensors"), key=lambda path: (len(path.name), path.name))
-    if snapshots:
-        return f"put the newest snapshot ({snapshots[-1]}) in its place, and remove {directory / checksums.FILE}"
-    return "copy it again, or save the model again"
+        return str(error)
+    if path.name not in files:
+        return f"{CHECKSUMS} does not list {path.name}"
+    return find_damage(path, files[path.name])
 
 
 def read_settings(directory: Path) -> ModelSettings:
@@ -142,20 +168,13 @@ def read_settings(directory: Path) -> ModelSettings:
     return settings
 
 
-def write_config(directory: Path, tables: Table) -> None:
-    """`config.toml` of a run directory, whole or not at all."""
-    write_text(directory / CONFIG, tomli_w.dumps({"format": FORMAT, **tables}))
-
-
 def read_config(directory: Path) -> Table:
-    """All tables of `config.toml`, without `format`, which must be the one that is known here."""
+    """All tables of `config.toml`."""
     path = directory / CONFIG
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        raise WeightsError(
-            f"{directory} has no {CONFIG}, so it is no whole run directory; save the model again"
-        ) from None
+        raise WeightsError(f"{directory} has no {CONFIG}, so it is not a run directory; save the model again") from None
     except OSError as error:
         raise RunError(f"{path} cannot be read ({error.strerror}); change its permissions, or copy it again") from None
     except UnicodeDecodeError:
@@ -164,24 +183,45 @@ def read_config(directory: Path) -> Table:
     found = table.pop("format", FORMAT)
     if found != FORMAT:
         newer = isinstance(found, int) and found > FORMAT
-        remedy = "install a newer regard" if newer else "read it with the version of regard that wrote it"
+        remedy = "install a newer regard" if newer else "use the version of regard that wrote it"
         raise RunError(f"{path} has format {found!r}, and this version of regard reads format {FORMAT}; {remedy}")
     return table
+
+
+def load_labels(directory: Path) -> dict[Sort, Labels]:
+    """The labels in `labels.json`; empty if there is no such file."""
+    path = directory / LABELS
+    if not path.is_file():
+        return {}
+    content = read_json(path)
+    found: dict[Sort, Labels] = {}
+    for sort in SORTS:
+        names = content.pop(sort, None)
+        if names is None:
+            continue
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise WeightsError(f"{sort} in {path} must be a list of names; copy the file again")
+        if len(set(names)) != len(names):
+            raise WeightsError(f"{sort} in {path} contains a name twice; copy the file again")
+        found[sort] = Labels(tuple(names))
+    if content:
+        raise WeightsError(f"{path} has an unknown key {next(iter(content))}, expected {', '.join(SORTS)}")
+    return found
 
 
 # ------------------------------------------------------------------------------------------------------------ models
 
 
 def uncompiled(model: nn.Module) -> nn.Module:
-    """The model itself: `torch.compile` wraps it and puts a word before the names of all its parameters."""
+    """The model inside the wrapper of `torch.compile`, which adds a prefix to the names of the parameters."""
     original = getattr(model, "_orig_mod", model)
     assert isinstance(original, nn.Module)
     return original
 
 
 def settings_of(model: nn.Module) -> ModelSettings:
-    """The settings that a model was built from; every model that `build` made carries them."""
+    """The settings that a model was built from."""
     settings = getattr(model, "settings", None)
     if not isinstance(settings, ModelSettings):
-        raise WeightsError(f"{type(model).__name__} carries no settings; only models made by regard.build can be saved")
+        raise WeightsError(f"{type(model).__name__} has no settings; only models made by regard.build can be saved")
     return settings

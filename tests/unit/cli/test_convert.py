@@ -13,12 +13,12 @@ from regard.blocks.settings import Attention
 from regard.cli.app import app
 from regard.errors import RunError
 from regard.models.settings import Decoder
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    save(regard.build(Decoder(vocabulary=300, width=16, depth=1, attention=Attention(heads=2))), tmp_path / "run")
+    save_model(regard.build(Decoder(vocabulary=300, width=16, depth=1, attention=Attention(heads=2))), tmp_path / "run")
     return tmp_path / "run"
 
 

@@ -20,7 +20,7 @@ from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
 from regard.use.evaluation import figures
 from regard.use.model import load
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 ENGLISH = ["the dog sees a cat", "a red house", "the bird sings and the dog sleeps", "birds sing"]
 GERMAN = ["der Hund sieht eine Katze", "ein rotes Haus", "der Vogel singt und der Hund schläft", "Vögel singen"]
@@ -45,7 +45,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         with torch.no_grad():
             model.target.tokens.weight.mul_(8)  # so that it writes something
         tables = {"task": {"kind": "translate"}, "data": data | {"languages": ["en", "de"], "both": both}}
-        save(model, home / name, tables=tables)
+        save_model(model, home / name, tables=tables)
         tokenizers.save(home / name)
     return home
 
@@ -169,7 +169,7 @@ def test_another_task_has_its_own_figures(tmp_path: Path) -> None:
         "data": {"kind": "text", "root": str(tmp_path), "valid": ["valid.txt"]},
         "train": {"steps": 1, "tokens": 64},
     }
-    save(regard.build(settings), tmp_path / "run", tables=tables)
+    save_model(regard.build(settings), tmp_path / "run", tables=tables)
     TokenizerPair.of(tokenizer).save(tmp_path / "run")
     told = json.loads(shown(tmp_path / "run", "--json", "--device", "cpu"))
     assert told["split"] == "valid"
@@ -213,7 +213,7 @@ def test_a_model_to_compare_with_needs_sources(home: Path) -> None:
 
 
 def test_a_model_that_cannot_translate(tmp_path: Path) -> None:
-    save(regard.build(Decoder(vocabulary=20, width=16, depth=1, attention=Attention(heads=2))), tmp_path / "run")
+    save_model(regard.build(Decoder(vocabulary=20, width=16, depth=1, attention=Attention(heads=2))), tmp_path / "run")
     (tmp_path / "text").write_text("a\n")
     error = refused(tmp_path / "run", "--input", tmp_path / "text", "--reference", tmp_path / "text")
     assert isinstance(error, InputError)

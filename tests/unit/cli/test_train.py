@@ -16,8 +16,8 @@ import torch
 
 import regard
 from regard.cli import app as cli
-from regard.training.log import read
-from regard.weights.load import load
+from regard.training.run import read_log
+from regard.weights.directory import load_model
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +127,7 @@ def test_a_run_tells_on_stderr_what_it_does_and_where_its_results_are(run: Regar
     )
     assert any(line.startswith("all of it lies in new") for line in lines)
     assert "next:   regard doctor new" in lines
-    assert load("new").settings.kind == "encoder-decoder"
+    assert load_model("new").settings.kind == "encoder-decoder"
 
 
 def test_json_for_programs(run: Regard) -> None:
@@ -135,8 +135,8 @@ def test_json_for_programs(run: Regard) -> None:
     assert (said.code, said.err) == (0, "")
     told = json.loads(said.out)
     status = json.loads(Path("new/status.json").read_text())
-    assert told == {"directory": "new", "reason": "budget", "step": 12, "scores": status["figures"]}
-    assert told["scores"]["loss"] == read(Path("new/log.jsonl"))[-1]["loss"]
+    assert told == {"directory": "new", "reason": "budget", "step": 12, "scores": status["metrics"]}
+    assert told["scores"]["loss"] == read_log(Path("new/log.jsonl"))[-1]["loss"]
 
 
 def test_overrides_and_threads_are_kept_with_the_run(run: Regard) -> None:
@@ -156,12 +156,12 @@ def test_the_same_recipe_gives_the_same_run_again(run: Regard, home: Path) -> No
 
 
 def test_a_resumed_run_can_be_prolonged(run: Regard) -> None:
-    before = read(Path("runs/recipe/log.jsonl"))
+    before = read_log(Path("runs/recipe/log.jsonl"))
     said = run("train", "--resume", "runs/recipe", "train.steps=20", "--json", "--device", "cpu")
     assert said.code == 0
     assert json.loads(said.out)["step"] == 20
     assert "going on at step 12" in said.err
-    log = read(Path("runs/recipe/log.jsonl"))
+    log = read_log(Path("runs/recipe/log.jsonl"))
     assert log[: len(before) - 1] == before[:-1], "what was, but for the line that said it was over"
     assert [record["step"] for record in log if record["kind"] == "train"] == [*range(2, 21, 2)]
     assert [record["kind"] for record in log].count("end") == 1
@@ -233,17 +233,17 @@ def test_data_may_have_moved(run: Regard) -> None:
         ("recipe.toml train.stesp=5", 2, "unknown setting train.stesp (did you mean steps?)"),
         ("recipe.toml =5", 2, "'=5' is no override; write key=value, such as model.dropout=0.2"),
         ("recipe.toml model.kind=decoder", 2, "model.kind (decoder) does not fit the task translate"),
-        ("recipe.toml", 1, "runs/recipe already holds a run; go on with it by --resume, or choose another"),
+        ("recipe.toml", 1, "runs/recipe already contains a run"),
         ("recipe.toml train.directory=train.en", 1, "train.en is a file; choose another train.directory"),
-        ("recipe.toml train.directory=runs", 1, "runs is not empty (it holds recipe) and would be mixed up"),
+        ("recipe.toml train.directory=runs", 1, "runs is not empty (it contains recipe)"),
         ("recipe.toml train.directory=new data.root=nowhere", 1, "nowhere/train.en does not exist; check the name"),
         ("recipe.toml train.directory=new train.start=nowhere", 1, "nowhere does not exist; give a directory with"),
         ("recipe.toml train.directory=new --device nonsense", 2, "device (nonsense) is not known; give cpu, cuda or"),
         ("recipe.toml train.directory=new --device meta", 2, "device (meta) is not known; give cpu, cuda or"),
         ("recipe.toml train.directory=new --device cuda:99", 2, "device (cuda:99) is not there: this machine has"),
-        ("--resume nothing", 1, "nothing does not exist; give the directory of a run"),
-        ("--resume recipe.toml", 1, "recipe.toml is a file; give the directory of a run"),
-        ("--resume runs", 1, "runs has no config.toml, so it holds no run; give that of a run"),
+        ("--resume nothing", 1, "nothing does not exist"),
+        ("--resume recipe.toml", 1, "recipe.toml is a file"),
+        ("--resume runs", 1, "runs has no config.toml"),
         ("recipe.toml --resume runs/recipe", 2, "'recipe.toml' is no override; a resumed run keeps its recipe"),
     ],
 )
@@ -291,7 +291,7 @@ def test_the_run_is_listed(run: Regard) -> None:
         12,
         1,
     )
-    assert row["figures"] == json.loads(Path("runs/recipe/status.json").read_text())["figures"]
+    assert row["figures"] == json.loads(Path("runs/recipe/status.json").read_text())["metrics"]
     assert run("runs").out.splitlines()[1].split()[:4] == ["recipe", "translate", "finished", "12"]
 
 

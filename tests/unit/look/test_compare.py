@@ -21,7 +21,7 @@ from regard.look.study import Study
 from regard.text.settings import ByteBpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +35,7 @@ def noisy(directory: Path) -> Path:
     with torch.no_grad():
         for parameter in loaded.network.parameters():
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(5)))
-    save(
+    save_model(
         loaded.network,
         directory,
         tables={name: loaded.config[name] for name in ("task", "data") if name in loaded.config},
@@ -182,7 +182,7 @@ def test_what_cannot_be_compared(tmp_path: Path, studies: dict[str, Study]) -> N
 
     heads = {"label": Classification(classes=3)}
     wide = Vision(image=(8, 8), patch=2, channels=1, width=16, depth=1, attention=Attention(heads=2), heads=heads)
-    save(regard.build(wide), tmp_path)
+    save_model(regard.build(wide), tmp_path)
     with pytest.raises(InputError, match="in patches of 2, and"):
         Study(studies["vision"].loaded, beside=regard.load(tmp_path, "cpu"))
     alone = Study(decoder)

@@ -19,7 +19,7 @@ from regard.look.reading import Input
 from regard.look.rollout import rollout
 from regard.look.study import Study
 from regard.models.settings import Classification, Vision
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (3, 12, 8), dtype=np.uint8)
 PATCHES = 6
@@ -31,7 +31,7 @@ def seeing(place: Path, class_token: bool = True, heads: bool = True) -> Study:
     settings = Vision(
         image=(12, 8), patch=4, width=16, depth=2, attention=Attention(heads=2), heads=answer, class_token=class_token
     )
-    save(regard.build(settings), place)
+    save_model(regard.build(settings), place)
     return Study(regard.load(place, "cpu"))
 
 

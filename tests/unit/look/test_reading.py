@@ -17,7 +17,7 @@ from regard.errors import DataError, InputError
 from regard.look.reading import Input, class_names, image_from
 from regard.look.study import Study
 from regard.models.settings import Vision
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 
 @pytest.fixture
@@ -40,7 +40,9 @@ def test_a_file_is_read_as_training_reads_it(tmp_path: Path, coloured: Path) -> 
 
 
 def test_colours(tmp_path: Path, coloured: Path) -> None:
-    save(regard.build(Vision(image=(8, 16), patch=4, width=8, depth=1, attention=Attention(heads=1))), tmp_path / "m")
+    save_model(
+        regard.build(Vision(image=(8, 16), patch=4, width=8, depth=1, attention=Attention(heads=1))), tmp_path / "m"
+    )
     found = image_from(regard.load(tmp_path / "m", "cpu"), coloured)
     expected = np.asarray(Image.open(coloured).resize((16, 8), Image.Resampling.BILINEAR))
     assert np.array_equal(found, expected.transpose(2, 0, 1))
@@ -62,7 +64,7 @@ def test_files_that_are_no_images(tmp_path: Path, coloured: Path, monkeypatch: p
     with pytest.raises(InputError, match="cannot be read by a model of kind decoder; give a text"):
         image_from(regard.load(write_decoder(tmp_path / "decoder"), "cpu"), coloured)
     many = Vision(image=(8, 8), patch=4, channels=5, width=8, depth=1, attention=Attention(heads=1))
-    save(regard.build(many), tmp_path / "many")
+    save_model(regard.build(many), tmp_path / "many")
     with pytest.raises(InputError, match="reads images of 5 channels, and files have 1 or 3"):
         image_from(regard.load(tmp_path / "many", "cpu"), coloured)
     monkeypatch.setitem(__import__("sys").modules, "PIL.Image", None)

@@ -20,7 +20,7 @@ from regard.serving.settings import Serving, body_limit
 from regard.serving.translation import Route, TranslationModel, Translators, create_app, load_translators
 from regard.use.model import load
 from regard.use.translator import Translator
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 HOST = "http://localhost:5000"
 SETTINGS = Serving(wait_ms=0, characters=200, texts=5, queue=8, alternatives=2)
@@ -413,6 +413,6 @@ def test_models_without_languages_and_models_that_cannot_translate(tmp_path: Pat
     models = load_translators([str(unnamed)], Serving(device="cpu"))
     assert models.directions == [("source", "target")]
     assert models.translate(["Hund"], Route("source", "target"))[0].versions
-    save(regard.build(Encoder(vocabulary=50, width=8, depth=1)), tmp_path / "encoder")
+    save_model(regard.build(Encoder(vocabulary=50, width=8, depth=1)), tmp_path / "encoder")
     with pytest.raises(InputError, match="of kind encoder"):
         load_translators([str(tmp_path / "encoder")], Serving())

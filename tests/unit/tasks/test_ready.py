@@ -31,7 +31,7 @@ from regard.training.display import Silent
 from regard.training.distribution import Workers
 from regard.weights import huggingface
 from regard.weights.adopt import read_start
-from regard.weights.load import load as load_network
+from regard.weights.directory import load_model as load_network
 
 ENGLISH = ["the dog runs", "a cat sleeps", "the cat runs fast", "a dog"]
 GERMAN = ["der Hund läuft", "eine Katze schläft", "die Katze läuft schnell", "ein Hund"]

@@ -83,7 +83,7 @@ def test_an_accident_at_any_call(
         _, said = disturbed(directory, monkeypatch, at, kind)
         if kind != "killed" and said is not None:
             assert "cannot be written (" in said
-            assert " MB are free there)" in said
+            assert " MB are free)" in said
         if not (directory / "config.toml").exists():
             begin(directory)
         assert go_on(directory) == []
@@ -117,7 +117,7 @@ import json, os, random, signal, sys, time
 from pathlib import Path
 from accident_cases import begin, go_on
 from regard.training.run import Run
-from regard.weights.checkpoints import newest
+from regard.weights.checkpoints import newest_checkpoint
 
 directory, chance, kills, seen = Path(sys.argv[1]), random.Random(7), 0, []
 for name in ("first", "second"):  # the second tells how fast this machine is
@@ -139,7 +139,7 @@ while True:
         assert code == 0, code
         break
     kills += 1
-    checkpoint = newest(directory / "killed").checkpoint
+    checkpoint, _ = newest_checkpoint(directory / "killed")
     seen.append([Run.open(directory / "killed").status.state, checkpoint.step if checkpoint else 0])
 print(json.dumps(seen))
 """

@@ -380,9 +380,8 @@ def test_a_budget_that_is_unspent(
 def test_a_run_that_another_process_trains(tmp_path: Path) -> None:
     run = write_run(tmp_path / "run", healthy_log(300)[:-1], state="running")
     code = f"""
-from pathlib import Path
-from regard.training.lock import Lock
-with Lock(Path({str(run / ".lock")!r})):
+from filelock import FileLock
+with FileLock({str(run / ".lock")!r}):
     print("held", flush=True)
     input()
 """
@@ -513,8 +512,3 @@ def test_a_torn_line_and_settings_of_another_version(examine: Callable[..., Diag
     diagnosis = diagnose(tmp_path / "run")
     assert ailments(diagnosis) == {}
     assert json.dumps([finding.title for finding in diagnosis.findings])
-
-
-def test_the_doctor_needs_no_torch() -> None:
-    code = "import sys, regard.training.doctor, regard.training.curves; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -21,12 +21,12 @@ from regard.settings import parse
 from regard.training import loop, records
 from regard.training.distribution import Workers
 from regard.training.evaluate import evaluate
-from regard.training.log import read
 from regard.training.loop import Trainer
 from regard.training.objective import Objective
 from regard.training.precision import numbers
+from regard.training.run import read_log
 from regard.training.settings import Train
-from regard.weights.checkpoints import listed
+from regard.weights.checkpoints import list_checkpoints
 
 CPU = torch.device("cpu")
 
@@ -43,7 +43,7 @@ def job(directory: Path, valid: int = 12, **train: Any) -> Job:
 
 
 def logged(directory: Path, kind: str) -> list[dict[str, Any]]:
-    return [record for record in read(directory / "run" / "log.jsonl") if record["kind"] == kind]
+    return [record for record in read_log(directory / "run" / "log.jsonl") if record["kind"] == kind]
 
 
 def steps_of(directory: Path, kind: str) -> list[int]:
@@ -125,7 +125,9 @@ def test_a_budget_of_minutes_goes_on_where_it_stood(clock: SimpleNamespace, tmp_
     resumed.run()
     assert resumed.state.seconds == 60
     assert remains(tmp_path / "broken") == remains(tmp_path / "straight")
-    rates = [record["rate"] / 1e-3 for record in read(tmp_path / "broken" / "log.jsonl") if record["kind"] == "train"]
+    rates = [
+        record["rate"] / 1e-3 for record in read_log(tmp_path / "broken" / "log.jsonl") if record["kind"] == "train"
+    ]
     # Up in three steps, until 12 of 60 seconds are spent; then down with the rest of the time.
     assert rates == pytest.approx([1 / 3, 2 / 3, *(1 - (6 * step - 12) / 48 for step in range(2, 10))])
 
@@ -151,13 +153,13 @@ def test_a_checkpoint_is_due_after_some_minutes(clock: SimpleNamespace, tmp_path
 def saves(trainer: Trainer) -> list[int]:
     """The steps at which a checkpoint is written, as it comes to pass."""
     found: list[int] = []
-    plain = trainer.keeper.save
+    plain = trainer.checkpointer.save
 
     def save(state: Any, *arguments: Any) -> None:
         found.append(state.step)
         plain(state, *arguments)
 
-    trainer.keeper.save = save  # type: ignore[method-assign]
+    trainer.checkpointer.save = save  # type: ignore[method-assign]
     return found
 
 
@@ -179,7 +181,7 @@ def test_checkpoints_come_at_their_rhythm(tmp_path: Path) -> None:
     saved = saves(trainer)
     trainer.run()
     assert saved == [3, 5, 6, 9, 10]
-    assert [checkpoint.step for checkpoint in listed(tmp_path / "run")] == [10, 9]
+    assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "run")] == [10, 9]
 
 
 def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
@@ -188,7 +190,7 @@ def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
     outcome = job(tmp_path, steps=50, **still).trainer().run()
     assert (outcome.reason, outcome.step) == ("patience", 8)
     assert [record["best"] for record in logged(tmp_path, "valid")] == [True, False, False, False]
-    assert outcome.kept == "those of step 2, the best by loss"
+    assert outcome.kept == "step 2, the best loss"
 
 
 def test_lines_of_the_log_sum_up_the_steps_between_them(tmp_path: Path) -> None:
@@ -274,7 +276,7 @@ def test_the_best_snapshots_are_kept_and_the_best_is_the_model(scripted: list[fl
     scripted += LOSSES
     trainer = job(tmp_path, steps=6, evaluate_every=1, keep=2).trainer()
     weights = run_with_weights(trainer)
-    assert [entry["step"] for entry in listed(tmp_path / "run")[0].state["snapshots"]] == [4, 5]
+    assert [entry["step"] for entry in list_checkpoints(tmp_path / "run")[0].state["snapshots"]] == [4, 5]
     assert equal(load_file(tmp_path / "run" / "snapshots" / "000005.safetensors"), weights[5])
     assert equal(load_file(tmp_path / "run" / "weights.safetensors"), weights[4])
     assert [record["best"] for record in logged(tmp_path, "valid")] == [True, True, False, True, False, False]
@@ -304,10 +306,7 @@ def test_a_mean_of_the_best_that_is_worse_than_the_best_is_not_kept(scripted: li
     scripted += [*LOSSES, max(LOSSES)]
     trainer = job(tmp_path, steps=6, evaluate_every=1, average=3, average_of="best").trainer()
     outcome, best = trainer.run(), 1 + LOSSES.index(min(LOSSES))
-    assert (
-        outcome.kept
-        == f"those of step {best}, the best by loss, and better than the mean of the best ({max(LOSSES):.4g})"
-    )
+    assert outcome.kept == f"step {best}, the best loss; the mean of the best snapshots is worse ({max(LOSSES):.4g})"
     kept = load_file(tmp_path / "run" / "weights.safetensors")
     own = load_file(tmp_path / "run" / "snapshots" / f"{best:06d}.safetensors")
     assert all(torch.equal(kept[name], own[name]) for name in kept)
@@ -317,7 +316,7 @@ def test_final_figures_are_those_of_the_weights_that_are_kept(tmp_path: Path) ->
     made = job(tmp_path, steps=6, evaluate_every=1, average=3)
     outcome = made.trainer().run()
     assert outcome.figures == pytest.approx(figures_of(made, tmp_path / "run" / "weights.safetensors"), rel=1e-9)
-    assert outcome.kept == "the mean of 3 snapshots, of steps 4, 5, 6"
+    assert outcome.kept == "the mean of 3 snapshots (steps 4, 5, 6)"
 
 
 def figures_of(made: Job, path: Path) -> dict[str, float]:
@@ -360,7 +359,7 @@ def test_without_validation_data_the_last_weights_are_kept(ema: float | None, tm
     outcome_weights = load_file(tmp_path / "run" / "weights.safetensors")
     assert steps_of(tmp_path, "valid") == []
     (end,) = logged(tmp_path, "end")
-    assert end["kept"] == ("the moving average after the last step" if ema else "those after the last step")
+    assert end["kept"] == ("the moving average after the last step" if ema else "the weights after the last step")
     assert equal(outcome_weights, weights[4]) == (ema is None)
 
 

@@ -12,7 +12,7 @@ from loop_cases import MOMENTS, after, interrupt, interrupted, remains
 from training_cases import FAMILIES, Job
 
 from regard.settings import parse
-from regard.training.log import read
+from regard.training.run import read_log
 from regard.training.settings import Train
 
 pytestmark = pytest.mark.slow
@@ -123,9 +123,9 @@ def test_a_signal_finishes_the_step_and_saves(tmp_path: Path) -> None:
     after(trainer.updater, "update", 7, interrupt())
     outcome = trainer.run()
     assert (outcome.reason, outcome.step, outcome.figures) == ("SIGINT", 7, {})
-    assert trainer.keeper.saved_step == 7
-    assert (trainer.keeper.run.checkpoints / "000007").is_dir()
-    assert not trainer.keeper.run.weights.exists()
+    assert trainer.checkpointer.saved_step == 7
+    assert (trainer.checkpointer.run.directory / "checkpoints" / "000007").is_dir()
+    assert not trainer.checkpointer.run.weights.exists()
 
 
 def test_a_signal_before_the_first_step_loses_nothing(tmp_path: Path) -> None:
@@ -153,6 +153,6 @@ def test_a_prolonged_run_is_evaluated_as_often(tmp_path: Path) -> None:
     short.trainer().run()
     long = job("language", tmp_path, steps=25, evaluate_every=None)
     long.trainer(resume=True).run()
-    evaluated = [record["step"] for record in read(tmp_path / "run" / "log.jsonl") if record["kind"] == "valid"]
+    evaluated = [record["step"] for record in read_log(tmp_path / "run" / "log.jsonl") if record["kind"] == "valid"]
     # From the sixth step on, twenty-fifths of the new budget against twentieths: every fifth step is left out.
     assert evaluated == [*range(1, 6), *(step for step in range(6, 26) if 20 * step // 25 > 20 * (step - 1) // 25)]

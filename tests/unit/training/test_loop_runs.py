@@ -6,25 +6,22 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
+from filelock import FileLock
 from loop_cases import Heard, remains
 
 import regard
 from regard.errors import DataError, RegardError, RunError
 from regard.tasks import run as tasks_run
 from regard.tasks.translate import TranslateTask
-from regard.training import checkpoint
-from regard.training.lock import Lock
-from regard.training.log import read
 from regard.training.loop import Trainer
-from regard.training.run import Run
-from regard.weights.checkpoints import listed
-from regard.weights.load import load
+from regard.training.run import Run, read_log
+from regard.weights.checkpoints import list_checkpoints, write_checkpoint
+from regard.weights.directory import load_model
 
 pytestmark = pytest.mark.slow
 
@@ -177,7 +174,7 @@ def test_a_resumed_run_may_be_given_other_parts(stopped: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         regard.resume(stopped, {"train.micro": 64}, device="cpu", display=display)
     go_on(stopped)
-    assert listed(stopped)[0].state["state"]["micro"] == 64
+    assert list_checkpoints(stopped)[0].state["state"]["micro"] == 64
 
 
 # ------------------------------------------------------------------------------------------------------------- damaged
@@ -189,25 +186,21 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-@pytest.mark.parametrize("damage", [flip, Path.unlink], ids=["flipped", "removed"])
-@pytest.mark.parametrize("name", ["weights.safetensors", "state.safetensors", "state.json", "checksums.json"])
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(
-    name: str, damage: Callable[[Path], None], home: Path, stopped: Path
-) -> None:
-    damage(stopped / "checkpoints" / f"{STOPPED:06d}" / name)
-    trained, display = go_on(stopped)
-    aside = stopped / "checkpoints" / f"damaged-{STOPPED:06d}"
-    assert display.events[0].startswith(f"{aside} is damaged (")
-    assert display.events[0].endswith(") and was set aside")
-    assert display.events[1] == f"going on from {stopped / 'checkpoints' / '000006'}, the last good one"
-    assert display.events[2] == "going on at step 6"
-    assert trained.step == STEPS
-    assert remains(stopped) == remains(home / "straight")
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(home: Path, stopped: Path, tmp_path: Path) -> None:
+    cases = [(flip, "weights.safetensors"), (flip, "checksums.json"), (Path.unlink, "state.json")]
+    for number, (damage, name) in enumerate(cases):
+        run = Path(shutil.copytree(stopped, tmp_path / str(number)))
+        damage(run / "checkpoints" / f"{STOPPED:06d}" / name)
+        trained, display = go_on(run)
+        assert display.events[0].startswith(f"{run / 'checkpoints' / f'{STOPPED:06d}'} is damaged and not used (")
+        assert display.events[1] == f"continuing from {run / 'checkpoints' / '000006'}, the newest intact checkpoint"
+        assert trained.step == STEPS
+        assert remains(run) == remains(home / "straight")
 
 
 def test_where_no_checkpoint_is_good_nothing_is_begun_again(stopped: Path) -> None:
     """Days of training must not be lost to a restart that nobody asked for."""
-    for found in listed(stopped):
+    for found in list_checkpoints(stopped):
         flip(found.path / "weights.safetensors")
     kept = (stopped / "log.jsonl").read_bytes()
     with pytest.raises(RunError, match="no good checkpoint left to go on from"):
@@ -222,18 +215,17 @@ def test_a_finished_model_outlives_its_checkpoints(home: Path, tmp_path: Path) -
     with pytest.raises(RunError, match=r"start a new run from its weights with train.start="):
         go_on(place)
     assert Run.open(place).status.state == "finished"  # as it was: nothing of it is lost
-    assert load(place).settings.width == 16
+    assert load_model(place).settings.width == 16
 
 
 def test_more_processes_than_before_are_told_of(stopped: Path) -> None:
-    newest = listed(stopped)[0]
+    newest = list_checkpoints(stopped)[0]
     state = json.loads((newest.path / "state.json").read_text())
     assert state["processes"] == 1
     state["processes"] = 3
-    checkpoint.write(stopped, newest.step, newest.weights(), newest.state_tensors(), state)
+    write_checkpoint(stopped, newest.step, newest.weights(), newest.state_tensors(), state)
     _, display = go_on(stopped)
-    told = "1 processes go on where 3 had come: each draws its own dropout, so results are no longer the same"
-    assert told in display.events
+    assert any("the run had 3 processes and now has 1" in event for event in display.events)
 
 
 def test_a_run_of_another_format_is_refused(stopped: Path) -> None:
@@ -244,10 +236,10 @@ def test_a_run_of_another_format_is_refused(stopped: Path) -> None:
 
 
 def test_a_directory_that_may_not_be_written_is_told(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def acquire(self: Lock) -> None:
-        raise PermissionError(13, "Permission denied", str(self.path))
+    def acquire(self: FileLock) -> None:
+        raise PermissionError(13, "Permission denied", self.lock_file)
 
-    monkeypatch.setattr(Lock, "acquire", acquire)
+    monkeypatch.setattr(FileLock, "acquire", acquire)
     with pytest.raises(RunError) as caught:
         go_on(stopped)
     assert str(caught.value) == (f"{stopped} cannot be written (Permission denied); make the directory writable")
@@ -260,9 +252,9 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_run_and_loses_nothing(
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "write_tensors", refuse)
+        patch.setattr("regard.weights.checkpoints.write_tensors", refuse)
         with pytest.raises(
-            RunError, match=r"000008 cannot be written \(Permission denied\); earlier ones are untouched"
+            RunError, match=r"000008 cannot be written \(Permission denied\); earlier checkpoints are intact"
         ):
             go_on(stopped)
     state, _, reason = status(stopped)
@@ -285,12 +277,12 @@ def test_a_loss_that_is_not_finite_fails_the_run(home: Path, tmp_path: Path, mon
 
     with monkeypatch.context() as patch:
         patch.setattr(TranslateTask, "loss", loss)
-        with pytest.raises(RunError, match=rf"the last good checkpoint is that of step 6, in {tmp_path}"):
+        with pytest.raises(RunError, match=rf"the last good checkpoint is that of step 6 in {tmp_path}"):
             begin(home, tmp_path / "run", Heard())
     written = json.loads((tmp_path / "run" / "status.json").read_text())
     assert written["state"] == "failed"
     assert written["reason"].startswith("the loss is not finite")
-    assert max(found.step for found in listed(tmp_path / "run")) == 6
+    assert max(found.step for found in list_checkpoints(tmp_path / "run")) == 6
     go_on(tmp_path / "run")
     assert remains(tmp_path / "run") == remains(home / "straight")
 
@@ -315,5 +307,5 @@ def test_data_may_move(home: Path, stopped: Path, tmp_path: Path) -> None:
 
 
 def test_the_log_begins_with_the_data(home: Path) -> None:
-    assert [record["kind"] for record in read(home / "straight" / "log.jsonl")].count("data") == 1
-    assert read(home / "straight" / "log.jsonl")[0]["kind"] == "data"
+    assert [record["kind"] for record in read_log(home / "straight" / "log.jsonl")].count("data") == 1
+    assert read_log(home / "straight" / "log.jsonl")[0]["kind"] == "data"

@@ -18,12 +18,12 @@ from training_cases import FAMILIES, Job, parameters
 from regard.data.batch import ImageBatch, PairBatch
 from regard.errors import RunError
 from regard.settings import parse
-from regard.training.log import read
 from regard.training.loop import Trainer
 from regard.training.memory import halved, is_out_of_memory
+from regard.training.run import read_log
 from regard.training.settings import Train
 from regard.training.task import Loss
-from regard.weights.checkpoints import listed
+from regard.weights.checkpoints import list_checkpoints
 
 SGD = {"optimizer": {"kind": "sgd", "rate": 0.1}, "precision": "float32"}
 ADAMW = {"optimizer": {"kind": "adamw", "rate": 1e-3, "decay": 0.1}, "precision": "float64"}
@@ -43,7 +43,7 @@ def job(family: str, directory: Path, **train: Any) -> Job:
 
 def events(trainer: Trainer) -> list[dict[str, Any]]:
     log = trainer.records.run.log
-    return [record for record in read(log) if record["kind"] == "event"] if log.exists() else []
+    return [record for record in read_log(log) if record["kind"] == "event"] if log.exists() else []
 
 
 def heard(trainer: Trainer) -> list[str]:
@@ -112,7 +112,9 @@ def test_out_of_memory_in_an_evaluation_is_no_evaluation_lost(tmp_path: Path) ->
 
 
 def evaluations(trainer: Trainer) -> list[tuple[int, float]]:
-    return [(record["step"], record["loss"]) for record in read(trainer.records.run.log) if record["kind"] == "valid"]
+    return [
+        (record["step"], record["loss"]) for record in read_log(trainer.records.run.log) if record["kind"] == "valid"
+    ]
 
 
 def test_an_example_that_is_too_large_alone_ends_the_run(tmp_path: Path) -> None:
@@ -181,11 +183,11 @@ def test_what_is_not_finite_ends_the_run_before_it_is_saved(
     trainer.objective._loss = loss
     with pytest.raises(RunError) as caught:
         trainer.run()
-    told = "no checkpoint was written yet" if good is None else f"the last good checkpoint is that of step {good}, in"
-    assert str(caught.value).startswith("the loss is not finite, in one of the ")
+    told = "no checkpoint was written yet" if good is None else f"the last good checkpoint is that of step {good} in"
+    assert str(caught.value).startswith("the loss is not finite in one of the ")
     assert told in str(caught.value)
     assert "Lower train.optimizer.rate" in str(caught.value)
-    found = listed(tmp_path / "run")
+    found = list_checkpoints(tmp_path / "run")
     assert max([checkpoint.step for checkpoint in found], default=None) == good
     for checkpoint in found:
         for path in checkpoint.path.glob("*.safetensors"):
@@ -212,9 +214,9 @@ def test_weights_that_overflow_are_not_saved(tmp_path: Path) -> None:
     after(trainer.updater, "update", 2, lambda: trainer.model.embedding.tokens.weight.data[3, 3:5].fill_(torch.inf))
     with pytest.raises(RunError) as caught:
         trainer.run()
-    good = f"the last good checkpoint is that of step 1, in {tmp_path / 'run'}. Lower train.optimizer.rate"
-    assert str(caught.value).startswith(f"the weights are not finite, after step 2; {good}")
-    assert [checkpoint.step for checkpoint in listed(tmp_path / "run")] == [1]
+    good = f"the last good checkpoint is that of step 1 in {tmp_path / 'run'}. Lower train.optimizer.rate"
+    assert str(caught.value).startswith(f"the weights are not finite after step 2; {good}")
+    assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "run")] == [1]
 
 
 # ------------------------------------------------------------------------------------------------------------- compiled

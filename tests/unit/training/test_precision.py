@@ -16,11 +16,11 @@ from training_cases import FAMILIES, Job, parameters
 
 from regard.errors import SettingsError
 from regard.settings import parse
-from regard.training.log import read
 from regard.training.loop import Trainer
 from regard.training.precision import Numbers, numbers
+from regard.training.run import read_log
 from regard.training.settings import Precision, Train
-from regard.weights.checkpoints import listed
+from regard.weights.checkpoints import list_checkpoints
 
 CPU = torch.device("cpu")
 
@@ -104,7 +104,7 @@ def test_sixteen_bits_learn_about_the_same(precision: Precision, tmp_path: Path)
         made = job(tmp_path, each, log_every=1, optimizer={"kind": "sgd", "rate": 0.1})
         trainer = made.trainer(run=tmp_path / each)
         trainer.run()
-        lines = [record for record in read(trainer.records.run.log) if record["kind"] == "train"]
+        lines = [record for record in read_log(trainer.records.run.log) if record["kind"] == "train"]
         figures.append([(record["loss"], record["norm"]) for record in lines])
     np.testing.assert_allclose(figures[1], figures[0], rtol=0.03)
 
@@ -128,7 +128,7 @@ def test_steps_whose_gradients_overflow_are_left_out(tmp_path: Path) -> None:
     weights = [parameters(trainer.model)]
     after_each(trainer, lambda: weights.append(parameters(trainer.model)))
     trainer.run()
-    norms = [record["norm"] for record in read(trainer.records.run.log) if record["kind"] == "train"]
+    norms = [record["norm"] for record in read_log(trainer.records.run.log) if record["kind"] == "train"]
     assert norms[0] is None  # infinite, and so written as null
     assert sum(norm is not None for norm in norms) > 2, norms
     for step, norm in enumerate(norms, 1):
@@ -158,6 +158,6 @@ def test_the_scale_is_kept_over_a_resume(at: int, tmp_path: Path) -> None:
     with pytest.raises(Crash):
         broken.run()
     if at > 1:
-        assert listed(tmp_path / "broken")[0].state["scaler"]["scale"] != 2.0**20
+        assert list_checkpoints(tmp_path / "broken")[0].state["scaler"]["scale"] != 2.0**20
     made.trainer(resume=True, run=tmp_path / "broken").run()
     assert remains(tmp_path / "broken") == remains(tmp_path / "straight")

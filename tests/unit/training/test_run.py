@@ -1,17 +1,22 @@
-"""A run directory: made once, found again, locked by one process, and honest about its state."""
+"""A run directory: made once, opened again, locked by one process, with a log and a status that are always readable."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import platform
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,12 +24,13 @@ import regard
 from regard.errors import RegardError, RunError, SettingsError
 from regard.models.settings import Decoder
 from regard.settings import parse, to_table
-from regard.training import checkpoint
-from regard.training.lock import Lock, holder
-from regard.training.run import Run, Status
+from regard.training import run as run_module
+from regard.training.run import Log, Run, Status, describe_environment, read_log, resume_environment, write_environment
 from regard.training.settings import Train
-from regard.weights.load import load
+from regard.weights.checkpoints import newest_checkpoint, write_checkpoint
+from regard.weights.directory import load_model
 
+CPU = torch.device("cpu")
 CONFIG: dict[str, Any] = {
     "task": {"kind": "language"},
     "model": to_table(Decoder(width=16, depth=1, vocabulary=20)),
@@ -38,53 +44,39 @@ def message(directory: Path) -> str:
     return str(caught.value)
 
 
-# --------------------------------------------------------------------------------------------------- making and finding
+# ------------------------------------------------------------------------------------------------------ create and open
 
 
-def test_a_run_is_made_and_found(tmp_path: Path) -> None:
+def test_a_run_is_created_and_opened(tmp_path: Path) -> None:
     made = Run.create(tmp_path / "deep" / "down", CONFIG, fill=lambda place: (place / "labels.json").touch())
     found = Run.open(str(tmp_path / "deep" / "down"))
     assert found.config == made.config
     assert sorted(os.listdir(found.directory)) == [".lock", "config.toml", "labels.json", "status.json"]
     assert (found.directory / "config.toml").read_text().startswith("format = 1\n")
-    assert found.status == Status("stopped", reason="not begun")
+    assert found.status == Status("stopped", reason="not started")
+    # `clip` has a default; if None were left out, the default would come back.
+    assert parse(Train, found.config["train"]) == Train(steps=3, clip=None)
+    found.configure(CONFIG | {"train": Train(steps=9).model_dump()})
+    assert found.config == Run.open(found.directory).config
+    assert found.config["train"]["steps"] == 9
+    assert "already contains a run" in message(found.directory)
 
 
-def test_settings_come_back_equal_empty_ones_too(tmp_path: Path) -> None:
-    """`clip` has a default, so leaving it out would bring that back."""
-    Run.create(tmp_path, CONFIG)
-    assert parse(Train, Run.open(tmp_path).config["train"]) == Train(steps=3, clip=None)
-
-
-def test_a_run_is_given_other_settings(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, CONFIG)
-    run.configure(CONFIG | {"train": Train(steps=9).model_dump()})
-    assert run.config == Run.open(tmp_path).config
-    assert run.config["train"]["steps"] == 9
-
-
-def test_a_directory_that_holds_a_run(tmp_path: Path) -> None:
-    Run.create(tmp_path, CONFIG)
-    assert message(tmp_path) == (
-        f"{tmp_path} already holds a run; go on with it by --resume, or choose another train.directory"
-    )
-
-
-def test_a_directory_that_holds_something_else(tmp_path: Path) -> None:
+def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
     for name in "dcba":
         (tmp_path / name).touch()
-    assert message(tmp_path) == (
-        f"{tmp_path} is not empty (it holds a, b, c, …) and would be mixed up with a run; choose another "
-        "train.directory, or go on with a run by --resume"
-    )
+    assert "is not empty (it contains a, b, c, …); choose another train.directory" in message(tmp_path)
     assert sorted(os.listdir(tmp_path)) == ["a", "b", "c", "d"]
-    assert message(tmp_path / "a") == f"{tmp_path / 'a'} is a file; choose another train.directory"
+    assert "a is a file" in message(tmp_path / "a")
     assert "Not a directory" in message(tmp_path / "a" / "run")
+    for path, expected in (("nowhere", "does not exist"), ("", "has no config.toml"), ("a", "is a file")):
+        with pytest.raises(RunError, match=expected):
+            Run.open(tmp_path / path)
 
 
 @pytest.fixture
 def nobody() -> Iterator[None]:
-    """Without the rights of root, who may write everywhere."""
+    """Without the rights of root."""
     root = os.geteuid() == 0
     if root:
         os.seteuid(65534)
@@ -93,204 +85,285 @@ def nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_a_directory_that_may_not_be_used(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_missing_permissions(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     closed = tmp_path / "closed"
     closed.mkdir(mode=0)
     request.getfixturevalue("nobody")
-    assert message(closed / "run") == (
-        f"{closed / 'run'} cannot be written (Permission denied); choose another train.directory, or make this one "
-        "writable"
-    )
-    with pytest.raises(RunError, match=r"closed/run may not be read; change its permissions"):
+    assert "closed/run cannot be written (Permission denied)" in message(closed / "run")
+    with pytest.raises(RunError, match=r"closed/run is not readable"):
         Run.open(closed / "run")
 
 
-def test_a_run_whose_making_failed_is_made_again(tmp_path: Path) -> None:
+def test_a_run_that_failed_at_its_start_is_created_again(tmp_path: Path) -> None:
     def fail(place: Path) -> None:
         (place / "tokenizer.json").write_text("half")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         Run.create(tmp_path / "run", CONFIG, fail)
-    with pytest.raises(
-        RunError, match=r"has no config\.toml, so it holds no run; it was killed before it began: start"
-    ):
+    with pytest.raises(RunError, match=r"killed before it started"):
         Run.open(tmp_path / "run")
     Run.create(tmp_path / "run", CONFIG)
     assert Run.open(tmp_path / "run").config["train"]["steps"] == 3
 
 
-def test_no_run(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"nowhere does not exist; give the directory of a run"):
-        Run.open(tmp_path / "nowhere")
-    with pytest.raises(RunError, match=r"has no config\.toml, so it holds no run; give that of a run"):
-        Run.open(tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(RunError, match=r"file is a file; give the directory of a run"):
-        Run.open(tmp_path / "file")
-
-
-@pytest.mark.parametrize(
-    ("found", "remedy"),
-    [(2, "install a newer regard"), (0, "read it with the version of"), ('"x"', "read it with the version of")],
-)
-def test_another_format(tmp_path: Path, found: object, remedy: str) -> None:
-    Run.create(tmp_path, CONFIG)
-    path = tmp_path / "config.toml"
-    path.write_text(path.read_text().replace("format = 1", f"format = {found}"))
-    expected = rf"config\.toml has format .*, and this version of regard reads format 1; {remedy}"
-    with pytest.raises(RunError, match=expected):
-        Run.open(tmp_path)
-    with pytest.raises(RegardError, match=expected):
-        load(tmp_path)
-
-
 def test_settings_that_cannot_be_read(tmp_path: Path) -> None:
     Run.create(tmp_path, CONFIG)
-    (tmp_path / "config.toml").write_text("[train")
+    path = tmp_path / "config.toml"
+    good = path.read_text()
+    for found, remedy in ((2, "newer"), (0, "the version of regard that wrote it"), ('"x"', "the version of")):
+        path.write_text(good.replace("format = 1", f"format = {found}"))
+        for read in (Run.open, load_model):
+            with pytest.raises(RegardError, match=rf"has format .*{remedy}"):
+                read(tmp_path)
+    path.write_text("[train")
     with pytest.raises(SettingsError, match=r"config\.toml is not valid TOML"):
         Run.open(tmp_path)
-    (tmp_path / "config.toml").unlink()
-    (tmp_path / "config.toml").mkdir()
-    with pytest.raises(RunError, match=r"config\.toml cannot be read \(Is a directory\)"):
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(RunError, match=r"config\.toml cannot be read"):
         Run.open(tmp_path)
 
 
 # ----------------------------------------------------------------------------------------------------------------- lock
 
 HOLD = """
-import sys, time
-from pathlib import Path
-from regard.training.lock import Lock
-with Lock(Path(sys.argv[1])):
-    print("held", flush=True)
-    time.sleep(60)
-"""
-
-
-def test_two_processes_do_not_train_in_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.training.lock.PATIENCE", 0.05)
-    run = Run.create(tmp_path, CONFIG)
-    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path / ".lock"], stdout=subprocess.PIPE) as other:
-        assert other.stdout
-        assert other.stdout.readline() == b"held\n"
-        with (
-            pytest.raises(RunError, match=rf"is in use: process {other.pid} on \S+ trains in it; wait until it"),
-            run.lock(),
-        ):
-            pass
-        run.set_status("running", step=5)
-        assert run.status == Status("running", step=5)
-        other.send_signal(signal.SIGKILL)
-        other.wait()
-        assert run.status == Status("killed", step=5)
-        with run.lock():
-            assert run.status == Status("running", step=5)
-    assert run.status == Status("killed", step=5)
-
-
-def test_the_same_process_does_not_take_it_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.training.lock.PATIENCE", 0.05)
-    run = Run.create(tmp_path, CONFIG)
-    with run.lock(), pytest.raises(RunError, match=rf"process {os.getpid()} on"), Run.open(tmp_path).lock():
-        pass
-    with run.lock():
-        pass
-
-
-FORK = """
 import os, sys, time
-from pathlib import Path
-from regard.training.lock import Lock
-with Lock(Path(sys.argv[1])):
-    if os.fork() == 0:
-        print(os.getpid(), flush=True)
+from regard.training.run import Run
+with Run.open(sys.argv[1]).lock():
+    Run.open(sys.argv[1]).set_status("running", step=5)
+    child = os.fork()
+    print(child, flush=True) if child else None
     time.sleep(60)
 """
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_children_of_a_killed_process_do_not_hold_its_lock(tmp_path: Path) -> None:
-    """Processes that make batches may live on for seconds."""
-    path = tmp_path / ".lock"
-    with subprocess.Popen([sys.executable, "-c", FORK, path], stdout=subprocess.PIPE) as parent:
-        assert parent.stdout
-        child = int(parent.stdout.readline())
-        assert holder(path) == f"process {parent.pid} on {os.uname().nodename}"
-        parent.kill()
-        parent.wait()
+def test_two_processes_do_not_train_in_one_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that make batches can live on for seconds after a kill; they must not hold the lock."""
+    monkeypatch.setattr(run_module, "LOCK_SECONDS", 0.05)
+    run = Run.create(tmp_path, CONFIG)
+    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdout=subprocess.PIPE) as other:
+        assert other.stdout
+        child = int(other.stdout.readline())
         try:
-            os.kill(child, 0)  # it is there
-            assert holder(path) is None
-            with Lock(path):
-                assert holder(path) == f"process {os.getpid()} on {os.uname().nodename}"
+            with pytest.raises(RunError, match=rf"in use by process {other.pid} on \S+"), run.lock():
+                pass
+            assert run.status == Status("running", 5, process=f"{other.pid} on {platform.node()}")
+            other.send_signal(signal.SIGKILL)
+            other.wait()
+            os.kill(child, 0)  # it is alive
+            assert run.status == Status("killed", step=5)
+            with run.lock():
+                assert run.status.state == "running"
         finally:
             os.kill(child, signal.SIGKILL)
+    with run.lock(), pytest.raises(RunError, match="in use by process"), Run.open(tmp_path).lock():
+        pass
 
 
-def test_what_killed_processes_left_goes_with_the_next_lock(tmp_path: Path) -> None:
+def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     run = Run.create(tmp_path, CONFIG)
-    made = checkpoint.write(tmp_path, 1, {"w": torch.ones(1)}, {}, {})
+    made = write_checkpoint(tmp_path, 1, {"w": torch.ones(1)}, {}, {})
     left = [
         tmp_path / ".tmpAb12Cd",
         tmp_path / ".weights.safetensors.7.partial",
         tmp_path / "snapshots" / ".000001.safetensors.7.partial",
-        tmp_path / "checkpoints" / ".000002.7.partial",
-        tmp_path / "checkpoints" / ".000001.removed",
+        tmp_path / "checkpoints" / ".000002.partial" / "weights.safetensors",
     ]
     for path in left:
-        if path.parent.name == "checkpoints":
-            path.mkdir()
-            path = path / "weights.safetensors"
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"half")
     Run.open(tmp_path)
-    assert all(path.exists() for path in left)  # to read is not to train: they may be a living process's
+    assert all(path.exists() for path in left)  # only the owner of the lock may remove them
     with run.lock():
         assert not any(path.exists() for path in left)
-    assert checkpoint.newest(tmp_path).checkpoint == made
+    assert newest_checkpoint(tmp_path)[0] == made
 
 
-# --------------------------------------------------------------------------------------------------------------- status
+# --------------------------------------------------------------------------------------------------- status and weights
 
 
 def test_status(tmp_path: Path) -> None:
     run = Run.create(tmp_path, CONFIG)
     run.set_status("finished", 7, "budget", {"loss": 0.1 + 0.2, "bad": math.nan})
     assert Run.open(tmp_path).status == Status("finished", 7, "budget", {"loss": 0.1 + 0.2, "bad": None})
-    run.set_status("failed", 8, "the loss is not finite")
-    assert run.status == Status("failed", 8, "the loss is not finite")
+    for content in (None, "{", "[]", '{"other": 1}'):
+        (tmp_path / "status.json").unlink()
+        if content is not None:
+            (tmp_path / "status.json").write_text(content)
+        assert run.status == Status("killed", reason="status.json is missing or damaged")
+        (tmp_path / "status.json").touch()
+    (tmp_path / "status.json").write_text('{"state": "finished", "step": 2, "figures": {"loss": 1.5}}')
+    assert run.status == Status("finished", 2, metrics={"loss": 1.5})  # of an older version
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", '{"other": 1}'])
-def test_a_status_that_cannot_be_read(tmp_path: Path, content: str | None) -> None:
-    run = Run.create(tmp_path, CONFIG)
-    (tmp_path / "status.json").unlink()
-    if content is not None:
-        (tmp_path / "status.json").write_text(content)
-    assert run.status == Status("killed", reason="status.json is missing or damaged")
-
-
-# -------------------------------------------------------------------------------------------------------------- weights
-
-
-def test_the_weights_of_a_run_are_loaded(tmp_path: Path) -> None:
+def test_the_weights_of_a_run_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = Run.create(tmp_path, CONFIG)
     model = regard.build(Decoder(width=16, depth=1, vocabulary=20))
     run.write_weights(dict(model.named_parameters()))
-    back = dict(load(tmp_path).named_parameters())
+    back = dict(load_model(tmp_path).named_parameters())
     assert all(torch.equal(back[name], parameter) for name, parameter in model.named_parameters())
     assert json.loads((tmp_path / "checksums.json").read_text())["files"].keys() == {run.weights.name}
-
-
-def test_weights_that_find_no_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run.create(tmp_path, CONFIG)
 
     def refuse(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(
-        RunError, match=r"weights\.safetensors cannot be written .* in .*checkpoints are untouched: make"
-    ):
+    with pytest.raises(RunError, match=r"weights\.safetensors cannot be written \(No space .*--resume"):
         run.write_weights({"w": torch.ones(1)})
+
+
+# ------------------------------------------------------------------------------------------------------------------ log
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.jsonl"
+
+
+def test_records_come_back_exactly_and_in_order(path: Path) -> None:
+    log = Log(path)
+    records: list[dict[str, Any]] = [
+        {"step": 1, "loss": 0.1 + 0.2, "a": 5e-324, "text": "ü → \n", "none": None},
+        {"z": 1, "a": [1.5, {"b": True}]},
+        {"loss": float(np.float32(0.1)), "sum": np.float64(1) / 3},
+    ]
+    for record in records:
+        log.append(record)
+        assert path.stat().st_size == log.bytes  # it is in the file at once
+    assert [[*record.items()] for record in read_log(path)] == [[*record.items()] for record in records]
+    assert path.read_bytes().count(b"\n") == 3
+
+
+def test_nan_and_infinity_are_null(path: Path) -> None:
+    Log(path).append({"a": math.nan, "b": [math.inf, (1.0, -math.inf)], "c": {"d": math.nan}})
+    assert read_log(path) == [{"a": None, "b": [None, [1.0, None]], "c": {"d": None}}]
+    json.loads(path.read_text(), parse_constant=pytest.fail)
+
+
+def test_back_to_a_checkpoint(path: Path) -> None:
+    log = Log(path)
+    assert log.sync() == 0
+    log.append({"step": 1})
+    length = log.sync()
+    log.append({"step": 2})
+    assert Log(path).truncate(length) is None
+    log.append({"step": "two"})
+    assert read_log(path) == [{"step": 1}, {"step": "two"}]
+    assert "some lines are lost" in (log.truncate(100) or "")
+    assert "was changed" in (log.truncate(15) or "")
+    assert read_log(path) == [{"step": 1}]
+    assert log.truncate(0) is None
+    path.unlink()
+    assert "has 0 bytes" in (log.truncate(100) or "")
+
+
+def test_an_incomplete_last_line(path: Path) -> None:
+    for kept in range(12, 24):
+        path.write_text('{"step": 1}\n{"step": 2}\n')
+        os.truncate(path, kept)
+        assert read_log(path) == [{"step": 1}]
+        Log(path).append({"step": 3})
+        assert read_log(path) == [{"step": 1}, {"step": 3}]
+
+
+def test_a_damaged_line_is_named(path: Path) -> None:
+    for content in (b'{"step": 1}\n[2]\n{"step": 3}\n', b'{"step": 1}\n{"step": \xff\n'):
+        path.write_bytes(content)
+        with pytest.raises(RunError, match=r"log\.jsonl, line 2, is not a JSON object"):
+            read_log(path)
+    path.unlink()
+    with pytest.raises(RunError, match=r"log\.jsonl does not exist"):
+        read_log(path)
+
+
+def test_a_disk_that_accepts_half_a_line(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The half is removed; otherwise the next line would follow it directly."""
+    log = Log(path)
+    log.append({"step": 1})
+    plain = open
+
+    def narrow(name: Path, mode: str, buffering: int = -1) -> Any:
+        with plain(name, mode, buffering=buffering) as file:
+            file.write(b'{"st')
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patches:
+        patches.setattr("builtins.open", narrow)
+        with pytest.raises(RunError, match=r"log\.jsonl cannot be written \(No space left on device; [\d,.]+ MB"):
+            log.append({"step": 2})
+    assert path.read_text() == '{"step": 1}\n'
+
+
+# ---------------------------------------------------------------------------------------------------------- environment
+
+
+def environment(run: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((run / "environment.json").read_text())
+    return found
+
+
+def test_the_environment_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["regard", "train", "my recipe.toml"])
+    write_environment(tmp_path, CPU)
+    found = environment(tmp_path)
+    for package in ("regard", "numpy", "safetensors", "tokenizers", "torch"):
+        assert found[package].split("+")[0] == version(package).split("+")[0]
+    assert found["command"] == "regard train 'my recipe.toml'"
+    assert (found["threads"], found["device"], found["resumes"]) == (torch.get_num_threads(), "cpu", [])
+    assert found["cpu"]
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(found["time"])) < timedelta(minutes=1)
+
+
+def test_changes_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_environment(tmp_path, CPU)
+    assert resume_environment(tmp_path, CPU) == []
+    threads, torch_version = torch.get_num_threads(), str(torch.__version__)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
+    monkeypatch.setattr(torch, "__version__", "3.0.0")
+    [warning] = resume_environment(tmp_path, CPU)
+    assert f"torch ({torch_version}, now 3.0.0), threads ({threads}, now 99)" in warning
+    changed = [resume["changed"] for resume in environment(tmp_path)["resumes"]]
+    assert changed == [{}, {"torch": [torch_version, "3.0.0"], "threads": [threads, 99]}]
+    assert resume_environment(tmp_path, CPU) == []
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    assert "threads (99, now" in resume_environment(tmp_path, CPU)[0]
+
+
+def test_a_damaged_environment_is_written_again(tmp_path: Path) -> None:
+    for text in (None, "{", "[]", '{"resumes": [3]}', "{}"):
+        (tmp_path / "environment.json").unlink(missing_ok=True)
+        if text is not None:
+            (tmp_path / "environment.json").write_text(text)
+        [warning] = resume_environment(tmp_path, CPU)
+        assert "is missing or damaged" in warning
+        assert resume_environment(tmp_path, CPU) == []
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_the_commit_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
+        monkeypatch.delenv(name, raising=False)
+
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false"]
+        done = subprocess.run(
+            ["git", "-C", tmp_path, *identity, *arguments], capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "errors.py").write_text("")
+    assert run_module._commit(package) is None
+    git("init")
+    assert run_module._commit(package) is None  # in a checkout, but not of it
+    git("add", ".")
+    git("commit", "-m", "first")
+    commit = git("rev-parse", "HEAD")
+    assert run_module._commit(package) == commit
+    (package / "errors.py").write_text("changed")
+    assert run_module._commit(package) == f"{commit} with changes"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert describe_environment(CPU)["commit"] is None  # without git

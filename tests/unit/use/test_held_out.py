@@ -20,8 +20,7 @@ from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
 from regard.use.evaluation import exams, figures_on, read_texts, task_of
-from regard.weights.directory import save
-from regard.weights.labels import save_labels
+from regard.weights.directory import save_labels, save_model
 
 TRAIN = {"steps": 1, "tokens": 256}
 HEADS = Attention(heads=2)
@@ -98,7 +97,7 @@ def know_nothing(settings: ModelSettings, directory: Path, tables: dict[str, Any
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    save(model, directory, tables=tables)
+    save_model(model, directory, tables=tables)
 
 
 @pytest.mark.parametrize("kind", ["language", "masked"])

@@ -16,7 +16,7 @@ from regard.text.tokenizer import Tokenizer, write_huggingface
 from regard.use.model import load
 from regard.use.translator import Translator
 from regard.weights import directory, huggingface
-from regard.weights.load import load as load_network
+from regard.weights.directory import load_model as load_network
 
 SMALL = EncoderDecoder(vocabulary=500, width=8, depth=1, attention=Attention(heads=2))
 
@@ -71,13 +71,15 @@ def test_devices() -> None:
 
 
 def test_halves_are_widened_on_a_cpu_unless_asked_for(tmp_path: Path) -> None:
-    directory.save(regard.build(SMALL).bfloat16(), tmp_path)
+    directory.save_model(regard.build(SMALL).bfloat16(), tmp_path)
     assert next(load(tmp_path, "cpu").network.parameters()).dtype == torch.float32
     assert next(load(tmp_path, "cpu", torch.bfloat16).network.parameters()).dtype == torch.bfloat16
 
 
 def test_models_that_cannot_translate(tmp_path: Path) -> None:
-    directory.save(regard.build(Decoder(vocabulary=9, width=8, depth=1, attention=Attention(heads=2))), tmp_path / "a")
+    directory.save_model(
+        regard.build(Decoder(vocabulary=9, width=8, depth=1, attention=Attention(heads=2))), tmp_path / "a"
+    )
     model = load(tmp_path / "a", "cpu")
     assert not isinstance(model, Translator)
     assert model.tokenizers is None
@@ -86,14 +88,14 @@ def test_models_that_cannot_translate(tmp_path: Path) -> None:
             InputError, match="is of kind decoder and cannot translate; load one of kind encoder-decoder"
         ):
             action("a")
-    directory.save(regard.build(SMALL), tmp_path / "b")
+    directory.save_model(regard.build(SMALL), tmp_path / "b")
     with pytest.raises(InputError, match=r"has no tokenizer.json, so it cannot translate texts; put one beside it"):
         load(tmp_path / "b", "cpu").translate("a")
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     write_translator(tmp_path)
-    directory.save(regard.build(SMALL.changed({"vocabulary": 20})), tmp_path)
+    directory.save_model(regard.build(SMALL.changed({"vocabulary": 20})), tmp_path)
     with pytest.raises(
         WeightsError, match=r"the source tokenizer in .* has \d+ tokens, and the model 20; copy the one"
     ):

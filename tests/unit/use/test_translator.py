@@ -23,7 +23,7 @@ from regard.text.train import train_tokenizer
 from regard.use.model import load
 from regard.use.translation import TranslateOptions, Translation
 from regard.use.translator import Translator, options_for
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 SHORT = {"longest": {"kind": "absolute", "tokens": 8}}
 TEXTS = ["ein Hund läuft", "", "und eine Katze. Ein Hund!", "   ", "durch den Schnee läuft ein Hund", "ein"]
@@ -50,7 +50,7 @@ def worded(tmp_path_factory: pytest.TempPathFactory) -> Translator:
     tokenizer = train_tokenizer(Words(), tiny_translator.TEXTS)
     torch.manual_seed(1)
     settings = EncoderDecoder(vocabulary=tokenizer.size, width=16, depth=1, attention=Attention(heads=2), tied=())
-    save(build(settings), place)
+    save_model(build(settings), place)
     TokenizerPair.of(tokenizer).save(place)
     loaded = load(place, "cpu")
     assert isinstance(loaded, Translator)

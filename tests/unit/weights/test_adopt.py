@@ -43,7 +43,7 @@ from regard.models.settings import (
 from regard.text.tokenizer import TokenizerPair, write_huggingface
 from regard.weights import huggingface
 from regard.weights.adopt import Start, adopt, read_start
-from regard.weights.directory import save
+from regard.weights.directory import save_model
 
 # ---------------------------------------------------------------------------------------------------------- all alike
 
@@ -305,7 +305,7 @@ def test_the_start_is_not_changed_and_not_shared() -> None:
 
 def test_a_run_directory(tmp_path: Path) -> None:
     old = trained(PAIR)
-    save(old, tmp_path)
+    save_model(old, tmp_path)
     pair().save(tmp_path)
     start = read_start(tmp_path)
     assert (start.settings, start.tokenizer, start.source) == (PAIR, pair(), str(tmp_path))
@@ -317,13 +317,13 @@ def test_a_run_directory(tmp_path: Path) -> None:
 
 def test_a_run_directory_with_two_tokenizers(tmp_path: Path) -> None:
     two = TokenizerPair(words(), words(["<unk>", "x"]))
-    save(trained(PAIR), tmp_path)
+    save_model(trained(PAIR), tmp_path)
     two.save(tmp_path)
     assert read_start(str(tmp_path)).tokenizer == two
 
 
 def test_a_directory_without_a_tokenizer(tmp_path: Path) -> None:
-    save(trained(IMAGES), tmp_path)
+    save_model(trained(IMAGES), tmp_path)
     assert read_start(tmp_path).tokenizer is None
 
 

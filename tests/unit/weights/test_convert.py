@@ -18,9 +18,7 @@ from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
 from regard.weights.convert import Form, convert
-from regard.weights.directory import read_config, save
-from regard.weights.labels import load_labels, save_labels
-from regard.weights.load import load
+from regard.weights.directory import load_labels, load_model, read_config, save_labels, save_model
 
 SETTINGS = EncoderDecoder(vocabulary=100, width=16, depth=1, attention=Attention(heads=2, bias=False))
 TABLES = {"task": {"kind": "translate"}, "data": {"kind": "parallel"}, "prepared": {"train": "abc"}}
@@ -34,14 +32,14 @@ def tokenizers() -> TokenizerPair:
 @pytest.fixture
 def run(tmp_path: Path, tokenizers: TokenizerPair) -> Path:
     torch.manual_seed(0)
-    save(regard.build(SETTINGS), tmp_path / "run", tables=TABLES)
+    save_model(regard.build(SETTINGS), tmp_path / "run", tables=TABLES)
     tokenizers.save(tmp_path / "run")
     return tmp_path / "run"
 
 
 def outputs(directory: Path) -> torch.Tensor:
     with torch.no_grad():
-        logits: torch.Tensor = load(directory)(torch.tensor([[7, 8, 9]]), torch.tensor([[1, 12, 13]]))
+        logits: torch.Tensor = load_model(directory)(torch.tensor([[7, 8, 9]]), torch.tensor([[1, 12, 13]]))
     return logits
 
 
@@ -91,7 +89,7 @@ def test_special_tokens_are_told(run: Path, tmp_path: Path, tokenizers: Tokenize
 def test_two_tokenizers_have_a_directory_each(tmp_path: Path) -> None:
     pair = TokenizerPair(train_tokenizer(Bpe(size=90), CORPUS[::2]), train_tokenizer(Bpe(size=100), CORPUS[1::2]))
     settings = SETTINGS.changed({"vocabulary": 90, "target_vocabulary": 100, "tied": ["target", "output"]})
-    save(regard.build(settings), tmp_path / "run")
+    save_model(regard.build(settings), tmp_path / "run")
     pair.save(tmp_path / "run")
     convert(tmp_path / "run", tmp_path / "out", "huggingface")
     assert (tmp_path / "out" / "source" / "tokenizer.json").is_file()
@@ -103,7 +101,7 @@ def test_names_of_classes(tmp_path: Path) -> None:
     model = regard.build(
         Vision(width=16, depth=1, image=(8, 8), patch=4, attention=Attention(heads=2), norm_place="pre", heads=heads)
     )
-    save(model, tmp_path / "run")
+    save_model(model, tmp_path / "run")
     save_labels({"label": Labels(("cat", "dog"))}, tmp_path / "run")
     convert(tmp_path / "run", tmp_path / "theirs", "huggingface")
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())

@@ -1,5 +1,10 @@
+"""A model directory: a model comes back equal, damage is found, a run that has not finished is its checkpoint."""
+
 from __future__ import annotations
 
+import json
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -8,11 +13,12 @@ from torch import nn
 
 import regard
 from regard.blocks.settings import Attention, Dense, Learned
+from regard.data.labels import Labels
 from regard.errors import InputError, RegardError, SettingsError, WeightsError
 from regard.models.settings import Classification, Decoder, Encoder, EncoderDecoder, Masked, ModelSettings, Vision
-from regard.weights.assign import assign, build_with
-from regard.weights.directory import load, save
-from regard.weights.load import load as load_any
+from regard.weights.checkpoints import write_checkpoint
+from regard.weights.directory import load_labels, load_model, save_labels, save_model, write_weights
+from regard.weights.tensors import assign, build_with
 
 FILES = ["checksums.json", "config.toml", "weights.safetensors"]
 SMALL: dict[str, ModelSettings] = {
@@ -33,24 +39,24 @@ SMALL: dict[str, ModelSettings] = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_a_model_comes_back_equal(name: str, tmp_path: Path) -> None:
-    model = regard.build(SMALL[name])
-    save(model, tmp_path / "run")
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == FILES
-    back = load_any(tmp_path / "run")
-    assert back.settings == model.settings
-    assert not back.training
-    parameters = dict(back.named_parameters())
-    assert list(parameters) == list(dict(model.named_parameters()))
-    for key, parameter in model.named_parameters():
-        assert torch.equal(parameters[key], parameter)
-        assert parameters[key].requires_grad
+def test_a_model_comes_back_equal(tmp_path: Path) -> None:
+    for name, settings in SMALL.items():
+        model = regard.build(settings)
+        save_model(model, tmp_path / name)
+        assert sorted(path.name for path in (tmp_path / name).iterdir()) == FILES
+        back = load_model(tmp_path / name)
+        assert back.settings == model.settings
+        assert not back.training
+        parameters = dict(back.named_parameters())
+        assert list(parameters) == list(dict(model.named_parameters()))
+        for key, parameter in model.named_parameters():
+            assert torch.equal(parameters[key], parameter)
+            assert parameters[key].requires_grad
 
 
 def test_shared_matrices_stay_shared(tmp_path: Path) -> None:
-    save(regard.build(SMALL["encoder-decoder"]), tmp_path)
-    model = load(tmp_path)
+    save_model(regard.build(SMALL["encoder-decoder"]), tmp_path)
+    model = load_model(tmp_path)
     assert model.source.tokens.weight is model.target.tokens.weight
     before = model.output(torch.ones(1, 16))
     with torch.no_grad():
@@ -59,14 +65,14 @@ def test_shared_matrices_stay_shared(tmp_path: Path) -> None:
 
 
 def test_the_type_of_numbers_is_kept_unless_asked(tmp_path: Path) -> None:
-    save(regard.build(SMALL["decoder"], dtype=torch.bfloat16), tmp_path)
-    assert {parameter.dtype for parameter in load(tmp_path).parameters()} == {torch.bfloat16}
-    assert {parameter.dtype for parameter in load(tmp_path, dtype=torch.float64).parameters()} == {torch.float64}
+    save_model(regard.build(SMALL["decoder"], dtype=torch.bfloat16), tmp_path)
+    assert {parameter.dtype for parameter in load_model(tmp_path).parameters()} == {torch.bfloat16}
+    assert {parameter.dtype for parameter in load_model(tmp_path, dtype=torch.float64).parameters()} == {torch.float64}
 
 
 def test_a_loaded_model_depends_on_no_file(tmp_path: Path) -> None:
-    save(regard.build(SMALL["decoder"]), tmp_path)
-    model = load_any(tmp_path)
+    save_model(regard.build(SMALL["decoder"]), tmp_path)
+    model = load_model(tmp_path)
     before = {name: parameter.clone() for name, parameter in model.named_parameters()}
     with open(tmp_path / "weights.safetensors", "r+b") as file:
         file.write(bytes((tmp_path / "weights.safetensors").stat().st_size))
@@ -80,50 +86,32 @@ def test_weights_lie_in_order_whatever_they_came_from() -> None:
 
 
 def test_overwriting_a_run(tmp_path: Path) -> None:
-    save(regard.build(SMALL["decoder"]), tmp_path)
-    save(regard.build(SMALL["vision"]), tmp_path)
-    assert load(tmp_path).settings == SMALL["vision"]
+    save_model(regard.build(SMALL["decoder"]), tmp_path)
+    save_model(regard.build(SMALL["vision"]), tmp_path)
+    assert load_model(tmp_path).settings == SMALL["vision"]
 
 
-# ---------------------------------------------------------------------------------------------------------- bad input
+# ------------------------------------------------------------------------------------------------------------ bad input
 
 
 def tensors_of(name: str) -> dict[str, torch.Tensor]:
     return {key: parameter.detach() for key, parameter in regard.build(SMALL[name]).named_parameters()}
 
 
-def test_missing_tensors_are_named() -> None:
+def test_wrong_tensors_are_named() -> None:
     tensors = tensors_of("decoder")
-    del tensors["decoder.0.ffn.up.weight"], tensors["decoder.0.ffn.up.bias"]
-    with pytest.raises(
-        WeightsError, match=r"lacks 2 tensors: decoder\.0\.ffn\.up\.weight, decoder\.0\.ffn\.up\.bias; "
+    up = "decoder.0.ffn.up.weight"
+    for changed, expected in (
+        ({name: tensors[name] for name in tensors if ".ffn.up." not in name}, rf"lacks 2 tensors: {up}, "),
+        (tensors | {f"extra{i}": torch.zeros(1) for i in range(8)}, r"8 tensors too many: extra0, .*4 and 3 more; "),
+        (tensors | {"embedding.tokens.weight": torch.zeros(21, 16)}, r"is \[21, 16\], expected \[20, 16\]"),
+        (tensors | {up: tensors[up].to(torch.int8)}, rf"{up} in the weights is torch\.int8"),
+        ({}, r"lacks \d+ tensors"),
     ):
-        build_with(SMALL["decoder"], tensors)
-
-
-def test_surplus_tensors_are_named_up_to_five() -> None:
-    tensors = tensors_of("decoder") | {f"extra{i}": torch.zeros(1) for i in range(8)}
-    with pytest.raises(WeightsError, match=r"has 8 tensors too many: extra0, .*, extra4 and 3 more; the settings"):
-        build_with(SMALL["decoder"], tensors)
-
-
-def test_wrong_shapes_are_named() -> None:
-    tensors = tensors_of("decoder")
-    tensors["embedding.tokens.weight"] = torch.zeros(21, 16)
-    expected = (
-        r"has 1 tensor of a wrong shape: embedding\.tokens\.weight is \[21, 16\] and must be \[20, 16\]; the sett"
-    )
-    with pytest.raises(WeightsError, match=expected):
-        build_with(SMALL["decoder"], tensors)
-
-
-def test_quantised_weights_are_refused() -> None:
-    tensors = tensors_of("decoder")
-    tensors["decoder.0.ffn.up.weight"] = tensors["decoder.0.ffn.up.weight"].to(torch.int8)
-    with pytest.raises(
-        WeightsError, match=r"decoder\.0\.ffn\.up\.weight in the weights is torch\.int8, .* unquantised"
-    ):
-        build_with(SMALL["decoder"], tensors)
+        with pytest.raises(WeightsError, match=expected):
+            build_with(SMALL["decoder"], changed)
+    with pytest.raises(WeightsError, match="lacks"):
+        assign(regard.build(SMALL["vision"]), {}, "cpu", torch.float32)
 
 
 def test_mixed_types_take_the_one_that_holds_all() -> None:
@@ -132,75 +120,184 @@ def test_mixed_types_take_the_one_that_holds_all() -> None:
     assert {parameter.dtype for parameter in build_with(SMALL["decoder"], tensors).parameters()} == {torch.float32}
 
 
-def test_assigning_nothing() -> None:
-    with pytest.raises(WeightsError, match="lacks"):
-        assign(regard.build(SMALL["vision"]), {}, "cpu", torch.float32)
-
-
-def test_nan_in_a_run(tmp_path: Path) -> None:
+def test_directories_that_cannot_be_loaded(tmp_path: Path) -> None:
+    config, weights = tmp_path / "config.toml", tmp_path / "weights.safetensors"
     model = regard.build(SMALL["decoder"])
     with torch.no_grad():
         model.embedding.tokens.weight[3, 4] = float("nan")
-    save(model, tmp_path)
-    with pytest.raises(WeightsError, match=r"embedding\.tokens\.weight in .*weights\.safetensors has 1 of 320"):
-        load_any(tmp_path)
-
-
-def test_a_run_without_weights(tmp_path: Path) -> None:
-    save(regard.build(SMALL["decoder"]), tmp_path)
-    (tmp_path / "weights.safetensors").unlink()
-    with pytest.raises(WeightsError, match=r"has no weights\.safetensors, so it is no whole run directory"):
-        load_any(tmp_path)
-
-
-def test_a_run_with_an_unknown_setting(tmp_path: Path) -> None:
-    save(regard.build(SMALL["decoder"]), tmp_path)
-    path = tmp_path / "config.toml"
-    path.write_text(path.read_text().replace("width = 16", "wdith = 16"))
-    with pytest.raises(SettingsError, match=r"unknown setting model\.wdith \(did you mean width\?\)"):
-        load_any(tmp_path)
-
-
-def test_a_run_without_a_model_table(tmp_path: Path) -> None:
-    save(regard.build(SMALL["decoder"]), tmp_path)
-    (tmp_path / "config.toml").write_text("seed = 1\n")
+    save_model(model, tmp_path)
+    with pytest.raises(WeightsError, match=r"embedding\.tokens\.weight in .*weights\.safetensors contains 1 NaN"):
+        load_model(tmp_path)
+    text = config.read_text()
+    config.write_text(text.replace("width = 16", "wdith = 16"))
+    with pytest.raises(SettingsError, match=r"model\.wdith \(did you mean width\?\)"):
+        load_model(tmp_path)
+    config.write_text("seed = 1\n")
     with pytest.raises(SettingsError, match=r"config\.toml has no \[model\] table"):
-        load_any(tmp_path)
-
-
-def test_a_module_that_is_no_model(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"Linear carries no settings; only models made by regard\.build"):
-        save(nn.Linear(1, 1), tmp_path)
+        load_model(tmp_path)
+    config.write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match=r"config\.toml is not UTF-8 text"):
+        load_model(tmp_path)
+    weights.unlink()
+    for content, expected in ((text, "save the model again"), (text + "[train]\nsteps = 3\n", "train it first")):
+        config.write_text(content)
+        with pytest.raises(WeightsError, match=rf"has no weights\.safetensors and no checkpoint; {expected}"):
+            load_model(tmp_path)
 
 
 def test_nothing_to_load(tmp_path: Path) -> None:
-    looked_for = r"config\.toml \(a run directory\) or config\.json \(a Hugging Face directory\)"
-    with pytest.raises(WeightsError, match=rf"holds no model: it has no {looked_for}; give"):
-        load_any(tmp_path)
-    with pytest.raises(WeightsError, match=rf"does not exist; give a directory with {looked_for}"):
-        load_any(tmp_path / "nowhere")
     (tmp_path / "file").write_text("")
-    with pytest.raises(WeightsError, match=r"is a file, not a directory; give"):
-        load_any(str(tmp_path / "file"))
+    for path, problem in (("", "contains no model"), ("nowhere", "does not exist"), ("file", "is a file")):
+        with pytest.raises(WeightsError, match=rf"{problem}.*config\.toml .* or config\.json"):
+            load_model(str(tmp_path / path))
+    with pytest.raises(WeightsError, match=r"Linear has no settings; only models made by regard\.build"):
+        save_model(nn.Linear(1, 1), tmp_path)
     assert issubclass(WeightsError, RegardError)
     assert not issubclass(WeightsError, InputError)
 
 
 def test_a_compiled_model_is_saved_like_any_other(tmp_path: Path) -> None:
     model = regard.build(SMALL["decoder"])
-    save(torch.compile(model, backend="eager"), tmp_path)
-    back = dict(load(tmp_path).named_parameters())
+    save_model(torch.compile(model, backend="eager"), tmp_path)
+    back = dict(load_model(tmp_path).named_parameters())
     assert list(back) == [name for name, _ in model.named_parameters()]
     assert all(torch.equal(back[name], parameter) for name, parameter in model.named_parameters())
 
 
-def test_settings_that_are_no_text(tmp_path: Path) -> None:
-    save(regard.build(SMALL["decoder"]), tmp_path)
-    (tmp_path / "config.toml").write_bytes(b"\xff\xfe")
-    with pytest.raises(SettingsError, match=r"config\.toml is not UTF-8 text; save the model again"):
-        load(tmp_path)
+# ------------------------------------------------------------------------------------------------------------ checksums
 
 
-def test_a_file_without_tensors() -> None:
-    with pytest.raises(WeightsError, match=r"the weights lacks \d+ tensors"):
-        build_with(SMALL["decoder"], {})
+def filled(value: float) -> dict[str, torch.Tensor]:
+    return {name: torch.full_like(each, value) for name, each in tensors_of("decoder").items()}
+
+
+def value(run: Path) -> float:
+    """The value of all parameters of the loaded model."""
+    [found] = {each for parameter in load_model(run).parameters() for each in parameter.unique().tolist()}
+    return float(found)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    save_model(regard.build(SMALL["decoder"]), tmp_path)
+    write_weights(tmp_path, filled(1))
+    return tmp_path
+
+
+def flip(path: Path, seed: int = 0) -> None:
+    content = bytearray(path.read_bytes())
+    content[random.Random(seed).randrange(len(content))] ^= 4
+    path.write_bytes(content)
+
+
+def message(run: Path) -> str:
+    with pytest.raises(WeightsError) as caught:
+        load_model(run)
+    return str(caught.value)
+
+
+def test_a_flipped_bit_is_found(run: Path) -> None:
+    good = (run / "weights.safetensors").read_bytes()
+    for seed in range(10):
+        (run / "weights.safetensors").write_bytes(good)
+        flip(run / "weights.safetensors", seed)
+        assert "weights.safetensors is damaged: its checksum differs" in message(run)
+
+
+def test_the_remedy_names_the_newest_checkpoint_and_works(run: Path) -> None:
+    for step in (1, 2, 3):
+        write_checkpoint(run, step, filled(step), {}, {})
+    flip(run / "checkpoints" / "000003" / "state.safetensors")
+    flip(run / "weights.safetensors")
+    assert f"remove it to load the newest checkpoint ({run / 'checkpoints' / '000002'})" in message(run)
+    (run / "weights.safetensors").unlink()
+    assert value(run) == 2
+
+
+def test_damaged_checksums(run: Path) -> None:
+    for text, reason in (
+        ("{", "checksums.json is damaged"),
+        ('{"format": 1, "files": {}}', "checksums.json does not list weights.safetensors"),
+        ('{"format": 3, "files": {}}', "checksums.json has format 3, and this version of regard reads format 1"),
+    ):
+        (run / "checksums.json").write_text(text)
+        assert reason in message(run)
+    (run / "checksums.json").unlink()
+    assert value(run) == 1  # without a checksum the weights are loaded unchecked
+
+
+def test_a_kill_leaves_old_or_new_weights(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Killed(BaseException):
+        pass
+
+    rename, found = os.replace, []
+    for at in range(1, 10):
+        calls = 0
+
+        def count(old: Path, new: Path) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == at:  # noqa: B023
+                raise Killed
+            rename(old, new)
+
+        monkeypatch.setattr(os, "replace", count)
+        try:
+            write_weights(run, filled(at + 1))
+            break
+        except Killed:
+            found.append(value(run))
+    assert found == [1, 1, 4]
+    assert value(run) == 5
+    assert json.loads((run / "checksums.json").read_text()).keys() == {"format", "files"}
+
+
+# ---------------------------------------------------------------------------------------------------------- checkpoints
+
+
+def test_a_run_that_has_not_finished_is_its_newest_checkpoint(run: Path) -> None:
+    (run / "weights.safetensors").unlink()
+    (run / "checksums.json").unlink()
+    write_checkpoint(run, 1, filled(1), {}, {})
+    write_checkpoint(run, 2, filled(2), {}, {}, ema=filled(20))
+    assert value(run) == 20
+    flip(run / "checkpoints" / "000002" / "ema.safetensors")
+    before = sorted(os.listdir(run / "checkpoints"))
+    assert value(run) == 1
+    assert sorted(os.listdir(run / "checkpoints")) == before  # reading changes nothing
+    with pytest.raises(WeightsError, match="contains the checkpoints of a run; choose another directory"):
+        save_model(regard.build(SMALL["decoder"]), run)
+    write_weights(run, filled(7))
+    assert value(run) == 7
+    (run / "weights.safetensors").unlink()
+    (run / "checkpoints" / "000001" / "state.json").unlink()
+    assert "no intact checkpoint (000002: " in message(run)
+
+
+def test_a_config_without_a_format_is_read(run: Path) -> None:
+    path = run / "config.toml"
+    path.write_text(path.read_text().removeprefix("format = 1\n"))
+    assert value(run) == 1
+    path.unlink()
+    assert "contains no model" in message(run)
+
+
+# --------------------------------------------------------------------------------------------------------------- labels
+
+
+def test_labels(tmp_path: Path) -> None:
+    assert load_labels(tmp_path) == {}
+    labels = {"label": Labels(("gut", "größer", "böse")), "tags": Labels(("O", "B-PER"))}
+    save_labels(labels, tmp_path)
+    assert load_labels(tmp_path) == labels
+    assert "größer" in (tmp_path / "labels.json").read_text(encoding="utf-8")
+    for text, expected in (
+        ('{"label": "a"}', "label in .* must be a list of names"),
+        ('{"tags": [1]}', "tags in .* must be a list of names"),
+        ('{"label": ["a", "b", "a"]}', "label in .* contains a name twice"),
+        ('{"lable": ["a"]}', "unknown key lable"),
+        ("{", "is not valid JSON"),
+    ):
+        (tmp_path / "labels.json").write_text(text)
+        with pytest.raises(WeightsError, match=expected):
+            load_labels(tmp_path)

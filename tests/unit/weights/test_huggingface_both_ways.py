@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 import regard
 from regard.models.settings import Spans
 from regard.weights import huggingface
+from regard.weights.directory import load_model
 from regard.weights.huggingface.directory import FAMILIES, choose
-from regard.weights.load import load
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -22,7 +22,7 @@ def test_a_model_comes_back_equal(name: str, tmp_path: Path) -> None:
     model = randomised(SMALL[name])
     huggingface.write(model, tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == name
-    back = load(tmp_path)
+    back = load_model(tmp_path)
     parameters = dict(back.named_parameters())
     assert list(parameters) == [key for key, _ in model.named_parameters()]
     for key, parameter in model.named_parameters():
@@ -109,6 +109,6 @@ def test_a_model_that_nobody_has_trained_yet(name: str, tmp_path: Path) -> None:
     """Its biases are zeros, which must not look like settings that cannot be expressed."""
     model = regard.build(SMALL[name])
     huggingface.write(model, tmp_path)
-    back = dict(load(tmp_path).named_parameters())
+    back = dict(load_model(tmp_path).named_parameters())
     for key, parameter in model.named_parameters():
         assert torch.equal(back[key], parameter) if key in back else not parameter.any()

@@ -12,7 +12,7 @@ from huggingface_directories import SMALL, change_config, randomised
 import regard
 from regard.errors import WeightsError
 from regard.weights import huggingface
-from regard.weights.load import load
+from regard.weights.directory import load_model
 
 
 @pytest.fixture
@@ -76,14 +76,14 @@ def directory(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 def test_a_feature_is_refused_by_name(directory: Path, changes: dict[str, Any], message: str) -> None:
     change_config(directory, changes)
     with pytest.raises(WeightsError, match=rf"config\.json.* {message}"):
-        load(directory)
+        load_model(directory)
 
 
 @pytest.mark.parametrize("directory", ["gpt2"], indirect=True)
 def test_what_matters_to_training_alone_is_said_in_the_log(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     change_config(directory, {"embd_pdrop": 0.3})
     with caplog.at_level(logging.WARNING):
-        load(directory)
+        load_model(directory)
     assert "embd_pdrop (0.3) is not kept; training takes it to be 0.1" in caplog.text
 
 

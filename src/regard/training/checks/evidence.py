@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,11 @@ from numpy.typing import NDArray
 from regard.errors import RunError, SettingsError
 from regard.settings import Table, parse, read_toml
 from regard.training import budget
-from regard.training.lock import holder
-from regard.training.log import read
+from regard.training.run import LOG, is_run, read_log, read_status
 from regard.training.settings import Train
+from regard.weights.directory import CONFIG
 
 Numbers = NDArray[np.float64]
-
-CONFIG, STATUS, LOG, LOCK = "config.toml", "status.json", "log.jsonl", ".lock"
-"""As `regard.training.run` names them, which imports torch."""
 
 
 @dataclass(frozen=True)
@@ -168,12 +165,12 @@ def read_evidence(run_dir: Path) -> Evidence:
         raise RunError(f"{run_dir} holds no run (no config.toml, or no status.json); give a run's directory")
     path = run_dir / LOG
     by_kind: dict[str, list[Table]] = {}
-    for record in read(path) if path.is_file() else ():
+    for record in read_log(path) if path.is_file() else ():
         by_kind.setdefault(str(record.get("kind", "")), []).append(record)
     return Evidence(
         directory=run_dir,
         config=read_toml((run_dir / CONFIG).read_text(encoding="utf-8"), source=str(run_dir / CONFIG)),
-        status=_status(run_dir),
+        status=asdict(read_status(run_dir)),
         environment=_json(run_dir / "environment.json"),
         data=(by_kind.get("data") or [{}])[-1],
         train=tuple(_latest(by_kind.get("train", ()))),
@@ -181,19 +178,6 @@ def read_evidence(run_dir: Path) -> Evidence:
         events=tuple(by_kind.get("event", ())),
         end=(by_kind.get("end") or [{}])[-1],
     )
-
-
-def is_run(directory: Path) -> bool:
-    """Whether a directory was trained in: that of a model alone has no status."""
-    return (directory / CONFIG).is_file() and ((directory / STATUS).is_file() or (directory / LOG).is_file())
-
-
-def _status(run_dir: Path) -> Table:
-    """As `Run.status` tells it, but without torch: what says that it is running, and is held by no process, is dead."""
-    status = _json(run_dir / STATUS)
-    if not status or (status.get("state") == "running" and holder(run_dir / LOCK) is None):
-        return {**status, "state": "killed"}
-    return status
 
 
 def _latest(records: Iterable[Table]) -> list[Table]:

@@ -15,9 +15,7 @@ from regard.files import write_text
 from regard.models.build import Model, build
 from regard.models.settings import ModelSettings
 from regard.settings import did_you_mean
-from regard.weights.assign import build_with
 from regard.weights.directory import settings_of, uncompiled
-from regard.weights.files import INDEX, SINGLE, read_json, read_tensors, write_tensors
 from regard.weights.huggingface.bart import Bart
 from regard.weights.huggingface.bert import Bert
 from regard.weights.huggingface.config import CONFIG, Config
@@ -27,6 +25,7 @@ from regard.weights.huggingface.llama import Llama
 from regard.weights.huggingface.marian import Marian, Pegasus
 from regard.weights.huggingface.t5 import T5
 from regard.weights.huggingface.vit import Vit
+from regard.weights.tensors import INDEX, SINGLE, build_with, read_json, read_tensors, write_tensors
 
 FAMILIES: dict[str, Family[Any]] = {
     family.model_type: family for family in (Bert(), Gpt2(), Vit(), Marian(), Pegasus(), Bart(), T5(), Llama())

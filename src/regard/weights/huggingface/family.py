@@ -13,9 +13,9 @@ from regard.errors import SettingsError, WeightsError
 from regard.models.settings import Body, ModelSettings
 from regard.settings import Settings
 from regard.weights.compare import complete, equal, flat
-from regard.weights.files import listed
 from regard.weights.huggingface.config import Config
 from regard.weights.huggingface.keys import Table
+from regard.weights.tensors import listed
 
 S = TypeVar("S", bound=ModelSettings)
 V = TypeVar("V", bound=Settings)

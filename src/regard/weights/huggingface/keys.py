@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.errors import WeightsError
-from regard.weights.assign import check
+from regard.weights.tensors import check
 
 Tensors = tuple[Tensor, ...]
 

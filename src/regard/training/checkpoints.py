@@ -1,0 +1,316 @@
+"""Saving and resuming a run: checkpoints to resume from, snapshots to choose the best weights from, final weights.
+
+A snapshot is a file of weights of one evaluation. It is written before the checkpoint that lists it, so every snapshot
+of an intact checkpoint exists. Snapshots that no checkpoint lists are removed after the next checkpoint.
+
+All processes take part, because each can hold a part of the tensors. Only the first one writes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from regard.data.loader import Position
+from regard.errors import RunError, WeightsError
+from regard.files import flush_directory
+from regard.training.averaging import Ema
+from regard.training.budget import Spent
+from regard.training.distribution import whole
+from regard.training.optimizers import like
+from regard.training.run import Run, disk_errors
+from regard.training.settings import Train, lower_is_better
+from regard.training.update import Updater
+from regard.weights.checkpoints import (
+    Checkpoint,
+    Checksum,
+    checksum,
+    find_damage,
+    list_checkpoints,
+    newest_checkpoint,
+    prune_checkpoints,
+    write_checkpoint,
+)
+from regard.weights.tensors import check, write_tensors
+
+
+@dataclass
+class TrainingState:
+    """Everything except tensors that a resumed run restores. A checkpoint stores it as JSON."""
+
+    step: int = 0
+    """Optimizer steps so far."""
+    epochs: float = 0.0
+    """Passes over the training data so far."""
+    tokens: int = 0
+    examples: int = 0
+    window_tokens: int = 0
+    """Tokens since the last line of the log."""
+    window_cells: int = 0
+    """Positions of the batches since then, including padding."""
+    window_examples: int = 0
+    seconds: float = 0.0
+    """Time spent so far, over all sessions."""
+    warm: float = 0.0
+    """Share of the budget that was spent when warm-up ended."""
+    share: float = 0.0
+    """Share of the budget that was spent when this was saved."""
+    position: Position = field(default_factory=Position)
+    """The next step of the data."""
+    micro: int | None = None
+    """Most tokens in memory at once. It is halved when memory runs out."""
+    micro_asked: int | None = None
+    """The setting that `micro` started from; a resumed run can have another one."""
+    evaluations: int = 0
+    """Evaluations that were due so far."""
+    evaluated: int = -1
+    """The step of the last evaluation."""
+    best: float | None = None
+    """The best value of `train.select` so far."""
+    stale: int = 0
+    """Evaluations since then."""
+    window: dict[str, float] = field(default_factory=dict)
+    """Sums since the last line of the log."""
+
+    @property
+    def spent(self) -> Spent:
+        return Spent(self.step, self.epochs, self.tokens, self.seconds)
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> TrainingState:
+        return cls(**{**content, "position": Position(**content["position"])})
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The weights after a step, and their metrics."""
+
+    step: int
+    metrics: dict[str, float]
+    checksum: Checksum | None = None
+    """None in processes that do not write, and in checkpoints of older versions."""
+
+
+class Checkpointer:
+    """Writes and restores checkpoints and snapshots, and chooses the final weights."""
+
+    def __init__(self, run: Run, model: nn.Module, train: Train, updater: Updater) -> None:
+        self.run, self.train, self.updater, self.workers = run, train, updater, updater.workers
+        self.parameters = dict(model.named_parameters())
+        self.ema = None if train.ema is None else Ema(train.ema, self.parameters)
+        self.snapshots: list[Snapshot] = []
+        """In the order of their steps."""
+        self.saved_step = -1
+        self.saved_at = 0.0
+        """In seconds of the run."""
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """In this context the model has the averaged weights, if there is a moving average."""
+        return nullcontext() if self.ema is None else self.ema.swapped()
+
+    # ---------------------------------------------------------------------------------------------------------- saving
+
+    def save(self, state: TrainingState, metrics: Mapping[str, float] | None, log: int) -> None:
+        """Write a checkpoint; with metrics, even empty ones, also a snapshot. `log` is the length of the log."""
+        weights, tensors = whole(self.parameters), whole(self.updater.optimizers.tensors())
+        ema = None if self.ema is None else whole(self.ema.tensors())
+        if not bool(torch.stack(torch._foreach_norm([*weights.values()], torch.inf)).isfinite().all()):
+            raise self.not_finite("the weights are", f"after step {state.step:,}")
+        if metrics is not None:
+            self._add_snapshot(state.step, metrics, weights if ema is None else ema)
+        if self.workers.leads:
+            content = {
+                "state": asdict(state),
+                "log": log,
+                "scaler": self.updater.scaler.state_dict(),
+                "threads": torch.get_num_threads(),
+                "processes": self.workers.world,
+                "snapshots": [asdict(each) | {"checksum": _plain(each.checksum)} for each in self.snapshots],
+            }
+            remedy = "earlier checkpoints are intact: free some space, then continue with --resume"
+            with disk_errors(self.run.directory / "checkpoints" / f"{state.step:06d}", remedy):
+                write_checkpoint(self.run.directory, state.step, weights, tensors, content, ema)
+            prune_checkpoints(self.run.directory, state.step)
+            self._remove_unlisted_snapshots()
+            self.run.set_status("running", state.step)
+        self.workers.wait()
+        self.saved_step, self.saved_at = state.step, state.seconds
+
+    def _add_snapshot(self, step: int, metrics: Mapping[str, float], weights: Mapping[str, Tensor]) -> None:
+        """Add a snapshot, drop those that are neither among the best nor among the last, and write the file."""
+        new = Snapshot(step, {name: value for name, value in metrics.items() if math.isfinite(value)})
+        self.snapshots = [*(each for each in self.snapshots if each.step != step), new]
+        average = self.train.average or 0
+        keep_best = max(self.train.keep, average if self.train.average_of == "best" else 0)
+        keep_last = average if self.train.average_of == "last" else 0
+        if not metrics:  # without validation data the last weights are the ones to keep
+            keep_last = max(keep_last, 1)
+        kept = [*self.ranked()[:keep_best], *(self.snapshots[-keep_last:] if keep_last else [])]
+        self.snapshots = [each for each in self.snapshots if each in kept]
+        if self.workers.leads and new in self.snapshots:
+            path = self.snapshot_path(step)
+            with disk_errors(path, "the checkpoints are intact: free some space, then continue with --resume"):
+                if not path.parent.is_dir():
+                    path.parent.mkdir()
+                    flush_directory(path.parent.parent)
+                write_tensors(path, weights)
+                self.snapshots[-1] = Snapshot(step, new.metrics, checksum(path))
+
+    def _remove_unlisted_snapshots(self) -> None:
+        """Remove snapshots that neither the current list nor any checkpoint contains."""
+        wanted = {each.step for each in self.snapshots}
+        for checkpoint in list_checkpoints(self.run.directory):
+            try:
+                wanted |= {int(each["step"]) for each in checkpoint.state.get("snapshots", [])}
+            except (OSError, WeightsError, KeyError, TypeError, ValueError):
+                return  # a damaged checkpoint: remove nothing
+        for path in self.run.snapshots.glob("*.safetensors"):
+            if path.stem.isdecimal() and int(path.stem) not in wanted:
+                with suppress(OSError):  # it is removed next time
+                    path.unlink()
+
+    def snapshot_path(self, step: int) -> Path:
+        return self.run.snapshots / f"{step:06d}.safetensors"
+
+    def ranked(self) -> list[Snapshot]:
+        """The snapshots with a finite value of `train.select`, the best first; among equals, the earlier one."""
+        select = self.train.select
+        sign = 1 if lower_is_better(select) else -1
+        rated = [each for each in self.snapshots if select in each.metrics]
+        return sorted(rated, key=lambda each: (sign * each.metrics[select], each.step))
+
+    def not_finite(self, what: str, when: str) -> RunError:
+        """The error that ends a run before NaN or infinity is saved."""
+        good = f"the last good checkpoint is that of step {self.saved_step:,} in {self.run.directory}"
+        return RunError(
+            f"{what} not finite {when}; {good if self.saved_step >= 0 else 'no checkpoint was written yet'}. Lower "
+            "train.optimizer.rate, increase train.schedule.warmup, set train.clip, or check the data of these steps"
+        )
+
+    # -------------------------------------------------------------------------------------------------------- resuming
+
+    def resume(self) -> tuple[TrainingState | None, int, list[str]]:
+        """Restore the newest intact checkpoint. Returns its state, the length of the log, and messages on damage."""
+        checkpoint, damaged = newest_checkpoint(self.run.directory)
+        notes = [f"{path} is damaged and not used ({reason})" for path, reason in damaged]
+        if checkpoint is None:
+            if notes:
+                notes.append("there is no intact checkpoint, so training starts from the beginning")
+            return None, 0, notes
+        if notes:
+            notes.append(f"continuing from {checkpoint.path}, the newest intact checkpoint")
+        content = checkpoint.state
+        self._restore(checkpoint)
+        self.updater.scaler.load_state_dict(content["scaler"])
+        notes += self._restore_snapshots(content.get("snapshots", []))
+        if content["processes"] != self.workers.world:
+            notes.append(
+                f"the run had {content['processes']} processes and now has {self.workers.world}: dropout differs for "
+                "each process, so results differ from an uninterrupted run"
+            )
+        state = TrainingState.from_json(content["state"])
+        self.saved_step, self.saved_at = state.step, state.seconds
+        return state, int(content["log"]), notes
+
+    def _restore(self, checkpoint: Checkpoint) -> None:
+        weights = checkpoint.weights()
+        self._put(weights, str(checkpoint.path))
+        self.updater.optimizers.load(checkpoint.state_tensors())
+        if self.ema is not None:
+            averages = checkpoint.ema() or weights  # an average that is switched on at a resume starts here
+            self.ema.load({name: like(averages[name], tensor) for name, tensor in self.parameters.items()})
+
+    def _restore_snapshots(self, entries: Sequence[Mapping[str, Any]]) -> list[str]:
+        """Take over the snapshots of a checkpoint. Returns messages on those that are lost."""
+        notes = []
+        for entry in entries:
+            path = self.snapshot_path(entry["step"])
+            expected = Checksum(**entry["checksum"]) if entry["checksum"] else None
+            damage = find_damage(path, expected) if expected else None if path.is_file() else f"{path.name} is missing"
+            if damage:
+                notes.append(f"snapshot {path} is not used: {damage}")
+            else:
+                metrics = entry["metrics"] if "metrics" in entry else entry["figures"]  # the name in older versions
+                self.snapshots.append(Snapshot(entry["step"], metrics, expected))
+        return notes
+
+    def _put(self, tensors: Mapping[str, Tensor], source: str) -> None:
+        """Copy tensors into the parameters in place, so that compiled and distributed modules stay valid."""
+        check({name: tuple(tensor.shape) for name, tensor in self.parameters.items()}, tensors, source)
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                parameter.copy_(like(tensors[name], parameter))
+
+    # --------------------------------------------------------------------------------------------------- final weights
+
+    def choose(self) -> str:
+        """Put the final weights into the model, and describe them."""
+        self.workers.wait()
+        ranked = self.ranked()
+        if self.train.average:
+            entries = ranked if self.train.average_of == "best" and ranked else self.snapshots[::-1]
+            steps = sorted(each.step for each in entries[: self.train.average])
+            self._put(average_files([self.snapshot_path(step) for step in steps]), "the mean of snapshots")
+            return f"the mean of {len(steps)} snapshots (steps {', '.join(f'{step:,}' for step in steps)})"
+        if ranked:
+            return self._take(ranked[0])
+        if self.ema is not None:
+            self._put(whole(self.ema.tensors()), "the moving average")
+            return "the moving average after the last step"
+        return "the weights after the last step"
+
+    def reconsider(self, metrics: Mapping[str, float]) -> str | None:
+        """Replace a mean of the best snapshots by the best one if the mean is worse. Returns a description, or None.
+
+        The mean over a long part of a run whose learning rate was still high can be far from the final weights.
+        """
+        select, ranked = self.train.select, self.ranked()
+        if self.train.average is None or self.train.average_of == "last" or not ranked or select not in metrics:
+            return None
+        mean, best = metrics[select], ranked[0].metrics[select]
+        if math.isfinite(mean) and (mean <= best if lower_is_better(select) else mean >= best):
+            return None
+        return f"{self._take(ranked[0])}; the mean of the best snapshots is worse ({mean:.4g})"
+
+    def _take(self, snapshot: Snapshot) -> str:
+        path = self.snapshot_path(snapshot.step)
+        self._put(average_files([path]), str(path))
+        return f"step {snapshot.step:,}, the best {self.train.select}"
+
+    def write_final(self) -> None:
+        """Write the weights of the model as `weights.safetensors`."""
+        weights = whole(self.parameters)
+        if self.workers.leads:
+            self.run.write_weights(weights)
+        self.workers.wait()
+
+
+def average_files(paths: Sequence[Path]) -> dict[str, Tensor]:
+    """The mean of safetensors files, summed in float64. Only one tensor of each file is in memory at a time."""
+    if not paths:
+        raise RunError("there are no snapshots to average; evaluate at least once, or remove train.average")
+    result: dict[str, Tensor] = {}
+    try:
+        with ExitStack() as stack:
+            files = [stack.enter_context(safe_open(path, framework="pt", device="cpu")) for path in paths]
+            for name in files[0].keys():
+                first = files[0].get_tensor(name)
+                total = first.to(torch.float64, copy=True)
+                for file in files[1:]:
+                    total += file.get_tensor(name)
+                result[name] = (total / len(files)).to(first.dtype)
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"a snapshot in {paths[0].parent} cannot be read ({error}); continue with --resume") from error
+    return result
+
+
+def _plain(value: Checksum | None) -> dict[str, Any] | None:
+    return None if value is None else value._asdict()

@@ -1,0 +1,300 @@
+"""Tensors in safetensors files: reading, writing, int8 storage, and assignment to a model's parameters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import reduce
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from regard.errors import WeightsError
+from regard.files import write_beside
+from regard.models.build import Model, build
+from regard.models.settings import ModelSettings
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""Hugging Face's names for a single file, and for the index of a model in several files."""
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
+Storage: TypeAlias = Literal["int8", "bf16"]
+SCALE = ".scale"
+"""Suffix of the tensor that holds the scales of an int8 matrix."""
+LARGEST = 127
+"""−128 is not used, so that the range is symmetric."""
+SMALLEST_QUANTIZED = 1024
+"""Matrices with fewer elements are not quantized."""
+
+
+# ----------------------------------------------------------------------------------------------------------- reading
+
+
+def read_tensors(path: Path, allow_non_finite: bool = False) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, or of a directory that holds one file or several shards.
+
+    The tensors are memory-mapped. All values are checked once for NaN and infinity, unless `allow_non_finite`.
+    """
+    tensors = _read_directory(path) if path.is_dir() else _read_file(path)
+    if not allow_non_finite:
+        _require_finite(path, tensors)
+    return tensors
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise WeightsError(f"{path} does not exist; give a safetensors file, or a directory that contains one")
+    try:
+        with safe_open(path, framework="pt", device="cpu") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}
+    except SafetensorError as error:
+        raise WeightsError(
+            f"{path} is damaged or truncated ({path.stat().st_size:,} bytes; {error}); copy or download it again"
+        ) from None
+
+
+def _read_directory(directory: Path) -> dict[str, Tensor]:
+    if (directory / SINGLE).is_file():
+        return _read_file(directory / SINGLE)
+    index = directory / INDEX
+    if not index.is_file():
+        remedy = "give the directory of a complete model"
+        if pickles := sorted(file.name for file in directory.glob("*.bin")):
+            remedy = (
+                f"{', '.join(pickles[:3])} is in pickle format, which can run arbitrary code and is never loaded; "
+                "save the model as safetensors"
+            )
+        raise WeightsError(f"{directory} has neither {SINGLE} nor {INDEX}; {remedy}")
+    tensors: dict[str, Tensor] = {}
+    for shard, names in _shards(index).items():
+        if not (directory / shard).is_file():
+            raise WeightsError(
+                f"{directory / shard} is missing; according to {INDEX} it contains {len(names)} tensors, such as "
+                f"{names[0]}; download it again"
+            )
+        found = _read_file(directory / shard)
+        if missing := [name for name in names if name not in found]:
+            raise WeightsError(
+                f"{directory / shard} lacks {listed(missing)}, which {INDEX} assigns to it; "
+                "download both files from the same version"
+            )
+        tensors.update((name, found[name]) for name in names)
+    return tensors
+
+
+def _shards(index: Path) -> dict[str, list[str]]:
+    """The names of the tensors in each shard."""
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise WeightsError(f"{index} has no weight_map, so the shards are unknown; download it again")
+    shards: dict[str, list[str]] = {}
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or Path(shard).name != shard:
+            raise WeightsError(f"{index} assigns {name} to {shard!r}, expected a file in the same directory; fix it")
+        shards.setdefault(shard, []).append(name)
+    return shards
+
+
+def _require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and tensor.element_size() > 1 and not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise WeightsError(
+                f"{name} in {path} contains {bad:,} NaN or infinite values of {tensor.numel():,}; use an earlier "
+                "checkpoint, or inspect it with regard.weights.tensors.read_tensors(path, allow_non_finite=True)"
+            )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise WeightsError(f"{path} is not valid JSON ({error}); copy or download it again") from None
+    if not isinstance(content, dict):
+        raise WeightsError(f"{path} contains a JSON {type(content).__name__}, expected an object; copy it again")
+    return content
+
+
+# ----------------------------------------------------------------------------------------------------------- writing
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file. A tensor with several names is written once, under the first name."""
+    unique: dict[str, Tensor] = {}
+    seen: set[tuple[Any, ...]] = set()
+    for name, tensor in tensors.items():
+        identity = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
+        if not tensor.numel() or identity not in seen:
+            seen.add(identity)
+            unique[name] = tensor.detach()
+    plain = _independent(unique)
+
+    def write(partial: Path) -> None:
+        partial.touch()
+        mode = partial.stat().st_mode
+        # safetensors cannot read a file with empty metadata and no tensors, such as the state of plain SGD.
+        save_file(plain, partial, dict(metadata) if metadata else None)
+        partial.chmod(mode)  # safetensors makes files readable by the owner only
+
+    write_beside(path, write)
+
+
+def _independent(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous copies on the CPU that do not share storage; safetensors requires this."""
+    result: dict[str, Tensor] = {}
+    storages: set[int] = set()
+    for name, tensor in tensors.items():
+        plain = tensor.cpu().contiguous()
+        storage = plain.untyped_storage()
+        if storage.data_ptr() in storages or storage.nbytes() != plain.numel() * plain.element_size():
+            plain = plain.clone()
+        storages.add(plain.untyped_storage().data_ptr())
+        result[name] = plain
+    return result
+
+
+# ------------------------------------------------------------------------------------------------------ quantization
+
+
+class Quantized(NamedTuple):
+    """An int8 tensor with one float32 scale for each row."""
+
+    values: Tensor
+    scale: Tensor
+
+    def tensor(self) -> Tensor:
+        """values · scale in float32."""
+        return self.values.float() * self.scale.view(-1, *[1] * (self.values.dim() - 1))
+
+
+def quantize(tensor: Tensor) -> Quantized:
+    """Round each row to int8 with a scale that maps its largest magnitude to 127: the error is at most half a step.
+
+    Clipping the largest values was measured, and does not reduce the squared error with 8 bits.
+    """
+    rows = tensor.detach().float().flatten(1)
+    scale = rows.abs().amax(1) / LARGEST
+    scale = torch.where(scale > 0, scale, 1.0)
+    values = (rows / scale[:, None]).round().clamp(-LARGEST, LARGEST)
+    return Quantized(values.to(torch.int8).view(tensor.shape), scale)
+
+
+def quantize_all(tensors: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
+    """The tensors in reduced precision; vectors and small matrices stay float32."""
+    stored: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        if tensor.dim() < 2 or tensor.numel() < SMALLEST_QUANTIZED:
+            stored[name] = tensor.detach().float()
+        elif storage == "bf16":
+            stored[name] = tensor.detach().bfloat16()
+        else:
+            stored[name], stored[name + SCALE] = quantize(tensor)
+    return stored
+
+
+def dequantize_all(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+    """The tensors with int8 values multiplied by their scales; other tensors are unchanged."""
+    result = dict(tensors)
+    for name, tensor in tensors.items():
+        if tensor.dtype == torch.int8:
+            scale = result.pop(name + SCALE, None)
+            if scale is None or scale.shape != tensor.shape[:1] or scale.dtype != torch.float32:
+                found = "missing" if scale is None else f"{scale.dtype} of shape {list(scale.shape)}"
+                raise WeightsError(
+                    f"{name} in {source} is int8 and needs {name}{SCALE} with one float32 for each of its "
+                    f"{len(tensor):,} rows, which is {found}; save the model again"
+                )
+            result[name] = Quantized(tensor, scale).tensor()
+    return result
+
+
+# -------------------------------------------------------------------------------------------------------- assignment
+
+
+def build_with(
+    settings: ModelSettings,
+    tensors: Mapping[str, Tensor],
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    source: str = "the weights",
+) -> Model:
+    """A model in evaluation mode whose parameters are copies of `tensors`.
+
+    The model is built on the meta device, so each weight is allocated once. Without `dtype`, the smallest dtype that
+    holds all tensors is used.
+    """
+    model = build(settings, device="meta")
+    assign(model, tensors, device=device or "cpu", dtype=dtype or common_dtype(tensors, source), source=source)
+    return model.eval()
+
+
+def common_dtype(tensors: Mapping[str, Tensor], source: str) -> torch.dtype:
+    """The smallest floating-point dtype that holds all tensors."""
+    for name, tensor in tensors.items():
+        if tensor.dtype not in FLOATS:
+            raise WeightsError(
+                f"{name} in {source} is {tensor.dtype}, expected a 16-, 32- or 64-bit floating-point dtype; "
+                "save the model without quantization"
+            )
+    return reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()} or {torch.float32})
+
+
+def assign(
+    model: nn.Module,
+    tensors: Mapping[str, Tensor],
+    device: torch.device | str,
+    dtype: torch.dtype,
+    source: str = "the weights",
+) -> None:
+    """Replace every parameter of `model` by a copy of its tensor. Shared parameters stay shared."""
+    parameters = dict(model.named_parameters())
+    check({name: tuple(parameter.shape) for name, parameter in parameters.items()}, tensors, source)
+    names = {id(parameter): name for name, parameter in parameters.items()}
+    fresh = {
+        name: nn.Parameter(
+            tensors[name].to(device=device, dtype=dtype, copy=True, memory_format=torch.contiguous_format),
+            requires_grad=parameter.requires_grad,
+        )
+        for name, parameter in parameters.items()
+    }
+    for module in model.modules():
+        for key, parameter in module._parameters.items():
+            if parameter is not None:
+                module._parameters[key] = fresh[names[id(parameter)]]
+
+
+def check(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor], source: str, remedy: str = "") -> None:
+    """Raise `WeightsError` unless the names and shapes of `tensors` are exactly those of `shapes`."""
+    problems = []
+    if missing := [name for name in shapes if name not in tensors]:
+        problems.append(f"lacks {_count(missing)}: {listed(missing)}")
+    if unexpected := [name for name in tensors if name not in shapes]:
+        problems.append(f"has {_count(unexpected)} too many: {listed(unexpected)}")
+    if not problems:
+        wrong = [
+            f"{name} is {list(tensors[name].shape)}, expected {list(shape)}"
+            for name, shape in shapes.items()
+            if tuple(tensors[name].shape) != shape
+        ]
+        if wrong:
+            problems.append(f"has {_count(wrong)} of a wrong shape: {listed(wrong)}")
+    if problems:
+        remedy = remedy or "use the settings that the weights were trained with"
+        raise WeightsError(f"{source} {'; it '.join(problems)}; {remedy}")
+
+
+def listed(names: list[str], limit: int = 5) -> str:
+    """Up to `limit` names, and the number of further ones."""
+    more = len(names) - limit
+    return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
+
+
+def _count(names: list[str]) -> str:
+    return f"{len(names)} tensor{'s' if len(names) != 1 else ''}"

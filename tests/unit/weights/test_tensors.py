@@ -1,0 +1,236 @@
+"""Safetensors files: written and read exactly, damage and NaN refused, int8 within half a step."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import regard
+from regard.blocks.settings import Attention
+from regard.errors import WeightsError
+from regard.files import write_beside, write_text
+from regard.models.settings import Classification, EncoderDecoder, Vision
+from regard.weights.directory import load_model, save_model
+from regard.weights.tensors import dequantize_all, quantize, quantize_all, read_json, read_tensors, write_tensors
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "model.safetensors"
+    write_tensors(path, {"a": torch.arange(6.0).reshape(2, 3), "b": torch.ones(4, dtype=torch.bfloat16)})
+    return path
+
+
+def test_what_is_written_is_read(file: Path) -> None:
+    tensors = read_tensors(file)
+    assert list(tensors) == ["a", "b"]
+    assert torch.equal(tensors["a"], torch.arange(6.0).reshape(2, 3))
+    assert tensors["b"].dtype == torch.bfloat16
+
+
+def test_a_damaged_file_is_named(file: Path) -> None:
+    good = file.read_bytes()
+    for bad in (b"", good[:4], good[:60], good[:-1], b"\xff" * 1000):
+        file.write_bytes(bad)
+        with pytest.raises(WeightsError, match=r"model\.safetensors is damaged or truncated"):
+            read_tensors(file)
+
+
+def test_nan_and_infinity_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    for dtype in (torch.float16, torch.bfloat16, torch.float32, torch.float64):
+        for value in (float("nan"), float("inf"), float("-inf")):
+            tensor = torch.zeros(3, 4, dtype=dtype)
+            tensor[1, 2] = value
+            save_file({"good": torch.zeros(2), "bad": tensor}, path)
+            with pytest.raises(WeightsError, match=r"bad in .*x\.safetensors contains 1 NaN or infinite values of 12"):
+                read_tensors(path)
+            assert set(read_tensors(path, allow_non_finite=True)) == {"good", "bad"}
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match="does not exist"):
+        read_tensors(tmp_path / "none.safetensors")
+
+
+# ------------------------------------------------------------------------------------------------------------ shards
+
+
+def shards(directory: Path, weight_map: object) -> Path:
+    save_file({"a": torch.zeros(2)}, directory / "one.safetensors")
+    save_file({"b": torch.ones(2)}, directory / "two.safetensors")
+    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    return directory
+
+
+def test_shards_are_joined(tmp_path: Path) -> None:
+    tensors = read_tensors(shards(tmp_path, {"a": "one.safetensors", "b": "two.safetensors"}))
+    assert {name: tensor.sum().item() for name, tensor in tensors.items()} == {"a": 0, "b": 2}
+
+
+def test_a_wrong_index(tmp_path: Path) -> None:
+    for weight_map, expected in (
+        ({"a": "one.safetensors", "b": "lost.safetensors"}, r"lost\.safetensors is missing"),
+        ({"a": "one.safetensors", "c": "two.safetensors"}, r"two\.safetensors lacks c"),
+        ({"a": "../one.safetensors"}, r"assigns a to '\.\./one\.safetensors'"),
+        ({}, "has no weight_map"),
+        (["a"], "has no weight_map"),
+    ):
+        with pytest.raises(WeightsError, match=expected):
+            read_tensors(shards(tmp_path, weight_map))
+
+
+def test_directories_without_safetensors(tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=r"has neither model\.safetensors nor"):
+        read_tensors(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
+    with pytest.raises(WeightsError, match=r"pytorch_model\.bin is in pickle format.* never loaded"):
+        read_tensors(tmp_path)
+
+
+def test_broken_json(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    for text in ("{", "[1]", "\udc80"):
+        path.write_bytes(text.encode(errors="surrogateescape"))
+        with pytest.raises(WeightsError, match=r"config\.json .* copy"):
+            read_json(path)
+
+
+# ----------------------------------------------------------------------------------------------------------- writing
+
+
+def test_a_shared_tensor_is_written_once(tmp_path: Path) -> None:
+    shared = torch.randn(3, 2)
+    write_tensors(tmp_path / "x", {"first": shared, "second": shared, "row": shared[0], "turned": shared.mT})
+    tensors = load_file(tmp_path / "x")
+    assert sorted(tensors) == ["first", "row", "turned"]
+    assert torch.equal(tensors["row"], shared[0])
+    assert torch.equal(tensors["turned"], shared.mT)
+
+
+def test_no_tensors_at_all(tmp_path: Path) -> None:
+    """The state of an optimiser that has none."""
+    write_tensors(tmp_path / "x", {})
+    assert read_tensors(tmp_path / "x") == {}
+
+
+def test_others_may_read_what_the_mask_lets_them(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        write_tensors(tmp_path / "x", {"a": torch.zeros(1)})
+    finally:
+        os.umask(before)
+    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o644
+
+
+def test_metadata_is_written(tmp_path: Path) -> None:
+    from safetensors import safe_open
+
+    write_tensors(tmp_path / "x", {"a": torch.zeros(1)}, {"format": "pt"})
+    with safe_open(tmp_path / "x", "pt") as file:
+        assert file.metadata() == {"format": "pt"}
+
+
+def test_a_writing_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    write_text(path, "old")
+
+    def write(partial: Path) -> None:
+        partial.write_text("half of the n")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_beside(path, write)
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["x"]
+
+
+def test_a_file_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    events = []
+    sync, rename = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (events.append("flush"), sync(handle)))
+    monkeypatch.setattr(os, "replace", lambda old, new: (events.append("rename"), rename(old, new)))
+    write_tensors(tmp_path / "x", {"a": torch.zeros(1)})
+    assert events[:2] == ["flush", "rename"]
+
+
+# ----------------------------------------------------------------------------------------------------------------- int8
+
+SETTINGS = EncoderDecoder(vocabulary=300, width=64, depth=2, attention=Attention(heads=4, bias=False))
+
+
+@pytest.fixture
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return regard.build(SETTINGS).eval()
+
+
+def test_no_value_is_off_by_more_than_half_a_step() -> None:
+    for shape in ((7, 300), (64, 1), (5, 3, 8, 8)):
+        for dtype in (torch.float32, torch.bfloat16):
+            tensor = torch.randn(shape, dtype=torch.float64).exp().mul(torch.randn(shape).sign()).to(dtype)
+            tensor[0] *= 1e4
+            found = quantize(tensor)
+            assert found.values.dtype == torch.int8
+            assert found.values.shape == tensor.shape
+            assert found.values.abs().max() == 127
+            step = tensor.double().abs().flatten(1).amax(1) / 127  # computed here, not taken from the code
+            error = (found.tensor().double() - tensor.double()).abs().flatten(1)
+            assert bool((error <= step[:, None] * 0.500001).all())
+    tensor = torch.zeros(3, 4)
+    tensor[1] = -2.5
+    found = quantize(tensor)
+    assert torch.equal(found.tensor()[0], tensor[0])
+    assert torch.allclose(found.tensor(), tensor)
+
+
+def test_a_quantized_model_predicts_about_the_same(model: torch.nn.Module, tmp_path: Path) -> None:
+    save_model(model, tmp_path, "int8", {"task": {"kind": "translate"}})
+    assert 'kind = "translate"' in (tmp_path / "config.toml").read_text()
+    back = load_model(tmp_path)
+    assert {parameter.dtype for parameter in back.parameters()} == {torch.float32}
+    source, target = torch.randint(300, (4, 9)), torch.randint(300, (4, 7))
+    with torch.no_grad():
+        ours, theirs = model(source, target), back(source, target)
+    assert (ours - theirs).std() / ours.std() < 0.02
+    assert not torch.equal(ours, theirs)
+    assert back.source.tokens.weight is back.target.tokens.weight
+    assert {each.dtype for each in load_model(tmp_path, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
+    other = regard.build(Vision(width=32, depth=1, image=(8, 8), patch=4, heads={"label": Classification(classes=5)}))
+    save_model(other, tmp_path / "vision", "int8")
+    back = load_model(tmp_path / "vision")
+    for name, parameter in other.named_parameters():
+        assert (back.get_parameter(name) - parameter).abs().max() <= parameter.abs().max() / 254 * 1.00001
+
+
+def test_sizes_on_the_disk(model: torch.nn.Module, tmp_path: Path) -> None:
+    save_model(model, tmp_path / "int8", "int8")
+    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
+    vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
+    numbers = sum(map(torch.Tensor.numel, matrices))
+    expected = numbers + 4 * sum(map(len, matrices)) + 4 * sum(map(torch.Tensor.numel, vectors))
+    stored = load_file(tmp_path / "int8" / "weights.safetensors")
+    assert sum(tensor.nbytes for tensor in stored.values()) == expected
+    assert stored["source.tokens.weight.scale"].shape == (300,)
+    assert "target.tokens.weight" not in stored
+    save_model(model, tmp_path / "bf16", "bf16")
+    stored = load_file(tmp_path / "bf16" / "weights.safetensors")
+    assert stored["encoder.0.ffn.up.weight"].dtype == torch.bfloat16
+    assert stored["encoder.0.ffn.up.bias"].dtype == torch.float32
+    back = load_model(tmp_path / "bf16")
+    for name, parameter in model.named_parameters():
+        assert torch.equal(back.get_parameter(name), parameter.bfloat16().float() if parameter.dim() > 1 else parameter)
+
+
+def test_scales_that_do_not_fit(model: torch.nn.Module) -> None:
+    stored = quantize_all(dict(model.named_parameters()), "int8")
+    name = "encoder.0.ffn.up.weight.scale"
+    scale = stored.pop(name)
+    for wrong, found in ((None, "missing"), (scale[1:], r"float32 of shape \[255\]"), (scale.half(), "float16")):
+        with pytest.raises(WeightsError, match=rf"{name} with .*256 rows, which is (torch\.)?{found}"):
+            dequantize_all({**stored, **({} if wrong is None else {name: wrong})}, "x")
