@@ -1,7 +1,7 @@
 """Regard: train, fine-tune, run and look inside Transformers of every shape.
 
-The public names are loaded when they are first used (PEP 562), so that `import regard`, the command line's help and
-counting a model answer without importing torch.
+Public names are imported on first use (PEP 562), so that `import regard` and the command line's help do not import
+torch.
 """
 
 from __future__ import annotations

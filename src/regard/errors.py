@@ -1,33 +1,33 @@
 """The errors that Regard raises on purpose.
 
-Every message names the setting or file, its value, the rule it breaks and the remedy, so that the command line can
-print it as it is. Anything else that escapes is a bug and keeps its traceback.
+A message names the setting or the file, its value, the rule that it breaks and the remedy. The command line prints it
+without a traceback. Every other exception is a bug and keeps its traceback.
 """
 
 
 class RegardError(Exception):
-    """Base of all of them: catch this to catch what a user can mend."""
+    """Base class of all errors that a user can fix."""
 
 
 class SettingsError(RegardError, ValueError):
-    """A setting is unknown, of the wrong type, or contradicts another one."""
+    """A setting is unknown, has the wrong type, or contradicts another setting."""
 
 
 class InputError(RegardError, ValueError):
-    """The tensors or texts given to a model do not fit it."""
+    """The tensors or texts given to a model do not fit the model."""
 
 
 class DataError(RegardError, ValueError):
-    """A file of data cannot be read, or is not what the settings say it is."""
+    """A data file cannot be read, or its content does not match the settings."""
 
 
 class WeightsError(RegardError):
-    """A file of weights is damaged, incomplete, or made for another model."""
+    """A weights file is damaged, incomplete, or belongs to another model."""
 
 
 class RunError(RegardError):
-    """A run cannot be begun, gone on with, or kept on the disk."""
+    """A run cannot be started, resumed or saved."""
 
 
 class RecordError(RegardError):
-    """What a recording would show is not what the model did, or takes more memory than it may."""
+    """A recording does not reproduce what the model computed, or exceeds its memory limit."""

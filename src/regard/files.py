@@ -1,4 +1,4 @@
-"""Files written so that a kill at any moment leaves the old one or the new one, never half of one."""
+"""Atomic writes: after a kill at any moment, the file is either the old one or the new one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_beside(path: Path, write: Callable[[Path], None]) -> None:
-    """Let `write` make a file beside `path`, flush it to the disk, then rename it over `path` in one step."""
+    """Call `write` with a temporary path in the same folder, flush that file to disk, and rename it to `path`."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
         write(partial)
@@ -28,7 +28,7 @@ def write_beside(path: Path, write: Callable[[Path], None]) -> None:
 
 
 def flush_directory(path: Path) -> None:
-    """Let the names in a directory, renamed ones above all, reach the disk."""
+    """Flush the entries of a directory, such as a renamed file, to disk."""
     if os.name == "nt":  # Windows cannot flush a directory; its rename is journaled
         return
     directory = os.open(path, os.O_RDONLY)

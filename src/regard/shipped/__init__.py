@@ -1,7 +1,7 @@
-"""Models and recipes that come with the library, by their names. No torch in here.
+"""The models and recipes that come with the package.
 
-A model lies in a directory beside this file: `config.toml`, `weights.safetensors`, `tokenizer.json`, and `card.md`,
-which says what it was trained on, how well it does and what it is not for.
+Each model is a folder next to this file with `config.toml`, `weights.safetensors`, `tokenizer.json` and `card.md`. The
+card states the training data, the quality and the limits of the model.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import NamedTuple
 
 
 class Shipped(NamedTuple):
-    """A name of a model that comes with the library."""
+    """A shipped model."""
 
     directory: str
     direction: tuple[str, str] | None
-    """From which language into which; none: every one that the model has."""
+    """Source and target language; None: every direction of the model."""
 
 
 MODELS: dict[str, Shipped] = {
@@ -26,12 +26,12 @@ MODELS: dict[str, Shipped] = {
 
 
 def place_of(shipped: Shipped) -> Path:
-    """Where the model lies."""
+    """The folder of a shipped model."""
     return Path(__file__).parent / shipped.directory
 
 
 def recipe(name: str) -> Path | None:
-    """The file of a recipe that comes with the library; none: there is none of that name."""
+    """The file of a shipped recipe, or None if there is no recipe with this name."""
     inside = Path(__file__).parents[1] / "recipes"
     checkout = Path(__file__).parents[3] / "recipes"
     found = (folder / f"{name}.toml" for folder in (inside, checkout))
