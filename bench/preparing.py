@@ -33,7 +33,7 @@ from regard.data.forms import PairForm
 from regard.data.make import CHUNK
 from regard.data.prepare import Preparation, prepare
 from regard.data.settings import ParallelTsv
-from regard.data.sources import Source
+from regard.data.source import Source
 from regard.data.variants import available_cores
 from regard.data.vocabularies import learn_pair
 from regard.text.settings import Bpe

@@ -13,7 +13,6 @@ import annotated_types
 from regard.blocks import recording
 from regard.blocks import settings as blocks
 from regard.blocks.kernels import BACKENDS
-from regard.data import filter_settings as filters
 from regard.data import settings as data
 from regard.decoding import settings as decoding
 from regard.look.skipgram import SkipGram
@@ -96,9 +95,9 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     ("What parallel text has that is read from files", "Beside the above.", [data.PairsFromFiles]),
     ("What every kind of labelled data has", "In labelled text, tagged words and images.", [data.UnseenLabels]),
     ("Kinds of data", "The `kind` of data.", list(variants(data.AnyData).values())),
-    ("Filters", "The table `data.filters`, for parallel, raw and labelled text.", [filters.Filters]),
-    ("Filters of parallel text", "Beside the above.", [filters.PairFilters]),
-    ("Filters of raw and labelled text", "Beside the above.", [filters.TextFilters]),
+    ("Filters", "The table `data.filters`, for parallel, raw and labelled text.", [data.Filters]),
+    ("Filters of parallel text", "Beside the above.", [data.PairFilters]),
+    ("Filters of raw and labelled text", "Beside the above.", [data.TextFilters]),
     (
         "Text",
         "The table `text` of a recipe; its `kind` says how texts become tokens. What every kind has:",
@@ -148,7 +147,7 @@ SHARED = (
     data.Pairs,
     data.PairsFromFiles,
     data.UnseenLabels,
-    filters.Filters,
+    data.Filters,
     text.TextSettings,
     text.SpecialTokens,
 )

@@ -16,7 +16,7 @@ from regard.errors import SettingsError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from regard.data.report import Report, SplitReport
+    from regard.data.report import DataReport, SplitReport
     from regard.data.settings import DataSettings
 
 EXAMPLE = "Example: regard data recipes/multi30k-en-de.toml data.root=DIR"
@@ -40,16 +40,16 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
 ) -> None:
     """Show what data look like: counts, lengths, duplicates, leaks between splits, labels, and what was skipped."""
-    from regard.data.base_settings import SPLITS
-    from regard.data.report import report
-    from regard.data.sources import told_missing
+    from regard.data.report import report_data
+    from regard.data.settings import SPLITS
+    from regard.data.source import missing_split
 
     settings = read_data(words)
     chosen: tuple[Wanted, ...] = (split,) if split else SPLITS
     if not set(chosen).intersection(settings.splits):
-        raise SettingsError(f"{told_missing(settings, chosen[0])}, or choose another --split")
+        raise SettingsError(f"{missing_split(settings, chosen[0])}, or choose another --split")
     with working("reading") as say:
-        found = report(settings, chosen, progress=lambda split, number: say(f"{split}: {number:,} examples"))
+        found = report_data(settings, chosen, progress=lambda split, number: say(f"{split}: {number:,} examples"))
     if as_json:
         typer.echo(json.dumps(asdict(found), indent=2))
     else:
@@ -78,7 +78,7 @@ def read_data(words: list[str]) -> DataSettings:
 # --------------------------------------------------------------------------------------------------------- for people
 
 
-def _print(found: Report) -> None:
+def _print(found: DataReport) -> None:
     from regard.cli.tables import console
 
     out = console()
@@ -92,7 +92,7 @@ def _print(found: Report) -> None:
         out.print(part, soft_wrap=isinstance(part, str))
 
 
-def _counts(found: Report) -> Table:
+def _counts(found: DataReport) -> Table:
     from regard.cli.tables import grid
 
     table = grid(found.kind, "examples", "skipped", "removed", "duplicates", text="")
@@ -123,11 +123,10 @@ def _sizes(split: SplitReport) -> str:
     return ", ".join(shown) + (f", {more:,} other sizes" if more else "")
 
 
-def _lengths(found: Report) -> Table:
+def _lengths(found: DataReport) -> Table:
     from regard.cli.tables import grid
 
-    rate = f"unseen {found.unit}" if found.unit == "words" else "unknown"
-    table = grid(f"{found.unit} a side", "total", "mean", "median", "95 %", "longest", rate, text="how they spread")
+    table = grid("words a side", "total", "mean", "median", "95 %", "longest", "unseen words", text="distribution")
     for name, split in found.splits.items():
         for side, lengths in split.lengths.items():
             figures = [f"{lengths.total:,}", f"{lengths.mean:.1f}", f"{lengths.median:,}"]
@@ -138,7 +137,7 @@ def _lengths(found: Report) -> Table:
     return table
 
 
-def _labels(found: Report) -> str:
+def _labels(found: DataReport) -> str:
     lines: list[str] = []
     sorts = dict.fromkeys(sort for split in found.splits.values() for sort in split.labels)
     for sort in sorts:
@@ -156,7 +155,7 @@ def _labels(found: Report) -> str:
     return "\n".join(lines)
 
 
-def _unseen(found: Report, sort: str) -> list[str]:
+def _unseen(found: DataReport, sort: str) -> list[str]:
     """What valid and test are labelled with and training is not."""
     if "train" not in found.splits:
         return []
@@ -170,7 +169,7 @@ def _unseen(found: Report, sort: str) -> list[str]:
     return lines
 
 
-def _leaks(found: Report) -> str:
+def _leaks(found: DataReport) -> str:
     return "\n".join(
         f"{leak.count:,} of {leak.later} ({100 * leak.share:.2f} %) are in {leak.earlier} too, "
         + ("as a whole" if leak.side == "whole" else f"by {leak.side}")
@@ -179,7 +178,7 @@ def _leaks(found: Report) -> str:
     )
 
 
-def _left_out(found: Report) -> str:
+def _left_out(found: DataReport) -> str:
     lines: list[str] = []
     for name, split in found.splits.items():
         for what, reasons in (("skipped", split.skipped), ("removed", split.removed)):

@@ -28,7 +28,8 @@ def lines_of(file: str, stream: io.BufferedReader | None = None) -> Iterator[str
 
     `stream` is what to read in place of standard input itself.
     """
-    from regard.data.files import open_text, shown_name
+    from regard.data.examples import shown_name
+    from regard.data.files import open_text
 
     if _is_empty(file, stream):
         return

@@ -21,9 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from regard.data.base_settings import SPLITS, STANDARD_INPUT
 from regard.data.files import open_bytes
-from regard.data.settings import DataSettings, EmbeddedSettings
+from regard.data.settings import SPLITS, STANDARD_INPUT, DataSettings, EmbeddedSettings
 from regard.errors import DataError
 from regard.files import flush_directory, write_text
 

@@ -22,26 +22,25 @@ from zlib import crc32
 
 import numpy as np
 
-from regard.data.base_settings import SPLITS, Split
-from regard.data.examples import Example, Pair, Picture, Placed, Text
-from regard.data.settings import Digits, EmbeddedSettings, Grammar, PythonLibrary
+from regard.data.examples import Example, Located, Pair, Picture, Text
+from regard.data.settings import SPLITS, Digits, EmbeddedSettings, Grammar, PythonLibrary, Split
 from regard.errors import InputError
 
 
-def read_embedded(settings: EmbeddedSettings, split: Split) -> Iterator[Placed[Example]]:
+def read_embedded(settings: EmbeddedSettings, split: Split) -> Iterator[Located[Example]]:
     """Yields the examples of a split. A document is located in its file, a pair or a digit in the corpus."""
     match settings:
         case Grammar():
             rows = islice(_grammar_rows(split), settings.pairs(split))
             for number, (english, german, *_) in enumerate(rows, 1):
                 pair = Pair(english, german) if settings.direction == "en-de" else Pair(german, english)
-                yield Placed(pair, settings.kind, number)
+                yield Located(pair, settings.kind, number)
         case PythonLibrary():
             for name, text in python_documents(split, docstrings_only=settings.docstrings):
-                yield Placed(Text(text), name, 1)
+                yield Located(Text(text), name, 1)
         case Digits():
             for number, picture in enumerate(_digits(split), 1):
-                yield Placed(picture, settings.kind, number)
+                yield Located(picture, settings.kind, number, "image")
         case _:
             assert_never(settings)
 

@@ -1,21 +1,23 @@
-"""What sources give: one small value for each example, and where it was found.
+"""Examples, their location in a file, and tallies of examples that were left out.
 
-They are named tuples, since a corpus has millions of them and these are the quickest values that Python makes.
-`sides()` gives the texts (or bytes) of an example by name: what is measured, compared and searched for leaks.
+Examples are named tuples: a corpus has millions of them, and Python creates no other value faster. `sides()` returns
+the texts (or bytes) of an example by name, for statistics, filters and the search for duplicates.
 """
 
 from __future__ import annotations
 
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.files import shown_name
+from regard.data.settings import STANDARD_INPUT
 
 Side: TypeAlias = str | bytes
 Pixels: TypeAlias = NDArray[np.uint8]
-"""[height, width, channels], each from 0 to 255."""
+"""[height, width, channels], values from 0 to 255."""
 
 
 class Pair(NamedTuple):
@@ -24,14 +26,14 @@ class Pair(NamedTuple):
     source: str
     target: str
     to: str | None = None
-    """The language of the target, where a model learns several and must be told."""
+    """The language of the target, for a model that translates into several."""
 
     def sides(self) -> dict[str, Side]:
         return {"source": self.source, "target": self.target}
 
 
 class Text(NamedTuple):
-    """A document of raw text, or a piece of one that is long."""
+    """A document of raw text, or a piece of a long one."""
 
     text: str
     ends: bool = True
@@ -42,19 +44,19 @@ class Text(NamedTuple):
 
 
 class Labelled(NamedTuple):
-    """A text, or two, with a class or a number."""
+    """One or two texts with a class or a number."""
 
     text: str
     second: str | None
     label: str | float | None
-    """The class by its name; a number where labels are numbers; None where the data have no label."""
+    """The name of the class, or a number; None if the data have no labels."""
 
     def sides(self) -> dict[str, Side]:
         return {"text": self.text} if self.second is None else {"text": self.text, "second": self.second}
 
 
 class Tagged(NamedTuple):
-    """Words with a tag each, and perhaps a label for the whole sentence (its intent)."""
+    """Words with one tag each, and an optional label of the sentence (its intent)."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
@@ -72,7 +74,7 @@ class Answer(NamedTuple):
 
 
 class Question(NamedTuple):
-    """A question about a context, with the answers that people marked in it; none: it has no answer there."""
+    """A question about a context, with the answers that annotators marked; without any, it cannot be answered."""
 
     id: str
     question: str
@@ -95,37 +97,89 @@ class Picture(NamedTuple):
 
 Example: TypeAlias = Pair | Text | Labelled | Tagged | Question | Picture
 
-E = TypeVar("E", bound=Example, covariant=True)
+
+@dataclass(frozen=True)
+class Problem:
+    """Why a line or example cannot be used. It is false, like an empty line, so that one test finds both."""
+
+    reason: str
+    detail: str = ""
+
+    def __bool__(self) -> Literal[False]:
+        return False
 
 
-class Placed(NamedTuple, Generic[E]):
-    """An example, and where it stands: the line, question or image of that number (from 1) in that file."""
+E = TypeVar("E", bound="Example | Problem", covariant=True)
+
+
+class Located(NamedTuple, Generic[E]):
+    """An example and its location: a file, and the number of a line, question or image in it, counted from 1."""
 
     example: E
     file: str
     number: int
+    unit: str = "line"
+    """What the number counts; empty if the file alone is the location."""
+
+    @property
+    def where(self) -> str:
+        """The location in words: "train.en, line 7"."""
+        return f"{shown_name(self.file)}, {self.unit} {self.number}" if self.unit else shown_name(self.file)
 
 
-def place_of(placed: Placed[Example]) -> str:
-    """Where an example stands, in words: "train.en, line 7"."""
-    unit = (
-        "question"
-        if isinstance(placed.example, Question)
-        else "image"
-        if isinstance(placed.example, Picture)
-        else "line"
-    )
-    return f"{shown_name(placed.file)}, {unit} {placed.number}"
+def shown_name(file: str) -> str:
+    """The name of a file in messages."""
+    return "standard input" if file == STANDARD_INPUT else file
 
 
 def excerpt(example: Example, width: int = 60) -> str:
-    """An example in one short line, for lists of what was skipped or removed."""
+    """An example on one short line, for lists of skipped or removed examples."""
     parts: list[str] = []
     for name, side in example.sides().items():
-        shown: Any = side
         if isinstance(side, bytes):
-            shown = f"{name} of {len(side):,} bytes"
-        elif len(side) > width:
-            shown = f"{side[: width - 1]}…"
-        parts.append(" ".join(str(shown).split()))
+            parts.append(f"{name} of {len(side):,} bytes")
+        else:
+            parts.append(" ".join((f"{side[: width - 1]}…" if len(side) > width else side).split()))
     return " | ".join(parts)
+
+
+# ------------------------------------------------------------------------------------------------------------- tallies
+
+SHOWN = 3
+"""First examples that are kept for each reason."""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """How often examples were left out for one reason, and the first of them."""
+
+    count: int
+    first: tuple[str, ...]
+
+
+class Tally:
+    """Counts by reason, each with its first examples; memory does not grow with the counts."""
+
+    def __init__(self) -> None:
+        self._reasons: dict[str, Reason] = {}
+
+    def count(self, reason: str, example: str) -> None:
+        old = self._reasons.get(reason, Reason(0, ()))
+        first = old.first if len(old.first) == SHOWN else (*old.first, example)
+        self._reasons[reason] = Reason(old.count + 1, first)
+
+    @property
+    def reasons(self) -> Mapping[str, Reason]:
+        """In the order of their first occurrence."""
+        return dict(self._reasons)
+
+    @property
+    def total(self) -> int:
+        return sum(reason.count for reason in self._reasons.values())
+
+    def text(self) -> str:
+        """One line for each reason; empty if nothing was counted."""
+        return "\n".join(
+            f"{reason.count:,} × {name}: {'; '.join(reason.first)}{'; …' if reason.count > len(reason.first) else ''}"
+            for name, reason in self._reasons.items()
+        )

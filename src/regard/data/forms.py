@@ -16,12 +16,10 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.base_settings import Data
-from regard.data.examples import Placed, Text, place_of
+from regard.data.examples import Located, Tally, Text
 from regard.data.prepared import Writer
-from regard.data.problems import Tally
 from regard.data.ragged import Mask, Ragged
-from regard.data.settings import Pairs, RawTexts
+from regard.data.settings import Data, Pairs, RawTexts
 from regard.errors import SettingsError
 from regard.settings import Table
 from regard.text.tokenizer import Tokenizer, TokenizerPair, tag
@@ -37,7 +35,7 @@ class Chunk:
 
     first: int
     """The number of the first of them, counted from 0."""
-    placed: list[Placed[Any]]
+    placed: list[Located[Any]]
 
 
 @dataclass(frozen=True)
@@ -206,7 +204,7 @@ class _PairShaper:
         for number in np.flatnonzero(over["source"] | over["target"]).tolist():
             side = "source" if over["source"][number] else "target"
             reason = f"has a {side} of over {self._limit.longest:,} tokens"
-            self.too_long.count(reason, place_of(chunk.placed[number]))
+            self.too_long.count(reason, chunk.placed[number].where)
 
 
 # --------------------------------------------------------------------------------------------------------------- texts
@@ -305,5 +303,5 @@ class _TextShaper:
                     yield np.concatenate(self._open)
                 self._open, self._told = [], False
 
-    def _tell(self, placed: Placed[Text]) -> None:
-        self.too_long.count(f"has over {self._limit.longest:,} tokens", place_of(placed))
+    def _tell(self, placed: Located[Text]) -> None:
+        self.too_long.count(f"has over {self._limit.longest:,} tokens", placed.where)

@@ -9,15 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from regard.data.base_settings import Data
-from regard.data.examples import Pixels, place_of
+from regard.data.examples import Pixels, Tally
 from regard.data.forms import Chunk, Drawn, Limit, Shaper, Sides
 from regard.data.images import pillow_images
 from regard.data.labels import Labels, ordered_labels
 from regard.data.prepared import Writer
-from regard.data.problems import Tally
 from regard.data.ragged import Ragged
-from regard.data.settings import Images
+from regard.data.settings import Data, Images
 from regard.errors import DataError
 from regard.settings import Table
 
@@ -67,8 +65,7 @@ class _ImageShaper:
 
     def encode(self, chunk: Chunk) -> Sides:
         images = [
-            fitted(placed.example.pixels, self._form.size, self._form.channels, place_of(placed))
-            for placed in chunk.placed
+            fitted(placed.example.pixels, self._form.size, self._form.channels, placed.where) for placed in chunk.placed
         ]
         flat = np.stack(images).reshape(len(images), -1)
         return {"pixels": Ragged(flat.reshape(-1), np.full(len(images), flat.shape[1], np.int64))}

@@ -1,16 +1,16 @@
-"""Labels: the names that training data hold, and what happens to others.
+"""Labels: the names that occur in training data, and the treatment of other ones.
 
-An example may carry labels of two sorts: one for the whole (`label`), and one for each word (`tags`).
+An example may have labels of two sorts: one for the whole (`label`), and one for each word (`tags`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, TypeAlias, TypeVar
 
-from regard.data.examples import Example, Labelled, Picture, Placed, Tagged, place_of
-from regard.data.problems import Tally
+from regard.data.examples import Example, Labelled, Located, Picture, Tagged, Tally
 from regard.errors import DataError
 from regard.settings import did_you_mean
 
@@ -23,7 +23,7 @@ SHOWN = 12
 
 @dataclass(frozen=True)
 class Labels:
-    """The names of one sort of labels; the place of a name is the class that a model predicts."""
+    """The names of one sort of labels; the index of a name is the class that a model predicts."""
 
     names: tuple[str, ...]
 
@@ -33,20 +33,20 @@ class Labels:
     def __contains__(self, name: object) -> bool:
         return name in self.indices
 
-    @property
+    @cached_property
     def indices(self) -> Mapping[str, int]:
         """The class of each name."""
         return {name: index for index, name in enumerate(self.names)}
 
     @property
     def known(self) -> str:
-        """The names for a message, the first few of many."""
+        """The first names, for a message."""
         more = f", … ({len(self):,} in all)" if len(self) > SHOWN else ""
         return ", ".join(self.names[:SHOWN]) + more
 
 
 def labels_in(example: Example) -> dict[Sort, tuple[str, ...]]:
-    """The named labels of one example; numbers are none."""
+    """The names of classes and tags of one example; numbers do not count."""
     found: dict[Sort, tuple[str, ...]] = {}
     if isinstance(example, Labelled | Picture | Tagged) and isinstance(example.label, str):
         found["label"] = (example.label,)
@@ -56,7 +56,7 @@ def labels_in(example: Example) -> dict[Sort, tuple[str, ...]]:
 
 
 def learn_labels(examples: Iterable[Example]) -> dict[Sort, Labels]:
-    """The labels of training data, in the order of their names (of their numbers, if all are numbers)."""
+    """Collects the labels of training data."""
     names: dict[Sort, set[str]] = {}
     for example in examples:
         for sort, found in labels_in(example).items():
@@ -65,50 +65,33 @@ def learn_labels(examples: Iterable[Example]) -> dict[Sort, Labels]:
 
 
 def ordered_labels(names: Collection[str]) -> Labels:
-    """Names in the order that decides their classes."""
-    # int() also takes "١" and "1_0", which are two spellings of a number and would not be ordered for sure.
+    """Sorts names alphabetically, or as numbers if all are numbers."""
+    # int() also accepts "١" and "1_0", other spellings of a number whose order would not be fixed.
     numbers = all(name.isascii() and name.isdigit() and str(int(name)) == name for name in names)
     return Labels(tuple(sorted(names, key=int if numbers else str)))
 
 
 def with_known_labels(
-    examples: Iterable[Placed[E]],
+    examples: Iterable[Located[E]],
     known: Mapping[Sort, Labels],
     unseen: Literal["stop", "skip", "keep"],
     tally: Tally,
-) -> Iterator[Placed[E]]:
-    """The examples of valid or test. One with a label that training never saw stops the run, or is counted in `tally`
-    and skipped or kept, as `data.unseen` says."""
-    indices = {sort: labels.indices for sort, labels in known.items()}
-    for placed in examples:
-        strange = _first_unseen(placed.example, indices)
-        if strange is None:
-            yield placed
-            continue
-        sort, name = strange
-        where = place_of(placed)
-        if unseen == "stop":
-            raise _unseen(where, sort, name, known.get(sort, Labels(())))
-        tally.count(f"has a {_one(sort)} that training never saw", f"{where} ({name})")
-        if unseen == "keep":
-            yield placed
-
-
-def _first_unseen(example: Example, indices: Mapping[Sort, Mapping[str, int]]) -> tuple[Sort, str] | None:
-    for sort, found in labels_in(example).items():
-        known = indices.get(sort, {})
-        for name in found:
-            if name not in known:
-                return sort, name
-    return None
-
-
-def _unseen(where: str, sort: Sort, name: str, labels: Labels) -> DataError:
-    return DataError(
-        f"{where} has the {_one(sort)} {name}, which training never saw{did_you_mean(name, labels.names)}; known: "
-        f'{labels.known}. Mend it, or set data.unseen = "skip", or "keep" to count it as a mistake'
-    )
-
-
-def _one(sort: Sort) -> str:
-    return "tag" if sort == "tags" else "label"
+) -> Iterator[Located[E]]:
+    """Yields the examples of valid or test. An example with a label that does not occur in training raises an error, or
+    is counted in `tally` and skipped or kept, depending on `data.unseen`."""
+    for located in examples:
+        found = ((sort, name) for sort, names in labels_in(located.example).items() for name in names)
+        strange = next(((sort, name) for sort, name in found if name not in known.get(sort, ())), None)
+        if strange is not None:
+            sort, name = strange
+            what = "tag" if sort == "tags" else "label"
+            if unseen == "stop":
+                labels = known.get(sort, Labels(()))
+                raise DataError(
+                    f"{located.where} has the {what} {name}, which does not occur in training"
+                    f"{did_you_mean(name, labels.names)}; known: {labels.known}. Fix it, or set data.unseen to "
+                    '"skip", or to "keep" to count it as a mistake'
+                )
+            tally.count(f"has a {what} that does not occur in training", f"{located.where} ({name})")
+        if strange is None or unseen == "keep":
+            yield located

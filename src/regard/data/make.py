@@ -8,14 +8,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from regard.data.examples import Example, Pair, Picture, Placed, Text
+from regard.data.examples import Example, Located, Pair, Picture, Tally, Text
 from regard.data.forms import Chunk, Drawn, Form, Limit, Shaper, Sides
 from regard.data.image_form import ImageForm
 from regard.data.labels import with_known_labels
 from regard.data.prepared import Prepared, Writer
-from regard.data.problems import Tally
 from regard.data.settings import Images
-from regard.data.sources import Source
+from regard.data.source import Source
 from regard.errors import DataError
 from regard.settings import Table
 
@@ -62,16 +61,16 @@ def make(source: Source, form: Form, limit: Limit, drawn: Drawn | None, place: P
         raise
 
 
-def _known(source: Source, form: Form, unseen: Tally) -> Iterator[Placed[Example]]:
+def _known(source: Source, form: Form, unseen: Tally) -> Iterator[Located[Example]]:
     """The examples; of valid and test those whose labels training knows, as `data.unseen` says."""
     settings = source.settings
     if isinstance(form, ImageForm) and form.labels is not None and isinstance(settings, Images):
-        return with_known_labels(source.placed(), {"label": form.labels}, settings.unseen, unseen)
-    return source.placed()
+        return with_known_labels(source.located(), {"label": form.labels}, settings.unseen, unseen)
+    return source.located()
 
 
-def _chunks(examples: Iterator[Placed[Example]]) -> Iterator[Chunk]:
-    first, size, held = 0, 0, list[Placed[Any]]()
+def _chunks(examples: Iterator[Located[Example]]) -> Iterator[Chunk]:
+    first, size, held = 0, 0, list[Located[Any]]()
     for placed in examples:
         held.append(placed)
         size += _weight(placed.example)

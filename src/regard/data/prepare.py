@@ -16,15 +16,14 @@ from typing import Any
 
 import tokenizers
 
-from regard.data.base_settings import Texts
 from regard.data.cache import Cache, refuse_input
+from regard.data.examples import Reason
 from regard.data.forms import Drawn, Form, Limit
 from regard.data.labels import Labels
 from regard.data.make import Told, make
 from regard.data.prepared import Prepared, fingerprint
-from regard.data.problems import Reason
-from regard.data.settings import DataSettings
-from regard.data.sources import Source
+from regard.data.settings import DataSettings, Texts
+from regard.data.source import Source
 from regard.data.variants import Work, make_variants
 from regard.errors import DataError, SettingsError
 from regard.settings import Table, to_table

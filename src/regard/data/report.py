@@ -1,54 +1,67 @@
-"""What data look like before a run: counts, lengths, duplicates, leaks between splits, labels, image sizes.
+"""The report of `regard data`: counts, lengths, duplicates, leaks between splits, labels, image sizes.
 
-One pass over each split. Of every text 8 bytes are kept, to find duplicates and leaks; of training, every distinct
-word, to say how many words of the other splits it never saw.
+It takes one pass over each split. For each text it keeps 8 bytes, to find duplicates and leaks; for training, every
+distinct word, to find the share of words in other splits that do not occur in training.
 """
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
-from typing import Protocol, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from regard.data.base_settings import SPLITS, STANDARD_INPUT, Split
-from regard.data.examples import Example, Labelled, Picture, Placed, Text, excerpt, place_of
-from regard.data.filters import fingerprint
+from regard.data.examples import Example, Labelled, Picture, Reason, Text, excerpt
 from regard.data.labels import labels_in
-from regard.data.lengths import Lengths, bin_width, summarise
-from regard.data.problems import Reason
-from regard.data.settings import DataSettings
-from regard.data.sources import Source
-
-Marks: TypeAlias = NDArray[np.uint64]
-Progress: TypeAlias = Callable[[Split, int], None]
-"""Told the split and how many of its examples were read so far."""
+from regard.data.settings import SPLITS, STANDARD_INPUT, DataSettings, Split
+from regard.data.source import Source, text_mark
 
 EVERY = 10_000
+"""Examples between two calls of `progress`."""
 SHOWN = 3
 """First examples of a leak that are shown."""
+BINS = 12
+BLOCKS = " ▁▂▃▄▅▆▇█"
 LINE = "line"
-"""What raw text is compared by, whatever a document is."""
+"""The side by which raw text is compared, whatever a document is."""
 WHOLE = "whole"
-"""The name of an example of several sides as a whole, beside theirs."""
-
-
-class Measure(Protocol):
-    """A tokenizer, as far as a report needs one."""
-
-    def __call__(self, text: str, /) -> tuple[int, int]:
-        """How many tokens a text has, and how many of them are unknown."""
-        ...
+"""The name of all sides of an example together."""
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """Labels that are numbers."""
+class Bin:
+    """The number of texts with a length from `first` to `last`, both included."""
+
+    first: int
+    last: int
+    count: int
+
+
+@dataclass(frozen=True)
+class LengthSummary:
+    """The lengths of one side, in words."""
+
+    total: int
+    """Words of all examples together."""
+    mean: float
+    median: int
+    percentile_95: int
+    longest: int
+    bins: tuple[Bin, ...]
+
+    def bars(self) -> str:
+        """The histogram as one line of blocks; a bin that is not empty shows at least the lowest block."""
+        top = max(found.count for found in self.bins)
+        return "".join(BLOCKS[math.ceil(found.count / top * (len(BLOCKS) - 1)) if top else 0] for found in self.bins)
+
+
+@dataclass(frozen=True)
+class LabelRange:
+    """The range of labels that are numbers."""
 
     least: float
     mean: float
@@ -57,198 +70,200 @@ class Numbers:
 
 @dataclass(frozen=True)
 class SplitReport:
-    """One split. Tables are by side (source, target, text, ...), and `duplicates` also by `whole` if there are several.
-
-    Raw text is compared by `line`, whatever a document is.
-    """
+    """One split. Tables are by side (source, target, text, ...); `duplicates` has `whole` too if there are several."""
 
     examples: int
     files: tuple[str, ...]
     skipped: Mapping[str, Reason]
-    """What could not be read, by reason."""
+    """Examples that could not be read, by reason."""
     removed: Mapping[str, Reason]
-    """What filters took out, by reason."""
-    lengths: Mapping[str, Lengths]
+    """Examples that filters removed, by reason."""
+    lengths: Mapping[str, LengthSummary]
     duplicates: Mapping[str, int]
-    """How many came before in the same split."""
+    """The number of repetitions in the same split."""
     unknown: Mapping[str, float]
-    """Share of unknown tokens; without a tokenizer, of words that training never saw (empty for training itself)."""
+    """The share of words that do not occur in training; empty for training itself."""
     labels: Mapping[str, Mapping[str, int]]
-    """How often each label occurs, by sort (`label`, `tags`), the commonest first."""
-    numbers: Numbers | None
-    """Of labels that are numbers."""
+    """How often each label occurs, by sort (`label`, `tags`), the most frequent first."""
+    numbers: LabelRange | None
     sizes: Mapping[str, int]
-    """How often each size of image occurs: "28×28×1"."""
+    """How often each image size occurs: "28×28×1"."""
 
 
 @dataclass(frozen=True)
 class Leak:
-    """Examples of a later split that an earlier one holds too."""
+    """Examples of a later split that also occur in an earlier one."""
 
     earlier: Split
     later: Split
     side: str
     count: int
     share: float
-    """Of the later split's examples."""
+    """Share of the later split's examples."""
     first: tuple[str, ...]
-    """The first of them, and where they stand; not told of raw text's lines and of standard input."""
+    """The first of them with their locations; empty for lines of raw text and for standard input."""
 
 
 @dataclass(frozen=True)
-class Report:
-    """All of it."""
+class DataReport:
+    """The reports of all splits, and the leaks between them."""
 
     kind: str
-    unit: str
-    """What lengths are counted in: words or tokens."""
     splits: Mapping[Split, SplitReport]
     leaks: tuple[Leak, ...]
 
 
-def report(
-    settings: DataSettings,
-    splits: Sequence[Split] = SPLITS,
-    measure: Measure | None = None,
-    progress: Progress | None = None,
-) -> Report:
-    """The report of the splits that there are; `measure` counts tokens instead of words."""
-    wanted = [split for split in splits if split in settings.splits]
-    sources = {split: Source(settings, split) for split in wanted}
-    known: dict[str, set[str]] | None = None
+def report_data(
+    settings: DataSettings, splits: Sequence[Split] = SPLITS, progress: Callable[[Split, int], None] | None = None
+) -> DataReport:
+    """Reads the given splits, as far as they exist. `progress` receives the split and the number of examples so far."""
+    sources = {split: Source(settings, split) for split in splits if split in settings.splits}
+    known: dict[str, Counter[str]] | None = None
     gathered: dict[Split, _Gathered] = {}
     for split, source in sources.items():
-        found = _Gathered(measure, known)
-        for number, placed in enumerate(source.placed(), 1):
-            found.add(placed)
+        found = _Gathered(known)
+        for number, example in enumerate(source, 1):
+            found.add(example)
             if progress is not None and number % EVERY == 0:
                 progress(split, number)
         gathered[split] = found
         known = found.words if split == "train" else known
     sides = {side for found in gathered.values() for side in found.lengths}
     widths = {side: bin_width(found.lengths[side] for found in gathered.values()) for side in sides}
-    return Report(
+    return DataReport(
         kind=settings.kind,
-        unit="words" if measure is None else "tokens",
-        splits={split: found.finished(sources[split], widths) for split, found in gathered.items()},
-        leaks=tuple(_leaks(settings, {split: found.marked() for split, found in gathered.items()})),
+        splits={split: found.report(sources[split], widths) for split, found in gathered.items()},
+        leaks=tuple(_leaks(settings, {split: found.marks for split, found in gathered.items()})),
     )
 
 
 class _Gathered:
-    """What one pass over a split gathers."""
+    """The statistics of one pass over a split."""
 
-    def __init__(self, measure: Measure | None, known: Mapping[str, set[str]] | None) -> None:
-        self._measure, self._known = measure, known
+    def __init__(self, known: Mapping[str, Mapping[str, int]] | None) -> None:
+        self.known = known
         self.examples = 0
-        self.words: dict[str, set[str]] = defaultdict(set)
         self.lengths: dict[str, Counter[int]] = defaultdict(Counter)
-        self._marks: dict[str, array[int]] = defaultdict(lambda: array("Q"))
-        self._unknown: Counter[str] = Counter()
-        self._labels: dict[str, Counter[str]] = defaultdict(Counter)
-        self._numbers = Counter[float]()
-        self._sizes: Counter[str] = Counter()
-        self._carried = 0
+        self.words: dict[str, Counter[str]] = defaultdict(Counter)
+        self.marks: dict[str, array[int]] = defaultdict(lambda: array("Q"))
+        self.labels: dict[str, Counter[str]] = defaultdict(Counter)
+        self.numbers: Counter[float] = Counter()
+        self.sizes: Counter[str] = Counter()
+        self.unfinished = 0
+        """Words of the pieces so far of a document that comes in several."""
 
-    def add(self, placed: Placed[Example]) -> None:
-        example = placed.example
+    def add(self, example: Example) -> None:
         ends = not isinstance(example, Text) or example.ends
         self.examples += ends
         sides = example.sides()
         for side, text in sides.items():
             if isinstance(text, str):
-                self._carried += self._length(side, text)
+                words = text.split()
+                self.words[side].update(words)
+                self.unfinished += len(words)
                 if ends:
-                    self.lengths[side][self._carried] += 1
-                    self._carried = 0
+                    self.lengths[side][self.unfinished] += 1
+                    self.unfinished = 0
         if isinstance(example, Text):
-            self._mark_lines(example.text)
+            for line in example.text.split("\n"):
+                if line and not line.isspace():
+                    self.marks[LINE].append(text_mark(line))
         else:
-            marks = [fingerprint(text) for text in sides.values()]
-            for side, mark in zip(sides, marks, strict=True):
-                self._marks[side].append(mark)
-            if len(marks) > 1:
-                self._marks[WHOLE].append(fingerprint(*sides.values()))
-        self._note(example)
-
-    def _length(self, side: str, text: str) -> int:
-        if self._measure is not None:
-            length, unknown = self._measure(text)
-            self._unknown[side] += unknown
-            return length
-        words = text.split()
-        if self._known is None:
-            self.words[side].update(words)
-        else:
-            known = self._known.get(side, set())
-            self._unknown[side] += sum(word not in known for word in words)
-        return len(words)
-
-    def _mark_lines(self, text: str) -> None:
-        """Raw text is compared line by line, whatever a document is."""
-        for line in text.split("\n"):
-            if line and not line.isspace():
-                self._marks[LINE].append(fingerprint(line))
-
-    def _note(self, example: Example) -> None:
+            for side, text in sides.items():
+                self.marks[side].append(text_mark(text))
+            if len(sides) > 1:
+                self.marks[WHOLE].append(text_mark(*sides.values()))
         for sort, names in labels_in(example).items():
-            self._labels[sort].update(names)
+            self.labels[sort].update(names)
         if isinstance(example, Labelled) and isinstance(example.label, float):
-            self._numbers[example.label] += 1
+            self.numbers[example.label] += 1
         if isinstance(example, Picture):
-            self._sizes["×".join(map(str, example.pixels.shape))] += 1
+            self.sizes["×".join(map(str, example.pixels.shape))] += 1
 
-    def marked(self) -> dict[str, Marks]:
-        return {side: np.frombuffer(marks, dtype=np.uint64) for side, marks in self._marks.items()}
-
-    def finished(self, source: Source, widths: Mapping[str, int]) -> SplitReport:
-        lengths = {side: summarise(counts, widths[side]) for side, counts in self.lengths.items()}
-        told = self._measure is not None or self._known is not None
+    def report(self, source: Source, widths: Mapping[str, int]) -> SplitReport:
+        unknown: dict[str, float] = {}
+        if self.known is not None:
+            for side, counts in self.words.items():
+                known = self.known.get(side, {})
+                unseen = sum(count for word, count in counts.items() if word not in known)
+                unknown[side] = unseen / max(1, counts.total())
+        numbers = None
+        if self.numbers:
+            mean = sum(value * count for value, count in self.numbers.items()) / self.numbers.total()
+            numbers = LabelRange(min(self.numbers), mean, max(self.numbers))
         return SplitReport(
             examples=self.examples,
             files=source.files,
             skipped=source.problems.reasons,
             removed=source.removed.reasons,
-            lengths=lengths,
-            duplicates={side: len(marks) - len(np.unique(marks)) for side, marks in self.marked().items()},
-            unknown={side: self._unknown[side] / max(1, found.total) for side, found in lengths.items()}
-            if told
-            else {},
-            labels={sort: dict(counts.most_common()) for sort, counts in self._labels.items()},
-            numbers=_numbers(self._numbers),
-            sizes=dict(self._sizes.most_common()),
+            lengths={side: summarise(counts, widths[side]) for side, counts in self.lengths.items()},
+            duplicates={side: len(marks) - len(np.unique(marks)) for side, marks in self.marks.items()},
+            unknown=unknown,
+            labels={sort: dict(counts.most_common()) for sort, counts in self.labels.items()},
+            numbers=numbers,
+            sizes=dict(self.sizes.most_common()),
         )
 
 
-def _numbers(counts: Counter[float]) -> Numbers | None:
-    if not counts:
-        return None
-    mean = sum(value * count for value, count in counts.items()) / sum(counts.values())
-    return Numbers(min(counts), mean, max(counts))
-
-
-def _leaks(settings: DataSettings, marked: Mapping[Split, Mapping[str, Marks]]) -> Iterator[Leak]:
+def _leaks(settings: DataSettings, marked: Mapping[Split, Mapping[str, array[int]]]) -> Iterator[Leak]:
     for earlier, later in combinations(marked, 2):
-        places = {
-            side: np.flatnonzero(np.isin(marks, marked[earlier][side]))
+        positions = {
+            side: np.flatnonzero(np.isin(marks, marked[earlier][side])).tolist()
             for side, marks in marked[later].items()
             if side in marked[earlier]
         }
-        shown = {side: [int(place) for place in found[:SHOWN]] for side, found in places.items() if side != LINE}
-        told = _examples_at(settings, later, {place for found in shown.values() for place in found})
-        for side, found in places.items():
-            if len(found):
-                first = tuple(told[place] for place in shown.get(side, ()) if place in told)
+        shown = {side: found[:SHOWN] for side, found in positions.items() if side != LINE}
+        examples = _examples_at(settings, later, {position for found in shown.values() for position in found})
+        for side, found in positions.items():
+            if found:
+                first = tuple(examples[position] for position in shown.get(side, ()) if position in examples)
                 yield Leak(earlier, later, side, len(found), len(found) / len(marked[later][side]), first)
 
 
-def _examples_at(settings: DataSettings, split: Split, places: set[int]) -> dict[int, str]:
-    """The examples at these places, read once more, since only their fingerprints were kept."""
-    if not places or STANDARD_INPUT in settings.files(split):
+def _examples_at(settings: DataSettings, split: Split, positions: set[int]) -> dict[int, str]:
+    """Reads the examples at these positions again, since only their fingerprints were kept."""
+    if not positions or STANDARD_INPUT in settings.files(split):
         return {}
-    examples = islice(Source(settings, split).placed(), max(places) + 1)
+    examples = islice(Source(settings, split).located(), max(positions) + 1)
     return {
-        number: f"{place_of(placed)} ({excerpt(placed.example)})"
-        for number, placed in enumerate(examples)
-        if number in places
+        number: f"{located.where} ({excerpt(located.example)})"
+        for number, located in enumerate(examples)
+        if number in positions
     }
+
+
+# ------------------------------------------------------------------------------------------------------------- lengths
+
+
+def summarise(counts: Counter[int], width: int) -> LengthSummary:
+    """Summarises lengths, given how often each occurs; `width` is the number of lengths in a bin."""
+    total = sum(length * count for length, count in counts.items())
+    binned: Counter[int] = Counter()
+    for length, count in counts.items():
+        binned[min(max(length - 1, 0) // width, BINS - 1)] += count  # the last bin holds all longer ones
+    ends = [index * width for index in range(1, BINS)] + [max(max(counts), BINS * width)]
+    return LengthSummary(
+        total=total,
+        mean=total / counts.total(),
+        median=percentile(counts, 0.5),
+        percentile_95=percentile(counts, 0.95),
+        longest=max(counts),
+        bins=tuple(Bin(index * width + 1, end, binned[index]) for index, end in enumerate(ends)),
+    )
+
+
+def percentile(counts: Counter[int], share: float) -> int:
+    """The smallest length that at least this share of the texts do not exceed."""
+    wanted, seen = share * counts.total(), 0
+    for length in sorted(counts):
+        seen += counts[length]
+        if seen >= wanted:
+            return length
+    return 0
+
+
+def bin_width(counts: Iterable[Counter[int]]) -> int:
+    """A round width, the same for every split, so that `BINS` bins hold all but the longest hundredth."""
+    needed = max(1.0, percentile(sum(counts, Counter[int]()), 0.99) / BINS)
+    step = int(10 ** math.floor(math.log10(needed)))
+    return next(step * factor for factor in (1, 2, 5, 10) if step * factor >= needed)

@@ -1,56 +1,229 @@
-"""Settings of data: a recipe's `[data]` table, whose `kind` says how the files are written. No torch in here.
+"""Settings of data: a recipe's `[data]` table, whose `kind` is the format of the files or an embedded corpus.
 
-A kind has two halves: what is done with its examples (`Pairs`, `RawTexts`, `Images`, …), and where they come from
-(`FromFiles`, or settings of its own where a corpus is embedded).
+A kind inherits from two sides: the examples it holds (`Pairs`, `RawTexts`, `Images`, ...), and where they come from
+(`FromFiles`, or fields of its own for an embedded corpus).
 """
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal, Self, TypeAlias
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, PlainValidator, model_validator
 
 from regard.blocks.settings import Positive
-from regard.data.base_settings import Column, Data, FromFiles, Key, Split, Table, Texts, UnseenLabels
-from regard.data.filter_settings import PairFilters, TextFilters
+from regard.settings import Settings
+
+Split: TypeAlias = Literal["train", "valid", "test"]
+SPLITS: tuple[Split, ...] = ("train", "valid", "test")
+STANDARD_INPUT = "-"
+
+
+def _listed(value: object) -> object:
+    if isinstance(value, str):
+        raise ValueError(f'must be a list of files; write ["{value}"]')
+    return value
+
+
+def _column(value: object) -> int | str:
+    if (isinstance(value, int) and not isinstance(value, bool) and value > 0) or (isinstance(value, str) and value):
+        return value
+    raise ValueError(f"{value!r} is not a column; give its number, counted from 1, or its name in the header")
+
+
+Files: TypeAlias = Annotated[tuple[str, ...], Field(strict=False), BeforeValidator(_listed)]
+Column: TypeAlias = Annotated[int | str, PlainValidator(_column)]
+"""A column by its number, counted from 1 as `cut` does, or by its name in the header."""
+Key: TypeAlias = Annotated[str, Field(min_length=1)]
+"""A key of a JSON object; dots lead into nested objects: `translation.en`."""
+Language: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
+"""The code of a language, such as `de`."""
+Direction: TypeAlias = tuple[str, str]
+"""Source language and target language."""
+
+
+class _Compatible(Settings):
+    """Ignores settings of older versions that had no effect, so that older run directories can still be read."""
+
+    removed: ClassVar[Mapping[str, object]] = {}
+    """Removed settings, each with the value that meant "off"."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_removed(cls, table: Any) -> Any:
+        if not isinstance(table, Mapping):
+            return table
+        return {key: value for key, value in table.items() if key not in cls.removed or value != cls.removed[key]}
+
+
+class Data(_Compatible):
+    """Base of all kinds of data."""
+
+    files_each: ClassVar[int] = 1
+    """Files that are read together: 2 where each source file is followed by its target file."""
+
+    def files(self, split: Split) -> tuple[str, ...]:
+        """The files of a split; none for an embedded corpus."""
+        return ()
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        """The splits that exist."""
+        return SPLITS
+
+
+class FromFiles(Data):
+    """Settings of all kinds that are read from files."""
+
+    root: str = "."
+    """Folder that the file names are relative to."""
+    train: Files = ()
+    """Training files, read in this order; gzip, xz and bzip2 are decompressed, `-` is standard input."""
+    valid: Files = ()
+    """Validation files, which decide when to stop and which checkpoint is best."""
+    test: Files = ()
+    """Files for the final score."""
+    bad: Literal["skip", "stop"] = "skip"
+    """Whether an unusable line is skipped and counted, or stops the run."""
+
+    def files(self, split: Split) -> tuple[str, ...]:
+        found: tuple[str, ...] = getattr(self, split)
+        return found
+
+    @property
+    def splits(self) -> tuple[Split, ...]:
+        return tuple(split for split in SPLITS if self.files(split))
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        for split in SPLITS:
+            files = self.files(split)
+            if len(files) % self.files_each:
+                raise ValueError(
+                    f"{split} has {len(files)} files, expected pairs of files (source, target, source, target, ...)"
+                )
+        if [file for split in SPLITS for file in self.files(split)].count(STANDARD_INPUT) > 1:
+            raise ValueError('"-" occurs twice, but standard input can be read only once; give files')
+        return self
+
+
+class Texts(Data):
+    """Settings of all kinds of text."""
+
+    longest: Positive | None = None
+    """Maximum number of tokens of an example (of each side of a pair); none: only the model's limit applies."""
+    variants: Positive = 8
+    """How many times training data are tokenized, each time differently, where `text.dropout` is above 0."""
+
+
+class UnseenLabels(Settings):
+    """Settings of all kinds with labels. Real test sets have labels that training lacks: ATIS is one."""
+
+    unseen: Literal["stop", "skip", "keep"] = "stop"
+    """What to do with a label in valid or test that does not occur in training: stop the run, skip the example, or
+    keep it, so that it counts as a mistake."""
+
+
+class TableFile(Settings):
+    """Settings of files with columns."""
+
+    header: bool = False
+    """Whether the first line of each file names the columns."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        for name in ("source", "target", "text", "second", "label"):
+            column = getattr(self, name, None)
+            if isinstance(column, str) and not self.header:
+                raise ValueError(
+                    f"{name} ({column}) is a name, but header is false; set header = true, or give the column's number"
+                )
+        return self
+
+
+# ------------------------------------------------------------------------------------------------------------- filters
+
+
+class Filters(_Compatible):
+    """Filters of all kinds of text. They apply to training data only: a score needs the whole valid and test split."""
+
+    min_words: Positive | None = None
+    """Texts with fewer words are removed."""
+    max_words: Positive | None = None
+    """Texts with more words are removed."""
+    min_characters: Positive | None = None
+    """Texts with fewer characters are removed."""
+    max_characters: Positive | None = None
+    """Texts with more characters are removed."""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        for unit in ("words", "characters"):
+            least, most = getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")
+            if least is not None and most is not None and least > most:
+                raise ValueError(f"min_{unit} ({least}) must not be above max_{unit} ({most}); no text would remain")
+        return self
+
+
+class TextFilters(Filters):
+    """Filters of raw and labelled text."""
+
+    removed = {"script_share": 0.5, "scripts": [], "language": "none"}
+
+    duplicates: bool = False
+    """Whether repeated texts are removed."""
+
+
+class PairFilters(Filters):
+    """Filters of parallel text; the limits apply to both sides."""
+
+    removed = {
+        "script_share": 0.5,
+        "source_scripts": [],
+        "target_scripts": [],
+        "source_language": "none",
+        "target_language": "none",
+    }
+
+    ratio: float | None = Field(default=None, ge=1)
+    """Pairs are removed if one side has more than this many times the words of the other."""
+    duplicates: Literal["pair", "source", "target"] | None = None
+    """Repeated pairs are removed: pairs with both sides equal, or with an equal source or target."""
+    copies: bool = False
+    """Whether pairs are removed whose target equals the source, apart from case and spaces."""
+
 
 # ------------------------------------------------------------------------------------------------------ parallel text
 
 
-Language: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
-"""The code of a language, such as `de`."""
-Direction: TypeAlias = tuple[str, str]
-"""From which language into which."""
-
-
 class Pairs(Texts):
-    """What every kind of parallel text has."""
+    """Settings of all kinds of parallel text."""
 
     both: bool = False
-    """Whether each pair is learnt in both directions, by one model: the source then begins with a tag of the language
-    that is to be written (Johnson et al. 2017)."""
+    """Whether one model learns both directions: each pair is used twice, and the source begins with a tag of the
+    target language (Johnson et al. 2017)."""
     too_long: Literal["skip", "truncate"] = "skip"
-    """What is done with a pair of which a side is over `longest`."""
+    """What to do with a pair with a side over `longest`."""
     filters: PairFilters = PairFilters()
-    """What is removed from the training data."""
+    """Filters of the training data."""
 
     @property
     def direction_of_pairs(self) -> Direction | None:
-        """The languages of source and target, as they are read; None where nobody said."""
+        """The languages of source and target; None if they are not given."""
         raise NotImplementedError
 
     @property
     def directions(self) -> tuple[Direction, ...]:
-        """What a model learns to translate; empty where nobody said."""
+        """The directions that a model learns; empty if the languages are not given."""
         known = self.direction_of_pairs
         return () if known is None else (known, known[::-1]) if self.both else (known,)
 
 
 class PairsFromFiles(Pairs, FromFiles):
-    """What parallel text has that is read from files."""
+    """Settings of parallel text that is read from files."""
 
     languages: Annotated[tuple[Language, Language], Field(strict=False)] | None = None
-    """The languages of source and target, such as `["en", "de"]`; none: they have no names."""
+    """The languages of source and target, such as `["en", "de"]`."""
 
     @property
     def direction_of_pairs(self) -> Direction | None:
@@ -59,21 +232,19 @@ class PairsFromFiles(Pairs, FromFiles):
     @model_validator(mode="after")
     def _check_both(self) -> Self:
         if self.both and (self.languages is None or self.languages[0] == self.languages[1]):
-            raise ValueError(
-                'both needs the names of two languages, to ask for one of them; set languages = ["…", "…"]'
-            )
+            raise ValueError('both = true needs two different languages; set languages = ["en", "de"]')
         return self
 
 
 class Parallel(PairsFromFiles):
-    """Two files, line by line: a source file, then its target file; then perhaps the next two."""
+    """Two files with parallel lines: a source file, then its target file; more such pairs of files may follow."""
 
     kind: Literal["parallel"] = "parallel"
     files_each: ClassVar[int] = 2
 
 
-class ParallelTsv(PairsFromFiles, Table):
-    """Two columns of a file with tabs between columns; nothing is quoted."""
+class ParallelTsv(PairsFromFiles, TableFile):
+    """Two columns of a file with tabs between columns and no quotes."""
 
     kind: Literal["parallel-tsv"] = "parallel-tsv"
     source: Column = 1
@@ -87,7 +258,7 @@ class ParallelJsonl(PairsFromFiles):
 
     kind: Literal["parallel-jsonl"] = "parallel-jsonl"
     source: Key = "source"
-    """Key of the source text; dots lead into objects inside: `translation.en`."""
+    """Key of the source text; dots lead into nested objects: `translation.en`."""
     target: Key = "target"
     """Key of the target text."""
 
@@ -96,12 +267,12 @@ class ParallelJsonl(PairsFromFiles):
 
 
 class RawTexts(Texts):
-    """What every kind of raw text has."""
+    """Settings of all kinds of raw text."""
 
     too_long: Literal["skip", "truncate", "split"] = "split"
-    """What is done with a document over `longest`; split: each part becomes an example."""
+    """What to do with a document over `longest`; split: each part becomes an example."""
     filters: TextFilters = TextFilters()
-    """What is removed from the training data."""
+    """Filters of the training data."""
 
 
 class RawText(RawTexts, FromFiles):
@@ -109,12 +280,12 @@ class RawText(RawTexts, FromFiles):
 
     kind: Literal["text"] = "text"
     document: Literal["line", "paragraph", "file"] = "line"
-    """What one document is: a line, what stands between empty lines, or a whole file."""
+    """What a document is: a line, a paragraph (between empty lines), or a whole file."""
 
     @model_validator(mode="after")
     def _check_filters(self) -> Self:
         if self.document == "file" and self.filters != TextFilters():
-            raise ValueError('filters judge lines or paragraphs, but document is "file"; drop the one or the other')
+            raise ValueError('filters need document = "line" or "paragraph", not "file"; change one of them')
         return self
 
 
@@ -130,38 +301,37 @@ class RawJsonl(RawTexts, FromFiles):
 
 
 class LabelledTexts(Texts, FromFiles, UnseenLabels):
-    """What every kind of labelled text has."""
+    """Settings of all kinds of labelled text."""
 
     labels: Literal["classes", "numbers", "absent"] = "classes"
-    """Whether labels are names of classes, or numbers to be predicted as such, or not there."""
+    """Whether labels are names of classes, numbers to predict, or absent."""
     too_long: Literal["skip", "truncate"] = "truncate"
-    """What is done with a text over `longest`."""
+    """What to do with a text over `longest`."""
     filters: TextFilters = TextFilters()
-    """What is removed from the training data."""
+    """Filters of the training data."""
 
 
-class LabelledTsv(LabelledTexts, Table):
-    """Columns of a file with tabs between columns; nothing is quoted."""
+class LabelledTable(LabelledTexts, TableFile):
+    """Settings of labelled text in columns."""
+
+    text: Column = 1
+    """Column of the text: its number, counted from 1, or its name in the header."""
+    second: Column | None = None
+    """Column of the second text, for pairs of texts."""
+    label: Column = 2
+    """Column of the label: its number, counted from 1, or its name in the header."""
+
+
+class LabelledTsv(LabelledTable):
+    """Columns of a file with tabs between columns and no quotes."""
 
     kind: Literal["labelled-tsv"] = "labelled-tsv"
-    text: Column = 1
-    """Column of the text: its number, counted from 1, or its name in the header."""
-    second: Column | None = None
-    """Column of the second text, where texts come in twos."""
-    label: Column = 2
-    """Column of the label: its number, counted from 1, or its name in the header."""
 
 
-class LabelledCsv(LabelledTexts, Table):
-    """Columns of a file with commas between columns, quoted with `"` where need be."""
+class LabelledCsv(LabelledTable):
+    """Columns of a file with commas between columns, quoted with `"` where necessary."""
 
     kind: Literal["labelled-csv"] = "labelled-csv"
-    text: Column = 1
-    """Column of the text: its number, counted from 1, or its name in the header."""
-    second: Column | None = None
-    """Column of the second text, where texts come in twos."""
-    label: Column = 2
-    """Column of the label: its number, counted from 1, or its name in the header."""
     separator: str = Field(default=",", min_length=1, max_length=1)
     """The character between columns."""
 
@@ -171,23 +341,24 @@ class LabelledJsonl(LabelledTexts):
 
     kind: Literal["labelled-jsonl"] = "labelled-jsonl"
     text: Key = "text"
-    """Key of the text; dots lead into objects inside."""
+    """Key of the text; dots lead into nested objects."""
     second: Key | None = None
-    """Key of the second text, where texts come in twos."""
+    """Key of the second text, for pairs of texts."""
     label: Key = "label"
     """Key of the label."""
 
 
-# -------------------------------------------------------------------------------------------------------- tagged words
+# ------------------------------------------------------------------------------------------- tagged words and questions
 
 
 class TaggedTexts(Texts, FromFiles, UnseenLabels):
-    """What every kind of tagged words has."""
+    """Settings of all kinds of tagged words."""
 
     scheme: Literal["as-is", "iob1"] = "as-is"
-    """iob1: as CoNLL-2003 is written, where `B-` only parts neighbours; every entity is made to begin with `B-`."""
+    """iob1: the scheme of CoNLL-2003, where `B-` only separates neighbours; it is converted so that every entity begins
+    with `B-`."""
     too_long: Literal["skip", "truncate"] = "truncate"
-    """What is done with a sentence over `longest`."""
+    """What to do with a sentence over `longest`."""
 
 
 class Columns(TaggedTexts):
@@ -197,20 +368,17 @@ class Columns(TaggedTexts):
     word: Positive = 1
     """Column of the word, counted from 1."""
     tag: Positive | None = None
-    """Column of the tag, counted from 1; none: the last."""
+    """Column of the tag, counted from 1; none: the last column."""
     separator: Literal["space", "tab"] = "space"
-    """What stands between columns: any white space, or one tab."""
+    """What separates columns: any white space, or one tab."""
     document_mark: str = "-DOCSTART-"
-    """A line whose word is this opens a document and belongs to no sentence; empty: there are no such lines."""
+    """Lines with this word start a document and belong to no sentence; empty: there are no such lines."""
 
 
 class Slots(TaggedTexts):
-    """Folders with three files: `seq.in` (words), `seq.out` (a tag for each) and `label` (one for the sentence)."""
+    """Folders with three files: `seq.in` (words), `seq.out` (a tag for each word) and `label` (one per sentence)."""
 
     kind: Literal["slots"] = "slots"
-
-
-# ---------------------------------------------------------------------------------------------------------- questions
 
 
 class Squad(Texts, FromFiles):
@@ -218,26 +386,26 @@ class Squad(Texts, FromFiles):
 
     kind: Literal["squad"] = "squad"
     too_long: Literal["skip", "truncate", "split"] = "split"
-    """What is done with a context over `longest`; split: overlapping parts are read one after another."""
+    """What to do with a context over `longest`; split: overlapping parts are read one after another."""
 
 
 # ------------------------------------------------------------------------------------------------------------- images
 
 
 class Images(Data, UnseenLabels):
-    """What every kind of images has."""
+    """Settings of all kinds of images."""
 
 
 class ImageFolder(Images, FromFiles):
-    """A folder of images for each class, named by the class; any format that Pillow reads."""
+    """A folder of images for each class, with the name of the class; any format that Pillow reads."""
 
     kind: Literal["image-folder"] = "image-folder"
     colours: Literal["rgb", "grey"] = "rgb"
-    """What each image is converted to: three channels or one."""
+    """Three channels or one."""
 
 
 class Idx(Images, FromFiles):
-    """MNIST's format: a file of images, then its file of labels; then perhaps the next two."""
+    """MNIST's format: a file of images, then its file of labels; more such pairs of files may follow."""
 
     kind: Literal["idx"] = "idx"
     files_each: ClassVar[int] = 2
@@ -248,7 +416,7 @@ class Npz(Images, FromFiles):
 
     kind: Literal["npz"] = "npz"
     pixels: Key = "images"
-    """Name of the array of images, each value from 0 to 255."""
+    """Name of the array of images, with values from 0 to 255."""
     label: Key = "labels"
     """Name of the array of labels."""
 
@@ -259,13 +427,15 @@ class Npz(Images, FromFiles):
 class Grammar(Pairs):
     """English–German pairs of a small grammar, shipped with the package (docs/grammar.md)."""
 
+    removed = {"seed": 1, "constructions": []}
+
     kind: Literal["grammar"] = "grammar"
     direction: Literal["en-de", "de-en"] = "en-de"
-    """Which language is the source and which the target."""
+    """Source and target language."""
     train_pairs: int = Field(default=120_000, ge=1, le=120_000)
-    """Pairs to learn from: the first ones of the corpus."""
+    """Training pairs: the first ones of the corpus."""
     valid_pairs: int = Field(default=1_000, ge=1, le=4_000)
-    """Pairs that decide when to stop and which checkpoint is best."""
+    """Validation pairs, which decide when to stop and which checkpoint is best."""
     test_pairs: int = Field(default=2_000, ge=1, le=4_000)
     """Pairs for the final score."""
 
@@ -275,16 +445,16 @@ class Grammar(Pairs):
         return source, target
 
     def pairs(self, split: Split) -> int:
-        """How many a split has."""
+        """The number of pairs of a split."""
         return {"train": self.train_pairs, "valid": self.valid_pairs, "test": self.test_pairs}[split]
 
 
 class PythonLibrary(RawTexts):
-    """The sources of Python's standard library, each file a document; one in twenty is for valid, none for test."""
+    """The source files of Python's standard library, one document each; 1 in 20 is for valid, none for test."""
 
     kind: Literal["python"] = "python"
     docstrings: bool = False
-    """Whether only documentation strings are read: prose in place of code."""
+    """Whether only docstrings are read: prose instead of code."""
 
     @property
     def splits(self) -> tuple[Split, ...]:
@@ -315,7 +485,6 @@ ReadSettings: TypeAlias = (
 )
 """Kinds that are read from files."""
 EmbeddedSettings: TypeAlias = Grammar | PythonLibrary | Digits
-"""Kinds that need none."""
 DataSettings: TypeAlias = ReadSettings | EmbeddedSettings
 AnyData: TypeAlias = Annotated[DataSettings, Field(discriminator="kind")]
-"""What `parse` takes to read the table `[data]`, told apart by its `kind`."""
+"""The type of the table `[data]` for `parse`; its `kind` selects the variant."""

@@ -17,12 +17,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import TypeAlias
 
-from regard.data.base_settings import Split
 from regard.data.cache import Cache, sweep
 from regard.data.forms import Drawn, Form, Limit
 from regard.data.make import Told, make
-from regard.data.settings import DataSettings
-from regard.data.sources import Source
+from regard.data.settings import DataSettings, Split
+from regard.data.source import Source
 from regard.errors import DataError, RegardError
 
 

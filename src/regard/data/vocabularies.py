@@ -10,13 +10,12 @@ from typing import TypeVar
 
 import tokenizers
 
-from regard.data.base_settings import Texts
 from regard.data.cache import Cache, move, refuse_input, unfinished
 from regard.data.examples import Example
 from regard.data.prepare import ELSEWHERE
 from regard.data.prepared import fingerprint
-from regard.data.settings import Pairs
-from regard.data.sources import Source
+from regard.data.settings import Pairs, Texts
+from regard.data.source import Source
 from regard.errors import DataError, SettingsError
 from regard.settings import to_table
 from regard.text.settings import AnyTokenizer

@@ -9,10 +9,10 @@ import torch
 
 from regard.data.assemble import Assembler, Images, Windows
 from regard.data.assemble_masked import MaskedWindows
-from regard.data.base_settings import Split
 from regard.data.batches import PackedPlan, PaddedPlan, Plan, Share
 from regard.data.example_lengths import VariantLengths
 from regard.data.loader import Loader
+from regard.data.settings import Split
 from regard.training.settings import Train
 
 GPU_WORKERS = 2

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import nn
 
-from regard.data.base_settings import Split
 from regard.data.batches import Share
 from regard.data.loader import Loader
+from regard.data.settings import Split
 from regard.tasks.batching import Batching
 from regard.tasks.losses import cross_entropy_metrics
 from regard.training.task import Loss

@@ -10,7 +10,6 @@ import torch
 
 from regard.data.assemble import Assembler, Documents, Images, Pairs, Windows
 from regard.data.assemble_masked import MaskedDocuments, MaskedWindows, Masking
-from regard.data.base_settings import Split, Texts
 from regard.data.batches import Share
 from regard.data.files import require_there
 from regard.data.forms import Form, PairForm, TextForm
@@ -18,7 +17,8 @@ from regard.data.image_form import ImageForm
 from regard.data.labels import Labels
 from regard.data.prepare import Counts, Preparation, prepare
 from regard.data.prepared import Prepared
-from regard.data.sources import Source
+from regard.data.settings import Split, Texts
+from regard.data.source import Source
 from regard.data.vocabularies import learn_pair, learn_tokenizer
 from regard.errors import SettingsError
 from regard.models.settings import Encoder, ModelSettings, Vision

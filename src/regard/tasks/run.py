@@ -18,8 +18,8 @@ from typing import Any
 
 import torch
 
-from regard.data.base_settings import SPLITS, STANDARD_INPUT
 from regard.data.cache import Cache
+from regard.data.settings import SPLITS, STANDARD_INPUT
 from regard.errors import DataError, RegardError, RunError, SettingsError
 from regard.format import clock, four_digits
 from regard.models.build import Model, build

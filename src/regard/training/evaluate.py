@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from regard.data.base_settings import Split
 from regard.data.batches import Share
+from regard.data.settings import Split
 from regard.training.distribution import Workers
 from regard.training.objective import Objective
 from regard.training.precision import Numbers

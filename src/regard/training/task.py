@@ -7,9 +7,9 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from regard.data.base_settings import Split
 from regard.data.batches import Share
 from regard.data.loader import Loader
+from regard.data.settings import Split
 
 
 class Loss(NamedTuple):

@@ -17,11 +17,10 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
-from regard.data.base_settings import Split
-from regard.data.examples import Pair
-from regard.data.lines import BadLine, read_lines
-from regard.data.settings import DataSettings, Pairs
-from regard.data.sources import Source
+from regard.data.examples import Pair, Problem
+from regard.data.files import read_lines
+from regard.data.settings import DataSettings, Pairs, Split
+from regard.data.source import Source
 from regard.errors import DataError, SettingsError
 from regard.settings import Table, did_you_mean
 from regard.tasks.ready import Tell, make_ready
@@ -374,7 +373,7 @@ def read_texts(file: str) -> list[str]:
     """The lines of a file, of which none may be left out: line n belongs to line n of another file."""
     texts: list[str] = []
     for number, line in enumerate(read_lines(file), 1):
-        if isinstance(line, BadLine):
+        if isinstance(line, Problem):
             raise DataError(f"{file}, line {number:,} {line.reason} ({line.detail}); correct it")
         texts.append(line)
     return texts

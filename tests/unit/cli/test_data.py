@@ -118,7 +118,7 @@ def test_embedded_corpora_have_no_files() -> None:
     assert cells(shown("kind=python", "--split", "valid"), "valid  ")[1:3] == ["0", "0"]
     result = CliRunner().invoke(app, ["data", "kind=python", "--split", "test"])
     assert isinstance(result.exception, SettingsError)
-    assert str(result.exception).startswith("data of kind python have no test, only train and valid")
+    assert "kind python have no test" in str(result.exception)
 
 
 def test_files_alone() -> None:
@@ -170,12 +170,10 @@ def test_bad_data_is_one_message_and_code_1() -> None:
     assert result.returncode == 1
     assert result.stdout == b""
     assert result.stderr.decode().startswith("regard: in")
-    assert "has 5 lines, but" in result.stderr.decode()
+    assert "has 5 lines" in result.stderr.decode()
 
 
 def test_a_split_without_files_is_wrong_usage() -> None:
     result = run("recipe.toml", "root=in", "--split", "test")
     assert result.returncode == 2
-    assert result.stderr.decode().strip() == (
-        "regard: data.test ([]) names no file; give it a list of files, or choose another --split"
-    )
+    assert result.stderr.decode().startswith("regard: data.test is empty")

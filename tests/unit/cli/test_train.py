@@ -259,9 +259,9 @@ def test_what_is_wrong_is_one_line(words: str, code: int, message: str, run: Reg
     ("content", "message"),
     [
         (b"", "train.en is empty; give a file with data"),
-        (b"\x00\x01" * 500, "train.en is a binary file (byte 0 is zero), not text; give UTF-8 text"),
-        (b"one line\n", "train.en has 1 lines, but train.de has 12; parallel files need the same number"),
-        (b"\n" * 12, "data.train (train.en, train.de) gives no example:"),
+        (b"\x00\x01" * 500, "train.en is a binary file (byte 0 is zero)"),
+        (b"one line\n", "train.en has 1 lines, train.de has 12 lines"),
+        (b"\n" * 12, "data.train (train.en, train.de) has no usable example"),
     ],
 )
 def test_files_that_are_of_no_use(content: bytes, message: str, run: Regard) -> None:

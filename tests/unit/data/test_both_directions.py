@@ -13,7 +13,7 @@ from regard.data.examples import Pair
 from regard.data.forms import PairForm
 from regard.data.prepare import prepare
 from regard.data.settings import AnyData
-from regard.data.sources import Source
+from regard.data.source import Source
 from regard.errors import SettingsError
 from regard.settings import parse
 from regard.tasks.ready import make_ready
@@ -91,8 +91,8 @@ def test_a_job_has_its_tags_in_the_vocabulary(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"languages": "none", "both": True}, "both needs the names of two languages"),
-        ({"languages": ["en", "en"], "both": True}, "both needs the names of two languages"),
+        ({"languages": "none", "both": True}, "both = true needs two different languages"),
+        ({"languages": ["en", "en"], "both": True}, "both = true needs two different languages"),
         ({"languages": ["e n", "de"]}, "languages"),
     ],
 )

@@ -16,7 +16,7 @@ import pytest
 from regard.data import cache as module
 from regard.data.cache import MEMO, REMEMBERED, Cache, beside_name, cache_directory, move, refuse_input, sweep
 from regard.data.settings import Grammar, Parallel, RawText
-from regard.data.sources import Source
+from regard.data.source import Source
 from regard.errors import DataError
 
 HOUR_AGO = time.time() - 3600

@@ -11,12 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data.base_settings import SPLITS
 from regard.data.embedded import grammar_pairs, python_documents, python_library
-from regard.data.examples import Pair, Picture, Placed
-from regard.data.report import report
-from regard.data.settings import AnyData, Digits, Grammar, PythonLibrary
-from regard.data.sources import Source
+from regard.data.examples import Located, Pair, Picture
+from regard.data.report import report_data
+from regard.data.settings import SPLITS, AnyData, Digits, Grammar, PythonLibrary
+from regard.data.source import Source
 from regard.errors import DataError, InputError, SettingsError
 from regard.settings import parse
 
@@ -34,7 +33,7 @@ def test_the_grammar() -> None:
         assert list(source) == list(source) == expected
         assert source.files == ()
         assert source.size == len(expected) == count
-        assert next(source.placed()) == Placed(expected[0], "grammar", 1)
+        assert next(source.located()) == Located(expected[0], "grammar", 1)
     turned = Source(SMALL.changed({"direction": "de-en"}), "test")
     assert list(turned) == [Pair(pair.target, pair.source) for pair in expected]
 
@@ -106,7 +105,7 @@ def test_the_library_of_this_machine() -> None:
     for name, text in valid.items():
         assert text == (python_library() / name).read_bytes().decode()
     source = Source(PythonLibrary(), "valid")
-    assert {placed.file: placed.example.text for placed in source.placed()} == valid
+    assert {placed.file: placed.example.text for placed in source.located()} == valid
     assert source.size is None
     with pytest.raises(DataError, match="python"):
         Source(PythonLibrary(), "test")
@@ -190,10 +189,10 @@ def test_origins() -> None:
 
 
 def test_a_report_of_corpora_without_files() -> None:
-    found = report(SMALL)
+    found = report_data(SMALL)
     assert {split: each.examples for split, each in found.splits.items()} == {"train": 40, "valid": 10, "test": 20}
     assert found.splits["train"].files == ()
-    assert list(report(PythonLibrary(), ("valid", "test")).splits) == ["valid"]
+    assert list(report_data(PythonLibrary(), ("valid", "test")).splits) == ["valid"]
 
 
 def test_mistakes_in_settings() -> None:

@@ -1,4 +1,4 @@
-"""Files are opened by their content, and a file that cannot be used says so in one sentence."""
+"""Opening files by their content, and reading lines as `wc -l` counts them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.data.files import full_name, open_bytes, open_text
-from regard.data.lines import read_lines
+from regard.data import files
+from regard.data.examples import Problem
+from regard.data.files import open_bytes, open_text, read_lines, require_there
 from regard.errors import DataError, RegardError
 
 TEXT = "Grüße aus Köln\nzwei\n"
@@ -25,40 +26,19 @@ PACKERS: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def message(action: Callable[[], object]) -> str:
-    with pytest.raises(DataError) as caught:
-        action()
-    return str(caught.value)
-
-
 def lines(file: Path | str) -> list[object]:
     return list(read_lines(str(file)))
 
 
-def test_a_data_error_is_a_value_error_of_ours() -> None:
-    assert issubclass(DataError, RegardError)
-    assert issubclass(DataError, ValueError)
-
-
-@pytest.mark.parametrize("packer", PACKERS)
-@pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.xz"])
-def test_the_content_decides_and_not_the_name(tmp_path: Path, packer: str, name: str) -> None:
-    file = tmp_path / name
-    file.write_bytes(PACKERS[packer](TEXT.encode()))
-    assert lines(file) == ["Grüße aus Köln", "zwei"]
-
-
-def test_gzip_of_several_members_is_read_to_its_end(tmp_path: Path) -> None:
-    file = tmp_path / "a.gz"
-    file.write_bytes(gzip.compress(b"one\n") + gzip.compress(b"two\n"))
-    assert lines(file) == ["one", "two"]
-
-
-@pytest.mark.parametrize("packer", PACKERS)
-def test_a_byte_order_mark_is_no_text(tmp_path: Path, packer: str) -> None:
-    file = tmp_path / "a"
-    file.write_bytes(PACKERS[packer](b"\xef\xbb\xbfone\n"))
-    assert lines(file) == ["one"]
+def test_the_content_decides_and_not_the_name(tmp_path: Path) -> None:
+    for pack in PACKERS.values():
+        for name in ("a.txt", "a.gz", "a.xz"):
+            (tmp_path / name).write_bytes(pack(TEXT.encode()))
+            assert lines(tmp_path / name) == ["Grüße aus Köln", "zwei"]
+        (tmp_path / "mark").write_bytes(pack(b"\xef\xbb\xbfone\n"))
+        assert lines(tmp_path / "mark") == ["one"]
+    (tmp_path / "members").write_bytes(gzip.compress(b"one\n") + gzip.compress(b"two\n"))
+    assert lines(tmp_path / "members") == ["one", "two"]
 
 
 # ------------------------------------------------------------------------------------------------------ standard input
@@ -69,91 +49,85 @@ class Stdin:
         self.buffer = buffer
 
 
-@pytest.mark.parametrize("packer", PACKERS)
-@pytest.mark.parametrize("buffered", [True, False])
-def test_standard_input(packer: str, buffered: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw = io.BytesIO(PACKERS[packer](TEXT.encode()))
-    stdin = Stdin(io.BufferedReader(raw) if buffered else raw)  # type: ignore[arg-type]
-    monkeypatch.setattr(sys, "stdin", stdin)
-    assert lines("-") == ["Grüße aus Köln", "zwei"]
-    assert not stdin.buffer.closed
-
-
-def test_standard_input_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "stdin", Stdin(io.BytesIO(b"a\n")))
-    lines("-")
-    assert message(lambda: lines("-")) == "standard input is empty, or was read before; give a file with data"
-
-
-def test_the_root_is_put_before_names() -> None:
-    assert full_name("data", "a.txt") == str(Path("data/a.txt"))
-    assert full_name("data", "/b/a.txt") == str(Path("/b/a.txt"))
-    assert full_name("data", "-") == "-"
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    for pack in PACKERS.values():
+        for buffered in (True, False):
+            raw = io.BytesIO(pack(TEXT.encode()))
+            stdin = Stdin(io.BufferedReader(raw) if buffered else raw)  # type: ignore[arg-type]
+            monkeypatch.setattr(sys, "stdin", stdin)
+            assert lines("-") == ["Grüße aus Köln", "zwei"]
+            assert not stdin.buffer.closed
+    with pytest.raises(DataError, match="standard input is empty or was already read"):
+        lines("-")
+    require_there(["-"])
 
 
 # --------------------------------------------------------------------------------------------------------- bad files
 
 
-def test_an_empty_file(tmp_path: Path) -> None:
-    file = tmp_path / "empty.txt"
-    file.touch()
-    assert message(lambda: lines(file)) == f"{file} is empty; give a file with data"
-
-
-def test_a_compressed_file_with_nothing_inside(tmp_path: Path) -> None:
-    file = tmp_path / "empty.gz"
-    file.write_bytes(gzip.compress(b""))
-    assert message(lambda: lines(file)) == f"{file} is empty once decompressed; give a file with data"
-
-
-def test_a_binary_file(tmp_path: Path) -> None:
-    file = tmp_path / "image.png"
-    file.write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
-    expected = f"{file} is a binary file (byte 8 is zero), not text; give UTF-8 text"
-    assert message(lambda: lines(file)) == expected
-
-
-@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
-def test_a_file_in_utf_16(tmp_path: Path, encoding: str) -> None:
-    file = tmp_path / "a.txt"
-    file.write_bytes(("\ufeff" + TEXT).encode(encoding))
-    assert message(lambda: lines(file)) == f"{file} is UTF-16 text; save it as UTF-8: iconv -f UTF-16 -t UTF-8"
-
-
-def test_a_missing_file(tmp_path: Path) -> None:
-    file = tmp_path / "none.txt"
-    told = f"{file} does not exist; check the name (in a recipe data.root stands before it)"
-    assert message(lambda: lines(file)) == told
-
-
-def test_a_folder_in_place_of_a_file(tmp_path: Path) -> None:
-    text = message(lambda: lines(tmp_path))
-    assert text.startswith(f"{tmp_path} cannot be read: ")
-
-
-@pytest.mark.parametrize("packer", ["gzip", "xz", "bzip2"])
-@pytest.mark.parametrize("damage", ["cut", "changed"])
-def test_a_damaged_file(tmp_path: Path, packer: str, damage: str) -> None:
-    file = tmp_path / "a"
-    data = bytearray(PACKERS[packer](bytes(range(1, 256)) * 100))
-    if damage == "cut":
-        data = data[: len(data) // 2]
-    else:
-        data[len(data) // 2] ^= 0xFF
-        data[-6] ^= 0xFF
-    file.write_bytes(data)
-
-    def read() -> None:
-        with open_bytes(str(file)) as stream:
-            stream.read()
-
-    text = message(read)
-    assert text.startswith(f"{file} is compressed, but damaged or cut short (")
-    assert text.endswith("); fetch it again")
-
-
-def test_text_is_refused_before_it_is_decoded(tmp_path: Path) -> None:
-    file = tmp_path / "a"
-    file.write_bytes(b"text\0")
-    with pytest.raises(DataError, match="binary"), open_text(str(file)):
+def test_files_that_cannot_be_used(tmp_path: Path) -> None:
+    assert issubclass(DataError, RegardError)
+    assert issubclass(DataError, ValueError)
+    for content, message in [
+        (b"", "is empty"),
+        (gzip.compress(b""), "is empty after decompression"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "byte 8 is zero"),
+        (("\ufeff" + TEXT).encode("utf-16-le"), "UTF-16"),
+        (("\ufeff" + TEXT).encode("utf-16-be"), "UTF-16"),
+    ]:
+        (tmp_path / "a").write_bytes(content)
+        with pytest.raises(DataError, match=message) as caught:
+            lines(tmp_path / "a")
+        assert str(tmp_path / "a") in str(caught.value)
+    with pytest.raises(DataError, match=r"does not exist.*data\.root"):
+        lines(tmp_path / "none")
+    with pytest.raises(DataError, match=r"does not exist.*data\.root"):
+        require_there([str(tmp_path / "a"), str(tmp_path / "none")])
+    with pytest.raises(DataError, match="cannot be read: "):
+        lines(tmp_path)
+    (tmp_path / "a").write_bytes(b"text\0")
+    with pytest.raises(DataError, match="binary"), open_text(str(tmp_path / "a")):
         pass
+
+
+def test_damaged_files(tmp_path: Path) -> None:
+    file = tmp_path / "a"
+    for name in ("gzip", "xz", "bzip2"):
+        data = PACKERS[name](bytes(range(1, 256)) * 100)
+        changed = bytearray(data)
+        changed[len(data) // 2] ^= 0xFF
+        changed[-6] ^= 0xFF
+        for damaged in (data[: len(data) // 2], bytes(changed)):
+            file.write_bytes(damaged)
+            with pytest.raises(DataError, match="damaged or incomplete"), open_bytes(str(file)) as stream:
+                stream.read()
+
+
+# --------------------------------------------------------------------------------------------------------------- lines
+
+
+@pytest.mark.parametrize("block", [3, 1 << 20])
+def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+    monkeypatch.setattr(files, "BLOCK", block)
+    cases: list[tuple[bytes, list[object]]] = [
+        (b"a", ["a"]),
+        (b"a\n", ["a"]),
+        (b"a\nb", ["a", "b"]),
+        (b"\n", [""]),
+        (b"\n\na\n\n", ["", "", "a", ""]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        (b"a\r\nb", ["a", "b"]),
+        ("längere Zeile\nß\n".encode(), ["längere Zeile", "ß"]),
+        (b"one\ngr\xfc\xdfe\r\nthree\r\n", ["one", Problem("is not UTF-8", "byte 3 is 0xfc"), "three"]),
+    ]
+    for sign in ("\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\r"):
+        cases.append((f"a{sign}b\nc\n".encode(), [f"a{sign}b", "c"]))
+    for data, expected in cases:
+        (tmp_path / "a").write_bytes(data)
+        assert lines(tmp_path / "a") == expected, data
+
+
+def test_a_zero_byte_far_into_the_file_is_a_bad_line(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"text\n" * 2000 + b"ze\0ro\nlast\n")
+    assert lines(tmp_path / "a")[-3:] == ["text", Problem("holds a zero byte", "byte 3"), "last"]
+    assert not Problem("is not UTF-8")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from text_cases import CORPUS, trained
 
 from regard.data import make as making
-from regard.data.examples import Pair, Placed, Text
+from regard.data.examples import Located, Pair, Text
 from regard.data.forms import Chunk, Drawn, Form, Limit, PairForm, Sides, TextForm, TooLong
 from regard.errors import SettingsError
 from regard.text.tokenizer import TokenizerPair
@@ -31,7 +31,7 @@ def stored(
     """What a form makes of examples that come in chunks, and how many were too long."""
     shaper = form.shaper(limit, None)
     found: dict[str, list[list[int]]] = {side: [] for side in form.vocabularies}
-    placed = [Placed(example, "a.txt", number) for number, example in enumerate(examples, 1)]
+    placed = [Located(example, "a.txt", number) for number, example in enumerate(examples, 1)]
     for start in range(0, len(placed), chunk):
         part = Chunk(start, list(placed[start : start + chunk]))
         sides: Sides = shaper.shape(part, shaper.encode(part))
@@ -128,7 +128,7 @@ def test_memory_does_not_grow_with_a_document_that_is_cut() -> None:
     for way in ("skip", "truncate", "split"):
         shaper = TextForm(BPE).shaper(Limit(20, way), None)
         for number in range(50):
-            part = Chunk(number, [Placed(Text(CORPUS[number], ends=False), "a", number)])
+            part = Chunk(number, [Located(Text(CORPUS[number], ends=False), "a", number)])
             shaper.shape(part, shaper.encode(part))
             assert sum(map(len, shaper._open)) <= 20 + 60  # type: ignore[attr-defined]
         assert shaper.too_long.total == 1
@@ -146,7 +146,7 @@ def test_a_limit_that_leaves_no_room(form: Form, least: int) -> None:
 
 
 def test_a_seed_depends_on_nothing_but_the_number_of_the_text() -> None:
-    placed = [Placed(Text("x"), "a", number) for number in range(10)]
+    placed = [Located(Text("x"), "a", number) for number in range(10)]
     drawn = Drawn(seed=1, variant=0)
     whole = drawn.seeds(Chunk(0, list(placed)), "source")
     assert whole == drawn.seeds(Chunk(0, list(placed[:4])), "source") + drawn.seeds(
@@ -163,7 +163,7 @@ def test_a_seed_depends_on_nothing_but_the_number_of_the_text() -> None:
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(1, 6), st.integers(1, 60))
 def test_chunks_end_by_number_and_by_size(lengths: list[int], number: int, size: int) -> None:
-    placed = [Placed(Text("x" * length), "a", index) for index, length in enumerate(lengths)]
+    placed = [Located(Text("x" * length), "a", index) for index, length in enumerate(lengths)]
     with patch.object(making, "CHUNK", number), patch.object(making, "CHUNK_SIZE", size):
         chunks = list(making._chunks(iter(placed)))
     assert [each for chunk in chunks for each in chunk.placed] == placed

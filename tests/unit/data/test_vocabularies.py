@@ -9,7 +9,7 @@ from text_cases import CORPUS, settings_of
 
 from regard.data import vocabularies
 from regard.data.settings import LabelledTsv, Npz, Parallel, RawText
-from regard.data.sources import Source
+from regard.data.source import Source
 from regard.data.vocabularies import _Sample, learn_pair, learn_tokenizer
 from regard.errors import DataError, SettingsError
 from regard.settings import parse
@@ -136,7 +136,7 @@ def test_data_without_texts() -> None:
 
 def test_bad_data_are_told_as_they_are() -> None:
     Path("a.de").write_text("one line", encoding="utf-8")
-    with pytest.raises(DataError, match=r"a.en has 80 lines, but a.de has 1"):
+    with pytest.raises(DataError, match=r"a.en has 80 lines, a.de has 1"):
         learn_pair(pairs(), text())
     with pytest.raises(DataError, match="standard input can be read only once"):
         learn_tokenizer(Source(RawText(train=("-",)), "train"), text())

@@ -58,7 +58,7 @@ def test_the_validation_data_stand_in_for_the_test(files: dict[str, Any]) -> Non
     del files["test"]
     split, (exam,) = exams({"task": "translate", "data": files}, None)
     assert (split, len(exam.references)) == ("valid", 2)
-    with pytest.raises(DataError, match=r"data\.test \(\[\]\) names no file"):
+    with pytest.raises(DataError, match=r"data\.test is empty"):
         exams({"task": "translate", "data": files}, "test")
 
 

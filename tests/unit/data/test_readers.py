@@ -1,0 +1,356 @@
+"""Text formats: the examples that are read, and every bad line by its reason."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from regard.data import readers
+from regard.data.examples import Answer, Labelled, Pair, Question, Tagged, Text
+from regard.data.readers import begin_entities
+from regard.data.settings import (
+    Columns,
+    DataSettings,
+    LabelledCsv,
+    LabelledJsonl,
+    LabelledTsv,
+    Parallel,
+    ParallelJsonl,
+    ParallelTsv,
+    RawJsonl,
+    RawText,
+    Slots,
+    Squad,
+)
+from regard.data.source import Source
+from regard.errors import DataError
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def write(name: str, data: str | bytes) -> None:
+    Path(name).write_bytes(data if isinstance(data, bytes) else data.encode())
+
+
+def write_rows(name: str, rows: list[Any]) -> None:
+    write(name, "\n".join(map(json.dumps, rows)))
+
+
+def read(settings: DataSettings) -> tuple[list[Any], list[str]]:
+    """The training examples, and the problems, one line for each reason."""
+    source = Source(settings, "train")
+    return list(source), source.problems.text().splitlines()
+
+
+# ------------------------------------------------------------------------------------------------------ parallel text
+
+
+def test_parallel_files() -> None:
+    write("a.en", b"one\n\ngr\xfcn\nfour\n \nsix\n")
+    write("a.de", "eins\nzwei\ndrei\n\nfünf\nsechs")
+    assert read(Parallel(train=["a.en", "a.de"])) == (
+        [Pair("one", "eins"), Pair("six", "sechs")],
+        [
+            "3 × is empty: a.en, line 2; a.de, line 4; a.en, line 5",
+            "1 × is not UTF-8: a.en, line 3 (byte 3 is 0xfc)",
+        ],
+    )
+
+
+def test_unequal_line_counts() -> None:
+    for sources, targets in [(3, 2), (2, 3), (1, 5), (2000, 1)]:
+        write("a.en", "x\n" * sources)
+        write("a.de", "y\n" * targets)
+        with pytest.raises(DataError, match=f"a.en has {sources:,} lines, a.de has {targets:,} lines"):
+            read(Parallel(train=["a.en", "a.de"]))
+
+
+def test_parallel_tsv() -> None:
+    write("a.tsv", 'one\teins\t"1\ntwo\n\tzwei\t\nthree\tdrei\tx\n')
+    assert read(ParallelTsv(train=["a.tsv"])) == (
+        [Pair("one", "eins"), Pair("three", "drei")],
+        [
+            "1 × does not have 3 columns, as the first line has: a.tsv, line 2 (it has 1)",
+            "1 × has an empty side: a.tsv, line 3 (source)",
+        ],
+    )
+    with pytest.raises(DataError, match=r"a\.tsv has no column 4; its first line has 3"):
+        read(ParallelTsv(train=["a.tsv"], target=4))
+    write("a.tsv", "de\tid\ten\neins\t1\tone\n")
+    settings = ParallelTsv(train=["a.tsv"], header=True, source="en", target="de")
+    assert read(settings) == ([Pair("one", "eins")], [])
+    with pytest.raises(DataError, match=r"no column ne \(did you mean en\?\)"):
+        read(settings.changed({"source": "ne"}))
+
+
+def test_parallel_jsonl() -> None:
+    rows: list[Any] = [
+        {"translation": {"en": "one\nline", "de": "eins"}},
+        {"translation": {"en": "two"}},
+        {"translation": {"en": "three", "de": 3}},
+        {"translation": {"en": " ", "de": "vier"}},
+        [1],
+        {},
+    ]
+    write("a.jsonl", "\n".join([*map(json.dumps, rows), "", "{", '{"translation": {"en": "\\ud83d", "de": "x"}}']))
+    settings = ParallelJsonl(train=["a.jsonl"], source="translation.en", target="translation.de")
+    examples, problems = read(settings)
+    assert examples == [Pair("one\nline", "eins")]
+    assert [problem.split(" (")[0] for problem in problems] == [
+        "1 × has no key translation.de: a.jsonl, line 2",
+        "1 × has no text at translation.de: a.jsonl, line 3",
+        "1 × has an empty translation.en: a.jsonl, line 4",
+        "1 × is not a JSON object: a.jsonl, line 5",
+        "1 × has no key translation.en: a.jsonl, line 6",
+        "1 × is not JSON: a.jsonl, line 8",
+        "1 × holds half a character: a.jsonl, line 9",
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------- raw text
+
+
+def test_documents() -> None:
+    write("a.txt", b"one\ntwo\n\n \nthr\xffee\nfour\r\nfive")
+    problems = ["1 × is not UTF-8: a.txt, line 5 (byte 4 is 0xff)"]
+    expected = {
+        "line": [Text("one"), Text("two"), Text("four"), Text("five")],
+        "paragraph": [Text("one\ntwo\n"), Text("four\nfive\n")],
+        "file": [Text("one\ntwo\n\n \nfour\nfive\n")],
+    }
+    for document, texts in expected.items():
+        assert read(RawText(train=["a.txt"]).changed({"document": document})) == (texts, problems)
+
+
+def test_a_long_file_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(readers, "PIECE", 8)
+    write("a.txt", "first\nsecond\nthird\n\nlast\n")
+    write("b.txt", "other\n")
+    examples, _ = read(RawText(train=["a.txt", "b.txt"], document="file"))
+    assert examples == [Text("first\nsecond\n", ends=False), Text("third\n\nlast\n"), Text("other\n")]
+    assert read(RawText(train=["a.txt"], document="paragraph"))[0][0] == Text("first\nsecond\nthird\n")
+
+
+def test_raw_jsonl() -> None:
+    write("a.jsonl", '{"body": "one\\n\\ntwo"}\n{"text": "x"}\n')
+    assert read(RawJsonl(train=["a.jsonl"], text="body")) == (
+        [Text("one\n\ntwo")],
+        ["1 × has no key body: a.jsonl, line 2 (its keys are text)"],
+    )
+
+
+# ------------------------------------------------------------------------------------------------------ labelled text
+
+
+def test_labelled_tsv() -> None:
+    """CoLA's columns: source, label, the author's mark, text."""
+    write("a.tsv", 'gj04\t1\t\tThe "sailors" rode.\ngj04\t0\t*\tThey rode "home.\ngj04\t\t\tNo label.\n')
+    assert read(LabelledTsv(train=["a.tsv"], text=4, label=2)) == (
+        [Labelled('The "sailors" rode.', None, "1"), Labelled('They rode "home.', None, "0")],
+        ["1 × has an empty label: a.tsv, line 3"],
+    )
+
+
+def test_labelled_tsv_with_a_header_a_byte_order_mark_and_two_texts() -> None:
+    """MRPC's: Windows line ends, names with signs in them."""
+    write("a.tsv", b"\xef\xbb\xbfQuality\t#1 ID\t#1 String\t#2 String\r\n1\t7\tone\tuno\r\n0\t8\ttwo\r\n")
+    settings = LabelledTsv(train=["a.tsv"], header=True, text="#1 String", second="#2 String", label="Quality")
+    problems = ["1 × does not have 4 columns, as the first line has: a.tsv, line 3 (it has 3)"]
+    assert read(settings) == ([Labelled("one", "uno", "1")], problems)
+    absent = LabelledTsv(train=["a.tsv"], header=True, text="#1 String", label="none of them", labels="absent")
+    assert read(absent) == ([Labelled("one", None, None)], problems)
+
+
+def test_numbers_as_labels_in_csv() -> None:
+    """STS-B's: a quoted field may hold commas, quotes and line ends."""
+    write("a.csv", '"A, b","say ""hi""",5.0\nline,"over\ntwo lines",2\nx,y,much\nx,y,nan\n\nx,y\n')
+    settings = LabelledCsv(train=["a.csv"], text=1, second=2, label=3, labels="numbers")
+    assert read(settings) == (
+        [Labelled("A, b", 'say "hi"', 5.0), Labelled("line", "over\ntwo lines", 2.0)],
+        [
+            "2 × has a label that is not a number: a.csv, line 4 ('much'); a.csv, line 5 ('nan')",
+            "1 × does not have 3 columns, as the first line has: a.csv, line 7 (it has 2)",
+        ],
+    )
+
+
+def test_invalid_csv() -> None:
+    write("a.csv", b'one;1\ngr\xfcn;2\n"three" x;3\nfour;4\n')
+    examples, problems = read(LabelledCsv(train=["a.csv"], separator=";"))
+    assert examples == [Labelled("one", None, "1"), Labelled("four", None, "4")]
+    assert [problem.split(" (")[0] for problem in problems] == [
+        "1 × is not UTF-8: a.csv, line 2",
+        "1 × is not CSV: a.csv, line 3",
+    ]
+
+
+def test_labelled_jsonl() -> None:
+    write_rows(
+        "a.jsonl",
+        [
+            {"text": "one", "label": 1},
+            {"text": "two", "label": "b"},
+            {"text": "three", "label": True},
+            {"text": "four", "label": [1]},
+            {"text": "five"},
+            {"label": 1},
+        ],
+    )
+    assert read(LabelledJsonl(train=["a.jsonl"])) == (
+        [Labelled("one", None, "1"), Labelled("two", None, "b"), Labelled("three", None, "true")],
+        [
+            "1 × has a label that is not the name of a class: a.jsonl, line 4 ([1])",
+            "1 × has no key label: a.jsonl, line 5 (its keys are text)",
+            "1 × has no key text: a.jsonl, line 6 (its keys are label)",
+        ],
+    )
+    write_rows("a.jsonl", [{"a": "x", "b": "y", "n": 0.5}, {"a": "x", "n": 1}, {"a": "x", "b": "y", "n": False}])
+    settings = LabelledJsonl(train=["a.jsonl"], text="a", second="b", label="n", labels="numbers")
+    assert read(settings) == (
+        [Labelled("x", "y", 0.5)],
+        [
+            "1 × has no key b: a.jsonl, line 2 (its keys are a, n)",
+            "1 × has a label that is not a number: a.jsonl, line 3 (False)",
+        ],
+    )
+
+
+# ------------------------------------------------------------------------------------------------------- tagged words
+
+CONLL = """\
+-DOCSTART- -X- -X- O
+
+EU NNP I-NP I-ORG
+rejects VBZ I-VP O
+German JJ I-NP I-MISC
+
+Peter NNP I-NP I-PER
+Blackburn NNP I-NP I-PER
+
+
+-DOCSTART- -X- -X- O
+BRUSSELS NNP I-NP I-LOC
+"""
+
+
+def test_conll() -> None:
+    write("a.txt", CONLL)
+    source = Source(Columns(train=["a.txt"]), "train")
+    assert list(source) == [
+        Tagged(("EU", "rejects", "German"), ("I-ORG", "O", "I-MISC")),
+        Tagged(("Peter", "Blackburn"), ("I-PER", "I-PER")),
+        Tagged(("BRUSSELS",), ("I-LOC",)),
+    ]
+    assert [located.number for located in source.located()] == [3, 7, 12]
+    assert read(Columns(train=["a.txt"], tag=2))[0][1].tags == ("NNP", "NNP")
+    assert read(Columns(train=["a.txt"], scheme="iob1"))[0][1].tags == ("B-PER", "I-PER")
+    assert read(Columns(train=["a.txt"], document_mark=""))[0][0].words == ("-DOCSTART-",)
+    write("a.txt", "New York\tB-LOC\nis\tO\n")
+    assert read(Columns(train=["a.txt"], separator="tab"))[0] == [Tagged(("New York", "is"), ("B-LOC", "O"))]
+
+
+def test_every_entity_begins_with_b() -> None:
+    """Ramshaw and Marcus 1995: in IOB1, B- occurs only where an entity follows another one of its kind."""
+    for iob1, iob2 in [
+        ("I-PER I-PER O I-LOC", "B-PER I-PER O B-LOC"),
+        ("I-PER B-PER I-PER", "B-PER B-PER I-PER"),
+        ("I-PER I-LOC I-LOC", "B-PER B-LOC I-LOC"),
+        ("O O", "O O"),
+        ("B-PER I-PER O B-PER", "B-PER I-PER O B-PER"),
+    ]:
+        assert begin_entities(iob1.split()) == iob2.split()
+        assert begin_entities(iob2.split()) == iob2.split()
+
+
+def test_a_bad_line_spoils_its_sentence_only() -> None:
+    write("a.txt", b"a X O\nb O\nc\n\nd X O\n\nK\xf6ln X O\ne X O\n\nf X O\n")
+    assert read(Columns(train=["a.txt"])) == (
+        [Tagged(("d",), ("O",)), Tagged(("f",), ("O",))],
+        [
+            "1 × does not have 3 columns, as the first line has: a.txt, line 2 (it has 2)",
+            "1 × is not UTF-8: a.txt, line 7 (byte 2 is 0xf6)",
+        ],
+    )
+    write("a.txt", "\nword\n")
+    for settings in (Columns(train=["a.txt"]), Columns(train=["a.txt"], tag=4)):
+        with pytest.raises(DataError, match=r"line 2 has 1 columns.*data\.tag"):
+            read(settings)
+
+
+def test_slots() -> None:
+    Path("a").mkdir()
+    write("a/seq.in", b"play jazz\ngo \na b\n\nx\xff\nd\n")
+    write("a/seq.out", "O B-genre \nO\nO\nO\nO\nO\n")
+    write("a/label", "Play\nGo\nx\ny\nz\n\n")
+    examples, problems = read(Slots(train=["a"]))
+    assert examples == [Tagged(("play", "jazz"), ("O", "B-genre"), "Play"), Tagged(("go",), ("O",), "Go")]
+    assert [problem.replace("\\", "/") for problem in problems] == [
+        "1 × has different numbers of words and tags: a/seq.in, line 3 (2 words, 1 tags)",
+        "2 × is empty: a/seq.in, line 4; a/label, line 6",
+        "1 × is not UTF-8: a/seq.in, line 5 (byte 2 is 0xff)",
+    ]
+    write("a/label", "x\n")
+    with pytest.raises(DataError, match="has 1 lines; line n"):
+        read(Slots(train=["a"]))
+    with pytest.raises(DataError, match="standard input"):
+        read(Slots(train=["-"]))
+
+
+# ---------------------------------------------------------------------------------------------------------- questions
+
+CONTEXT = "Ada was born in 1815."
+
+
+def squad(*questions: dict[str, Any], context: Any = CONTEXT) -> None:
+    data = {"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": context, "qas": list(questions)}]}]}
+    write("a.json", json.dumps(data))
+
+
+def asked(name: str, *answers: tuple[str, int]) -> dict[str, Any]:
+    found = [{"text": text, "answer_start": start} for text, start in answers]
+    return {"id": name, "question": "When?", "answers": found}
+
+
+def test_questions() -> None:
+    nothing = {"id": "q5", "question": " ", "answers": []}
+    squad(
+        asked("q1", ("1815", 16), ("in 1815", 13), ("1815", 16)),
+        asked("q2") | {"is_impossible": True},
+        asked("q3", ("1815", 15)),
+        asked("q4", ("", 0)),
+        nothing,
+    )
+    assert read(Squad(train=["a.json"])) == (
+        [
+            Question("q1", "When?", CONTEXT, (Answer("1815", 16), Answer("in 1815", 13))),
+            Question("q2", "When?", CONTEXT, ()),
+        ],
+        [
+            "1 × has an answer that is not in its context: a.json, question 3 (q3: 1815)",
+            "1 × has an answer without text and answer_start: a.json, question 4 (q4)",
+            "1 × has no question: a.json, question 5 (q5)",
+        ],
+    )
+    squad(asked("q1"), context=None)
+    with pytest.raises(DataError, match=r"a\.json, question 1 has no context \(q1\).*data\.bad"):
+        read(Squad(train=["a.json"], bad="stop"))
+
+
+def test_files_that_are_not_squad() -> None:
+    for text, message in [
+        (b"{", "is not JSON"),
+        (b"[]", "SQuAD's format"),
+        (b'{"data": [{"paragraphs": [3]}]}', "SQuAD's format"),
+        (b'{"data": [{"paragraphs": [{"context": "x"}]}]}', "SQuAD's format"),
+        (b'{"data": [{"paragraphs": [{"context": "x", "qas": [1]}]}]}', "SQuAD's format"),
+        (b'{"data": "\xff"}', r"not UTF-8 \(byte 11\)"),
+    ]:
+        write("a.json", text)
+        with pytest.raises(DataError, match=message):
+            read(Squad(train=["a.json"]))
