@@ -12,10 +12,9 @@ import os
 import re
 import sysconfig
 import tokenize
-import zipfile
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple, TypeAlias, assert_never
 from zlib import crc32
@@ -51,8 +50,7 @@ def origin_of(settings: EmbeddedSettings, split: Split) -> list[Path]:
         case Grammar():
             return [_grammar_file(split)]
         case PythonLibrary():
-            root = python_library()
-            return [root] if zipfile.is_zipfile(root) else [root / name for name in _names(root)]
+            return [python_library() / name for name in _names(python_library())]
         case Digits():
             return [Path(_sklearn_datasets().__file__ or "").parent / "data" / "digits.csv.gz"]
         case _:
@@ -140,12 +138,7 @@ SHORTEST = 200
 
 
 def python_library() -> Path:
-    """The standard library: a folder, or a zip file in embeddable installations."""
-    folder = Path(sysconfig.get_path("stdlib"))
-    if (folder / "json" / "decoder.py").is_file():
-        return folder
-    zipped = folder.parent / f"python{sysconfig.get_config_var('py_version_nodot')}.zip"
-    return zipped if zipped.is_file() else folder
+    return Path(sysconfig.get_path("stdlib"))
 
 
 def python_documents(
@@ -157,22 +150,20 @@ def python_documents(
     the docstrings of the file.
     """
     root = root or python_library()
-    read = _read_zip if zipfile.is_zipfile(root) else _read_folder
-    found = False
-    for name, content in read(root):
-        found = True
-        if split != ("valid" if crc32(name.encode()) % FOLD == 0 else "train"):
-            continue
-        text = _decode(content)
-        if docstrings_only:
-            text = _docstrings(text)
-        if len(text) >= SHORTEST:
-            yield name, text
-    if not found:
+    names = _names(root)
+    if not names:
         raise InputError(
             f"{root} has no Python source files (this installation holds only compiled ones); "
             "use a Python from python.org, conda or the system, or another data.kind"
         )
+    for name in names:
+        if split != ("valid" if crc32(name.encode()) % FOLD == 0 else "train"):
+            continue
+        text = _decode((root / name).read_bytes())
+        if docstrings_only:
+            text = _docstrings(text)
+        if len(text) >= SHORTEST:
+            yield name, text
 
 
 def _docstrings(source: str) -> str:
@@ -186,28 +177,12 @@ def _docstrings(source: str) -> str:
     return "\n\n".join(text for text in texts if text)
 
 
-def _is_document(name: str) -> bool:
-    path = PurePosixPath(name)
-    return path.suffix == ".py" and not SKIPPED.intersection(path.parts[:-1])
-
-
 def _names(root: Path) -> list[str]:
     names = []
     for folder, below, files in os.walk(root):
         below[:] = [name for name in below if name not in SKIPPED]  # site-packages may be very large
-        names += [(Path(folder) / file).relative_to(root).as_posix() for file in files]
-    return list(filter(_is_document, sorted(names)))
-
-
-def _read_folder(root: Path) -> Iterator[tuple[str, bytes]]:
-    for name in _names(root):
-        yield name, (root / name).read_bytes()
-
-
-def _read_zip(root: Path) -> Iterator[tuple[str, bytes]]:
-    with zipfile.ZipFile(root) as archive:
-        for name in filter(_is_document, sorted(archive.namelist())):
-            yield name, archive.read(name)
+        names += [(Path(folder) / file).relative_to(root).as_posix() for file in files if file.endswith(".py")]
+    return sorted(names)
 
 
 def _decode(content: bytes) -> str:

@@ -16,14 +16,14 @@ import numpy as np
 
 from regard.data.examples import Located, Picture, Pixels, Problem, shown_name
 from regard.data.files import open_bytes
-from regard.data.settings import STANDARD_INPUT, ImageFolder, Npz
+from regard.data.settings import STANDARD_INPUT, Idx, ImageFolder, Npz
 from regard.errors import DataError
 
 IDX_BYTES = 0x08
 """The type code of unsigned bytes in the header of an idx file."""
 
 
-def read_image_folder(folder: str, settings: ImageFolder) -> Iterator[Located[Picture | Problem]]:
+def read_image_folder(settings: ImageFolder, folder: str) -> Iterator[Located[Picture | Problem]]:
     """Yields the images of each class's folder; classes and files are sorted by name."""
     root = Path(folder)
     if folder == STANDARD_INPUT or not root.is_dir():
@@ -76,7 +76,7 @@ def _decode(file: Path, colours: Literal["rgb", "grey"]) -> Pixels | Problem:
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
-def read_idx(images: str, labels: str) -> Iterator[Located[Picture]]:
+def read_idx(_: Idx, images: str, labels: str) -> Iterator[Located[Picture]]:
     with open_bytes(images) as pictures, open_bytes(labels) as classes:
         count, *size = _idx_shape(pictures, images, dimensions=(3, 4))
         (labelled,) = _idx_shape(classes, labels, dimensions=(1,))
@@ -110,7 +110,7 @@ def _exactly(stream: BinaryIO, size: int, file: str) -> bytes:
     return found
 
 
-def read_npz(file: str, settings: Npz) -> Iterator[Located[Picture]]:
+def read_npz(settings: Npz, file: str) -> Iterator[Located[Picture]]:
     with open_bytes(file) as stream:
         try:
             # np.load never unpickles by default, so it runs no code from the file.

@@ -55,15 +55,6 @@ def labels_in(example: Example) -> dict[Sort, tuple[str, ...]]:
     return found
 
 
-def learn_labels(examples: Iterable[Example]) -> dict[Sort, Labels]:
-    """Collects the labels of training data."""
-    names: dict[Sort, set[str]] = {}
-    for example in examples:
-        for sort, found in labels_in(example).items():
-            names.setdefault(sort, set()).update(found)
-    return {sort: ordered_labels(found) for sort, found in names.items()}
-
-
 def ordered_labels(names: Collection[str]) -> Labels:
     """Sorts names alphabetically, or as numbers if all are numbers."""
     # int() also accepts "١" and "1_0", other spellings of a number whose order would not be fixed.

@@ -1,7 +1,7 @@
 """Readers of text formats: parallel, raw and labelled text, tagged words, questions.
 
-Each yields located examples, in the order of the file. A line that cannot be used is yielded as a located `Problem`; a
-file that cannot be used raises a `DataError`.
+Each takes the settings and a file, or two that belong together, and yields located examples in the order of the file. A
+line that cannot be used is yielded as a located `Problem`; a file that cannot be used raises a `DataError`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -22,11 +22,14 @@ from regard.data.settings import (
     LabelledCsv,
     LabelledJsonl,
     LabelledTsv,
+    Parallel,
     ParallelJsonl,
     ParallelTsv,
     RawJsonl,
     RawText,
     Slots,
+    Squad,
+    TableFile,
 )
 from regard.errors import DataError
 from regard.settings import did_you_mean
@@ -42,7 +45,7 @@ SLOT_FILES = ("seq.in", "seq.out", "label")
 # ------------------------------------------------------------------------------------------------------- parallel text
 
 
-def read_parallel(source: str, target: str) -> Found[Pair]:
+def read_parallel(_: Parallel, source: str, target: str) -> Found[Pair]:
     for number, (one, other) in _together((source, target)):
         if one and other and not one.isspace() and not other.isspace():
             yield Located(Pair(one, other), source, number)
@@ -51,27 +54,9 @@ def read_parallel(source: str, target: str) -> Found[Pair]:
             yield Located(line if isinstance(line, Problem) else Problem("is empty"), file, number)
 
 
-def read_parallel_tsv(file: str, settings: ParallelTsv) -> Found[Pair]:
-    for number, row in _rows(file, _tsv(file), (settings.source, settings.target), settings.header):
-        if isinstance(row, Problem):
-            yield Located(row, file, number)
-        elif _filled(row[0]) and _filled(row[1]):
-            yield Located(Pair(row[0], row[1]), file, number)
-        else:
-            yield Located(Problem("has an empty side", "target" if _filled(row[0]) else "source"), file, number)
-
-
-def read_parallel_jsonl(file: str, settings: ParallelJsonl) -> Found[Pair]:
-    for number, found in _objects(file):
-        yield Located(found if isinstance(found, Problem) else _pair(found, settings), file, number)
-
-
-def _pair(found: dict[str, Any], settings: ParallelJsonl) -> Pair | Problem:
-    source = _text_at(found, settings.source)
-    if isinstance(source, Problem):
-        return source
-    target = _text_at(found, settings.target)
-    return target if isinstance(target, Problem) else Pair(source, target)
+def read_pairs(settings: ParallelTsv | ParallelJsonl, file: str) -> Found[Pair]:
+    for number, found in _records(settings, file, source=settings.source, target=settings.target):
+        yield Located(found if isinstance(found, Problem) else Pair(found["source"], found["target"]), file, number)
 
 
 def _together(files: Sequence[str]) -> Iterator[tuple[int, tuple[Line, ...]]]:
@@ -87,14 +72,10 @@ def _together(files: Sequence[str]) -> Iterator[tuple[int, tuple[Line, ...]]]:
         yield number, lines
 
 
-def _filled(line: Line) -> bool:
-    return isinstance(line, str) and bool(line) and not line.isspace()
-
-
 # ------------------------------------------------------------------------------------------------------------ raw text
 
 
-def read_text(file: str, settings: RawText) -> Found[Text]:
+def read_text(settings: RawText, file: str) -> Found[Text]:
     """Yields documents. Empty lines only separate documents that are lines or paragraphs."""
     if settings.document != "line":
         yield from _read_long(file, settings.document == "paragraph")
@@ -130,48 +111,23 @@ def _read_long(file: str, paragraphs: bool) -> Found[Text]:
         yield Located(Text("".join(lines)), file, start)
 
 
-def read_text_jsonl(file: str, settings: RawJsonl) -> Found[Text]:
-    for number, found in _objects(file):
-        text = found if isinstance(found, Problem) else _text_at(found, settings.text)
-        yield Located(text if isinstance(text, Problem) else Text(text), file, number)
+def read_text_jsonl(settings: RawJsonl, file: str) -> Found[Text]:
+    for number, found in _records(settings, file, text=settings.text):
+        yield Located(found if isinstance(found, Problem) else Text(found["text"]), file, number)
 
 
 # ------------------------------------------------------------------------------------------------------- labelled text
 
 
-def read_labelled_table(file: str, settings: LabelledTsv | LabelledCsv) -> Found[Labelled]:
-    label_column = None if settings.labels == "absent" else settings.label
-    wanted = {"text": settings.text, "second": settings.second, "label": label_column}
-    columns = {name: column for name, column in wanted.items() if column is not None}
-    fields = _csv(file, settings.separator) if isinstance(settings, LabelledCsv) else _tsv(file)
-    for number, row in _rows(file, fields, tuple(columns.values()), settings.header):
-        if isinstance(row, Problem):
-            yield Located(row, file, number)
+def read_labelled(settings: LabelledTsv | LabelledCsv | LabelledJsonl, file: str) -> Found[Labelled]:
+    column = None if settings.labels == "absent" else settings.label
+    for number, found in _records(settings, file, text=settings.text, second=settings.second, label=column):
+        if isinstance(found, Problem):
+            yield Located(found, file, number)
             continue
-        found = dict(zip(columns, row, strict=True))
-        empty = next((name for name, field in found.items() if not _filled(field)), None)
-        label = Problem(f"has an empty {empty}") if empty else _label(found.get("label"), settings.labels)
-        if isinstance(label, Problem):
-            yield Located(label, file, number)
-        else:
-            yield Located(Labelled(found["text"], found.get("second"), label), file, number)
-
-
-def read_labelled_jsonl(file: str, settings: LabelledJsonl) -> Found[Labelled]:
-    for number, found in _objects(file):
-        yield Located(found if isinstance(found, Problem) else _labelled(found, settings), file, number)
-
-
-def _labelled(found: dict[str, Any], settings: LabelledJsonl) -> Labelled | Problem:
-    text = _text_at(found, settings.text)
-    if isinstance(text, Problem):
-        return text
-    second = None if settings.second is None else _text_at(found, settings.second)
-    if isinstance(second, Problem):
-        return second
-    value = None if settings.labels == "absent" else _value_at(found, settings.label)
-    label = value if isinstance(value, Problem) else _label(value, settings.labels)
-    return label if isinstance(label, Problem) else Labelled(text, second, label)
+        label = _label(found.get("label"), settings.labels)
+        example = label if isinstance(label, Problem) else Labelled(found["text"], found.get("second"), label)
+        yield Located(example, file, number)
 
 
 def _label(value: Any, labels: Literal["classes", "numbers", "absent"]) -> str | float | Problem | None:
@@ -191,7 +147,7 @@ def _label(value: Any, labels: Literal["classes", "numbers", "absent"]) -> str |
 # -------------------------------------------------------------------------------------------------------- tagged words
 
 
-def read_columns(file: str, settings: Columns) -> Found[Tagged]:
+def read_columns(settings: Columns, file: str) -> Found[Tagged]:
     """Yields the sentences of a CoNLL file. A bad line makes its whole sentence unusable; it is reported once."""
     split = "\t" if settings.separator == "tab" else None
     tag_index = -1 if settings.tag is None else settings.tag - 1
@@ -252,7 +208,7 @@ def begin_entities(tags: Sequence[str]) -> list[str]:
     return result
 
 
-def read_slots(folder: str, settings: Slots) -> Found[Tagged]:
+def read_slots(settings: Slots, folder: str) -> Found[Tagged]:
     if folder == STANDARD_INPUT:
         raise DataError("data of kind slots are folders and cannot come from standard input; give the folder")
     files = [str(Path(folder) / name) for name in SLOT_FILES]
@@ -273,7 +229,7 @@ def read_slots(folder: str, settings: Slots) -> Found[Tagged]:
 # ----------------------------------------------------------------------------------------------------------- questions
 
 
-def read_squad(file: str) -> Found[Question]:
+def read_squad(_: Squad, file: str) -> Found[Question]:
     """Yields the questions of a file in the JSON of SQuAD. The file is read as a whole."""
     with open_text(file) as stream:
         try:
@@ -316,15 +272,97 @@ def _question(context: Any, asked: dict[str, Any], name: str) -> Question | Prob
 
 # ----------------------------------------------------------------------------------------------------- columns and keys
 
-Fields: TypeAlias = Iterator[tuple[int, list[str] | Problem]]
+
+def _records(
+    settings: TableFile | ParallelJsonl | RawJsonl | LabelledJsonl, file: str, **columns: int | str | None
+) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
+    """Yields the given columns of each row, or keys of each JSON object, by name. All but the label must be text."""
+    wanted = {name: column for name, column in columns.items() if column is not None}
+    rows = _rows(settings, file, wanted) if isinstance(settings, TableFile) else _objects(file, wanted)
+    for number, found in rows:
+        yield number, found if isinstance(found, Problem) else _checked(found, wanted)
 
 
-def _tsv(file: str) -> Fields:
+def _checked(found: dict[str, Any], wanted: Mapping[str, int | str]) -> dict[str, Any] | Problem:
+    for name, value in found.items():
+        if value is None:
+            return Problem(f"has no key {wanted[name]}")
+        if isinstance(value, str) and not _encodes(value):
+            return Problem("holds half a character", name)
+        if isinstance(value, str) and not _filled(value):
+            return Problem(f"has an empty {name}")
+        if name != "label" and not isinstance(value, str):
+            return Problem(f"has no text at {wanted[name]}", f"but {type(value).__name__}")
+    return found
+
+
+def _objects(file: str, wanted: Mapping[str, int | str]) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
+    """Yields the values of keys, whose dots lead into nested objects, on each line. Skips empty lines."""
+    for number, line in enumerate(read_lines(file), 1):
+        if isinstance(line, Problem):
+            yield number, line
+        elif line and not line.isspace():
+            try:
+                found = json.loads(line)
+            except (json.JSONDecodeError, RecursionError) as error:
+                yield number, Problem("is not JSON", str(error))
+                continue
+            if isinstance(found, dict):
+                yield number, {name: _value_at(found, str(key)) for name, key in wanted.items()}
+            else:
+                yield number, Problem("is not a JSON object", type(found).__name__)
+
+
+def _value_at(found: dict[str, Any], key: str) -> Any:
+    value: Any = found
+    for part in [key] if key in found else key.split("."):
+        value = value.get(part) if isinstance(value, dict) else None
+    return value
+
+
+def _rows(
+    settings: TableFile, file: str, wanted: Mapping[str, int | str]
+) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
+    """Yields the wanted columns of each row; every row must have as many columns as the first."""
+    indices: dict[str, int] | None = None
+    width = 0
+    for number, fields in _csv(file, settings.separator) if isinstance(settings, LabelledCsv) else _tsv(file):
+        if isinstance(fields, Problem):
+            yield number, fields
+            continue
+        if indices is None:
+            indices = {name: _index(file, column, fields, settings.header) for name, column in wanted.items()}
+            width = len(fields)
+            if settings.header:
+                continue
+        if len(fields) == width:
+            yield number, {name: fields[index] for name, index in indices.items()}
+        else:
+            yield number, _wrong_width(len(fields), width)
+
+
+def _index(file: str, column: int | str, first: list[str], header: bool) -> int:
+    if isinstance(column, int):
+        if column > len(first):
+            line = "header" if header else "first line"
+            raise DataError(f"{shown_name(file)} has no column {column}; its {line} has {len(first)}")
+        return column - 1
+    if column not in first:
+        near = did_you_mean(column, first)
+        raise DataError(f"{shown_name(file)} has no column {column}{near}; its header has {', '.join(first)}")
+    return first.index(column)
+
+
+def _wrong_width(width: int, expected: int) -> Problem:
+    return Problem(f"does not have {expected} columns, as the first line has", f"it has {width}")
+
+
+def _tsv(file: str) -> Iterator[tuple[int, list[str] | Problem]]:
     for number, line in enumerate(read_lines(file), 1):
         yield number, line if isinstance(line, Problem) else line.split("\t")
 
 
-def _csv(file: str, separator: str) -> Fields:
+def _csv(file: str, separator: str) -> Iterator[tuple[int, list[str] | Problem]]:
     """Yields rows of CSV: a quoted field may hold separators, quotes (doubled) and line ends. Skips empty rows."""
     with open_text(file) as stream:
         # A quoted field may go over lines, so a row is checked as a whole: invalid bytes are carried along.
@@ -343,68 +381,8 @@ def _csv(file: str, separator: str) -> Fields:
                 yield number, fields if all(map(_encodes, fields)) else Problem("is not UTF-8")
 
 
-def _rows(file: str, rows: Fields, columns: Sequence[int | str], header: bool) -> Fields:
-    """Yields the selected columns of each row; every row must have as many columns as the first."""
-    indices: list[int] | None = None
-    width = 0
-    for number, fields in rows:
-        if isinstance(fields, Problem):
-            yield number, fields
-            continue
-        if indices is None:
-            indices, width = [_index(file, column, fields, header) for column in columns], len(fields)
-            if header:
-                continue
-        yield number, [fields[index] for index in indices] if len(fields) == width else _wrong_width(len(fields), width)
-
-
-def _wrong_width(width: int, expected: int) -> Problem:
-    return Problem(f"does not have {expected} columns, as the first line has", f"it has {width}")
-
-
-def _index(file: str, column: int | str, first: list[str], header: bool) -> int:
-    if isinstance(column, int):
-        if column > len(first):
-            line = "header" if header else "first line"
-            raise DataError(f"{shown_name(file)} has no column {column}; its {line} has {len(first)}")
-        return column - 1
-    if column not in first:
-        near = did_you_mean(column, first)
-        raise DataError(f"{shown_name(file)} has no column {column}{near}; its header has {', '.join(first)}")
-    return first.index(column)
-
-
-def _objects(file: str) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
-    """Yields the JSON object on each line. Skips empty lines."""
-    for number, line in enumerate(read_lines(file), 1):
-        if isinstance(line, Problem):
-            yield number, line
-        elif line and not line.isspace():
-            try:
-                found = json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
-                yield number, Problem("is not JSON", str(error))
-                continue
-            yield number, found if isinstance(found, dict) else Problem("is not a JSON object", type(found).__name__)
-
-
-def _value_at(found: dict[str, Any], key: str) -> Any:
-    """The value of a key, whose dots lead into nested objects."""
-    value: Any = found
-    for part in [key] if key in found else key.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    return Problem(f"has no key {key}", f"its keys are {', '.join(found)}") if value is None else value
-
-
-def _text_at(found: dict[str, Any], key: str) -> str | Problem:
-    value = _value_at(found, key)
-    if isinstance(value, Problem):
-        return value
-    if not isinstance(value, str):
-        return Problem(f"has no text at {key}", f"but {type(value).__name__}")
-    if not _encodes(value):
-        return Problem("holds half a character", key)
-    return value if _filled(value) else Problem(f"has an empty {key}")
+def _filled(line: Line) -> bool:
+    return isinstance(line, str) and bool(line) and not line.isspace()
 
 
 def _encodes(text: str) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, assert_never, cast
+from typing import TypeAlias, cast
 
 from regard.data import readers
 from regard.data.embedded import origin_of, read_embedded
@@ -14,31 +14,34 @@ from regard.data.examples import Example, Located, Pair, Problem, Side, Tally, e
 from regard.data.images import read_idx, read_image_folder, read_npz
 from regard.data.settings import (
     STANDARD_INPUT,
-    Columns,
     DataSettings,
     EmbeddedSettings,
     Filters,
     Grammar,
-    Idx,
-    ImageFolder,
-    LabelledCsv,
-    LabelledJsonl,
-    LabelledTsv,
-    Npz,
     PairFilters,
     Pairs,
-    Parallel,
-    ParallelJsonl,
-    ParallelTsv,
-    RawJsonl,
-    RawText,
-    ReadSettings,
-    Slots,
     Split,
-    Squad,
     TextFilters,
 )
 from regard.errors import DataError
+
+READERS: dict[str, Callable[..., Iterator[Located[Example | Problem]]]] = {
+    "parallel": readers.read_parallel,
+    "parallel-tsv": readers.read_pairs,
+    "parallel-jsonl": readers.read_pairs,
+    "text": readers.read_text,
+    "text-jsonl": readers.read_text_jsonl,
+    "labelled-tsv": readers.read_labelled,
+    "labelled-csv": readers.read_labelled,
+    "labelled-jsonl": readers.read_labelled,
+    "columns": readers.read_columns,
+    "slots": readers.read_slots,
+    "squad": readers.read_squad,
+    "image-folder": read_image_folder,
+    "idx": read_idx,
+    "npz": read_npz,
+}
+"""The reader of each kind: it takes the settings, and a file or the two that belong together."""
 
 
 @dataclass
@@ -108,7 +111,7 @@ class Source:
             yield from read_embedded(settings, self.split)
             return
         for start in range(0, len(files), settings.files_each):
-            for located in _read_files(settings, files[start : start + settings.files_each]):
+            for located in READERS[settings.kind](settings, *files[start : start + settings.files_each]):
                 example = located.example
                 if not isinstance(example, Problem):
                     yield cast(Located[Example], located)
@@ -141,40 +144,6 @@ def missing_split(settings: DataSettings, split: Split) -> str:
     if isinstance(settings, EmbeddedSettings):
         return f"data of kind {settings.kind} have no {split}; choose {' or '.join(settings.splits)}"
     return f"data.{split} is empty; give it a list of files"
-
-
-def _read_files(settings: ReadSettings, files: tuple[str, ...]) -> Iterator[Located[Example | Problem]]:
-    """Reads one file, or the two that belong together."""
-    file = files[0]
-    match settings:
-        case Parallel():
-            return readers.read_parallel(file, files[1])
-        case ParallelTsv():
-            return readers.read_parallel_tsv(file, settings)
-        case ParallelJsonl():
-            return readers.read_parallel_jsonl(file, settings)
-        case RawText():
-            return readers.read_text(file, settings)
-        case RawJsonl():
-            return readers.read_text_jsonl(file, settings)
-        case LabelledTsv() | LabelledCsv():
-            return readers.read_labelled_table(file, settings)
-        case LabelledJsonl():
-            return readers.read_labelled_jsonl(file, settings)
-        case Columns():
-            return readers.read_columns(file, settings)
-        case Slots():
-            return readers.read_slots(file, settings)
-        case Squad():
-            return readers.read_squad(file)
-        case ImageFolder():
-            return read_image_folder(file, settings)
-        case Idx():
-            return read_idx(file, files[1])
-        case Npz():
-            return read_npz(file, settings)
-        case _:
-            assert_never(settings)
 
 
 # ------------------------------------------------------------------------------------------------------------- filters

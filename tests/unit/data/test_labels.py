@@ -1,4 +1,4 @@
-"""Labels are learned from training; others stop the run, or are counted and skipped or kept."""
+"""Labels that do not occur in training stop the run, or are counted and skipped or kept."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ import numpy as np
 import pytest
 
 from regard.data.examples import Example, Labelled, Located, Pair, Picture, Tagged, Tally
-from regard.data.labels import Labels, learn_labels, with_known_labels
+from regard.data.labels import Labels, labels_in, ordered_labels, with_known_labels
 from regard.errors import DataError
-
-TRAIN = [Labelled("a", None, "sad"), Labelled("b", None, "happy"), Labelled("c", None, "sad")]
 
 
 def located(*examples: Example) -> list[Located[Example]]:
@@ -19,28 +17,26 @@ def located(*examples: Example) -> list[Located[Example]]:
 
 
 def test_names_are_sorted_and_numbers_by_their_value() -> None:
-    assert learn_labels(TRAIN) == {"label": Labels(("happy", "sad"))}
-    digits = [Picture(np.zeros((1, 1, 1), np.uint8), str(digit)) for digit in (10, 9, 0)]
-    assert learn_labels(digits) == {"label": Labels(("0", "9", "10"))}
-    odd = [Labelled("a", None, name) for name in ("10", "9", "09")]
-    assert learn_labels(odd)["label"].names == ("09", "10", "9")
+    assert ordered_labels(["sad", "happy"]) == Labels(("happy", "sad"))
+    assert ordered_labels(["10", "9", "0"]) == Labels(("0", "9", "10"))
+    assert ordered_labels(["10", "9", "09"]).names == ("09", "10", "9")
 
 
-def test_tags_and_intents_are_two_sorts() -> None:
-    found = learn_labels([Tagged(("a", "b"), ("O", "B-X"), "Play"), Tagged(("c",), ("I-X",), "Go")])
-    assert found == {"tags": Labels(("B-X", "I-X", "O")), "label": Labels(("Go", "Play"))}
-    assert found["tags"].indices == {"B-X": 0, "I-X": 1, "O": 2}
-    assert "O" in found["tags"]
-    assert "Play" not in found["tags"]
-    assert len(found["label"]) == 2
-
-
-def test_what_has_no_names_has_no_labels() -> None:
-    assert learn_labels([Labelled("a", None, 0.5), Labelled("a", None, None), Pair("a", "b")]) == {}
+def test_labels_of_examples() -> None:
+    """Tags and intents are two sorts; numbers are not labels."""
+    assert labels_in(Tagged(("a", "b"), ("O", "B-X"), "Play")) == {"tags": ("O", "B-X"), "label": ("Play",)}
+    assert labels_in(Picture(np.zeros((1, 1, 1), np.uint8), "cat")) == {"label": ("cat",)}
+    for example in (Labelled("a", None, 0.5), Labelled("a", None, None), Pair("a", "b")):
+        assert labels_in(example) == {}
+    tags = Labels(("B-X", "I-X", "O"))
+    assert tags.indices == {"B-X": 0, "I-X": 1, "O": 2}
+    assert "O" in tags
+    assert "Play" not in tags
+    assert len(tags) == 3
 
 
 def test_an_unseen_label_stops_the_run() -> None:
-    known = learn_labels(TRAIN)
+    known = {"label": Labels(("happy", "sad"))}
     test = located(Labelled("x", None, "sad"), Labelled("y", None, "hapy"))
     with pytest.raises(DataError, match=r"test\.tsv, line 2 has the label hapy.*did you mean happy.*data\.unseen"):
         list(with_known_labels(test, known, "stop", Tally()))
@@ -48,7 +44,7 @@ def test_an_unseen_label_stops_the_run() -> None:
 
 @pytest.mark.parametrize(("unseen", "left"), [("skip", 1), ("keep", 2)])
 def test_an_unseen_tag_is_counted(unseen: Any, left: int) -> None:
-    known = learn_labels([Tagged(("a",), ("O",))])
+    known = {"tags": Labels(("O",))}
     tally = Tally()
     test = located(Tagged(("b",), ("O",)), Tagged(("c", "d"), ("O", "B-X")))
     assert len(list(with_known_labels(test, known, unseen, tally))) == left

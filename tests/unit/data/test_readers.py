@@ -77,7 +77,7 @@ def test_parallel_tsv() -> None:
         [Pair("one", "eins"), Pair("three", "drei")],
         [
             "1 × does not have 3 columns, as the first line has: a.tsv, line 2 (it has 1)",
-            "1 × has an empty side: a.tsv, line 3 (source)",
+            "1 × has an empty source: a.tsv, line 3",
         ],
     )
     with pytest.raises(DataError, match=r"a\.tsv has no column 4; its first line has 3"):
@@ -105,7 +105,7 @@ def test_parallel_jsonl() -> None:
     assert [problem.split(" (")[0] for problem in problems] == [
         "1 × has no key translation.de: a.jsonl, line 2",
         "1 × has no text at translation.de: a.jsonl, line 3",
-        "1 × has an empty translation.en: a.jsonl, line 4",
+        "1 × has an empty source: a.jsonl, line 4",
         "1 × is not a JSON object: a.jsonl, line 5",
         "1 × has no key translation.en: a.jsonl, line 6",
         "1 × is not JSON: a.jsonl, line 8",
@@ -141,7 +141,7 @@ def test_raw_jsonl() -> None:
     write("a.jsonl", '{"body": "one\\n\\ntwo"}\n{"text": "x"}\n')
     assert read(RawJsonl(train=["a.jsonl"], text="body")) == (
         [Text("one\n\ntwo")],
-        ["1 × has no key body: a.jsonl, line 2 (its keys are text)"],
+        ["1 × has no key body: a.jsonl, line 2"],
     )
 
 
@@ -206,8 +206,8 @@ def test_labelled_jsonl() -> None:
         [Labelled("one", None, "1"), Labelled("two", None, "b"), Labelled("three", None, "true")],
         [
             "1 × has a label that is not the name of a class: a.jsonl, line 4 ([1])",
-            "1 × has no key label: a.jsonl, line 5 (its keys are text)",
-            "1 × has no key text: a.jsonl, line 6 (its keys are label)",
+            "1 × has no key label: a.jsonl, line 5",
+            "1 × has no key text: a.jsonl, line 6",
         ],
     )
     write_rows("a.jsonl", [{"a": "x", "b": "y", "n": 0.5}, {"a": "x", "n": 1}, {"a": "x", "b": "y", "n": False}])
@@ -215,7 +215,7 @@ def test_labelled_jsonl() -> None:
     assert read(settings) == (
         [Labelled("x", "y", 0.5)],
         [
-            "1 × has no key b: a.jsonl, line 2 (its keys are a, n)",
+            "1 × has no key b: a.jsonl, line 2",
             "1 × has a label that is not a number: a.jsonl, line 3 (False)",
         ],
     )

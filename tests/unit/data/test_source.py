@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from regard.data.examples import Labelled, Located, Pair, Text, excerpt
-from regard.data.settings import Filters, LabelledTsv, PairFilters, Parallel, ParallelTsv, RawText, TextFilters
-from regard.data.source import Source, checks_of, text_mark
+from regard.data.settings import AnyData, Filters, LabelledTsv, PairFilters, Parallel, ParallelTsv, RawText, TextFilters
+from regard.data.source import READERS, Source, checks_of, text_mark
 from regard.errors import DataError
+from regard.settings import variants
 
 
 @pytest.fixture(autouse=True)
@@ -36,6 +37,10 @@ def test_files_follow_one_another_and_reading_repeats() -> None:
         Path(name).write_text(f"{name}\n", encoding="utf-8")
     files = Source(Parallel(valid=["1.en", "1.de", "2.en", "2.de"]), "valid")
     assert list(files) == [Pair("1.en", "1.de"), Pair("2.en", "2.de")]
+
+
+def test_every_kind_has_a_reader() -> None:
+    assert {*READERS, "grammar", "python", "digits"} == {*variants(AnyData)}
 
 
 def test_reading_is_lazy() -> None:
