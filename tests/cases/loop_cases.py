@@ -12,8 +12,8 @@ from typing import Any
 
 from training_cases import Job
 
-from regard.training.display import Silent
 from regard.training.loop import Outcome, Trainer
+from regard.training.report import Display
 from regard.training.run import TIMES, read_log
 from regard.weights.checkpoints import list_checkpoints
 
@@ -22,10 +22,11 @@ class Crash(BaseException):
     """Stands for whatever ends a program in mid-step. No part of the loop catches it."""
 
 
-class Heard(Silent):
+class Heard(Display):
     """A display that remembers what it was told in words."""
 
     def __init__(self) -> None:
+        super().__init__(quiet=True)
         self.events: list[str] = []
         self.lines: list[str] = []
 
@@ -102,8 +103,8 @@ def interrupt(number: signal.Signals = signal.SIGINT) -> Callable[[], None]:
 MOMENTS: Mapping[str, Callable[[Trainer, int], None]] = {
     "in the loss": lambda trainer, at: before(trainer.objective, "_loss", at, crash),
     "after a step": lambda trainer, at: after(trainer.updater, "update", at, crash),
-    "after a line of the log": lambda trainer, at: after(trainer.records, "train", at, crash),
-    "after an evaluation": lambda trainer, at: after(trainer.records, "valid", at, crash),
+    "after a line of the log": lambda trainer, at: after(trainer.reporter, "train", at, crash),
+    "after an evaluation": lambda trainer, at: after(trainer.reporter, "valid", at, crash),
     "before saving": lambda trainer, at: before(trainer.checkpointer, "save", at, crash),
     "between checkpoint and snapshot": lambda trainer, at: before(
         trainer.checkpointer, "_remove_unlisted_snapshots", at, crash

@@ -23,9 +23,9 @@ from regard.tasks.masked import MaskedTask
 from regard.tasks.plain import PlainTask
 from regard.tasks.settings import Image, Language, Translate
 from regard.tasks.translate import TranslateTask
-from regard.training.display import Silent
 from regard.training.distribution import Workers
 from regard.training.loop import Trainer
+from regard.training.report import Display
 from regard.training.run import Run
 from regard.training.settings import Train
 
@@ -127,7 +127,7 @@ class Job:
         config = {"model": to_table(model.settings), "train": to_table(self.train)}
         kept = Run.open(place) if resume else Run.create(place, config) if workers.leads else None
         workers.wait()
-        trainer = Trainer(self.task(workers), model, self.train, kept or Run.open(place), workers, Silent())
+        trainer = Trainer(self.task(workers), model, self.train, kept or Run.open(place), workers, Display(quiet=True))
         if resume:
             trainer.resume()
         return trainer

@@ -14,7 +14,7 @@ import pytest
 from kill_cases import BEGUN, RECIPES, Program, begin, finish, go_on, kill_again_and_again, wait_for_step, write_recipe
 from loop_cases import remains
 
-from regard.training.interrupt import PATIENCE
+from regard.training.loop import SIGNAL_SECONDS
 
 pytestmark = [
     pytest.mark.slow,
@@ -70,7 +70,7 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     assert program.wait_for(BEGUN)
     time.sleep(1)
     program.send(signal.SIGINT)
-    time.sleep(1.2 * PATIENCE)
+    time.sleep(1.2 * SIGNAL_SECONDS)
     assert program.process.poll() is None
     program.send(signal.SIGINT)
     sent = time.monotonic()

@@ -12,7 +12,7 @@ import regard
 from regard.data.settings import EmbeddedSettings
 from regard.tasks.recipe import job_model, read_job
 from regard.tasks.settings import Translate
-from regard.training.schedules import Progress, factor
+from regard.training.schedules import rate_factor
 from regard.training.settings import Adam
 
 ROOT = Path(__file__).parents[2]
@@ -93,7 +93,7 @@ def test_the_papers_system_is_the_papers(name: str, steps: int, average: int, wi
     assert isinstance(adam, Adam)
     assert (adam.beta1, adam.beta2, adam.eps, adam.decay) == (0.9, 0.98, 1e-9, 0.0)
     rates = {
-        step: adam.rate * factor(train.schedule, Progress(step, step / steps), width) for step in (1, 4_000, steps)
+        step: adam.rate * rate_factor(train.schedule, step, step / steps, 0.0, width) for step in (1, 4_000, steps)
     }
     assert rates[4_000] == pytest.approx(peak, rel=0.01), "at the end of warm-up"
     assert rates[1] == pytest.approx(width**-0.5 * 4_000**-1.5)

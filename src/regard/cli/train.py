@@ -48,10 +48,10 @@ def command(
     import os
 
     import regard
-    from regard.training.display import Silent
+    from regard.training.report import Display
     from regard.training.run import json_value
 
-    display = Silent() if quiet else None
+    display = Display(quiet=True) if quiet else None
     if resume is not None:
         trained = regard.resume(resume, changes, device=device, threads=threads, display=display)
     else:

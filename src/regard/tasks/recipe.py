@@ -34,7 +34,7 @@ from regard.settings import Settings, Table, did_you_mean, merge, parse, read_to
 from regard.tasks.settings import AnyTask, AnyText, TaskSettings, TokenizerFile
 from regard.text.settings import AnyTokenizer
 from regard.text.tokenizer import tag
-from regard.training.budget import require_budget
+from regard.training.schedules import require_budget
 from regard.training.settings import Train
 
 PARTS = ("task", "data", "text", "model", "train", "reference")

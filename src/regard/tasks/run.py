@@ -9,7 +9,6 @@ run.scores["accuracy"], run.directory
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -28,16 +27,14 @@ from regard.tasks.plain import freeze_other_heads
 from regard.tasks.ready import Ready, make_ready
 from regard.tasks.recipe import Job, make_job, read_job
 from regard.text.tokenizer import TokenizerPair
-from regard.training import budget
 from regard.training.curves import write_png
-from regard.training.display import Display, Silent, display_for
 from regard.training.distribution import Workers, connected
 from regard.training.loop import Outcome, Trainer
-from regard.training.precision import numbers
-from regard.training.records import SETTLED
+from regard.training.report import SETTLED, Display, require_tensorboard
 from regard.training.run import Run, require_free, resume_environment, threads_of, write_environment
+from regard.training.schedules import nearest_budget
 from regard.training.settings import Train
-from regard.training.tensorboard import require_installed
+from regard.training.step import mixed_precision
 from regard.weights.adopt import Start, adopt, read_start
 from regard.weights.checkpoints import newest_checkpoint
 from regard.weights.directory import save_labels
@@ -93,7 +90,7 @@ def train(
     """
     job = read_job(recipe, nested(changes or {}))
     if job.train.tensorboard:
-        require_installed()
+        require_tensorboard()
     with _session(device, threads, display) as (workers, shown):
         job = _with_input(job, workers)
         if workers.leads:
@@ -105,7 +102,7 @@ def train(
         run = _created(job, ready, workers)
         with _in(run, workers):
             trainer = Trainer(ready.task, model, job.train, run, workers, shown)
-            trainer.records.data(ready.about)
+            trainer.reporter.data(ready.about)
             for note in notes:
                 shown.event(note)
             return _trained(trainer, run, workers, shown)
@@ -155,7 +152,7 @@ def resume(
             if changed:
                 run.configure({**run.config, "train": job.train.model_dump(), "data": job.data.model_dump()})
         if trainer.checkpointer.saved_step < 0:  # no checkpoint, so the log was emptied
-            trainer.records.data(ready.about)
+            trainer.reporter.data(ready.about)
         for note in [*notes, f"going on at step {trainer.state.step:,}"]:
             shown.event(note)
         return _trained(trainer, run, workers, shown)
@@ -172,7 +169,7 @@ def _session(device: str | None, threads: int | None, display: Display | None) -
             raise SettingsError(f"threads ({threads}) must be at least 1; leave it out for all cores")
         torch.set_num_threads(threads)
     with connected(device) as workers:
-        shown: Display = (display or display_for(sys.stderr)) if workers.leads else Silent()
+        shown: Display = (display or Display()) if workers.leads else Display(quiet=True)
         try:
             yield workers, shown
         finally:
@@ -201,7 +198,7 @@ def _model(job: Job, ready: Ready, workers: Workers, start: Start | None) -> tup
     if job.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for
         torch.use_deterministic_algorithms(True)
-    model = build(ready.model, workers.device, numbers(job.train.precision, workers.device).weights)
+    model = build(ready.model, workers.device, mixed_precision(job.train.precision, workers.device).weights)
     notes: list[str] = []
     if start is not None:
         notes = adopt(model, start, ready.tokenizers, seed=job.train.seed).text().splitlines()
@@ -260,15 +257,15 @@ def _trained(trainer: Trainer, run: Run, workers: Workers, display: Display) -> 
     outcome = trainer.run()
     if workers.leads:
         finished = outcome.reason in ("budget", "patience")
-        run.set_status("finished" if finished else "stopped", outcome.step, outcome.reason, outcome.figures)
+        run.set_status("finished" if finished else "stopped", outcome.step, outcome.reason, outcome.metrics)
         *told, next_command = _told(outcome, trainer, run.directory, _draw(run.directory))
         display.end([*told, _speed(trainer), next_command])
-    return Trained(run.directory, outcome.reason, outcome.step, outcome.figures)
+    return Trained(run.directory, outcome.reason, outcome.step, outcome.metrics)
 
 
 def _speed(trainer: Trainer) -> str:
     """What kept the machine from its work."""
-    records = trainer.records
+    records = trainer.reporter
     told = f"waited for data {100 * records.wait:.2f} % of the time"
     if records.recompiled is not None:
         told += f"; {records.recompiled} recompilations after step {SETTLED}"
@@ -290,12 +287,12 @@ def _told(outcome: Outcome, trainer: Trainer, directory: Path, drawn: bool) -> I
         yield f"stopped by {outcome.reason} after {outcome.step:,} steps; everything is saved"
         yield f"go on:  regard train --resume {directory}"
         return
-    name, _ = budget.nearest(trainer.train, trainer.state.spent)
+    name, _ = nearest_budget(trainer.train, trainer.state.spent)
     spent = f"train.{name} ({trainer.train.budgets[name]:g}) is spent"
     why = spent if outcome.reason == "budget" else f"the {trainer.train.select} no longer improves"
     yield f"done after {outcome.step:,} steps and {clock(trainer.state.seconds)}: {why}"
-    if outcome.figures:
-        figures = ", ".join(f"{name} {four_digits(value)}" for name, value in outcome.figures.items())
+    if outcome.metrics:
+        figures = ", ".join(f"{name} {four_digits(value)}" for name, value in outcome.metrics.items())
         yield f"on the validation data: {figures}; weights kept: {outcome.kept}"
     else:
         yield f"without validation data, nothing was compared; weights kept: {outcome.kept}"

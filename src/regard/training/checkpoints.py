@@ -22,13 +22,12 @@ from torch import Tensor, nn
 from regard.data.loader import Position
 from regard.errors import RunError, WeightsError
 from regard.files import flush_directory
-from regard.training.averaging import Ema
-from regard.training.budget import Spent
 from regard.training.distribution import whole
-from regard.training.optimizers import like
+from regard.training.optimizers import Ema, placed_like
 from regard.training.run import Run, disk_errors
+from regard.training.schedules import Spent
 from regard.training.settings import Train, lower_is_better
-from regard.training.update import Updater
+from regard.training.step import Updater
 from regard.weights.checkpoints import (
     Checkpoint,
     Checksum,
@@ -226,7 +225,7 @@ class Checkpointer:
         self.updater.optimizers.load(checkpoint.state_tensors())
         if self.ema is not None:
             averages = checkpoint.ema() or weights  # an average that is switched on at a resume starts here
-            self.ema.load({name: like(averages[name], tensor) for name, tensor in self.parameters.items()})
+            self.ema.load({name: placed_like(averages[name], tensor) for name, tensor in self.parameters.items()})
 
     def _restore_snapshots(self, entries: Sequence[Mapping[str, Any]]) -> list[str]:
         """Take over the snapshots of a checkpoint. Returns messages on those that are lost."""
@@ -247,7 +246,7 @@ class Checkpointer:
         check({name: tuple(tensor.shape) for name, tensor in self.parameters.items()}, tensors, source)
         with torch.no_grad():
             for name, parameter in self.parameters.items():
-                parameter.copy_(like(tensors[name], parameter))
+                parameter.copy_(placed_like(tensors[name], parameter))
 
     # --------------------------------------------------------------------------------------------------- final weights
 

@@ -1,10 +1,15 @@
-"""The one loop: takes steps until the budget is spent, evaluates, saves, and can be stopped at any moment."""
+"""The training loop: takes steps until the budget is spent, evaluates, saves, and can be interrupted at any time."""
 
 from __future__ import annotations
 
 import math
+import signal
+import threading
+import time
 from contextlib import closing
 from dataclasses import dataclass
+from types import FrameType
+from typing import Any
 
 import torch
 
@@ -13,24 +18,57 @@ from regard.data.batches import Share
 from regard.data.loader import Loader, Step, Steps
 from regard.errors import RunError
 from regard.models.build import Model
-from regard.training import budget
 from regard.training.checkpoints import Checkpointer, TrainingState
-from regard.training.display import Display
 from regard.training.distribution import Workers, distribute
-from regard.training.evaluate import evaluate
-from regard.training.interrupt import Interrupt
-from regard.training.memory import halved, is_out_of_memory
-from regard.training.objective import Objective, graphs_compiled, is_compile_failure
 from regard.training.optimizers import build_optimizers
-from regard.training.precision import numbers
-from regard.training.randomness import seed_step
-from regard.training.records import Records
+from regard.training.report import Display, Reporter
 from regard.training.run import Run
-from regard.training.schedules import Progress, factor
+from regard.training.schedules import evaluations_due, rate_factor, require_budget, spent_share
 from regard.training.settings import Train, lower_is_better
-from regard.training.tally import Tally
+from regard.training.step import (
+    Objective,
+    Sums,
+    Updater,
+    evaluate,
+    graphs_compiled,
+    halve_micro,
+    is_compile_failure,
+    is_out_of_memory,
+    mixed_precision,
+    seed_step,
+)
 from regard.training.task import Trainable
-from regard.training.update import Updater
+
+SIGNAL_SECONDS = 1.0
+"""Signals within this time count as one: `timeout` and service managers signal a process and its group."""
+
+
+class Interrupt:
+    """In this context the first Ctrl-C or SIGTERM is only noted; a later one ends the program as usual."""
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+        """The name of the signal."""
+        self._since = 0.0
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        now = time.monotonic()
+        if self.received is None:
+            self.received, self._since = signal.Signals(number).name, now
+        elif now - self._since >= SIGNAL_SECONDS:
+            raise KeyboardInterrupt
 
 
 @dataclass(frozen=True)
@@ -38,73 +76,77 @@ class Outcome:
     """How a run ended."""
 
     reason: str
-    """budget, patience, or the name of the signal that stopped it."""
+    """budget, patience, or the name of a signal."""
     step: int
-    figures: dict[str, float]
-    """On the validation data, of the weights that were kept; empty where there are no such data."""
+    metrics: dict[str, float]
+    """Metrics of the final weights on the validation data; empty without validation data."""
     kept: str
-    """Which weights were kept, in words."""
+    """A description of the final weights."""
 
 
 class Trainer:
-    """A run in progress. `tasks.run` makes one from a recipe."""
+    """A run in progress. `regard.tasks.run` makes one from a recipe."""
 
     def __init__(
         self, task: Trainable, model: Model, train: Train, run: Run, workers: Workers, display: Display
     ) -> None:
         self.task, self.model, self.train, self.workers = task, model, train, workers
-        self.numbers = numbers(train.precision, workers.device)
+        self.precision = mixed_precision(train.precision, workers.device)
+        self.state = TrainingState(micro=train.micro, micro_asked=train.micro)
         set_recompute(model, train.recompute)
         self.objective = Objective(model, task)
         self.objective.train()
-        self.state = TrainingState(micro=train.micro, micro_asked=train.micro)
-        self.objective.compiles(_compiles(train, workers), self._replays())
-        shared = distribute(self.objective, workers, train.shard)
+        compiled = train.compile == "on" or (
+            train.compile == "auto" and workers.device.type == "cuda" and not train.shard
+        )
+        self.objective.set_compiled(compiled, self._can_record_graphs())
+        wrapped = distribute(self.objective, workers, train.shard)
         self.optimizers = build_optimizers(train.optimizer, model)
-        scaler = self.numbers.scaler(train.tokens)
-        self.updater = Updater(shared, self.optimizers, self.numbers, workers, scaler, train.clip)
-        self.window = Tally(workers.device)
+        scaler = self.precision.scaler(train.tokens)
+        self.updater = Updater(wrapped, self.optimizers, self.precision, workers, scaler, train.clip)
+        self.window = Sums(workers.device)
+        """Sums since the last line of the log."""
         self.checkpointer = Checkpointer(run, model, train, self.updater)
-        self.records = Records(run, display, task, train, workers, self.numbers.products)
+        self.reporter = Reporter(run, display, task, train, workers, self.precision.products)
         self._loader: Loader | None = None
-        self._proven = False
-        """Whether a compiled step has been taken: from then on an error is no failure to compile."""
+        self._compiled_once = False
+        """Whether a compiled step succeeded; later errors are not failures of the compiler."""
 
-    # ------------------------------------------------------------------------------------------------ from start to end
+    def _can_record_graphs(self) -> bool:
+        """Whether each step is one batch of a fixed shape, in one process on a GPU, as CUDA graphs need."""
+        train, device = self.train, self.workers.device.type
+        one_batch = self.state.micro is None or self.state.micro >= train.tokens
+        return device == "cuda" and self.workers.world == 1 and one_batch and train.packs(device)
+
+    # ------------------------------------------------------------------------------------------------- start and end
 
     def resume(self) -> list[str]:
-        """Goes on where the newest good checkpoint stands; tells what was found damaged, in sentences."""
+        """Continue from the newest intact checkpoint. Returns messages about damage."""
         state, log, notes = self.checkpointer.resume()
         if state is not None:
             self.state = state
             self.window.load(state.window)
-            share = budget.share(self.train, state.spent)
-            if state.share and share != state.share:  # the budget was changed, and warm-up was a share of the old one
+            share = spent_share(self.train, state.spent)
+            if state.share and share != state.share:  # the budget changed, and warm-up was a share of the old one
                 state.warm *= share / state.share
-            # Of a budget that has grown, or at another rhythm, fewer evaluations were due by now.
-            state.evaluations = min(state.evaluations, budget.evaluations_due(self.train, state.spent))
+            # With a larger budget or another interval, fewer evaluations were due so far.
+            state.evaluations = min(state.evaluations, evaluations_due(self.train, state.spent))
             if state.micro_asked != self.train.micro:
                 state.micro = state.micro_asked = self.train.micro
-            self.objective.compiles(self.objective.compiled, self._replays())
-        lost = self.records.back_to(log)
+            self.objective.set_compiled(self.objective.compiled, self._can_record_graphs())
+        lost = self.reporter.truncate(log)
         return [*notes, lost] if lost else notes
 
-    def _replays(self) -> bool:
-        """Whether each step is one batch, all of one shape, in one process, on a GPU."""
-        train, device = self.train, self.workers.device.type
-        whole = self.state.micro is None or self.state.micro >= train.tokens
-        return device == "cuda" and self.workers.world == 1 and whole and train.packs(device)
-
     def run(self) -> Outcome:
-        """Trains until the budget is spent, patience is over or a signal comes; saves, and keeps the best weights."""
-        budget.require_budget(self.train)
-        with Interrupt() as interrupt, self.records.clock(self.state):
+        """Train until the budget is spent, patience ends or a signal arrives. Saves everything."""
+        require_budget(self.train)
+        with Interrupt() as interrupt, self.reporter.clock(self.state):
             reason = None
             while reason is None:
                 try:
-                    reason = self._go(interrupt)
+                    reason = self._steps_until_end(interrupt)
                 except Exception as error:
-                    self._halve_micro(error)
+                    self._after_out_of_memory(error)
             if reason not in ("budget", "patience"):
                 if self.checkpointer.saved_step != self.state.step:
                     self._save()
@@ -113,55 +155,66 @@ class Trainer:
                 self._evaluate()
             return self._finish(reason)
 
-    def _go(self, interrupt: Interrupt) -> str | None:
-        """Steps from where the run stands; gives the reason why it ends."""
+    def _steps_until_end(self, interrupt: Interrupt) -> str:
+        """Take steps from the current position. Returns the reason why the run ends."""
         first = True
-        # Steps ahead are made in other processes; they must end, whatever happens here.
+        # Batches are made in other processes, which must end in any case.
         with closing(self._steps()) as steps:
             while True:
-                seconds, stop = self.workers.most(self.records.seconds(), float(interrupt.received is not None))
+                seconds, stop = self.workers.most(self.reporter.seconds(), float(interrupt.received is not None))
                 self.state.seconds = seconds
                 if stop:
                     return interrupt.received or "SIGTERM"
-                if budget.share(self.train, self.state.spent) >= 1:
+                if spent_share(self.train, self.state.spent) >= 1:
                     return "budget"
                 if self.train.patience is not None and self.state.stale >= self.train.patience:
                     return "patience"
-                with self.records.waiting():
+                with self.reporter.waiting():
                     step = next(steps)
                 self._take(step)
                 if first:
-                    self._settle()
+                    if self.workers.device.type == "cuda":
+                        torch.cuda.synchronize(self.workers.device)
+                    self.reporter.first_step_done(self.state)
                     first = False
-                self._after()
+                self._after_step()
 
     def _steps(self) -> Steps:
         self._loader = self.task.batches("train", Share(self.workers.rank, self.workers.world, self.state.micro))
         return self._loader.steps(self.state.position)
 
+    def _finish(self, reason: str) -> Outcome:
+        """Choose, evaluate and write the final weights."""
+        kept = self.checkpointer.choose()
+        metrics = self._metrics() if self.task.has("valid") else {}
+        if better := self.checkpointer.reconsider(metrics):
+            kept, metrics = better, self._metrics()
+        self.checkpointer.write_final()
+        self.reporter.end(self.state, reason, metrics, kept)
+        return Outcome(reason, self.state.step, metrics, kept)
+
     # -------------------------------------------------------------------------------------------------------- one step
 
     def _take(self, step: Step) -> None:
         state, schedule = self.state, self.train.schedule
-        spent = budget.share(self.train, state.spent)
+        spent = spent_share(self.train, state.spent)
         if state.step < schedule.warmup:
             state.warm = spent
-        progress = Progress(state.step + 1, spent, state.warm)
-        width = self.model.settings.width
+        factor = rate_factor(schedule, state.step + 1, spent, state.warm, self.model.settings.width)
         graphs = graphs_compiled() if self.objective.compiled else 0
         try:
-            self._update(step, factor(schedule, progress, width))
+            self._update(step, factor)
         except Exception as error:
-            if not self.objective.compiled or self._proven or not is_compile_failure(error):
+            if not self.objective.compiled or self._compiled_once or not is_compile_failure(error):
                 raise
-            self.objective.compiles(False)
-            told = " ".join(str(error).split("\n")[:2]).strip()  # the first line may only say who raised what follows
-            self.records.event(state.step, "compile-fallback", f"cannot be compiled, so it runs uncompiled: {told}")
-            self._update(step, factor(schedule, progress, width))
-        self._proven = True
+            self.objective.set_compiled(False)
+            reason = " ".join(str(error).split("\n")[:2]).strip()  # the first line can be only the type of the second
+            self.reporter.event(state.step, "compile-fallback", f"compilation failed, training uncompiled: {reason}")
+            self._update(step, factor)
+        self._compiled_once = True
         state.step += 1
         if self.objective.compiled:
-            self.records.compiled(state.step, graphs_compiled() - graphs)
+            self.reporter.compiled(state.step, graphs_compiled() - graphs)
         state.position, state.epochs = step.next, step.epochs
         state.tokens += step.tokens
         state.examples += step.examples
@@ -171,17 +224,12 @@ class Trainer:
         if self.checkpointer.ema is not None:
             self.checkpointer.ema.update(state.step)
 
-    def _settle(self) -> None:
-        if self.workers.device.type == "cuda":
-            torch.cuda.synchronize(self.workers.device)
-        self.records.settle(self.state)
-
-    def _update(self, step: Step, rate: float) -> None:
+    def _update(self, step: Step, factor: float) -> None:
         seed_step(self.train.seed, self.state.step + 1, self.workers.rank, self.workers.device)
-        self.updater.update(step.batches, rate, self.window)
+        self.updater.update(step.batches, factor, self.window)
 
-    def _halve_micro(self, error: Exception) -> None:
-        """If memory ran out: all again, in parts half as large; the steps themselves stay what they were."""
+    def _after_out_of_memory(self, error: Exception) -> None:
+        """If memory ran out, continue with half of the tokens at once. The optimizer steps stay the same."""
         if not is_out_of_memory(error) or self.workers.world > 1:
             raise error
         assert self._loader is not None
@@ -189,37 +237,34 @@ class Trainer:
         if self.workers.device.type == "cuda":
             torch.cuda.empty_cache()
         held = min(self.state.micro or self.train.tokens, self.train.tokens)
-        self.state.micro = halved(held, self._loader.longest)
-        self.objective.compiles(self.objective.compiled, self._replays())
-        told = f"memory ran out; from here on {self.state.micro:,} tokens are held at once, and steps stay as they were"
-        self.records.event(self.state.step, "out-of-memory", told)
+        self.state.micro = halve_micro(held, self._loader.longest)
+        self.objective.set_compiled(self.objective.compiled, self._can_record_graphs())
+        text = f"memory ran out; continuing with {self.state.micro:,} tokens at once, with unchanged optimizer steps"
+        self.reporter.event(self.state.step, "out-of-memory", text)
 
-    # ------------------------------------------------------------------------------------------------- what is due then
+    # --------------------------------------------------------------------------------------------------- between steps
 
-    def _after(self) -> None:
+    def _after_step(self) -> None:
+        """Log, evaluate and save if it is due."""
         state, train = self.state, self.train
         if state.step % train.log_every == 0:
-            self._log()
-        due = budget.evaluations_due(train, state.spent)
+            self.reporter.train(state, self._finite_window(), self.optimizers.rate, self.model.settings)
+            self.window.clear()
+            state.window_tokens = state.window_cells = state.window_examples = 0
+        due = evaluations_due(train, state.spent)
         if due > state.evaluations:
             state.evaluations = due
             self._evaluate()
-        elif (train.save_every is not None and state.step % train.save_every == 0) or self._late():
+        elif (train.save_every is not None and state.step % train.save_every == 0) or self._save_is_late():
             self._save()
 
-    def _late(self) -> bool:
-        """Whether the last checkpoint is too long ago; as the first process sees it, so that all save together."""
-        late = self.records.seconds() - self.checkpointer.saved_at > 60 * self.train.save_minutes
+    def _save_is_late(self) -> bool:
+        """Whether the last checkpoint is too old on the clock of the first process, so that all save together."""
+        late = self.reporter.seconds() - self.checkpointer.saved_at > 60 * self.train.save_minutes
         return bool(self.workers.most(float(late and self.workers.leads))[0])
 
-    def _log(self) -> None:
-        sums = self._finite()
-        self.records.train(self.state, sums, self.optimizers.rate, self.model.settings)
-        self.window.clear()
-        self.state.window_tokens = self.state.window_cells = self.state.window_examples = 0
-
-    def _finite(self) -> dict[str, float]:
-        """The window's sums; what is not finite ends the run before it is saved."""
+    def _finite_window(self) -> dict[str, float]:
+        """The sums of the window. NaN and infinity end the run before they are saved."""
         sums = self.window.read()
         norm_counts = not self.updater.scaler.is_enabled()  # float16 skips steps whose gradients overflow
         bad = [name for name, value in sums.items() if not math.isfinite(value) and (norm_counts or name != "norm")]
@@ -230,31 +275,30 @@ class Trainer:
         return sums
 
     def _evaluate(self) -> None:
-        """Figures, where there are data for them; then a snapshot, and a checkpoint to resume from."""
-        self._finite()
-        figures: dict[str, float] = {}
-        with self.records.paused():
+        """Compute metrics if there are validation data, and save a checkpoint with a snapshot."""
+        self._finite_window()
+        metrics: dict[str, float] = {}
+        with self.reporter.paused():
             if self.task.has("valid"):
                 with self.checkpointer.averaged():
-                    figures = self._figures()
-                self.records.valid(self.state, figures, self._judge(figures))
+                    metrics = self._metrics()
+                self.reporter.valid(self.state, metrics, self._is_best(metrics))
         self.state.evaluated = self.state.step
-        self._save(figures)
+        self._save(metrics)
 
-    def _figures(self) -> dict[str, float]:
+    def _metrics(self) -> dict[str, float]:
         while True:
             try:
-                return evaluate(self.objective, self.task, "valid", self.workers, self.numbers, self.state.micro)
+                return evaluate(self.objective, self.task, "valid", self.workers, self.precision, self.state.micro)
             except Exception as error:
-                self._halve_micro(error)
+                self._after_out_of_memory(error)
 
-    def _judge(self, figures: dict[str, float]) -> bool:
-        """Whether these are the best figures so far."""
+    def _is_best(self, metrics: dict[str, float]) -> bool:
+        """Whether the value of `train.select` is the best so far. Counts the evaluations since then."""
         select = self.train.select
-        if select not in figures:
-            known = ", ".join(figures)
-            raise RunError(f"train.select ({select}) is no figure of this task; choose one of {known}")
-        value, best = figures[select], self.state.best
+        if select not in metrics:
+            raise RunError(f"train.select ({select}) is not a metric of this task; choose one of {', '.join(metrics)}")
+        value, best = metrics[select], self.state.best
         better = best is None or (value < best if lower_is_better(select) else value > best)
         better = better and math.isfinite(value)
         if better:
@@ -263,26 +307,10 @@ class Trainer:
             self.state.stale += 1
         return better
 
-    def _save(self, figures: dict[str, float] | None = None) -> None:
-        """A checkpoint to resume from; with figures, however few, also a snapshot."""
-        self.state.window = self._finite()
-        with self.records.paused():
-            self.state.seconds = self.records.seconds()
-            self.state.share = budget.share(self.train, self.state.spent)
-            self.checkpointer.save(self.state, figures, self.records.synced())
-
-    def _finish(self, reason: str) -> Outcome:
-        """The weights to keep, their figures, and the last line of the log."""
-        kept = self.checkpointer.choose()
-        figures = self._figures() if self.task.has("valid") else {}
-        if better := self.checkpointer.reconsider(figures):
-            kept, figures = better, self._figures()
-        self.checkpointer.write_final()
-        self.records.end(self.state, reason, figures, kept)
-        return Outcome(reason, self.state.step, figures, kept)
-
-
-def _compiles(train: Train, workers: Workers) -> bool:
-    if train.compile == "auto":
-        return workers.device.type == "cuda" and not train.shard
-    return train.compile == "on"
+    def _save(self, metrics: dict[str, float] | None = None) -> None:
+        """Save a checkpoint; with metrics, even empty ones, also a snapshot."""
+        self.state.window = self._finite_window()
+        with self.reporter.paused():
+            self.state.seconds = self.reporter.seconds()
+            self.state.share = spent_share(self.train, self.state.spent)
+            self.checkpointer.save(self.state, metrics, self.reporter.sync())

@@ -1,9 +1,13 @@
-"""Optimisers from their settings: which parameters belong together, and PyTorch's own classes over them."""
+"""Optimizers: parameter groups, PyTorch's optimizers, a batched Muon, and a moving average of the weights."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -12,27 +16,25 @@ from torch.optim import Optimizer
 
 from regard.errors import WeightsError
 from regard.training import settings
-from regard.training.muon import Muon
 
 _TABLES = (".tokens.weight", ".segments.weight", ".position.weight", "output.weight")
-"""Matrices that are looked up, or score a vocabulary: no maps from vectors to vectors."""
+"""Matrices that are looked up or produce logits."""
 
 
 @dataclass(frozen=True)
-class Groups:
-    """A model's parameters by how they are updated."""
+class ParameterGroups:
+    """The trained parameters of a model by how they are updated."""
 
     matrices: list[nn.Parameter]
-    """The maps inside layers: decayed, and what Muon is for."""
+    """Linear maps inside layers: with weight decay, and updated by Muon."""
     tables: list[nn.Parameter]
-    """Embeddings, positions and outputs."""
+    """Embeddings, positions and the output."""
     vectors: list[nn.Parameter]
-    """Norms, biases, factors, single tokens."""
+    """Norms, biases, factors and single tokens."""
 
 
-def group(model: nn.Module) -> Groups:
-    """Sorts the parameters that are trained."""
-    groups = Groups([], [], [])
+def group_parameters(model: nn.Module) -> ParameterGroups:
+    groups = ParameterGroups([], [], [])
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue
@@ -45,80 +47,11 @@ def group(model: nn.Module) -> Groups:
     return groups
 
 
-class Optimizers:
-    """One or two PyTorch optimisers that step together, their rates multiplied by one schedule."""
-
-    def __init__(self, parts: list[Optimizer], names: Mapping[Tensor, str]) -> None:
-        """`names` says what each parameter is called, which is how its state is found again."""
-        self.parts = parts
-        self._names = names
-        self._rates = [[float(entry["lr"]) for entry in part.param_groups] for part in parts]
-
-    def set_factor(self, factor: float) -> None:
-        """Every group's rate becomes its highest rate times the schedule's factor."""
-        for part, rates in zip(self.parts, self._rates, strict=True):
-            for entry, rate in zip(part.param_groups, rates, strict=True):
-                entry["lr"] = rate * factor
-
-    @property
-    def rate(self) -> float:
-        """The rate of the first group, the one to show."""
-        return float(self.parts[0].param_groups[0]["lr"])
-
-    def step(self) -> None:
-        for part in self.parts:
-            part.step()
-
-    def zero_grad(self) -> None:
-        for part in self.parts:
-            part.zero_grad(set_to_none=True)
-
-    @property
-    def parameters(self) -> list[nn.Parameter]:
-        """All that are trained."""
-        return [parameter for part in self.parts for entry in part.param_groups for parameter in entry["params"]]
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All that is remembered from step to step, as `PARAMETER:KEY` (`decoder.0.ffn.up.weight:exp_avg`)."""
-        return {
-            f"{self._names[parameter]}:{key}": value
-            for part in self.parts
-            for parameter, memory in part.state.items()
-            for key, value in memory.items()
-            if isinstance(value, Tensor)
-        }
-
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Remembers what `tensors` gave; where a parameter is shared out among processes, each takes its part."""
-        by_name: dict[str, dict[str, Tensor]] = {}
-        for name, tensor in tensors.items():
-            parameter, _, key = name.rpartition(":")
-            by_name.setdefault(parameter, {})[key] = tensor
-        known = {self._names[parameter] for parameter in self.parameters}
-        if strange := sorted(set(by_name) - known):
-            raise WeightsError(
-                f"the optimiser's state has {strange[0]}, which is no trained parameter of this model; "
-                "resume with the settings that the run began with"
-            )
-        for part in self.parts:
-            for entry in part.param_groups:
-                for parameter in entry["params"]:
-                    memory = by_name.get(self._names[parameter], {})
-                    part.state[parameter] = {key: like(tensor, parameter) for key, tensor in memory.items()}
-
-
-def like(tensor: Tensor, parameter: Tensor) -> Tensor:
-    """A copy of `tensor` that lies as the parameter does: on its device, and shared out as it is."""
-    placed = tensor.to(parameter.device, copy=True)
-    if isinstance(parameter, DTensor) and placed.shape == parameter.shape:
-        return distribute_tensor(placed, parameter.device_mesh, parameter.placements)
-    return placed
-
-
 def build_optimizers(optimizer: settings.Optimizer, model: nn.Module) -> Optimizers:
-    """The optimisers for a model; matrices inside layers are decayed, nothing else is."""
-    groups = group(model)
+    """The optimizers of a model. Only matrices inside layers have weight decay."""
+    groups = group_parameters(model)
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    rest = [*groups.tables, *groups.vectors]
     if isinstance(optimizer, settings.Muon):
         muon = Muon(
             groups.matrices,
@@ -128,21 +61,200 @@ def build_optimizers(optimizer: settings.Optimizer, model: nn.Module) -> Optimiz
             ns_steps=optimizer.iterations,
             adjust_lr_fn="original" if optimizer.adjust == "original" else "match_rms_adamw",
         )
-        return Optimizers([muon, _plain(optimizer.rest, [], [*groups.tables, *groups.vectors])], names)
-    return Optimizers([_plain(optimizer, groups.matrices, [*groups.tables, *groups.vectors])], names)
+        return Optimizers([muon, _torch_optimizer(optimizer.rest, [], rest)], names)
+    return Optimizers([_torch_optimizer(optimizer, groups.matrices, rest)], names)
 
 
-def _plain(
+def _torch_optimizer(
     optimizer: settings.AdamW | settings.Adam | settings.Sgd,
     decayed: Iterable[nn.Parameter],
-    kept: Iterable[nn.Parameter],
+    others: Iterable[nn.Parameter],
 ) -> Optimizer:
-    """One of PyTorch's optimisers over a group that is decayed and one that is not."""
-    groups = [([*decayed], optimizer.decay), ([*kept], 0.0)]
-    entries = [{"params": held, "weight_decay": decay} for held, decay in groups if held]
+    groups = [([*decayed], optimizer.decay), ([*others], 0.0)]
+    entries = [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters]
     if isinstance(optimizer, settings.Sgd):
         return torch.optim.SGD(entries, lr=optimizer.rate, momentum=optimizer.momentum)
-    # One kernel for all parameters instead of several for each: on a CPU too.
-    fused = all(parameter.device.type in ("cpu", "cuda") for held, _ in groups for parameter in held)
+    # The fused kernels are faster on a CPU, too.
+    fused = all(each.device.type in ("cpu", "cuda") for parameters, _ in groups for each in parameters)
     kind = torch.optim.AdamW if isinstance(optimizer, settings.AdamW) else torch.optim.Adam
     return kind(entries, lr=optimizer.rate, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps, fused=fused)
+
+
+class Optimizers:
+    """One or two PyTorch optimizers that step together under one schedule."""
+
+    def __init__(self, parts: list[Optimizer], names: Mapping[Tensor, str]) -> None:
+        """`names` maps parameters to their names, under which a checkpoint stores their state."""
+        self.parts = parts
+        self._names = names
+        self._rates = [[float(entry["lr"]) for entry in part.param_groups] for part in parts]
+
+    def set_factor(self, factor: float) -> None:
+        """Set the learning rate of every group to its highest rate times `factor`."""
+        for part, rates in zip(self.parts, self._rates, strict=True):
+            for entry, rate in zip(part.param_groups, rates, strict=True):
+                entry["lr"] = rate * factor
+
+    @property
+    def rate(self) -> float:
+        """The learning rate of the first group, which is the one to show."""
+        return float(self.parts[0].param_groups[0]["lr"])
+
+    def zero_grad(self) -> None:
+        for part in self.parts:
+            part.zero_grad(set_to_none=True)
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [parameter for part in self.parts for entry in part.param_groups for parameter in entry["params"]]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state by the names of the parameters, such as `encoder.0.ffn.up.weight:exp_avg`."""
+        return {
+            f"{self._names[parameter]}:{key}": value
+            for part in self.parts
+            for parameter, memory in part.state.items()
+            for key, value in memory.items()
+            if isinstance(value, Tensor)
+        }
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the state that `tensors` returned. Each process takes its part of sharded parameters."""
+        by_name: dict[str, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            parameter, _, key = name.rpartition(":")
+            by_name.setdefault(parameter, {})[key] = tensor
+        if unknown := sorted(set(by_name) - {self._names[parameter] for parameter in self.parameters}):
+            raise WeightsError(
+                f"the optimizer state contains {unknown[0]}, which is not a trained parameter of this model; "
+                "resume with the settings that the run started with"
+            )
+        for part in self.parts:
+            for entry in part.param_groups:
+                for parameter in entry["params"]:
+                    memory = by_name.get(self._names[parameter], {})
+                    part.state[parameter] = {key: placed_like(tensor, parameter) for key, tensor in memory.items()}
+
+
+def placed_like(tensor: Tensor, parameter: Tensor) -> Tensor:
+    """A copy of `tensor` on the device of the parameter, sharded in the same way."""
+    placed = tensor.to(parameter.device, copy=True)
+    if isinstance(parameter, DTensor) and placed.shape == parameter.shape:
+        return distribute_tensor(placed, parameter.device_mesh, parameter.placements)
+    return placed
+
+
+# -------------------------------------------------------------------------------------------------------------- Muon
+
+
+class Muon(torch.optim.Muon):
+    """Muon (Jordan et al. 2024) that orthogonalizes matrices of equal shape together.
+
+    PyTorch's version takes one matrix after the other with 15 small products each, so a GPU waits for a thousand
+    kernel launches in each step. Settings and state are those of PyTorch.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> None:  # type: ignore[override]
+        assert closure is None
+        for group in self.param_groups:
+            parameters: list[Tensor] = []
+            gradients: list[Tensor] = []
+            momenta: list[Tensor] = []
+            self._init_group(group, parameters, gradients, momenta)
+            if not parameters:
+                continue
+            torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+            updates = torch._foreach_lerp(gradients, momenta, group["momentum"])
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+            by_shape: dict[torch.Size, list[int]] = defaultdict(list)
+            for index, parameter in enumerate(parameters):
+                by_shape[parameter.shape].append(index)
+            for (rows, columns), indices in by_shape.items():
+                stacked = torch.stack([updates[index] for index in indices])
+                found = orthogonal(stacked, group["ns_coefficients"], group["ns_steps"], group["eps"])
+                original = group["adjust_lr_fn"] == "original"
+                adjust = math.sqrt(max(1.0, rows / columns)) if original else 0.2 * math.sqrt(max(rows, columns))
+                torch._foreach_add_(
+                    [parameters[index] for index in indices],
+                    list(found.to(parameters[indices[0]].dtype).unbind()),
+                    alpha=-group["lr"] * adjust,
+                )
+
+
+def orthogonal(x_NRC: Tensor, coefficients: tuple[float, float, float], iterations: int, eps: float) -> Tensor:
+    """Matrices with the same singular vectors and singular values near 1, by Newton–Schulz iterations in bfloat16."""
+    a, b, c = coefficients
+    tall = x_NRC.shape[1] > x_NRC.shape[2]
+    x = x_NRC.bfloat16()
+    x = x.mT if tall else x
+    x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=eps)
+    for _ in range(iterations):
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if tall else x
+
+
+# ---------------------------------------------------------------------------------------------------- moving average
+
+
+class Ema:
+    """An exponential moving average of the weights (Polyak and Juditsky 1992), updated after each step."""
+
+    def __init__(self, decay: float, parameters: Mapping[str, Tensor]) -> None:
+        """`parameters` are changed in place by training. The average starts with their current values."""
+        self.decay = decay
+        self._parameters = {name: parameter.detach() for name, parameter in parameters.items()}
+        self._averages = {name: parameter.clone() for name, parameter in self._parameters.items()}
+        self._swapped = False
+
+    def update(self, step: int) -> None:
+        """average = decay · average + (1 − decay) · weights. The decay is lower in the first steps."""
+        assert not self._swapped, "the averages are in the model"
+        decay = min(self.decay, (1 + step) / (10 + step))
+        torch._foreach_lerp_([*self._averages.values()], [*self._parameters.values()], weight=1 - decay)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The averages by name."""
+        assert not self._swapped, "the averages are in the model"
+        return dict(self._averages)
+
+    def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the averages of a checkpoint."""
+        if unknown := sorted(tensors.keys() ^ self._averages.keys()):
+            raise WeightsError(f"the averages belong to another model: {unknown[0]} does not match; start a new run")
+        for name, average in self._averages.items():
+            average.copy_(tensors[name])
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """In this context the weights of the model are the averages; afterwards they are restored exactly.
+
+        Values are exchanged and tensors stay, so compiled and recorded computations stay valid.
+        """
+        assert not self._swapped, "the averages are in the model"
+        self._swap()
+        self._swapped = True
+        try:
+            yield
+        finally:
+            self._swap()
+            self._swapped = False
+
+    def _swap(self) -> None:
+        done: list[str] = []
+        try:
+            for name in self._parameters:
+                self._swap_one(name)
+                done.append(name)
+        except BaseException:  # for example out of memory: undo, so that the model is not a mixture
+            for name in done:
+                self._swap_one(name)
+            raise
+
+    def _swap_one(self, name: str) -> None:
+        parameter, average = self._parameters[name], self._averages[name]
+        with torch.no_grad():
+            kept = parameter.clone()
+            parameter.copy_(average)
+            average.copy_(kept)

@@ -1,7 +1,7 @@
-"""Schedules: by what the rate is multiplied, step by step.
+"""Budgets and learning-rate schedules.
 
-A budget may be counted in steps, in tokens or in minutes; a schedule is told only which step it is and which share of
-the budget is spent, so one that falls until the end works with all three. No torch in here.
+A budget is counted in steps, epochs, tokens or minutes. A schedule gets the step and the share of the budget that is
+spent, so a schedule that falls until the end works with every budget.
 """
 
 from __future__ import annotations
@@ -9,36 +9,64 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from regard.training.settings import (
-    Constant,
-    Cosine,
-    InverseSquareRoot,
-    Linear,
-    Paper,
-    Schedule,
-)
+from regard.errors import SettingsError
+from regard.training.settings import Constant, Cosine, InverseSquareRoot, Linear, Paper, Schedule, Train
+
+EVALUATIONS = 20
+"""Number of evaluations in a budget if `train.evaluate_every` is not set."""
 
 
 @dataclass(frozen=True)
-class Progress:
-    """Where a run stands before an update."""
+class Spent:
+    """The part of the budgets that a run has used."""
 
-    step: int
-    """The number of the update, from 1 on."""
-    spent: float
-    """Share of the budget that is spent, from 0 to 1."""
-    warm: float = 0.0
-    """What share was spent before the last step of warm-up; with a budget of steps, (warmup − 1) / steps."""
-
-    @property
-    def after_warmup(self) -> float:
-        """Share of what was left after warm-up that is spent."""
-        return min(max((self.spent - self.warm) / (1 - self.warm), 0.0), 1.0) if self.warm < 1 else 1.0
+    step: int = 0
+    epochs: float = 0.0
+    tokens: int = 0
+    seconds: float = 0.0
 
 
-def factor(schedule: Schedule, progress: Progress, width: int) -> float:
-    """What the optimiser's rate is multiplied by. `width` is the model's, which the paper's schedule asks for."""
-    step = float(progress.step)
+def require_budget(train: Train) -> dict[str, float]:
+    """The budgets that are set. Raises `SettingsError` if there is none."""
+    if not train.budgets:
+        raise SettingsError(
+            "train has no budget; set train.minutes, train.steps, train.epochs or train.total_tokens, such as "
+            "train.minutes=5"
+        )
+    return train.budgets
+
+
+def nearest_budget(train: Train, spent: Spent) -> tuple[str, float]:
+    """The name of the budget that is closest to its end, and the share of it that is spent."""
+    used = {
+        "steps": float(spent.step),
+        "epochs": spent.epochs,
+        "total_tokens": float(spent.tokens),
+        "minutes": spent.seconds / 60,
+    }
+    shares = {name: used[name] / limit for name, limit in require_budget(train).items()}
+    name = max(shares, key=lambda each: shares[each])
+    return name, shares[name]
+
+
+def spent_share(train: Train, spent: Spent) -> float:
+    """The share of the budget that is spent, from 0 to 1."""
+    return min(nearest_budget(train, spent)[1], 1.0)
+
+
+def evaluations_due(train: Train, spent: Spent) -> int:
+    """The number of evaluations that are due so far. One is due whenever this number grows."""
+    if train.evaluate_every is not None:
+        return spent.step // train.evaluate_every
+    return int(spent_share(train, spent) * EVALUATIONS + 1e-9)  # 3 · (1 / 20) can be slightly less than 3 / 20
+
+
+def rate_factor(schedule: Schedule, step: int, spent: float, warm: float, width: int) -> float:
+    """The factor of the learning rate for a step.
+
+    `step` counts from 1. `spent` is the share of the budget that is spent before the step, and `warm` the share that
+    was spent before the last step of warm-up. `width` is that of the model, for the schedule of the paper.
+    """
     if isinstance(schedule, Paper):
         return 1 / math.sqrt(width) * min(1 / math.sqrt(step), step / math.pow(schedule.warmup, 1.5))
     if isinstance(schedule, InverseSquareRoot):
@@ -47,7 +75,7 @@ def factor(schedule: Schedule, progress: Progress, width: int) -> float:
         return step / schedule.warmup
     if isinstance(schedule, Constant):
         return 1.0
-    over = progress.after_warmup
+    over = min(max((spent - warm) / (1 - warm), 0.0), 1.0) if warm < 1 else 1.0
     if isinstance(schedule, Linear):
         height = 1 - over
     elif isinstance(schedule, Cosine):

@@ -27,9 +27,7 @@ from regard.tasks.ready import Tell, make_ready
 from regard.tasks.recipe import data_settings, make_job
 from regard.text.tokenizer import TokenizerPair
 from regard.training.distribution import connected
-from regard.training.evaluate import evaluate
-from regard.training.objective import Objective
-from regard.training.precision import numbers
+from regard.training.step import Objective, evaluate, mixed_precision
 from regard.use.translator import Translator
 from regard.weights.directory import load_labels, read_config
 from regard.weights.directory import load_model as load_network
@@ -351,7 +349,7 @@ def figures_on(
         tokenizers = None if job.task.kind == "image" else TokenizerPair.load(directory)
         labels = load_labels(directory).get("label")
         ready = make_ready(job, workers.device, None, tokenizers, tell, (chosen,), labels)
-        types = numbers(job.train.precision, workers.device)
+        types = mixed_precision(job.train.precision, workers.device)
         objective = Objective(network, ready.task)
         return chosen, evaluate(objective, ready.task, chosen, workers, types, job.train.micro)
 

@@ -47,8 +47,8 @@ def test_learns_eight_examples_by_heart(family: str, layout: str, tmp_path: Path
     trainer.task.batching.assemblers.update(train=examples, valid=examples)
     outcome = trainer.run()
     assert outcome.step == 300
-    assert outcome.figures["loss"] < 0.01
-    assert outcome.figures["accuracy"] == 1
+    assert outcome.metrics["loss"] < 0.01
+    assert outcome.metrics["accuracy"] == 1
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])

@@ -27,8 +27,8 @@ from regard.tasks.recipe import make_job
 from regard.text.settings import Words
 from regard.text.tokenizer import Tokenizer, write_huggingface
 from regard.text.train import train_tokenizer
-from regard.training.display import Silent
 from regard.training.distribution import Workers
+from regard.training.report import Display
 from regard.weights import huggingface
 from regard.weights.adopt import read_start
 from regard.weights.directory import load_model as load_network
@@ -345,7 +345,7 @@ def test_progress_is_told() -> None:
 def trained(made: dict[str, Any], changes: dict[str, Any] | None = None) -> Path:
     path = Path(f"job{len(list(Path().glob('job*.toml')))}.toml")
     path.write_text(tomli_w.dumps(made))
-    return regard.train(path, changes, device="cpu", display=Silent()).directory
+    return regard.train(path, changes, device="cpu", display=Display(quiet=True)).directory
 
 
 STILL = {"train.optimizer.rate": 1e-12, "train.steps": 1}

@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from regard.training.interrupt import Interrupt
+from regard.training.loop import Interrupt
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -16,7 +16,7 @@ def test_the_first_is_noted_and_the_second_ends_the_program(
     number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = iter([10.0, 12.0])
-    monkeypatch.setattr("regard.training.interrupt.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("regard.training.loop.time.monotonic", lambda: next(clock))
     with Interrupt() as interrupt:
         assert interrupt.received is None
         os.kill(os.getpid(), number)

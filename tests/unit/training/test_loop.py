@@ -18,14 +18,12 @@ from training_cases import Job, parameters
 from regard.data.batches import Share
 from regard.errors import RunError, SettingsError
 from regard.settings import parse
-from regard.training import loop, records
+from regard.training import loop, report
 from regard.training.distribution import Workers
-from regard.training.evaluate import evaluate
 from regard.training.loop import Trainer
-from regard.training.objective import Objective
-from regard.training.precision import numbers
 from regard.training.run import read_log
 from regard.training.settings import Train
+from regard.training.step import Objective, evaluate, mixed_precision
 from regard.weights.checkpoints import list_checkpoints
 
 CPU = torch.device("cpu")
@@ -89,7 +87,7 @@ def test_a_run_needs_a_budget(tmp_path: Path) -> None:
 def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Time that stands still but for what a test adds to it."""
     time = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(records, "time", SimpleNamespace(perf_counter=lambda: time.now))
+    monkeypatch.setattr(report, "time", SimpleNamespace(perf_counter=lambda: time.now, monotonic=lambda: time.now))
     return time
 
 
@@ -232,7 +230,7 @@ def test_a_run_that_is_prolonged_has_not_warmed_up_for_longer(tmp_path: Path) ->
 
 
 def test_select_must_be_a_figure(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"train\.select \(bleu\) is no figure of this task; choose one of loss, perpl"):
+    with pytest.raises(RunError, match=r"train\.select \(bleu\) is not a metric of this task"):
         job(tmp_path, steps=2, select="bleu").trainer().run()
 
 
@@ -255,8 +253,8 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 def run_with_weights(trainer: Trainer) -> dict[int, dict[str, torch.Tensor]]:
     """Runs, and gives the weights after each step."""
     found: dict[int, dict[str, torch.Tensor]] = {}
-    plain = trainer._after
-    trainer._after = lambda: (  # type: ignore[method-assign]
+    plain = trainer._after_step
+    trainer._after_step = lambda: (  # type: ignore[method-assign]
         found.update({trainer.state.step: parameters(trainer.model)}),
         plain(),
     )[1]
@@ -315,18 +313,18 @@ def test_a_mean_of_the_best_that_is_worse_than_the_best_is_not_kept(scripted: li
 def test_final_figures_are_those_of_the_weights_that_are_kept(tmp_path: Path) -> None:
     made = job(tmp_path, steps=6, evaluate_every=1, average=3)
     outcome = made.trainer().run()
-    assert outcome.figures == pytest.approx(figures_of(made, tmp_path / "run" / "weights.safetensors"), rel=1e-9)
+    assert outcome.metrics == pytest.approx(metrics_of(made, tmp_path / "run" / "weights.safetensors"), rel=1e-9)
     assert outcome.kept == "the mean of 3 snapshots (steps 4, 5, 6)"
 
 
-def figures_of(made: Job, path: Path) -> dict[str, float]:
+def metrics_of(made: Job, path: Path) -> dict[str, float]:
     """Figures of weights in a file, in a model of their own."""
     model = made.model()
     with torch.no_grad():
         for name, tensor in load_file(path).items():
             dict(model.named_parameters())[name].copy_(tensor)
     task = made.task()
-    return evaluate(Objective(model, task), task, "valid", Workers(CPU), numbers("float32", CPU), None)
+    return evaluate(Objective(model, task), task, "valid", Workers(CPU), mixed_precision("float32", CPU), None)
 
 
 def test_a_moving_average_is_evaluated_and_kept(tmp_path: Path) -> None:
@@ -341,7 +339,7 @@ def test_a_moving_average_is_evaluated_and_kept(tmp_path: Path) -> None:
     assert max(float((kept[name] - average[name]).abs().max()) for name in kept) < 1e-6
     assert not equal(kept, weights[12])
     (evaluated,) = logged(tmp_path, "valid")
-    expected = figures_of(made, tmp_path / "run" / "weights.safetensors")
+    expected = metrics_of(made, tmp_path / "run" / "weights.safetensors")
     assert {name: evaluated[name] for name in expected} == pytest.approx(expected, rel=1e-9)
 
 
@@ -385,7 +383,7 @@ def test_batches_of_a_run_are_those_of_its_task(tmp_path: Path) -> None:
 def test_a_crash_leaves_the_screen_in_order(tmp_path: Path) -> None:
     trainer = job(tmp_path, steps=5).trainer()
     closed: list[bool] = []
-    trainer.records.display.close = lambda: closed.append(True)  # type: ignore[method-assign]
+    trainer.reporter.display.close = lambda: closed.append(True)  # type: ignore[method-assign]
     before(trainer.updater, "update", 3, crash)
     with pytest.raises(Crash):
         trainer.run()

@@ -122,7 +122,7 @@ def test_a_signal_finishes_the_step_and_saves(tmp_path: Path) -> None:
     trainer = job("language", tmp_path, micro=None).trainer()
     after(trainer.updater, "update", 7, interrupt())
     outcome = trainer.run()
-    assert (outcome.reason, outcome.step, outcome.figures) == ("SIGINT", 7, {})
+    assert (outcome.reason, outcome.step, outcome.metrics) == ("SIGINT", 7, {})
     assert trainer.checkpointer.saved_step == 7
     assert (trainer.checkpointer.run.directory / "checkpoints" / "000007").is_dir()
     assert not trainer.checkpointer.run.weights.exists()

@@ -19,7 +19,6 @@ from regard.data.batch import ImageBatch, PairBatch
 from regard.errors import RunError
 from regard.settings import parse
 from regard.training.loop import Trainer
-from regard.training.memory import halved, is_out_of_memory
 from regard.training.run import read_log
 from regard.training.settings import Train
 from regard.training.task import Loss
@@ -42,14 +41,14 @@ def job(family: str, directory: Path, **train: Any) -> Job:
 
 
 def events(trainer: Trainer) -> list[dict[str, Any]]:
-    log = trainer.records.run.log
+    log = trainer.reporter.run.log
     return [record for record in read_log(log) if record["kind"] == "event"] if log.exists() else []
 
 
 def heard(trainer: Trainer) -> list[str]:
     """What the trainer says out of the ordinary, as it says it."""
     display = Heard()
-    trainer.records.display = display
+    trainer.reporter.display = display
     return display.events
 
 
@@ -93,7 +92,7 @@ def test_out_of_memory_takes_the_same_steps_in_smaller_parts(family: str, how: d
     outcome = trainer.run()
     assert outcome.step == 4
     assert trainer.state.micro == 24
-    expected = [f"memory ran out; from here on {held} tokens are held at once" for held in (48, 24)]
+    expected = [f"memory ran out; continuing with {held} tokens at once" for held in (48, 24)]
     assert [text.partition(",")[0] for text in told] == expected
     assert [(event["what"], event["text"]) for event in events(trainer)] == [("out-of-memory", text) for text in told]
     assert apart(small, trainer) < LIMITS[how["precision"]]
@@ -113,7 +112,7 @@ def test_out_of_memory_in_an_evaluation_is_no_evaluation_lost(tmp_path: Path) ->
 
 def evaluations(trainer: Trainer) -> list[tuple[int, float]]:
     return [
-        (record["step"], record["loss"]) for record in read_log(trainer.records.run.log) if record["kind"] == "valid"
+        (record["step"], record["loss"]) for record in read_log(trainer.reporter.run.log) if record["kind"] == "valid"
     ]
 
 
@@ -121,29 +120,9 @@ def test_an_example_that_is_too_large_alone_ends_the_run(tmp_path: Path) -> None
     trainer = job("language", tmp_path).trainer()
     runs_out(trainer, lambda training: 0)
     longest = trainer.task.batching.assemblers["train"][0].lengths.longest[0]
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(RunError, match=rf"memory ran out with {longest} tokens at once"):
         trainer.run()
-    assert str(caught.value) == (
-        f"memory ran out with {longest} tokens at once, and an example, or a packed row, has up to {longest}; choose a "
-        "smaller model, set data.longest, train.row or train.recompute=true, or train on another device"
-    )
     assert trainer.state.step == 0
-
-
-def test_what_is_held_is_halved_down_to_the_longest_example() -> None:
-    assert [halved(96, 10), halved(48, 10), halved(15, 10)] == [48, 24, 10]
-    with pytest.raises(RunError, match="memory ran out with 10 tokens at once"):
-        halved(10, 10)
-
-
-def test_how_running_out_of_memory_shows() -> None:
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
-    assert is_out_of_memory(MemoryError())
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(1 << 60)
-    assert is_out_of_memory(caught.value)
-    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
-    assert not is_out_of_memory(ValueError("can't allocate memory"))
 
 
 def test_another_error_is_not_taken_for_it(tmp_path: Path) -> None:
@@ -231,7 +210,7 @@ def compiled(family: str, directory: Path, run: str, **train: Any) -> Trainer:
 
 def uncompiled(family: str, directory: Path) -> Trainer:
     trainer = compiled(family, directory, "plain")
-    trainer.objective.compiles(False)
+    trainer.objective.set_compiled(False)
     trainer.run()
     return trainer
 
@@ -251,7 +230,7 @@ def test_what_cannot_be_compiled_runs_uncompiled(monkeypatch: pytest.MonkeyPatch
     told = heard(trainer)
     assert trainer.run().step == 6
     assert len(told) == 1
-    assert told[0].startswith("cannot be compiled, so it runs uncompiled: ")
+    assert told[0].startswith("compilation failed, training uncompiled: ")
     assert "no kernel for this" in told[0]
     assert [(event["what"], event["step"], event["text"]) for event in events(trainer)] == [
         ("compile-fallback", 0, told[0])
@@ -286,7 +265,7 @@ def test_a_real_compiler_that_is_missing(tmp_path: Path) -> None:
     with torch._inductor.config.patch({"cpp.cxx": (None, "/nonexistent/compiler"), "fx_graph_cache": False}):
         trainer.run()
     assert len(told) == 1
-    assert told[0].startswith("cannot be compiled, so it runs uncompiled: ")
+    assert told[0].startswith("compilation failed, training uncompiled: ")
     assert "/nonexistent/compiler" in told[0]
     assert apart(uncompiled("language", tmp_path), trainer) == 0
 
@@ -300,6 +279,6 @@ def test_a_compiled_run_is_the_uncompiled_run(tmp_path: Path) -> None:
     assert events(trainer) == []
     assert trainer.objective.compiled
     plain = compiled("language", tmp_path, "plain", **SGD)
-    plain.objective.compiles(False)
+    plain.objective.set_compiled(False)
     plain.run()
     assert apart(plain, trainer) < 1e-5

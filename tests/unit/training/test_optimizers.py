@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from regard.blocks.settings import Attention, Learned2d, Relative, RmsNorm, TransformerXL
+from regard.errors import WeightsError
 from regard.models.build import build
 from regard.models.settings import Decoder, Encoder, EncoderDecoder, Masked, Vision
-from regard.settings import SettingsError
-from regard.training.muon import Muon as Grouped
-from regard.training.optimizers import Optimizers, build_optimizers, group
+from regard.training.optimizers import Ema, Optimizers, build_optimizers, group_parameters
+from regard.training.optimizers import Muon as Grouped
 from regard.training.settings import Adam, AdamW, Muon, Optimizer, Sgd
 
 SMALL = {"width": 16, "depth": 2, "attention": Attention(heads=2)}
@@ -36,7 +37,7 @@ def names(model: nn.Module, parameters: list[nn.Parameter]) -> set[str]:
 )
 def test_every_parameter_has_its_group(settings: EncoderDecoder | Encoder | Decoder | Vision) -> None:
     model = build(settings)
-    groups = group(model)
+    groups = group_parameters(model)
     together = [*groups.matrices, *groups.tables, *groups.vectors]
     assert len(together) == len({id(p) for p in together}) == len(list(model.parameters()))
     inner = (".q.", ".k.", ".v.", ".out.", ".up.", ".down.", ".dense.", ".project.")
@@ -63,7 +64,8 @@ def one_step(optimizer: Optimizer, factor: float = 1.0) -> tuple[nn.Module, nn.M
     for twin, parameter in zip(before.parameters(), model.parameters(), strict=True):
         assert parameter.grad is not None
         twin.grad = parameter.grad.clone()
-    optimizers.step()
+    for part in optimizers.parts:
+        part.step()
     return before, model
 
 
@@ -73,7 +75,7 @@ def test_adamw_by_its_formula() -> None:
     rate = 0.005
     for (name, old), new in zip(before.named_parameters(), after.parameters(), strict=True):
         assert old.grad is not None
-        decayed = old * (1 - rate * 0.1) if name in names(before, group(before).matrices) else old
+        decayed = old * (1 - rate * 0.1) if name in names(before, group_parameters(before).matrices) else old
         # After one step the bias-corrected means are the gradient and its square.
         expected = decayed - rate * old.grad / (old.grad.abs() + optimizer.eps)
         torch.testing.assert_close(new, expected, rtol=1e-9, atol=1e-9)
@@ -90,14 +92,14 @@ def test_adam_decays_through_the_gradient() -> None:
     without, _ = one_step(Adam(rate=0.01))
     _, plain = one_step(Adam(rate=0.01))
     _, decayed = one_step(Adam(rate=0.01, decay=0.5))
-    matrices = names(without, group(without).matrices)
+    matrices = names(without, group_parameters(without).matrices)
     for (name, a), b in zip(plain.named_parameters(), decayed.parameters(), strict=True):
         assert torch.equal(a, b) is (name not in matrices)
 
 
 def test_muon_makes_the_updates_of_matrices_orthogonal() -> None:
     before, after = one_step(Muon(rate=0.02))
-    matrices = names(before, group(before).matrices)
+    matrices = names(before, group_parameters(before).matrices)
     for (name, old), new in zip(before.named_parameters(), after.parameters(), strict=True):
         update = (old - new).detach()
         if name in matrices:
@@ -149,9 +151,107 @@ def test_gradients_are_let_go() -> None:
 def test_frozen_parameters_are_left_out() -> None:
     model = build(Decoder(vocabulary=20, **SMALL))
     model.embedding.requires_grad_(False)
-    assert not names(model, group(model).tables)
+    assert not names(model, group_parameters(model).tables)
 
 
-def test_a_rate_of_the_wrong_kind_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r'rate \(0.02\) is too high for adjust = "match-adamw".*set it to about'):
-        Muon(adjust="match-adamw")
+# ------------------------------------------------------------------------------------------------------ moving average
+
+
+def test_the_formula_of_the_moving_average() -> None:
+    """d = min(decay, (1 + step) / (10 + step)), average ← d · average + (1 − d) · weights."""
+    weights = {"a": torch.randn(3, 4, dtype=torch.float64), "b": torch.randn(2, dtype=torch.float64)}
+    ema = Ema(0.5, weights)
+    expected = {name: tensor.numpy().copy() for name, tensor in weights.items()}
+    for step in range(1, 20):
+        for tensor in weights.values():
+            tensor.add_(torch.randn_like(tensor))
+        ema.update(step)
+        decay = min(0.5, (1 + step) / (10 + step))
+        expected = {name: decay * expected[name] + (1 - decay) * weights[name].numpy() for name in weights}
+    assert (1 + 8) / (10 + 8) == 0.5  # so both sides of the minimum were taken
+    for name, tensor in ema.tensors().items():
+        np.testing.assert_allclose(tensor.numpy(), expected[name], rtol=1e-14)
+
+
+def test_weights_and_averages_change_places_exactly() -> None:
+    model = nn.Linear(7, 5)
+    parameters = dict(model.named_parameters())
+    ema = Ema(0.9, parameters)
+    with torch.no_grad():
+        model.weight.mul_(torch.randn(5, 7))
+        model.bias[0] = float("nan")
+        model.bias[1] = -0.0
+    weights = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+    averages = {name: tensor.clone() for name, tensor in ema.tensors().items()}
+    places = [parameter.data_ptr() for parameter in parameters.values()]
+
+    def evaluate() -> None:
+        with ema.swapped():
+            for name, parameter in parameters.items():
+                assert same_bits(parameter, averages[name])
+            raise KeyboardInterrupt  # whatever happens in there
+
+    with pytest.raises(KeyboardInterrupt):
+        evaluate()
+    for name, parameter in parameters.items():
+        assert same_bits(parameter, weights[name])
+        assert same_bits(ema.tensors()[name], averages[name])
+        assert parameter.requires_grad
+    assert [parameter.data_ptr() for parameter in parameters.values()] == places
+
+
+def same_bits(left: torch.Tensor, right: torch.Tensor) -> bool:
+    return torch.equal(left.detach().view(torch.int32), right.detach().view(torch.int32))
+
+
+def test_half_swapped_is_swapped_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may run out on the way, and the loop then goes on with smaller batches."""
+    weights = {"a": torch.ones(2), "b": torch.ones(2)}
+    ema = Ema(0.9, weights)
+    for tensor in weights.values():
+        tensor.zero_()
+    plain = Ema._swap_one
+
+    def fail(self: Ema, name: str) -> None:
+        if name == "b":
+            raise torch.OutOfMemoryError
+        plain(self, name)
+
+    monkeypatch.setattr(Ema, "_swap_one", fail)
+    with pytest.raises(torch.OutOfMemoryError), ema.swapped():
+        pass
+    assert [tensor.tolist() for tensor in weights.values()] == [[0, 0], [0, 0]]
+    assert [tensor.tolist() for tensor in ema.tensors().values()] == [[1, 1], [1, 1]]
+
+
+def test_a_resumed_average_goes_on_alike() -> None:
+    weights = {"a": torch.randn(6)}
+    ema = Ema(0.99, weights)
+    changes = torch.randn(10, 6)
+    for step in range(1, 6):
+        weights["a"].add_(changes[step - 1])
+        ema.update(step)
+    other_weights = {"a": weights["a"].clone()}
+    other = Ema(0.99, other_weights)
+    other.load({name: tensor.clone() for name, tensor in ema.tensors().items()})
+    for step in range(6, 11):
+        for each, average in ((weights, ema), (other_weights, other)):
+            each["a"].add_(changes[step - 1])
+            average.update(step)
+    assert same_bits(ema.tensors()["a"], other.tensors()["a"])
+
+
+def test_averages_of_another_model() -> None:
+    with pytest.raises(WeightsError, match="b does not match"):
+        Ema(0.9, {"a": torch.ones(1)}).load({"a": torch.ones(1), "b": torch.ones(1)})
+
+
+def test_averages_in_the_model_are_not_taken_for_weights() -> None:
+    ema = Ema(0.9, {"a": torch.ones(1)})
+    with ema.swapped():
+        with pytest.raises(AssertionError, match="the averages are in the model"):
+            ema.update(1)
+        with pytest.raises(AssertionError, match="the averages are in the model"):
+            ema.tensors()
+        with pytest.raises(AssertionError, match="the averages are in the model"), ema.swapped():
+            pass

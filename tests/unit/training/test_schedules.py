@@ -1,4 +1,4 @@
-"""Schedules against the paper's formula and against those of transformers."""
+"""Schedules against the paper's formula and against those of transformers; budgets."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ import pytest
 import torch
 from transformers import optimization
 
-from regard.training.schedules import Progress, factor
+from regard.errors import SettingsError
+from regard.settings import parse
+from regard.training.schedules import Spent, evaluations_due, rate_factor, require_budget, spent_share
 from regard.training.settings import (
     Constant,
     Cosine,
     InverseSquareRoot,
     Linear,
+    Muon,
     Paper,
     Schedule,
+    Train,
     WarmupStableDecay,
 )
 
@@ -23,7 +27,7 @@ STEPS, WARMUP = 100, 10
 
 
 def ours(schedule: Schedule, step: int, warmup: int = WARMUP, width: int = 512) -> float:
-    return factor(schedule, Progress(step, step / STEPS, warmup / STEPS), width)
+    return rate_factor(schedule, step, step / STEPS, warmup / STEPS, width)
 
 
 def theirs(name: str, step: int, **options: object) -> float:
@@ -35,29 +39,26 @@ def theirs(name: str, step: int, **options: object) -> float:
     return float(scheduler.lr_lambdas[0](step))
 
 
-@pytest.mark.parametrize("step", [1, 5, 9, 10, 11, 37, 99, 100])
-@pytest.mark.parametrize(
-    ("schedule", "name"),
-    [
+def test_equal_to_transformers() -> None:
+    schedules: list[tuple[Schedule, str]] = [
         (Linear(warmup=WARMUP), "linear"),
         (Cosine(warmup=WARMUP), "cosine"),
         (Constant(warmup=WARMUP), "constant_with_warmup"),
         (InverseSquareRoot(warmup=WARMUP), "inverse_sqrt"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_equal_to_transformers(schedule: Schedule, name: str, step: int) -> None:
-    assert ours(schedule, step) == pytest.approx(theirs(name, step), abs=1e-12)
+    ]
+    for schedule, name in schedules:
+        for step in (1, 5, 9, 10, 11, 37, 99, 100):
+            assert ours(schedule, step) == pytest.approx(theirs(name, step), abs=1e-12), (name, step)
 
 
-@pytest.mark.parametrize("step", [1, 100, 3999, 4000, 4001, 100_000])
-def test_the_papers_formula(step: int) -> None:
-    expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
-    assert factor(Paper(), Progress(step, 0.0), 512) == pytest.approx(expected, rel=1e-12)
+def test_the_papers_formula() -> None:
+    for step in (1, 100, 3999, 4000, 4001, 100_000):
+        expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
+        assert rate_factor(Paper(), step, 0.0, 0.0, 512) == pytest.approx(expected, rel=1e-12)
 
 
 def test_the_papers_highest_rate_is_at_the_end_of_warmup() -> None:
-    rates = [factor(Paper(), Progress(step, 0.0), 512) for step in range(1, 8001)]
+    rates = [rate_factor(Paper(), step, 0.0, 0.0, 512) for step in range(1, 8001)]
     assert rates.index(max(rates)) == 3999
     assert max(rates) == pytest.approx(7e-4, abs=1e-5)  # 1 / √(512 · 4000)
 
@@ -69,7 +70,7 @@ def test_stays_and_then_falls(shape: str) -> None:
     assert ours(schedule, WARMUP) == ours(schedule, 54) == 1.0
     halfway = math.sqrt(0.5) if shape == "square-root" else 0.5
     # Of the 90 steps after warm-up the last 45 fall: at step 77.5 half of the decay is over.
-    half = factor(schedule, Progress(78, 0.775, 0.1), 512)
+    half = rate_factor(schedule, 78, 0.775, 0.1, 512)
     assert half == pytest.approx(0.1 + 0.9 * (1 - halfway))
     assert ours(schedule, STEPS) == pytest.approx(0.1)
 
@@ -77,11 +78,55 @@ def test_stays_and_then_falls(shape: str) -> None:
 def test_a_budget_of_minutes_ends_at_the_floor_whatever_the_steps() -> None:
     schedule = Cosine(warmup=100, floor=0.05)
     # Warm-up took a quarter of the time; nobody knows how many steps will follow.
-    assert factor(schedule, Progress(100, 0.25, 0.25), 512) == 1.0
-    assert factor(schedule, Progress(731, 0.625, 0.25), 512) == pytest.approx(0.525)
-    assert factor(schedule, Progress(9999, 1.0, 0.25), 512) == pytest.approx(0.05)
-    assert factor(schedule, Progress(10_000, 1.2, 0.25), 512) == pytest.approx(0.05)
+    assert rate_factor(schedule, 100, 0.25, 0.25, 512) == 1.0
+    assert rate_factor(schedule, 731, 0.625, 0.25, 512) == pytest.approx(0.525)
+    assert rate_factor(schedule, 9999, 1.0, 0.25, 512) == pytest.approx(0.05)
+    assert rate_factor(schedule, 10_000, 1.2, 0.25, 512) == pytest.approx(0.05)
 
 
 def test_a_run_that_is_all_warmup_has_an_end() -> None:
-    assert factor(Linear(warmup=5), Progress(5, 1.0, 1.0), 512) == 0.0
+    assert rate_factor(Linear(warmup=5), 5, 1.0, 1.0, 512) == 0.0
+
+
+# ------------------------------------------------------------------------------------------------------------- budgets
+
+
+def test_the_budget_that_is_closest_to_its_end_counts() -> None:
+    spent = Spent(step=30, epochs=1.5, tokens=4000, seconds=90)
+    for budget, expected in (
+        ({"steps": 120}, 0.25),
+        ({"epochs": 2}, 0.75),
+        ({"total_tokens": 40_000}, 0.1),
+        ({"minutes": 3}, 0.5),
+        ({"steps": 120, "epochs": 2, "minutes": 3}, 0.75),
+        ({"steps": 10}, 1.0),
+    ):
+        assert spent_share(parse(Train, budget), spent) == expected
+    with pytest.raises(SettingsError, match=r"train has no budget; set train\.minutes"):
+        require_budget(Train())
+
+
+def test_evaluations_are_spread_over_the_budget() -> None:
+    """Twenty, or one in each step of a shorter run."""
+    for steps in (1, 7, 19, 20, 21, 60, 100, 999, 1000, 12_345):
+        train = parse(Train, {"steps": steps})
+        due = [evaluations_due(train, Spent(step=step)) for step in range(steps + 1)]
+        assert len(set(due)) == min(20, steps) + 1
+        assert due == [20 * step // steps for step in range(steps + 1)]
+    train = parse(Train, {"steps": 10, "evaluate_every": 4})
+    assert [evaluations_due(train, Spent(step=step)) for step in range(1, 11)] == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
+
+
+# ------------------------------------------------------------------------------------------------------------ settings
+
+
+def test_settings_that_contradict_each_other() -> None:
+    with pytest.raises(SettingsError, match=r"micro \(200\) .* tokens \(100\)"):
+        Train(tokens=100, micro=200)
+    # Two processes with a part of each matrix took other steps, by 1e-2 after ten steps.
+    with pytest.raises(SettingsError, match=r"shard .*muon"):
+        Train(optimizer=Muon(), shard=True)
+    with pytest.raises(SettingsError, match=r"rate \(0.02\) is too high for adjust"):
+        Muon(adjust="match-adamw")
+    assert Train(optimizer=Muon()).shard is False
+    assert Train(steps=10, minutes=0.5).budgets == {"steps": 10.0, "minutes": 0.5}

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from regard.errors import RunError, SettingsError
 from regard.settings import Table, parse, read_toml
-from regard.training import budget
 from regard.training.run import LOG, is_run, read_log, read_status
+from regard.training.schedules import Spent, spent_share
 from regard.training.settings import Train
 from regard.weights.directory import CONFIG
 
@@ -147,7 +147,7 @@ class Evidence:
             return 1.0
         last = self.train[-1]
         epochs, tokens = float(last.get("epochs", 0)), int(last.get("tokens", 0))
-        return budget.share(self.settings, budget.Spent(self.last_step, epochs, tokens, self.seconds))
+        return spent_share(self.settings, Spent(self.last_step, epochs, tokens, self.seconds))
 
     @property
     def seconds(self) -> float:

@@ -1,0 +1,347 @@
+"""What a run reports: the log, a progress bar or plain lines on stderr, and TensorBoard on request."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.text import Text
+
+from regard.errors import RunError
+from regard.format import amount, clock, four_digits, percent, rate
+from regard.models.count import training_flops
+from regard.models.settings import ModelSettings
+from regard.training.checkpoints import TrainingState
+from regard.training.distribution import Workers
+from regard.training.hardware import peak_flops
+from regard.training.run import Log, Run
+from regard.training.schedules import spent_share
+from regard.training.settings import Train
+from regard.training.task import Trainable
+
+Record = Mapping[str, Any]
+"""A line of the log."""
+
+SETTLED = 50
+"""Steps of a session after which nothing should be compiled again."""
+REDRAW_SECONDS = 0.1
+"""Shortest time between two updates of the progress bar."""
+PLAIN_SECONDS = 10.0
+"""Shortest time between two lines without a terminal."""
+
+
+# ----------------------------------------------------------------------------------------------------------- display
+
+
+class Display:
+    """Shows a run on stderr: a progress bar on a terminal, otherwise a line from time to time.
+
+    The bar is drawn without a thread, because batches are made in forked processes, and the cursor stays visible,
+    because a killed process cannot restore it.
+    """
+
+    def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
+        self.quiet = quiet
+        stream = stream or sys.stderr
+        self._live = stream.isatty() and os.environ.get("TERM", "") != "dumb"
+        self._console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
+        self._progress: Progress | None = None
+        self._shown_at = float("-inf")
+
+    def working(self, text: str) -> None:
+        """Show what is done before the first step. It is called repeatedly."""
+        self._update(text, 0.0)
+
+    def data(self, record: Record) -> None:
+        """Show the number of examples and tokens of each split."""
+        for line in data_lines(record):
+            self._print(line)
+
+    def train(self, record: Record, spent: float, seconds_left: float | None) -> None:
+        """Show a line of the log, with the share of the budget that is spent and the remaining time."""
+        self._update(train_line(record, seconds_left), spent)
+
+    def valid(self, record: Record, best: bool) -> None:
+        """Show the metrics of an evaluation."""
+        metrics = [
+            f"{name} {four_digits(float(value))}"
+            for name, value in record.items()
+            if name not in ("step", "seconds", "time", "weight") and _is_number(value)
+        ]
+        line = "  ".join([f"step {record.get('step', 0):,}", "valid", *metrics, *(["(best so far)"] if best else [])])
+        self._print(line, "bold" if best else "")
+
+    def event(self, text: str) -> None:
+        """Print something unusual."""
+        self._print(text, "yellow")
+
+    def end(self, lines: Sequence[str]) -> None:
+        """Print the result of the run."""
+        self.close()
+        for line in lines:
+            self._print(line)
+
+    def close(self) -> None:
+        """Stop the progress bar. It can be called more than once."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None
+
+    def _print(self, text: str, style: str = "") -> None:
+        """Print a line that stays, above the progress bar."""
+        if not self.quiet:
+            self._console.print(Text(_printable(text), style=style if self._live else ""), soft_wrap=True)
+
+    def _update(self, text: str, spent: float) -> None:
+        wait = REDRAW_SECONDS if self._live else PLAIN_SECONDS
+        now = time.monotonic()
+        if self.quiet or (now - self._shown_at < wait and spent < 1):
+            return
+        self._shown_at = now
+        if not self._live:
+            self._print(f"{text}  {percent(spent)}" if spent else text)
+            return
+        if self._progress is None:
+            self._progress = Progress(
+                TextColumn("{task.description}", markup=False),
+                BarColumn(),
+                TaskProgressColumn(),
+                console=self._console,
+                auto_refresh=False,
+                redirect_stdout=False,
+                redirect_stderr=False,
+            )
+            self._progress.add_task("", total=1.0)
+            self._progress.start()
+            self._console.show_cursor(True)
+        self._progress.update(self._progress.task_ids[0], description=_printable(text), completed=spent)
+        self._progress.refresh()
+
+
+def train_line(record: Record, seconds_left: float | None) -> str:
+    """The most important values of a training record, in order of importance."""
+    values = {name: float(value) for name, value in record.items() if _is_number(value)}
+    parts = [f"step {record.get('step', 0):,}"]
+    if "loss" in values:
+        parts.append(f"loss {four_digits(values['loss'])}")
+    if seconds_left is not None:
+        parts.append(f"{clock(seconds_left)} left")
+    if "tokens_per_second" in values:
+        parts.append(f"{amount(values['tokens_per_second'])} tokens/s")
+    if "peak" in values:
+        parts.append(f"{percent(values['peak'])} of peak")
+    if "rate" in values:
+        parts.append(f"rate {rate(values['rate'])}")
+    return "  ".join(parts)
+
+
+def data_lines(record: Record) -> Iterator[str]:
+    """One line for each split, then the notes."""
+    for split, counts in record.items():
+        if isinstance(counts, Mapping):
+            parts = [f"{split}: {counts.get('examples', 0):,} examples"]
+            if counts.get("tokens"):
+                parts.append(f"{amount(counts['tokens'])} tokens")
+            for name in ("skipped", "removed", "too_long"):
+                if counts.get(name):
+                    parts.append(f"{counts[name]:,} {name.replace('_', ' ')}")
+            if counts.get("unknown"):
+                parts.append(f"{percent(counts['unknown'])} unknown")
+            yield ", ".join(parts)
+    yield from (str(note) for note in record.get("notes") or ())
+
+
+def _printable(text: str) -> str:
+    """One line without control characters, which could come from the name of a file."""
+    return "".join(character if character.isprintable() else " " for character in text)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+# ---------------------------------------------------------------------------------------------------------- reporter
+
+
+def require_tensorboard() -> None:
+    """Raise `RunError` if TensorBoard is not installed."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError:
+        raise RunError(
+            "train.tensorboard (true) needs the package tensorboard; run pip install 'regard[tensorboard]', or set "
+            "train.tensorboard=false"
+        ) from None
+
+
+class Reporter:
+    """Writes the log and measures time. Only the first process writes; every process measures."""
+
+    def __init__(
+        self, run: Run, display: Display, task: Trainable, train: Train, workers: Workers, products: torch.dtype
+    ) -> None:
+        self.run, self.display, self.task, self.settings, self.workers = run, display, task, train, workers
+        self._log = Log(run.log) if workers.leads else None
+        self._board: Any = None
+        if train.tensorboard and workers.leads:
+            require_tensorboard()
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(run.directory / "tensorboard"))
+        self._products = products
+        self._started = time.perf_counter()
+        self._mark = self._started
+        """The start of the time that the next line of the log counts."""
+        self._untimed = 0
+        """Tokens of the window whose time is not counted."""
+        self._waited = 0.0
+        self._pace = 0.0, 0.0
+        """Share of the budget and seconds that were spent when the first step of this session was done."""
+        self._totals = [0.0, 0.0]
+        """Seconds of waiting for data, and of training, in this session."""
+        self._session_steps = 0
+        self.recompiled: int | None = None
+        """Graphs compiled after step `SETTLED` of this session; None if the model is not compiled."""
+
+    # ------------------------------------------------------------------------------------------------------------ time
+
+    @contextmanager
+    def clock(self, state: TrainingState) -> Iterator[None]:
+        """Measure time from that of the state on, and close everything in the end."""
+        now = time.perf_counter()
+        self._started, self._mark = now - state.seconds, now
+        try:
+            yield
+        finally:
+            self.display.close()
+            if self._board is not None:
+                self._board.close()
+
+    def seconds(self) -> float:
+        """Time spent on this run over all sessions."""
+        return time.perf_counter() - self._started
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time in this context as waiting for data."""
+        start = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - start
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Do not count the time in this context as training."""
+        start = time.perf_counter()
+        yield
+        self._mark += time.perf_counter() - start
+
+    def first_step_done(self, state: TrainingState) -> None:
+        """Start measuring speed: the first step of a session starts processes and compiles."""
+        self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, state.window_tokens
+        self._pace = spent_share(self.settings, state.spent), self.seconds()
+
+    @property
+    def wait(self) -> float:
+        """Share of the training time of this session that was spent waiting for data."""
+        return self._totals[0] / max(self._totals[1], 1e-9)
+
+    # --------------------------------------------------------------------------------------------------------- records
+
+    def data(self, about: Record) -> None:
+        """The first line: the data."""
+        self._write({"kind": "data", **about})
+        self.display.data(about)
+
+    def train(self, state: TrainingState, sums: Mapping[str, float], rate: float, model: ModelSettings) -> None:
+        """A line about the steps since the last one."""
+        sums = dict(sums)
+        total, weight, steps = sums.pop("total"), sums.pop("weight"), sums.pop("steps")
+        norm, clipped = sums.pop("norm") / steps, sums.pop("clipped") / steps
+        busy = max(time.perf_counter() - self._mark, 1e-9)
+        record: dict[str, Any] = {
+            "kind": "train",
+            "step": state.step,
+            "epochs": state.epochs,
+            "tokens": state.tokens,
+            "examples": state.examples,
+            **self.task.metrics(total, weight, sums),
+            "rate": rate,
+            "norm": norm,
+            "clipped": clipped,
+            "padding": 1 - state.window_tokens / max(state.window_cells, 1),
+            "seconds": self.seconds(),
+            "tokens_per_second": (state.window_tokens - self._untimed) / busy,
+            "wait": self._waited / busy,
+            "peak": self._share_of_peak(state, model, busy),
+        }
+        if self.workers.device.type == "cuda":
+            record["memory"] = torch.cuda.max_memory_allocated(self.workers.device)
+        self._totals = [self._totals[0] + self._waited, self._totals[1] + busy]
+        self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, 0
+        self._write(record)
+        spent = spent_share(self.settings, state.spent)
+        since, then = self._pace
+        left = (self.seconds() - then) * (1 - spent) / (spent - since) if spent > since else None
+        self.display.train(record, spent, left)
+
+    def _share_of_peak(self, state: TrainingState, model: ModelSettings, busy: float) -> float:
+        """FLOPs of the model per second over the peak of all devices (MFU, Chowdhery et al. 2022).
+
+        Padding and recomputed activations do not count as work.
+        """
+        source = state.window_tokens * self.task.source_ratio
+        flops = training_flops(model, state.window_examples, state.window_tokens, source)
+        timed = 1 - self._untimed / max(state.window_tokens, 1)
+        peak, _ = peak_flops(self.workers.device, self._products)
+        return flops * timed / busy / (peak * self.workers.world)
+
+    def valid(self, state: TrainingState, metrics: Mapping[str, float], best: bool) -> None:
+        record = {"kind": "valid", "step": state.step, **metrics, "best": best, "seconds": self.seconds()}
+        self._write(record)
+        self.display.valid(record, best)
+
+    def compiled(self, step: int, graphs: int) -> None:
+        """Count the graphs that a step compiled. After step `SETTLED` each of them is an event."""
+        self._session_steps += 1
+        self.recompiled = self.recompiled or 0
+        if graphs and self._session_steps > SETTLED:
+            self.recompiled += graphs
+            self.event(step, "recompilation", f"step {step:,} was compiled again: a shape or a setting changed")
+
+    def event(self, step: int, what: str, text: str) -> None:
+        """A line about something unusual."""
+        self._write({"kind": "event", "step": step, "what": what, "text": text})
+        self.display.event(text)
+
+    def end(self, state: TrainingState, reason: str, metrics: Mapping[str, float], kept: str) -> None:
+        """The last line."""
+        record = {"kind": "end", "step": state.step, "reason": reason, **metrics, "kept": kept}
+        if self.recompiled is not None:
+            record["recompilations"] = self.recompiled
+        self._write({**record, "seconds": self.seconds(), "wait": self.wait})
+
+    def sync(self) -> int:
+        """Flush the log to the disk, and return its length in bytes."""
+        return 0 if self._log is None else self._log.sync()
+
+    def truncate(self, length: int) -> str | None:
+        """Cut the log to its length at a checkpoint. Returns a warning if lines are lost."""
+        return None if self._log is None else self._log.truncate(length)
+
+    def _write(self, record: Record) -> None:
+        if self._log is not None:
+            self._log.append(record)
+        if self._board is not None and record.get("step") is not None:
+            kind, step = record["kind"], record["step"]
+            for name, value in record.items():
+                if name not in ("kind", "step") and _is_number(value):
+                    self._board.add_scalar(f"{kind}/{name}", value, step)
+            if kind == "event":
+                self._board.add_text(f"event/{record['what']}", record["text"], step)

@@ -1,0 +1,274 @@
+"""One optimizer step, and evaluation: the model with its loss, precision, sums over batches and processes.
+
+Gradients are summed over all batches and processes of a step and divided once by the weight of the whole step. A mean
+of means would give batches of different lengths the same weight.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from torch.distributed.tensor import DTensor
+
+from regard.data.batches import Share
+from regard.data.settings import Split
+from regard.errors import RunError, SettingsError
+from regard.training.distribution import Workers, syncing
+from regard.training.optimizers import Optimizers
+from regard.training.settings import Precision
+from regard.training.task import Loss, Trainable
+
+# --------------------------------------------------------------------------------------------------------- precision
+
+
+@dataclass(frozen=True)
+class MixedPrecision:
+    """The dtypes of a training."""
+
+    device: torch.device
+    weights: torch.dtype
+    """Of parameters, gradients and optimizer state."""
+    products: torch.dtype
+    """Of matrix products."""
+
+    def autocast(self) -> AbstractContextManager[object]:
+        if self.products == self.weights:
+            return nullcontext()
+        return torch.autocast(self.device.type, self.products)
+
+    def scaler(self, tokens: int) -> GradScaler:
+        """Prevents underflow of float16 gradients; disabled for other dtypes.
+
+        Gradients are sums over the tokens of a step, so the usual initial factor is divided by about this number.
+        """
+        first = 65536.0 / 2 ** math.ceil(math.log2(max(tokens, 1)))
+        return GradScaler(self.device.type, init_scale=max(first, 1.0), enabled=self.products == torch.float16)
+
+
+def mixed_precision(precision: Precision, device: torch.device) -> MixedPrecision:
+    """The dtypes for `train.precision` on a device."""
+    if precision == "auto":
+        precision = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
+    if precision == "float64" and device.type == "mps":
+        raise SettingsError("train.precision (float64) is not available on mps; choose float32, or --device cpu")
+    products: torch.dtype = getattr(torch, precision)
+    return MixedPrecision(device, products if precision == "float64" else torch.float32, products)
+
+
+def seed_step(seed: int, step: int, rank: int, device: torch.device | None = None) -> None:
+    """Seed the generators of the CPU and the device for one step.
+
+    The seed depends on the step, so a resumed run needs no generator state, and a repeated step has the same dropout.
+    """
+    high, low = np.random.SeedSequence([seed, step, rank]).generate_state(2)
+    number = (int(high) << 32 | int(low)) >> 1
+    torch.default_generator.manual_seed(number)  # torch.manual_seed would seed all devices
+    if device is not None and device.type != "cpu":
+        getattr(torch, device.type).manual_seed(number)
+
+
+# -------------------------------------------------------------------------------------------------------------- sums
+
+
+class Sums:
+    """Named sums that stay on the device until they are read, in float64 if the device has it."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.dtype = torch.float32 if device.type == "mps" else torch.float64
+        self._sums: dict[str, Tensor] = {}
+
+    def add(self, values: Mapping[str, Tensor]) -> None:
+        for name, value in values.items():
+            # A copy, because the next replay of a CUDA graph overwrites the value.
+            value = value.detach().to(self.dtype, copy=True)
+            before = self._sums.get(name)
+            self._sums[name] = value if before is None else before + value
+
+    def add_loss(self, loss: Loss) -> None:
+        self.add({"total": loss.total, "weight": loss.weight, **loss.sums})
+
+    def over_processes(self, workers: Workers) -> Mapping[str, Tensor]:
+        """The sums over all processes, which must have the same names."""
+        if workers.world == 1:
+            return self._sums
+        stacked = workers.sum(torch.stack([self._sums[name] for name in self._sums]))
+        return dict(zip(self._sums, stacked.unbind(), strict=True))
+
+    def read(self) -> dict[str, float]:
+        """The sums as floats. This waits for the device."""
+        if not self._sums:
+            return {}
+        return dict(zip(self._sums, torch.stack([*self._sums.values()]).tolist(), strict=True))
+
+    def load(self, sums: Mapping[str, float]) -> None:
+        """Restore what `read` returned."""
+        self._sums = {name: torch.tensor(value, device=self.device, dtype=self.dtype) for name, value in sums.items()}
+
+    def clear(self) -> None:
+        self._sums = {}
+
+
+# --------------------------------------------------------------------------------------------------------- objective
+
+
+class Objective(nn.Module):
+    """The model with its loss as one module, which is compiled and distributed as a whole."""
+
+    def __init__(self, model: nn.Module, task: Trainable) -> None:
+        super().__init__()
+        self.model = model
+        self._loss: Callable[[nn.Module, Any], Loss] = task.loss
+        self._compute: Callable[[Any], Loss] = self._plain
+
+    def forward(self, batch: Any) -> Loss:
+        # Evaluation is not compiled: compilation takes longer than most evaluations.
+        return self._compute(batch) if self.training else self._plain(batch)
+
+    @property
+    def compiled(self) -> bool:
+        return self._compute != self._plain
+
+    def set_compiled(self, wanted: bool, graphs: bool = False) -> None:
+        """Switch compilation on or off. It happens inside this module, so DDP and FSDP2 do not see it.
+
+        `graphs` records CUDA graphs, which halves the time of a small model. All batches must have one shape, and
+        gradients must be used before the next pass.
+        """
+        if not wanted:
+            self._compute = self._plain
+        elif graphs:
+            self._compute = torch.compile(self._plain, mode="reduce-overhead")
+        else:
+            self._compute = torch.compile(self._plain)
+
+    def _plain(self, batch: Any) -> Loss:
+        return self._loss(self.model, batch)
+
+
+def is_compile_failure(error: Exception) -> bool:
+    """Whether compilation failed, as opposed to the compiled code."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    # Some failures have another type, but the compiler notes the position in the user's code in each of them.
+    return isinstance(error, TorchDynamoException) or hasattr(error, "real_stack")
+
+
+def graphs_compiled() -> int:
+    """The number of graphs that this process has compiled so far."""
+    from torch._dynamo.utils import counters  # the import takes seconds, and most runs on a CPU do not need it
+
+    return int(counters["stats"]["unique_graphs"])
+
+
+# -------------------------------------------------------------------------------------------------------------- step
+
+
+@dataclass
+class Updater:
+    """Turns the batches of a step into new weights."""
+
+    objective: nn.Module
+    """The objective, possibly wrapped by DDP or FSDP2."""
+    optimizers: Optimizers
+    precision: MixedPrecision
+    workers: Workers
+    scaler: GradScaler
+    clip: float | None
+
+    def update(self, batches: Sequence[Any], factor: float, window: Sums) -> None:
+        """Take one step with `factor` times the learning rate, and add its sums to the window.
+
+        Nothing is changed until all gradients are known, so a step that fails earlier can be repeated.
+        """
+        self.optimizers.zero_grad()
+        step = Sums(self.workers.device)
+        for number, batch in enumerate(batches, 1):
+            with syncing(self.objective, wanted=number == len(batches)):
+                with self.precision.autocast():
+                    loss = Loss(*self.objective(batch.to(self.workers.device)))
+                torch.autograd.backward(self.scaler.scale(loss.total))
+            step.add_loss(loss)
+        sums = step.over_processes(self.workers)
+        norm = self._scale_gradients(sums["weight"])
+        clipped = norm.new_zeros(()) if self.clip is None else (norm > self.clip)
+        window.add({**sums, "norm": norm, "clipped": clipped, "steps": torch.ones_like(norm)})
+        self.optimizers.set_factor(factor)
+        try:
+            for part in self.optimizers.parts:
+                self.scaler.step(part)
+        except Exception as error:
+            if is_out_of_memory(error):  # some weights may be changed already, so the step cannot be repeated
+                raise RunError(
+                    "memory ran out in the optimizer, which needs the same memory for every train.micro; choose a "
+                    "smaller model, train.optimizer.kind=sgd, or another device"
+                ) from error
+            raise
+        self.scaler.update()
+
+    def _scale_gradients(self, weight: Tensor) -> Tensor:
+        """Divide the gradients by the weight of the step and clip them. Returns the norm before clipping."""
+        for part in self.optimizers.parts:
+            self.scaler.unscale_(part)
+        trained = [parameter for parameter in self.optimizers.parameters if parameter.grad is not None]
+        gradients = [_local(parameter.grad) for parameter in trained if parameter.grad is not None]
+        # DDP and FSDP2 average over processes; multiplying by their number gives the sum.
+        factor = torch.where(weight > 0, self.workers.world / weight, 0)
+        torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
+        norm = nn.utils.clip_grad_norm_(trained, math.inf if self.clip is None else self.clip)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
+
+def _local(gradient: Tensor) -> Tensor:
+    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # the allocator of the CPU
+
+
+def halve_micro(held: int, longest: int) -> int:
+    """Half of the tokens in memory at once. Raises `RunError` if a single example does not fit."""
+    if held <= longest:
+        raise RunError(
+            f"memory ran out with {held:,} tokens at once, and the longest example or packed row has {longest:,}; "
+            "choose a smaller model, set data.longest, train.row or train.recompute=true, or use another device"
+        )
+    return max(held // 2, longest)
+
+
+def evaluate(
+    objective: Objective,
+    task: Trainable,
+    split: Split,
+    workers: Workers,
+    precision: MixedPrecision,
+    micro: int | None,
+) -> dict[str, float]:
+    """The metrics of the task on a split. Each process takes its share of the data."""
+    was_training = objective.training
+    objective.eval()
+    sums = Sums(workers.device)
+    try:
+        with torch.no_grad():
+            for step in task.batches(split, Share(workers.rank, workers.world, micro)).once():
+                for batch in step.batches:
+                    with precision.autocast():
+                        sums.add_loss(Loss(*objective(batch.to(workers.device))))
+            extra = task.extra_metrics(objective.model) if split == "valid" else {}
+    finally:
+        objective.train(was_training)
+    values = {name: float(value) for name, value in sums.over_processes(workers).items()}
+    # Each process computes the extra metrics itself; all use the values of the first one.
+    extra = {name: workers.first(value) for name, value in extra.items()}
+    return {**task.metrics(values.pop("total"), values.pop("weight"), values), **extra}

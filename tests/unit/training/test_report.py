@@ -1,0 +1,163 @@
+"""What a run reports: plain lines, a progress bar on a terminal, and TensorBoard."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from regard.errors import RunError
+from regard.training import report
+from regard.training.checkpoints import TrainingState
+from regard.training.distribution import Workers
+from regard.training.report import Display, Reporter, data_lines, train_line
+from regard.training.run import Run, read_log
+from regard.training.settings import Train
+
+RECORD: dict[str, Any] = {
+    "step": 1200,
+    "loss": 3.21,
+    "rate": 4.9e-4,
+    "tokens_per_second": 123_456.0,
+    "peak": 0.31,
+    "tokens": 5,
+}
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """Time that stands still unless a test changes it."""
+    time = SimpleNamespace(now=100.0)
+    clocks = SimpleNamespace(monotonic=lambda: time.now, perf_counter=lambda: time.now)
+    monkeypatch.setattr(report, "time", clocks)
+    return time
+
+
+def test_the_most_important_values_come_first() -> None:
+    line = "step 1,200  loss 3.210  3:05 left  123 k tokens/s  31 % of peak  rate 4.9e-04"
+    assert train_line(RECORD, 185) == line
+    assert train_line({"step": 3, "loss": None}, None) == "step 3"
+
+
+def test_data_in_lines() -> None:
+    record = {
+        "kind": "data",
+        "train": {"examples": 29_000, "tokens": 400_000, "skipped": 3, "too_long": 1, "unknown": 0.002},
+        "valid": {"examples": 10},
+        "notes": ["a note"],
+    }
+    assert [*data_lines(record)] == [
+        "train: 29,000 examples, 400 k tokens, 3 skipped, 1 too long, 0.2 % unknown",
+        "valid: 10 examples",
+        "a note",
+    ]
+
+
+def test_plain_lines(clock: SimpleNamespace) -> None:
+    stream = io.StringIO()
+    display = Display(stream)
+    display.working("reading")
+    display.working("reading more")  # too soon
+    display.data({"train": {"examples": 3}})
+    clock.now += 11
+    display.train(RECORD, 0.25, 60)
+    display.train({**RECORD, "step": 1201}, 0.26, 59)  # too soon
+    display.valid({"kind": "valid", "step": 1201, "loss": 2.5, "accuracy": 0.5, "best": True, "seconds": 3}, True)
+    display.event("bad\x1b[2J\nname")
+    display.end(["done"])
+    display.close()
+    assert stream.getvalue().splitlines() == [
+        "reading",
+        "train: 3 examples",
+        "step 1,200  loss 3.210  1:00 left  123 k tokens/s  31 % of peak  rate 4.9e-04  25 %",
+        "step 1,201  valid  loss 2.500  accuracy 0.5000  (best so far)",
+        "bad [2J name",
+        "done",
+    ]
+
+
+def test_quiet(clock: SimpleNamespace) -> None:
+    stream = Terminal()
+    display = Display(stream, quiet=True)
+    display.working("reading")
+    display.train(RECORD, 0.25, 60)
+    display.event("event")
+    display.end(["done"])
+    assert stream.getvalue() == ""
+
+
+def test_a_progress_bar_on_a_terminal(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    stream = Terminal()
+    display = Display(stream)
+    display.train(RECORD, 0.25, 60)
+    assert "step 1,200  loss 3.210" in stream.getvalue()
+    assert "25%" in stream.getvalue()
+    assert stream.getvalue().rfind("\x1b[?25h") > stream.getvalue().rfind("\x1b[?25l")  # the cursor is visible
+    before = len(stream.getvalue())
+    display.train({**RECORD, "step": 1201}, 0.26, 59)  # too soon
+    assert len(stream.getvalue()) == before
+    clock.now += 1
+    display.train({**RECORD, "step": 1202}, 0.27, 58)
+    display.event("something happened")
+    assert "step 1,202" in stream.getvalue()
+    display.close()
+    display.close()
+    display.end(["done"])
+    assert stream.getvalue().rstrip().endswith("done")
+
+
+# ------------------------------------------------------------------------------------------------------------ reporter
+
+
+def reporter(directory: Path, **train: Any) -> Reporter:
+    task: Any = SimpleNamespace(metrics=lambda total, weight, sums: {"loss": total / weight}, source_ratio=0.0)
+    run, workers = Run.create(directory / "run", {}), Workers(torch.device("cpu"))
+    return Reporter(run, Display(quiet=True), task, Train(steps=10, **train), workers, torch.float32)
+
+
+def test_recompilations_count_once_shapes_have_settled(tmp_path: Path) -> None:
+    made = reporter(tmp_path)
+    for step in range(1, report.SETTLED + 3):
+        made.compiled(step, graphs=1)
+    assert made.recompiled == 2
+    events = read_log(made.run.log)
+    assert [event["step"] for event in events] == [report.SETTLED + 1, report.SETTLED + 2]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard(tmp_path: Path) -> None:
+    """Read with TensorBoard's own reader."""
+    pytest.importorskip("tensorboard", reason="needs the extra `tensorboard`")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    made = reporter(tmp_path, tensorboard=True)
+    with made.clock(TrainingState()):
+        made.data({"train": {"examples": 3}})
+        for step in (10, 20):
+            made.valid(TrainingState(step=step), {"loss": 50 / step}, best=True)
+        made.event(20, "stopped", "by SIGTERM")
+    read = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    read.Reload()
+    assert sorted(read.Tags()["scalars"]) == ["valid/loss", "valid/seconds"]
+    assert [(point.step, point.value) for point in read.Scalars("valid/loss")] == [(10, 5.0), (20, 2.5)]
+    assert any("stopped" in tag for tag in read.Tags()["tensors"])
+
+
+def test_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard.writer", raising=False)
+    with pytest.raises(RunError, match=r"train.tensorboard \(true\) needs .* pip install 'regard\[tensorboard\]'"):
+        reporter(tmp_path, tensorboard=True)

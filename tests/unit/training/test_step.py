@@ -1,0 +1,340 @@
+"""One optimizer step against its formula, precision, random seeds of steps, and running out of memory."""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from loop_cases import Crash, after, crash, remains
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.amp import GradScaler
+from training_cases import FAMILIES, Job, parameters
+
+from regard.errors import RunError, SettingsError
+from regard.settings import parse
+from regard.training.distribution import Workers
+from regard.training.loop import Trainer
+from regard.training.optimizers import Optimizers
+from regard.training.run import read_log
+from regard.training.settings import Precision, Train
+from regard.training.step import (
+    MixedPrecision,
+    Sums,
+    Updater,
+    halve_micro,
+    is_out_of_memory,
+    mixed_precision,
+    seed_step,
+)
+from regard.training.task import Loss
+from regard.weights.checkpoints import list_checkpoints
+
+CPU = torch.device("cpu")
+RATE = 0.5
+
+
+class Batch:
+    """Rows of inputs and the wanted outputs; a weight for each."""
+
+    def __init__(self, rows: int, seed: int, weight: float = 1.0) -> None:
+        chance = np.random.default_rng(seed)
+        self.x = torch.tensor(chance.normal(size=(rows, 3)))
+        self.y = torch.tensor(chance.normal(size=rows))
+        self.weight = torch.full((rows,), weight, dtype=torch.float64)
+
+    def to(self, device: torch.device) -> Batch:
+        return self
+
+
+class Squares(nn.Module):
+    """Least squares, as a sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.line = nn.Linear(3, 1, dtype=torch.float64)
+
+    def forward(self, batch: Batch) -> Loss:
+        errors: Tensor = self.line(batch.x)[:, 0] - batch.y
+        return Loss((batch.weight * errors**2).sum(), batch.weight.sum(), {"rows": torch.tensor(len(batch.y))})
+
+
+def updater(clip: float | None = None) -> Updater:
+    objective = Squares()
+    names: dict[Tensor, str] = {parameter: name for name, parameter in objective.named_parameters()}
+    optimizers = Optimizers([torch.optim.SGD(objective.parameters(), lr=RATE)], names)
+    precise = mixed_precision("float64", CPU)
+    return Updater(objective, optimizers, precise, Workers(CPU), precise.scaler(1), clip)
+
+
+def gradient(objective: Squares, batches: list[Batch]) -> np.ndarray:
+    """Of the weighted mean of squares over all rows: the three slopes, then the constant."""
+    x = np.concatenate([batch.x.numpy() for batch in batches])
+    x = np.concatenate([x, np.ones((len(x), 1))], axis=1)
+    y = np.concatenate([batch.y.numpy() for batch in batches])
+    weight = np.concatenate([batch.weight.numpy() for batch in batches])
+    values = np.concatenate([objective.line.weight.detach().numpy()[0], objective.line.bias.detach().numpy()])
+    return (2 * weight * (x @ values - y)) @ x / weight.sum()
+
+
+def state(objective: Squares) -> np.ndarray:
+    return np.concatenate([objective.line.weight.detach().numpy()[0], objective.line.bias.detach().numpy()]).copy()
+
+
+@pytest.mark.parametrize("clip", [None, 1e-2, 1e6])
+def test_a_step_over_batches_of_unlike_sizes(clip: float | None) -> None:
+    made = updater(clip)
+    assert isinstance(made.objective, Squares)
+    batches = [Batch(1, 1), Batch(50, 2, weight=0.5), Batch(7, 3)]
+    wanted, before = gradient(made.objective, batches), state(made.objective)
+    norm = np.linalg.norm(wanted)
+    factor = 1.0 if clip is None else min(1.0, clip / norm)
+    window = Sums(CPU)
+    made.update(batches, 0.25, window)
+    np.testing.assert_allclose(state(made.objective), before - 0.25 * RATE * factor * wanted, rtol=0, atol=1e-7)
+    sums = window.read()
+    assert sums["weight"] == 1 + 25 + 7
+    assert sums["rows"] == 58
+    assert sums["norm"] == pytest.approx(norm, rel=1e-12)
+    assert sums["clipped"] == (clip == 1e-2)
+    assert sums["steps"] == 1
+
+
+def test_how_a_step_is_split_does_not_matter() -> None:
+    whole, parts = Batch(12, 1), []
+    for start, end in ((0, 2), (2, 3), (3, 12)):
+        part = Batch(0, 1)
+        part.x, part.y, part.weight = whole.x[start:end], whole.y[start:end], whole.weight[start:end]
+        parts.append(part)
+    torch.manual_seed(3)
+    one = updater()
+    torch.manual_seed(3)
+    other = updater()
+    one.update([whole], 1.0, Sums(CPU))
+    other.update(parts, 1.0, Sums(CPU))
+    assert isinstance(one.objective, Squares)
+    assert isinstance(other.objective, Squares)
+    np.testing.assert_allclose(state(one.objective), state(other.objective), rtol=0, atol=1e-12)
+
+
+def test_a_step_without_weight_changes_nothing() -> None:
+    made = updater()
+    assert isinstance(made.objective, Squares)
+    before, window = state(made.objective), Sums(CPU)
+    made.update([Batch(3, 1, weight=0.0)], 1.0, window)
+    np.testing.assert_array_equal(state(made.objective), before)
+    assert window.read()["norm"] == 0
+
+
+def test_a_step_that_fails_half_way_can_be_taken_again() -> None:
+    torch.manual_seed(5)
+    plain = updater()
+    torch.manual_seed(5)
+    failing = updater()
+    batches = [Batch(4, 1), Batch(9, 2)]
+    window = Sums(CPU)
+    with pytest.raises(AttributeError):
+        failing.update([batches[0], None], 1.0, window)
+    assert window.read() == {}
+    for made in (plain, failing):
+        made.update(batches, 1.0, window)
+    assert isinstance(plain.objective, Squares)
+    assert isinstance(failing.objective, Squares)
+    np.testing.assert_array_equal(state(plain.objective), state(failing.objective))
+
+
+def test_memory_that_runs_out_while_weights_change_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some are changed by then, so the step must not be taken again."""
+    made = updater()
+
+    def step(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(made.optimizers.parts[0], "step", step)
+    with pytest.raises(RunError, match=r"memory ran out in the optimizer"):
+        made.update([Batch(4, 1)], 1.0, Sums(CPU))
+
+
+def test_out_of_memory_is_recognised() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory."))
+    assert is_out_of_memory(MemoryError())
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60)
+    assert is_out_of_memory(caught.value)
+    assert not is_out_of_memory(RuntimeError("shapes cannot be multiplied"))
+    assert not is_out_of_memory(ValueError("can't allocate memory"))
+    assert [halve_micro(96, 10), halve_micro(48, 10), halve_micro(15, 10)] == [48, 24, 10]
+    with pytest.raises(RunError, match="memory ran out with 10 tokens at once"):
+        halve_micro(10, 10)
+
+
+# -------------------------------------------------------------------------------------------------------- random seeds
+
+
+def drawn(seed: int, step: int, rank: int = 0) -> tuple[float, ...]:
+    seed_step(seed, step, rank)
+    return tuple(torch.rand(4, dtype=torch.float64).tolist())
+
+
+def test_the_same_step_draws_the_same_whatever_came_before() -> None:
+    first = drawn(1, 17, 2)
+    torch.rand(1000)
+    drawn(1, 18, 2)
+    assert drawn(1, 17, 2) == first
+
+
+def test_other_steps_seeds_and_processes_draw_otherwise() -> None:
+    """Numbers that sum up, or read one behind the other, to the same are told apart too: (1, 11) and (11, 1)."""
+    places = [*product((0, 1, 2, 11, 111), (1, 2, 11, 12, 111), (0, 1, 2, 11))]
+    assert len({drawn(*place) for place in places}) == len(places)
+
+
+def test_large_seeds_are_taken_whole() -> None:
+    assert drawn(2**40 + 1, 1) != drawn(1, 1)
+    assert drawn(2**63, 1) != drawn(2**62, 1)
+
+
+def test_what_is_drawn_is_uniform() -> None:
+    """The first number of each of 1,000 steps: a poor mixing of neighbouring numbers would show in its mean."""
+    first = torch.tensor([drawn(1, step)[0] for step in range(1000)])
+    assert abs(float(first.mean()) - 0.5) < 4 * (1 / 12 / 1000) ** 0.5
+    neighbours = torch.corrcoef(torch.stack([first[:-1], first[1:]]))[0, 1]
+    assert abs(float(neighbours)) < 4 / 1000**0.5
+
+
+# ----------------------------------------------------------------------------------------------------------- precision
+
+
+@pytest.fixture(autouse=True)
+def _not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk takes most of the time, and no test could see a difference."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def job(directory: Path, precision: Precision, family: str = "language", **train: Any) -> Job:
+    usual = {"steps": 6, "tokens": 96, "evaluate_every": 3, "schedule": {"kind": "constant"}}
+    return Job(family, parse(Train, {**usual, "precision": precision, **train}), directory, model_changes={"depth": 1})
+
+
+def test_dtypes_of_the_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases: list[tuple[Precision, torch.dtype, torch.dtype]] = [
+        ("auto", torch.float32, torch.float32),
+        ("float32", torch.float32, torch.float32),
+        ("bfloat16", torch.float32, torch.bfloat16),
+        ("float16", torch.float32, torch.float16),
+        ("float64", torch.float64, torch.float64),
+    ]
+    for precision, weights, products in cases:
+        found = mixed_precision(precision, CPU)
+        assert (found.weights, found.products) == (weights, products)
+        with found.autocast():
+            made = torch.ones(2, 2, dtype=weights) @ torch.ones(2, 2, dtype=weights)
+        assert made.dtype == products
+        assert found.scaler(100).is_enabled() == (precision == "float16")
+    for supported in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: supported)  # noqa: B023
+        expected = torch.bfloat16 if supported else torch.float32
+        assert mixed_precision("auto", torch.device("cuda")).products == expected
+    with pytest.raises(SettingsError, match=r"train\.precision \(float64\) is not available on mps"):
+        mixed_precision("float64", torch.device("mps"))
+
+
+def test_the_first_scale_allows_for_sums_over_tokens() -> None:
+    for tokens, scale in ((1, 65536.0), (1000, 64.0), (1024, 64.0), (10**9, 1.0)):
+        assert mixed_precision("float16", CPU).scaler(tokens).get_scale() == scale
+
+
+def products(trainer: Trainer) -> set[torch.dtype]:
+    """The types that linear layers give, as a run goes on."""
+    found: set[torch.dtype] = set()
+    for module in trainer.model.modules():
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(lambda _, __, output: found.add(output.dtype))
+    return found
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("precision", ["bfloat16", "float16", "float64"])
+def test_every_family_trains_in_every_precision(precision: Precision, family: str, tmp_path: Path) -> None:
+    trainer = job(tmp_path, precision, family, steps=2, ema=0.9).trainer()
+    first, found = parameters(trainer.model), products(trainer)
+    trainer.run()
+    held = torch.float64 if precision == "float64" else torch.float32
+    assert found == {getattr(torch, precision)}
+    assert {parameter.dtype for parameter in trainer.model.parameters()} == {held}
+    assert {tensor.dtype for tensor in trainer.optimizers.tensors().values() if tensor.dim()} == {held}
+    kept = load_file(tmp_path / "run" / "weights.safetensors")
+    assert {tensor.dtype for tensor in kept.values()} == {held}
+    assert any(not torch.equal(first[name], kept[name]) for name in kept)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "float16"])
+def test_sixteen_bits_learn_about_the_same(precision: Precision, tmp_path: Path) -> None:
+    """Gradients are those of float32 up to the rounding of products: float16's scale is taken out again."""
+    found = []
+    for each in ("float32", precision):
+        made = job(tmp_path, each, log_every=1, optimizer={"kind": "sgd", "rate": 0.1})
+        trainer = made.trainer(run=tmp_path / each)
+        trainer.run()
+        lines = [record for record in read_log(trainer.reporter.run.log) if record["kind"] == "train"]
+        found.append([(record["loss"], record["norm"]) for record in lines])
+    np.testing.assert_allclose(found[1], found[0], rtol=0.03)
+
+
+# -------------------------------------------------------------------------------------------------- float16's scaling
+
+
+@pytest.fixture
+def overflowing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first scale that is far too large, which doubles after every second step without an overflow."""
+
+    def scaler(self: MixedPrecision, tokens: int) -> GradScaler:
+        return GradScaler("cpu", init_scale=2.0**20, growth_interval=2)
+
+    monkeypatch.setattr(MixedPrecision, "scaler", scaler)
+
+
+@pytest.mark.usefixtures("overflowing")
+def test_steps_whose_gradients_overflow_are_left_out(tmp_path: Path) -> None:
+    trainer = job(tmp_path, "float16", steps=16, evaluate_every=16, log_every=1).trainer()
+    weights = [parameters(trainer.model)]
+    after_each(trainer, lambda: weights.append(parameters(trainer.model)))
+    trainer.run()
+    norms = [record["norm"] for record in read_log(trainer.reporter.run.log) if record["kind"] == "train"]
+    assert norms[0] is None  # infinite, and so written as null
+    assert sum(norm is not None for norm in norms) > 2, norms
+    for step, norm in enumerate(norms, 1):
+        same = all(torch.equal(weights[step][name], weights[step - 1][name]) for name in weights[0])
+        assert same == (norm is None), step
+    assert trainer.updater.scaler.get_scale() < 2.0**20
+
+
+def after_each(trainer: Trainer, act: Any) -> None:
+    plain = trainer.updater.update
+
+    def update(*arguments: Any) -> None:
+        plain(*arguments)
+        act()
+
+    trainer.updater.update = update  # type: ignore[method-assign]
+
+
+@pytest.mark.usefixtures("overflowing")
+@pytest.mark.parametrize("at", [2, 11])
+def test_the_scale_is_kept_over_a_resume(at: int, tmp_path: Path) -> None:
+    """Interrupted while steps are still left out, and later, when the scale grows now and then."""
+    made = job(tmp_path, "float16", steps=14, evaluate_every=20, save_every=1, log_every=4)
+    made.trainer(run=tmp_path / "straight").run()
+    broken = made.trainer(run=tmp_path / "broken")
+    after(broken.updater, "update", at, crash)
+    with pytest.raises(Crash):
+        broken.run()
+    if at > 1:
+        assert list_checkpoints(tmp_path / "broken")[0].state["scaler"]["scale"] != 2.0**20
+    made.trainer(resume=True, run=tmp_path / "broken").run()
+    assert remains(tmp_path / "broken") == remains(tmp_path / "straight")
