@@ -36,7 +36,7 @@ from regard.decoding.source import padded
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
 from regard.models.settings import EncoderDecoder as Settings
-from regard.weights import huggingface
+from regard.weights.huggingface.directory import write_pretrained
 
 VOCABULARY, LONGEST, REAL, BEAMS, EXPONENTS = 60, 30, 128, 5, (0.0, 0.6, 1.0)
 STOPS = {"best": False, "first": True, "all": "never"}
@@ -124,7 +124,7 @@ def main() -> int:
     ours, ends, pad, inputs, longest = subject
     with tempfile.TemporaryDirectory() as directory:
         config = {"pad_token_id": pad, "eos_token_id": ends.end, "decoder_start_token_id": ends.start}
-        huggingface.write(ours, directory, config={**config, "forced_eos_token_id": None})
+        write_pretrained(ours, directory, config={**config, "forced_eos_token_id": None})
         theirs = AutoModelForSeq2SeqLM.from_pretrained(directory).eval()
     theirs.generation_config.forced_eos_token_id = None
     rules = Rules(longest=Absolute(tokens=longest))

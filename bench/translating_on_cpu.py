@@ -40,7 +40,7 @@ from regard.text.train import train_tokenizer
 from regard.use.model import load
 from regard.use.translator import Translator
 from regard.weights import ctranslate2 as theirs
-from regard.weights import huggingface
+from regard.weights.huggingface.directory import write_pretrained
 
 Tokens = list[list[int]]
 System = Callable[[Tokens], Tokens]
@@ -150,7 +150,7 @@ def systems(
     if "transformers" not in options.without:
         config = {"pad_token_id": ends.start, "eos_token_id": ends.end, "decoder_start_token_id": ends.start}
         try:
-            huggingface.write(model, room / "transformers", config=config)
+            write_pretrained(model, room / "transformers", config=config)
             found["transformers"] = by_transformers(str(room / "transformers"), ends, longest, options.batch)
         except RegardError as error:
             print(f"without transformers: {error}")

@@ -29,7 +29,7 @@ from regard.decoding.request import Ends
 from regard.decoding.settings import Absolute, Beam, Greedy, Power, Rules
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
-from regard.weights import huggingface
+from regard.weights.huggingface.directory import write_pretrained
 
 VOCABULARY, END, PAD = 32_000, 2, 0
 
@@ -52,9 +52,7 @@ def main() -> None:
     model = build(regard.preset("transformer-base", vocabulary=VOCABULARY), "cuda", torch.bfloat16).eval()
     assert isinstance(model, EncoderDecoder)
     with tempfile.TemporaryDirectory() as place:
-        huggingface.write(
-            model, place, config={"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD}
-        )
+        write_pretrained(model, place, config={"pad_token_id": PAD, "eos_token_id": END, "decoder_start_token_id": PAD})
         theirs = AutoModelForSeq2SeqLM.from_pretrained(place, dtype=torch.bfloat16).cuda().eval()
     rows = torch.randint(3, VOCABULARY, (asked.batch, asked.tokens), device="cuda")
     inputs = rows.tolist()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from regard.blocks.layout import Padded
-from regard.weights import huggingface
+from regard.weights.huggingface.directory import read_pretrained, write_pretrained
 
 logging.getLogger("transformers").setLevel(logging.ERROR)
 transformers.utils.logging.disable_progress_bar()
@@ -71,12 +71,12 @@ def _suited(name: str, values: Tensor, config: PreTrainedConfig) -> Tensor:
 def saved_and_read(model: PreTrainedModel, directory: Path, dtype: torch.dtype | None = None) -> nn.Module:
     """The same model in Regard, by way of a file."""
     model.save_pretrained(directory)
-    return huggingface.read(directory, dtype=dtype)
+    return read_pretrained(directory, dtype=dtype)
 
 
 def written_and_loaded(ours: nn.Module, model: PreTrainedModel, directory: Path, **options: Any) -> PreTrainedModel:
     """Our model written, and read back by transformers, which must find every tensor and no other, to the last bit."""
-    huggingface.write(ours, directory, **options)
+    write_pretrained(ours, directory, **options)
     attention = model.config._attn_implementation
     loaded, report = type(model).from_pretrained(directory, output_loading_info=True, attn_implementation=attention)
     assert not any(report.values()), report

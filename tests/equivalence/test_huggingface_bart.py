@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from transformers import BartConfig, BartForConditionalGeneration, BartModel
 from translation_cases import assert_same, assert_same_stepwise, batch_for, ours_of, theirs_of
 
-from regard.weights import huggingface
+from regard.weights.huggingface.directory import read_pretrained
 
 
 def small_config(seed: int) -> BartConfig:
@@ -86,7 +86,7 @@ def test_an_untied_file_of_version_4(tmp_path: Path) -> None:
     for stack in ("encoder", "decoder"):
         tensors.pop(f"model.{stack}.embed_tokens.weight", None)
     save_file(tensors, path)
-    ours = huggingface.read(tmp_path / "theirs")
+    ours = read_pretrained(tmp_path / "theirs")
     assert ours.settings.tied == ("source", "target")
     assert difference(ours_of(ours, batch), expected) < SINGLE
     back = written_and_loaded(ours, model, tmp_path / "ours")

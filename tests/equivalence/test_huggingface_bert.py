@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, PreTrainedModel
 from transformers.models import bert
 
-from regard.weights import huggingface
+from regard.weights.huggingface.directory import read_pretrained
 
 HEADS = {
     "BertModel": ("pooling",),
@@ -114,7 +114,7 @@ def test_old_names_of_norms_and_buffers_are_understood(tmp_path: Path) -> None:
     }
     old["bert.embeddings.position_ids"] = torch.arange(16)[None]
     save_file(old, tmp_path / "model.safetensors")
-    ours = huggingface.read(tmp_path)
+    ours = read_pretrained(tmp_path)
     ids = tokens(model.config, 2, 9)
     assert difference(ours.heads["masked"](ours(ids)), model(ids).logits) < SINGLE
 
@@ -127,7 +127,7 @@ def test_a_file_for_masked_words_that_also_holds_the_other_pretraining_head(tmp_
     saved_and_read(model, tmp_path)
     config = (tmp_path / "config.json").read_text().replace("BertForPreTraining", "BertForMaskedLM")
     (tmp_path / "config.json").write_text(config)
-    ours = huggingface.read(tmp_path)
+    ours = read_pretrained(tmp_path)
     ids = tokens(model.config, 2, 9)
     out, hidden = model(ids), ours(ids)
     assert difference(ours.heads["masked"](hidden), out.prediction_logits) < SINGLE

@@ -21,7 +21,7 @@ from huggingface_cases import (
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
-from regard.weights import huggingface
+from regard.weights.huggingface.directory import read_pretrained
 
 
 def small_config(seed: int) -> GPT2Config:
@@ -104,4 +104,4 @@ def test_a_file_without_prefix_and_with_old_buffers(tmp_path: Path) -> None:
         old[f"h.{i}.attn.masked_bias"] = torch.tensor(-1e4)
     save_file(old, tmp_path / "model.safetensors")
     ids = tokens(config, 2, 9)
-    assert difference(huggingface.read(tmp_path)(ids), model(ids).logits) < SINGLE
+    assert difference(read_pretrained(tmp_path)(ids), model(ids).logits) < SINGLE

@@ -24,7 +24,7 @@ from numpy_models import llama_logits
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
 
-from regard.weights import huggingface
+from regard.weights.huggingface.directory import read_pretrained
 
 ROPES: dict[str, dict[str, Any]] = {
     "default": {"rope_type": "default", "rope_theta": 10_000.0},
@@ -144,4 +144,4 @@ def test_the_older_form_of_rope_settings(rope: str, tmp_path: Path) -> None:
     if values["rope_type"] != "default":
         config["rope_scaling"] = {"type": values.pop("rope_type"), **values}
     path.write_text(json.dumps(config))
-    assert difference(huggingface.read(tmp_path)(ids), expected) < SINGLE
+    assert difference(read_pretrained(tmp_path)(ids), expected) < SINGLE

@@ -12,7 +12,7 @@ from translation_cases import assert_same, assert_same_stepwise, batch_for, ours
 import regard
 from regard.blocks.settings import Attention, Dense, LayerNorm
 from regard.models.settings import EncoderDecoder
-from regard.weights import huggingface
+from regard.weights.huggingface.directory import read_pretrained, write_pretrained
 
 
 def small_config(seed: int) -> MarianConfig:
@@ -101,10 +101,10 @@ def test_the_papers_own_model_is_one_of_theirs(name: str, tmp_path: Path) -> Non
     ours = regard.build(PAPER[name], dtype=torch.float64).eval()
     for parameter in ours.parameters():
         parameter.add_(0.1 * torch.randn_like(parameter))
-    huggingface.write(ours, tmp_path)
+    write_pretrained(ours, tmp_path)
     theirs, report = AutoModelForSeq2SeqLM.from_pretrained(tmp_path, output_loading_info=True, dtype=torch.float64)
     assert not any(report.values()), report
     batch = batch_for(theirs, 0)
     expected = ours_of(ours, batch)
     assert difference(theirs_of(theirs.eval(), batch), expected) < DOUBLE
-    assert difference(ours_of(huggingface.read(tmp_path), batch), expected) < DOUBLE
+    assert difference(ours_of(read_pretrained(tmp_path), batch), expected) < DOUBLE

@@ -12,7 +12,7 @@ from huggingface_directories import SMALL, randomised
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from regard.weights import huggingface
+from regard.weights.huggingface.directory import read_pretrained, write_pretrained
 
 AUTO = {
     "bert": transformers.AutoModelForPreTraining,
@@ -42,7 +42,7 @@ def answers(name: str, ours: nn.Module, theirs: PreTrainedModel) -> tuple[Tensor
 @torch.no_grad()
 def test_from_us_to_them_and_back(name: str, tmp_path: Path) -> None:
     ours = randomised(SMALL[name]).eval()
-    huggingface.write(ours, tmp_path / "ours", shard_bytes=5000)
+    write_pretrained(ours, tmp_path / "ours", shard_bytes=5000)
     assert len(list((tmp_path / "ours").glob("*.safetensors"))) > 1
     theirs, report = AUTO[name].from_pretrained(tmp_path / "ours", output_loading_info=True)
     assert not any(report.values()), report
@@ -50,7 +50,7 @@ def test_from_us_to_them_and_back(name: str, tmp_path: Path) -> None:
 
     theirs.save_pretrained(tmp_path / "theirs", max_shard_size=5000)
     assert len(list((tmp_path / "theirs").glob("*.safetensors"))) > 1
-    back = huggingface.read(tmp_path / "theirs")
+    back = read_pretrained(tmp_path / "theirs")
     parameters = dict(ours.named_parameters())
     assert list(parameters) == [key for key, _ in back.named_parameters()]
     for key, parameter in back.named_parameters():

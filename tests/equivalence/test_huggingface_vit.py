@@ -9,7 +9,7 @@ from huggingface_cases import DOUBLE, SINGLE, difference, random_model, saved_an
 from safetensors.torch import save_file
 from transformers import ViTConfig, ViTForImageClassification, ViTModel
 
-from regard.weights import huggingface
+from regard.weights.huggingface.directory import read_pretrained
 
 
 def small_config(seed: int) -> ViTConfig:
@@ -89,4 +89,4 @@ def test_the_names_inside_their_newer_modules(tmp_path: Path) -> None:
     state = model.state_dict()
     assert any(".q_proj." in name for name in state)
     save_file(state, tmp_path / "model.safetensors")
-    assert difference(huggingface.read(tmp_path)(images(model.config)), expected) < SINGLE
+    assert difference(read_pretrained(tmp_path)(images(model.config)), expected) < SINGLE

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Literal, Self, TypeAlias
+import math
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -26,7 +27,7 @@ from regard.blocks.settings import (
     Sinusoidal2d,
     TextPosition,
 )
-from regard.settings import Settings
+from regard.settings import Settings, to_table
 
 # ------------------------------------------------------------------------------------------------- initial values
 
@@ -303,6 +304,11 @@ class Vision(Body):
     @model_validator(mode="after")
     def _patches_fit(self) -> Self:
         _check_names(self.heads)
+        if self.attention.window is not None:
+            raise ValueError(
+                f"attention.window ({self.attention.window}) does not suit images, which have two dimensions; "
+                'set attention.window="none"'
+            )
         if self.image[0] % self.patch or self.image[1] % self.patch:
             raise ValueError(f"image ({list(self.image)}) must be multiples of patch ({self.patch}); change one")
         if isinstance(self.position, Sinusoidal2d) and self.width % 4:
@@ -319,3 +325,56 @@ class Vision(Body):
 ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 AnyModel: TypeAlias = Annotated[ModelSettings, Field(discriminator="kind")]
 """What `parse` takes to read a model's table, told apart by its `kind`."""
+
+
+# ------------------------------------------------------------------------------------------------------- comparing
+
+
+def complete(settings: ModelSettings) -> dict[str, Any]:
+    """Return all settings by dotted key, with the derived values filled in. Empty settings are left out."""
+    table = to_table(settings)
+    output_bias = settings.attention.output_bias
+    table["attention"] |= {
+        "head_size": settings.head_size,
+        "value_size": settings.value_size,
+        "kv_heads": settings.kv_heads,
+        "output_bias": settings.attention.bias if output_bias is None else output_bias,
+        "scale": settings.attention.scale or settings.head_size**-0.5,
+    }
+    table["ffn"]["hidden"] = settings.ffn_hidden
+    table["final_norm"] = settings.has_final_norm
+    if isinstance(settings, EncoderDecoder):
+        table["tied"] = sorted(settings.tied)
+        table["target_vocabulary"] = settings.target_size
+        table["decoder_depth"] = settings.decoder_layers
+    return dict(_flat(table))
+
+
+def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+def differences(ours: ModelSettings, theirs: ModelSettings) -> dict[str, tuple[Any, Any]]:
+    """Return the settings that differ, by dotted key, with both values (None: not set).
+
+    Of two tables of different kinds, only `kind` is returned.
+    """
+    here, there = complete(ours), complete(theirs)
+    kinds = {key for key in here.keys() & there.keys() if key.endswith("kind") and here[key] != there[key]}
+    hidden = tuple(key.removesuffix("kind") for key in kinds)
+    return {
+        key: (here.get(key), there.get(key))
+        for key in [*here, *(key for key in there if key not in here)]
+        if not _equal(here.get(key), there.get(key)) and (key in kinds or not key.startswith(hidden))
+    }
+
+
+def _equal(ours: Any, theirs: Any) -> bool:
+    """Compare values; numbers that were computed in two ways (1 / √width) may differ in the last bit."""
+    if isinstance(ours, float) and isinstance(theirs, float):
+        return math.isclose(ours, theirs, rel_tol=1e-12)
+    return bool(ours == theirs)

@@ -20,8 +20,8 @@ from regard.shipped import MODELS, Shipped, place_of
 from regard.text.tokenizer import FILE, SOURCE_FILE, TARGET_FILE, TokenizerPair
 from regard.use.scribe import Frame
 from regard.weights import directory as run_directory
-from regard.weights import huggingface
 from regard.weights.directory import load_model as load_network
+from regard.weights.huggingface.tables import CONFIG_JSON
 from regard.weights.tensors import read_json
 
 GENERATION = "generation_config.json"
@@ -51,7 +51,7 @@ def load(
         network = prepared(network, "int8")
     tokenizers = _tokenizers(place)
     foreign = not (place / run_directory.CONFIG).is_file()
-    config = read_json(place / huggingface.CONFIG) if foreign else run_directory.read_config(place)
+    config = read_json(place / CONFIG_JSON) if foreign else run_directory.read_config(place)
     if not isinstance(network, EncoderDecoder) or tokenizers is None:
         return Loaded(str(name), place, network, tokenizers, config)
     _require_fit(network, tokenizers, place)

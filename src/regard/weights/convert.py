@@ -14,9 +14,11 @@ from regard.errors import RunError, WeightsError
 from regard.models.settings import EncoderDecoder
 from regard.settings import Table
 from regard.text.tokenizer import FILE, HUGGINGFACE_ROLES, SOURCE_FILE, TARGET_FILE, TokenizerPair, write_huggingface
-from regard.weights import ctranslate2, huggingface
+from regard.weights import ctranslate2
 from regard.weights import directory as run_directory
 from regard.weights.directory import load_labels, load_model, save_labels, settings_of
+from regard.weights.huggingface.directory import write_pretrained
+from regard.weights.huggingface.tables import CONFIG_JSON
 
 Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"]
 FORMS: tuple[Form, ...] = get_args(Form)
@@ -79,7 +81,7 @@ def _require_free(source: Path, target: Path, form: Form, force: bool) -> None:
         raise RunError(f"{target} is a file; name a directory")
     if not force and target.is_dir() and any(target.iterdir()):
         raise RunError(f"{target} is not empty; name another directory, or let its files be replaced with --force")
-    other = huggingface.CONFIG if form in ("int8", "bf16", "regard") else run_directory.CONFIG
+    other = CONFIG_JSON if form in ("int8", "bf16", "regard") else run_directory.CONFIG
     if (target / other).is_file():
         raise RunError(f"{target} holds a model in another form ({other}), and both would be mixed; remove it first")
 
@@ -95,7 +97,7 @@ def _write_ours(content: Content, target: Path, form: Literal["int8", "bf16", "r
 
 def _write_huggingface(content: Content, target: Path) -> None:
     """One tokenizer lies beside the weights; two have a directory each."""
-    huggingface.write(content.model, target, config=_config(content))
+    write_pretrained(content.model, target, config=_config(content))
     pair = content.tokenizers
     if pair is None:
         return

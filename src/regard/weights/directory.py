@@ -107,16 +107,18 @@ def load_model(path: Path | str, device: torch.device | str | None = None, dtype
 
     The default device is the CPU. The default dtype is that of the file; quantized weights become float32.
     """
-    from regard.weights import huggingface  # it uses this module
+    # Not at the top: it imports this module.
+    from regard.weights.huggingface.directory import read_pretrained
+    from regard.weights.huggingface.tables import CONFIG_JSON
 
     directory = Path(path)
     if (directory / CONFIG).is_file():
         settings, weights = read_settings(directory), find_weights(directory)
         tensors = dequantize_all(read_tensors(weights), str(weights))
         return build_with(settings, tensors, device, dtype, source=str(weights))
-    if (directory / huggingface.CONFIG).is_file():
-        return huggingface.read(directory, device=device, dtype=dtype)
-    expected = f"{CONFIG} (a run directory) or {huggingface.CONFIG} (a Hugging Face directory)"
+    if (directory / CONFIG_JSON).is_file():
+        return read_pretrained(directory, device=device, dtype=dtype)
+    expected = f"{CONFIG} (a run directory) or {CONFIG_JSON} (a Hugging Face directory)"
     if directory.is_dir():
         raise WeightsError(f"{directory} contains no model: it has no {expected}; give the directory of a model")
     problem = "is a file" if directory.exists() else "does not exist"

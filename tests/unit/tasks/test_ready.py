@@ -29,9 +29,9 @@ from regard.text.tokenizer import Tokenizer, write_huggingface
 from regard.text.train import train_tokenizer
 from regard.training.distribution import Workers
 from regard.training.report import Display
-from regard.weights import huggingface
 from regard.weights.adopt import read_start
 from regard.weights.directory import load_model as load_network
+from regard.weights.huggingface.directory import write_pretrained
 
 ENGLISH = ["the dog runs", "a cat sleeps", "the cat runs fast", "a dog"]
 GERMAN = ["der Hund läuft", "eine Katze schläft", "die Katze läuft schnell", "ein Hund"]
@@ -388,7 +388,7 @@ def test_without_text_the_tokenizer_is_that_of_the_start() -> None:
 def test_training_starts_from_a_hugging_face_directory() -> None:
     tokenizer = train_tokenizer(Words(), ENGLISH)
     settings = HUGGINGFACE["gpt2"].changed({"vocabulary": tokenizer.size})
-    huggingface.write(randomised(settings), Path("theirs"))
+    write_pretrained(randomised(settings), Path("theirs"))
     write_huggingface(tokenizer, "theirs")
     write("train.en", [*ENGLISH, "a green bird"])
     bare = recipe("language", {"train": ["train.en"]})
@@ -403,7 +403,7 @@ def test_training_starts_from_a_hugging_face_directory() -> None:
 
 
 def test_a_start_without_a_tokenizer_needs_one() -> None:
-    huggingface.write(randomised(HUGGINGFACE["gpt2"]), Path("theirs"))
+    write_pretrained(randomised(HUGGINGFACE["gpt2"]), Path("theirs"))
     bare = recipe("language", {"train": ["train.en"]})
     del bare["model"], bare["text"]
     job = make_job("job", bare, nested({"train.start": "theirs", "task.context": 9}))

@@ -15,8 +15,9 @@ from regard.models.settings import Decoder, EncoderDecoder
 from regard.text.tokenizer import Tokenizer, write_huggingface
 from regard.use.model import load
 from regard.use.translator import Translator
-from regard.weights import directory, huggingface
+from regard.weights import directory
 from regard.weights.directory import load_model as load_network
+from regard.weights.huggingface.directory import write_pretrained
 
 SMALL = EncoderDecoder(vocabulary=500, width=8, depth=1, attention=Attention(heads=2))
 
@@ -118,7 +119,7 @@ def test_a_hugging_face_directory(tmp_path: Path) -> None:
     network = load_network(ours)
     tokenizer = Tokenizer.load(ours)
     start, end = tokenizer.role("start"), tokenizer.role("end")
-    huggingface.write(network, theirs, config={"decoder_start_token_id": start, "eos_token_id": end})
+    write_pretrained(network, theirs, config={"decoder_start_token_id": start, "eos_token_id": end})
     write_huggingface(tokenizer, theirs, sources=True)
     model = load(theirs, "cpu")
     assert isinstance(model, Translator)
@@ -133,7 +134,7 @@ def test_a_hugging_face_directory(tmp_path: Path) -> None:
 
 def test_what_their_files_say_of_beginnings(tmp_path: Path) -> None:
     ours = write_translator(tmp_path / "ours", both=False)
-    huggingface.write(
+    write_pretrained(
         load_network(ours),
         tmp_path,
         config={

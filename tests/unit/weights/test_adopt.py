@@ -41,9 +41,9 @@ from regard.models.settings import (
     Tagging,
 )
 from regard.text.tokenizer import TokenizerPair, write_huggingface
-from regard.weights import huggingface
 from regard.weights.adopt import Start, adopt, read_start
 from regard.weights.directory import save_model
+from regard.weights.huggingface.directory import write_pretrained
 
 # ---------------------------------------------------------------------------------------------------------- all alike
 
@@ -333,7 +333,7 @@ def test_a_hugging_face_directory(settings: Any, tmp_path: Path) -> None:
     if isinstance(settings, Encoder):
         settings = settings.model_copy(update={"heads": {"masked": Masked()}})
     old = trained(settings, torch.float32)
-    huggingface.write(old, tmp_path)
+    write_pretrained(old, tmp_path)
     write_huggingface(words(), tmp_path)
     start = read_start(tmp_path)
     assert start.tokenizer is not None

@@ -4,200 +4,151 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
-from regard.blocks.settings import (
-    Attention,
-    Gated,
-    LinearScaling,
-    Llama3Scaling,
-    RmsNorm,
-    Rotary,
-    RotaryScaling,
-    YarnScaling,
-)
-from regard.models.settings import Decoder, Normal
-from regard.weights.huggingface.config import EVERYWHERE, Config, activation_name
-from regard.weights.huggingface.family import Family
-from regard.weights.huggingface.keys import Table, linear, same
+from regard.blocks.settings import Llama3Scaling, Rotary, YarnScaling
+from regard.models.settings import Decoder
+from regard.weights.huggingface.tables import ACTIVATION, Config, Family, Field, Row, TensorMap
 
 LENGTH = 2048
-"""What config.json says of the longest sequence, which has no end with us."""
+"""The maximum length that is written. Rotary positions have none."""
+LAYER = "model.layers.{i}"
+SCALINGS = {
+    "linear": (("factor", "factor", None),),
+    "llama3": (
+        ("factor", "factor", None),
+        ("low_frequency_factor", "low_freq_factor", None),
+        ("high_frequency_factor", "high_freq_factor", None),
+    ),
+    "yarn": (("factor", "factor", None), ("beta_fast", "beta_fast", 32.0), ("beta_slow", "beta_slow", 1.0)),
+}
+"""Numbers of each kind of scaling: ours, theirs, default (None: required)."""
 
 
-class Llama(Family[Decoder]):
-    """`model_type` llama."""
+class Llama(Family):
+    """The type of LLaMA models."""
 
     model_type = "llama"
     settings = Decoder
     architectures = ("LlamaForCausalLM", "LlamaModel")
     base = "LlamaModel"
     prefix = "model."
-    heads = ("lm_head.",)
+    head_names = ("lm_head.",)
     ignored = (r"rotary_emb\.inv_freq$",)
-    told_by_tensors = frozenset({"tied"})
+    from_tensors = frozenset({"tied"})
 
-    def settings_from(self, config: Config, tensors: Mapping[str, Tensor]) -> Decoder:
-        config.require(EVERYWHERE)
+    fields = (
+        Field("vocabulary", "vocab_size", 32000),
+        Field("width", "hidden_size", 4096),
+        Field("depth", "num_hidden_layers", 32),
+        Field("attention.heads", "num_attention_heads", 32),
+        Field("attention.head_size", "head_dim", None),
+        Field("attention.kv_heads", "num_key_value_heads", None),
+        Field("attention.bias", "attention_bias", False),
+        Field("attention.dropout", "attention_dropout", 0.0),
+        Field("ffn.hidden", "intermediate_size", 11008),
+        Field("ffn.activation", "hidden_act", "silu", ACTIVATION),
+        Field("ffn.bias", "mlp_bias", False),
+        Field("norm.eps", "rms_norm_eps", 1e-6),
+        Field("tied", "tie_word_embeddings", False),
+        Field("initial.deviation", "initializer_range", 0.02),
+    )
+    constants: ClassVar = {
+        "ffn.kind": "gated",
+        "norm.kind": "rms",
+        "norm_place": "pre",
+        "dropout": 0.0,
+        "position.kind": "rotary",
+        "position.order": "halves",
+        "initial.kind": "normal",
+    }
+    required: ClassVar = {"partial_rotary_factor": 1.0}
+    written: ClassVar = {"bos_token_id": None, "eos_token_id": None}
+    tensors = (
+        Row("embedding.tokens", "model.embed_tokens"),
+        Row("decoder.{i}.attention.q", f"{LAYER}.self_attn.q_proj"),
+        Row("decoder.{i}.attention.k", f"{LAYER}.self_attn.k_proj"),
+        Row("decoder.{i}.attention.v", f"{LAYER}.self_attn.v_proj"),
+        Row("decoder.{i}.attention.out", f"{LAYER}.self_attn.o_proj"),
+        Row("decoder.{i}.attention_residual.norm", f"{LAYER}.input_layernorm"),
+        Row("decoder.{i}.ffn.gate", f"{LAYER}.mlp.gate_proj"),
+        Row("decoder.{i}.ffn.up", f"{LAYER}.mlp.up_proj"),
+        Row("decoder.{i}.ffn.down", f"{LAYER}.mlp.down_proj"),
+        Row("decoder.{i}.ffn_residual.norm", f"{LAYER}.post_attention_layernorm"),
+        Row("decoder.norm", "model.norm"),
+        Row("output", "lm_head"),
+    )
+
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return the rotation: `rope_parameters` since version 5, `rope_theta` and `rope_scaling` before."""
+        key = "rope_parameters" if config.values.get("rope_parameters") else "rope_scaling"
+        values = config.values.get(key) or {}
+        if not isinstance(values, dict):
+            raise config.error(key, "must be an object; correct it")
+        rope = Config(values, f"{config.source}: {key}")
+        rope.require({"partial_rotary_factor": 1.0, "truncate": True})
+        rest: dict[str, Any] = {"position.base": rope.read("rope_theta", config.read("rope_theta", 10_000.0))}
+        if scaling := _read_scaling(config, rope):
+            rest["position.scaling"] = scaling
         if config.architecture(self.architectures) == self.base:
-            tied = "lm_head.weight" not in tensors
-        else:
-            tied = config.flag("tie_word_embeddings", False)
-        return Decoder(
-            vocabulary=config.integer("vocab_size", 32000),
-            width=config.integer("hidden_size", 4096),
-            depth=config.integer("num_hidden_layers", 32),
-            attention=Attention(
-                heads=config.integer("num_attention_heads", 32),
-                head_size=config.optional_integer("head_dim"),
-                kv_heads=config.optional_integer("num_key_value_heads"),
-                bias=config.flag("attention_bias", False),
-                dropout=config.number("attention_dropout", 0.0),
-            ),
-            ffn=Gated(
-                hidden=config.integer("intermediate_size", 11008),
-                activation=config.activation("hidden_act", "silu"),
-                bias=config.flag("mlp_bias", False),
-            ),
-            norm=RmsNorm(eps=config.number("rms_norm_eps", 1e-6)),
-            norm_place="pre",
-            dropout=0.0,
-            position=rotary_from(config),
-            tied=tied,
-            initial=Normal(deviation=config.number("initializer_range", 0.02)),
-        )
+            rest["tied"] = "lm_head.weight" not in tensors
+        return rest
 
-    def config_from(self, settings: Decoder, architecture: str) -> dict[str, Any]:
-        ffn, norm = self.expect(settings.ffn, Gated, "ffn"), self.expect(settings.norm, RmsNorm, "norm")
-        position = self.expect(settings.position, Rotary, "position")
+    def write_rest(self, settings: Decoder, architecture: str) -> dict[str, Any]:
         if architecture == self.base and not settings.tied:
-            raise self.cannot(f"tied is False, and {self.base} has no output of its own")
-        scaling = rotary_config(position)
+            raise self.cannot(f"tied is False, and {self.base} has no output matrix")
+        if not isinstance(settings.position, Rotary):
+            return {}
+        scaling = _write_scaling(settings.position)
         original = scaling.get("original_max_position_embeddings", LENGTH)
         return {
-            "vocab_size": settings.vocabulary,
-            "hidden_size": settings.width,
-            "num_hidden_layers": settings.depth,
-            "num_attention_heads": settings.attention.heads,
-            "num_key_value_heads": settings.kv_heads,
-            "head_dim": settings.head_size,
-            "intermediate_size": settings.ffn_hidden,
-            "hidden_act": activation_name(ffn.activation),
-            "attention_bias": settings.attention.bias,
-            "mlp_bias": ffn.bias,
-            "attention_dropout": settings.attention.dropout,
-            "rms_norm_eps": norm.eps,
             "max_position_embeddings": int(original * scaling.get("factor", 1.0)),
-            "rope_theta": position.base,
-            "rope_parameters": {"rope_theta": position.base, **scaling},
-            "tie_word_embeddings": settings.tied,
-            "bos_token_id": None,
-            "eos_token_id": None,
+            "rope_theta": settings.position.base,
+            "rope_parameters": {"rope_theta": settings.position.base, **scaling},
         }
 
-    def architecture_for(self, settings: Decoder) -> str:
-        return "LlamaForCausalLM"
-
-    def table(self, settings: Decoder, config: Config) -> Table:
-        tokens = "model.embed_tokens.weight"
-        bias = settings.attention.bias
-        rules = [same("embedding.tokens.weight", tokens), same("decoder.norm.weight", "model.norm.weight")]
-        for i in range(settings.depth):
-            ours, theirs = f"decoder.{i}", f"model.layers.{i}"
-            for x, y in (("q", "q_proj"), ("k", "k_proj"), ("v", "v_proj"), ("out", "o_proj")):
-                rules += linear(f"{ours}.attention.{x}", f"{theirs}.self_attn.{y}", bias)
-            for x in ("gate", "up", "down"):
-                rules += linear(f"{ours}.ffn.{x}", f"{theirs}.mlp.{x}_proj", settings.ffn.bias)
-            rules += linear(f"{ours}.attention_residual.norm", f"{theirs}.input_layernorm", bias=False)
-            rules += linear(f"{ours}.ffn_residual.norm", f"{theirs}.post_attention_layernorm", bias=False)
+    def add_ties(self, mapping: TensorMap, settings: Decoder, config: Config) -> None:
         if settings.tied:
-            return Table(rules, copies={"lm_head.weight": tokens})
-        return Table([*rules, same("output.weight", "lm_head.weight")])
+            mapping.copies = {"lm_head.weight": "model.embed_tokens.weight"}
 
 
-# ------------------------------------------------------------------------------------------------- rotary positions
-
-
-def rotary_from(config: Config) -> Rotary:
-    """The rotation of a config: `rope_parameters` since version 5, `rope_theta` and `rope_scaling` before."""
-    key = "rope_parameters" if config.values.get("rope_parameters") else "rope_scaling"
-    values = config.values.get(key) or {}
-    if not isinstance(values, dict):
-        raise config.refuse(key, "must be an object; correct it")
-    rope = Config(values, f"{config.source}: {key}")
-    rope.require({"partial_rotary_factor": 1.0})
-    config.require({"partial_rotary_factor": 1.0})
-    base = rope.number("rope_theta", config.number("rope_theta", 10_000.0))
-    return Rotary(base=base, order="halves", scaling=_scaling(config, rope))
-
-
-def _scaling(config: Config, rope: Config) -> RotaryScaling | None:
+def _read_scaling(config: Config, rope: Config) -> dict[str, Any] | None:
     kind = rope.values.get("rope_type") or rope.values.get("type") or "default"
     if kind == "default":
         return None
-    if kind not in ("linear", "llama3", "yarn"):
-        raise rope.refuse(
-            "rope_type" if "rope_type" in rope.values else "type",
-            "cannot be expressed; known: default, linear, llama3, yarn",
-        )
-    for needed in ("factor",) if kind != "llama3" else ("factor", "low_freq_factor", "high_freq_factor"):
-        if rope.values.get(needed) is None:
-            raise rope.refuse(needed, f"is needed by rope_type {kind}; give it a value")
-    factor = rope.number("factor", 1.0)
-    if kind == "linear":
-        return LinearScaling(factor=factor)
-    original = config.optional_integer("original_max_position_embeddings") or rope.integer(
-        "original_max_position_embeddings", config.integer("max_position_embeddings", LENGTH)
-    )
-    if kind == "llama3":
-        return Llama3Scaling(
-            factor=factor,
-            low_frequency_factor=rope.number("low_freq_factor", 1.0),
-            high_frequency_factor=rope.number("high_freq_factor", 4.0),
-            original_length=original,
-        )
-    return _yarn(rope, factor, original)
+    if kind not in SCALINGS:
+        key = "rope_type" if "rope_type" in rope.values else "type"
+        raise rope.error(key, f"is not supported; choose one of default, {', '.join(SCALINGS)}")
+    scaling: dict[str, Any] = {"kind": kind}
+    for ours, theirs, default in SCALINGS[kind]:
+        if default is None and rope.values.get(theirs) is None:
+            raise rope.error(theirs, f"is required by rope_type {kind}; give it a value")
+        scaling[ours] = rope.read(theirs, default or 1.0)
+    if kind != "linear":
+        key = "original_max_position_embeddings"
+        longest = config.read("max_position_embeddings", LENGTH)
+        scaling["original_length"] = config.read(key, None) or rope.read(key, longest)
+    if kind == "yarn":
+        _require_plain_yarn(rope, scaling["factor"])
+    return scaling
 
 
-def _yarn(rope: Config, factor: float, original: int) -> YarnScaling:
-    """YaRN as in its paper; its later variations cannot be expressed."""
-    rope.require({"truncate": True})
-    sharpening = 0.1 * math.log(factor) + 1.0
-    given = rope.number("attention_factor", sharpening)
-    if not math.isclose(given, sharpening, rel_tol=1e-6):
-        raise rope.refuse("attention_factor", f"cannot be expressed: with factor {factor} it must be {sharpening:.6f}")
+def _require_plain_yarn(rope: Config, factor: float) -> None:
+    """Refuse later variants of YaRN: they scale attention by other factors than the paper's."""
+    wanted = 0.1 * math.log(factor) + 1.0
+    if not math.isclose(rope.read("attention_factor", wanted), wanted, rel_tol=1e-6):
+        raise rope.error("attention_factor", f"is not supported: with factor {factor} it must be {wanted:.6f}")
     if rope.values.get("mscale") and rope.values.get("mscale_all_dim") and rope.values.get("attention_factor") is None:
-        raise rope.refuse("mscale", "with mscale_all_dim cannot be expressed; convert the model without it")
-    return YarnScaling(
-        factor=factor,
-        original_length=original,
-        beta_fast=rope.number("beta_fast", 32.0),
-        beta_slow=rope.number("beta_slow", 1.0),
-    )
+        raise rope.error("mscale", "with mscale_all_dim is not supported; convert the model without it")
 
 
-def rotary_config(position: Rotary) -> dict[str, Any]:
-    """`rope_parameters` without the base."""
-    match position.scaling:
-        case LinearScaling(factor=factor):
-            return {"rope_type": "linear", "factor": factor}
-        case Llama3Scaling() as scaling:
-            return {
-                "rope_type": "llama3",
-                "factor": scaling.factor,
-                "low_freq_factor": scaling.low_frequency_factor,
-                "high_freq_factor": scaling.high_frequency_factor,
-                "original_max_position_embeddings": scaling.original_length,
-            }
-        case YarnScaling() as scaling:
-            return {
-                "rope_type": "yarn",
-                "factor": scaling.factor,
-                "original_max_position_embeddings": scaling.original_length,
-                "beta_fast": scaling.beta_fast,
-                "beta_slow": scaling.beta_slow,
-            }
-        case _:
-            return {"rope_type": "default"}
+def _write_scaling(position: Rotary) -> dict[str, Any]:
+    scaling = position.scaling
+    if scaling is None or scaling.kind not in SCALINGS:
+        return {"rope_type": "default"}
+    values = {theirs: getattr(scaling, ours) for ours, theirs, _ in SCALINGS[scaling.kind]}
+    if isinstance(scaling, Llama3Scaling | YarnScaling):
+        values["original_max_position_embeddings"] = scaling.original_length
+    return {"rope_type": scaling.kind, **values}

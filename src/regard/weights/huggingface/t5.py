@@ -1,139 +1,115 @@
-"""T5 (Raffel et al. 2020), also in its version 1.1 with a gated feed-forward and an output of its own."""
+"""T5 (Raffel et al. 2020), and version 1.1 with a gated feed-forward and a separate output matrix."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from regard.blocks.settings import Attention, Dense, FeedForward, Gated, Relative, RmsNorm
+from regard.blocks.settings import Gated
 from regard.models.settings import EncoderDecoder
-from regard.weights.huggingface.config import EVERYWHERE, Config, activation_name
-from regard.weights.huggingface.family import Family
-from regard.weights.huggingface.keys import Rule, Table, linear, same
+from regard.weights.huggingface.tables import ACTIVATION, Codec, Config, Family, Field, Row, TensorMap
 
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"
-COPIES = dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), SHARED)
 
 
-class T5(Family[EncoderDecoder]):
-    """`model_type` t5."""
+def _stack(name: str, cross: bool, gated: bool) -> tuple[Row, ...]:
+    """Return the rows of one stack: a layer's parts are numbered, and the decoder's have cross-attention in between."""
+    layer = f"{name}.block.{{i}}.layer"
+    rows = [
+        Row(f"{name}.position.weight", f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
+        Row(f"{name}.norm", f"{name}.final_layer_norm"),
+    ]
+    parts = [("attention", "SelfAttention"), ("cross", "EncDecAttention")]
+    for number, (ours, theirs) in enumerate(parts if cross else parts[:1]):
+        for projection, letter in (("q", "q"), ("k", "k"), ("v", "v"), ("out", "o")):
+            rows.append(Row(f"{name}.{{i}}.{ours}.{projection}", f"{layer}.{number}.{theirs}.{letter}"))
+        rows.append(Row(f"{name}.{{i}}.{ours}_residual.norm", f"{layer}.{number}.layer_norm"))
+    last = f"{layer}.{2 if cross else 1}"
+    rows.append(Row(f"{name}.{{i}}.ffn_residual.norm", f"{last}.layer_norm"))
+    for ours, theirs in (("gate", "wi_0"), ("up", "wi_1" if gated else "wi"), ("down", "wo")):
+        rows.append(Row(f"{name}.{{i}}.ffn.{ours}", f"{last}.DenseReluDense.{theirs}"))
+    return tuple(rows)
+
+
+def _read_ffn(name: Any) -> dict[str, Any]:
+    gated = str(name).startswith("gated-")
+    # In transformers, the gate of "gated-gelu" is the approximate one.
+    inner = "gelu_new" if name == "gated-gelu" else str(name).removeprefix("gated-")
+    return {"ffn.kind": "gated" if gated else "dense", "ffn.activation": ACTIVATION.read(inner)}
+
+
+class T5(Family):
+    """The type of T5 models."""
 
     model_type = "t5"
     settings = EncoderDecoder
     architectures = ("T5ForConditionalGeneration",)
     ignored = (r"EncDecAttention\.relative_attention_bias\.weight$",)
-    told_by_tensors = frozenset({"tied"})
+    from_tensors = frozenset({"tied"})
 
-    def settings_from(self, config: Config, tensors: Mapping[str, Tensor]) -> EncoderDecoder:
-        config.require(EVERYWHERE | {"is_encoder_decoder": True})
-        config.architecture(self.architectures)
-        width = config.integer("d_model", 512)
-        depth = config.integer("num_layers", 6)
-        dropout = config.number("dropout_rate", 0.1)
-        # Version 1.0 scales the decoder's output and 1.1 does not; old files say so only by whether weights are tied.
-        scaled = config.flag("scale_decoder_outputs", config.flag("tie_word_embeddings", True))
-        return EncoderDecoder(
-            vocabulary=config.integer("vocab_size", 32128),
-            width=width,
-            depth=depth,
-            decoder_depth=config.integer("num_decoder_layers", depth),
-            attention=Attention(
-                heads=config.integer("num_heads", 8),
-                head_size=config.integer("d_kv", 64),
-                bias=False,
-                scale=1.0,
-                dropout=dropout,
-            ),
-            ffn=self._ffn(config, dropout),
-            norm=RmsNorm(eps=config.number("layer_norm_epsilon", 1e-6)),
-            norm_place="pre",
-            dropout=dropout,
-            position=Relative(
-                buckets=config.integer("relative_attention_num_buckets", 32),
-                longest=config.integer("relative_attention_max_distance", 128),
-            ),
-            tied=("source", "target") if _own_output(tensors) else ("source", "target", "output"),
-            output_scale=width**-0.5 if scaled else None,
-        )
+    fields = (
+        Field("vocabulary", "vocab_size", 32128),
+        Field("width", "d_model", 512),
+        Field("depth", "num_layers", 6),
+        Field("decoder_depth", "num_decoder_layers", None),
+        Field("attention.heads", "num_heads", 8),
+        Field("attention.head_size", "d_kv", 64),
+        Field("ffn.hidden", "d_ff", 2048),
+        Field("norm.eps", "layer_norm_epsilon", 1e-6),
+        Field("dropout", "dropout_rate", 0.1),
+        Field("attention.dropout", "dropout_rate", 0.1),
+        Field("ffn.dropout", "dropout_rate", 0.1),
+        Field("position.buckets", "relative_attention_num_buckets", 32),
+        Field("position.longest", "relative_attention_max_distance", 128),
+    )
+    constants: ClassVar = {
+        "attention.bias": False,
+        "attention.scale": 1.0,
+        "ffn.bias": False,
+        "norm.kind": "rms",
+        "norm_place": "pre",
+        "position.kind": "relative",
+    }
+    required: ClassVar = {"is_encoder_decoder": True}
+    written: ClassVar = {"is_encoder_decoder": True}
 
-    def _ffn(self, config: Config, dropout: float) -> FeedForward:
-        key = "feed_forward_proj"
-        name = str(config.values.get(key) or "relu")
-        hidden = config.integer("d_ff", 2048)
-        if not name.startswith("gated-"):
-            activation = config.activation_named(name, key)
-            return Dense(hidden=hidden, activation=activation, bias=False, dropout=dropout)
-        # By their word, the gate of "gated-gelu" is the approximate one.
-        inner = "gelu_new" if name == "gated-gelu" else name.removeprefix("gated-")
-        return Gated(hidden=hidden, activation=config.activation_named(inner, key), dropout=dropout)
-
-    def config_from(self, settings: EncoderDecoder, architecture: str) -> dict[str, Any]:
-        norm = self.expect(settings.norm, RmsNorm, "norm")
-        position = self.expect(settings.position, Relative, "position")
-        if not {"source", "target"} <= set(settings.tied):
-            raise self.cannot(f"tied is {list(settings.tied)}, and source and target must be")
-        ffn = settings.ffn
-        if isinstance(ffn, Gated):
-            activation = "gelu" if ffn.activation == "gelu-tanh" else activation_name(ffn.activation)
-            projection = f"gated-{activation}"
-        else:
-            projection = activation_name(ffn.activation)
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        # Version 1.0 scales the decoder's output, 1.1 does not; old configs tell only by whether weights are tied.
+        scaled = config.read("scale_decoder_outputs", config.read("tie_word_embeddings", True))
+        # The present configs do not tell whether the output is tied: transformers looks into the file.
+        output, shared = tensors.get(OUTPUT), tensors.get(SHARED)
+        own_output = output is not None and shared is not None and not torch.equal(output, shared)
         return {
-            "vocab_size": settings.vocabulary,
-            "d_model": settings.width,
-            "d_kv": settings.head_size,
-            "d_ff": settings.ffn_hidden,
-            "num_layers": settings.depth,
-            "num_decoder_layers": settings.decoder_layers,
-            "num_heads": settings.attention.heads,
-            "relative_attention_num_buckets": position.buckets,
-            "relative_attention_max_distance": position.longest,
-            "dropout_rate": settings.dropout,
-            "layer_norm_epsilon": norm.eps,
-            "feed_forward_proj": projection,
-            "is_encoder_decoder": True,
+            "output_scale": config.read("d_model", 512) ** -0.5 if scaled else None,
+            "tied": ("source", "target") if own_output else ("source", "target", "output"),
+            **config.read("feed_forward_proj", "relu", Codec(_read_ffn)),
+        }
+
+    def write_rest(self, settings: EncoderDecoder, architecture: str) -> dict[str, Any]:
+        if not {"source", "target"} <= set(settings.tied):
+            raise self.cannot(f"tied is {list(settings.tied)}, source and target must be tied")
+        activation = ACTIVATION.write(settings.ffn.activation)
+        if isinstance(settings.ffn, Gated):
+            activation = "gated-gelu" if activation == "gelu_new" else f"gated-{activation}"
+        return {
+            "feed_forward_proj": activation,
             "tie_word_embeddings": "output" in settings.tied,
             "scale_decoder_outputs": settings.output_scale is not None,
         }
 
-    def architecture_for(self, settings: EncoderDecoder) -> str:
-        return "T5ForConditionalGeneration"
+    def rows(self, settings: EncoderDecoder) -> tuple[Row, ...]:
+        gated = isinstance(settings.ffn, Gated)
+        return (
+            Row("source.tokens", "shared"),
+            Row("output", "lm_head"),
+            *_stack("encoder", cross=False, gated=gated),
+            *_stack("decoder", cross=True, gated=gated),
+        )
 
-    def table(self, settings: EncoderDecoder, config: Config) -> Table:
-        rules = [same("source.tokens.weight", SHARED)]
-        for stack, depth in (("encoder", settings.depth), ("decoder", settings.decoder_layers)):
-            first = f"{stack}.block.0.layer.0.SelfAttention"
-            rules.append(same(f"{stack}.position.weight", f"{first}.relative_attention_bias.weight"))
-            rules.append(same(f"{stack}.norm.weight", f"{stack}.final_layer_norm.weight"))
-            for i in range(depth):
-                rules += _layer(f"{stack}.{i}", f"{stack}.block.{i}.layer", stack == "decoder", settings.ffn)
+    def add_ties(self, mapping: TensorMap, settings: EncoderDecoder, config: Config) -> None:
+        mapping.copies = dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), SHARED)
         if "output" in settings.tied:
-            return Table(rules, COPIES | {OUTPUT: SHARED})
-        return Table([*rules, same("output.weight", OUTPUT)], COPIES)
-
-
-def _own_output(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the output is a matrix of its own. Their present configs never say so; their code looks at the file."""
-    output, shared = tensors.get(OUTPUT), tensors.get(SHARED)
-    return output is not None and shared is not None and not torch.equal(output, shared)
-
-
-def _layer(ours: str, theirs: str, cross: bool, ffn: FeedForward) -> list[Rule]:
-    rules: list[Rule] = []
-    attentions = [("attention", "SelfAttention")] + ([("cross", "EncDecAttention")] if cross else [])
-    for place, (name, attention) in enumerate(attentions):
-        for x, y in (("q", "q"), ("k", "k"), ("v", "v"), ("out", "o")):
-            rules.append(same(f"{ours}.{name}.{x}.weight", f"{theirs}.{place}.{attention}.{y}.weight"))
-        rules += linear(f"{ours}.{name}_residual.norm", f"{theirs}.{place}.layer_norm", bias=False)
-    last = f"{theirs}.{len(attentions)}"
-    rules += linear(f"{ours}.ffn_residual.norm", f"{last}.layer_norm", bias=False)
-    if isinstance(ffn, Gated):
-        rules += linear(f"{ours}.ffn.gate", f"{last}.DenseReluDense.wi_0", bias=False)
-        rules += linear(f"{ours}.ffn.up", f"{last}.DenseReluDense.wi_1", bias=False)
-    else:
-        rules += linear(f"{ours}.ffn.up", f"{last}.DenseReluDense.wi", bias=False)
-    rules += linear(f"{ours}.ffn.down", f"{last}.DenseReluDense.wo", bias=False)
-    return rules
+            mapping.copies[OUTPUT] = SHARED

@@ -3,28 +3,60 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
-from regard.blocks.settings import Attention, Dense, LayerNorm, Learned2d
-from regard.models.settings import Classification, ImageHead, Normal, Pooling, Vision
-from regard.weights.huggingface.config import EVERYWHERE, Config, activation_name, labels
-from regard.weights.huggingface.family import Family
-from regard.weights.huggingface.keys import Table, linear, place_table, with_leading
+from regard.models.settings import Classification, Vision
+from regard.weights.huggingface.tables import (
+    ACTIVATION,
+    Codec,
+    Config,
+    Family,
+    Field,
+    Form,
+    Row,
+    label_names,
+    leading,
+)
 
 CLASSIFIER = "ViTForImageClassification"
+LAYER = "vit.encoder.layer.{i}"
 
 
-class Vit(Family[Vision]):
-    """`model_type` vit."""
+def _read_pair(value: Any) -> tuple[int, int]:
+    sizes = [value, value] if isinstance(value, int) else value
+    if not isinstance(sizes, list | tuple) or len(sizes) != 2 or not all(isinstance(size, int) for size in sizes):
+        raise ValueError("must be one integer or two; correct it")
+    return sizes[0], sizes[1]
+
+
+def _read_patch(value: Any) -> int:
+    height, width = _read_pair(value)
+    if height != width:
+        raise ValueError("is not supported: patches must be squares; choose another model")
+    return height
+
+
+PAIR = Codec(_read_pair, lambda size: size[0] if size[0] == size[1] else list(size))
+PATCH = Codec(_read_patch)
+POSITIONS = Form(
+    lambda own: torch.cat([own[0][None], own[1]])[None],
+    lambda tensor: (tensor[0, 0], tensor[0, 1:]),
+)
+"""The positions of the class token [D] and of the patches [P, D], which they keep as [1, 1 + P, D]."""
+
+
+class Vit(Family):
+    """The type of ViT models."""
 
     model_type = "vit"
     settings = Vision
     architectures = ("ViTModel", CLASSIFIER)
     base = "ViTModel"
     prefix = "vit."
-    heads = ("classifier.",)
+    head_names = ("classifier.",)
     renamed = (
         (r"(^|\.)layers\.(\d+)\.", r"\1encoder.layer.\2."),
         (r"\.attention\.q_proj\.", ".attention.attention.query."),
@@ -34,70 +66,62 @@ class Vit(Family[Vision]):
         (r"\.mlp\.fc1\.", ".intermediate.dense."),
         (r"\.mlp\.fc2\.", ".output.dense."),
     )
-    told_by_tensors = frozenset({"heads"})
+    from_tensors = frozenset({"heads"})
 
-    def settings_from(self, config: Config, tensors: Mapping[str, Tensor]) -> Vision:
-        width = config.integer("hidden_size", 768)
-        config.require(EVERYWHERE | {"pooler_act": "tanh", "pooler_output_size": width})
-        patch = config.pair("patch_size", 16)
-        if patch[0] != patch[1]:
-            raise config.refuse("patch_size", "cannot be expressed: patches must be squares; choose another model")
-        return Vision(
-            width=width,
-            depth=config.integer("num_hidden_layers", 12),
-            attention=Attention(
-                heads=config.integer("num_attention_heads", 12),
-                head_size=config.optional_integer("head_dim"),
-                bias=config.flag("qkv_bias", True),
-                output_bias=True,
-                dropout=config.number("attention_probs_dropout_prob", 0.0),
-            ),
-            ffn=Dense(
-                hidden=config.integer("intermediate_size", 3072), activation=config.activation("hidden_act", "gelu")
-            ),
-            norm=LayerNorm(eps=config.number("layer_norm_eps", 1e-12)),
-            norm_place="pre",
-            dropout=config.number("hidden_dropout_prob", 0.0),
-            image=config.pair("image_size", 224),
-            patch=patch[0],
-            channels=config.integer("num_channels", 3),
-            position=Learned2d(),
-            heads=self._heads(config, tensors),
-            initial=Normal(deviation=config.number("initializer_range", 0.02)),
-        )
+    fields = (
+        Field("width", "hidden_size", 768),
+        Field("depth", "num_hidden_layers", 12),
+        Field("attention.heads", "num_attention_heads", 12),
+        Field("attention.head_size", "head_dim", None),
+        Field("attention.bias", "qkv_bias", True),
+        Field("attention.dropout", "attention_probs_dropout_prob", 0.0),
+        Field("ffn.hidden", "intermediate_size", 3072),
+        Field("ffn.activation", "hidden_act", "gelu", ACTIVATION),
+        Field("norm.eps", "layer_norm_eps", 1e-12),
+        Field("dropout", "hidden_dropout_prob", 0.0),
+        Field("image", "image_size", 224, PAIR),
+        Field("patch", "patch_size", 16, PATCH),
+        Field("channels", "num_channels", 3),
+        Field("initial.deviation", "initializer_range", 0.02),
+    )
+    constants: ClassVar = {
+        "attention.output_bias": True,
+        "ffn.kind": "dense",
+        "norm.kind": "layer",
+        "norm_place": "pre",
+        "position.kind": "learned-2d",
+        "initial.kind": "normal",
+    }
+    required: ClassVar = {"pooler_act": "tanh"}
+    tensors = (
+        Row("embedding.class_token", "vit.embeddings.cls_token", leading(2)),
+        Row(("embedding.position.first", "embedding.position.weight"), "vit.embeddings.position_embeddings", POSITIONS),
+        Row("embedding.patches", "vit.embeddings.patch_embeddings.projection"),
+        Row("encoder.{i}.attention.q", f"{LAYER}.attention.attention.query"),
+        Row("encoder.{i}.attention.k", f"{LAYER}.attention.attention.key"),
+        Row("encoder.{i}.attention.v", f"{LAYER}.attention.attention.value"),
+        Row("encoder.{i}.attention.out", f"{LAYER}.attention.output.dense"),
+        Row("encoder.{i}.attention_residual.norm", f"{LAYER}.layernorm_before"),
+        Row("encoder.{i}.ffn.up", f"{LAYER}.intermediate.dense"),
+        Row("encoder.{i}.ffn.down", f"{LAYER}.output.dense"),
+        Row("encoder.{i}.ffn_residual.norm", f"{LAYER}.layernorm_after"),
+        Row("encoder.norm", "vit.layernorm"),
+        Row("heads.classification.output", "classifier"),
+        Row("heads.pooling.pool", "vit.pooler.dense"),
+    )
 
-    def _heads(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, ImageHead]:
-        heads: dict[str, ImageHead] = {}
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        config.require({"pooler_output_size": config.read("hidden_size", 768)})
+        heads: dict[str, Any] = {}
         if config.architecture(self.architectures) == CLASSIFIER:
-            heads["classification"] = Classification(classes=config.labels())
+            heads["classification"] = {"kind": "classification", "classes": config.labels()}
         if "vit.pooler.dense.weight" in tensors:
-            heads["pooling"] = Pooling(dense=True)
-        return heads
+            heads["pooling"] = {"kind": "pooling", "dense": True}
+        return {"heads": heads}
 
-    def config_from(self, settings: Vision, architecture: str) -> dict[str, Any]:
-        ffn, norm = self.expect(settings.ffn, Dense, "ffn"), self.expect(settings.norm, LayerNorm, "norm")
-        self.expect(settings.position, Learned2d, "position")
-        height, width = settings.image
-        config: dict[str, Any] = {
-            "hidden_size": settings.width,
-            "num_hidden_layers": settings.depth,
-            "num_attention_heads": settings.attention.heads,
-            "intermediate_size": settings.ffn_hidden,
-            "hidden_act": activation_name(ffn.activation),
-            "hidden_dropout_prob": settings.dropout,
-            "attention_probs_dropout_prob": settings.attention.dropout,
-            "layer_norm_eps": norm.eps,
-            "image_size": height if height == width else [height, width],
-            "patch_size": settings.patch,
-            "num_channels": settings.channels,
-            "qkv_bias": settings.attention.bias,
-        }
-        if settings.head_size * settings.attention.heads != settings.width:
-            config["head_dim"] = settings.head_size
-        for head in settings.heads.values():
-            if isinstance(head, Classification):
-                config |= labels(head.classes)
-        return config
+    def write_rest(self, settings: Vision, architecture: str) -> dict[str, Any]:
+        classes = [head.classes for head in settings.heads.values() if isinstance(head, Classification)]
+        return label_names(classes[0]) if classes else {}
 
     def architecture_for(self, settings: Vision) -> str:
         kinds = sorted(head.kind for head in settings.heads.values())
@@ -105,28 +129,4 @@ class Vit(Family[Vision]):
             return self.base
         if kinds == ["classification"]:
             return CLASSIFIER
-        raise self.cannot(f"its heads are {' and '.join(kinds)}, and only pooling or classification alone are known")
-
-    def table(self, settings: Vision, config: Config) -> Table:
-        rules = [
-            with_leading("embedding.class_token", "vit.embeddings.cls_token", ones=2),
-            place_table("embedding.position.first", "embedding.position.weight", "vit.embeddings.position_embeddings"),
-            *linear("embedding.patches", "vit.embeddings.patch_embeddings.projection"),
-            *linear("encoder.norm", "vit.layernorm"),
-        ]
-        for i in range(settings.depth):
-            ours, theirs = f"encoder.{i}", f"vit.encoder.layer.{i}"
-            rules += linear(f"{ours}.attention.q", f"{theirs}.attention.attention.query", settings.attention.bias)
-            rules += linear(f"{ours}.attention.k", f"{theirs}.attention.attention.key", settings.attention.bias)
-            rules += linear(f"{ours}.attention.v", f"{theirs}.attention.attention.value", settings.attention.bias)
-            rules += linear(f"{ours}.attention.out", f"{theirs}.attention.output.dense")
-            rules += linear(f"{ours}.attention_residual.norm", f"{theirs}.layernorm_before")
-            rules += linear(f"{ours}.ffn.up", f"{theirs}.intermediate.dense")
-            rules += linear(f"{ours}.ffn.down", f"{theirs}.output.dense")
-            rules += linear(f"{ours}.ffn_residual.norm", f"{theirs}.layernorm_after")
-        for name, head in settings.heads.items():
-            if isinstance(head, Classification):
-                rules += linear(f"heads.{name}.output", "classifier")
-            else:
-                rules += linear(f"heads.{name}.pool", "vit.pooler.dense")
-        return Table(rules)
+        raise self.cannot(f"its heads are {' and '.join(kinds)}, only pooling or classification alone is supported")

@@ -1,0 +1,249 @@
+"""BART (Lewis et al. 2020), Marian (Junczys-Dowmunt et al. 2018; OPUS-MT) and Pegasus (Zhang et al. 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from regard.blocks.positions import sinusoidal
+from regard.blocks.settings import LayerNorm, Sinusoidal
+from regard.models.build import build
+from regard.models.settings import EncoderDecoder
+from regard.weights.huggingface.tables import ACTIVATION, Config, Family, Field, Row, TensorMap, leading
+
+Part = Literal["source", "target", "output"]
+ALL: tuple[Part, ...] = ("source", "target", "output")
+SHARED, SOURCE, TARGET = "model.shared.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight"
+OUTPUT, BIAS = "lm_head.weight", "final_logits_bias"
+LENGTH = 1024
+"""The number of sinusoids that are written. Ours have no end."""
+
+
+def _stack(name: str) -> tuple[Row, ...]:
+    layer = f"model.{name}.layers.{{i}}"
+    rows = [
+        Row(f"{name}.norm", f"model.{name}.layer_norm"),
+        Row(f"{name}.{{i}}.ffn.up", f"{layer}.fc1"),
+        Row(f"{name}.{{i}}.ffn.down", f"{layer}.fc2"),
+        Row(f"{name}.{{i}}.ffn_residual.norm", f"{layer}.final_layer_norm"),
+    ]
+    for ours, theirs in (("attention", "self_attn"), ("cross", "encoder_attn")):
+        rows.append(Row(f"{name}.{{i}}.{ours}_residual.norm", f"{layer}.{theirs}_layer_norm"))
+        for part in ("q", "k", "v", "out"):
+            rows.append(Row(f"{name}.{{i}}.{ours}.{part}", f"{layer}.{theirs}.{part}_proj"))
+    return tuple(rows)
+
+
+class Seq2Seq(Family):
+    """What the three have in common: BART's layers, names and ties."""
+
+    settings = EncoderDecoder
+    prefix = "model."
+    head_names = ("lm_head.", "final_logits_bias")
+    ignored = (r"(^|\.)(encoder|decoder)\.version$",)
+    from_tensors = frozenset({"tied", "output_bias"})
+    from_values = frozenset({"output_bias"})
+
+    pre: ClassVar[bool] = False
+    """Whether it is pre-norm, with a final norm."""
+    learned: ClassVar[bool] = False
+    """Whether positions are learned, with a norm after the embeddings."""
+
+    fields: ClassVar[tuple[Field, ...]] = (
+        Field("vocabulary", "vocab_size", 50265),
+        Field("width", "d_model", 1024),
+        Field("depth", "encoder_layers", 12),
+        Field("decoder_depth", "decoder_layers", 12),
+        Field("attention.heads", "encoder_attention_heads", 16, also="decoder_attention_heads"),
+        Field("attention.dropout", "attention_dropout", 0.0),
+        Field("ffn.hidden", "encoder_ffn_dim", 4096, also="decoder_ffn_dim"),
+        Field("ffn.activation", "activation_function", "gelu", ACTIVATION),
+        Field("ffn.dropout", "activation_dropout", 0.0),
+        Field("dropout", "dropout", 0.1),
+        Field("embedding_scale", "scale_embedding", False),
+        Field("initial.deviation", "init_std", 0.02),
+    )
+    constants: ClassVar = {"ffn.kind": "dense", "norm.kind": "layer", "norm.eps": 1e-5, "initial.kind": "normal"}
+    training: ClassVar = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+    written: ClassVar = {
+        "is_encoder_decoder": True,
+        "pad_token_id": None,
+        "bos_token_id": None,
+        "eos_token_id": None,
+        "forced_eos_token_id": None,
+    }
+    tensors = (
+        Row("source.tokens.weight", SOURCE),
+        Row("target.tokens.weight", TARGET),
+        Row("output.weight", OUTPUT),
+        Row("output.bias", BIAS, leading(1)),
+        Row("source.position", "model.encoder.embed_positions"),
+        Row("target.position", "model.decoder.embed_positions"),
+        Row("source.norm", "model.encoder.layernorm_embedding"),
+        Row("target.norm", "model.decoder.layernorm_embedding"),
+        *_stack("encoder"),
+        *_stack("decoder"),
+    )
+
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        config.require(
+            {
+                "is_encoder_decoder": True,
+                "normalize_before": self.pre,
+                "add_final_layer_norm": self.pre,
+                "normalize_embedding": self.learned,
+                "static_position_embeddings": not self.learned,
+            }
+        )
+        return {
+            "norm_place": "pre" if self.pre else "post",
+            "embedding_norm": self.learned,
+            "position.kind": "learned" if self.learned else "sinusoidal",
+            "output_bias": BIAS in tensors and bool(tensors[BIAS].any()),
+            "tied": ALL if config.read("tie_word_embeddings", True) else self.untied_output(config, tensors),
+            **({} if self.learned else {"position.order": "halves"}),
+        }
+
+    def write_rest(self, settings: EncoderDecoder, architecture: str) -> dict[str, Any]:
+        if set(settings.tied) not in (set(ALL), {"source", "target"}, set()):
+            raise self.cannot(
+                f"tied is {list(settings.tied)}, only all three, source and target, or none are supported"
+            )
+        length = {} if self.learned else {"max_position_embeddings": LENGTH}
+        return {"tie_word_embeddings": set(settings.tied) == set(ALL), **length}
+
+    def untied_output(self, config: Config, tensors: Mapping[str, Tensor]) -> tuple[Part, ...]:
+        """Return the ties that remain when tie_word_embeddings is false.
+
+        The present transformers then keeps every matrix apart; earlier versions still shared the two embeddings and
+        wrote them once. Only the tensors tell.
+        """
+        source, target = tensors.get(SOURCE), tensors.get(TARGET)
+        shared = source is None or target is None or torch.equal(source, target)
+        if config.architecture(self.architectures) != self.base:
+            return ("source", "target") if shared else ()
+        return ALL if shared else ("target", "output")
+
+    def shares_embeddings(self, config: Config) -> bool:
+        """Whether the file has a tensor for both embeddings."""
+        return True
+
+    def rows(self, settings: EncoderDecoder) -> tuple[Row, ...]:
+        return (*self.tensors, Row("source.tokens.weight", SHARED)) if set(settings.tied) == set(ALL) else self.tensors
+
+    def add_ties(self, mapping: TensorMap, settings: EncoderDecoder, config: Config) -> None:
+        tied = set(settings.tied)
+        if tied == set(ALL):
+            mapping.copies = dict.fromkeys((SOURCE, TARGET, OUTPUT), SHARED)
+        else:
+            if self.shares_embeddings(config):
+                mapping.spares[SHARED] = SOURCE
+            if {"source", "target"} <= tied:
+                mapping.spares[TARGET] = SOURCE
+            if "output" in tied:
+                mapping.copies = {OUTPUT: TARGET}
+        if not settings.output_bias and config.architecture(self.architectures) != self.base:
+            mapping.fixed[BIAS] = torch.zeros(1, settings.target_size)
+        if not self.learned:
+            positions = torch.arange(config.read("max_position_embeddings", LENGTH))
+            sinusoids = sinusoidal(positions, settings.width, order="halves", dtype=torch.float32)
+            for stack in ("encoder", "decoder"):
+                mapping.fixed[f"model.{stack}.embed_positions.weight"] = sinusoids
+
+    # The paper's models have no biases in attention, and sines and cosines in turn. Zero biases and another order of
+    # the channels make them models of this type.
+
+    def equivalent(self, settings: EncoderDecoder) -> EncoderDecoder:
+        changes: dict[str, Any] = {"attention.bias": True, "attention.output_bias": None, "ffn.bias": True}
+        if isinstance(settings.norm, LayerNorm):
+            changes["norm.bias"] = True
+        if _interleaved(settings) and not self.learned:
+            changes["position.order"] = "halves"
+        return settings.changed(changes)
+
+    def rewritten(self, tensors: dict[str, Tensor], settings: EncoderDecoder) -> dict[str, Tensor]:
+        shapes = dict(build(self.equivalent(settings), device="meta").named_parameters())
+        like = next(iter(tensors.values()))
+        tensors = {
+            name: tensors[name] if name in tensors else like.new_zeros(value.shape) for name, value in shapes.items()
+        }
+        if not _interleaved(settings) or self.learned:
+            return tensors
+        width = settings.width
+        order = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)]).to(like.device)
+        return {name: _reordered(name, tensor, order) for name, tensor in tensors.items()}
+
+
+def _interleaved(settings: EncoderDecoder) -> bool:
+    return isinstance(settings.position, Sinusoidal) and settings.position.order == "interleaved"
+
+
+def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
+    *_, part, kind = name.split(".")
+    if part in ("out", "down", "norm", "after"):  # they write channels, or have a value for each
+        return tensor[order]
+    return tensor[:, order] if kind == "weight" else tensor  # all other matrices read channels
+
+
+class Bart(Seq2Seq):
+    """BART has learned positions, and a norm after the embeddings."""
+
+    model_type = "bart"
+    architectures = ("BartForConditionalGeneration", "BartModel")
+    base = "BartModel"
+    learned = True
+    fields: ClassVar[tuple[Field, ...]] = (*Seq2Seq.fields, Field("position.length", "max_position_embeddings", 1024))
+    # Two rows before position 0 are left over from fairseq's padding.
+    constants: ClassVar = {**Seq2Seq.constants, "position.offset": 2}
+    required: ClassVar = {"extra_pos_embeddings": 2}
+
+    def write_rest(self, settings: EncoderDecoder, architecture: str) -> dict[str, Any]:
+        if architecture == self.base and settings.output_bias:
+            raise self.cannot(f"output_bias is True, and {self.base} has no output matrix")
+        return super().write_rest(settings, architecture)
+
+
+class Marian(Seq2Seq):
+    """Marian has sinusoidal positions, and may have two vocabularies."""
+
+    model_type = "marian"
+    architectures = ("MarianMTModel",)
+
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        rest = super().read_rest(config, tensors)
+        source = config.read("vocab_size", 50265)
+        target = config.read("decoder_vocab_size", source)
+        if self.shares_embeddings(config):
+            if target != source:
+                raise config.error(
+                    "decoder_vocab_size",
+                    f"differs from vocab_size ({source}), but share_encoder_decoder_embeddings is true; correct one",
+                )
+            return rest
+        tied = ("target", "output") if config.read("tie_word_embeddings", True) else ()
+        return rest | {"target_vocabulary": target, "tied": tied}
+
+    def shares_embeddings(self, config: Config) -> bool:
+        return bool(config.read("share_encoder_decoder_embeddings", True))
+
+    def write_rest(self, settings: EncoderDecoder, architecture: str) -> dict[str, Any]:
+        tied = set(settings.tied)
+        if tied == {"source", "output"}:
+            raise self.cannot(f"tied is {list(settings.tied)}, source and output alone are not supported")
+        return {
+            "decoder_vocab_size": settings.target_size,
+            "max_position_embeddings": LENGTH,
+            "share_encoder_decoder_embeddings": "source" in tied,
+            "tie_word_embeddings": "output" in tied,
+        }
+
+
+class Pegasus(Seq2Seq):
+    """Pegasus is a pre-norm Marian with one vocabulary."""
+
+    model_type = "pegasus"
+    architectures = ("PegasusForConditionalGeneration",)
+    pre = True

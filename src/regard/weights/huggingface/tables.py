@@ -1,0 +1,454 @@
+"""A Hugging Face model type as two tables, each used in both directions: config values and tensor names.
+
+A new family is one file with a subclass of `Family` and one line in `directory.FAMILIES`:
+
+- `fields` maps config keys to settings. `constants` are settings that every model of this type has; `required` are
+  config keys with the only supported value.
+- `tensors` maps our modules to theirs, with `{i}` for the layer.
+
+What a table cannot express (heads, ties) goes into `read_rest` and `write_rest`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from regard.blocks.settings import Activation
+from regard.errors import SettingsError, WeightsError
+from regard.models.settings import Body, ModelSettings, complete, differences
+from regard.settings import nested, parse
+from regard.weights.tensors import check, listed
+
+log = logging.getLogger(__name__)
+
+CONFIG_JSON = "config.json"
+TRAINING_ONLY = {"dropout", "stochastic_depth", "initial"}
+"""Settings that do not change the output of a trained model. They may be lost."""
+
+# -------------------------------------------------------------------------------------------------------------- config
+
+
+class Config:
+    """The values of one config.json. Errors name the file, the key and its value."""
+
+    def __init__(self, values: Mapping[str, Any], source: str = CONFIG_JSON) -> None:
+        self.values = values
+        self.source = source
+
+    def error(self, key: str, problem: str) -> WeightsError:
+        return WeightsError(f"{self.source}: {key} ({self.values.get(key)!r}) {problem}")
+
+    def read(self, key: str, default: Any, codec: Codec | None = None) -> Any:
+        """Return a checked value; an absent or null key has the default."""
+        codec = codec or codec_for(default)
+        value = self.values.get(key)
+        value = default if value is None else value
+        if value is None:
+            return None
+        try:
+            return codec.read(value)
+        except ValueError as problem:
+            raise self.error(key, str(problem)) from None
+
+    def require(self, wanted: Mapping[str, Any]) -> None:
+        """Refuse any key with another value than the wanted one; an absent key and an empty value pass."""
+        for key, value in wanted.items():
+            found = self.values.get(key)
+            if found is not None and found != value and (found or value):
+                raise self.error(key, f"is not supported, only {value!r} is; convert the model without it")
+
+    def warn(self, key: str, used: object) -> None:
+        log.warning("%s: %s (%r) is ignored; training uses %r", self.source, key, self.values.get(key), used)
+
+    def architecture(self, known: tuple[str, ...]) -> str:
+        """Return the class that saved the weights.
+
+        There is no hint for an unknown name: RobertaModel resembles BertModel, loads as one and gives wrong results.
+        """
+        names = self.values.get("architectures")
+        if not isinstance(names, list) or len(names) != 1 or names[0] not in known:
+            raise self.error("architectures", f"is not supported; it must be one of {', '.join(known)}")
+        return str(names[0])
+
+    def labels(self) -> int:
+        """Return the number of classes; transformers has 2 by default."""
+        names = self.values.get("id2label")
+        return len(names) if isinstance(names, dict) and names else int(self.read("num_labels", 2))
+
+
+def label_names(classes: int) -> dict[str, Any]:
+    """Return the config values that give the number of classes."""
+    names = {str(index): f"LABEL_{index}" for index in range(classes)}
+    return {"id2label": names, "label2id": {name: int(index) for index, name in names.items()}}
+
+
+@dataclass(frozen=True)
+class Codec:
+    """Converts one value from their form to ours and back."""
+
+    read: Callable[[Any], Any]
+    """Theirs to ours; raises a `ValueError` that completes the sentence "key (value) …"."""
+    write: Callable[[Any], Any] = lambda value: value
+
+
+def _read_size(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError("must be a positive integer; correct it")
+    return value
+
+
+def _read_number(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("must be a number; correct it")
+    return float(value)
+
+
+def _read_flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError("must be true or false; correct it")
+    return value
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu-tanh",
+    "silu": "silu",
+    "relu2": "relu2",
+    "gelu_python": "gelu",
+    "gelu_fast": "gelu-tanh",
+    "gelu_accurate": "gelu-tanh",
+    "gelu_pytorch_tanh": "gelu-tanh",
+    "gelu_python_tanh": "gelu-tanh",
+    "swish": "silu",
+}
+"""Their names of activations. The first name of each activation is written."""
+
+
+def _read_activation(name: Any) -> Activation:
+    if name not in ACTIVATIONS:
+        raise ValueError(f"is not a supported activation; choose one of {', '.join(ACTIVATIONS)}")
+    return ACTIVATIONS[name]
+
+
+SIZE, NUMBER, FLAG = Codec(_read_size), Codec(_read_number), Codec(_read_flag)
+ACTIVATION = Codec(_read_activation, lambda ours: next(name for name, known in ACTIVATIONS.items() if known == ours))
+
+
+def codec_for(default: object) -> Codec:
+    """Return the codec for values of the default's type; None means an optional size."""
+    if isinstance(default, bool):
+        return FLAG
+    return NUMBER if isinstance(default, float) else SIZE
+
+
+@dataclass(frozen=True)
+class Field:
+    """One setting and its config key."""
+
+    ours: str
+    """The dotted setting."""
+    theirs: str
+    default: Any
+    """The value of an absent key, in their form."""
+    codec: Codec | None = None
+    """None: by the type of the default."""
+    also: str | None = None
+    """A second config key, which must have the same value (the decoder's)."""
+
+    def read(self, config: Config) -> Any:
+        value = config.read(self.theirs, self.default, self.codec)
+        if self.also is not None and config.read(self.also, value, self.codec) != value:
+            if self.ours.rpartition(".")[2] not in TRAINING_ONLY:
+                raise config.error(
+                    self.also,
+                    f"differs from {self.theirs} ({value}), which is not supported; "
+                    "convert a model whose encoder and decoder have equal layers",
+                )
+            config.warn(self.also, value)
+        return value
+
+    def write(self, ours: Any) -> dict[str, Any]:
+        value = (self.codec or codec_for(self.default)).write(ours)
+        return {self.theirs: value} | ({} if self.also is None else {self.also: value})
+
+
+# ------------------------------------------------------------------------------------------------------------- tensors
+
+Tensors = tuple[Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Form:
+    """How our tensors become one of theirs, and back. It also maps shapes, so it must work on the meta device."""
+
+    write: Callable[[Tensors], Tensor]
+    read: Callable[[Tensor], Tensors]
+
+
+def leading(ones: int) -> Form:
+    """A tensor that they keep with `ones` leading dimensions of size one."""
+    return Form(lambda own: own[0].reshape((1,) * ones + own[0].shape), lambda t: (t.reshape(t.shape[ones:]),))
+
+
+def _transposed(tensor: Tensor) -> Tensor:
+    return tensor.mT if tensor.dim() == 2 else tensor
+
+
+SAME = Form(lambda own: own[0], lambda tensor: (tensor,))
+TRANSPOSED = Form(lambda own: _transposed(own[0]), lambda tensor: (_transposed(tensor),))
+"""Weights that they keep as [in, out]; biases are the same."""
+JOINED = Form(lambda own: _transposed(torch.cat(own)), lambda tensor: _transposed(tensor).chunk(3))
+"""Query, key and value in one tensor, as [in, out]."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Our modules or tensors (several for a joined tensor), and theirs. `{i}` stands for the layer."""
+
+    ours: str | tuple[str, ...]
+    theirs: str
+    form: Form = SAME
+
+
+@dataclass
+class TensorMap:
+    """Where the tensors of one model lie in their file."""
+
+    rules: list[tuple[tuple[str, ...], str, Form]]
+    """Our names, their name, and the form."""
+    copies: dict[str, str] = field(default_factory=dict)
+    """Tied tensors: the name of a copy and of its original. They are not written; in a file they must be equal."""
+    spares: dict[str, str] = field(default_factory=dict)
+    """Second names of a tensor. They are written; in a file, they stand in for the first name."""
+    fixed: dict[str, Tensor] = field(default_factory=dict)
+    """Values that are not learned. They are written; in a file they must be equal."""
+
+    def to_theirs(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {theirs: form.write(tuple(ours[name] for name in names)) for names, theirs, form in self.rules}
+
+    def to_file(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        theirs = self.to_theirs(ours)
+        spares = {name: theirs[first].clone() for name, first in self.spares.items()}
+        like = next(iter(theirs.values()))
+        return theirs | spares | {name: value.to(like, copy=True) for name, value in self.fixed.items()}
+
+    def to_ours(self, theirs: Mapping[str, Tensor], shapes: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+        """Return our tensors, after all checks. `shapes` are our parameters on the meta device."""
+        tensors = dict(theirs)
+        for copy, original in self.copies.items():
+            if copy not in tensors:
+                continue
+            if not torch.equal(tensors[copy], tensors.setdefault(original, tensors[copy])):
+                raise WeightsError(
+                    f"{source} has different values in {copy} and {original}, which config.json says are tied; "
+                    "set tie_word_embeddings to false in config.json if they should differ"
+                )
+            del tensors[copy]
+        for name, value in self.fixed.items():
+            if name in tensors:
+                _compare_fixed(tensors.pop(name), value, name, source)
+        for spare, first in self.spares.items():
+            if spare in tensors:
+                tensors.setdefault(first, tensors.pop(spare))
+        expected = {name: tuple(tensor.shape) for name, tensor in self.to_theirs(shapes).items()}
+        check(expected, tensors, source, "config.json must be the one that belongs to these weights")
+        return {
+            name: tensor
+            for names, name_there, form in self.rules
+            for name, tensor in zip(names, form.read(tensors[name_there]), strict=True)
+        }
+
+
+def _compare_fixed(found: Tensor, value: Tensor, name: str, source: str) -> None:
+    rounding = 2 * torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
+    if found.shape != value.shape:
+        problem = f"its shape is {list(found.shape)}, expected {list(value.shape)}"
+    elif not torch.allclose(found.double(), value.double(), rtol=rounding, atol=rounding):
+        problem = f"it differs by up to {(found.double() - value.double()).abs().max().item():.3g}"
+    else:
+        return
+    raise WeightsError(f"{name} in {source} is not the fixed table that is computed here ({problem})")
+
+
+def map_tensors(rows: tuple[Row, ...], shapes: Mapping[str, Tensor], heads: Mapping[str, str]) -> TensorMap:
+    """Find the place of each of our parameters. `heads` maps a head's name to its kind, which rows use."""
+    known: dict[str, tuple[Row, int]] = {}
+    for row in rows:
+        for place, pattern in enumerate((row.ours,) if isinstance(row.ours, str) else row.ours):
+            known[pattern] = row, place
+    groups: dict[str, tuple[list[str], Form]] = {}
+    for name in shapes:
+        layer = re.search(r"\.(\d+)\.", name)
+        pattern = name.replace(f".{layer[1]}.", ".{i}.", 1) if layer else name
+        if name.startswith("heads."):
+            _, head, rest = name.split(".", 2)
+            pattern = f"heads.{heads[head]}.{rest}"
+        module, _, tensor = pattern.rpartition(".")
+        exact = pattern in known
+        assert exact or module in known, f"no row for {name}"
+        row, place = known[pattern if exact else module]
+        theirs = row.theirs.replace("{i}", layer[1] if layer else "") + ("" if exact else f".{tensor}")
+        names, _ = groups.setdefault(theirs, ([""] * (1 if isinstance(row.ours, str) else len(row.ours)), row.form))
+        names[place] = name
+    return TensorMap([(tuple(names), theirs, form) for theirs, (names, form) in groups.items()])
+
+
+# -------------------------------------------------------------------------------------------------------------- family
+
+
+class Family:
+    """One `model_type`."""
+
+    model_type: ClassVar[str]
+    settings: ClassVar[type[Body]]
+    architectures: ClassVar[tuple[str, ...]]
+    """The supported classes; the first is written where the settings do not decide."""
+    base: ClassVar[str] = ""
+    """The class that saves its tensors without the prefix."""
+    prefix: ClassVar[str] = ""
+    """What stands before all names but those of heads. Some files of other classes leave it out too."""
+    head_names: ClassVar[tuple[str, ...]] = ("\0",)
+    """How the names of heads start."""
+    renamed: ClassVar[tuple[tuple[str, str], ...]] = ()
+    """Patterns of names that other versions wrote, and their replacements."""
+    ignored: ClassVar[tuple[str, ...]] = ()
+    """Patterns of buffers that other versions wrote and that hold nothing learned."""
+    from_tensors: ClassVar[frozenset[str]] = frozenset()
+    """Settings that a config alone does not tell."""
+    from_values: ClassVar[frozenset[str]] = frozenset()
+    """Settings that may come back changed without a loss: a bias of zeros is read as none."""
+
+    fields: ClassVar[tuple[Field, ...]]
+    constants: ClassVar[Mapping[str, Any]] = {}
+    """Our settings that this type always has."""
+    required: ClassVar[Mapping[str, Any]] = {}
+    """Their keys with the only supported value."""
+    written: ClassVar[Mapping[str, Any]] = {}
+    """Their keys that are always written."""
+    training: ClassVar[Mapping[str, Any]] = {}
+    """Their keys that only training uses, and the value that is used here."""
+    tensors: ClassVar[tuple[Row, ...]] = ()
+
+    # ---------------------------------------------------------------------------------------------- to be overridden
+
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Return further settings by dotted name. `tensors` have their current names; there may be none."""
+        return {}
+
+    def write_rest(self, settings: Any, architecture: str) -> dict[str, Any]:
+        """Return further config values, or raise `self.cannot(...)`."""
+        return {}
+
+    def architecture_for(self, settings: Any) -> str:
+        return self.architectures[0]
+
+    def rows(self, settings: Any) -> tuple[Row, ...]:
+        return self.tensors
+
+    def add_ties(self, mapping: TensorMap, settings: Any, config: Config) -> None:
+        """Add copies, spares and fixed values to a mapping."""
+
+    def equivalent(self, settings: Any) -> Any:
+        """Return settings that compute the same and that this type can express."""
+        return settings
+
+    def rewritten(self, tensors: dict[str, Tensor], settings: Any) -> dict[str, Tensor]:
+        """Return the tensors of a model with `settings` as those of its `equivalent`."""
+        return tensors
+
+    # ------------------------------------------------------------------------------------------------------- settings
+
+    def read_settings(self, config: Config, tensors: Mapping[str, Tensor]) -> Any:
+        config.require(
+            {
+                "is_decoder": False,
+                "add_cross_attention": False,
+                "cross_attention_hidden_size": None,
+                "pruned_heads": {},
+                "quantization_config": None,
+                **self.required,
+            }
+        )
+        config.architecture(self.architectures)
+        for key, used in self.training.items():
+            if config.values.get(key) not in (None, used):
+                config.warn(key, used)
+        values = {**self.constants, **{row.ours: row.read(config) for row in self.fields}}
+        try:
+            return parse(self.settings, nested(values | self.read_rest(config, tensors)))
+        except SettingsError as error:
+            raise WeightsError(f"{config.source} describes an impossible model: {error}; correct it") from None
+
+    def write_config(self, settings: Any, architecture: str, extra: Mapping[str, Any] | None = None) -> Config:
+        values = {"model_type": self.model_type, "architectures": [architecture], **self.written}
+        ours = complete(settings)
+        for row in self.fields:
+            if row.ours in ours:
+                values = row.write(ours[row.ours]) | values
+        return Config(values | self.write_rest(settings, architecture) | dict(extra or {}))
+
+    def require_expressible(self, settings: Any, config: Config, tensors: Mapping[str, Tensor] | None = None) -> None:
+        """Refuse settings that come back changed. Without tensors, only those in the config are compared."""
+        back = self.read_settings(config, tensors or {})
+        free = TRAINING_ONLY | (self.from_values if tensors else self.from_tensors)
+        lost = [
+            f"{key} is {_shown(ours)}, only {_shown(theirs)} is supported"
+            for key, (ours, theirs) in differences(_heads_by_kind(settings), _heads_by_kind(back)).items()
+            if not free & {key.partition(".")[0], key.rpartition(".")[2]}
+        ]
+        if lost:
+            raise self.cannot(listed(lost))
+
+    def cannot(self, problem: str) -> WeightsError:
+        return WeightsError(
+            f"the model cannot be written as {self.model_type}: {problem}; "
+            "keep it as a run directory, or train it with other settings"
+        )
+
+    # ---------------------------------------------------------------------------------------------------------- tensors
+
+    def tensor_map(self, settings: Any, config: Config, shapes: Mapping[str, Tensor]) -> TensorMap:
+        heads = {name: head.kind for name, head in getattr(settings, "heads", {}).items()}
+        mapping = map_tensors(self.rows(settings), shapes, heads)
+        self.add_ties(mapping, settings, config)
+        return mapping
+
+    def current_names(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors under the names of the newest files, with the prefix, without old buffers."""
+        bare = not any(name.startswith(self.prefix) for name in tensors)
+        result = {}
+        for name, tensor in tensors.items():
+            for pattern, replacement in self.renamed:
+                name = re.sub(pattern, replacement, name)
+            if any(re.search(pattern, name) for pattern in self.ignored):
+                continue
+            if bare and not name.startswith(self.head_names):
+                name = self.prefix + name
+            if name in result:
+                raise WeightsError(f"the weights hold {name} twice, under an old and a new name; remove one of them")
+            result[name] = tensor
+        return result
+
+    def names_for(self, architecture: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the tensors under the names that a class uses."""
+        if architecture != self.base:
+            return dict(tensors)
+        return {name.removeprefix(self.prefix): tensor for name, tensor in tensors.items()}
+
+
+def _heads_by_kind(settings: ModelSettings) -> ModelSettings:
+    """Return the settings with heads named by their kinds, so that names do not count as a difference."""
+    heads = getattr(settings, "heads", None)
+    return settings.model_copy(update={"heads": {head.kind: head for head in heads.values()}}) if heads else settings
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)
