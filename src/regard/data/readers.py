@@ -46,11 +46,14 @@ SLOT_FILES = ("seq.in", "seq.out", "label")
 
 
 def read_parallel(_: Parallel, source: str, target: str) -> Found[Pair]:
-    for number, (one, other) in _together((source, target)):
+    readers = read_lines(source), read_lines(target)
+    for number, (one, other) in enumerate(zip_longest(*readers), 1):
         if one and other and not one.isspace() and not other.isspace():
             yield Located(Pair(one, other), source, number)
+        elif one is None or other is None:
+            raise _unequal((source, target), readers, (one, other), number)
         else:
-            file, line = (target, other) if _filled(one) else (source, one)
+            file, line = (source, one) if not one or one.isspace() else (target, other)
             yield Located(line if isinstance(line, Problem) else Problem("is empty"), file, number)
 
 
@@ -59,17 +62,15 @@ def read_pairs(settings: ParallelTsv | ParallelJsonl, file: str) -> Found[Pair]:
         yield Located(found if isinstance(found, Problem) else Pair(found["source"], found["target"]), file, number)
 
 
-def _together(files: Sequence[str]) -> Iterator[tuple[int, tuple[Line, ...]]]:
-    """Yields the lines of files that belong together; different numbers of lines are an error at the end."""
-    readers = [read_lines(file) for file in files]
-    for number, lines in enumerate(zip_longest(*readers), 1):
-        if None in lines:
-            counts = [
-                f"{shown_name(file)} has {number - 1 if line is None else number + sum(1 for _ in reader):,} lines"
-                for file, line, reader in zip(files, lines, readers, strict=True)
-            ]
-            raise DataError(f"{', '.join(counts)}; line n of each file must belong to line n of the others")
-        yield number, lines
+def _unequal(
+    files: Sequence[str], readers: Sequence[Iterator[Line]], lines: Sequence[Line | None], number: int
+) -> DataError:
+    """The error for files of which some end at line `number`, and others do not."""
+    counts = [
+        f"{shown_name(file)} has {number - 1 if line is None else number + sum(1 for _ in reader):,} lines"
+        for file, reader, line in zip(files, readers, lines, strict=True)
+    ]
+    return DataError(f"{', '.join(counts)}; line n of each file must belong to line n of the others")
 
 
 # ------------------------------------------------------------------------------------------------------------ raw text
@@ -212,7 +213,10 @@ def read_slots(settings: Slots, folder: str) -> Found[Tagged]:
     if folder == STANDARD_INPUT:
         raise DataError("data of kind slots are folders and cannot come from standard input; give the folder")
     files = [str(Path(folder) / name) for name in SLOT_FILES]
-    for number, lines in _together(files):
+    readers = [read_lines(file) for file in files]
+    for number, lines in enumerate(zip_longest(*readers), 1):
+        if None in lines:
+            raise _unequal(files, readers, lines, number)
         for file, line in zip(files, lines, strict=True):
             if isinstance(line, Problem) or (file != files[1] and not line.strip()):
                 yield Located(line if isinstance(line, Problem) else Problem("is empty"), file, number)
@@ -278,20 +282,19 @@ def _records(
 ) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
     """Yields the given columns of each row, or keys of each JSON object, by name. All but the label must be text."""
     wanted = {name: column for name, column in columns.items() if column is not None}
-    rows = _rows(settings, file, wanted) if isinstance(settings, TableFile) else _objects(file, wanted)
-    for number, found in rows:
-        yield number, found if isinstance(found, Problem) else _checked(found, wanted)
+    return _rows(settings, file, wanted) if isinstance(settings, TableFile) else _objects(file, wanted)
 
 
 def _checked(found: dict[str, Any], wanted: Mapping[str, int | str]) -> dict[str, Any] | Problem:
     for name, value in found.items():
-        if value is None:
+        if isinstance(value, str):
+            if not value or value.isspace():
+                return Problem(f"has an empty {name}")
+            if not value.isascii() and not _encodes(value):
+                return Problem("holds half a character", name)
+        elif value is None:
             return Problem(f"has no key {wanted[name]}")
-        if isinstance(value, str) and not _encodes(value):
-            return Problem("holds half a character", name)
-        if isinstance(value, str) and not _filled(value):
-            return Problem(f"has an empty {name}")
-        if name != "label" and not isinstance(value, str):
+        elif name != "label":
             return Problem(f"has no text at {wanted[name]}", f"but {type(value).__name__}")
     return found
 
@@ -308,7 +311,7 @@ def _objects(file: str, wanted: Mapping[str, int | str]) -> Iterator[tuple[int, 
                 yield number, Problem("is not JSON", str(error))
                 continue
             if isinstance(found, dict):
-                yield number, {name: _value_at(found, str(key)) for name, key in wanted.items()}
+                yield number, _checked({name: _value_at(found, str(key)) for name, key in wanted.items()}, wanted)
             else:
                 yield number, Problem("is not a JSON object", type(found).__name__)
 
@@ -336,7 +339,7 @@ def _rows(
             if settings.header:
                 continue
         if len(fields) == width:
-            yield number, {name: fields[index] for name, index in indices.items()}
+            yield number, _checked({name: fields[index] for name, index in indices.items()}, wanted)
         else:
             yield number, _wrong_width(len(fields), width)
 
@@ -381,13 +384,10 @@ def _csv(file: str, separator: str) -> Iterator[tuple[int, list[str] | Problem]]
                 yield number, fields if all(map(_encodes, fields)) else Problem("is not UTF-8")
 
 
-def _filled(line: Line) -> bool:
-    return isinstance(line, str) and bool(line) and not line.isspace()
-
-
 def _encodes(text: str) -> bool:
     r"""Whether a text is complete: JSON may hold half of a surrogate pair (`"\ud83d"`)."""
     try:
-        return text.isascii() or bool(text.encode("utf-8"))
+        text.encode("utf-8")
     except UnicodeEncodeError:
         return False
+    return True

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from regard.data import readers
 from regard.data.embedded import origin_of, read_embedded
@@ -114,7 +114,7 @@ class Source:
             for located in READERS[settings.kind](settings, *files[start : start + settings.files_each]):
                 example = located.example
                 if not isinstance(example, Problem):
-                    yield cast(Located[Example], located)
+                    yield located  # type: ignore[misc]
                     continue
                 detail = f" ({example.detail})" if example.detail else ""
                 if settings.bad == "stop":
