@@ -4,8 +4,8 @@ German puts the finite verb second in a main clause, first in a question and las
 belongs to the verb (participle, infinitive, separable prefix) stands at the end. English needs *do* for questions and
 for *not*.
 
-English has one simple past where German has two tenses. The rule here, so that every sentence has one translation: what
-is said in conversation (I, you, we; questions) takes the perfect, what is told (he, the dog) the simple past.
+English has one simple past where German has two tenses. A rule gives every sentence one translation: conversation (I,
+you, we; questions) takes the perfect, narration (he, the dog) the simple past.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Random choices, and the split that a sentence belongs to.
 
-What decides the split is a *combination*: the lemmas of a clause (who, does what, to what), or, where *it* must be
-resolved, the two nouns and the adjective. A hash of the combination, the same for every seed, gives it to one split,
-and a sentence is only made of combinations of its own split. So no combination of the test's occurs in training.
+A *combination* decides the split: the lemmas of a clause (subject, verb, object), or, where *it* must be resolved, the
+two nouns and the adjective. A hash of the combination, the same for every seed, assigns it to one split, and a sentence
+contains only combinations of its own split. So no combination of the test split occurs in training.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ Split = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 SHARES = 10
-"""Of so many equal shares of all combinations, valid and test get one each, and train the rest."""
+"""Of this many equal shares of all combinations, valid and test get one each, and train the others."""
 PATIENCE = 300
-"""After so many refused combinations a sentence is given up."""
+"""After this many refused combinations another sentence is drawn."""
 
 T = TypeVar("T")
 
@@ -51,11 +51,11 @@ def split_of(*lemmas: str) -> Split:
 
 
 class NoneAdmittedError(Exception):
-    """The words drawn so far have too few combinations in this split: draw another sentence."""
+    """The words drawn so far have too few combinations in this split; another sentence must be drawn."""
 
 
 class Draw:
-    """One sentence's source of chance. Counting from 1, it also gives out the numbers that link words."""
+    """The random numbers of one sentence, and the numbers that link words, counted from 1."""
 
     def __init__(self, split: Split) -> None:
         self.split = split

@@ -62,7 +62,7 @@ class GrammarReport:
     exact: float
     """Share of the sentences whose translation is the right one, letter by letter."""
     pronouns: int
-    """Sentences beside those, each with a pronoun that depends on what it refers to."""
+    """Further sentences, each with a pronoun that depends on its referent."""
     pronoun_accuracy: float
     nearest_noun: float
     """Share of pronouns with the gender of the noun that stands nearer to *it*."""

@@ -1,4 +1,4 @@
-"""A finished sentence: tokens with their links become a pair with its alignment and referent."""
+"""From tokens with links to a pair with its alignment and referent."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ Links = tuple[tuple[int, int], ...]
 
 
 class Referent(NamedTuple):
-    """What a pronoun stands for. Numbers are indices of tokens, in the source and in the target."""
+    """The noun that a pronoun refers to. Each pair holds the indices of a source token and of a target token."""
 
     pronoun: tuple[int, int]
     noun: tuple[int, int]
     distractor: tuple[int, int]
-    """The other noun, which the pronoun could have meant."""
+    """The other noun, which the pronoun could also refer to."""
     gender: str
     """Of the referent in German: `m`, `f` or `n`."""
     distractor_gender: str
 
 
 class Pair(NamedTuple):
-    """An English sentence, its German translation, and what is known about them."""
+    """An English sentence and its German translation, with gold annotation."""
 
     source_tokens: tuple[str, ...]
     target_tokens: tuple[str, ...]
     alignment: Links
     """Sure links (source token, target token), in order."""
     possible: Links
-    """Further links that are neither right nor wrong: *did* beside *cross* with *überquerte*."""
+    """Further links that are neither right nor wrong: *did* in *did cross* with *überquerte*."""
     referent: Referent | None
     construction: str
 
@@ -55,7 +55,7 @@ class Resolved(NamedTuple):
 
 
 class Sentence(NamedTuple):
-    """Tokens of both languages, not yet capitalised, and the mark that ends them."""
+    """Tokens of both languages, not yet capitalised, and the final punctuation mark."""
 
     english: list[Token]
     german: list[Token]
