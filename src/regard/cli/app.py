@@ -1,23 +1,19 @@
-"""The command `regard`. Each verb is a file beside this one.
+"""The command `regard`.
 
-Help, version and completion must answer without importing torch: a verb that needs torch imports it, and whatever
-imports it, inside its command.
+Help, version and completion answer without importing torch: a command imports what needs torch when it runs.
 """
 
 from __future__ import annotations
 
 import io
 import sys
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
 import regard
-from regard.cli import align, convert, count, data, demo, doctor, evaluate, look, presets, runs, serve, train, translate
+from regard.cli import data, demo, evaluate, look, models, serve, train, translate
 from regard.errors import RegardError, SettingsError
-
-WRONG_USAGE = 2
-FAILED = 1
 
 app = typer.Typer(
     name="regard",
@@ -25,25 +21,28 @@ app = typer.Typer(
     epilog="Example: regard count transformer-base",
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    # A bug keeps its plain traceback; what a user can mend is told in one line by `main`.
-    pretty_exceptions_enable=False,
+    pretty_exceptions_enable=False,  # a bug shows a plain traceback; `main` prints all other errors
 )
-app.command("align", epilog=align.EXAMPLE)(align.command)
-app.command("convert", epilog=convert.EXAMPLE)(convert.command)
-app.command("count", epilog=count.EXAMPLE)(count.command)
-app.command("data", epilog=data.EXAMPLE)(data.command)
-app.command("doctor", epilog=doctor.EXAMPLE)(doctor.command)
-app.command("evaluate", epilog=evaluate.EXAMPLE)(evaluate.command)
-app.command("look", epilog=look.EXAMPLE)(look.command)
-app.command("runs", epilog=runs.EXAMPLE)(runs.command)
-app.command("train", epilog=train.EXAMPLE)(train.command)
-app.command("serve", epilog=serve.EXAMPLE)(serve.command)
-app.command("translate", epilog=translate.EXAMPLE)(translate.command)
-app.command("presets", epilog=presets.EXAMPLE)(presets.command)
-app.command("demo", epilog=demo.EXAMPLE)(demo.command)
+for name, example, command in (
+    ("align", translate.ALIGN_EXAMPLE, translate.align_command),
+    ("convert", models.CONVERT_EXAMPLE, models.convert_command),
+    ("count", models.COUNT_EXAMPLE, models.count_command),
+    ("data", data.DATA_EXAMPLE, data.data_command),
+    ("demo", demo.DEMO_EXAMPLE, demo.demo_command),
+    ("doctor", train.DOCTOR_EXAMPLE, train.doctor_command),
+    ("evaluate", evaluate.EVALUATE_EXAMPLE, evaluate.evaluate_command),
+    ("look", look.LOOK_EXAMPLE, look.look_command),
+    ("predict", evaluate.PREDICT_EXAMPLE, evaluate.predict_command),
+    ("presets", models.PRESETS_EXAMPLE, models.presets_command),
+    ("runs", train.RUNS_EXAMPLE, train.runs_command),
+    ("serve", serve.SERVE_EXAMPLE, serve.serve_command),
+    ("train", train.TRAIN_EXAMPLE, train.train_command),
+    ("translate", translate.TRANSLATE_EXAMPLE, translate.translate_command),
+):
+    app.command(name, epilog=example)(command)
 
 
-def _show_version(wanted: bool) -> None:
+def _print_version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"regard {regard.__version__}")
         raise typer.Exit
@@ -52,27 +51,21 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
 ) -> None:
     """Train, fine-tune, run and look inside Transformers of every shape."""
 
 
 def main() -> None:
-    """Runs the command line; an error that a user can mend is one message on stderr, never a traceback.
+    """Runs the command line. A `RegardError` becomes one message on stderr; the exit code is 2 for wrong usage, else 1.
 
-    Typer itself ends quietly on Ctrl-C (130) and on a pipe that is closed (1).
+    Typer ends quietly on Ctrl-C (130) and on a closed pipe (1).
     """
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a × that a plain terminal does not know becomes a question mark
+        sys.stdout.reconfigure(errors="replace")  # an ASCII terminal shows a question mark for ×
     try:
         app(prog_name="regard")
-    except SettingsError as error:
-        _fail(error, WRONG_USAGE)
     except RegardError as error:
-        _fail(error, FAILED)
-
-
-def _fail(error: RegardError, code: int) -> NoReturn:
-    print(f"regard: {error}", file=sys.stderr)
-    sys.exit(code)
+        print(f"regard: {error}", file=sys.stderr)
+        sys.exit(2 if isinstance(error, SettingsError) else 1)

@@ -1,8 +1,7 @@
-"""`regard demo`: real German becomes English, and a translator is trained from scratch, on whatever machine this is."""
+"""`regard demo`: translates with the shipped model, then trains and tests a small translator."""
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
@@ -14,12 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from regard.cli.terminal import Json, console, print_json
+from regard.errors import RegardError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from rich.console import Console
 
-EXAMPLE = "Example: regard demo"
+DEMO_EXAMPLE = "Example: regard demo"
 
 MODEL = "de-en"
 SENTENCES = (
@@ -27,10 +29,11 @@ SENTENCES = (
     "Ich habe gestern einen Apfel gegessen.",
     "Das Parlament hat den Vorschlag der Kommission angenommen.",
 )
-"""The first is drawn."""
+"""The alignment of the first one is drawn."""
 RECIPE = "grammar"
 TESTED = 1_000
-"""Sentences, and pronouns, that the trained translator is tested with."""
+"""Sentences, and pronouns, in the test of the trained translator."""
+
 PRONOUNS = {"m": "er", "f": "sie", "n": "es"}
 QUESTIONS = (
     ("The animal didn't cross the street because it was too timid.", {"es": "das Tier", "sie": "die Straße"}),
@@ -41,89 +44,79 @@ QUESTIONS = (
 """Sentences of the test split, and the noun that each German pronoun refers to."""
 
 NEXT = (
-    (f'translate {MODEL} "Guten Morgen, Europa."', "your own sentences; or pipe a file through it"),
-    ("translate en-de --nbest 3 --align --json", "the other way, with all there is to tell"),
-    (f"look {MODEL}", "what goes on inside, in the browser"),
-    (f"serve {MODEL}", "the same over HTTP"),
-    ("train digits", "another job: images; regard train RECIPE for data of your own"),
-    ("count transformer-base", "what a model costs, with nothing allocated"),
+    (f'translate {MODEL} "Guten Morgen, Europa."', "translate your own sentences, or a file from a pipe"),
+    ("translate en-de --nbest 3 --align --json", "the other direction, with all details"),
+    (f"look {MODEL}", "look inside the model, in the browser"),
+    (f"serve {MODEL}", "translate over HTTP"),
+    ("train digits", "train an image classifier; regard train RECIPE uses your own data"),
+    ("count transformer-base", "count parameters, FLOPs and memory"),
 )
-"""What to run next, and why."""
+"""Commands to try next."""
 
 
-def command(
+def demo_command(
     directory: Annotated[
-        Path | None, typer.Option(help="Where the run and the picture are kept; none: the next free runs/demo.")
+        Path | None, typer.Option(help="Output directory.", show_default="the next free runs/demo")
     ] = None,
-    steps: Annotated[
-        int | None, typer.Option(help="Train for so many steps only; none: as the recipe says.", min=1)
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False,
+    steps: Annotated[int | None, typer.Option(help="Training steps.", show_default="the recipe's", min=1)] = None,
+    as_json: Json = False,
 ) -> None:
-    """Translate with the model that comes along, draw an alignment, train a translator from scratch and test it."""
-    from regard.cli.tables import console
-
-    place = directory or _free(Path("runs"))
-    place.mkdir(parents=True, exist_ok=True)
+    """Translate with the shipped model, draw an alignment, train a translator from scratch and test it."""
+    folder = directory or _free(Path("runs"))
+    folder.mkdir(parents=True, exist_ok=True)
     out = console()
     out.quiet = as_json
-    begun = time.monotonic()
-    told: dict[str, Any] = {"translations": _translate(out, place)}
-    run, scores, resolved = _train(out, place, steps)
-    told |= {
-        "run": str(run),
-        **scores,
-        "resolved": resolved,
-        "seconds": round(time.monotonic() - begun, 1),
-    }
+    started = time.monotonic()
+    translations = _translate(out, folder)
+    run, scores, resolved = _train(out, folder, steps)
     if as_json:
-        typer.echo(json.dumps(told, indent=2, ensure_ascii=False))
+        print_json(
+            {
+                "translations": translations,
+                "run": str(run),
+                **scores,
+                "resolved": resolved,
+                "seconds": round(time.monotonic() - started, 1),
+            }
+        )
         return
-    out.print("\nWhat to run next", style="bold")
-    program = _program()
+    out.print("\nTry next", style="bold")
     own = (
         (f'translate {run} "The wolf sleeps."', "the translator that was just trained"),
-        (f"doctor {run}", "does its run look normal?"),
+        (f"doctor {run}", "check its run"),
     )
-    for arguments, why in (*own, *NEXT):
-        out.print(f"  {program} {arguments:<47} # {why}", soft_wrap=True)
+    for arguments, purpose in (*own, *NEXT):
+        out.print(f"  {_program()} {arguments:<47} # {purpose}", soft_wrap=True)
 
 
-# ------------------------------------------------------------------------------------------------------- translating
-
-
-def _translate(out: Console, place: Path) -> list[dict[str, str]]:
-    """Some sentences by the model that comes with the library, and which words of the first belong together."""
+def _translate(out: Console, folder: Path) -> list[dict[str, str]]:
+    """Translates sentences with the shipped model and draws the alignment of the first."""
     import regard
-    from regard.errors import RegardError
     from regard.look.drawn_alignment import picture, terminal
 
     translator: Any = regard.load(MODEL)
     found = translator.translate(list(SENTENCES), align=True)
-    out.print("German to English, by the model that comes along", style="bold")
+    out.print("German to English, by the shipped model", style="bold")
     for sentence, translation in zip(SENTENCES, found, strict=True):
         out.print(f"  {sentence}\n    {translation.text}", soft_wrap=True)
     alignment = found[0].alignment
-    out.print(f"\nWhere it looked while it wrote “{found[0].text}”\n", style="bold")
+    out.print(f"\nAlignment of “{found[0].text}”\n", style="bold")
     out.print(terminal(alignment, out.width), soft_wrap=True)
-    path = place / "alignment.png"
+    path = folder / "alignment.png"
     try:
         picture(alignment, path, f"{MODEL}: {SENTENCES[0]}")
-        out.print(f"\nthe same as a picture: {path}", soft_wrap=True)
+        out.print(f"\nalso drawn in {path}", soft_wrap=True)
     except RegardError as error:
-        out.print(f"\nno picture: {error}", soft_wrap=True)
+        out.print(f"\nnot drawn: {error}", soft_wrap=True)
     return [{"source": one, "translation": two.text} for one, two in zip(SENTENCES, found, strict=True)]
 
 
-# ---------------------------------------------------------------------------------------------------------- training
-
-
-def _train(out: Console, place: Path, steps: int | None) -> tuple[Path, dict[str, float], list[dict[str, str]]]:
-    """Trains a translator for the sentences of a small grammar and tests it on combinations that are new to it."""
+def _train(out: Console, folder: Path, steps: int | None) -> tuple[Path, dict[str, float], list[dict[str, str]]]:
+    """Trains a translator on a small grammar and tests it on unseen combinations of words."""
     import regard
 
-    out.print("\nA translator from scratch: English to German, sentences of a small grammar", style="bold")
-    run = place / Path(RECIPE).stem
+    out.print("\nTraining a translator from scratch: English to German, sentences of a small grammar", style="bold")
+    run = folder / Path(RECIPE).stem
     changes: dict[str, Any] = {"train": {"directory": str(run), **({} if steps is None else {"steps": steps})}}
     regard.train(RECIPE, changes)
     translator: Any = regard.load(run)
@@ -133,20 +126,18 @@ def _train(out: Console, place: Path, steps: int | None) -> tuple[Path, dict[str
         return found
 
     scores = _score(translate)
-    out.print(f"\nOn sentences with new combinations of words ({TESTED:,} of each)", style="bold")
-    out.print(f"  exactly right                     {scores['exact']:7.1%}")
-    out.print(f"  er, sie or es, by its referent    {scores['pronouns']:7.1%}")
-    out.print(f"    always the nearer noun          {scores['nearest_noun']:7.1%}")
-    out.print(f"    always the commonest gender     {scores['majority']:7.1%}")
+    out.print(f"\nTest on {TESTED:,} sentences and {TESTED:,} pronouns in unseen combinations of words", style="bold")
+    out.print(f"  exact matches                          {scores['exact']:7.1%}")
+    out.print(f"  correct pronoun (er, sie, es)          {scores['pronouns']:7.1%}")
+    out.print(f"    baseline: gender of the nearest noun {scores['nearest_noun']:7.1%}")
+    out.print(f"    baseline: most frequent gender       {scores['majority']:7.1%}")
     resolved = []
+    out.print("\nWhat does “it” refer to?", style="bold")
     for (source, nouns), text in zip(QUESTIONS, translate([source for source, _ in QUESTIONS]), strict=True):
         pronoun = _pronoun(text)
         referent = nouns.get(pronoun, "")
         resolved.append({"source": source, "translation": text, "pronoun": pronoun, "referent": referent})
-    out.print("\nWhat does “it” refer to?", style="bold")
-    for each in resolved:
-        answer = f"({each['pronoun'] or '?'}: {each['referent'] or '?'})"
-        out.print(f"  {each['source']}\n    {each['translation']}   {answer}", soft_wrap=True)
+        out.print(f"  {source}\n    {text}   ({pronoun or '?'}: {referent or '?'})", soft_wrap=True)
     return run, scores, resolved
 
 
@@ -174,13 +165,13 @@ def _pronoun(german: str) -> str:
 
 
 def _free(folder: Path) -> Path:
-    """A directory that is not there yet."""
+    """The first of demo, demo-2, ... that does not exist."""
     names = (folder / ("demo" if number == 1 else f"demo-{number}") for number in range(1, sys.maxsize))
-    return next(place for place in names if not place.exists())
+    return next(path for path in names if not path.exists())
 
 
 def _program() -> str:
-    """How this program is called from here, whether or not its environment is active."""
+    """The command that starts this program, whether or not its environment is active."""
     if shutil.which("regard"):
         return "regard"
     program, here = Path(sys.executable).parent / "regard", Path.cwd()

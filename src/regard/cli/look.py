@@ -1,4 +1,4 @@
-"""`regard look`: a page in the browser that shows a model at work; or the same as a file, or a picture."""
+"""`regard look`: shows a model in the browser, or writes the page or a picture to a file."""
 
 from __future__ import annotations
 
@@ -8,23 +8,21 @@ from urllib.parse import urlencode
 
 import typer
 
-from regard.cli.working import require_packages, working
+from regard.cli.terminal import MODEL_HELP, Device, progress, require_server, say
 from regard.errors import InputError, SettingsError
 from regard.serving.look_settings import Looking
-from regard.settings import describe
+from regard.settings import describe, parse
 
 if TYPE_CHECKING:
-    from regard.look.reading import Input
     from regard.look.study import Picture, Run, Study
-    from regard.serving.look_file import PageFile
 
-EXAMPLE = 'Example: regard look de-en "Ein Hund läuft durch den Schnee."'
-_ABOUT = {name: about for name, _, _, about in describe(Looking)}
+LOOK_EXAMPLE = 'Example: regard look de-en "Ein Hund läuft durch den Schnee."'
 _DEFAULTS = Looking()
+_PORT_HELP = next(text for name, _, _, text in describe(Looking) if name == "port")
 
 
-class Asked(NamedTuple):
-    """What to look at."""
+class LookOptions(NamedTuple):
+    """What to show."""
 
     model: str
     text: str | None
@@ -33,69 +31,51 @@ class Asked(NamedTuple):
     beside: str | None
     view: str
     at: str
+    device: str | None
 
 
-# A command's options are its arguments, and each has a name.
-def command(  # noqa: PLR0913
-    model: Annotated[
-        str, typer.Argument(help="A shipped model (de-en), a run's directory, or a Hugging Face directory.")
-    ],
+def look_command(  # noqa: PLR0913
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     text: Annotated[
         str | None,
-        typer.Argument(help="What to look at first; of a model of images, an image file.", show_default=False),
+        typer.Argument(help="Text to show first; for a vision model, an image file.", show_default=False),
     ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(help="A translation of the text; none: what the model writes itself.", show_default=False),
-    ] = None,
-    to: Annotated[
-        str | None, typer.Option(help="The language to write, of a model that knows several.", show_default=False)
-    ] = None,
+    target: Annotated[str | None, typer.Option(help="Translation of the text.", show_default="the model's own")] = None,
+    to: Annotated[str | None, typer.Option(help="Target language.", show_default="the model's only one")] = None,
     beside: Annotated[
-        str | None,
-        typer.Option(help="Another model of the same family, to be compared with it.", show_default=False),
+        str | None, typer.Option(help="Another model of the same family, for comparison.", show_default=False)
     ] = None,
     view: Annotated[
-        str, typer.Option(help="The view to open, or to draw: heads, walk, decode, lens, …", show_default="the first")
+        str, typer.Option(help="View to open or to draw: heads, walk, decode, lens, ...", show_default="the first")
     ] = "",
     at: Annotated[
         str,
-        typer.Option(
-            help="Where to look: a kind of attention (decoder.cross), or a head (decoder.1.cross.0).",
-            show_default="the view's own choice",
-        ),
+        typer.Option(help="Attention (decoder.cross) or head (decoder.1.cross.0).", show_default="the view's choice"),
     ] = "",
     html: Annotated[
-        Path | None,
-        typer.Option(help="Write every view of the text to one HTML file, which needs no server.", show_default=False),
+        Path | None, typer.Option(help="Write all views to one HTML file that needs no server.", show_default=False)
     ] = None,
-    views: Annotated[str, typer.Option(help="The views that the file holds, between commas.", show_default="all")] = "",
+    views: Annotated[str, typer.Option(help="Views in the file, separated by commas.", show_default="all")] = "",
     picture: Annotated[
-        Path | None,
-        typer.Option(help="Draw one view of the text: a file that ends in .png, .svg or .pdf.", show_default=False),
+        Path | None, typer.Option(help="Draw one view to a .png, .svg or .pdf file.", show_default=False)
     ] = None,
-    port: Annotated[int, typer.Option(help=_ABOUT["port"])] = _DEFAULTS.port,
-    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Whether to open the browser.")] = True,
-    device: Annotated[
-        str | None, typer.Option(help="Where the model runs: cpu, cuda or cuda:NUMBER.", show_default=False)
-    ] = None,
+    port: Annotated[int, typer.Option(help=_PORT_HELP)] = _DEFAULTS.port,
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the browser.")] = True,
+    device: Device = None,
 ) -> None:
-    """Look into a model: its attention, its numbers from text to answer, and how it decodes. Ctrl-C ends it."""
-    from regard.settings import parse
-
+    """Look inside a model: attention, values from text to output, decoding. Ctrl-C stops it."""
     settings: Looking = parse(Looking, {"port": port})
-    asked = Asked(model, text, target, to, beside, view, at)
+    asked = LookOptions(model, text, target, to, beside, view, at, device)
     if views and html is None:
-        raise SettingsError(f"--views ({views}) says what a file holds, and none is written; name one: --html FILE")
+        raise SettingsError(f"--views ({views}) needs a file; add --html FILE")
     if html is None and picture is None:
-        _serve(asked, settings, browser, device)
+        _serve(asked, settings, browser)
     else:
-        _write(asked, html, [name.strip() for name in views.split(",") if name.strip()], picture, device)
+        _write(asked, html, [name.strip() for name in views.split(",") if name.strip()], picture)
 
 
-def _serve(asked: Asked, settings: Looking, browser: bool, device: str | None) -> None:
-
-    require_packages("look")
+def _serve(asked: LookOptions, settings: Looking, browser: bool) -> None:
+    require_server("look")
     from regard.serving.http import address_of, listen
 
     with listen("127.0.0.1", settings.port) as listening:
@@ -103,7 +83,7 @@ def _serve(asked: Asked, settings: Looking, browser: bool, device: str | None) -
         from regard.serving.look_file import place_state
         from regard.serving.look_run import look
 
-        study = _study(asked.model, device, settings, asked.beside)
+        study = _study(asked, settings)
         text = asked.text
         if text is not None and study.loaded.settings.kind == "vision":
             study.picture, text = _picture(study, text), None
@@ -113,18 +93,18 @@ def _serve(asked: Asked, settings: Looking, browser: bool, device: str | None) -
             state["view"] = asked.view
         given = urlencode({name: value for name, value in state.items() if value is not None})
         address = f"{address_of(listening)}/{f'#{given}' if given else ''}"
-        typer.echo(f"looking into {asked.model} on {address}", err=True)
-        look(study, settings, listening, address if browser else None, lambda line: typer.echo(line, err=True))
+        say(f"looking into {asked.model} on {address}")
+        look(study, settings, listening, address if browser else None, say)
 
 
-def _study(model: str, device: str | None, settings: Looking, beside: str | None = None) -> Study:
+def _study(asked: LookOptions, settings: Looking) -> Study:
     import regard
     from regard.decoding.memory import bound_caches
     from regard.look.study import Study
 
     bound_caches()
-    other = None if beside is None else regard.load(beside, device=device)
-    return Study(regard.load(model, device=device), settings.tokens, settings.tensor_bytes, other)
+    other = None if asked.beside is None else regard.load(asked.beside, device=asked.device)
+    return Study(regard.load(asked.model, device=asked.device), settings.tokens, settings.tensor_bytes, other)
 
 
 def _picture(study: Study, file: str) -> Picture:
@@ -134,62 +114,44 @@ def _picture(study: Study, file: str) -> Picture:
     return Picture(Path(file).name, image_from(study.loaded, Path(file)))
 
 
-# ---------------------------------------------------------------------------------------------------------------- files
-
-
-def _write(asked: Asked, html: Path | None, views: list[str], picture: Path | None, device: str | None) -> None:
+def _write(asked: LookOptions, html: Path | None, views: list[str], picture: Path | None) -> None:
     option = "--html" if html else "--picture"
     if asked.text is None:
-        raise InputError(f'{option} needs a text to look at; give one: regard look MODEL "TEXT" {option} FILE')
-    _require_place(html)
-    _require_place(picture)
+        raise InputError(f'{option} needs a text; give one: regard look MODEL "TEXT" {option} FILE')
+    for file in (html, picture):
+        if file is not None and not file.parent.is_dir():
+            raise InputError(f"{file} cannot be written: {file.parent} is not a directory; choose another file")
     if picture is not None:
         from regard.look.drawing import new_figure, require_ending
 
         require_ending(picture)
-        new_figure(1, 1)  # says at once where matplotlib is not installed
-    study = _study(asked.model, device, Looking(), asked.beside)
-    run = study.run(_given(study, asked.text, asked))
+        new_figure(1, 1)  # raises an error at once if matplotlib is missing
+    from regard.look.reading import Input
+
+    study = _study(asked, Looking())
+    is_image = study.loaded.settings.kind == "vision"
+    given = Input(image=_picture(study, asked.text).pixels) if is_image else Input(asked.text, asked.target, asked.to)
+    run = study.run(given)
     if picture is not None:
         from regard.look.drawn import draw
 
         draw(study, run, picture, asked.view or study.views[0], asked.at)
-        typer.echo(f"{picture}: {picture.stat().st_size / 1024:,.0f} KiB", err=True)
+        say(f"{picture}: {picture.stat().st_size / 1024:,.0f} KiB")
     if html is not None:
-        _tell(html, _page(study, run, html, views, asked))
+        _write_page(study, run, html, views, asked)
 
 
-def _require_place(file: Path | None) -> None:
-    """Told before a model is loaded."""
-    if file is not None and not file.parent.is_dir():
-        raise InputError(f"{file} cannot be written (there is no directory {file.parent}); choose another file")
-
-
-def _given(study: Study, text: str, asked: Asked) -> Input:
-    from regard.look.reading import Input
-
-    if study.loaded.settings.kind == "vision":
-        return Input(image=_picture(study, text).pixels)
-    return Input(text, asked.target, asked.to)
-
-
-def _page(study: Study, run: Run, file: Path, views: list[str], asked: Asked) -> PageFile:
+def _write_page(study: Study, run: Run, file: Path, views: list[str], asked: LookOptions) -> None:
     from regard.files import write_text
     from regard.serving.look_file import page_file
 
     named = [asked.view, *(views or study.views)] if asked.view else views
-    with working("working out what the views show") as say:
-        made = page_file(study, run, named, asked.at, say=say)
+    with progress("computing the views") as update:
+        made = page_file(study, run, named, asked.at, say=update)
     try:
         write_text(file, made.html)
     except OSError as error:
-        raise InputError(f"{file} cannot be written ({error.strerror}); choose another file") from None
-    return made
-
-
-def _tell(file: Path, made: PageFile) -> None:
-    typer.echo(f"{file}: {', '.join(made.views)}; {len(made.html) / 2**20:.1f} MiB", err=True)
+        raise InputError(f"{file} cannot be written: {error.strerror}; choose another file") from None
+    say(f"{file}: {', '.join(made.views)}; {len(made.html) / 2**20:.1f} MiB")
     for view, count in made.left.items():
-        typer.echo(
-            f"{view}: {count:,} answers had no room, and the page will say so; fewer --views leave more", err=True
-        )
+        say(f"{view}: {count:,} answers are left out, since the file has a size limit; choose fewer --views")

@@ -1,92 +1,104 @@
-"""`regard translate`: texts or lines in, translations out."""
+"""`regard translate` and `regard align`."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import islice, zip_longest
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.loading import load_translator
-from regard.cli.working import Say, working
-from regard.cli.writing import print_lines, save_lines
-from regard.errors import InputError, SettingsError
+from regard.cli.terminal import (
+    MODEL_HELP,
+    Device,
+    Json,
+    Threads,
+    console,
+    grid,
+    load_translator,
+    print_json,
+    progress,
+    read_input,
+    read_lines,
+    write_lines,
+)
+from regard.errors import DataError, InputError, SettingsError
 from regard.use.translation import AHEAD, TranslateOptions
 
 if TYPE_CHECKING:
+    from regard.decoding.attention import Look
     from regard.decoding.settings import Sampling
-    from regard.use.translation import Translation
+    from regard.look.align import Aligner, Pairs, Tried
+    from regard.look.links import Gold, Score
     from regard.use.translator import Translator
 
-EXAMPLE = 'Example: regard translate de-en "Ein Hund läuft durch den Schnee."'
+TRANSLATE_EXAMPLE = 'Example: regard translate de-en "Ein Hund läuft durch den Schnee."'
+ALIGN_EXAMPLE = "Example: regard align de-en test.de test.en --gold gold.talp --joined"
 
-BETWEEN = " ||| "
-"""What stands between a translation, its score and its alignment where they are asked for (Moses' way)."""
+SEPARATOR = " ||| "
+"""Between a translation, its score and its alignment, as in Moses."""
+DEFAULTS = TranslateOptions()
+PAIRS = 500
+"""Pairs that are aligned together."""
 
-USUAL = TranslateOptions()
-"""What is meant where an option is not given."""
 
-
-# A command's options are its arguments, and each has a name.
-def command(  # noqa: PLR0913
-    model: Annotated[
-        str,
-        typer.Argument(metavar="MODEL", help="A shipped model (de-en, en-de), a run or a Hugging Face directory."),
-    ],
+def translate_command(  # noqa: PLR0913
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
     texts: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TEXT]...", help="Texts to translate.", show_default="lines of standard input"),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option("--input", "-i", help="A file of lines, compressed or not.", show_default="standard input"),
+        typer.Option("--input", "-i", help="Text file, may be compressed.", show_default="standard input"),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Where to write them; whole or not at all.", show_default="standard out"),
+        typer.Option("--output", "-o", help="Output file; replaced when complete.", show_default="standard output"),
     ] = None,
-    to: Annotated[str | None, typer.Option(help="Language to write.", show_default="the only one it writes")] = None,
-    from_: Annotated[str | None, typer.Option("--from", help="Language of the texts; it is only checked.")] = None,
-    beam: Annotated[int, typer.Option(min=1, help="Sequences that grow side by side; 1 is the fastest.")] = USUAL.beam,
-    nbest: Annotated[int, typer.Option(min=1, help="Translations of each text, with their scores.")] = USUAL.nbest,
+    to: Annotated[str | None, typer.Option(help="Target language.", show_default="the model's only one")] = None,
+    from_: Annotated[str | None, typer.Option("--from", help="Source language; only checked.")] = None,
+    beam: Annotated[int, typer.Option(min=1, help="Beam size; 1 is greedy and fastest.")] = DEFAULTS.beam,
+    nbest: Annotated[int, typer.Option(min=1, help="Number of translations per text, with scores.")] = DEFAULTS.nbest,
     length: Annotated[
-        float, typer.Option(help="Exponent of the length penalty; more favours long texts.")
-    ] = USUAL.length.alpha,
-    align: Annotated[bool, typer.Option("--align", help="Also tell which words belong together.")] = False,
-    must: Annotated[list[str] | None, typer.Option(help="A word that must occur; may be given again.")] = None,
-    must_not: Annotated[list[str] | None, typer.Option(help="A word that must not; may be given again.")] = None,
-    prefix: Annotated[str, typer.Option(help="How each translation begins.")] = USUAL.prefix,
+        float, typer.Option(help="Exponent of the length penalty; larger values favour longer translations.")
+    ] = DEFAULTS.length.alpha,
+    align: Annotated[bool, typer.Option("--align", help="Print the word alignment.")] = False,
+    must: Annotated[list[str] | None, typer.Option(help="Word that must occur; repeatable.")] = None,
+    must_not: Annotated[list[str] | None, typer.Option(help="Word that must not occur; repeatable.")] = None,
+    prefix: Annotated[str, typer.Option(help="Beginning of every translation.")] = DEFAULTS.prefix,
     temperature: Annotated[
-        float | None, typer.Option(help="Draw words at random; above 1 is bolder.", show_default="search")
+        float | None, typer.Option(help="Sample with this temperature.", show_default="beam search")
     ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Draw from so many of the likeliest words.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Draw from the likeliest words with this share.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides what is drawn.")] = 0,
-    split: Annotated[bool, typer.Option(help="Cut texts into sentences.")] = USUAL.split,
-    keep: Annotated[bool, typer.Option(help="Keep placeholders, addresses, tags and numbers.")] = USUAL.keep,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="A JSON object for each text, with all that is known.")
-    ] = False,
-    device: Annotated[
-        str | None, typer.Option(help="cpu, cuda or cuda:NUMBER.", show_default="a GPU where there is one")
-    ] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="Threads on a CPU.", show_default="all cores")] = None,
-    int8: Annotated[bool, typer.Option("--int8", help="Compute with 8-bit weights, on a CPU.")] = False,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens that are read at once.")] = None,
-    ahead: Annotated[int, typer.Option(min=1, help="Lines that are read at once, where so many are there.")] = AHEAD,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the K most likely tokens.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Sample from the most likely tokens of this total mass.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling.")] = 0,
+    split: Annotated[bool, typer.Option(help="Split texts into sentences.")] = DEFAULTS.split,
+    keep: Annotated[bool, typer.Option(help="Keep placeholders, URLs, tags and numbers.")] = DEFAULTS.keep,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each text.")] = False,
+    device: Device = None,
+    threads: Threads = None,
+    int8: Annotated[bool, typer.Option("--int8", help="Use 8-bit weights, on a CPU.")] = False,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Source tokens per batch.")] = None,
+    ahead: Annotated[int, typer.Option(min=1, help="Most lines that are read at once.")] = AHEAD,
 ) -> None:
-    """Translate texts, or the lines of standard input or of a file: as many lines come out, in the same order."""
-    _require_sense(texts, source, output)
+    """Translate texts, or the lines of a file or of standard input. The output has one line per input line."""
+    if texts and source is not None:
+        raise SettingsError(f"give texts or a file (--input {source}), not both")
+    if source is not None and not source.exists():
+        raise DataError(f"{source} does not exist; check the name after --input")
+    if output is None and sys.stdout is None:
+        raise InputError("standard output is closed; give a file: --output FILE")
     options = TranslateOptions(
         to=to,
         source=from_,
         beam=beam,
         nbest=nbest,
-        length=USUAL.length.changed({"alpha": length}),
+        length=DEFAULTS.length.changed({"alpha": length}),
         sampling=_sampling(seed, {"temperature": temperature, "top_k": top_k, "top_p": top_p}),
         prefix=prefix,
         must=tuple(must or ()),
@@ -98,89 +110,216 @@ def command(  # noqa: PLR0913
         batch_tokens=batch_tokens,
     )
     translator = load_translator(model, device, threads, int8)
-    translator.scribe(options)  # languages and words that are wrong are told before anything is read
-    with working("translating", quiet=sys.stdout.isatty()) as say:  # results go there as they come
-        written = _written(translator, _chunks(texts, source, ahead), options, as_json, not texts)
-        told = _counted(written, say)
-        if output is None:
-            print_lines(told)
-        else:
-            save_lines(told, output)
+    translator.scribe(options)  # raises errors in the options before anything is read
+    with progress("translating", quiet=sys.stdout.isatty()) as update:
+        rows = (row for chunk in _chunks(texts, source, ahead) for row in translator.translate(chunk, options))
+        write_lines(_translated_lines(rows, options, as_json, not texts, update), output)
 
 
-def _require_sense(texts: Sequence[str] | None, source: Path | None, output: Path | None) -> None:
-    """What would fail only after a model was loaded is told before."""
-    from regard.cli.reading import require
-
-    if texts and source is not None:
-        raise SettingsError(f"texts are given and a file of them (--input {source}) too; give one of them")
-    if not texts:
-        require("-" if source is None else str(source))
-    if output is None and sys.stdout is None:
-        raise InputError("standard output is closed; name a file: --output FILE")
-
-
-def _sampling(seed: int, asked: dict[str, float | int | None]) -> Sampling | None:
-    """How words are drawn; none: no option asks for it."""
+def _sampling(seed: int, given: dict[str, float | int | None]) -> Sampling | None:
     from regard.decoding.settings import Sampling
     from regard.settings import parse
 
-    given = {name: value for name, value in asked.items() if value is not None}
-    if not given:
-        return None
-    sampling: Sampling = parse(Sampling, {"seed": seed, **given}, "sampling")
-    return sampling
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return parse(Sampling, {"seed": seed, **chosen}, "sampling") if chosen else None
 
 
 def _chunks(texts: Sequence[str] | None, source: Path | None, ahead: int) -> Iterator[list[str]]:
-    """The texts, or the lines of a file; those of a pipe as they come."""
-    from regard.cli.reading import Coming, lines_of, own_input
     from regard.use.translator import chunks
 
     if texts:
         return chunks(iter(texts), ahead)
-    stream = own_input() if source is None else None
-    if stream is not None:
-        return Coming(lines_of("-", stream), ahead)
-    return chunks(lines_of("-" if source is None else str(source)), ahead)
+    return read_input(ahead) if source is None else chunks(read_lines(str(source)), ahead)
 
 
-# -------------------------------------------------------------------------------------------------------------- writing
-
-
-def _written(
-    translator: Translator, chunks: Iterator[list[str]], options: TranslateOptions, as_json: bool, single: bool
+def _translated_lines(
+    rows: Iterator[Any], options: TranslateOptions, as_json: bool, single: bool, update: Any
 ) -> Iterator[str]:
-    """A line, or several, for each text; `single` keeps each of them on one line."""
-    for number, row in enumerate(row for some in chunks for row in translator.translate(some, options)):
+    """Output lines. With `single` a translation never has more than one line."""
+    started = perf_counter()
+    for number, row in enumerate(rows):
+        several: list[Any] = row if isinstance(row, list) else [row]
         if as_json:
-            yield json.dumps(_table(row), ensure_ascii=False) + "\n"
+            table = several[0].as_table()
+            if row is several:
+                table["nbest"] = [each.as_table() for each in several]
+            yield json.dumps(table, ensure_ascii=False)
         else:
-            yield "".join(f"{line}\n" for line in _plain(row, number, options, single))
+            for found in several:
+                text = found if isinstance(found, str) else found.text
+                parts = [text.replace("\n", " ") if single else text]
+                if options.nbest > 1:
+                    parts = [str(number), *parts, f"{found.score:.4f}"]
+                if options.align:
+                    parts.append(str(found.alignment))
+                yield SEPARATOR.join(parts)
+        update(f"{number + 1:,} lines, {(number + 1) / (perf_counter() - started):.1f} per second")
 
 
-def _plain(
-    row: str | Translation | list[Translation], number: int, options: TranslateOptions, single: bool
-) -> Iterator[str]:
-    each: Sequence[Any] = row if isinstance(row, list) else [row]
-    for found in each:
-        text = found if isinstance(found, str) else found.text
-        parts = [text.replace("\n", " ") if single else text]
-        if options.nbest > 1:
-            parts = [str(number), *parts, f"{found.score:.4f}"]
-        if options.align:
-            parts.append(str(found.alignment))
-        yield BETWEEN.join(parts)
+# --------------------------------------------------------------------------------------------------------------- align
 
 
-def _table(row: Translation | list[Translation]) -> dict[str, Any]:
-    if not isinstance(row, list):
-        return row.as_table()
-    return {**row[0].as_table(), "nbest": [each.as_table() for each in row]}
+def align_command(  # noqa: PLR0913
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    source: Annotated[Path, typer.Argument(help="Source text, one sentence per line, words separated by spaces.")],
+    target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
+    gold: Annotated[
+        Path | None, typer.Option(help="Gold links (3-4 sure, 3p4 possible). Print the error rate instead of links.")
+    ] = None,
+    swapped: Annotated[bool, typer.Option("--swapped", help="Gold links have the target word first.")] = False,
+    joined: Annotated[bool, typer.Option("--joined", help="Combine both directions.")] = False,
+    back: Annotated[
+        str | None, typer.Option(help="Model of the other direction.", show_default="the same model")
+    ] = None,
+    to: Annotated[str | None, typer.Option(help="Target language.", show_default="the model's only one")] = None,
+    layer: Annotated[int | None, typer.Option(help="Decoder layer, from 0; -1 is the last.")] = None,
+    head: Annotated[list[str] | None, typer.Option(help="Head as LAYER.HEAD; repeatable.")] = None,
+    consumed: Annotated[
+        bool, typer.Option("--consumed", help="Use the step that reads a word, not the step that writes it.")
+    ] = False,
+    choose: Annotated[
+        int | None, typer.Option(min=1, help="Choose layer, heads and step on the first CHOOSE gold pairs.")
+    ] = None,
+    save: Annotated[bool, typer.Option("--save", help="Save the choice in the model's config.toml.")] = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Output file for links.", show_default="standard output")
+    ] = None,
+    as_json: Json = False,
+    device: Device = None,
+) -> None:
+    """Print the word links of two texts (0-0 1-2 ...), or with --gold their alignment error rate."""
+    if gold is None and (choose or save or as_json):
+        raise SettingsError("--choose, --save and --json need gold links; add --gold FILE")
+    if gold is not None and output is not None:
+        raise SettingsError(f"--output ({output}) is for links, but --gold prints scores; leave one out")
+    if save and choose is None:
+        raise SettingsError("--save needs --choose; add --choose 100")
+    if layer is not None and head:
+        raise SettingsError("--layer selects all heads of a layer; give --layer or --head, not both")
+    if layer is None and not head and consumed:
+        raise SettingsError("--consumed needs --layer or --head; add --layer 0")
+    from regard.look.align import Aligner, align, align_both, word_counts
+    from regard.look.links import read_gold, written
+
+    translator = load_translator(model, device)
+    translator.scribe(TranslateOptions(to=to))  # raises an error for a wrong language
+    there = Aligner(translator, to)
+    if layer is not None or head:
+        there = there._replace(look=_look(translator, layer, head or [], consumed))
+    other = _aligner_back(there, back, device) if joined or back else None
+    if gold is None:
+        links = (
+            each
+            for pairs in _pairs(source, target)
+            for each in (align(there, pairs) if other is None else align_both(there, other, pairs))
+        )
+        write_lines(map(written, links), output)
+        return
+    pairs = [pair for chunk in _pairs(source, target) for pair in chunk]
+    _score(there, other, pairs, read_gold(gold, word_counts(pairs), swapped), gold.name, choose or 0, save, as_json)
 
 
-def _counted(lines: Iterator[str], say: Say) -> Iterator[str]:
-    began = perf_counter()
-    for number, line in enumerate(lines, 1):
-        say(f"{number:,} lines, {number / (perf_counter() - began):.1f} a second")
-        yield line
+def _look(model: Translator, layer: int | None, heads: Sequence[str], consumed: bool) -> Look:
+    from regard.decoding.attention import Look, look_at
+
+    if layer is not None:
+        return look_at(model.network, layer, consumed)
+    found = []
+    for head in heads:
+        parts = head.split(".")
+        if len(parts) != 2 or not all(part.isdecimal() for part in parts):
+            raise SettingsError(f"--head ({head}) must be LAYER.HEAD, counted from 0, such as 0.3")
+        found.append((int(parts[0]), int(parts[1])))
+    return Look(tuple(found), consumed)
+
+
+def _aligner_back(there: Aligner, name: str | None, device: str | None) -> Aligner:
+    """The aligner of the other direction. A shipped model, loaded from its directory, has both."""
+    from regard.look.align import Aligner
+
+    model = load_translator(name or str(there.model.directory), device)
+    source, to = next((each for each in there.model.directions if there.to in (None, each[1])), (None, None))
+    if name is None and (to, source) not in model.directions:
+        raise SettingsError(f"model ({there.model.name}) has no direction back; give one that has: --back MODEL")
+    return Aligner(model, source if source in {each[1] for each in model.directions} else None)
+
+
+def _pairs(source: Path, target: Path) -> Iterator[list[tuple[str, str]]]:
+    from regard.data.files import require_there
+
+    require_there([str(source), str(target)])
+    rows = enumerate(zip_longest(read_lines(str(source)), read_lines(str(target))), 1)
+    while chunk := list(islice(rows, PAIRS)):
+        pairs = []
+        for number, (one, other) in chunk:
+            if one is None or other is None:
+                short = source if one is None else target
+                raise DataError(f"{short} ends before line {number:,}; both files need the same number of lines")
+            pairs.append((one, other))
+        yield pairs
+
+
+def _score(
+    there: Aligner,
+    back: Aligner | None,
+    pairs: Pairs,
+    gold: Sequence[Gold],
+    gold_name: str,
+    first: int,
+    save: bool,
+    as_json: bool,
+) -> None:
+    """Prints the error rate on the pairs after the `first`, on which layer, heads and step are chosen."""
+    from regard.look import align
+    from regard.look.links import score
+
+    if first >= len(pairs):
+        raise SettingsError(f"--choose ({first}) leaves none of the {len(pairs)} pairs to score; use a smaller number")
+    tried: list[Tried] = []
+    if first:
+        tried = align.choose(there, pairs[:first], gold[:first])
+        there = there._replace(look=tried[0].look)
+        if back is not None:
+            other = align.choose(back, align.turned_pairs(pairs[:first]), [each.turned() for each in gold[:first]])
+            back = back._replace(look=other[0].look)
+    rest, right = pairs[first:], gold[first:]
+    scores: dict[str, Score] = {}
+    if back is not None:
+        scores["both directions"] = score(align.align_both(there, back, rest), right)
+    scores["one direction"] = score(align.align(there, rest), right)
+    scores["last layer"] = score(align.align_naively(there, rest), right)
+    if save:
+        measured = align.Measured(
+            to=there.to or next((to for _, to in there.model.directions), ""),
+            data=gold_name,
+            pairs=len(rest),
+            error=scores["one direction"].error,
+            naive=scores["last layer"].error,
+            joined=scores["both directions"].error if back is not None else None,
+        )
+        align.save_look(there.model.directory, there.seen, measured)
+    if as_json:
+        print_json(
+            {
+                "look": there.seen._asdict(),
+                "pairs": len(rest),
+                "scores": {name: each._asdict() for name, each in scores.items()},
+                "tried": [{**each.look._asdict(), "error": each.error} for each in tried],
+            }
+        )
+        return
+    out = console()
+    out.print(f"{there.model.name}: {_look_text(there.seen)}; {len(rest):,} pairs")
+    table = grid("", "error rate", "precision", "recall")
+    for name, each in scores.items():
+        table.add_row(name, f"{each.error:.1%}", f"{each.precision:.1%}", f"{each.recall:.1%}")
+    out.print(table)
+    if tried:
+        out.print(f"\ncandidates, with the error rate on the first {first} pairs")
+        for one in tried:
+            out.print(f"  {one.error:6.1%}  {_look_text(one.look)}")
+
+
+def _look_text(look: Look) -> str:
+    heads = ", ".join(f"{layer}.{head}" for layer, head in look.heads)
+    return f"heads {heads} (layer.head), step that {'reads' if look.consumed else 'writes'} a word"

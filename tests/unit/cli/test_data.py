@@ -62,7 +62,7 @@ def test_a_screen_for_people() -> None:
     assert cells(lines, "train source")[:5] == ["7", "2.3", "2", "3", "3"]
     assert cells(lines, "valid source")[5:7] == ["25.00", "%"]
     place = Path("in/valid.en")
-    leak = f"1 of valid (50.00 %) are in train too, by source; first {place}, line 1 (the dog | ein Hund)"
+    leak = f"1 examples of valid (50.00 %) are also in train, by source; first {place}, line 1 (the dog | ein Hund)"
     assert leak in lines
     place = Path("in/train.en")
     assert f"train: 1 skipped: is not UTF-8; first {place}, line 3 (byte 3 is 0xfc)" in lines
@@ -86,8 +86,8 @@ def test_one_split() -> None:
 
 def test_labels() -> None:
     lines = shown("labels.tsv", "kind=labelled-tsv", 'test=["test.tsv"]')
-    assert "label in train, 2 in all: pos (2), neg (1)" in lines
-    assert "label in test that training never saw, 1 in all: neutral (1)" in lines
+    assert "label in train, 2 in total: pos (2), neg (1)" in lines
+    assert "label in test but not in train, 1 in total: neutral (1)" in lines
 
 
 def test_numbers() -> None:
@@ -136,8 +136,8 @@ def test_a_file_may_have_an_equals_sign_in_its_name() -> None:
     ("words", "expected"),
     [
         (["a", "b", "c"], "data needs a kind, which says how its files are written"),
-        (["root=x"], "nothing is named to look at; give a recipe, or files"),
-        (["recipe.toml", "other"], "'other' is no override; write key=value, such as data.root=DIR"),
+        (["root=x"], "the data are missing; give a recipe, or files"),
+        (["recipe.toml", "other"], "'other' is not an override; write key=value, such as data.root=DIR"),
         (["recipe.toml", "data.rot=x"], "unknown setting data.rot (did you mean root?)"),
         (["none.toml"], "recipe (none.toml) cannot be read"),
     ],

@@ -35,7 +35,7 @@ def _small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_translates_draws_trains_and_tests() -> None:
     result = RUNNER.invoke(app, ["demo", "--steps", "2"])
     assert result.exit_code == 0, result.output
-    for told in ("German to English", "Where it looked", "exactly right", "always the nearer noun", "What to run next"):
+    for told in ("German to English", "Alignment of", "exact matches", "gender of the nearest noun", "Try next"):
         assert told in result.stdout
     assert "    I ate an apple yesterday." in result.stdout
     assert "translate de-en" in result.stdout

@@ -93,7 +93,7 @@ def test_what_had_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     small = partial(regard.serving.look_file.page_file, room=30_000)
     monkeypatch.setattr(regard.serving.look_file, "page_file", small)
     done = runner.invoke(app, ["look", model, "ein Hund", "--html", str(file), "--views", "heads,walk"])
-    assert re.search(r"walk: \d+ answers had no room", done.stderr), done.stderr
+    assert re.search(r"walk: \d+ answers are left out", done.stderr), done.stderr
 
 
 def test_a_picture(tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
         (["m", "--html", file], InputError, "--html needs a text"),
         (["m", "--picture", "a.png"], InputError, "--picture needs a text"),
         (["m", "--port", "70000"], SettingsError, "port"),
-        (["m", "a", "--views", "heads"], SettingsError, "--views .heads. says what a file holds"),
+        (["m", "a", "--views", "heads"], SettingsError, "--views .heads. needs a file"),
         (["m", "a", "--picture", "a.gif"], InputError, "no picture ends in .gif"),
         (["m", "a", "--html", nowhere], InputError, "cannot be written"),
         ([model, "ein", "--html", str(tmp_path)], InputError, "cannot be written"),

@@ -1,4 +1,4 @@
-"""`regard translate`: lines in, lines out; files; JSON; what is wrong is told in one line."""
+"""`regard translate` and `regard align`."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ import pytest
 from tiny_translator import write_translator
 from typer.testing import CliRunner, Result
 
+import regard
 from regard.cli.app import app
-from regard.cli.reading import require
 from regard.errors import DataError, InputError, RegardError, SettingsError, WeightsError
+from regard.look.align import Aligner, align, measured_in
+from regard.look.links import written
 from regard.use.model import load
 
 pytestmark = pytest.mark.slow
@@ -59,10 +61,10 @@ def test_nothing_gives_nothing(place: Path, tmp_path: Path) -> None:
     assert translate(place, "--input", str(tmp_path / "empty")).stdout == ""
 
 
-@pytest.mark.parametrize("odd", ["\x85", "\u2028", "\x0c", "\x1c", "\v", "\r"])
-def test_only_a_line_feed_ends_a_line(place: Path, odd: str) -> None:
-    result = translate(place, "--beam", "1", given=f"ein{odd}Hund\nund")
-    assert result.stdout.count("\n") == 2
+def test_only_a_line_feed_ends_a_line(place: Path) -> None:
+    odd = ["\x85", "\u2028", "\x0c", "\x1c", "\v", "\r"]
+    result = translate(place, "--beam", "1", given="".join(f"ein{each}Hund\n" for each in odd) + "und")
+    assert result.stdout.count("\n") == len(odd) + 1
 
 
 def test_texts_on_the_command_line(place: Path, expected: list[str]) -> None:
@@ -77,16 +79,6 @@ def test_files(place: Path, tmp_path: Path, expected: list[str]) -> None:
     assert result.exit_code == 0
     assert result.stdout == ""
     assert output.read_text(encoding="utf-8").split("\n") == [*expected, ""]
-
-
-def test_a_file_is_written_whole_or_not_at_all(place: Path, tmp_path: Path) -> None:
-    output = tmp_path / "out"
-    output.write_text("old", encoding="utf-8")
-    wrong(place, "--output", str(output), "--ahead", "1", given=b"ein\n\xff\n")
-    assert output.read_text(encoding="utf-8") == "old"
-    assert list(tmp_path.iterdir()) == [output]
-    told = str(wrong(place, "ein", "--output", str(tmp_path / "no" / "out")))
-    assert told.endswith("cannot be written: No such file or directory; choose another file")
 
 
 def test_json(place: Path) -> None:
@@ -123,60 +115,35 @@ def test_wishes(place: Path) -> None:
     assert translate(place, "--int8", "--no-keep", "--no-split", "--batch-tokens", "9", "ein").exit_code == 0
 
 
-@pytest.mark.parametrize(
-    ("arguments", "kind", "message"),
-    [
-        (["--to", "fr", "ein"], InputError, r"language fr is not known to model .* which translates de to en; choose"),
-        (["--from", "en", "ein"], InputError, r"from en to … is not for model"),
-        (["--nbest", "9", "ein"], SettingsError, r"nbest \(9\) must be at most beam \(5\)"),
+def test_wrong_options(place: Path) -> None:
+    cases: list[tuple[list[str], type[RegardError], str]] = [
+        (["--to", "fr", "ein"], InputError, "fr"),
+        (["--from", "en", "ein"], InputError, "en"),
+        (["--nbest", "9", "ein"], SettingsError, "nbest (9) must be at most beam (5)"),
         (["--top-p", "2", "ein"], SettingsError, "sampling.top_p"),
         (["--input", "nowhere.txt"], DataError, "nowhere.txt does not exist"),
-        (["ein", "--input", "x"], SettingsError, r"texts are given and a file of them \(--input x\) too; give one"),
-    ],
-)
-def test_what_makes_no_sense(place: Path, arguments: list[str], kind: type[RegardError], message: str) -> None:
-    with pytest.raises(kind, match=message):
-        raise wrong(place, *arguments)
+        (["ein", "--input", "x"], SettingsError, "--input x"),
+    ]
+    for arguments, kind, message in cases:
+        error = wrong(place, *arguments)
+        assert isinstance(error, kind), arguments
+        assert message in str(error)
+    error = wrong("de-eng", "ein")
+    assert isinstance(error, WeightsError)
+    assert "did you mean de-en?" in str(error)
 
 
-def test_models_that_are_not_there() -> None:
-    with pytest.raises(WeightsError, match=r"model \(de-eng\) is not known \(did you mean de-en\?\)"):
-        raise wrong("de-eng", "ein")
-
-
-@pytest.mark.parametrize("ahead", ["1", "2", "1000"])
-def test_lines_before_one_that_is_no_text_are_written(
-    place: Path, expected: list[str], ahead: str, tmp_path: Path
-) -> None:
+def test_lines_before_a_wrong_one_are_written(place: Path, expected: list[str], tmp_path: Path) -> None:
     given = LINES.encode() + b"\nein\xe4\nein\n"
     (tmp_path / "in").write_bytes(given)
-    for result in (
-        translate(place, "--ahead", ahead, given=given),
-        translate(place, "--ahead", ahead, "--input", str(tmp_path / "in")),
-    ):
-        assert result.stdout == "".join(f"{line}\n" for line in expected)
-        assert isinstance(result.exception, DataError)
-        assert "line 5 is not UTF-8" in str(result.exception)
-
-
-def test_what_is_no_plain_file_is_written_itself(place: Path, tmp_path: Path) -> None:
-    assert translate(place, "ein", "--output", os.devnull).exit_code == 0
-    assert not Path(os.devnull).is_file()
-    assert "it is a directory; choose another file" in str(wrong(place, "ein", "--output", str(tmp_path)))
-    if Path("/dev/full").exists():
-        assert "(/dev/full) cannot be written: No space left" in str(wrong(place, "ein", "--output", "/dev/full"))
-
-
-def test_streams_that_are_closed(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(sys, "stdin", None)
-        with pytest.raises(DataError, match="standard input is closed; give texts"):
-            require("-")
-
-
-def test_what_is_no_text(place: Path) -> None:
-    with pytest.raises(DataError, match=r"standard input: line 2 is not UTF-8 \(byte 4 of it is 0xe4\); convert it"):
-        raise wrong(place, given=b"ein\nein\xe4\n")
+    for ahead in ("1", "2", "1000"):
+        for result in (
+            translate(place, "--ahead", ahead, given=given),
+            translate(place, "--ahead", ahead, "--input", str(tmp_path / "in")),
+        ):
+            assert result.stdout == "".join(f"{line}\n" for line in expected)
+            assert isinstance(result.exception, DataError)
+            assert "line 5 is not UTF-8" in str(result.exception)
 
 
 # ------------------------------------------------------------------------------------------------------- as a process
@@ -188,7 +155,6 @@ def process(place: Path, *arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
-@pytest.mark.slow
 def test_lines_that_come_slowly_are_translated_as_they_come(place: Path, expected: list[str]) -> None:
     """No line waits for the next; what is wrong with one is told behind what came before it."""
     with process(place) as running:
@@ -206,7 +172,6 @@ def test_lines_that_come_slowly_are_translated_as_they_come(place: Path, expecte
         assert running.stderr.read().startswith(b"regard: standard input: line 6 is not UTF-8")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is only known to Linux")
 def test_a_full_disk_is_told_in_one_line(place: Path) -> None:
     command = [sys.executable, "-m", "regard", "translate", str(place), "--device", "cpu", "ein"]
@@ -216,7 +181,6 @@ def test_a_full_disk_is_told_in_one_line(place: Path) -> None:
     assert ended.stderr == b"regard: standard output cannot be written: No space left on device; send it elsewhere\n"
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals of this kind")
 def test_progress_on_a_terminal_leaves_nothing_behind_after_ctrl_c(place: Path, tmp_path: Path) -> None:
     import pty
@@ -241,7 +205,6 @@ def test_progress_on_a_terminal_leaves_nothing_behind_after_ctrl_c(place: Path, 
     assert told.count(b"\x1b[?25h") == told.count(b"\x1b[?25l")  # and the cursor is back
 
 
-@pytest.mark.slow
 def test_a_pipe_that_is_closed_ends_it_quietly(place: Path) -> None:
     with process(place, "--ahead", "1", "--beam", "1") as running:
         assert running.stdin
@@ -257,7 +220,6 @@ def test_a_pipe_that_is_closed_ends_it_quietly(place: Path) -> None:
         assert running.stderr.read() == b""
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
 def test_ctrl_c_ends_it_quietly(place: Path) -> None:
     with process(place, "--ahead", "1", "--beam", "1") as running:
@@ -270,3 +232,121 @@ def test_ctrl_c_ends_it_quietly(place: Path) -> None:
         running.send_signal(signal.SIGINT)
         assert running.wait(60) == 130
         assert b"Traceback" not in running.stderr.read()
+
+
+# --------------------------------------------------------------------------------------------------------------- align
+
+SOURCES = ["ein Hund läuft", "", "und eine Katze", "durch den Schnee"]
+TARGETS = ["a dog is running", "", "and a cat too", "through the snow"]
+
+
+@pytest.fixture
+def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, lines in (("in.de", SOURCES), ("in.en", TARGETS)):
+        Path(name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    write_translator(Path("model"))
+
+
+def run_align(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["align", "model", "in.de", "in.en", "--device", "cpu", *arguments])
+
+
+def wrong_align(*arguments: str) -> RegardError:
+    error = run_align(*arguments).exception
+    assert isinstance(error, RegardError), error
+    return error
+
+
+def own() -> list[str]:
+    model = regard.load("model", device="cpu")
+    return [written(links) for links in align(Aligner(model, "en"), list(zip(SOURCES, TARGETS, strict=True)))]
+
+
+@pytest.mark.usefixtures("_files")
+def test_a_line_of_links_for_each_pair() -> None:
+    result = run_align("--to", "en")
+    assert result.exit_code == 0, result.exception
+    assert result.stdout.splitlines() == own()
+    assert run_align("--to", "en", "--output", "out").stdout == ""
+    assert Path("out").read_text(encoding="utf-8") == result.stdout
+    assert run_align("--to", "en", "--joined").stdout.count("\n") == len(SOURCES)
+
+
+@pytest.mark.usefixtures("_files")
+def test_gold_that_it_made_itself_is_without_error() -> None:
+    Path("gold").write_text("".join(f"{line}\n" for line in own()), encoding="utf-8")
+    told = json.loads(run_align("--to", "en", "--gold", "gold", "--json").stdout)
+    assert told["pairs"] == len(SOURCES)
+    assert told["scores"]["one direction"] == {"error": 0.0, "precision": 1.0, "recall": 1.0}
+    assert set(told["scores"]) == {"one direction", "last layer"}
+    plain = run_align("--to", "en", "--gold", "gold", "--joined")
+    assert "both directions" in plain.stdout
+    assert "step that writes a word" in plain.stdout
+
+
+@pytest.mark.usefixtures("_files")
+def test_a_choice_is_scored_on_the_other_pairs_and_kept() -> None:
+    Path("gold").write_text("".join(f"{line}\n" for line in own()), encoding="utf-8")
+    told = json.loads(run_align("--to", "en", "--gold", "gold", "--choose", "3", "--save", "--json").stdout)
+    assert told["pairs"] == 1
+    best = told["tried"][0]
+    assert told["look"] == {"heads": best["heads"], "consumed": best["consumed"]}
+    kept = regard.load("model", device="cpu").frame.look
+    assert kept is not None
+    assert [list(head) for head in kept.heads] == best["heads"]
+    assert "candidates" in run_align("--to", "en", "--gold", "gold", "--choose", "3").stdout
+    scores = told["scores"]
+    (measured,) = measured_in(regard.load("model", device="cpu").config)
+    assert (measured.to, measured.data, measured.pairs, measured.joined) == ("en", "gold", 1, None)
+    assert measured.error == scores["one direction"]["error"]
+    assert measured.naive == scores["last layer"]["error"]
+
+
+@pytest.mark.usefixtures("_files")
+def test_heads_that_are_named() -> None:
+    Path("gold").write_text("".join(f"{line}\n" for line in own()), encoding="utf-8")
+    told = json.loads(run_align("--to", "en", "--gold", "gold", "--head", "0.1", "--consumed", "--json").stdout)
+    assert told["look"] == {"heads": [[0, 1]], "consumed": True}
+    told = json.loads(run_align("--to", "en", "--gold", "gold", "--layer", "-1", "--json").stdout)
+    assert told["look"] == {"heads": [[0, 0], [0, 1]], "consumed": False}
+
+
+@pytest.mark.usefixtures("_files")
+def test_wrong_options_of_align() -> None:
+    Path("gold").write_text("1-1\n\n\n\n", encoding="utf-8")
+    cases: list[tuple[str, type[RegardError], str]] = [
+        ("--choose 2", SettingsError, "--gold FILE"),
+        ("--json", SettingsError, "--gold FILE"),
+        ("--gold gold --output out", SettingsError, "--output (out)"),
+        ("--save --gold gold", SettingsError, "--save needs --choose"),
+        ("--layer 0 --head 0.1", SettingsError, "give --layer or --head, not both"),
+        ("--consumed", SettingsError, "--consumed needs --layer or --head"),
+        ("--head 3", SettingsError, "--head (3) must be LAYER.HEAD"),
+        ("--head 0.7", InputError, "7"),
+        ("--layer 4", InputError, "4"),
+        ("--gold gone", DataError, "gone does not exist"),
+        ("--gold gold --choose 4", SettingsError, "--choose (4)"),
+    ]
+    for arguments, kind, message in cases:
+        error = wrong_align("--to", "en", *arguments.split())
+        assert isinstance(error, kind), arguments
+        assert message in str(error)
+
+
+@pytest.mark.usefixtures("_files")
+def test_texts_that_do_not_match() -> None:
+    Path("in.en").write_text("a dog\n", encoding="utf-8")
+    assert str(wrong_align("--to", "en")) == "in.en ends before line 2; both files need the same number of lines"
+    Path("in.en").unlink()
+    assert str(wrong_align("--to", "en")).startswith("in.en does not exist")
+
+
+@pytest.mark.usefixtures("_files")
+def test_a_model_of_one_direction_needs_another_for_the_way_back() -> None:
+    write_translator(Path("one"), both=False)
+    result = CliRunner().invoke(app, ["align", "one", "in.de", "in.en", "--joined"])
+    assert str(result.exception) == "model (one) has no direction back; give one that has: --back MODEL"
+    with_other = CliRunner().invoke(app, ["align", "one", "in.de", "in.en", "--back", "model"])
+    assert with_other.exit_code == 0, with_other.exception
+    assert with_other.stdout.count("\n") == len(SOURCES)

@@ -1,0 +1,197 @@
+"""`regard count`, `regard presets` and `regard convert`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from regard.cli.terminal import MODEL_HELP, Json, console, grid, print_json, split_words
+from regard.errors import SettingsError
+from regard.format import amount, difference, size
+from regard.models.presets import PRESETS, Preset, find_preset, preset_names
+from regard.models.settings import Decoder, Encoder, EncoderDecoder, Masked, ModelSettings, Vision
+from regard.settings import to_table
+
+if TYPE_CHECKING:
+    from regard.models.count import Count
+
+COUNT_EXAMPLE = "Example: regard count transformer-base attention.kv_heads=2 --length 128"
+PRESETS_EXAMPLE = "Example: regard presets --json"
+CONVERT_EXAMPLE = "Example: regard convert runs/multi30k-en-de --to ctranslate2 out"
+
+Listing: TypeAlias = Literal["part", "tensor"]
+DtypeName: TypeAlias = Literal["float64", "float32", "bfloat16", "float16"]
+Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"]
+
+
+def complete_preset(incomplete: str) -> list[str]:
+    """Names of presets for the completion of the shell."""
+    return [name for name in preset_names() if name.startswith(incomplete)]
+
+
+def count_command(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL [KEY=VALUE]...",
+            help="A preset (`regard presets` lists them) or a recipe (TOML file), and settings to change: dropout=0.2.",
+            autocompletion=complete_preset,
+        ),
+    ],
+    by: Annotated[Listing, typer.Option(help="List parameters by part or by tensor.")] = "part",
+    length: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens per sequence.", show_default="number of learned positions, or 512"),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Sequences per batch.")] = 1,
+    dtype: Annotated[DtypeName, typer.Option(help="Type of weights and activations.")] = "bfloat16",
+    as_json: Json = False,
+) -> None:
+    """Count parameters, FLOPs per token and memory of a model, without allocating it."""
+    from regard.models.count import count
+
+    model, settings = read_model(words)
+    counted = count(settings, length, batch, dtype)
+    preset = find_preset(model) if model in preset_names() else None
+    if preset is not None and preset.settings != settings:
+        preset = None  # the published size belongs to the unchanged preset
+    if as_json:
+        print_json(_count_table(model, settings, counted, preset, by))
+    else:
+        _print_count(model, settings, counted, preset, by)
+
+
+def read_model(words: list[str]) -> tuple[str, ModelSettings]:
+    """The settings of a preset or of a recipe's model, with overrides (with or without `model.`)."""
+    from regard.tasks.recipe import model_settings, read_recipe
+
+    names, changes = split_words(words, "model.")
+    if len(names) != 1:
+        wrong = f"{names[1]!r} is not an override" if names else "the model is missing"
+        raise SettingsError(f"{wrong}; give one model and overrides such as dropout=0.2")
+    model = names[0]
+    is_recipe = model not in preset_names() and (model.endswith(".toml") or Path(model).is_file())
+    return model, model_settings(read_recipe(Path(model)) if is_recipe else {"model": {"preset": model}}, changes)
+
+
+def _count_table(
+    model: str, settings: ModelSettings, counted: Count, preset: Preset | None, by: Listing
+) -> dict[str, Any]:
+    flops, memory = counted.flops, counted.memory
+    result: dict[str, Any] = {"model": model, **asdict(counted)}
+    tensors = result.pop("tensors")
+    result["flops"] |= {"sequence": flops.sequence, "forward": flops.forward, "training": flops.training}
+    result["memory"] |= {"training": memory.training, "inference": memory.inference}
+    if preset is not None and preset.published is not None:
+        published = preset.published
+        gap = counted.parameters - published.parameters
+        result["published"] = {**asdict(published), "parameters": published.parameters, "difference": gap}
+    if by == "tensor":
+        result["tensors"] = tensors
+    result["settings"] = to_table(settings)
+    return result
+
+
+def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Preset | None, by: Listing) -> None:
+    out = console()
+    out.print(f"{model}: {preset.description}\n" if preset else f"{model}\n")
+    if by == "part":
+        table = grid("part", "parameters", "share")
+        for part, number in counted.parts.items():
+            table.add_row(part, f"{number:,}", f"{100 * number / counted.parameters:.1f} %")
+        table.add_row("total", f"{counted.parameters:,}", "", style="bold")
+    else:
+        table = grid("tensor", "shape", "parameters")
+        for name, shape in counted.tensors.items():
+            table.add_row(name, " x ".join(map(str, shape)), f"{math.prod(shape):,}")
+        table.add_row("total", "", f"{counted.parameters:,}", style="bold")
+    out.print(table)
+    if tied := _tied(settings):
+        out.print(f"{', '.join(tied[:-1])} and {tied[-1]} share one matrix, counted once")
+    if preset is not None and preset.published is not None:
+        published = preset.published
+        gap = difference(counted.parameters, published.parameters)
+        out.print(f"published: {published.text} ({published.source}); counted: {amount(counted.parameters)}, {gap}")
+    out.print()
+    flops, memory = counted.flops, counted.memory
+    token = "token of source and target" if isinstance(settings, EncoderDecoder) else "token"
+    table = grid(f"length {counted.length:,}, batch {counted.batch:,}, {counted.dtype}", "")
+    table.add_row(f"FLOPs per {token}, forward", amount(flops.forward))
+    table.add_row(f"FLOPs per {token}, training", amount(flops.training))
+    if isinstance(settings, Vision):
+        table.add_row("FLOPs per image, forward", amount(flops.sequence))
+    table.add_row("memory of weights", size(memory.weights))
+    table.add_row("memory of gradients", size(memory.gradients))
+    table.add_row("memory of the optimizer (AdamW)", size(memory.optimizer))
+    table.add_row("memory of activations", size(memory.activations))
+    table.add_row("memory to train", size(memory.training), style="bold")
+    if memory.cache:
+        table.add_row("cache per generated token", size(memory.cache_token))
+        table.add_row("cache of the batch", size(memory.cache))
+    table.add_row("memory to run", size(memory.inference), style="bold")
+    out.print(table)
+
+
+def _tied(settings: ModelSettings) -> tuple[str, ...]:
+    """The names of the parts that share one matrix."""
+    if isinstance(settings, EncoderDecoder):
+        return settings.tied
+    heads = settings.heads.values() if isinstance(settings, Encoder) else ()
+    tied = isinstance(settings, Decoder) and settings.tied
+    return ("tokens", "output") if tied or any(isinstance(head, Masked) and head.tied for head in heads) else ()
+
+
+def presets_command(as_json: Json = False) -> None:
+    """List the presets with their counted and published sizes."""
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": preset.name,
+                    "kind": preset.settings.kind,
+                    "parameters": preset.parameters,
+                    "published": preset.published.text if preset.published else None,
+                    "counted_only": preset.counted_only,
+                    "description": preset.description,
+                }
+                for preset in PRESETS
+            ]
+        )
+        return
+    table = grid("preset", "counted", "published", "difference", text="description")
+    for preset in PRESETS:
+        published = preset.published
+        gap = difference(preset.parameters, published.parameters) if published else ""
+        note = f"{preset.description}; counted only" if preset.counted_only else preset.description
+        table.add_row(preset.name, amount(preset.parameters), published.text if published else "", gap, note)
+    console().print(table)
+
+
+def convert_command(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="Output directory, empty or new.")],
+    to: Annotated[
+        Form, typer.Option(help="Format: ctranslate2, huggingface (transformers), or regard's own in three precisions.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Replace files in OUT.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Write a model and its tokenizers in another format."""
+    from regard.use.model import find_model
+    from regard.weights.convert import convert
+
+    directory, _ = find_model(model)
+    files = convert(directory, out, to, force=force)
+    sizes = {str(path.relative_to(out)): path.stat().st_size for path in files}
+    if as_json:
+        print_json({"directory": str(out), "form": to, "bytes": sum(sizes.values()), "files": sizes})
+        return
+    table = grid(f"{out} ({to})", "bytes")
+    for name, number in sizes.items():
+        table.add_row(name, f"{number:,}")
+    table.add_row("total", f"{sum(sizes.values()):,}")
+    console().print(table)

@@ -1,0 +1,218 @@
+"""Input and output of the commands: words, tables, progress, lines of text, common options.
+
+Nothing here imports torch before a command needs it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+import typer
+
+from regard.errors import DataError, InputError, RunError
+from regard.files import write_beside
+from regard.settings import read_overrides
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from regard.use.translator import Translator
+
+PIPED_WIDTH = 200
+"""Columns of a table that does not go to a terminal, so that `grep` finds whole lines."""
+FIRST_BLOCK, BLOCK = 2**13, 2**20
+"""Bytes that are read from standard input at once: few at first, so that the first results come soon."""
+BOM = b"\xef\xbb\xbf"
+
+Device: TypeAlias = Annotated[
+    str | None, typer.Option(help="Device: cpu, cuda or cuda:NUMBER.", show_default="a GPU if there is one")
+]
+Threads: TypeAlias = Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="all cores")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+MODEL_HELP = "A shipped model (de-en, en-de), a run directory or a Hugging Face directory."
+
+
+def split_words(words: Iterable[str] | None, prefix: str = "") -> tuple[list[str], dict[str, Any]]:
+    """Separates names from KEY=VALUE overrides. The prefix of keys, such as `data.`, may be left out."""
+    given = list(words or ())
+    names = [word for word in given if "=" not in word or Path(word).exists()]
+    return names, read_overrides(word.removeprefix(prefix) for word in given if word not in names)
+
+
+def load_translator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Translator:
+    """Loads a model that translates."""
+    from regard.decoding.memory import bound_caches
+
+    bound_caches()
+    import torch
+
+    import regard
+    from regard.use.translator import Translator
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    loaded = regard.load(model, device=device, int8=int8)
+    if not isinstance(loaded, Translator):
+        raise InputError(
+            f"model ({model}) is of kind {loaded.settings.kind} and cannot translate; give a model of kind "
+            "encoder-decoder with a tokenizer.json"
+        )
+    return loaded
+
+
+def require_server(verb: str) -> None:
+    """Raises an error at once if a package of the extra "serve" is missing."""
+    for name in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
+        if find_spec(name) is None:
+            raise RunError(f"regard {verb} needs the package {name}; run pip install 'regard[serve]'")
+
+
+# -------------------------------------------------------------------------------------------------------------- output
+
+
+def print_json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def say(message: str) -> None:
+    """Prints a message that is not a result."""
+    typer.echo(message, err=True)
+
+
+def console() -> Console:
+    """The console for results. It is made on use, since tests replace stdout."""
+    from rich.console import Console
+
+    made = Console(highlight=False, markup=False)
+    if not made.is_terminal:
+        made.width = PIPED_WIDTH
+    return made
+
+
+def grid(*columns: str, text: str | None = None) -> Table:
+    """A table without lines: names on the left, numbers right-aligned, and a last column `text` that may wrap."""
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
+    if text is not None:
+        table.add_column(text)
+    return table
+
+
+@contextmanager
+def progress(message: str, quiet: bool = False) -> Iterator[Callable[[str], None]]:
+    """Shows a line on stderr, if that is a terminal; yields a function that replaces the line."""
+    from rich.console import Console
+
+    made = Console(stderr=True, highlight=False)
+    if quiet or not made.is_terminal:
+        yield lambda text: None
+        return
+    with made.status(message) as status:
+        yield status.update
+
+
+def write_lines(lines: Iterable[str], path: Path | None) -> None:
+    """Writes lines to standard output as they come, or to a file, which is replaced when it is complete."""
+    if path is None:
+        _print_lines(lines)
+        return
+
+    def write(partial: Path) -> None:
+        with partial.open("w", encoding="utf-8", newline="\n") as file:
+            file.writelines(f"{line}\n" for line in lines)
+
+    try:
+        if path.is_dir():
+            raise IsADirectoryError(None, "it is a directory")
+        if path.exists() and not path.is_file():
+            write(path)  # a device or a named pipe
+        else:
+            write_beside(path, write)
+    except OSError as error:
+        raise InputError(f"--output ({path}) cannot be written: {error.strerror}; choose another file") from None
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # the same bytes on every system
+    for line in lines:
+        try:
+            sys.stdout.write(f"{line}\n")
+            sys.stdout.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            with open(os.devnull, "wb") as nothing:  # Python must not try to write the rest at exit
+                os.dup2(nothing.fileno(), sys.stdout.fileno())
+            raise InputError(f"standard output cannot be written: {error.strerror}; send it elsewhere") from None
+
+
+# --------------------------------------------------------------------------------------------------------------- input
+
+
+def read_lines(file: str) -> Iterator[str]:
+    r"""Lines of a text file, compressed or not, without `\n` or `\r\n`; an empty file has none."""
+    from regard.data.files import open_text
+
+    if Path(file).is_file() and Path(file).stat().st_size == 0:
+        return
+    with open_text(file) as opened:
+        for number, line in enumerate(opened, 1):
+            yield _decoded(line.removesuffix(b"\n"), number, file)
+
+
+def read_input(ahead: int) -> Iterator[list[str]]:
+    """Lines of standard input, at most `ahead` at once: those that are there, without waiting for further ones."""
+    if sys.stdin is None:
+        raise DataError("standard input is closed; give texts, or a file: --input FILE")
+    number, rest, size = 0, b"", FIRST_BLOCK
+    while block := _read_block(size):
+        *lines, rest = (rest + block).split(b"\n")
+        yield from _decoded_chunks(lines, number, ahead)
+        number += len(lines)
+        size = min(2 * size, BLOCK)
+    if rest:
+        yield from _decoded_chunks([rest], number, ahead)
+
+
+def _read_block(size: int) -> bytes:
+    try:
+        return os.read(sys.stdin.fileno(), size)
+    except (OSError, ValueError):  # a program, such as a test, has replaced standard input
+        return sys.stdin.buffer.read(size)
+
+
+def _decoded_chunks(lines: list[bytes], before: int, ahead: int) -> Iterator[list[str]]:
+    """Decodes lines. The lines before a wrong one are returned before its error is raised."""
+    for start in range(0, len(lines), ahead):
+        chunk: list[str] = []
+        for number, line in enumerate(lines[start : start + ahead], before + start + 1):
+            try:
+                chunk.append(_decoded(line.removeprefix(BOM) if number == 1 else line, number, "standard input"))
+            except DataError:
+                if chunk:
+                    yield chunk
+                raise
+        yield chunk
+
+
+def _decoded(line: bytes, number: int, name: str) -> str:
+    try:
+        return line.removesuffix(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{name}: line {number:,} is not UTF-8 (byte {error.start + 1} is 0x{line[error.start]:02x}); convert it: "
+            "iconv -f LATIN1 -t UTF-8"
+        ) from None

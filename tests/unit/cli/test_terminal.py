@@ -1,0 +1,114 @@
+"""Words, lines of standard input, lines of output."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from regard.cli.terminal import FIRST_BLOCK, read_input, read_lines, require_server, split_words, write_lines
+from regard.errors import DataError, InputError, RunError, SettingsError
+
+
+class Pipe:
+    """Standard input as a pipe that a test writes to."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        read, self.write_end = os.pipe()
+        monkeypatch.setattr(sys, "stdin", os.fdopen(read))
+
+    def write(self, data: bytes) -> None:
+        os.write(self.write_end, data)
+
+    def close(self) -> None:
+        os.close(self.write_end)
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
+    yield Pipe(monkeypatch)
+    sys.stdin.close()
+
+
+def test_lines_are_returned_as_they_come(pipe: Pipe) -> None:
+    lines = read_input(1000)
+    pipe.write(b"a\nb\r\nhalf")
+    assert next(lines) == ["a", "b"]
+    pipe.write(b" a line\n\n")
+    assert next(lines) == ["half a line", ""]
+    pipe.write("end ohne Zeilenende ä".encode())
+    pipe.close()
+    assert list(lines) == [["end ohne Zeilenende ä"]]
+
+
+def test_many_lines_are_returned_in_order_and_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = [str(number) for number in range(20_000)]
+    raw = "\ufeff" + "".join(f"{line}\n" for line in given)
+    assert len(raw) > FIRST_BLOCK
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(raw.encode())))
+    found = list(read_input(1000))
+    assert [line for chunk in found for line in chunk] == given
+    assert max(map(len, found)) <= 1000
+    assert len(found) < 60
+
+
+def test_a_line_that_is_not_utf8_comes_after_the_lines_before_it(pipe: Pipe, tmp_path: Path) -> None:
+    raw = b"a\nb\n\xe4\nc\n"
+    pipe.write(raw)
+    pipe.close()
+    (tmp_path / "in").write_bytes(raw)
+    (tmp_path / "empty").touch()
+    lines = read_input(1000)
+    assert next(lines) == ["a", "b"]
+    with pytest.raises(DataError, match=r"standard input: line 3 is not UTF-8 \(byte 1 is 0xe4\)"):
+        next(lines)
+    with pytest.raises(DataError, match="in: line 3 is not UTF-8"):
+        list(read_lines(str(tmp_path / "in")))
+    assert list(read_lines(str(tmp_path / "empty"))) == []
+
+
+def test_closed_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    with pytest.raises(DataError, match="standard input is closed"):
+        list(read_input(1))
+
+
+def test_a_file_is_replaced_when_it_is_complete(tmp_path: Path) -> None:
+    def failing() -> Iterator[str]:
+        yield "new"
+        raise DataError("no")
+
+    path = tmp_path / "out"
+    path.write_text("old", encoding="utf-8")
+    with pytest.raises(DataError):
+        write_lines(failing(), path)
+    assert path.read_text(encoding="utf-8") == "old"
+    assert list(tmp_path.iterdir()) == [path]
+    write_lines(["ä", "b"], path)
+    assert path.read_bytes() == "ä\nb\n".encode()
+    write_lines(["a"], Path(os.devnull))
+    for wrong in (tmp_path, tmp_path / "no" / "out"):
+        with pytest.raises(InputError, match=r"cannot be written.*choose another file"):
+            write_lines(["a"], wrong)
+    if Path("/dev/full").exists():
+        with pytest.raises(InputError, match="No space left"):
+            write_lines(["a"], Path("/dev/full"))
+
+
+def test_names_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a=b").touch()
+    assert split_words(["x", "data.root=in", "a=b", "n=3"], "data.") == (["x", "a=b"], {"root": "in", "n": 3})
+    assert split_words(None) == ([], {})
+    with pytest.raises(SettingsError):
+        split_words(["=5"])
+
+
+def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.cli.terminal.find_spec", lambda name: None)
+    with pytest.raises(RunError, match=r"regard look .*pip install 'regard\[serve\]'"):
+        require_server("look")
