@@ -107,7 +107,7 @@ def write_run(
     (place / "config.toml").write_text(tomli_w.dumps(settings or config()), encoding="utf-8")
     (place / "log.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
     step = max((record.get("step", 0) for record in records), default=0)
-    status = {"state": state, "step": step, "reason": "", "figures": {}}
+    status = {"state": state, "step": step, "reason": "", "metrics": {}}
     (place / "status.json").write_text(json.dumps(status), encoding="utf-8")
     found = {"device": "NVIDIA H200", "cpu": "some", "commit": "0123abc", "resumes": [], **(environment or {})}
     (place / "environment.json").write_text(json.dumps(found), encoding="utf-8")

@@ -17,7 +17,7 @@ from regard.format import amount, four_digits, percent
 from regard.settings import did_you_mean
 
 if TYPE_CHECKING:
-    from regard.training.checks.evidence import Evidence
+    from regard.training.curves import RunHistory
     from regard.training.doctor import Diagnosis
 
 TRAIN_EXAMPLE = "Example: regard train recipes/digits.toml train.minutes=1"
@@ -116,7 +116,7 @@ def runs_command(
     as_json: Json = False,
 ) -> None:
     """List runs with state and metrics, or compare two or more: different settings, metrics, speed."""
-    from regard.training.checks.evidence import read_evidence
+    from regard.training.curves import read_history
     from regard.training.run import is_run, json_value
 
     names = words or []
@@ -124,7 +124,7 @@ def runs_command(
     if names and Path(names[0]).is_dir() and not is_run(Path(names[0])) and not is_run(folder / names[0]):
         folder, names = Path(names[0]), names[1:]
     if len(names) > 1:
-        _compare({name: read_evidence(_find(folder, name)) for name in names}, as_json)
+        _compare({name: read_history(_find(folder, name)) for name in names}, as_json)
         return
     rows = _sorted([_row(path) for path in [_find(folder, name) for name in names] or _runs_in(folder)], sort)
     if as_json:
@@ -154,16 +154,16 @@ def _find(folder: Path, name: str) -> Path:
 
 def _row(path: Path) -> RunRow:
     """The row of a run; a run that cannot be read has one, too."""
-    from regard.training.checks.evidence import read_evidence
+    from regard.training.curves import read_history
 
     try:
-        return _summary(path.name, read_evidence(path))
+        return _summary(path.name, read_history(path))
     except (RegardError, OSError, ValueError) as error:
         say(f"regard: {error}")
         return RunRow(path.name)
 
 
-def _summary(name: str, run: Evidence) -> RunRow:
+def _summary(name: str, run: RunHistory) -> RunRow:
     losses, speeds = run.curve("train", "loss").finite(), run.curve("train", "tokens_per_second").finite()
     shares = run.curve("train", "peak").finite()
     metrics = _best_metrics(run)
@@ -184,7 +184,7 @@ def _summary(name: str, run: Evidence) -> RunRow:
     )
 
 
-def _best_metrics(run: Evidence) -> dict[str, float]:
+def _best_metrics(run: RunHistory) -> dict[str, float]:
     """Validation metrics of the saved weights, or of the best evaluation so far."""
     found = run.status.get("metrics") or {}
     if not found:
@@ -228,7 +228,7 @@ def _print_rows(rows: list[RunRow]) -> None:
     console().print(table)
 
 
-def _compare(compared: dict[str, Evidence], as_json: bool) -> None:
+def _compare(compared: dict[str, RunHistory], as_json: bool) -> None:
     rows = [_summary(name, run) for name, run in compared.items()]
     different = setting_differences({name: run.config for name, run in compared.items()})
     if as_json:
@@ -305,17 +305,17 @@ def doctor_command(
     as_json: Json = False,
 ) -> None:
     """Check a run's log: report what is normal and what is odd, with evidence and remedies."""
-    from regard.training.checks.evidence import read_evidence
-    from regard.training.doctor import diagnose_evidence, reference_of
+    from regard.training.curves import read_history
+    from regard.training.doctor import diagnose, reference_of
 
     if reference:
         typer.echo(reference_of(run), nl=False)
         return
-    diagnosis = diagnose_evidence(read_evidence(run))
+    diagnosis = diagnose(read_history(run))
     if png is not None:
-        from regard.training.curves import write_png
+        from regard.training.curves import draw_curves
 
-        write_png(run, png)
+        draw_curves(run, png)
         say(f"wrote {png}")
     if as_json:
         findings = [asdict(finding) for finding in diagnosis.findings]

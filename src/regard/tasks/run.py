@@ -27,7 +27,7 @@ from regard.tasks.plain import freeze_other_heads
 from regard.tasks.ready import Ready, make_ready
 from regard.tasks.recipe import Job, make_job, read_job
 from regard.text.tokenizer import TokenizerPair
-from regard.training.curves import write_png
+from regard.training.curves import draw_curves
 from regard.training.distribution import Workers, connected
 from regard.training.loop import Outcome, Trainer
 from regard.training.report import SETTLED, Display, require_tensorboard
@@ -275,7 +275,7 @@ def _speed(trainer: Trainer) -> str:
 def _draw(directory: Path) -> bool:
     """Curves as a picture, where the extra that draws is installed."""
     try:
-        write_png(directory, directory / CURVES)
+        draw_curves(directory, directory / CURVES)
     except RegardError:
         return False
     return True

@@ -1,303 +1,240 @@
-"""Curves of a run: as text in a terminal, and as a picture. No torch; matplotlib only for a picture."""
+"""The history of a run as curves, and a picture of them."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from regard.errors import RunError
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.errors import RunError, SettingsError
 from regard.files import write_beside
-from regard.format import amount, four_digits
-from regard.training.checks.evidence import Curve, Evidence, read_evidence
+from regard.format import four_digits
+from regard.settings import Table, parse
+from regard.training.run import ENVIRONMENT, LOG, is_run, read_log, read_status
+from regard.training.schedules import Spent, spent_share
+from regard.training.settings import Train
+from regard.weights.directory import read_config
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-Points = Mapping[str, Sequence[tuple[float, float]]]
-"""Curves by name, each a list of (x, y)."""
 
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""Bits of a Braille letter's dots (Unicode, chapter 21.1), by row and column."""
-MARKS = ("o", "x", "+", "*", "#", "@", "%", "&")
-"""How the second curve is drawn, the third, and so on: told apart without colours."""
-COLOURS = (36, 33, 32, 35, 34, 31)
-"""Of the curves, as terminals number them (cyan, yellow, green, magenta, blue, red)."""
-LOGARITHMIC_FROM = 50.0
-"""The highest over the lowest value from which on the vertical axis is logarithmic."""
+# ----------------------------------------------------------------------------------------------------------- history
 
 
 @dataclass(frozen=True)
-class Axis:
-    """Maps values to 0..1."""
+class Curve:
+    """One metric over the steps."""
 
-    low: float
-    high: float
-    logarithmic: bool = False
+    steps: NDArray[np.float64]
+    values: NDArray[np.float64]
 
-    def place(self, value: float) -> float:
-        if self.high <= self.low:
-            return 0.5
-        if self.logarithmic:
-            return math.log(value / self.low) / math.log(self.high / self.low)
-        return (value - self.low) / (self.high - self.low)
+    def __len__(self) -> int:
+        return len(self.steps)
 
-    def ticks(self, most: int) -> list[float]:
-        """At most so many round values."""
-        if self.high <= self.low:
-            return [self.low]
-        if self.logarithmic:
-            found = list(_powers(self.low, self.high))
-            if len(found) >= 2:
-                return found[:: math.ceil(len(found) / most)]
-        return list(_round_steps(self.low, self.high, most))
+    def finite(self) -> Curve:
+        wanted = np.isfinite(self.values)
+        return Curve(self.steps[wanted], self.values[wanted])
 
+    def after(self, step: float) -> Curve:
+        wanted = self.steps > step
+        return Curve(self.steps[wanted], self.values[wanted])
 
-def terminal_curve(
-    points: Points, width: int, height: int, ascii_only: bool = False, log_x: bool = False, colours: bool = False
-) -> str:
-    """The curves with axes, in at most `width` columns and `height` rows of text.
+    def part(self, start: float, end: float) -> Curve:
+        """The points between two shares of them: part(0.9, 1) is the last tenth. It has at least one point."""
+        first = min(int(start * len(self)), len(self) - 1)
+        last = max(math.ceil(end * len(self)), first + 1)
+        return Curve(self.steps[first:last], self.values[first:last])
 
-    The first is drawn in Braille dots (`.` if `ascii_only`), each further one with a letter of its own; `colours` adds
-    a terminal's. What is not finite is left out.
-    """
-    curves = {name: _finite(curve, log_x) for name, curve in points.items()}
-    curves = {name: curve for name, curve in curves.items() if curve}
-    if not curves:
-        return "(nothing to draw)"
-    xs = [x for curve in curves.values() for x, _ in curve]
-    ys = [y for curve in curves.values() for _, y in curve]
-    across = Axis(min(xs), max(xs), log_x)
-    up = Axis(min(ys), max(ys), min(ys) > 0 and max(ys) / min(ys) > LOGARITHMIC_FROM)
-    rows = max(height - 3, 3)
-    labels = _labels(up, rows)
-    margin = max(len(label) for label in labels.values()) + 2
-    columns = max(width - margin, 8)
-    canvas = _Canvas(columns, rows, across, up)
-    for index, curve in enumerate(curves.values()):
-        canvas.draw(curve, None if index == 0 else MARKS[(index - 1) % len(MARKS)], index, ascii_only)
-    corner, bar, tick = ("+", "|", "+") if ascii_only else ("└", "│", "┤")
-    lines = []
-    for row in range(rows):
-        label = labels.get(row, "")
-        lines.append(f"{label:>{margin - 2}} {tick if label else bar}{canvas.row(row, colours)}".rstrip())
-    lines.append(" " * (margin - 1) + corner + _ruler(across, columns, ascii_only))
-    lines.append(" " * margin + _ticks_below(across, columns))
-    lines.append(" " * margin + _legend(list(curves), ascii_only, colours))
-    return "\n".join(line.rstrip() for line in lines)
+    def smoothed(self, window: int, true_ends: bool = False) -> Curve:
+        """The running median. With `true_ends` the window is symmetric near the ends, too."""
+        if not len(self):
+            return self
+        half = window // 2
+        padded = np.pad(self.values, half, constant_values=np.nan)
+        medians = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
+        if true_ends:
+            for index in (*range(min(half, len(self))), *range(max(len(self) - half, 0), len(self))):
+                near = min(index, len(self) - 1 - index, half)
+                medians[index] = np.median(self.values[index - near : index + near + 1])
+        return Curve(self.steps, medians)
+
+    def at(self, step: float) -> float:
+        """The value at a step, interpolated over the logarithm of the step."""
+        return float(np.interp(math.log(max(step, 1)), np.log(np.maximum(self.steps, 1)), self.values))
+
+    def median(self) -> float:
+        return float(np.median(self.values))
+
+    def mean(self) -> float:
+        return float(np.mean(self.values))
+
+    def lowest(self) -> tuple[int, float]:
+        """Step and value."""
+        index = int(np.argmin(self.values))
+        return int(self.steps[index]), float(self.values[index])
 
 
-# ------------------------------------------------------------------------------------------------------------- drawing
+@dataclass(frozen=True)
+class RunHistory:
+    """The settings, the log, the status and the environment of a run."""
+
+    directory: Path
+    config: Table
+    status: Table
+    environment: Table
+    data: Table
+    train: tuple[Table, ...]
+    valid: tuple[Table, ...]
+    events: tuple[Table, ...]
+    end: Table
+
+    def curve(self, kind: str, metric: str) -> Curve:
+        """A metric of the records of one kind, "train" or "valid". Missing values become NaN."""
+        records = [record for record in getattr(self, kind) if metric in record]
+        values = [each if isinstance(each, int | float) else math.nan for each in (r[metric] for r in records)]
+        return Curve(np.array([float(record["step"]) for record in records]), np.array(values, dtype=float))
+
+    def setting(self, path: str, default: Any = None) -> Any:
+        """A setting by its dotted name. The word "none" of the file becomes None."""
+        found: Any = self.config
+        for part in path.split("."):
+            if not isinstance(found, Mapping) or part not in found:
+                return default
+            found = found[part]
+        return None if found == "none" else found
+
+    @cached_property
+    def last_step(self) -> int:
+        return max((int(record["step"]) for record in (*self.train, *self.valid)), default=0)
+
+    @property
+    def state(self) -> str:
+        """running, stopped, finished, failed or killed."""
+        return str(self.status.get("state", ""))
+
+    @property
+    def task(self) -> str:
+        task = self.config.get("task", "")
+        return str(task.get("kind", "") if isinstance(task, Mapping) else task)
+
+    @cached_property
+    def spent(self) -> float | None:
+        """Share of the budget that is spent; None if it is unknown."""
+        try:
+            train: Train = parse(Train, self.config.get("train", {}))
+        except SettingsError:  # of another version
+            return None
+        if not train.budgets or not self.train:
+            return None
+        if self.end.get("reason") == "budget":
+            return 1.0
+        last = self.train[-1]
+        epochs, tokens = float(last.get("epochs", 0)), int(last.get("tokens", 0))
+        return spent_share(train, Spent(self.last_step, epochs, tokens, self.seconds))
+
+    @property
+    def seconds(self) -> float:
+        """Time spent over all sessions."""
+        return max((float(record.get("seconds") or 0) for record in (*self.train, *self.valid, self.end)), default=0.0)
+
+    @property
+    def warmup(self) -> int:
+        return int(self.setting("train.schedule.warmup", 0))
 
 
-class _Canvas:
-    """Letters in rows and columns; of each, the curve that it belongs to."""
-
-    def __init__(self, columns: int, rows: int, across: Axis, up: Axis) -> None:
-        self.columns, self.rows, self.across, self.up = columns, rows, across, up
-        self._letters: dict[tuple[int, int], str] = {}
-        self._owners: dict[tuple[int, int], int] = {}
-
-    def draw(self, curve: Sequence[tuple[float, float]], mark: str | None, owner: int, ascii_only: bool) -> None:
-        if mark is None and not ascii_only:
-            self._draw_dots(curve, owner)
-            return
-        places = self._places(curve, self.columns, self.rows)
-        # A few points, such as evaluations, are shown where they are; many become a line.
-        line = mark is None or len(curve) > self.columns // 2
-        for column, row in _joined(places) if line else places:
-            self._letters[row, column] = mark or "."
-            self._owners[row, column] = owner
-
-    def _draw_dots(self, curve: Sequence[tuple[float, float]], owner: int) -> None:
-        dots: dict[tuple[int, int], int] = {}
-        for column, row in _joined(self._places(curve, 2 * self.columns, 4 * self.rows)):
-            cell = row // 4, column // 2
-            dots[cell] = dots.get(cell, 0) | DOTS[row % 4][column % 2]
-        for cell, bits in dots.items():
-            self._letters[cell] = chr(0x2800 + bits)
-            self._owners[cell] = owner
-
-    def _places(self, curve: Sequence[tuple[float, float]], columns: int, rows: int) -> list[tuple[int, int]]:
-        """Column and row of each column's mean, from the left."""
-        sums: dict[int, list[float]] = {}
-        for x, y in curve:
-            sums.setdefault(round(self.across.place(x) * (columns - 1)), []).append(self.up.place(y))
-        return [(column, round((1 - sum(ys) / len(ys)) * (rows - 1))) for column, ys in sorted(sums.items())]
-
-    def row(self, row: int, colours: bool) -> str:
-        letters = []
-        for column in range(self.columns):
-            letter = self._letters.get((row, column), " ")
-            owner = self._owners.get((row, column))
-            letters.append(_coloured(letter, owner) if colours and owner is not None else letter)
-        return "".join(letters)
+def read_history(directory: Path) -> RunHistory:
+    """Read the files of a run. Missing files count as empty."""
+    if not is_run(directory):
+        raise RunError(f"{directory} is not a run (it has no config.toml or no status.json); give a run directory")
+    by_kind: dict[str, list[Table]] = {}
+    for record in read_log(directory / LOG) if (directory / LOG).is_file() else ():
+        by_kind.setdefault(str(record.get("kind", "")), []).append(record)
+    try:
+        environment = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (OSError, json.JSONDecodeError):
+        environment = {}
+    return RunHistory(
+        directory=directory,
+        config=read_config(directory),
+        status=asdict(read_status(directory)),
+        environment=environment if isinstance(environment, dict) else {},
+        data=(by_kind.get("data") or [{}])[-1],
+        train=tuple(_latest(by_kind.get("train", ()))),
+        valid=tuple(_latest(by_kind.get("valid", ()))),
+        events=tuple(by_kind.get("event", ())),
+        end=(by_kind.get("end") or [{}])[-1],
+    )
 
 
-def _joined(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """The places and those on straight lines between them."""
-    yield from places[:1]
-    for (x0, y0), (x1, y1) in pairwise(places):
-        steps = max(x1 - x0, abs(y1 - y0))
-        for step in range(1, steps + 1):
-            yield x0 + round(step * (x1 - x0) / steps), y0 + round(step * (y1 - y0) / steps)
+def _latest(records: Iterable[Table]) -> list[Table]:
+    """The last record of each step: a resumed run can log a step twice."""
+    kept: list[Table] = []
+    for record in (each for each in records if isinstance(each.get("step"), int)):
+        while kept and kept[-1]["step"] >= record["step"]:
+            kept.pop()
+        kept.append(record)
+    return kept
 
 
-def _finite(curve: Sequence[tuple[float, float]], log_x: bool) -> list[tuple[float, float]]:
-    return [(x, y) for x, y in curve if math.isfinite(x) and math.isfinite(y) and (x > 0 or not log_x)]
-
-
-def _coloured(text: str, owner: int) -> str:
-    return f"\x1b[{COLOURS[owner % len(COLOURS)]}m{text}\x1b[0m"
-
-
-# ---------------------------------------------------------------------------------------------------------------- axes
-
-
-def _labels(up: Axis, rows: int) -> dict[int, str]:
-    """Labels of the vertical axis by row."""
-    ticks = up.ticks(max(rows // 2, 2))
-    texts = _alike(ticks)
-    return {round((1 - up.place(tick)) * (rows - 1)): text for tick, text in zip(ticks, texts, strict=True)}
-
-
-def _alike(values: Sequence[float]) -> list[str]:
-    """Values with as many decimals as tell them apart."""
-    if any(abs(value) >= 10_000 for value in values):
-        return [amount(value) for value in values]
-    for decimals in range(5):
-        texts = [f"{value:.{decimals}f}" for value in values]
-        if len(set(texts)) == len(texts) and all(
-            math.isclose(float(text), value, rel_tol=1e-6, abs_tol=1e-12)
-            for text, value in zip(texts, values, strict=True)
-        ):
-            return texts
-    return [f"{value:.3g}" for value in values]
-
-
-def _below(across: Axis, columns: int) -> list[tuple[int, str]]:
-    """Column and text of each label of the horizontal axis, none touching another."""
-    placed: list[tuple[int, str]] = []
-    free = 0
-    for tick in across.ticks(max(columns // 12, 2)):
-        text, column = amount(tick), round(across.place(tick) * (columns - 1))
-        start = min(max(column - len(text) // 2, 0), columns - len(text))
-        if start >= free:
-            placed.append((column, text))
-            free = start + len(text) + 2
-    return placed
-
-
-def _ruler(across: Axis, columns: int, ascii_only: bool) -> str:
-    line, tick = ("-", "+") if ascii_only else ("─", "┬")
-    marked = {column for column, _ in _below(across, columns)}
-    return "".join(tick if column in marked else line for column in range(columns))
-
-
-def _ticks_below(across: Axis, columns: int) -> str:
-    text = ""
-    for column, label in _below(across, columns):
-        start = min(max(column - len(label) // 2, 0), columns - len(label))
-        text = text.ljust(start) + label
-    return text
-
-
-def _legend(names: Sequence[str], ascii_only: bool, colours: bool) -> str:
-    first = "." if ascii_only else "⠒"
-    entries = []
-    for index, name in enumerate(names):
-        mark = first if index == 0 else MARKS[(index - 1) % len(MARKS)]
-        entry = f"{mark * (2 if index == 0 else 1)} {name}"
-        entries.append(_coloured(entry, index) if colours else entry)
-    return "   ".join(entries)
-
-
-def _round_steps(low: float, high: float, most: int) -> Iterator[float]:
-    """Multiples of 1, 2 or 5 times a power of ten, at most so many from low to high."""
-    rough = (high - low) / max(most, 1)
-    power = 10.0 ** math.floor(math.log10(rough))
-    step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= rough * (1 - 1e-9))
-    first = math.ceil(low / step - 1e-9)
-    for index in range(first, math.floor(high / step + 1e-9) + 1):
-        yield index * step + 0.0
-
-
-def _powers(low: float, high: float) -> Iterator[float]:
-    """Powers of ten from low to high."""
-    for exponent in range(math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9) + 1):
-        yield 10.0**exponent
-
-
-# ----------------------------------------------------------------------------------------------------------- a picture
+# ----------------------------------------------------------------------------------------------------------- picture
 
 INK, GRID, TRAIN, VALID, OTHER = "#333333", "#e6e6e6", "#2a6fbb", "#d9662b", "#5a7d5a"
 
 
-def write_png(run_dir: Path, path: Path, log_x: bool = False) -> None:
-    """A picture of a run: losses against steps, and beside them the rate and the gradient's norm."""
+def draw_curves(directory: Path, path: Path) -> None:
+    """Draw the losses, the learning rate and the gradient norm of a run into a PNG file."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise RunError(
-            "a picture needs the package matplotlib, which is not installed; run pip install 'regard[plot]'"
-        ) from None
-    run = read_evidence(run_dir)
+        raise RunError("a picture needs the package matplotlib; run pip install 'regard[plot]'") from None
+    run = read_history(directory)
     figure = Figure(figsize=(10, 4.8), dpi=150, facecolor="white", layout="constrained")
-    _draw(figure, run, log_x)
+    axes = figure.subplot_mosaic([["loss", "rate"], ["loss", "norm"]], width_ratios=[2, 1])
+    name = directory.resolve().name
+    figure.suptitle(f"{name}, {run.task}" if run.task else name, color=INK, fontsize=13, x=0.01, ha="left")
+
+    _plot_smoothed(axes["loss"], run.curve("train", "loss").finite(), TRAIN, "training")
+    valid = run.curve("valid", "loss").finite()
+    if len(valid):
+        step, lowest = valid.lowest()
+        label = f"validation, lowest {four_digits(lowest)} at step {step:,}"
+        axes["loss"].plot(valid.steps, valid.values, "o-", color=VALID, ms=4, lw=1.2, label=label)
+    rate = run.curve("train", "rate").finite()
+    axes["rate"].plot(rate.steps, rate.values, color=OTHER, lw=1.5)
+    norm = run.curve("train", "norm").finite()
+    _plot_smoothed(axes["norm"], norm, OTHER, "norm")
+    if len(norm) and norm.values.min() > 0 and norm.values.max() > 50 * norm.values.min():
+        axes["norm"].set_yscale("log")
+    for key, title in {"loss": "loss (nats)", "rate": "learning rate", "norm": "gradient norm"}.items():
+        _style(axes[key], title)
+    if axes["loss"].get_legend_handles_labels()[1]:
+        axes["loss"].legend(frameon=False, labelcolor=INK, fontsize=9)
     try:
         write_beside(path, lambda partial: figure.savefig(partial, format="png"))
     except OSError as error:
         raise RunError(f"{path} cannot be written ({error.strerror}); choose another file") from None
 
 
-def _draw(figure: Figure, run: Evidence, log_x: bool) -> None:
-    places = figure.subplot_mosaic([["loss", "rate"], ["loss", "norm"]], width_ratios=[2, 1])
-    name = run.directory.resolve().name
-    figure.suptitle(f"{name}, {run.task}" if run.task else name, color=INK, fontsize=13, x=0.01, ha="left")
-    train, valid = run.curve("train", "loss").finite(), run.curve("valid", "loss").finite()
-    _faint_and_calm(places["loss"], train, TRAIN, "training")
-    if len(valid):
-        places["loss"].plot(valid.steps, valid.values, "o-", color=VALID, ms=4, lw=1.2, label="validation")
-        step, lowest = valid.lowest()
-        places["loss"].axhline(lowest, color=VALID, lw=0.8, ls=":")
-        label = f"validation, lowest {four_digits(lowest)} at step {step:,}"
-        places["loss"].get_lines()[-2].set_label(label)
-    rate, power = run.curve("train", "rate").finite(), 0
-    if len(rate) and rate.highest()[1] > 0:
-        power = math.floor(math.log10(rate.highest()[1]))
-        places["rate"].plot(rate.steps, rate.values / 10.0**power, color=OTHER, lw=1.5)
-    norm = run.curve("train", "norm").finite()
-    _faint_and_calm(places["norm"], norm, OTHER, "norm")
-    if len(norm) and norm.values.min() > 0 and norm.highest()[1] > LOGARITHMIC_FROM * norm.values.min():
-        places["norm"].set_yscale("log")
-    titles = {"loss": "loss (nats)", "rate": f"learning rate (10$^{{{power}}}$)", "norm": "gradient norm"}
-    for key, title in titles.items():
-        _dress(places[key], title, log_x)
-    places["rate"].tick_params(labelbottom=False)
-    places["rate"].set_xlabel("")
-    if places["loss"].get_legend_handles_labels()[1]:
-        # Above the panel, where no curve can run into it.
-        places["loss"].legend(
-            frameon=False, labelcolor=INK, fontsize=9, ncols=2, loc="lower right", bbox_to_anchor=(1, 0.99), borderpad=0
-        )
-
-
-def _faint_and_calm(axes: Axes, curve: Curve, colour: str, label: str) -> None:
-    """The values as they are, pale, and a smoothed line over them."""
+def _plot_smoothed(axes: Axes, curve: Curve, colour: str, label: str) -> None:
+    """A curve; one with many points is pale with a smoothed line over it."""
     if not len(curve):
         return
     many = len(curve) > 40
     axes.plot(curve.steps, curve.values, color=colour, lw=0.8, alpha=0.3 if many else 1, label=None if many else label)
     if many:
-        calm = curve.smoothed(max(len(curve) // 40, 3), true_ends=True)
-        axes.plot(calm.steps, calm.values, color=colour, lw=1.6, label=label)
+        smooth = curve.smoothed(max(len(curve) // 40, 3), true_ends=True)
+        axes.plot(smooth.steps, smooth.values, color=colour, lw=1.6, label=label)
 
 
-def _dress(axes: Axes, title: str, log_x: bool) -> None:
+def _style(axes: Axes, title: str) -> None:
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
     axes.set_title(title, loc="left", fontsize=10, color=INK)
@@ -305,13 +242,7 @@ def _dress(axes: Axes, title: str, log_x: bool) -> None:
     axes.grid(color=GRID, lw=0.8)
     axes.set_axisbelow(True)
     axes.tick_params(colors=INK, labelsize=9, length=3)
-    axes.margins(x=0.02)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color("#bbbbbb")
-    if log_x:
-        axes.set_xscale("log")
-    else:
-        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=" "))

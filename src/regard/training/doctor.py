@@ -1,52 +1,46 @@
-"""Does a run look normal? A list of questions put to its log, each answered with numbers and a remedy. No torch."""
+"""`regard doctor`: checks the log of a run and reports problems with numbers and a remedy."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal, TypeAlias
 
-from regard.training.checks import data, history, learning, speed, steps, validation
-from regard.training.checks.evidence import Evidence, read_evidence
-from regard.training.checks.finding import LEVELS, Check, Finding, Level
-from regard.training.checks.reference import reference_checks, reference_of
+import numpy as np
+import tomli_w
 
-__all__ = ["CHECKS", "Diagnosis", "Finding", "Level", "diagnose", "diagnose_evidence", "reference_of"]
+from regard.format import four_digits, percent
+from regard.format import rate as rate_text
+from regard.training.curves import Curve, RunHistory, read_history
 
-CHECKS: tuple[Check, ...] = (
-    history.ended,
-    history.same_ground,
-    learning.first_loss,
-    learning.finite,
-    learning.falls,
-    learning.diverges,
-    learning.spikes,
-    learning.plateau,
-    learning.still_improving,
-    steps.rate,
-    steps.warmup,
-    steps.norm,
-    steps.clipped,
-    validation.overfits,
-    validation.far_worse,
-    validation.too_good,
-    validation.enough_validation,
-    validation.best_long_ago,
-    data.unknown,
-    data.lost,
-    speed.wait,
-    speed.padding,
-    speed.throughput,
-    speed.memory,
-    speed.compilation,
-)
+Level: TypeAlias = Literal["fine", "note", "odd", "bad"]
+LEVELS: tuple[Level, ...] = ("bad", "odd", "note", "fine")
+"""The most severe first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """The result of one check."""
+
+    level: Level
+    """fine: normal; note: worth knowing; odd: probably a problem; bad: a problem."""
+    title: str
+    evidence: str
+    """The numbers behind it."""
+    remedy: str = ""
+    """What to do; empty if nothing is to be done."""
+
+
+Check: TypeAlias = Callable[[RunHistory], Finding | None]
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """All that was found."""
+    """The findings, the most severe first."""
 
     findings: list[Finding]
-    """The gravest first."""
 
     @property
     def worst(self) -> Level:
@@ -56,12 +50,392 @@ class Diagnosis:
         return sum(finding.level == level for finding in self.findings)
 
 
-def diagnose(run_dir: Path) -> Diagnosis:
-    """What is normal about a run and what is odd."""
-    return diagnose_evidence(read_evidence(run_dir))
-
-
-def diagnose_evidence(run: Evidence) -> Diagnosis:
-    answers = [check(run) for check in CHECKS]
-    findings = [finding for finding in (*answers, *reference_checks(run)) if finding is not None]
+def diagnose(run: RunHistory) -> Diagnosis:
+    """Run all checks."""
+    findings = [finding for check in CHECKS if (finding := check(run)) is not None]
+    findings += reference_checks(run)
     return Diagnosis(sorted(findings, key=lambda finding: LEVELS.index(finding.level)))
+
+
+# ---------------------------------------------------------------------------------------------------- course of a run
+
+ENOUGH = 10
+"""Lines of the log that a judgement about a curve needs."""
+LEAST_FALL, DIVERGED, STILL_FALLING = 0.02, 0.15, 0.02
+
+
+def check_end(run: RunHistory) -> Finding | None:
+    """Whether the run reached its end."""
+    spent = "" if run.spent is None else f", {percent(run.spent)} of the budget spent"
+    evidence = f"at step {max(run.last_step, int(run.status.get('step') or 0)):,}{spent}"
+    reason = str(run.status.get("reason") or run.end.get("reason") or "")
+    if reason not in ("", "budget"):
+        evidence += f": {reason}"
+    resume = f"continue with `regard train --resume {run.directory}`"
+    match run.state:
+        case "finished":
+            return Finding("fine", "the run finished", evidence)
+        case "running":
+            return Finding("note", "the run is still running", evidence, "check again later")
+        case "stopped":
+            return Finding("note", "the run was stopped before its budget was spent", evidence, resume)
+        case "failed":
+            return Finding("bad", "the run failed", evidence, f"fix the cause, then {resume}")
+        case _:
+            return Finding("odd", "the run was killed", evidence, resume)
+
+
+def check_finite(run: RunHistory) -> Finding | None:
+    """Whether all losses and gradient norms are finite."""
+    if not run.train:
+        return None
+    for kind, metric, name in (
+        ("train", "loss", "training loss"),
+        ("valid", "loss", "validation loss"),
+        ("train", "norm", "gradient norm"),
+    ):
+        curve = run.curve(kind, metric)
+        wrong = ~np.isfinite(curve.values)
+        if wrong.any():
+            first = int(curve.steps[int(np.argmax(wrong))])
+            evidence = f"{int(wrong.sum()):,} of {len(curve):,} lines, first at step {first:,}"
+            if metric == "norm" and run.setting("train.precision") == "float16":
+                remedy = "float16 skips such steps; if there are many, set train.precision=bfloat16"
+                return Finding("note", f"the {name} is not finite", evidence, remedy)
+            remedy = "lower train.optimizer.rate, increase train.schedule.warmup, set train.clip=1.0; check the data"
+            return Finding("bad", f"the {name} is not finite", evidence, remedy)
+    evidence = f"{len(run.train):,} lines, {len(run.valid):,} evaluations"
+    return Finding("fine", "all losses and norms are finite", evidence)
+
+
+def check_training_loss(run: RunHistory) -> Finding | None:
+    """Whether the training loss falls, and does not rise again."""
+    curve = run.curve("train", "loss").finite()
+    if len(curve) < ENOUGH:
+        return None
+    start, end = curve.part(0, 0.1).median(), curve.part(0.9, 1).median()
+    step, lowest = curve.smoothed(max(len(curve) // 10, 5)).lowest()
+    early = step < curve.steps[int(0.9 * len(curve))]
+    if early and end > (1 + DIVERGED) * lowest and end - lowest > 0.05:
+        return Finding(
+            "bad",
+            "the training loss diverges",
+            f"{four_digits(lowest)} at step {step:,}, {four_digits(end)} at the end",
+            "divide train.optimizer.rate by 3, or increase train.schedule.warmup; post-norm models need both",
+        )
+    evidence = f"from {four_digits(start)} to {four_digits(end)} in {run.last_step:,} steps"
+    if end > (1 - LEAST_FALL) * start:
+        return Finding(
+            "bad" if run.setting("train.start") is None else "odd",
+            "the training loss does not fall",
+            evidence,
+            "try a train.optimizer.rate ten times higher and ten times lower for 100 steps; check with `regard data` "
+            "that labels belong to their inputs",
+        )
+    return Finding("fine", "the training loss falls", evidence)
+
+
+def check_still_improving(run: RunHistory) -> Finding | None:
+    """Whether the validation loss was still falling when the budget ended."""
+    curve = run.curve("valid", "loss").finite()
+    if run.state != "finished" or run.end.get("reason") == "patience" or len(curve) < 5:
+        return None
+    before, end = curve.at(0.8 * run.last_step), float(curve.values[-1])
+    evidence = f"validation loss from {four_digits(before)} to {four_digits(end)} in the last fifth of the run"
+    if before > 0 and 1 - end / before > STILL_FALLING:
+        remedy = "increase the budget and train again, so that the schedule matches it"
+        return Finding("note", "the run was still improving at its end", evidence, remedy)
+    return Finding("fine", "the run had converged", evidence)
+
+
+# ------------------------------------------------------------------------------------------------------ learning rate
+
+REACHED = 0.9
+"""The log does not contain every step, so this share of the rate counts as reached."""
+
+
+def check_learning_rate(run: RunHistory) -> Finding | None:
+    """Whether the learning rate reaches its value, is not zero for long, and warm-up ends in time."""
+    rates = run.curve("train", "rate").finite()
+    wanted = _highest_rate(run)
+    if not len(rates) or wanted is None:
+        return None
+    highest = float(rates.values.max())
+    evidence = f"highest {rate_text(highest)} of {rate_text(wanted)}, {run.warmup:,} steps of warm-up"
+    if highest == 0:
+        return Finding("bad", "the learning rate is zero", evidence, "raise train.optimizer.rate")
+    planned = run.setting("train.steps")
+    steps = planned if isinstance(planned, int) else run.last_step if run.state == "finished" else None
+    if steps is not None and run.warmup > steps / 2:
+        return Finding(
+            "bad" if run.warmup >= steps else "odd",
+            "warm-up takes more than half of the run",
+            f"{run.warmup:,} of {steps:,} steps",
+            f"set train.schedule.warmup to about a tenth of the run ({max(steps // 10, 1):,})",
+        )
+    zero = float(np.mean(rates.part(0, 0.98).values == 0))
+    if zero > 0.05:
+        remedy = "set train.schedule.floor, or a budget that ends with the schedule"
+        return Finding("odd", f"the learning rate is zero in {percent(zero)} of the log", evidence, remedy)
+    if run.state == "finished" and highest < REACHED * wanted and run.last_step >= run.warmup:
+        remedy = "decrease train.schedule.warmup, or increase the budget"
+        return Finding("odd", "the learning rate was never reached", evidence, remedy)
+    return Finding("fine", "the learning rate is as set", evidence)
+
+
+def _highest_rate(run: RunHistory) -> float | None:
+    """The learning rate at the end of warm-up."""
+    rate = run.setting("train.optimizer.rate")
+    if not isinstance(rate, int | float):
+        return None
+    if run.setting("train.schedule.kind") == "paper":
+        width = run.setting("model.width")
+        return rate / math.sqrt(width * run.warmup) if width and run.warmup else None
+    return float(rate)
+
+
+# --------------------------------------------------------------------------------------------------------- validation
+
+RISE, STEEP_RISE = 0.02, 0.1
+FAR, TOO_GOOD = 1.3, 0.6
+"""Ratios of validation and training loss."""
+TINY = 100
+
+
+def check_overfitting(run: RunHistory) -> Finding | None:
+    """Whether the validation loss rises while the training loss falls."""
+    valid, train = run.curve("valid", "loss").finite(), run.curve("train", "loss").finite()
+    if len(valid) < 4 or len(train) < ENOUGH:
+        return None
+    calm = train.smoothed(max(len(train) // 10, 5))
+    step, lowest = valid.lowest()
+    end = float(np.min(valid.values[-2:]))
+    evidence = f"validation loss {four_digits(lowest)} at step {step:,}, {four_digits(end)} at the end"
+    if len(valid.after(step)) >= 2 and end > (1 + RISE) * lowest and calm.values[-1] < calm.at(step):
+        return Finding(
+            "odd" if end > (1 + STEEP_RISE) * lowest else "note",
+            f"overfits from step {step:,} on",
+            f"{evidence}; training loss {four_digits(calm.at(step))} and {four_digits(float(calm.values[-1]))}",
+            "the best weights are kept; for better ones use more data, a higher model.dropout or a smaller model; "
+            "train.patience=3 stops earlier",
+        )
+    return Finding("fine", "does not overfit", evidence)
+
+
+def check_validation_set(run: RunHistory) -> Finding | None:
+    """Whether there are enough validation data, and whether their loss is plausible."""
+    if not run.data:
+        return None
+    counts = run.data.get("valid")
+    number = int(counts.get("examples") or 0) if isinstance(counts, Mapping) else 0
+    if not number:
+        remedy = "hold out some hundred examples and set data.valid"
+        return Finding("note", "there are no validation data", "no evaluations, and no best weights", remedy)
+    if number < TINY:
+        evidence = f"{number:,} examples: one example is {percent(1 / number)}"
+        return Finding("note", "the validation set is tiny", evidence, "hold out some hundred examples")
+    valid, train = run.curve("valid", "loss").finite(), run.curve("train", "loss").finite()
+    if not len(valid) or len(train) < 4:
+        return Finding("fine", "the validation set is large enough", f"{number:,} examples")
+    smooth = train.smoothed(5)
+    ratios = Curve(valid.steps, valid.values / np.array([max(smooth.at(step), 1e-9) for step in valid.steps]))
+    first, last = ratios.part(0, 0.25).median(), ratios.part(0.5, 1).median()
+    evidence = f"{first:.2f} times the training loss at first, {last:.2f} times in the second half"
+    if first > FAR and ratios.median() > FAR:
+        remedy = "the splits may differ in kind or preparation: compare them with `regard data`"
+        return Finding("odd", "the validation loss is far above the training loss from the start", evidence, remedy)
+    if last < TOO_GOOD:
+        remedy = (
+            "validation examples may be in the training data (`regard data` lists them); a model.dropout above 0.3 "
+            "explains a part of it"
+        )
+        return Finding("odd", "the validation loss is suspiciously low", evidence, remedy)
+    return Finding("fine", "the validation loss is plausible", f"{evidence}; {number:,} examples")
+
+
+# --------------------------------------------------------------------------------------------------------------- data
+
+UNKNOWN = 0.01
+LOST = {"skipped": 0.01, "too_long": 0.05, "removed": 0.3}
+"""Shares of the examples above which a loss is reported."""
+
+
+def check_unknown_tokens(run: RunHistory) -> Finding | None:
+    """Whether the vocabulary covers the data."""
+    shares = {split: counts["unknown"] for split, counts in _splits(run).items() if counts.get("unknown") is not None}
+    if not shares:
+        return None
+    evidence = ", ".join(f"{percent(share)} of {split}" for split, share in shares.items())
+    if max(shares.values()) > UNKNOWN:
+        remedy = "increase text.size, decrease text.frequency, or use text.kind=byte-bpe, which has no unknown tokens"
+        return Finding("odd", "many tokens are unknown", evidence, remedy)
+    return Finding("fine", "few tokens are unknown", evidence)
+
+
+def check_lost_examples(run: RunHistory) -> Finding | None:
+    """Whether many examples were unreadable, too long or filtered."""
+    splits = _splits(run)
+    if not splits:
+        return None
+    lost = []
+    for split, counts in splits.items():
+        total = counts.get("examples", 0) + sum(counts.get(name) or 0 for name in LOST)
+        for name, bound in LOST.items():
+            number = counts.get(name) or 0
+            if total and number / total > bound:
+                lost.append(f"{percent(number / total)} of {split} {name.replace('_', ' ')}")
+    if not lost:
+        used = sum(counts.get("examples", 0) for counts in splits.values())
+        return Finding("fine", "few examples are lost", f"{used:,} are used")
+    level: Level = "odd" if any("skipped" in text for text in lost) else "note"
+    remedy = "`regard data` shows the first ones and the reasons; increase data.longest if they are too long"
+    return Finding(level, "many examples are lost", "; ".join(lost), remedy)
+
+
+def _splits(run: RunHistory) -> dict[str, Mapping[str, Any]]:
+    return {split: counts for split, counts in run.data.items() if isinstance(counts, Mapping)}
+
+
+# -------------------------------------------------------------------------------------------------------------- speed
+
+WAIT, LONG_WAIT = 0.01, 0.1
+PADDING, MUCH_PADDING = 0.2, 0.4
+
+
+def check_waiting(run: RunHistory) -> Finding | None:
+    """Whether training waits for batches."""
+    waits = run.curve("train", "wait").finite()
+    if not len(waits):
+        return None
+    share = (waits.after(waits.steps[0]) if len(waits) > 2 else waits).mean()  # kernels are loaded in the first line
+    evidence = f"{percent(share)} of the time"
+    if share <= WAIT:
+        return Finding("fine", "training does not wait for data", evidence)
+    level: Level = "odd" if share > LONG_WAIT else "note"
+    return Finding(level, "training waits for data", evidence, "increase train.workers; keep the data on a local disk")
+
+
+def check_padding(run: RunHistory) -> Finding | None:
+    """Whether batches are mostly padding."""
+    padding = run.curve("train", "padding").finite()
+    if not len(padding):
+        return None
+    share = padding.mean()
+    evidence = f"{percent(share)} of all positions"
+    if share <= PADDING:
+        return Finding("fine", "batches have little padding", evidence)
+    remedy = "set train.layout=packed on a GPU, or increase train.tokens to find more examples of similar length"
+    return Finding("odd" if share > MUCH_PADDING else "note", "batches have much padding", evidence, remedy)
+
+
+def check_memory(run: RunHistory) -> Finding | None:
+    """Whether memory ran out."""
+    events = [event for event in run.events if event.get("what") == "out-of-memory"]
+    if not events:
+        return None
+    evidence = f"{_times(len(events))}, last at step {events[-1].get('step', 0):,}: {events[-1].get('text', '')}"
+    remedy = "set train.micro to the number of tokens at once that it ended with, or train.recompute=true"
+    return Finding("odd", "memory ran out", evidence, remedy)
+
+
+def check_compilation(run: RunHistory) -> Finding | None:
+    """Whether compilation failed, or was repeated."""
+    failed = [event for event in run.events if event.get("what") == "compile-fallback"]
+    if failed:
+        evidence = str(failed[-1].get("text", "compilation failed"))
+        remedy = "fix the error, or set train.compile=off to skip the attempt"
+        return Finding("odd", "the model is not compiled", evidence, remedy)
+    again = [event for event in run.events if str(event.get("what", "")).startswith("recompil")]
+    if again:
+        evidence = f"{_times(len(again))}, last at step {again[-1].get('step', 0):,}: {again[-1].get('text', '')}"
+        remedy = "set train.layout=packed, whose batches have one shape, or train.compile=off"
+        return Finding("odd", "the model was compiled again during training", evidence, remedy)
+    return None
+
+
+def _times(number: int) -> str:
+    return "once" if number == 1 else f"{number} times"
+
+
+CHECKS: tuple[Check, ...] = (
+    check_end,
+    check_finite,
+    check_training_loss,
+    check_still_improving,
+    check_learning_rate,
+    check_overfitting,
+    check_validation_set,
+    check_unknown_tokens,
+    check_lost_examples,
+    check_waiting,
+    check_padding,
+    check_memory,
+    check_compilation,
+)
+
+
+# ---------------------------------------------------------------------------------------------------------- reference
+
+TOLERANCE = 0.1
+"""Relative difference from the reference that is accepted if the table has no `tolerance`."""
+POINTS = 12
+
+
+def reference_checks(run: RunHistory) -> list[Finding]:
+    """Compare the losses with the `[reference]` table of the recipe, which `reference_of` makes."""
+    table = run.config.get("reference")
+    if not isinstance(table, dict):
+        return []
+    tolerance = float(table.get("tolerance", TOLERANCE))
+    origin = ", ".join(str(table[key]) for key in ("hardware", "commit") if table.get(key))
+    findings = []
+    for key, kind, name in (("loss", "train", "training"), ("valid", "valid", "validation")):
+        curve = _reference_curve(run, kind)
+        points = [(float(step), float(loss)) for step, loss in table.get(key) or () if loss > 0]
+        if not len(curve):
+            continue
+        first, last = float(curve.steps[0]), float(curve.steps[-1])
+        compared = [(step, curve.at(step) / loss - 1) for step, loss in points if first <= step <= last]
+        if compared:
+            findings.append(_compare(compared, name, tolerance, origin))
+    return findings
+
+
+def _compare(compared: list[tuple[float, float]], name: str, tolerance: float, origin: str) -> Finding:
+    """The finding for steps and relative differences."""
+    step, worst = max(compared, key=lambda each: abs(each[1]))
+    last, end = compared[-1]
+    evidence = f"{100 * end + 0.0:+.1f} % at step {last:,.0f}, at most {100 * worst + 0.0:+.1f} % at step {step:,.0f}"
+    evidence += f"; reference: {origin}" if origin else ""
+    if abs(worst) <= tolerance:
+        return Finding("fine", f"the {name} loss matches the reference of the recipe", evidence)
+    title = f"the {name} loss differs from the reference of the recipe"
+    if end < -tolerance:
+        return Finding("note", title, evidence, "it is lower, which is fine if settings or data were changed")
+    remedy = "compare settings (`regard runs`), data and versions; another budget changes the schedule and the curve"
+    return Finding("odd", title, evidence, remedy)
+
+
+def _reference_curve(run: RunHistory, kind: str) -> Curve:
+    curve = run.curve(kind, "loss").finite()
+    return curve.smoothed(5, true_ends=True) if kind == "train" else curve
+
+
+def reference_of(directory: Path) -> str:
+    """The `[reference]` table of a run for its recipe: about 12 points of each loss, evenly over log(step)."""
+    run = read_history(directory)
+    table: dict[str, str] = {}
+    if device := run.environment.get("device"):
+        table["hardware"] = run.environment.get("cpu", "cpu") if device == "cpu" else device
+    if commit := run.environment.get("commit"):
+        table["commit"] = commit
+    lines = [tomli_w.dumps({"reference": table}).rstrip()]
+    for key, kind in (("loss", "train"), ("valid", "valid")):
+        curve = _reference_curve(run, kind)
+        if len(curve):
+            steps = np.maximum(curve.steps, 1)
+            wanted = np.geomspace(steps[0], steps[-1], POINTS)
+            nearest = sorted({int(np.argmin(np.abs(np.log(steps / step)))) for step in wanted})
+            points = [[int(curve.steps[i]), float(f"{curve.values[i]:.4g}")] for i in nearest]
+            lines.append(f"{key} = {points}")  # TOML writes lists of numbers as Python does
+    return "\n".join(lines) + "\n"

@@ -54,7 +54,7 @@ def test_what_is_odd_comes_first_with_its_remedy(ill: Path) -> None:
     assert set(findings[2:]) == {"fine"}
     first = lines.index("odd   training waits for data")
     assert lines[first + 1] == "      50 % of the time"
-    assert lines[first + 2].startswith("      → raise train.workers")
+    assert lines[first + 2].startswith("      → increase train.workers")
 
 
 def test_json_for_programs(ill: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_table_for_the_recipe(healthy: Path) -> None:
 def test_what_is_no_run_fails_with_one_line(tmp_path: Path) -> None:
     done = run(tmp_path)
     assert done.returncode == 1
-    assert done.stderr.startswith(f"regard: {tmp_path} holds no run")
+    assert done.stderr.startswith(f"regard: {tmp_path} is not a run")
     assert (done.stdout, done.stderr.count("\n")) == ("", 1)
 
 
@@ -89,14 +89,4 @@ def test_a_terminal_of_few_letters(ill: Path) -> None:
     done = run(ill, PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.isascii()
-    assert "-> raise train.workers" in done.stdout
-
-
-def test_it_needs_no_torch(ill: Path) -> None:
-    code = (
-        "import sys\nsys.modules['torch'] = None\nfrom regard.cli.app import main\n"
-        f"sys.argv = ['regard', 'doctor', {str(ill)!r}]\nmain()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "training waits for data" in done.stdout
+    assert "-> increase train.workers" in done.stdout

@@ -133,13 +133,3 @@ def test_a_run_that_is_not_there() -> None:
     assert done.stderr == (
         "regard: run (fastr) is unknown (did you mean faster?); `regard runs runs` lists the runs in runs\n"
     )
-
-
-def test_it_needs_no_torch() -> None:
-    code = (
-        "import sys\nsys.modules['torch'] = None\nfrom regard.cli.app import main\n"
-        "sys.argv = ['regard', 'runs', 'baseline', 'faster']\nmain()\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "train.optimizer.rate" in done.stdout
