@@ -39,7 +39,7 @@ from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
 from regard.use.model import load
 from regard.use.translator import Translator
-from regard.weights import ctranslate2 as theirs
+from regard.weights.ctranslate2 import write_ctranslate2
 from regard.weights.huggingface.directory import write_pretrained
 
 Tokens = list[list[int]]
@@ -138,7 +138,7 @@ def systems(
     model: EncoderDecoder, pair: TokenizerPair, ends: Ends, options: argparse.Namespace, room: Path
 ) -> dict[str, System]:
     longest = ToSource(ratio=RATIO, extra=EXTRA) if options.model else Absolute(tokens=WRITTEN)
-    theirs.write(model, pair, room / "ctranslate2")
+    write_ctranslate2(model, pair, room / "ctranslate2")
     found: dict[str, System] = {
         "regard float32": ours(model, ends, longest, options.batch),
         "regard int8": ours(prepared(model, "int8"), ends, longest, options.batch),

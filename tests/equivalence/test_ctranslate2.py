@@ -33,7 +33,7 @@ from regard.models.settings import EncoderDecoder
 from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.weights.ctranslate2 import write
+from regard.weights.ctranslate2 import write_ctranslate2
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="needs the extra `ctranslate2`")
 
@@ -98,7 +98,7 @@ class Theirs:
     """Their translator, with our numbers for tokens."""
 
     def __init__(self, model: nn.Module, tokenizers: TokenizerPair, directory: Path) -> None:
-        write(model, tokenizers, directory)
+        write_ctranslate2(model, tokenizers, directory)
         self.pair = tokenizers
         self.translator = ctranslate2.Translator(
             str(directory), compute_type="float32", inter_threads=1, intra_threads=1
@@ -178,8 +178,8 @@ def test_beam_search_finds_the_same(
 
 def test_int8_is_smaller_and_still_close(tokenizers: TokenizerPair, tmp_path: Path) -> None:
     model = make(tokenizers, position=Learned(length=64))
-    write(model, tokenizers, tmp_path / "whole")
-    write(model, tokenizers, tmp_path / "int8", "int8")
+    write_ctranslate2(model, tokenizers, tmp_path / "whole")
+    write_ctranslate2(model, tokenizers, tmp_path / "int8", "int8")
     whole, small = ((tmp_path / name / "model.bin").stat().st_size for name in ("whole", "int8"))
     assert small < whole / 2
     translator = ctranslate2.Translator(str(tmp_path / "int8"), intra_threads=1)

@@ -6,12 +6,34 @@ import random
 from pathlib import Path
 
 import pytest
+import torch
 from tiny_translator import TEXTS, write_translator
-from transformers import MarianMTModel, PreTrainedTokenizerFast
+from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, PreTrainedTokenizerFast
 
-from regard.use.model import load
+from regard.text.tokenizer import TokenizerPair
+from regard.use.model import find_model, load
 from regard.use.translator import Translator
 from regard.weights.convert import convert
+
+
+@torch.no_grad()
+def test_transformers_translates_with_the_shipped_model(tmp_path: Path) -> None:
+    """Without the tag <2de>, "Good morning!" becomes "Good Morgen!"."""
+    texts = ["Good morning!", "The house is small.", "I do not know where she lives."]
+    place, direction = find_model("en-de")
+    assert direction is not None
+    convert(place, tmp_path, "huggingface", language=direction[1])
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    model = AutoModelForSeq2SeqLM.from_pretrained(tmp_path).eval()
+    read = tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+    pair = TokenizerPair.load(place)
+    rows = zip(read.input_ids, read.attention_mask, strict=True)
+    assert [ids[mask.bool()].tolist() for ids, mask in rows] == pair.inputs(texts, ["de"] * 3)
+    written = model.generate(**read, num_beams=1, do_sample=False, max_new_tokens=40)
+    theirs = tokenizer.batch_decode(written, skip_special_tokens=True)
+    assert theirs[0] == "Guten Morgen!"
+    assert theirs == load("en-de", "cpu").translate(texts, beam=1)
+    assert theirs == load(tmp_path, "cpu").translate(texts, beam=1)
 
 
 @pytest.fixture(scope="module")

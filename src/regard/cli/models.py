@@ -177,6 +177,9 @@ def convert_command(
     to: Annotated[
         Form, typer.Option(help="Format: ctranslate2, huggingface (transformers), or regard's own in three precisions.")
     ],
+    language: Annotated[
+        str | None, typer.Option(help="Target language of a model of two directions.", show_default="from MODEL's name")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files in OUT.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -184,8 +187,10 @@ def convert_command(
     from regard.use.model import find_model
     from regard.weights.convert import convert
 
-    directory, _ = find_model(model)
-    files = convert(directory, out, to, force=force)
+    directory, direction = find_model(model)
+    if language is None and direction is not None:
+        language = direction[1]
+    files = convert(directory, out, to, language=language, force=force)
     sizes = {str(path.relative_to(out)): path.stat().st_size for path in files}
     if as_json:
         print_json({"directory": str(out), "form": to, "bytes": sum(sizes.values()), "files": sizes})

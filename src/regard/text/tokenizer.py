@@ -395,6 +395,24 @@ def _missing(path: Path, file: Path) -> str:
 # ------------------------------------------------------------------------------------------------------ Hugging Face
 
 
+def source_json(tokenizer: Tokenizer, language: str | None = None, *, end: bool = True) -> dict[str, Any]:
+    """The content of a `tokenizer.json` whose template adds the tag of `language`, if given, and an end if asked."""
+    content: dict[str, Any] = json.loads(tokenizer.json)
+    before = [] if language is None else [tag(language)]
+    after = [tokenizer.token(tokenizer.role("end"))] if end else []
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    opening, closing = ([{"SpecialToken": {"id": name, "type_id": 0}} for name in names] for names in (before, after))
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [*opening, first, *closing],
+        "pair": [*opening, first, second, *closing],
+        "special_tokens": {
+            name: {"id": name, "ids": [tokenizer.id(name)], "tokens": [name]} for name in (*before, *after)
+        },
+    }
+    return content
+
+
 def write_huggingface(
     tokenizer: Tokenizer, directory: Path | str, *, sources: bool = False, language: str | None = None
 ) -> None:
@@ -405,21 +423,7 @@ def write_huggingface(
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    content = json.loads(tokenizer.json)
-    if sources:
-        ids = {tokenizer.token(tokenizer.role("end")): tokenizer.role("end")}
-        opening: list[dict[str, Any]] = []
-        if language is not None:
-            ids[tag(language)] = tokenizer.extra[tag(language)]
-            opening = [{"SpecialToken": {"id": tag(language), "type_id": 0}}]
-        first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-        closing = {"SpecialToken": {"id": next(iter(ids)), "type_id": 0}}
-        content["post_processor"] = {
-            "type": "TemplateProcessing",
-            "single": [*opening, first, closing],
-            "pair": [*opening, first, second, closing],
-            "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for name, number in ids.items()},
-        }
+    content = source_json(tokenizer, language) if sources else json.loads(tokenizer.json)
     write_text(directory / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config |= {HUGGINGFACE_ROLES[role]: tokenizer.token(number) for role, number in tokenizer.roles.items()}

@@ -1,125 +1,126 @@
-"""A model on the disk written again in another form: ours, ours made small, Hugging Face's, CTranslate2's."""
+"""Converts a model directory: to Hugging Face, to CTranslate2, or to a smaller one of Regard."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from regard.data.labels import Labels, Sort
 from regard.errors import RunError, WeightsError
+from regard.files import write_text
 from regard.models.settings import EncoderDecoder
 from regard.settings import Table
-from regard.text.tokenizer import FILE, HUGGINGFACE_ROLES, SOURCE_FILE, TARGET_FILE, TokenizerPair, write_huggingface
-from regard.weights import ctranslate2
-from regard.weights import directory as run_directory
-from regard.weights.directory import load_labels, load_model, save_labels, settings_of
+from regard.text.tokenizer import (
+    FILE,
+    HUGGINGFACE_ROLES,
+    SOURCE_FILE,
+    TARGET_FILE,
+    TokenizerPair,
+    source_json,
+    write_huggingface,
+)
+from regard.weights.ctranslate2 import write_ctranslate2
+from regard.weights.directory import (
+    CONFIG,
+    load_labels,
+    load_model,
+    read_config,
+    save_labels,
+    save_model,
+    settings_of,
+)
 from regard.weights.huggingface.directory import write_pretrained
 from regard.weights.huggingface.tables import CONFIG_JSON
 
 Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"]
-FORMS: tuple[Form, ...] = get_args(Form)
 
 OF_TRAINING = ("prepared", "reference")
-"""Tables of a run's `config.toml` that say nothing of the model or where it comes from."""
+"""Tables of a run's `config.toml` that do not describe its model."""
 
 
-@dataclass(frozen=True)
-class Content:
-    """All of a directory that belongs to its model."""
+def convert(
+    source: Path | str, target: Path | str, form: Form, *, language: str | None = None, force: bool = False
+) -> list[Path]:
+    """Write the model of a run directory or a Hugging Face directory into `target` in another form, and list its files.
 
-    model: nn.Module
-    tokenizers: TokenizerPair | None
-    """None for models that read no text, and where there is none."""
-    labels: Mapping[Sort, Labels]
-    tables: Table
-    """Of `config.toml`, where there is one, but for the model's."""
-
-
-def convert(source: Path | str, target: Path | str, form: Form, *, force: bool = False) -> list[Path]:
-    """Write the model of a run directory or a Hugging Face directory into `target` in another form.
-
-    Tokenizers and labels go with it. `target` must be empty or not there unless `force` says that files in it may be
-    replaced. Gives the files that `target` holds then.
+    Tokenizers and labels go with it. A model of two directions is written for one: `language` is its target language,
+    and the exported tokenizer adds the language's tag. `target` must be empty or absent unless `force` is set.
     """
     source, target = Path(source), Path(target)
     _require_free(source, target, form, force)
-    content = read(source)
-    if form == "ctranslate2":
-        if content.tokenizers is None:
-            raise WeightsError(f"{source} holds no tokenizer, and ctranslate2 needs its tokens; put {FILE} into it")
-        ctranslate2.write(content.model, content.tokenizers, target)
-        content.tokenizers.save(target)
-    elif form == "huggingface":
-        _write_huggingface(content, target)
+    model = load_model(source)
+    has_text = any((source / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
+    tokenizers = TokenizerPair.load(source) if has_text else None
+    tables = read_config(source) if (source / CONFIG).is_file() else {}
+    if form == "huggingface":
+        _write_huggingface(source, target, model, tokenizers, _tagged(source, tables, language))
+    elif form == "ctranslate2":
+        if tokenizers is None:
+            raise WeightsError(f"{source} has no tokenizer, and ctranslate2 needs its tokens; add {FILE}")
+        tagged = _tagged(source, tables, language)
+        write_ctranslate2(model, tokenizers, target)
+        tokenizers.save(target)
+        # CTranslate2 adds the end itself.
+        content = source_json(tokenizers.source, tagged, end=False)
+        name = FILE if tokenizers.shared else SOURCE_FILE
+        write_text(target / name, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     else:
-        _write_ours(content, target, form)
+        target.mkdir(parents=True, exist_ok=True)
+        if tokenizers is not None:
+            tokenizers.save(target)
+        if labels := load_labels(source):
+            save_labels(labels, target)
+        kept = {name: table for name, table in tables.items() if name not in ("model", *OF_TRAINING)}
+        save_model(model, target, None if form == "regard" else form, kept)
     return sorted(path for path in target.rglob("*") if path.is_file())
-
-
-def read(directory: Path) -> Content:
-    """The model of a directory, with all that belongs to it."""
-    model = load_model(directory)
-    has_text = any((directory / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
-    ours = (directory / run_directory.CONFIG).is_file()
-    tables = run_directory.read_config(directory) if ours else {}
-    return Content(
-        model,
-        TokenizerPair.load(directory) if has_text else None,
-        load_labels(directory),
-        {name: table for name, table in tables.items() if name not in ("model", *OF_TRAINING)},
-    )
 
 
 def _require_free(source: Path, target: Path, form: Form, force: bool) -> None:
     if target.resolve() == source.resolve():
-        raise RunError(f"{target} is the model itself, which would be overwritten; name another directory")
+        raise RunError(f"{target} is the model itself and would be overwritten; choose another directory")
     if target.is_file():
-        raise RunError(f"{target} is a file; name a directory")
+        raise RunError(f"{target} is a file; choose a directory")
     if not force and target.is_dir() and any(target.iterdir()):
-        raise RunError(f"{target} is not empty; name another directory, or let its files be replaced with --force")
-    other = CONFIG_JSON if form in ("int8", "bf16", "regard") else run_directory.CONFIG
+        raise RunError(f"{target} is not empty; choose another directory, or replace its files with --force")
+    other = CONFIG_JSON if form in ("int8", "bf16", "regard") else CONFIG
     if (target / other).is_file():
-        raise RunError(f"{target} holds a model in another form ({other}), and both would be mixed; remove it first")
+        raise RunError(f"{target} contains a model in another form ({other}); remove it first")
 
 
-def _write_ours(content: Content, target: Path, form: Literal["int8", "bf16", "regard"]) -> None:
-    target.mkdir(parents=True, exist_ok=True)
-    if content.tokenizers is not None:
-        content.tokenizers.save(target)
-    if content.labels:
-        save_labels(content.labels, target)
-    run_directory.save_model(content.model, target, None if form == "regard" else form, content.tables)
+def _tagged(source: Path, tables: Table, language: str | None) -> str | None:
+    """Return the language whose tag sources begin with; None: the model has one direction and no tags."""
+    data = tables.get("data")
+    if not isinstance(data, dict) or data.get("both") is not True:
+        return None
+    languages = [str(each) for each in data["languages"]]
+    if language not in languages:
+        raise WeightsError(
+            f"{source} translates into {' and '.join(languages)}, and language is {language}; "
+            f"choose one: --language {languages[-1]}"
+        )
+    return language
 
 
-def _write_huggingface(content: Content, target: Path) -> None:
-    """One tokenizer lies beside the weights; two have a directory each."""
-    write_pretrained(content.model, target, config=_config(content))
-    pair = content.tokenizers
-    if pair is None:
-        return
-    sources = isinstance(settings_of(content.model), EncoderDecoder)
-    if pair.shared:
-        write_huggingface(pair.source, target, sources=sources)
-    else:
-        write_huggingface(pair.source, target / "source", sources=sources)
-        write_huggingface(pair.target, target / "target", sources=sources)
-
-
-def _config(content: Content) -> dict[str, Any]:
-    """What a model does not know and transformers wants to be told: special tokens, and the names of classes."""
+def _write_huggingface(
+    source: Path, target: Path, model: nn.Module, pair: TokenizerPair | None, language: str | None
+) -> None:
+    """Write one tokenizer next to the weights, or two in a directory each."""
     config: dict[str, Any] = {}
-    if content.tokenizers is not None:
-        tokenizer = content.tokenizers.target
-        roles = {role: number for role, number in tokenizer.roles.items() if role in ("pad", "start", "end")}
-        config |= {f"{HUGGINGFACE_ROLES[role]}_id": number for role, number in roles.items()}
-        if isinstance(settings_of(content.model), EncoderDecoder):
-            config["decoder_start_token_id"] = tokenizer.role("start")
-    if "label" in content.labels:
-        names = content.labels["label"].names
-        config["id2label"] = {str(number): name for number, name in enumerate(names)}
-        config["label2id"] = {name: number for number, name in enumerate(names)}
-    return config
+    translates = isinstance(settings_of(model), EncoderDecoder)
+    if pair is not None:
+        roles = {role: number for role, number in pair.target.roles.items() if role in ("pad", "start", "end")}
+        config = {f"{HUGGINGFACE_ROLES[role]}_id": number for role, number in roles.items()}
+        if translates:
+            config["decoder_start_token_id"] = pair.target.role("start")
+    if label := load_labels(source).get("label"):
+        config["id2label"] = {str(number): name for number, name in enumerate(label.names)}
+        config["label2id"] = {name: number for number, name in enumerate(label.names)}
+    write_pretrained(model, target, config=config)
+    if pair is not None:
+        write_huggingface(
+            pair.source, target if pair.shared else target / "source", sources=translates, language=language
+        )
+        if not pair.shared:
+            write_huggingface(pair.target, target / "target", sources=translates)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import tokenizers as tokenizers_library
 import torch
 from text_cases import CORPUS
+from tiny_translator import TEXTS, write_translator
 
 import regard
-from regard.blocks.settings import Attention
+from regard.blocks.settings import Alibi, Attention, Dense, RmsNorm, Rotary, TransformerXL, YarnScaling
 from regard.data.labels import Labels
 from regard.errors import RunError, WeightsError
-from regard.models.settings import Classification, EncoderDecoder, Vision
-from regard.text.settings import Bpe
+from regard.models.settings import Classification, Decoder, EncoderDecoder, Vision
+from regard.text.settings import Bpe, SpecialTokens
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
 from regard.weights.convert import Form, convert
+from regard.weights.ctranslate2 import require_expressible, token_strings, write_ctranslate2
 from regard.weights.directory import load_labels, load_model, read_config, save_labels, save_model
 
 SETTINGS = EncoderDecoder(vocabulary=100, width=16, depth=1, attention=Attention(heads=2, bias=False))
@@ -43,26 +49,19 @@ def outputs(directory: Path) -> torch.Tensor:
     return logits
 
 
-@pytest.mark.parametrize(("form", "error"), [("regard", 0.0), ("bf16", 0.02), ("int8", 0.05), ("huggingface", 1e-5)])
-def test_the_model_stays_the_same(form: Form, error: float, run: Path, tmp_path: Path) -> None:
-    files = convert(run, tmp_path / "out", form)
-    assert {path.name for path in files} >= {
-        "tokenizer.json",
-        "config.json" if form == "huggingface" else "config.toml",
-    }
+def test_the_model_stays_the_same(run: Path, tmp_path: Path, tokenizers: TokenizerPair) -> None:
     expected = outputs(run)
-    assert (outputs(tmp_path / "out") - expected).abs().max() <= error * expected.abs().max()
-
-
-@pytest.mark.parametrize("form", ["regard", "int8"])
-def test_what_a_run_knows_of_its_model_is_kept(
-    form: Form, run: Path, tmp_path: Path, tokenizers: TokenizerPair
-) -> None:
-    convert(run, tmp_path / "out", form)
-    kept = read_config(tmp_path / "out")
-    assert {name: kept[name] for name in ("task", "data")} == {name: TABLES[name] for name in ("task", "data")}
-    assert "prepared" not in kept
-    assert TokenizerPair.load(tmp_path / "out") == tokenizers
+    forms: dict[Form, float] = {"regard": 0.0, "bf16": 0.02, "int8": 0.05, "huggingface": 1e-5}
+    for form, error in forms.items():
+        out = tmp_path / form
+        names = {path.name for path in convert(run, out, form)}
+        assert names >= {"tokenizer.json", "config.json" if form == "huggingface" else "config.toml"}
+        assert (outputs(out) - expected).abs().max() <= error * expected.abs().max()
+        if form != "huggingface":
+            kept = read_config(out)
+            assert {name: kept[name] for name in ("task", "data")} == {name: TABLES[name] for name in ("task", "data")}
+            assert "prepared" not in kept
+            assert TokenizerPair.load(out) == tokenizers
 
 
 def test_from_hugging_face_and_back(run: Path, tmp_path: Path, tokenizers: TokenizerPair) -> None:
@@ -110,43 +109,105 @@ def test_names_of_classes(tmp_path: Path) -> None:
     assert load_labels(tmp_path / "small")["label"].names == ("cat", "dog")
 
 
+# ------------------------------------------------------------------------------------------------------- language tags
+
+
+def test_the_language_tag_is_in_the_template(tmp_path: Path) -> None:
+    """Our ids come out of the exported tokenizer, by the plain library."""
+    ours = write_translator(tmp_path / "ours", both=True)
+    pair = TokenizerPair.load(ours)
+    text = TEXTS[0]
+    convert(ours, tmp_path / "theirs", "huggingface", language="en")
+    exported = tokenizers_library.Tokenizer.from_file(str(tmp_path / "theirs" / "tokenizer.json"))
+    assert exported.encode(text).ids == pair.inputs([text], ["en"])[0]
+    pytest.importorskip("ctranslate2", reason="needs the extra `ctranslate2`")
+    convert(ours, tmp_path / "fast", "ctranslate2", language="de")
+    exported = tokenizers_library.Tokenizer.from_file(str(tmp_path / "fast" / "tokenizer.json"))
+    assert exported.encode(text).tokens[0] == "<2de>"
+    assert exported.encode(text).ids == pair.inputs([text], ["de"])[0][:-1]  # CTranslate2 adds the end
+
+
+def test_a_direction_must_be_chosen(tmp_path: Path) -> None:
+    ours = write_translator(tmp_path / "ours", both=True)
+    for language in (None, "fr"):
+        with pytest.raises(WeightsError, match=r"into de and en.*--language en"):
+            convert(ours, tmp_path / "out", "huggingface", language=language)
+    assert not (tmp_path / "out").exists()
+    convert(ours, tmp_path / "out", "int8")  # it keeps both
+
+
 # ---------------------------------------------------------------------------------------------------------- bad input
 
 
-def test_a_directory_with_content_is_not_overwritten(run: Path, tmp_path: Path) -> None:
+def test_nothing_is_overwritten_by_accident(run: Path, tmp_path: Path) -> None:
     convert(run, tmp_path / "out", "int8")
     before = (tmp_path / "out" / "weights.safetensors").read_bytes()
-    with pytest.raises(RunError, match=r"out is not empty; name another directory, or .* with --force"):
+    with pytest.raises(RunError, match=r"out is not empty.*--force"):
         convert(run, tmp_path / "out", "bf16")
+    with pytest.raises(RunError, match=r"config\.toml"):  # two forms
+        convert(run, tmp_path / "out", "huggingface", force=True)
     assert (tmp_path / "out" / "weights.safetensors").read_bytes() == before
     convert(run, tmp_path / "out", "bf16", force=True)
     assert (tmp_path / "out" / "weights.safetensors").read_bytes() != before
-
-
-def test_two_forms_are_not_mixed(run: Path, tmp_path: Path) -> None:
-    convert(run, tmp_path / "out", "int8")
-    with pytest.raises(RunError, match=r"another form \(config\.toml\), and both would be mixed; remove it first"):
-        convert(run, tmp_path / "out", "huggingface", force=True)
-
-
-def test_a_model_does_not_overwrite_itself(run: Path) -> None:
-    with pytest.raises(RunError, match="is the model itself, which would be overwritten"):
+    with pytest.raises(RunError, match="the model itself"):
         convert(run, run / ".." / "run", "int8", force=True)
-
-
-def test_a_file_in_its_place(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="is a file; name a directory"):
+    with pytest.raises(RunError, match="is a file"):
         convert(run, tmp_path / "file", "int8")
+    with pytest.raises(WeightsError, match="nowhere"):
+        convert(tmp_path / "nowhere", tmp_path / "new", "int8")
 
 
-def test_no_tokenizer_for_ctranslate2(run: Path, tmp_path: Path) -> None:
+# --------------------------------------------------------------------------------------------------------- ctranslate2
+
+
+def test_settings_that_ctranslate2_does_not_have() -> None:
+    cases: dict[str, dict[str, Any]] = {
+        "ffn.activation": {"ffn": Dense(activation="relu2")},
+        "norm_place": {"norm_place": "sandwich"},
+        "final_norm": {"final_norm": True},
+        "layer_scale": {"layer_scale": 0.1},
+        "attention.value_size": {"attention": Attention(heads=2, value_size=4)},
+        "attention.qk_norm": {"attention": Attention(heads=2, qk_norm=RmsNorm())},
+        "attention.soft_cap": {"attention": Attention(heads=2, soft_cap=5.0)},
+        "attention.window": {"attention": Attention(heads=2, window=3)},
+        "position.kind": {"position": Alibi()},
+        "position.scaling.kind": {"position": Rotary(scaling=YarnScaling(factor=2.0, original_length=64))},
+        r"norm_place is sandwich, .*; position.kind is transformer-xl, ": {
+            "norm_place": "sandwich",
+            "position": TransformerXL(),
+        },
+    }
+    for name, changes in cases.items():
+        with pytest.raises(WeightsError, match=rf"ctranslate2: {name}"):
+            require_expressible(SETTINGS.model_copy(update=changes))
+
+
+def test_what_ctranslate2_needs(
+    run: Path, tokenizers: TokenizerPair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoder = regard.build(Decoder(vocabulary=100, width=16, depth=1, attention=Attention(heads=2)))
+    with pytest.raises(WeightsError, match=r"model\.kind \(decoder\)"):
+        write_ctranslate2(decoder, tokenizers, tmp_path / "out")
+    size = tokenizers.source.size
+    with pytest.raises(WeightsError, match=rf"{size} tokens and the model {size - 1}"):
+        token_strings(tokenizers.source, size - 1)
+    tokens = token_strings(tokenizers.source, size + 2)
+    assert tokens[tokenizers.source.role("end")] == tokenizers.source.token(tokenizers.source.role("end"))
+    assert len(set(tokens)) == size + 2
+    model = regard.build(SETTINGS.changed({"tied": []}))
+    monkeypatch.setitem(sys.modules, "ctranslate2", SimpleNamespace(__version__="4.6.0"))
+    with pytest.raises(WeightsError, match=r"4\.6\.0 is too old, 4\.7"):
+        write_ctranslate2(model, tokenizers, tmp_path / "out")
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    with pytest.raises(WeightsError, match=r"pip install 'regard\[ctranslate2\]'"):
+        write_ctranslate2(model, tokenizers, tmp_path / "out")
     (run / "tokenizer.json").unlink()
-    with pytest.raises(WeightsError, match=r"holds no tokenizer, and ctranslate2 needs its tokens"):
+    with pytest.raises(WeightsError, match="tokenizer"):
         convert(run, tmp_path / "out", "ctranslate2")
     assert not (tmp_path / "out").exists()
-
-
-def test_no_model(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match="nowhere does not exist"):
-        convert(tmp_path / "nowhere", tmp_path / "out", "int8")
+    monkeypatch.undo()
+    pytest.importorskip("ctranslate2", reason="needs the extra `ctranslate2`")
+    other = train_tokenizer(Bpe(size=100, special=SpecialTokens(end="[END]")), CORPUS)
+    with pytest.raises(WeightsError, match=r"text\.special\.end"):
+        write_ctranslate2(model, TokenizerPair(tokenizers.source, other), tmp_path / "out")
