@@ -22,8 +22,8 @@ from regard.cli.terminal import (
     print_json,
     progress,
     read_input,
-    read_lines,
     split_words,
+    text_lines,
     write_lines,
 )
 from regard.errors import DataError, SettingsError
@@ -345,7 +345,7 @@ def predict_command(
 
     bound_caches()
     loaded: Any = regard.load(model, device=device)
-    lines = iter(inputs) if inputs else read_lines(str(source)) if source else None
+    lines = iter(inputs) if inputs else text_lines(str(source)) if source else None
     results = (result for chunk in _input_chunks(lines) for result in loaded.predict(chunk))
     write_lines((_result_line(result, as_json) for result in results), output)
 

@@ -12,12 +12,12 @@ import typer
 from regard.cli.terminal import MODEL_HELP, Json, console, grid, print_json, split_words
 from regard.errors import SettingsError
 from regard.format import amount, difference, size
-from regard.models.presets import PRESETS, Preset, find_preset, preset_names
-from regard.models.settings import Decoder, Encoder, EncoderDecoder, Masked, ModelSettings, Vision
 from regard.settings import to_table
 
 if TYPE_CHECKING:
     from regard.models.count import Count
+    from regard.models.presets import Preset
+    from regard.models.settings import ModelSettings
 
 COUNT_EXAMPLE = "Example: regard count transformer-base attention.kv_heads=2 --length 128"
 PRESETS_EXAMPLE = "Example: regard presets --json"
@@ -30,6 +30,8 @@ Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"
 
 def complete_preset(incomplete: str) -> list[str]:
     """Names of presets for the completion of the shell."""
+    from regard.models.presets import preset_names
+
     return [name for name in preset_names() if name.startswith(incomplete)]
 
 
@@ -53,6 +55,7 @@ def count_command(
 ) -> None:
     """Count parameters, FLOPs per token and memory of a model, without allocating it."""
     from regard.models.count import count
+    from regard.models.presets import find_preset, preset_names
 
     model, settings = read_model(words)
     counted = count(settings, length, batch, dtype)
@@ -67,6 +70,7 @@ def count_command(
 
 def read_model(words: list[str]) -> tuple[str, ModelSettings]:
     """The settings of a preset or of a recipe's model, with overrides (with or without `model.`)."""
+    from regard.models.presets import preset_names
     from regard.tasks.recipe import model_settings, read_recipe
 
     names, changes = split_words(words, "model.")
@@ -97,6 +101,8 @@ def _count_table(
 
 
 def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Preset | None, by: Listing) -> None:
+    from regard.models.settings import EncoderDecoder, Vision
+
     out = console()
     out.print(f"{model}: {preset.description}\n" if preset else f"{model}\n")
     if by == "part":
@@ -138,6 +144,8 @@ def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Pr
 
 def _tied(settings: ModelSettings) -> tuple[str, ...]:
     """The names of the parts that share one matrix."""
+    from regard.models.settings import Decoder, Encoder, EncoderDecoder, Masked
+
     if isinstance(settings, EncoderDecoder):
         return settings.tied
     heads = settings.heads.values() if isinstance(settings, Encoder) else ()
@@ -147,6 +155,8 @@ def _tied(settings: ModelSettings) -> tuple[str, ...]:
 
 def presets_command(as_json: Json = False) -> None:
     """List the presets with their counted and published sizes."""
+    from regard.models.presets import PRESETS
+
     if as_json:
         print_json(
             [

@@ -162,15 +162,16 @@ def _print_lines(lines: Iterable[str]) -> None:
 # --------------------------------------------------------------------------------------------------------------- input
 
 
-def read_lines(file: str) -> Iterator[str]:
-    r"""Lines of a text file, compressed or not, without `\n` or `\r\n`; an empty file has none."""
-    from regard.data.files import open_text
+def text_lines(file: str) -> Iterator[str]:
+    """Lines of a text file, compressed or not; an empty file has none."""
+    from regard.data.files import read_lines
 
     if Path(file).is_file() and Path(file).stat().st_size == 0:
         return
-    with open_text(file) as opened:
-        for number, line in enumerate(opened, 1):
-            yield _decoded(line.removesuffix(b"\n"), number, file)
+    for number, line in enumerate(read_lines(file), 1):
+        if not isinstance(line, str):
+            raise DataError(f"{file}: line {number:,} {line.reason} ({line.detail}); convert the file to UTF-8")
+        yield line
 
 
 def read_input(ahead: int) -> Iterator[list[str]]:
@@ -200,19 +201,12 @@ def _decoded_chunks(lines: list[bytes], before: int, ahead: int) -> Iterator[lis
         chunk: list[str] = []
         for number, line in enumerate(lines[start : start + ahead], before + start + 1):
             try:
-                chunk.append(_decoded(line.removeprefix(BOM) if number == 1 else line, number, "standard input"))
-            except DataError:
+                chunk.append(line.removeprefix(BOM if number == 1 else b"").removesuffix(b"\r").decode("utf-8"))
+            except UnicodeDecodeError as error:
                 if chunk:
                     yield chunk
-                raise
+                raise DataError(
+                    f"standard input: line {number:,} is not UTF-8 (byte {error.start + 1} is "
+                    f"0x{line[error.start]:02x}); convert it: iconv -f LATIN1 -t UTF-8"
+                ) from None
         yield chunk
-
-
-def _decoded(line: bytes, number: int, name: str) -> str:
-    try:
-        return line.removesuffix(b"\r").decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{name}: line {number:,} is not UTF-8 (byte {error.start + 1} is 0x{line[error.start]:02x}); convert it: "
-            "iconv -f LATIN1 -t UTF-8"
-        ) from None

@@ -23,7 +23,7 @@ from regard.cli.terminal import (
     print_json,
     progress,
     read_input,
-    read_lines,
+    text_lines,
     write_lines,
 )
 from regard.errors import DataError, InputError, SettingsError
@@ -129,7 +129,7 @@ def _chunks(texts: Sequence[str] | None, source: Path | None, ahead: int) -> Ite
 
     if texts:
         return chunks(iter(texts), ahead)
-    return read_input(ahead) if source is None else chunks(read_lines(str(source)), ahead)
+    return read_input(ahead) if source is None else chunks(text_lines(str(source)), ahead)
 
 
 def _translated_lines(
@@ -248,7 +248,7 @@ def _pairs(source: Path, target: Path) -> Iterator[list[tuple[str, str]]]:
     from regard.data.files import require_there
 
     require_there([str(source), str(target)])
-    rows = enumerate(zip_longest(read_lines(str(source)), read_lines(str(target))), 1)
+    rows = enumerate(zip_longest(text_lines(str(source)), text_lines(str(target))), 1)
     while chunk := list(islice(rows, PAIRS)):
         pairs = []
         for number, (one, other) in chunk:

@@ -34,7 +34,7 @@ Run: TypeAlias = Callable[[Any, list[Any]], Sequence[Any]]
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     """A request in the queue. Items of jobs with equal keys may share a batch."""
 
     key: Hashable
@@ -60,7 +60,7 @@ class Job:
 
 
 @dataclass(eq=False)
-class StreamJob:
+class QueuedStream:
     """A result in pieces. `send` gets each piece and then None or the error; the worker thread calls it."""
 
     pieces: Iterator[Any]
@@ -85,8 +85,8 @@ class RequestQueue:
         self._wait_seconds = wait_seconds
         self._streams_at_once = streams
         self._changed = Condition()
-        self._jobs: deque[Job] = deque()
-        self._streams: deque[StreamJob] = deque()
+        self._jobs: deque[QueuedRequest] = deque()
+        self._streams: deque[QueuedStream] = deque()
         self._closing = False
         self._last_jobs = 0
         """Jobs in the last batch: that many clients may send their next request at once."""
@@ -122,33 +122,33 @@ class RequestQueue:
                 stream.cancelled = True
             self._jobs.clear()
 
-    def submit(self, key: Hashable, items: Sequence[Any], sizes: Sequence[int] | None = None) -> Job:
+    def submit(self, key: Hashable, items: Sequence[Any], sizes: Sequence[int] | None = None) -> QueuedRequest:
         """Queues items. Raises status 503 if the queue is full or closed."""
-        job = Job(key, items, sizes or [1] * len(items))
+        job = QueuedRequest(key, items, sizes or [1] * len(items))
         with self._changed:
             self._admit(len(items))
             self._jobs.append(job)
             self._changed.notify_all()
         return job
 
-    def stream(self, job: StreamJob) -> None:
+    def stream(self, job: QueuedStream) -> None:
         """Queues a stream. Raises status 503 as `submit` does."""
         with self._changed:
             self._admit(1)
             self._streams.append(job)
             self._changed.notify_all()
 
-    def cancel(self, job: Job | StreamJob) -> None:
+    def cancel(self, job: QueuedRequest | QueuedStream) -> None:
         """Removes a job whose client has gone. An item that is running is finished, and its result dropped."""
         with self._changed:
-            if isinstance(job, StreamJob):
+            if isinstance(job, QueuedStream):
                 job.cancelled = True
             else:
                 self._remove(job)
                 job.future.cancel()
             self._changed.notify_all()
 
-    async def result(self, job: Job, request: Request, seconds: float | None = None) -> list[Any]:
+    async def result(self, job: QueuedRequest, request: Request, seconds: float | None = None) -> list[Any]:
         """Waits for a job. Cancels it when the client goes away, or after `seconds` (status 503)."""
         answer = asyncio.wrap_future(job.future)
         gone = asyncio.ensure_future(disconnected(request))
@@ -175,7 +175,7 @@ class RequestQueue:
                 503, f"too many requests are waiting; try again in {seconds} s", {"Retry-After": str(seconds)}
             )
 
-    def _remove(self, job: Job) -> None:
+    def _remove(self, job: QueuedRequest) -> None:
         if job in self._jobs:
             self._jobs.remove(job)
             job.taken = len(job.items)
@@ -205,11 +205,11 @@ class RequestQueue:
         ):
             self._changed.wait(left)
 
-    def take(self) -> list[tuple[Job, int]]:
+    def take(self) -> list[tuple[QueuedRequest, int]]:
         """The next batch, as jobs and indices of items: those with the first job's key, one item of each in turn."""
         if not self._jobs:
             return []
-        batch: list[tuple[Job, int]] = []
+        batch: list[tuple[QueuedRequest, int]] = []
         size = 0
         turns = deque(job for job in self._jobs if job.key == self._jobs[0].key)
         while turns:
@@ -227,7 +227,7 @@ class RequestQueue:
         self._jobs = deque(skipped + unfinished)
         return batch
 
-    def _run_batch(self, batch: list[tuple[Job, int]]) -> float:
+    def _run_batch(self, batch: list[tuple[QueuedRequest, int]]) -> float:
         """Runs a batch and returns the seconds that it took."""
         started = time.monotonic()
         self._run_items(batch)
@@ -237,7 +237,7 @@ class RequestQueue:
         self._unit_seconds += (rate - self._unit_seconds) * (SMOOTHING if self._unit_seconds else 1)
         return seconds
 
-    def _run_items(self, batch: list[tuple[Job, int]]) -> None:
+    def _run_items(self, batch: list[tuple[QueuedRequest, int]]) -> None:
         """Runs items together, or one by one if that fails, so that one bad item does not harm the others."""
         try:
             found = list(self._run(batch[0][0].key, [job.items[index] for job, index in batch]))
@@ -270,7 +270,7 @@ class RequestQueue:
                         self._streams.remove(stream)
 
 
-def _write_piece(stream: StreamJob) -> bool:
+def _write_piece(stream: QueuedStream) -> bool:
     """Sends the next piece. Returns False at the end of the stream."""
     if stream.cancelled:
         return False

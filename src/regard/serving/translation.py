@@ -36,7 +36,7 @@ from regard.serving.http import (
     validated,
 )
 from regard.serving.languages import NAMES, Detected, detect_language
-from regard.serving.queue import RequestQueue, StreamJob
+from regard.serving.queue import QueuedStream, RequestQueue
 from regard.serving.settings import Serving, Text, body_limit
 from regard.use.model import load
 from regard.use.translation import TranslateOptions
@@ -354,11 +354,11 @@ class TranslationService:
                 loop.call_soon_threadsafe(pieces.put_nowait, piece)
 
         if route.source == route.target or not asked.q.strip():
-            job = StreamJob(iter(()), send)
+            job = QueuedStream(iter(()), send)
             pieces.put_nowait(asked.q)
             pieces.put_nowait(None)
         else:
-            job = StreamJob(self._translate_stream(asked.q, route), send)
+            job = QueuedStream(self._translate_stream(asked.q, route), send)
             self.queue.stream(job)
         return self._stream_answers(asked, job, pieces, detected)
 
@@ -372,7 +372,7 @@ class TranslationService:
     async def _stream_answers(
         self,
         asked: TranslateRequest,
-        job: StreamJob,
+        job: QueuedStream,
         pieces: asyncio.Queue[str | Exception | None],
         detected: Detected | None,
     ) -> AsyncIterator[dict[str, Any]]:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, NamedTuple, Self, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, Self, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from regard.blocks.settings import Positive
 from regard.decoding.settings import Beam, Greedy, LengthPenalty, Paper, Rules, Sampling, Search, Stop
 from regard.settings import Settings
+
+if TYPE_CHECKING:  # the command line reads the options for its help, which must be fast
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Weights: TypeAlias = NDArray[np.float32]
 
 Words: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)]
 
@@ -86,9 +90,6 @@ class TranslateOptions(Settings):
         return Beam(size=self.beam, nbest=nbest, length=self.length, coverage=self.coverage, stop=self.stop)
 
 
-Weights: TypeAlias = NDArray[np.float32]
-
-
 class Block(NamedTuple):
     """The weights of a sentence, from a target word and a source word on."""
 
@@ -111,6 +112,8 @@ class Alignment:
     @property
     def weights(self) -> Weights:
         """`[target words, source words]`: how much each looked at each; zero across sentences."""
+        import numpy as np
+
         table = np.zeros((len(self.target), len(self.source)), np.float32)
         for row, column, some in self.blocks:
             table[row : row + some.shape[0], column : column + some.shape[1]] = some

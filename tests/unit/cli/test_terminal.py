@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from regard.cli.terminal import FIRST_BLOCK, read_input, read_lines, require_server, split_words, write_lines
+from regard.cli.terminal import FIRST_BLOCK, read_input, require_server, split_words, text_lines, write_lines
 from regard.errors import DataError, InputError, RunError, SettingsError
 
 
@@ -67,8 +67,8 @@ def test_a_line_that_is_not_utf8_comes_after_the_lines_before_it(pipe: Pipe, tmp
     with pytest.raises(DataError, match=r"standard input: line 3 is not UTF-8 \(byte 1 is 0xe4\)"):
         next(lines)
     with pytest.raises(DataError, match="in: line 3 is not UTF-8"):
-        list(read_lines(str(tmp_path / "in")))
-    assert list(read_lines(str(tmp_path / "empty"))) == []
+        list(text_lines(str(tmp_path / "in")))
+    assert list(text_lines(str(tmp_path / "empty"))) == []
 
 
 def test_closed_input(monkeypatch: pytest.MonkeyPatch) -> None:

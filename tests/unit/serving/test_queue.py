@@ -13,7 +13,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from regard.serving.queue import Job, RequestQueue, StreamJob
+from regard.serving.queue import QueuedRequest, QueuedStream, RequestQueue
 
 SECONDS = 10
 
@@ -56,7 +56,7 @@ def queue(work: Work) -> Iterator[RequestQueue]:
     made.close(SECONDS)
 
 
-def result(job: Job) -> list[Any]:
+def result(job: QueuedRequest) -> list[Any]:
     return job.future.result(SECONDS)
 
 
@@ -67,7 +67,7 @@ def taken(queue: RequestQueue) -> list[str]:
     return [job.items[index] for job, index in queue.take()]
 
 
-def submit(queue: RequestQueue, name: str, *sizes: int, key: str = "a") -> Job:
+def submit(queue: RequestQueue, name: str, *sizes: int, key: str = "a") -> QueuedRequest:
     return queue.submit(key, [f"{name}{number}" for number in range(len(sizes))], sizes)
 
 
@@ -143,7 +143,7 @@ def test_a_full_queue_answers_503(queue: RequestQueue, work: Work) -> None:
     assert 1 <= int((caught.value.headers or {})["Retry-After"]) <= 60
     queue.submit("a", ["d"])
     with pytest.raises(HTTPException):
-        queue.stream(StreamJob(iter("e"), print))
+        queue.stream(QueuedStream(iter("e"), print))
 
 
 def test_a_cancelled_job_does_not_run(queue: RequestQueue, work: Work) -> None:
@@ -192,7 +192,7 @@ def test_close_gives_up_after_its_time(queue: RequestQueue, work: Work) -> None:
 def test_streams_and_batches_alternate(queue: RequestQueue, work: Work) -> None:
     work.hold(queue)
     pieces: Queue[Any] = Queue()
-    queue.stream(StreamJob(iter("abc"), pieces.put))
+    queue.stream(QueuedStream(iter("abc"), pieces.put))
     text = queue.submit("a", ["text"])
     work.go.set()
     assert result(text) == ["TEXT"]
@@ -206,7 +206,7 @@ def test_a_stream_that_fails_and_one_that_is_cancelled(queue: RequestQueue) -> N
         yield "a"
         raise ValueError
 
-    queue.stream(StreamJob(failing(), pieces.put))
+    queue.stream(QueuedStream(failing(), pieces.put))
     assert pieces.get(timeout=SECONDS) == "a"
     assert isinstance(pieces.get(timeout=SECONDS), ValueError)
 
@@ -218,7 +218,7 @@ def test_a_stream_that_fails_and_one_that_is_cancelled(queue: RequestQueue) -> N
             assert go.wait(SECONDS)
             yield "a"
 
-    leaving = StreamJob(endless(), pieces.put)
+    leaving = QueuedStream(endless(), pieces.put)
     queue.stream(leaving)
     assert begun.wait(SECONDS)
     queue.cancel(leaving)
