@@ -18,11 +18,21 @@ from measured import environment, lines
 
 import regard
 from regard.data.embedded import grammar_pairs
-from regard.look.align import Aligner, align, align_both, align_naively, choose, turned_pairs, word_counts
-from regard.look.links import Gold, read_gold, score
+from regard.look.alignment import (
+    Aligner,
+    GoldLinks,
+    align,
+    align_both,
+    align_last_layer,
+    choose,
+    read_gold,
+    score_links,
+    swap_pairs,
+    word_counts,
+)
 
 CHOSEN_BY, TESTED = 1000, 2000
-Set: TypeAlias = tuple[list[tuple[str, str]], list[Gold]]
+Set: TypeAlias = tuple[list[tuple[str, str]], list[GoldLinks]]
 
 
 def german(model: Any, data: Path, first: int) -> dict[str, Any]:
@@ -42,7 +52,7 @@ def grammar(forth: Any, back: Any | None) -> dict[str, Any]:
         every = list(islice(grammar_pairs(split), count))
         texts = [(" ".join(pair.source_tokens), " ".join(pair.target_tokens)) for pair in every]
         links = [(frozenset(pair.alignment), frozenset((*pair.alignment, *pair.possible))) for pair in every]
-        sets.append((texts, [Gold(*both) for both in links]))
+        sets.append((texts, [GoldLinks(*both) for both in links]))
     return both({"en-de": Aligner(forth)} | ({} if back is None else {"de-en": Aligner(back)}), *sets)
 
 
@@ -56,21 +66,21 @@ def both(sides: dict[str, Aligner], known: Set, judged: Set) -> dict[str, Any]:
         chosen.append(side._replace(look=best.look))
         told[name] = measured(chosen[-1], others, theirs) | {"chosen by": best.error}
     if len(chosen) > 1:
-        told["joined"] = score(align_both(chosen[0], chosen[1], judged[0]), judged[1])._asdict()
+        told["joined"] = score_links(align_both(chosen[0], chosen[1], judged[0]), judged[1])._asdict()
     return told
 
 
 def turned(some: Set) -> Set:
     pairs, gold = some
-    return turned_pairs(pairs), [each.turned() for each in gold]
+    return swap_pairs(pairs), [each.swapped() for each in gold]
 
 
-def measured(side: Aligner, pairs: Any, gold: list[Gold]) -> dict[str, Any]:
+def measured(side: Aligner, pairs: Any, gold: list[GoldLinks]) -> dict[str, Any]:
     return {
         "look": side.seen._asdict(),
         "pairs": len(pairs),
-        **score(align(side, pairs), gold)._asdict(),
-        "as lectures draw it": score(align_naively(side, pairs), gold).error,
+        **score_links(align(side, pairs), gold)._asdict(),
+        "as lectures draw it": score_links(align_last_layer(side, pairs), gold).error,
     }
 
 

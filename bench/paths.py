@@ -119,9 +119,10 @@ def page_app() -> Any:
         from regard.serving.look_app import create_look_app
         from regard.serving.look_settings import Looking
     except ImportError:
-        from regard.serving.page import create_app
+        from regard.serving.page import create_page_app
+        from regard.serving.settings import PageSettings
 
-        return create_app(study)
+        return create_page_app(study, PageSettings())
     return create_look_app(study, Looking())
 
 

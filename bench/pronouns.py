@@ -21,7 +21,7 @@ from regard.blocks.recording import record
 from regard.decoding.request import Ends
 from regard.decoding.source import padded
 from regard.errors import InputError
-from regard.look.addresses import Head, attentions_of, heads_in
+from regard.look.heads import HeadAddress, attentions_of, heads_in
 from regard.text.tokenizer import Span
 from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
@@ -61,7 +61,7 @@ class Pronoun(NamedTuple):
 class Looked(NamedTuple):
     """How much of their attention heads gave to the two nouns; what cannot be seen yet gets nothing."""
 
-    heads: list[Head]
+    heads: list[HeadAddress]
     referent_HN: Tensor
     distractor_HN: Tensor
 
@@ -77,7 +77,7 @@ class Looked(NamedTuple):
         """`[H]`: how much more of its attention goes to referents than to the other nouns."""
         return (self.referent_HN - self.distractor_HN).mean(1)
 
-    def ranked(self) -> list[Head]:
+    def ranked(self) -> list[HeadAddress]:
         """All heads, that of the highest preference first."""
         return [self.heads[place] for place in self.preference().argsort(descending=True).tolist()]
 
@@ -209,7 +209,7 @@ def write(model: Translator, cases: Sequence[Pronoun]) -> Written:
         return _written(model, cases, [_scores(model, some) for some in _chunks(cases)])
 
 
-def write_swapped(model: Translator, cases: Sequence[Pronoun], heads: Iterable[Head]) -> Written:
+def write_swapped(model: Translator, cases: Sequence[Pronoun], heads: Iterable[HeadAddress]) -> Written:
     """What the model writes where some heads give to each noun what they would have given to the other one."""
     chosen: dict[str, list[int]] = {}
     for head in heads:
@@ -244,7 +244,7 @@ def _written(model: Translator, cases: Sequence[Pronoun], scores: Sequence[Tenso
 
 
 class Flips:
-    """The share of pronouns that flip against what the whole model writes: a metric of `regard.look.importance`."""
+    """The share of pronouns that flip against what the whole model writes: a metric of `regard.look.heads`."""
 
     def __init__(self, model: Translator, cases: Sequence[Pronoun]) -> None:
         self.model, self.cases = model, cases

@@ -36,15 +36,14 @@ from tools.grammar.corpus import dependent
 from tools.grammar.report import PRONOUNS, pronoun_of
 
 import regard
-from regard.look.addresses import Head, ablation, mean_outputs
-from regard.look.importance import DRAWN, Ablation
+from regard.look.heads import DRAWS, Ablation, HeadAddress, ablation, draw_heads, mean_outputs
 
 SEED, FIRST, WANTED, DECODED = 1, 8, 0.5, 1000
 SCREENS, KEPT = (24, 120), 20
 """Pronouns that sets are tried on first, and the sets of a size that are grown."""
 
 
-def shares(looks: Looked, heads: Sequence[Head]) -> dict[str, Any]:
+def shares(looks: Looked, heads: Sequence[HeadAddress]) -> dict[str, Any]:
     rows = [looks.heads.index(head) for head in heads]
     return {
         str(head): {"referent accuracy": round(accuracy, 4), "share of attention on both nouns": round(share, 4)}
@@ -54,7 +53,7 @@ def shares(looks: Looked, heads: Sequence[Head]) -> dict[str, Any]:
     }
 
 
-def ablated(trial: Ablation, flips: Flips, heads: Sequence[Head]) -> dict[str, Any]:
+def ablated(trial: Ablation, flips: Flips, heads: Sequence[HeadAddress]) -> dict[str, Any]:
     """What happens without some heads, beside as many random ones."""
     flipped = trial.without(heads)
     changed = flips.last.changed(flips.before)
@@ -63,13 +62,15 @@ def ablated(trial: Ablation, flips: Flips, heads: Sequence[Head]) -> dict[str, A
         "heads": [str(head) for head in heads],
         "flipped": round(flipped, 4),
         "changed to anything": round(changed, 4),
-        f"flipped by {DRAWN} random": round(control.change, 5),
+        f"flipped by {DRAWS} random": round(control.change, 5),
         "most of the random": round(max(control.changes), 4),
         "ratio": round(flipped / control.change, 1) if control.change else None,
     }
 
 
-def swapped(model: Any, cases: Any, heads: Sequence[Head], beside: Sequence[Sequence[Head]]) -> dict[str, Any]:
+def swapped(
+    model: Any, cases: Any, heads: Sequence[HeadAddress], beside: Sequence[Sequence[HeadAddress]]
+) -> dict[str, Any]:
     """The share that takes the other noun's pronoun where heads look at it instead, beside the same of random heads."""
     random = [write_swapped(model, cases, drawn).taken(cases) for drawn in beside]
     return {
@@ -79,7 +80,7 @@ def swapped(model: Any, cases: Any, heads: Sequence[Head], beside: Sequence[Sequ
     }
 
 
-def decoded(model: Any, sources: list[str], heads: Sequence[Head]) -> dict[str, Any]:
+def decoded(model: Any, sources: list[str], heads: Sequence[HeadAddress]) -> dict[str, Any]:
     """The same in translations that are written freely, word by word."""
     before = [pronoun_of(text) for text in model.translate(sources, beam=1)]
     with regard.record(model, edit=dict(ablation(heads))):
@@ -99,7 +100,7 @@ class Tried(NamedTuple):
     pronouns: int
     """That it was tried on."""
     flipped: float
-    heads: tuple[Head, ...]
+    heads: tuple[HeadAddress, ...]
 
 
 @lru_cache(maxsize=1)  # a worker is given several pieces
@@ -112,10 +113,10 @@ def trials(run: Path, valid: int) -> list[tuple[int, Ablation]]:
     return [(count, Ablation(model, Flips(model, known[:count]))) for count in (*counts, valid)]
 
 
-def tried(run: Path, valid: int, sets: Sequence[tuple[Head, ...]]) -> tuple[int, list[Tried]]:
+def tried(run: Path, valid: int, sets: Sequence[tuple[HeadAddress, ...]]) -> tuple[int, list[Tried]]:
     """How many sets were tried on all pronouns, and the best."""
 
-    def one(heads: tuple[Head, ...]) -> Tried:
+    def one(heads: tuple[HeadAddress, ...]) -> Tried:
         for count, trial in trials(run, valid):
             flipped = trial.without(heads)
             if flipped < WANTED - 3 * math.sqrt(WANTED * (1 - WANTED) / count):
@@ -148,7 +149,7 @@ class Size(NamedTuple):
         }
 
 
-def sought(run: Path, heads: Sequence[Head], valid: int, most: int, workers: int) -> list[Size]:
+def sought(run: Path, heads: Sequence[HeadAddress], valid: int, most: int, workers: int) -> list[Size]:
     """Sets of heads by size, up to the one that is enough. The first heads are those to be looked at in any case."""
     sizes: list[Size] = []
     pieces = 8 * workers
@@ -194,8 +195,8 @@ def resolved(run: Path, valid: int, test: int, most: int, workers: int) -> dict[
         "head ablated": ablated(whole, tested, [best]),
         "set ablated": ablated(whole, tested, chosen.heads),
         "set ablated, by means": ablated(on_average, tested, chosen.heads),
-        "head swapped": swapped(model, of, [best], whole.drawn([best])),
-        "set swapped": swapped(model, of, chosen.heads, whole.drawn(chosen.heads)),
+        "head swapped": swapped(model, of, [best], draw_heads(whole.heads, [best])),
+        "set swapped": swapped(model, of, chosen.heads, draw_heads(whole.heads, chosen.heads)),
         "decoded": decoded(model, [pair.source for pair, _ in pairs[:DECODED]], chosen.heads),
     }
 

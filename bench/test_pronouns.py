@@ -13,8 +13,7 @@ import regard
 from regard.blocks.settings import Attention
 from regard.decoding.request import Ends
 from regard.errors import InputError
-from regard.look.addresses import Head, ablation, heads_of
-from regard.look.importance import Ablation
+from regard.look.heads import Ablation, HeadAddress, ablation, heads_of
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
 from regard.text.settings import AnyTokenizer, ByteBpe, Characters, Words
@@ -93,7 +92,7 @@ def test_looks_against_each_pair_alone(model: Translator) -> None:
 
 
 def test_shares_by_hand() -> None:
-    heads = [Head("encoder", 0, "attention", number) for number in (0, 1)]
+    heads = [HeadAddress("encoder", 0, "attention", number) for number in (0, 1)]
     looks = Looked(
         heads, torch.tensor([[0.5, 0.1, 0.0, 0.4], [0.2] * 4]), torch.tensor([[0.2, 0.3, 0.0, 0.1], [0.0] * 4])
     )
@@ -142,7 +141,7 @@ def test_flips_are_a_metric_of_ablation(model: Translator) -> None:
 def test_heads_that_look_at_the_other_noun(model: Translator) -> None:
     """Against weights that are put in by hand, pair by pair."""
     known = pronouns(model, PAIRS[:6])
-    heads = [Head("decoder", 1, "cross", 1), Head("encoder", 1, "attention", 0)]
+    heads = [HeadAddress("decoder", 1, "cross", 1), HeadAddress("encoder", 1, "attention", 0)]
     found = write_swapped(model, known, heads)
     margins, tokens = [], []
     for case in known:

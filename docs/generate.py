@@ -15,10 +15,8 @@ from regard.blocks import settings as blocks
 from regard.blocks.kernels import BACKENDS
 from regard.data import settings as data
 from regard.decoding import settings as decoding
-from regard.look.skipgram import SkipGram
 from regard.models import settings as models
-from regard.serving.look_settings import Looking
-from regard.serving.settings import Serving
+from regard.serving.settings import PageSettings, Serving
 from regard.settings import Settings, describe, kind_of, variants
 from regard.tasks import settings as tasks
 from regard.text import settings as text
@@ -135,8 +133,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     ("Rules of decoding", "What an output may and must not be.", [decoding.Rules]),
     ("Translating", "What can be asked of a translation: keywords of `translate` in Python.", [TranslateOptions]),
     ("Serving", "Overrides of `regard serve`.", [Serving]),
-    ("Looking", "Of the page that `regard look` serves; `port` is an option of the command.", [Looking]),
-    ("Static vectors", "`regard.look.skipgram.SkipGram`, for vectors of words trained on a text.", [SkipGram]),
+    ("Looking", "Of the page that `regard look` serves; `port` is an option of the command.", [PageSettings]),
 ]
 
 SHARED = (

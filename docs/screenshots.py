@@ -1,8 +1,8 @@
-"""Takes the pictures of `regard look` in docs/images anew, in Chromium and with the model that comes along.
+"""Takes the screenshots of `regard look` for docs/images, in Chromium and with the shipped model.
 
     python docs/screenshots.py [VIEW …]
 
-Those of images and of the rollout need a trained model of images, and are left as they are.
+The screenshots of images and of the rollout need a trained vision model and stay as they are.
 """
 
 from __future__ import annotations

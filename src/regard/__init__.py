@@ -15,6 +15,10 @@ from regard.errors import DataError, InputError, RecordError, RegardError, RunEr
 if TYPE_CHECKING:
     from regard.blocks import edits
     from regard.blocks.recording import record
+    from regard.look.attribution import attribute
+    from regard.look.input import Input
+    from regard.look.study import Study
+    from regard.look.word_vectors import WordVectors
     from regard.models.build import build
     from regard.models.count import count
     from regard.models.presets import preset, preset_names
@@ -24,13 +28,17 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DataError",
+    "Input",
     "InputError",
     "RecordError",
     "RegardError",
     "RunError",
     "SettingsError",
+    "Study",
     "WeightsError",
+    "WordVectors",
     "__version__",
+    "attribute",
     "build",
     "count",
     "edits",
@@ -49,6 +57,10 @@ except PackageNotFoundError:  # run from a checkout that is not installed
     __version__ = "0+unknown"
 
 _HOME = {
+    "Input": "regard.look.input",
+    "Study": "regard.look.study",
+    "WordVectors": "regard.look.word_vectors",
+    "attribute": "regard.look.attribution",
     "build": "regard.models.build",
     "count": "regard.models.count",
     "load": "regard.use.model",

@@ -7,14 +7,15 @@ from typing import Any
 import pytest
 from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched, eventually
 
-from regard.look.reading import Input
+from regard.look.input import Input
+from regard.look.views import views_of
 
 
 @pytest.mark.parametrize("family", list(WRITERS))
 def test_every_view_opens_for_every_family(served: dict[str, Served], watched: Watched, family: str) -> None:
     one = served[family]
     page = watched.open(one.address, text=TEXT)
-    for view in one.study.views:
+    for view in views_of(one.study):
         page.locator(f"#tab-{view}").click()
         page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] {READY}")
         assert page.locator(".trust").inner_text()
@@ -154,5 +155,5 @@ def test_an_error_is_told(served: dict[str, Served], browser: Any) -> None:
     page.locator("textarea[name=text]").fill("the dog " * 2000)
     page.locator("#input button").click()
     page.wait_for_selector("#status.error")
-    assert "at most" in page.locator("#status").inner_text()
+    assert "the limit is 1,024" in page.locator("#status").inner_text()
     other.context.close()

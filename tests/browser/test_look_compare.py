@@ -13,9 +13,9 @@ from tiny_models import write_decoder, write_encoder
 from tiny_translator import TEXTS
 
 import regard
-from regard.look.compare import compare, control
-from regard.look.reading import Input
+from regard.look.input import Input
 from regard.look.study import Study
+from regard.look.views.compare import compare, control
 from regard.models.families import Decoder
 from regard.text.settings import ByteBpe
 from regard.text.tokenizer import TokenizerPair
@@ -138,7 +138,7 @@ def test_models_with_other_tokens(tmp_path: Path, watched: Watched) -> None:
     study = Study(regard.load(write_encoder(tmp_path / "one"), "cpu"), beside=regard.load(other, "cpu"))
     one = Served(study)
     page = watched.open(one.address, text=TEXT, view="compare")
-    assert "different tokens" in page.locator("#unlike").inner_text()
+    assert "different tokenizers" in page.locator("#unlike").inner_text()
     assert page.locator("#map-0").count() == 0
     assert len(numbers(page, "after")) == 3
     one.close()

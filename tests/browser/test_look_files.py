@@ -10,11 +10,12 @@ import pytest
 from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched
 
 import regard
-from regard.look.reading import Input
+from regard.look.input import Input
 from regard.look.study import Study
-from regard.look.walk import Place, walk
-from regard.serving import look_file
-from regard.serving.look_file import page_file
+from regard.look.views import views_of
+from regard.look.views.walk import walk
+from regard.serving import page_file as files
+from regard.serving.page_file import page_file
 
 Error = pytest.importorskip("playwright.sync_api", reason="needs the package playwright").Error
 IMAGE = np.arange(64, dtype=np.uint8).reshape(1, 8, 8)
@@ -39,7 +40,7 @@ def test_every_view_opens_offline(served: dict[str, Served], offline: Watched, t
     study = served[family].study
     given = Input(image=IMAGE) if family == "vision" else Input(TEXT)
     page = offline.open(written(study, given, tmp_path / "look.html"))
-    for view in study.views:
+    for view in views_of(study):
         page.locator(f"#tab-{view}").click()
         page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] {READY}")
         assert page.locator("#status").inner_text() == ""
@@ -64,7 +65,7 @@ def test_the_files_numbers_are_pythons(served: dict[str, Served], offline: Watch
     page.get_by_label("Attention", exact=True).select_option("decoder.cross")
     page.get_by_label("Head", exact=True).select_option("1")
     page.locator(".walk li button", has_text="Softmax").first.click()
-    (softmax,) = (step for step in walk(study, run, Place("decoder", 0, "cross", 1)) if step.title == "Softmax")
+    (softmax,) = (step for step in walk(study, run, "decoder.0.cross", [1])[0] if step.title == "Softmax")
     cells = page.locator(".corner td[data-value]").evaluate_all("all => all.map(e => Number(e.dataset.value))")
     assert softmax.numbers is not None
     assert cells == pytest.approx([value for row in softmax.numbers.corner for value in row], abs=1e-6)
@@ -105,7 +106,7 @@ def test_what_a_file_does_not_hold_is_told(served: dict[str, Served], offline: W
 def test_heads_that_had_no_room_are_marked(
     served: dict[str, Served], offline: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(look_file, "EXACT", 0)
+    monkeypatch.setattr(files, "EXACT_BYTES", 0)
     study = served["decoder"].study
     run = study.run(Input("the dog runs " * 12))
     address = written(study, run.given, tmp_path / "a.html", "heads", at="decoder.1.attention.1", room=40_000)

@@ -10,15 +10,14 @@ import pytest
 from browser_cases import READY, TEXT, Served, Watched, eventually
 from PIL import Image
 
-from regard.look.head_notes import HeadNotes
-from regard.look.occlusion import occlude
-from regard.look.patches import Query, concentration, over_patches
-from regard.look.reading import Input, image_from
-from regard.look.run_rollout import rollout_map
-from regard.look.study import Picture, Run, Study
+from regard.look.heads import attentions_of
+from regard.look.input import Input, image_from
+from regard.look.study import NamedImage, Study, StudyRun
+from regard.look.views.heads import notes_on, rollout_map
+from regard.look.views.image import PatchQuery, concentration, occlude, patch_attention
 
 
-def last(one: Served) -> Run:
+def last(one: Served) -> StudyRun:
     """What the page is looking at."""
     return next(reversed(one.study._runs.values()))
 
@@ -37,19 +36,19 @@ def point(page: Any, row: int, column: int) -> float:
 @pytest.mark.parametrize(
     ("state", "query"),
     [
-        ({"head": "1"}, Query(-1, 0, 1)),
-        ({"query": "2"}, Query(2, 0, 0)),
-        ({"query": "mean"}, Query(None)),
-        ({"map": "rollout"}, Query(-1, rollout=True)),
+        ({"head": "1"}, PatchQuery(-1, 0, 1)),
+        ({"query": "2"}, PatchQuery(2, 0, 0)),
+        ({"query": "mean"}, PatchQuery(None)),
+        ({"map": "rollout"}, PatchQuery(-1, rollout=True)),
     ],
 )
 def test_the_number_of_a_patch_is_pythons(
-    served: dict[str, Served], watched: Watched, state: dict[str, str], query: Query
+    served: dict[str, Served], watched: Watched, state: dict[str, str], query: PatchQuery
 ) -> None:
     one = served["vision"]
     page = watched.open(one.address, view="image", **state)
     run = last(one)
-    expected = over_patches(one.study, run, query).patches_N.tolist()
+    expected = patch_attention(one.study, run, query).patches_N.tolist()
     for patch in (3, 0, 1):
         assert abs(point(page, patch // 2, patch % 2) - expected[patch]) < 1e-4
     beside = concentration(one.study, run, query)
@@ -67,7 +66,7 @@ def test_a_query_is_chosen_by_a_click_and_by_keyboard_alone(served: dict[str, Se
     page.mouse.down()
     page.mouse.up()
     eventually(lambda: "query=2" in page.url)
-    expected = over_patches(one.study, run, Query(2)).patches_N
+    expected = patch_attention(one.study, run, PatchQuery(2)).patches_N
     eventually(lambda: abs(float(page.locator("#readout [data-value]").inner_text()) - float(expected[2])) < 1e-4)
     for _ in range(40):
         page.keyboard.press("Tab")
@@ -78,7 +77,7 @@ def test_a_query_is_chosen_by_a_click_and_by_keyboard_alone(served: dict[str, Se
     eventually(lambda: "query=3" in page.url)
     page.keyboard.press("Enter")
     eventually(lambda: "query=" not in page.url)
-    expected = over_patches(one.study, run, Query()).patches_N
+    expected = patch_attention(one.study, run, PatchQuery()).patches_N
     eventually(lambda: abs(float(page.locator("#readout [data-value]").inner_text()) - float(expected[3])) < 1e-4)
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
@@ -104,7 +103,7 @@ def test_the_overlay_and_dark_mode(served: dict[str, Served], browser: Any) -> N
             row, column = (int(4 * (place + 0.3)) for place in divmod(patch, 2))
             assert page.evaluate(pixel, patch) == [int(image[0, row, column])] * 3
         page.locator("input[name=opacity]").fill("100")
-        shares = over_patches(served["vision"].study, last(served["vision"]), Query()).patches_N
+        shares = patch_attention(served["vision"].study, last(served["vision"]), PatchQuery()).patches_N
         assert page.evaluate(pixel, int(shares.argmax())) == [252, 255, 164]
         assert "opacity=100" in page.url
         other.context.close()
@@ -116,7 +115,7 @@ def test_greying_out(served: dict[str, Served], watched: Watched) -> None:
     page = watched.open(one.address, view="image", map="rollout", grey="2")
     page.locator("#occlude").press("Enter")
     page.wait_for_selector("#occluded table")
-    expected = occlude(one.study, last(one), Query(rollout=True), 2)
+    expected = occlude(one.study, last(one), PatchQuery(rollout=True), 2)
     for name in ("before", "after", "random"):
         shown = float(page.locator(f"#occluded [data-figure={name}]").inner_text())
         assert abs(shown - getattr(expected, name)) < 1e-4
@@ -175,11 +174,12 @@ def test_what_is_known_of_a_head(served: dict[str, Served], watched: Watched) ->
     one = served["decoder"]
     page = watched.open(one.address, text=TEXT, layer="1", head="1")
     page.wait_for_selector("[data-noted]")
-    note = HeadNotes(one.study).of(last(one))["decoder.1.attention.1"]
+    note = notes_on(one.study, last(one), "decoder.1.attention")["decoder.1.attention.1"]
     for name in ("score", "chance", "entropy", "distance"):
         shown = float(page.locator(f"#note [data-note={name}]").inner_text())
-        assert abs(shown - getattr(note, name)) < 1e-4
-    known = {head for head, each in HeadNotes(one.study).of(last(one)).items() if each.name}
+        assert abs(shown - note[name]) < 1e-4
+    every = [notes_on(one.study, last(one), at) for at in attentions_of(one.study.network)]
+    known = {head for notes in every for head, each in notes.items() if each["name"]}
     assert {button.get_attribute("data-named") for button in page.locator("[data-named]").all()} == known
     assert page.locator(".maps .sign").count() == len(known)
 
@@ -200,7 +200,7 @@ def test_silent_heads_give_their_mean_on_request(served: dict[str, Served], watc
 def test_a_picture_that_was_named_is_shown_first(served: dict[str, Served], watched: Watched) -> None:
     pixels = np.full((1, 8, 8), 40, np.uint8)
     study = Study(served["vision"].study.loaded)
-    study.picture = Picture("<i>.png", pixels)
+    study.picture = NamedImage("<i>.png", pixels)
     one = Served(study)
     page = watched.open(one.address)
     assert "<i>.png" in page.locator("#input").inner_text()

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually
 
-from regard.look.lensed import Lensed, lensed
-from regard.look.reading import Input
+from regard.look.input import Input
+from regard.look.views.lens import lens_answer
 
 
-def found_in(served: Served, text: str = TEXT, output: str | None = None, **more: Any) -> Lensed:
+def found_in(served: Served, text: str = TEXT, output: str | None = None, **more: Any) -> dict[str, Any]:
     study = served.study
     to = "en" if study.loaded.settings.kind == "encoder-decoder" else None
-    return lensed(study, study.run(Input(text, to=to, **more)), output)
+    return lens_answer(study, study.run(Input(text, to=to, **more)), output)
 
 
 def shown(page: Any) -> list[float]:
@@ -35,15 +35,15 @@ def test_the_numbers_of_a_cell_are_pythons(
     for layer, place in ((0, 1), (1, 0)):
         cell = page.locator(f"#cell-{layer}-{place}")
         cell.hover()
-        assert shown(page) == pytest.approx(found.layers[layer].chances[place], abs=1e-4)
-        assert fact(page, "The model says") == pytest.approx(found.layers[layer].final_chance[place], abs=1e-4)
-        assert fact(page, "Entropy") == pytest.approx(found.layers[layer].entropy[place], abs=1e-4)
+        assert shown(page) == pytest.approx(found["layers"][layer]["chances"][place], abs=1e-4)
+        assert fact(page, "The model says") == pytest.approx(found["layers"][layer]["final_chance"][place], abs=1e-4)
+        assert fact(page, "Entropy") == pytest.approx(found["layers"][layer]["entropy"][place], abs=1e-4)
         name = "Really there" if output else "Really follows"
-        assert fact(page, name) == pytest.approx(found.layers[layer].actual_chance[place], abs=1e-4)
+        assert fact(page, name) == pytest.approx(found["layers"][layer]["actual_chance"][place], abs=1e-4)
     shares = page.locator("[data-agrees]").evaluate_all("all => all.map(e => Number(e.dataset.agrees))")
-    assert shares == pytest.approx([layer.agrees for layer in found.layers])
+    assert shares == pytest.approx([layer["agrees"] for layer in found["layers"]])
     constant = float(page.locator("[data-constant]").get_attribute("data-constant"))
-    assert constant == pytest.approx(found.constant)
+    assert constant == pytest.approx(found["constant"])
 
 
 def test_by_keyboard_alone_and_the_address_keeps_the_cell(served: dict[str, Served], watched: Watched) -> None:
@@ -56,7 +56,7 @@ def test_by_keyboard_alone_and_the_address_keeps_the_cell(served: dict[str, Serv
         page.keyboard.press(key)
     assert page.locator("#lens").get_attribute("aria-activedescendant") == "cell-1-2"
     assert page.locator("#cell-1-2.at").count() == 1
-    assert shown(page) == pytest.approx(found_in(served["decoder"]).layers[1].chances[2], abs=1e-4)
+    assert shown(page) == pytest.approx(found_in(served["decoder"])["layers"][1]["chances"][2], abs=1e-4)
     assert "row=1&column=2" in page.url
 
 
@@ -66,7 +66,7 @@ def test_classes_of_the_whole_input(served: dict[str, Served], watched: Watched)
     page.wait_for_selector(f"#view {READY} >> text=the whole input")
     found = found_in(served["encoder"], output="label")
     page.locator("#cell-0-0").hover()
-    assert shown(page) == pytest.approx(found.layers[0].chances[0], abs=1e-4)
+    assert shown(page) == pytest.approx(found["layers"][0]["chances"][0], abs=1e-4)
     assert "once in 3" in page.locator("#baseline").inner_text()
 
 
@@ -74,9 +74,9 @@ def test_silent_heads_are_silent_here_too(served: dict[str, Served], watched: Wa
     head = "decoder.0.attention.1"
     page = watched.open(served["decoder"].address, text=TEXT, view="lens", off=head)
     page.locator("#cell-2-1").hover()
-    expected = found_in(served["decoder"], ablated=(head,)).layers[2].chances[1]
+    expected = found_in(served["decoder"], ablated=(head,))["layers"][2]["chances"][1]
     assert shown(page) == pytest.approx(expected, abs=1e-4)
-    assert expected != found_in(served["decoder"]).layers[2].chances[1]
+    assert expected != found_in(served["decoder"])["layers"][2]["chances"][1]
 
 
 def test_a_long_text_scrolls_in_its_box_and_only_what_is_seen_is_drawn(
@@ -84,7 +84,7 @@ def test_a_long_text_scrolls_in_its_box_and_only_what_is_seen_is_drawn(
 ) -> None:
     text = "ein Hund läuft durch den Schnee " * 20
     page = watched.open(served["decoder"].address, text=text, view="lens", column="0")
-    places = len(found_in(served["decoder"], text).final)
+    places = len(found_in(served["decoder"], text)["final"])
     assert places > 300
     assert page.locator("#lens [role=gridcell]").count() < 3 * 60
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -13,9 +13,9 @@ from tiny_translator import TEXTS as TRAINED
 
 import regard
 from regard.blocks import settings as blocks
-from regard.look.atlas import atlas
-from regard.look.positions import distance_scores, encodings
 from regard.look.study import Study
+from regard.look.views.positions import distance_scores, encodings
+from regard.look.views.vectors import atlas
 from regard.models.settings import Classification, Decoder, Vision
 from regard.text.settings import ByteBpe
 from regard.text.tokenizer import TokenizerPair
@@ -95,7 +95,7 @@ def test_points_and_cosines_are_pythons(served: dict[str, Served], watched: Watc
     assert f"{float(chart.chance.layers[1]):.3f}".replace("-", "−") in measured
     similar = found.similarity("dog")
     for column, (first, second) in enumerate(similar.pairs):
-        row = page.locator(f"[data-pair='{chart.places[first]}-{chart.places[second]}'] [data-value]")
+        row = page.locator(f"[data-pair='{first}-{second}'] [data-value]")
         cells = [float(cell.inner_text().replace("−", "-")) for cell in row.all()]
         assert cells == pytest.approx(similar.layers[:, column].tolist(), abs=1e-4)
     chance = [float(cell.get_attribute("data-value")) for cell in page.locator("[data-pair=random] [data-value]").all()]
@@ -173,7 +173,7 @@ def test_other_sentences(served: dict[str, Served], watched: Watched) -> None:
 def test_sentences_that_cannot_be_shown_are_told(served: dict[str, Served], browser: Any) -> None:
     other = Watched(browser)  # a refused request is a line on the console
     page = other.open(served["encoder"].address, text=TEXT, view="vectors", lines="dog")
-    assert "must have 2 to" in page.locator("#status.error").inner_text()
+    assert "expected at least 2" in page.locator("#status.error").inner_text()
     page.locator("textarea[name=lines]").fill(LINES)
     page.locator(".sentences button").click()
     page.wait_for_selector(".spot")

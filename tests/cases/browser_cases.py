@@ -14,8 +14,8 @@ from tiny_translator import write_translator
 
 from regard.look.study import Study
 from regard.serving.http import make_server
-from regard.serving.look_app import create_look_app
-from regard.serving.look_settings import Looking
+from regard.serving.page import create_page_app
+from regard.serving.settings import PageSettings
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 TEXT = "ein Hund läuft"
@@ -31,7 +31,7 @@ class Served:
         self.study = study
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
-        self.server = make_server(create_look_app(study, Looking()), 64, 1)
+        self.server = make_server(create_page_app(study, PageSettings()), 64, 1)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
         self.thread.start()
 

@@ -92,7 +92,7 @@ def demo_command(
 def _translate(out: Console, folder: Path) -> list[dict[str, str]]:
     """Translates sentences with the shipped model and draws the alignment of the first."""
     import regard
-    from regard.look.drawn_alignment import picture, terminal
+    from regard.look.pictures import alignment_text, draw_alignment
 
     translator: Any = regard.load(MODEL)
     found = translator.translate(list(SENTENCES), align=True)
@@ -101,10 +101,10 @@ def _translate(out: Console, folder: Path) -> list[dict[str, str]]:
         out.print(f"  {sentence}\n    {translation.text}", soft_wrap=True)
     alignment = found[0].alignment
     out.print(f"\nAlignment of “{found[0].text}”\n", style="bold")
-    out.print(terminal(alignment, out.width), soft_wrap=True)
+    out.print(alignment_text(alignment, out.width), soft_wrap=True)
     path = folder / "alignment.png"
     try:
-        picture(alignment, path, f"{MODEL}: {SENTENCES[0]}")
+        draw_alignment(alignment, path, f"{MODEL}: {SENTENCES[0]}")
         out.print(f"\nalso drawn in {path}", soft_wrap=True)
     except RegardError as error:
         out.print(f"\nnot drawn: {error}", soft_wrap=True)

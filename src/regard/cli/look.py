@@ -10,15 +10,15 @@ import typer
 
 from regard.cli.terminal import MODEL_HELP, Device, progress, require_server, say
 from regard.errors import InputError, SettingsError
-from regard.serving.look_settings import Looking
+from regard.serving.settings import PageSettings
 from regard.settings import describe, parse
 
 if TYPE_CHECKING:
-    from regard.look.study import Picture, Run, Study
+    from regard.look.study import NamedImage, Study, StudyRun
 
 LOOK_EXAMPLE = 'Example: regard look de-en "Ein Hund läuft durch den Schnee."'
-_DEFAULTS = Looking()
-_PORT_HELP = next(text for name, _, _, text in describe(Looking) if name == "port")
+_DEFAULTS = PageSettings()
+_PORT_HELP = next(text for name, _, _, text in describe(PageSettings) if name == "port")
 
 
 class LookOptions(NamedTuple):
@@ -46,7 +46,10 @@ def look_command(  # noqa: PLR0913
         str | None, typer.Option(help="Another model of the same family, for comparison.", show_default=False)
     ] = None,
     view: Annotated[
-        str, typer.Option(help="View to open or to draw: heads, walk, decode, lens, ...", show_default="the first")
+        str,
+        typer.Option(
+            help="View to open: heads, walk, decode, lens, ... (to draw: heads or lens)", show_default="the first"
+        ),
     ] = "",
     at: Annotated[
         str,
@@ -64,7 +67,7 @@ def look_command(  # noqa: PLR0913
     device: Device = None,
 ) -> None:
     """Look inside a model: attention, values from text to output, decoding. Ctrl-C stops it."""
-    settings: Looking = parse(Looking, {"port": port})
+    settings: PageSettings = parse(PageSettings, {"port": port})
     asked = LookOptions(model, text, target, to, beside, view, at, device)
     if views and html is None:
         raise SettingsError(f"--views ({views}) needs a file; add --html FILE")
@@ -74,30 +77,29 @@ def look_command(  # noqa: PLR0913
         _write(asked, html, [name.strip() for name in views.split(",") if name.strip()], picture)
 
 
-def _serve(asked: LookOptions, settings: Looking, browser: bool) -> None:
+def _serve(asked: LookOptions, settings: PageSettings, browser: bool) -> None:
     require_server("look")
     from regard.serving.http import address_of, listen
 
     with listen("127.0.0.1", settings.port) as listening:
-        from regard.look.drawn import require_view
-        from regard.serving.look_file import place_state
-        from regard.serving.look_run import look
+        from regard.look.views import view_named
+        from regard.serving.page import serve_page
+        from regard.serving.page_file import location_state
 
         study = _study(asked, settings)
         text = asked.text
         if text is not None and study.loaded.settings.kind == "vision":
             study.picture, text = _picture(study, text), None
-        state = {"text": text, "target": asked.target, "to": asked.to} | place_state(study, asked.at)
+        state = {"text": text, "target": asked.target, "to": asked.to} | location_state(study, asked.at)
         if asked.view:
-            require_view(asked.view, study.views)
-            state["view"] = asked.view
+            state["view"] = view_named(study, asked.view).name
         given = urlencode({name: value for name, value in state.items() if value is not None})
         address = f"{address_of(listening)}/{f'#{given}' if given else ''}"
         say(f"looking into {asked.model} on {address}")
-        look(study, settings, listening, address if browser else None, say)
+        serve_page(study, settings, listening, address if browser else None, say)
 
 
-def _study(asked: LookOptions, settings: Looking) -> Study:
+def _study(asked: LookOptions, settings: PageSettings) -> Study:
     import regard
     from regard.decoding.memory import bound_caches
     from regard.look.study import Study
@@ -107,11 +109,11 @@ def _study(asked: LookOptions, settings: Looking) -> Study:
     return Study(regard.load(asked.model, device=asked.device), settings.tokens, settings.tensor_bytes, other)
 
 
-def _picture(study: Study, file: str) -> Picture:
-    from regard.look.reading import image_from
-    from regard.look.study import Picture
+def _picture(study: Study, file: str) -> NamedImage:
+    from regard.look.input import image_from
+    from regard.look.study import NamedImage
 
-    return Picture(Path(file).name, image_from(study.loaded, Path(file)))
+    return NamedImage(Path(file).name, image_from(study.loaded, Path(file)))
 
 
 def _write(asked: LookOptions, html: Path | None, views: list[str], picture: Path | None) -> None:
@@ -122,30 +124,31 @@ def _write(asked: LookOptions, html: Path | None, views: list[str], picture: Pat
         if file is not None and not file.parent.is_dir():
             raise InputError(f"{file} cannot be written: {file.parent} is not a directory; choose another file")
     if picture is not None:
-        from regard.look.drawing import new_figure, require_ending
+        from regard.look.pictures import new_figure, require_format
 
-        require_ending(picture)
+        require_format(picture)
         new_figure(1, 1)  # raises an error at once if matplotlib is missing
-    from regard.look.reading import Input
+    from regard.look.input import Input
 
-    study = _study(asked, Looking())
+    study = _study(asked, PageSettings())
     is_image = study.loaded.settings.kind == "vision"
     given = Input(image=_picture(study, asked.text).pixels) if is_image else Input(asked.text, asked.target, asked.to)
     run = study.run(given)
     if picture is not None:
-        from regard.look.drawn import draw
+        from regard.look.views import draw
 
-        draw(study, run, picture, asked.view or study.views[0], asked.at)
+        draw(study, run, picture, asked.view or "heads", asked.at)
         say(f"{picture}: {picture.stat().st_size / 1024:,.0f} KiB")
     if html is not None:
         _write_page(study, run, html, views, asked)
 
 
-def _write_page(study: Study, run: Run, file: Path, views: list[str], asked: LookOptions) -> None:
+def _write_page(study: Study, run: StudyRun, file: Path, views: list[str], asked: LookOptions) -> None:
     from regard.files import write_text
-    from regard.serving.look_file import page_file
+    from regard.look.views import views_of
+    from regard.serving.page_file import page_file
 
-    named = [asked.view, *(views or study.views)] if asked.view else views
+    named = [asked.view, *(views or views_of(study))] if asked.view else views
     with progress("computing the views") as update:
         made = page_file(study, run, named, asked.at, say=update)
     try:

@@ -32,8 +32,7 @@ from regard.use.translation import AHEAD, TranslateOptions
 if TYPE_CHECKING:
     from regard.decoding.attention import Look
     from regard.decoding.settings import Sampling
-    from regard.look.align import Aligner, Pairs, Tried
-    from regard.look.links import Gold, Score
+    from regard.look.alignment import Aligner, AlignmentScore, GoldLinks, TextPairs, Tried
     from regard.use.translator import Translator
 
 TRANSLATE_EXAMPLE = 'Example: regard translate de-en "Ein Hund läuft durch den Schnee."'
@@ -198,8 +197,7 @@ def align_command(  # noqa: PLR0913
         raise SettingsError("--layer selects all heads of a layer; give --layer or --head, not both")
     if layer is None and not head and consumed:
         raise SettingsError("--consumed needs --layer or --head; add --layer 0")
-    from regard.look.align import Aligner, align, align_both, word_counts
-    from regard.look.links import read_gold, written
+    from regard.look.alignment import Aligner, align, align_both, format_links, read_gold, word_counts
 
     translator = load_translator(model, device)
     translator.scribe(TranslateOptions(to=to))  # raises an error for a wrong language
@@ -213,7 +211,7 @@ def align_command(  # noqa: PLR0913
             for pairs in _pairs(source, target)
             for each in (align(there, pairs) if other is None else align_both(there, other, pairs))
         )
-        write_lines(map(written, links), output)
+        write_lines(map(format_links, links), output)
         return
     pairs = [pair for chunk in _pairs(source, target) for pair in chunk]
     _score(there, other, pairs, read_gold(gold, word_counts(pairs), swapped), gold.name, choose or 0, save, as_json)
@@ -235,7 +233,7 @@ def _look(model: Translator, layer: int | None, heads: Sequence[str], consumed: 
 
 def _aligner_back(there: Aligner, name: str | None, device: str | None) -> Aligner:
     """The aligner of the other direction. A shipped model, loaded from its directory, has both."""
-    from regard.look.align import Aligner
+    from regard.look.alignment import Aligner
 
     model = load_translator(name or str(there.model.directory), device)
     source, to = next((each for each in there.model.directions if there.to in (None, each[1])), (None, None))
@@ -262,16 +260,15 @@ def _pairs(source: Path, target: Path) -> Iterator[list[tuple[str, str]]]:
 def _score(
     there: Aligner,
     back: Aligner | None,
-    pairs: Pairs,
-    gold: Sequence[Gold],
+    pairs: TextPairs,
+    gold: Sequence[GoldLinks],
     gold_name: str,
     first: int,
     save: bool,
     as_json: bool,
 ) -> None:
     """Prints the error rate on the pairs after the `first`, on which layer, heads and step are chosen."""
-    from regard.look import align
-    from regard.look.links import score
+    from regard.look import alignment as align
 
     if first >= len(pairs):
         raise SettingsError(f"--choose ({first}) leaves none of the {len(pairs)} pairs to score; use a smaller number")
@@ -280,16 +277,16 @@ def _score(
         tried = align.choose(there, pairs[:first], gold[:first])
         there = there._replace(look=tried[0].look)
         if back is not None:
-            other = align.choose(back, align.turned_pairs(pairs[:first]), [each.turned() for each in gold[:first]])
+            other = align.choose(back, align.swap_pairs(pairs[:first]), [each.swapped() for each in gold[:first]])
             back = back._replace(look=other[0].look)
     rest, right = pairs[first:], gold[first:]
-    scores: dict[str, Score] = {}
+    scores: dict[str, AlignmentScore] = {}
     if back is not None:
-        scores["both directions"] = score(align.align_both(there, back, rest), right)
-    scores["one direction"] = score(align.align(there, rest), right)
-    scores["last layer"] = score(align.align_naively(there, rest), right)
+        scores["both directions"] = align.score_links(align.align_both(there, back, rest), right)
+    scores["one direction"] = align.score_links(align.align(there, rest), right)
+    scores["last layer"] = align.score_links(align.align_last_layer(there, rest), right)
     if save:
-        measured = align.Measured(
+        measured = align.MeasuredAlignment(
             to=there.to or next((to for _, to in there.model.directions), ""),
             data=gold_name,
             pairs=len(rest),

@@ -1,13 +1,13 @@
-"""Which input made an output: gradient × input, and integrated gradients (Sundararajan, Taly and Yan 2017).
+"""Attribution: how much each input token adds to one output value.
 
-Both say how much each token's vector added to a figure of the output, such as the score of a word. Those of integrated
-gradients add up to what the figure gained against a baseline, and how nearly they do is told.
+Gradient × input, and integrated gradients (Sundararajan, Taly and Yan 2017), whose scores add up to the difference
+between the value for the input and the value for a baseline.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -17,113 +17,122 @@ from regard.blocks.recording import names_of, network_of, record
 from regard.errors import InputError
 from regard.use.model import Loaded
 
-Figure: TypeAlias = Callable[[], Tensor]
-"""Runs the model and gives one number, as a tensor: `lambda: model(source, target)[0, -1, 9]`."""
-STEPS = 32
-"""Points on the way from the baseline to the input."""
-TOLERANCE = 1e-2
-"""By how much sums may miss the gain to be called complete, as a share of all that is attributed."""
+Value: TypeAlias = Callable[[], Tensor]
+"""Runs the model and returns one number as a tensor: `lambda: model(source, target)[0, -1, 9]`."""
+STEPS = 16
+"""Points of the first integration. They are doubled until the scores no longer change."""
+MOST_STEPS = 2048
+TOLERANCE = 0.01
+"""Allowed error of each token's score, as a share of the largest score."""
 
 
 class Attribution(NamedTuple):
-    """What each token added to a figure."""
+    """How much each token adds to a value."""
 
     scores: Tensor
-    """`[B, T]`, or `[N]` of a packed batch."""
+    """`[B, T]`, or `[N]` for a packed batch."""
     vectors: Tensor
     """The same by component: `[..., D]`."""
-    figure: float
-    """What is explained."""
+    errors: Tensor
+    """Like `scores`: the estimated error of each. It is how much the score changed when the steps were doubled."""
+    value: float
+    """The explained value."""
     baseline: float
-    """What it is at the baseline."""
+    """The value at the baseline."""
+    steps: int
+    """Integration points."""
 
     @property
     def gap(self) -> float:
-        """By how much the sum of the scores misses the gain, figure − baseline."""
-        return float(self.vectors.double().sum()) - (self.figure - self.baseline)
+        """Sum of the scores − (value − baseline). Integrated gradients have a gap of 0 apart from `errors`."""
+        return float(self.vectors.double().sum()) - (self.value - self.baseline)
 
     @property
     def error(self) -> float:
-        """The gap as a share of the gain, or of all that is attributed where pluses and minuses cancel out."""
-        size = max(abs(self.figure - self.baseline), float(self.scores.abs().sum()))
-        return abs(self.gap) / size if size else 0.0
+        """The largest error of a token, or the gap if that is larger, as a share of the largest score."""
+        most = float(self.scores.abs().max())
+        wrong = max(float(self.errors.max()), abs(self.gap))
+        return wrong / most if most else float(wrong > 0)
 
     @property
     def complete(self) -> bool:
-        """Whether the scores add up, within `TOLERANCE`: if they do not, take more steps."""
+        """True if every single score is within `TOLERANCE`, and so is their sum."""
         return self.error <= TOLERANCE
 
 
-def gradient_times_input(model: nn.Module | Loaded, figure: Figure, at: str | None = None) -> Attribution:
-    """The slope of the figure at the input, times the input: exact where the model is linear, local elsewhere.
-
-    `at` is where tokens are vectors: `source.tokens` or `embedding.tokens` unless told otherwise.
-    """
-    name, given = _input(model, figure, at)
-    slope, value = _slope(model, figure, name, given)
-    _, nothing = _slope(model, figure, name, torch.zeros_like(given))
-    return _attribution(slope * given, value, nothing)
-
-
-def integrated_gradients(
+def attribute(
     model: nn.Module | Loaded,
-    figure: Figure,
+    value: Value,
     at: str | None = None,
     baseline: Tensor | None = None,
-    steps: int = STEPS,
+    method: Literal["integrated", "gradient"] = "integrated",
+    most_steps: int = MOST_STEPS,
 ) -> Attribution:
-    """Slopes on the straight way from a baseline to the input, times the way.
+    """How much each input vector adds to a value of the output.
 
-    The baseline is zero vectors unless others are given, which must fit those of `at`. Positions are added behind
-    them and stay. The integral is taken at `steps` points of Gauss and Legendre.
+    `value` runs the model and returns one number. `at` names the input vectors: `source.tokens` or
+    `embedding.tokens` by default. The baseline is zero vectors by default; positions are added after it and stay.
+    `gradient` is the gradient times the input: fast, and exact only for a linear model. `integrated` integrates the
+    gradient on the straight line from the baseline to the input, with Gauss–Legendre points that are doubled until
+    the score of every token changes by less than `TOLERANCE`, or `most_steps` are reached (`complete` is then False).
     """
-    if steps < 1:
-        raise InputError(f"steps ({steps}) must be at least 1; {STEPS} are usually enough")
-    name, given = _input(model, figure, at)
+    if method not in ("integrated", "gradient"):
+        raise InputError(f"method ({method}) must be integrated or gradient")
+    if most_steps < 2:
+        raise InputError(f"most_steps ({most_steps}) must be at least 2")
+    name, given = _input(model, value, at)
     start = _fitting(baseline, given, name)
-    points, weights = np.polynomial.legendre.leggauss(steps)
-    total = torch.zeros_like(given)
-    for point, weight in zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True):
-        slope, _ = _slope(model, figure, name, start + point * (given - start))
-        total += weight * slope
-    _, before = _slope(model, figure, name, start)
-    _, after = _slope(model, figure, name, given)
-    return _attribution(total * (given - start), after, before)
+    before = _gradient(model, value, name, start)[1]
+    slope, after = _gradient(model, value, name, given)
+    if method == "gradient":
+        vectors = (slope * (given - start)).cpu()
+        return Attribution(vectors.sum(-1), vectors, torch.zeros(vectors.shape[:-1]), after, before, 1)
+
+    def integrated(steps: int) -> Tensor:
+        points, weights = np.polynomial.legendre.leggauss(steps)
+        total = torch.zeros_like(given)
+        for point, weight in zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True):
+            total += weight * _gradient(model, value, name, start + point * (given - start))[0]
+        return (total * (given - start)).cpu()
+
+    steps = min(STEPS, most_steps // 2)
+    vectors = integrated(steps)
+    while True:
+        rough, steps = vectors.sum(-1), 2 * steps
+        vectors = integrated(steps)
+        found = Attribution(vectors.sum(-1), vectors, (vectors.sum(-1) - rough).abs(), after, before, steps)
+        if found.complete or 2 * steps > most_steps:
+            return found
 
 
-def _attribution(vectors: Tensor, figure: float, baseline: float) -> Attribution:
-    return Attribution(vectors.sum(-1).cpu(), vectors.cpu(), figure, baseline)
-
-
-def _input(model: nn.Module | Loaded, figure: Figure, at: str | None) -> tuple[str, Tensor]:
-    """Where vectors are read, and those of the input."""
+def _input(model: nn.Module | Loaded, value: Value, at: str | None) -> tuple[str, Tensor]:
+    """The name of the input vectors, and their values."""
     network = network_of(model)
     name = at or next(name for name in names_of(network) if name.endswith(".tokens"))
     if network.training:
-        raise InputError("the model is in training, where dropout is random; call model.eval() first")
+        raise InputError("the model is in training mode, where dropout is random; call model.eval() first")
     with torch.no_grad(), record(model, name, grad=True) as seen:
-        figure()
+        value()
     calls = seen.calls(name) if name in seen.wanted else []
     if len(calls) != 1:
         raise InputError(
-            f"{name} was computed {len(calls)} times, where it must be once; give the name of one input, and a "
-            "function that runs the model once over all of it"
+            f"{name} was computed {len(calls)} times, expected once; give a function that runs the model once"
         )
     return name, calls[0].detach()
 
 
-def _slope(model: nn.Module | Loaded, figure: Figure, name: str, at: Tensor) -> tuple[Tensor, float]:
-    """The gradient of the figure where the input is `at`, and the figure there."""
+def _gradient(model: nn.Module | Loaded, value: Value, name: str, at: Tensor) -> tuple[Tensor, float]:
+    """The gradient of the value where the input is `at`, and the value there."""
     with torch.inference_mode(False), torch.enable_grad():
         leaf = at.clone().requires_grad_()
         with record(model, edit={name: lambda _: leaf}):
-            value = figure()
-        if value.numel() != 1:
-            raise InputError(f"the figure that is explained is {list(value.shape)}; it must be one number: pick or sum")
-        slope = torch.autograd.grad(value.reshape(()), leaf, allow_unused=True)[0] if value.requires_grad else None
+            result = value()
+        if result.numel() != 1:
+            raise InputError(f"the value has shape {list(result.shape)}, expected one number; select or sum")
+        slope = torch.autograd.grad(result.reshape(()), leaf, allow_unused=True)[0] if result.requires_grad else None
     if slope is None:
-        raise InputError(f"the figure does not depend on {name}, or was computed without gradients; mend that")
-    return slope.detach(), float(value.detach())
+        raise InputError(f"the value does not depend on {name}, or was computed without gradients")
+    return slope.detach(), float(result.detach())
 
 
 def _fitting(baseline: Tensor | None, given: Tensor, name: str) -> Tensor:
@@ -133,6 +142,6 @@ def _fitting(baseline: Tensor | None, given: Tensor, name: str) -> Tensor:
         return baseline.to(given).expand_as(given)
     except RuntimeError:
         raise InputError(
-            f"baseline of shape {list(baseline.shape)} does not fit {name}, which is {list(given.shape)} here; give "
-            "vectors of that shape, or one for all"
+            f"baseline has shape {list(baseline.shape)}, and {name} has shape {list(given.shape)}; give the "
+            "same shape, or one vector for all tokens"
         ) from None

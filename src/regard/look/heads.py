@@ -1,261 +1,236 @@
-"""What heads of attention do, as numbers and names: how wide and how far they look, and which kind they are.
+"""Attention heads: their addresses, changes to them, and how much a metric depends on them.
 
-Every score stands beside its chance: what a head would get that looks at all it can see alike.
+An address is `stack.layer.kind.head`: `decoder.1.cross.3`. A change is written as an address that is silenced, as
+`decoder.1.cross.3*0.5` (the output is scaled), or as `decoder.1.cross.3=mean` (the mean over the input's positions).
 
-R: rows, H: heads, Q: queries, K: keys.
+H: heads, V: size of a head's values.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple
+import random
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from regard.blocks.recording import network_of, record
+from regard.blocks.edits import Ablate, Edit, Scale, bound
+from regard.blocks.recording import names_of, network_of, record
 from regard.errors import InputError
-from regard.look.addresses import Head, attentions_of, heads_in
-from regard.look.sides import Given, Laid, Side, sides
-from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
-from regard.tasks.recipe import reach
 from regard.use.model import Loaded
 
-LEAST = 0.4
-"""How far a head must be from chance (0) towards nothing else (1) to be named."""
-NAMES = ("previous-token", "next-token", "same-position", "first-token", "delimiter", "induction")
-"""The kinds of heads that are known."""
-_STEPS = {"previous-token": 1, "next-token": -1, "same-position": 0}
-"""Places from the key to the query."""
-_REPEATED = 16
-"""Tokens of a random sequence that is repeated, where a model can read as many twice."""
+MEAN = "=mean"
+LARGEST_FACTOR = 100.0
+DRAWS = 20
+"""Random heads, or sets of heads, of a control."""
+_ADDRESS = re.compile(r"(encoder|decoder)\.(\d{1,4})\.(attention|cross)\.(\d{1,4})")
+Metric: TypeAlias = Callable[[], float]
+"""Runs the model and returns a number, such as a loss."""
 
 
-class Score(NamedTuple):
-    """A share of attention, and what chance would give."""
+class HeadAddress(NamedTuple):
+    """The position of a head in a model."""
 
-    value: float
-    chance: float
+    stack: str
+    """encoder or decoder."""
+    layer: int
+    kind: str
+    """attention (self-attention) or cross."""
+    number: int
 
     @property
-    def lift(self) -> float:
-        """0 is chance, 1 is nothing else; below 0 it is avoided."""
-        return (self.value - self.chance) / (1 - self.chance) if self.chance < 1 else 0.0
+    def attention(self) -> str:
+        """The address of its attention: `decoder.1.cross`."""
+        return f"{self.stack}.{self.layer}.{self.kind}"
+
+    def __str__(self) -> str:
+        return f"{self.attention}.{self.number}"
 
 
-@dataclass(frozen=True)
-class HeadReport:
-    """What a head is, by the pattern that it follows most."""
-
-    head: Head
-    score: float
-    chance: float
-    name: str | None
-    """One of `NAMES`; None where the head is too near to chance in all of them."""
-    best: str | None
-    """The pattern that `score` is of, whether or not the head is named by it; None where there is nothing to choose."""
-    scores: dict[str, Score]
-    """By every pattern that can be looked for."""
+def attentions_of(model: nn.Module | Loaded) -> list[str]:
+    """The attentions of a model (`decoder.1.cross`) in the order of computation."""
+    return [name.removesuffix(".weights") for name in names_of(model) if name.endswith(".weights")]
 
 
-class Spread(NamedTuple):
-    """How widely and how far a head looks: means over all queries that see anything."""
-
-    head: Head
-    entropy: float
-    """In nats."""
-    share: float
-    """Of the highest entropy there can be, of queries that see several keys: 1 is uniform."""
-    distance: float
-    """Places between query and key."""
-    signed: float
-    """The same with a sign: negative where it looks back."""
+def heads_in(model: nn.Module | Loaded, attention: str) -> list[HeadAddress]:
+    """The heads of one attention."""
+    stack, layer, kind = attention.split(".")
+    return [HeadAddress(stack, int(layer), kind, head) for head in range(network_of(model).settings.attention.heads)]
 
 
-class Seen(NamedTuple):
-    """One attention in a batch."""
-
-    weights_RHQK: Tensor
-    visible_RQK: Tensor
-    apart_RQK: Tensor
-    """Place of the query − place of the key."""
-    key: Laid
+def heads_of(model: nn.Module | Loaded) -> list[HeadAddress]:
+    """Every head of a model in the order of computation."""
+    return [head for attention in attentions_of(model) for head in heads_in(model, attention)]
 
 
-# ------------------------------------------------------------------------------------------------------------- measures
+def head_named(model: nn.Module | Loaded, address: str) -> HeadAddress:
+    """The head with this address; raises `InputError` if the model has none."""
+    found, attentions = _ADDRESS.fullmatch(address), attentions_of(model)
+    if found is None or address.rpartition(".")[0] not in attentions:
+        raise InputError(f"head ({address[:40]}) is not in this model; write stack.layer.kind.head: {attentions[0]}.0")
+    heads = heads_in(model, f"{found[1]}.{int(found[2])}.{found[3]}")
+    if int(found[4]) >= len(heads):
+        raise InputError(f"head ({address}) is not in this model; heads are 0 to {len(heads) - 1}")
+    return heads[int(found[4])]
 
 
-def entropy(weights: Tensor) -> Tensor:
-    """`[...]` in nats, of weights `[..., K]`: 0 where one key gets all, log K where all get the same."""
-    sums: Tensor = torch.special.entr(weights).sum(-1)
-    return sums
+# -------------------------------------------------------------------------------------------------------------- changes
 
 
-def spreads(model: nn.Module | Loaded, *batch: Given) -> list[Spread]:
-    """Entropy and distance of every head. The batch is what the model is called with: tokens or images, layouts."""
-    found = []
-    for attention, seen in _seen(model, batch):
-        found += spreads_of(seen, heads_in(model, attention))
-    return found
+class HeadChange(NamedTuple):
+    """A change to one head: silenced, unless it is scaled or replaced by its mean."""
+
+    head: HeadAddress
+    factor: float | None = None
+    mean: bool = False
+
+    def __str__(self) -> str:
+        if self.mean:
+            return f"{self.head}{MEAN}"
+        return str(self.head) if self.factor is None else f"{self.head}*{self.factor:g}"
 
 
-def spreads_of(seen: Seen, heads: Sequence[Head]) -> list[Spread]:
-    """Entropy and distance of the heads of one attention."""
-    widths_RHQ, counts_RQ = entropy(seen.weights_RHQK), seen.visible_RQK.sum(-1)
-    apart_RQK = seen.apart_RQK.to(seen.weights_RHQK.dtype)
-    far_RHQ, signed_RHQ = (
-        torch.einsum("rhqk,rqk->rhq", seen.weights_RHQK, apart) for apart in (apart_RQK.abs(), -apart_RQK)
-    )
-    most_RHQ = counts_RQ.clamp(min=2).log()[:, None]
-    means = (
-        _mean(widths_RHQ, counts_RQ > 0),
-        _mean(widths_RHQ / most_RHQ, counts_RQ > 1),
-        _mean(far_RHQ, counts_RQ > 0),
-        _mean(signed_RHQ, counts_RQ > 0),
-    )
-    return [Spread(head, *(float(mean_H[head.number]) for mean_H in means)) for head in heads]
+def change_named(model: nn.Module | Loaded, text: str) -> HeadChange:
+    """Parses a change; raises `InputError` for a head that the model does not have."""
+    if text.endswith(MEAN):
+        return HeadChange(head_named(model, text.removesuffix(MEAN)), mean=True)
+    address, times, written = text.partition("*")
+    if not times:
+        return HeadChange(head_named(model, text))
+    try:
+        factor = float(written)
+    except ValueError:
+        factor = math.nan
+    if not abs(factor) <= LARGEST_FACTOR:
+        raise InputError(
+            f"the factor of {address[:40]} ({written[:20]}) must be a number from −{LARGEST_FACTOR:g} to "
+            f"{LARGEST_FACTOR:g}: {address[:40]}*0.5"
+        )
+    return HeadChange(head_named(model, address), factor)
 
 
-def _mean(x_RHQ: Tensor, counted_RQ: Tensor) -> Tensor:
-    """`[H]`: the mean over the queries that count; not a number where none does."""
-    return x_RHQ.transpose(0, 1)[:, counted_RQ].mean(1)
-
-
-def _seen(model: nn.Module | Loaded, batch: tuple[Given, ...]) -> Iterator[tuple[str, Seen]]:
-    network = network_of(model)
-    by_kind = sides(network, batch)
-    with torch.no_grad(), record(model, "*.weights", "*.scores") as recorded:
-        network(*batch)
-    for attention in attentions_of(model):
-        (weights_RHQK,), (scores_RHQK,) = (recorded.calls(f"{attention}.{name}") for name in ("weights", "scores"))
-        stack, _, kind = attention.split(".")
-        yield attention, seen_by(weights_RHQK, scores_RHQK, *by_kind[f"{stack}.{kind}"])
-
-
-def seen_by(weights_RHQK: Tensor, scores_RHQK: Tensor, query: Side, key: Side) -> Seen:
-    """What was recorded of one attention, with the places of its queries and keys."""
-    rows, _, queries, keys = weights_RHQK.shape
-    visible_RQK = scores_RHQK[:, 0] != -torch.inf
-    asking, asked = query.rows(rows, queries), key.rows(rows, keys)
-    apart_RQK = asking.places_RT[:, :, None] - asked.places_RT[:, None, :]
-    return Seen(weights_RHQK, visible_RQK, apart_RQK, asked)
-
-
-# ---------------------------------------------------------------------------------------------------------------- kinds
-
-
-def name_heads(
-    model: nn.Module | Loaded, *batch: Given, delimiters: Sequence[int] = (), least: float = LEAST, seed: int = 0
-) -> list[HeadReport]:
-    """The kind of every head. The batch is what the model is called with: tokens or images, layouts.
-
-    `delimiters` are the tokens that count as such: start, end, separators, marks. Induction is looked for in random
-    tokens, drawn by `seed`, that are repeated; the rest in the batch. A head has the name of the pattern in which it is
-    farthest from chance, if it is as far as `least`.
-    """
-    repeated = {} if isinstance(network_of(model), Vision) else induction(model, seed=seed)
-    found = []
-    for attention, seen in _seen(model, batch):
-        found += kinds_of(seen, heads_in(model, attention), delimiters, repeated, least)
-    return found
-
-
-def kinds_of(
-    seen: Seen, heads: Sequence[Head], delimiters: Sequence[int], repeated: Mapping[Head, Score], least: float = LEAST
-) -> list[HeadReport]:
-    """The kinds of the heads of one attention; `repeated` is what `induction` gives."""
-    scored = {name: _scores(seen, wanted_RQK) for name, wanted_RQK in _patterns(seen, delimiters)}
-    found = []
-    for head in heads:
-        scores = {name: each[head.number] for name, each in scored.items() if each}
-        if head in repeated:
-            scores["induction"] = repeated[head]
-        found.append(_report(head, scores, least))
-    return found
-
-
-def _report(head: Head, scores: Mapping[str, Score], least: float) -> HeadReport:
-    if not scores:  # a single key leaves nothing to choose
-        return HeadReport(head, math.nan, math.nan, None, None, {})
-    best = max(scores, key=lambda name: scores[name].lift)
-    score, chance = scores[best]
-    named = best if scores[best].lift >= least else None
-    return HeadReport(head, score, chance, named, best, dict(scores))
-
-
-def _patterns(seen: Seen, delimiters: Sequence[int]) -> Iterator[tuple[str, Tensor]]:
-    """`[R, Q, K]` of each pattern: true where a head of this kind looks."""
-    apart_RQK = seen.apart_RQK
-    for name, step in _STEPS.items():
-        yield name, apart_RQK == step
-    first_RK = seen.key.places_RT == 0
-    yield "first-token", first_RK[:, None].expand_as(apart_RQK)
-    if delimiters and seen.key.tokens_RT is not None:
-        marks_RK = torch.isin(seen.key.tokens_RT, torch.tensor(delimiters)) & ~first_RK
-        yield "delimiter", marks_RK[:, None].expand_as(apart_RQK)
-
-
-def _scores(seen: Seen, wanted_RQK: Tensor) -> list[Score]:
-    """Of each head: how much of its attention goes where it is wanted, by queries that have a choice.
-
-    Empty where no query has one.
-    """
-    wanted_RQK = wanted_RQK & seen.visible_RQK
-    counts_RQ, wanted_RQ = seen.visible_RQK.sum(-1), wanted_RQK.sum(-1)
-    counted_RQ = (counts_RQ > 1) & (wanted_RQ > 0)
-    if not bool(counted_RQ.any()):
-        return []
-    values_H = _mean(torch.where(wanted_RQK[:, None], seen.weights_RHQK, 0.0).sum(-1), counted_RQ)
-    chance = float((wanted_RQ / counts_RQ.clamp(min=1))[counted_RQ].mean())
-    return [Score(value, chance) for value in values_H.tolist()]
-
-
-# ------------------------------------------------------------------------------------------------------------ induction
-
-
-def induction(
+def edits_for(
     model: nn.Module | Loaded,
-    length: int | None = None,
-    count: int = 8,
-    seed: int = 0,
-    tokens: Sequence[int] | None = None,
-) -> dict[Head, Score]:
-    """How much heads of self-attention look at what followed the last time (Olsson et al. 2022).
+    changes: Sequence[HeadChange],
+    means: Callable[[Iterable[str]], Mapping[str, Tensor]],
+) -> dict[str, Edit]:
+    """The edits for `regard.record`. `means` computes the mean outputs of some attentions."""
+    found: dict[str, list[Edit]] = {}
+    silent = ablation(each.head for each in changes if not each.mean and each.factor is None)
+    average = [each.head for each in changes if each.mean]
+    replaced = ablation(average, means({head.attention for head in average})) if average else {}
+    scaled = [
+        (f"{each.head.attention}.heads", Scale([each.head.number], each.factor))
+        for each in changes
+        if each.factor is not None
+    ]
+    each: list[tuple[str, Edit]] = [*silent.items(), *scaled, *replaced.items()]
+    for name, edit in each:
+        found.setdefault(name, []).append(edit)
+    known, heads = names_of(model), network_of(model).settings.attention.heads
+    return {name: _in_order([bound(each, name, known[name], heads) for each in edits]) for name, edits in found.items()}
 
-    `count` random sequences of `length` tokens are read twice in a row. From each token of the second copy, a head of
-    induction looks at the token after the same one in the first copy. `tokens` are those that are drawn from: all of
-    the vocabulary, unless told otherwise.
+
+def _in_order(edits: Sequence[Callable[[Tensor], Tensor]]) -> Edit:
+    def change(x: Tensor) -> Tensor:
+        for edit in edits:
+            x = edit(x)
+        return x
+
+    return change
+
+
+def ablation(heads: Iterable[HeadAddress], means: Mapping[str, Tensor] | None = None) -> dict[str, Ablate]:
+    """The edits for `regard.record` that silence heads, or replace them by the means of `mean_outputs`."""
+    chosen: dict[str, list[int]] = {}
+    for head in heads:
+        chosen.setdefault(head.attention, []).append(head.number)
+    return {
+        f"{attention}.heads": Ablate(sorted(set(numbers)), None if means is None else means[attention])
+        for attention, numbers in chosen.items()
+    }
+
+
+def mean_outputs(
+    model: nn.Module | Loaded, run: Callable[[], object], attentions: Iterable[str] | None = None
+) -> dict[str, Tensor]:
+    """`[H, V]` for each attention: the mean output of its heads while `run` runs the model.
+
+    Positions that see nothing, such as padding, have zero output and are left out.
     """
-    network = network_of(model)
-    if isinstance(network, Vision):
-        raise InputError(f"a model of kind {network.settings.kind} reads no tokens to repeat; give one that reads text")
-    limit = reach(network.settings)
-    length = length or min(_REPEATED, (limit or 2 * _REPEATED) // 2)
-    batch = _repeated(network, length, count, seed, tokens)
-    found: dict[Head, Score] = {}
-    for attention, seen in _seen(model, batch):
-        if attention.endswith(".cross"):
-            continue
-        # The key that lies so far back is in the first copy; its very first token follows nothing.
-        each = _scores(seen, (seen.apart_RQK == length - 1) & (seen.key.places_RT > 0)[:, None])
-        found |= {head: each[head.number] for head in heads_in(model, attention) if each}
-    return found
+    chosen = attentions_of(model) if attentions is None else list(attentions)
+    with torch.no_grad(), record(model, *(f"{attention}.heads" for attention in chosen)) as seen:
+        run()
+    means = {}
+    for attention in chosen:
+        rows_NHV = torch.cat([call.flatten(0, -3) for call in seen.calls(f"{attention}.heads")])
+        means[attention] = rows_NHV[rows_NHV.ne(0).any(-1).any(-1)].mean(0)
+    return means
 
 
-def _repeated(
-    network: EncoderDecoder | Encoder | Decoder, length: int, count: int, seed: int, tokens: Sequence[int] | None
-) -> tuple[Tensor, ...]:
-    """What a model reads: random tokens twice, on each of its sides."""
-    generator = torch.Generator().manual_seed(seed)
-    device = next(network.parameters()).device
-    sizes = [network.settings.vocabulary]
-    if isinstance(network, EncoderDecoder):
-        sizes.append(network.settings.target_size)
-    read = []
-    for size in sizes:
-        offered = torch.arange(size) if tokens is None else torch.tensor(tokens)
-        drawn = offered[torch.randint(len(offered), (count, length), generator=generator)]
-        read.append(drawn.repeat(1, 2).to(device))
-    return tuple(read)
+# ------------------------------------------------------------------------------------------------------- what they do
+
+
+class Importance(NamedTuple):
+    """The effect of silencing one head."""
+
+    head: HeadAddress
+    value: float
+    """The metric without the head."""
+    change: float
+    """`value` − the metric of the whole model."""
+
+
+class RandomControl(NamedTuple):
+    """The effect of silencing as many random heads."""
+
+    change: float
+    """The mean over the draws."""
+    changes: list[float]
+    drawn: list[tuple[HeadAddress, ...]]
+
+
+def draw_heads(
+    heads: Sequence[HeadAddress], excluded: Collection[HeadAddress], count: int = DRAWS, seed: int = 0
+) -> list[tuple[HeadAddress, ...]]:
+    """`count` random sets of as many heads as `excluded`, drawn from the others; single heads at most once each."""
+    others = [head for head in heads if head not in excluded]
+    if len(others) < len(excluded) or not excluded:
+        raise InputError(f"a control needs 1 to {len(heads) // 2} heads to compare with, got {len(excluded)}")
+    draw = random.Random(seed)
+    if len(excluded) == 1:
+        return [(head,) for head in draw.sample(others, min(count, len(others)))]
+    return [tuple(sorted(draw.sample(others, len(excluded)))) for _ in range(count)]
+
+
+class Ablation:
+    """A metric of a model, computed with heads silenced, or replaced by `means` (see `mean_outputs`)."""
+
+    def __init__(self, model: nn.Module | Loaded, metric: Metric, means: Mapping[str, Tensor] | None = None) -> None:
+        self.model, self.metric, self.means = model, metric, means
+        self.heads = heads_of(model)
+        self.plain = self.without(())
+        """The metric of the whole model."""
+
+    def without(self, heads: Sequence[HeadAddress]) -> float:
+        """The metric without some heads."""
+        with torch.no_grad():
+            if not heads:
+                return float(self.metric())
+            with record(self.model, edit=ablation(heads, self.means)):
+                return float(self.metric())
+
+    def each(self, heads: Sequence[HeadAddress] | None = None) -> list[Importance]:
+        """Each head silenced alone, sorted by the size of the change."""
+        values = [(head, self.without([head])) for head in (self.heads if heads is None else heads)]
+        found = [Importance(head, value, value - self.plain) for head, value in values]
+        return sorted(found, key=lambda one: -abs(one.change))
+
+    def control(self, heads: Collection[HeadAddress], count: int = DRAWS, seed: int = 0) -> RandomControl:
+        """The effect of as many random other heads."""
+        drawn = draw_heads(self.heads, heads, count, seed)
+        changes = [self.without(chosen) - self.plain for chosen in drawn]
+        return RandomControl(sum(changes) / len(changes), changes, drawn)

@@ -1,196 +1,301 @@
-"""Vectors and positions as pictures: PNG, SVG or PDF, by the file's ending. matplotlib only when one is drawn."""
+"""Pictures of attention, alignments and the logit lens with matplotlib, and alignments as text for a terminal.
+
+matplotlib is imported only when something is drawn.
+"""
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Sequence
+import math
+import unicodedata
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
+from torch.nn.functional import adaptive_max_pool2d
 
 from regard.errors import InputError
-from regard.look.drawing import COLOURS, GREY, MARKERS, heat, labelled, new_figure, plain, save, shown
-from regard.look.positions import DistanceScores, Encodings
-from regard.look.table import VectorTable
-from regard.look.vectors import Map, Place, Similarity, map_of
+from regard.files import write_beside
+from regard.look.study import AttentionGroup, Study, StudyRun
+from regard.use.translation import Alignment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_LINES = 12
-"""Pairs that are drawn each by themselves; of more, only their middle half and median."""
-MOST_PANELS = 8
+FORMATS = ("png", "svg", "pdf")
+INK, GREY, LINE, MARK = "#1b2430", "#6b6b6b", "#d8dee4", "#D55E00"
+SHADES = " ░▒▓█"
+"""From no weight to weight 1."""
+CELL = 2
+"""Characters of a cell in a terminal."""
+NAME = 24
+"""Longest name at an axis."""
+SMALL_MAP = 160
+"""Cells of a small map in each direction. In a larger map, neighbouring cells share one, and the largest counts."""
+LONG = 64 * 64
+"""Cells from which a map belongs to a long input."""
+SHOWN = 0.995
+"""In a long input, colours end at this quantile: the first token sees only itself, and all else would be pale."""
+LENS_POSITIONS = 32
+FALLBACK_FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC")
 
 
-def similarity_picture(found: Similarity, path: Path, title: str = "") -> None:
-    """Cosines by layer, beside the static ones and those of random words."""
-    figure = new_figure(8.5, 4.8)
-    axes = figure.add_subplot()
-    layers = torch.arange(len(found.layers))
-    if len(found.pairs) <= MOST_LINES:
-        for number, (one, two) in enumerate(found.pairs):
-            colour = COLOURS[number % len(COLOURS)]
-            marker = MARKERS[(number + number // len(MARKERS)) % len(MARKERS)]
-            label = f"{_name(found, one)} – {_name(found, two)}"
-            style = "-" if number < len(COLOURS) else "--"
-            axes.plot(layers, found.layers[:, number], style, color=colour, marker=marker, ms=4, lw=1.6, label=label)
-    else:
-        low, middle, high = found.layers.double().quantile(torch.tensor([0.25, 0.5, 0.75]).double(), dim=1)
-        axes.fill_between(
-            layers, low, high, color=COLOURS[0], alpha=0.2, lw=0, label=f"half of {len(found.pairs)} pairs"
-        )
-        axes.plot(layers, middle, color=COLOURS[0], marker="o", ms=4, lw=1.6, label="their median")
-    static = float(found.static.double().median())
-    axes.axhline(static, color=GREY, lw=1.2, ls=":", label="static vectors" + " (median)" * (len(found.pairs) > 1))
-    axes.plot(layers, found.chance.layers, color=GREY, lw=1.2, ls="--", label="random other words")
-    axes.set_xlabel("layer (0: embeddings and positions)")
-    axes.set_ylabel("cosine")
-    axes.set_xticks(layers[:: 1 + len(layers) // 16].tolist())
-    axes.set_ylim(min(0.0, float(found.layers.min()), float(found.chance.layers.min())) - 0.03, 1.03)
-    plain(axes)
-    legend = axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
-    legend.set_in_layout(True)
-    _listed(figure, found.places)
-    save(figure, path, title)
+# ------------------------------------------------------------------------------------------------------------- drawing
 
 
-def map_picture(
-    maps: Sequence[Map], places: Sequence[Place], path: Path, layers: Sequence[int] = (), title: str = ""
-) -> None:
-    """A panel for each layer: the first and the last, unless others are chosen. Words have numbers, told below."""
-    chosen = list(layers) or sorted({0, len(maps) - 1})
-    wrong = [layer for layer in chosen if not 0 <= layer < len(maps)]
-    if wrong or len(chosen) > MOST_PANELS:
-        raise InputError(f"layers ({chosen}) must be at most {MOST_PANELS}, from 0 to {len(maps) - 1}; choose others")
-    kinds = list(dict.fromkeys(place.word.lower() for place in places))
-    columns = min(len(chosen), 4)
-    rows = -(-len(chosen) // columns)
-    figure = new_figure(max(3.6 * columns, 5.0), 3.6 * rows)
-    panels = figure.subplots(rows, columns, squeeze=False).flatten()
-    for panel in panels[len(chosen) :]:
-        panel.set_visible(False)
-    for panel, layer in zip(panels, chosen, strict=False):
-        for point, place in zip(maps[layer].points.tolist(), places, strict=True):
-            kind = kinds.index(place.word.lower())
-            panel.plot(
-                *point, MARKERS[kind % len(MARKERS)], color=COLOURS[kind % len(COLOURS)], ms=6, mec="white", mew=0.6
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches, without a window."""
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise InputError("pictures need matplotlib; install it: pip install 'regard[plot]'") from None
+    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def require_format(path: Path) -> str:
+    """The format that a file's suffix asks for, by default PNG."""
+    form = path.suffix.removeprefix(".").lower() or "png"
+    if form not in FORMATS:
+        raise InputError(f"{path} cannot be written; choose a name that ends in .png, .svg or .pdf")
+    return form
+
+
+def save(figure: Figure, path: Path, title: str = "") -> None:
+    """Writes a figure as PNG, SVG or PDF, by the file's suffix."""
+    import matplotlib
+
+    form = require_format(path)
+    if title:
+        figure.suptitle(drawable(title), fontsize=12)
+    try:
+        # Type 42 fonts, since publishers refuse matplotlib's default.
+        with matplotlib.rc_context({"pdf.fonttype": 42, "font.family": list(_fonts())}):
+            write_beside(path, lambda partial: figure.savefig(partial, format=form, dpi=150, bbox_inches="tight"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be written ({error}); choose another file") from None
+
+
+@cache
+def _fonts() -> tuple[str, ...]:
+    from matplotlib import font_manager
+
+    installed = {font.name for font in font_manager.fontManager.ttflist}
+    return ("DejaVu Sans", *(name for name in FALLBACK_FONTS if name in installed))
+
+
+@cache
+def _letters() -> frozenset[int]:
+    """Characters that the fonts have."""
+    from matplotlib import font_manager
+
+    files = (font_manager.findfont(font_manager.FontProperties(family=[name])) for name in _fonts())
+    return frozenset().union(*(font_manager.get_font(file).get_charmap() for file in files))
+
+
+def drawable(text: str, longest: int | None = None) -> str:
+    """Text that matplotlib draws as it is: without formulas, and with � for characters that no font has."""
+    text = unicodedata.normalize("NFC", text.replace("\t", " ").replace("\n", " "))
+    known = "".join(c if ord(c) in _letters() and unicodedata.category(c)[0] != "C" else "\ufffd" for c in text)
+    if longest is not None and len(known) > longest:
+        known = f"{known[: longest - 1]}…"
+    return known.replace("$", r"\$")
+
+
+def _name_axes(axes: Axes, rows: Sequence[str], columns: Sequence[str], every: int = 1) -> None:
+    """Names of the rows on the left and of the columns above; only every n-th if there are many."""
+    down, across = range(0, len(rows), every), range(0, len(columns), every)
+    axes.set_yticks(down, labels=[drawable(rows[i], NAME) for i in down])
+    names = [drawable(columns[i], NAME) for i in across]
+    axes.set_xticks(across, labels=names, rotation=45, ha="left", rotation_mode="anchor")
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+# ------------------------------------------------------------------------------------------------------------ attention
+
+
+def draw_heads(study: Study, run: StudyRun, at: str = "") -> Figure:
+    """All heads of one kind of attention (`decoder.cross`, by default the last), or one head (`decoder.1.cross.0`)."""
+    group, layer, head = study.locate(at)
+    if layer is None or head is None:
+        return _draw_grid(study, run, group)
+    return _draw_head(study, run, group, layer, head)
+
+
+def _cap(map_QK: Tensor) -> float:
+    """The weight with the darkest colour."""
+    visible = map_QK[map_QK > 0]
+    if map_QK.numel() < LONG or not len(visible):
+        return float(map_QK.max()) or 1.0
+    return float(visible.quantile(SHOWN))
+
+
+def _draw_grid(study: Study, run: StudyRun, group: AttentionGroup) -> Figure:
+    side, top, left = min(1.5, max(0.6, 9.0 / group.heads)), 0.5, 0.4
+    width, height = left + side * group.heads + 0.9, top + side * group.layers + 0.3
+    figure = new_figure(width, height)
+    figure.set_layout_engine("none")  # fitting a hundred maps takes long, and their positions are known
+    image = None
+    for layer in range(group.layers):
+        low = height - top - side * (layer + 1)
+        for head, map_QK in enumerate(study.tensor(run.key, group.weights(layer)).cpu()):
+            panel = figure.add_axes(
+                ((left + side * head) / width, low / height, 0.94 * side / width, 0.94 * side / height)
             )
-        map_axes(panel, maps[layer])
-        panel.set_title(f"layer {layer}", fontsize=10)
-    _listed(figure, places)
-    for panel, layer in zip(panels, chosen, strict=False):
-        labelled(figure, panel, maps[layer].points.tolist(), [str(number) for number in range(1, len(places) + 1)])
-    save(figure, path, title)
+            pooled_QK = adaptive_max_pool2d(map_QK[None], [min(length, SMALL_MAP) for length in map_QK.shape])[0]
+            image = panel.imshow((pooled_QK / _cap(pooled_QK)).numpy(), "Blues", vmin=0, vmax=1, aspect="auto")
+            panel.set(xticks=[], yticks=[])
+            for spine in panel.spines.values():
+                spine.set(color=LINE, linewidth=0.6)
+            if f"{group.stack}.{layer}.{group.kind}.{head}" in run.given.ablated:
+                image.set_alpha(0.3)
+                panel.plot([0, 1], [0, 1], color=MARK, lw=1.4, transform=panel.transAxes)
+            if layer == 0:
+                panel.set_title(f"head {head + 1}", fontsize=8, color=GREY, pad=4)
+            if head == 0:
+                panel.set_ylabel(f"layer {layer + 1}", fontsize=8, color=GREY)
+    assert image is not None  # a model has heads
+    tall = min(3.0, 0.94 * side * group.layers)
+    corner = (width - 0.75) / width, (height - top - 0.06 * side - tall) / height
+    scale = figure.colorbar(image, cax=figure.add_axes((*corner, 0.16 / width, tall / height)))
+    scale.set_label("weight ÷ largest of the map", fontsize=8, color=GREY)
+    scale.ax.tick_params(labelsize=7, colors=GREY)
+    figure.text(0.5, 0.1 / height, _axes_note(group), fontsize=8, color=GREY, ha="center")
+    figure.text(0.5, 1 - 0.2 / height, group.label, fontsize=12, color=INK, ha="center", va="center")
+    return figure
 
 
-def words_picture(
-    table: VectorTable, words: Sequence[str], path: Path, arrows: Sequence[tuple[str, str]] = (), title: str = ""
-) -> None:
-    """Words of a table on a plane, with arrows between some: king → queen beside man → woman."""
-    chosen = table.chosen(words)
-    found = map_of(chosen.units)
-    figure = new_figure(6.0, 5.0)
+def _draw_head(study: Study, run: StudyRun, group: AttentionGroup, layer: int, head: int) -> Figure:
+    map_QK = study.tensor(run.key, group.weights(layer))[head].cpu()
+    queries, keys = (run.sides[side].names for side in (group.queries, group.keys))
+    cell = min(0.5, 9.0 / max(len(keys), len(queries)))
+    figure = new_figure(cell * len(keys) + 2.4, cell * len(queries) + 1.6)
     axes = figure.add_subplot()
-    points = {word: (float(x), float(y)) for word, (x, y) in zip(words, found.points.tolist(), strict=True)}
-    for first, second in arrows:
-        chosen.row(first), chosen.row(second)
-        ends = {"arrowstyle": "->", "color": GREY, "lw": 1.2, "shrinkA": 6, "shrinkB": 6}
-        axes.annotate("", points[second], points[first], arrowprops=ends)
-    for x, y in points.values():
-        axes.plot(x, y, "o", color=COLOURS[0], ms=6)
-    map_axes(axes, found)
-    labelled(figure, axes, list(points.values()), [shown(word) for word in points])
-    save(figure, path, title)
+    most = _cap(map_QK)
+    image = axes.imshow(map_QK.numpy(), "Blues", vmin=0, vmax=most, interpolation="nearest" if cell > 0.05 else "auto")
+    _name_axes(axes, queries, keys, max(1, math.ceil(0.16 / cell)))
+    axes.tick_params(labelsize=9 if cell > 0.2 else 7, colors=INK)
+    if len(keys) <= 14:  # numbers fit into the cells
+        for query, key in (map_QK >= 0.005).nonzero().tolist():
+            value = float(map_QK[query, key])
+            colour = "white" if value > 0.6 * most else INK
+            axes.text(key, query, f"{value:.2f}", ha="center", va="center", fontsize=7.5, color=colour)
+    if cell >= 0.12:
+        axes.hlines(torch.arange(len(queries) - 1) + 0.5, -0.5, len(keys) - 0.5, colors="white", lw=0.8)
+        axes.vlines(torch.arange(len(keys) - 1) + 0.5, -0.5, len(queries) - 0.5, colors="white", lw=0.8)
+    figure.colorbar(image, ax=axes, shrink=min(1.0, 3 / (cell * len(queries))), aspect=16, pad=0.03, label="weight")
+    axes.set_xlabel(_axes_note(group), fontsize=8, color=GREY)
+    silent = " (silent)" if f"{group.stack}.{layer}.{group.kind}.{head}" in run.given.ablated else ""
+    axes.set_title(f"{group.label}, layer {layer + 1}, head {head + 1}{silent}", fontsize=10, color=INK)
+    return figure
 
 
-def encodings_picture(found: Encodings, path: Path, title: str = "") -> None:
-    """The vectors as a heat map, and beside it how alike places are; of an image, how alike patches are to nine."""
-    if found.grid is not None:
-        _grid_picture(found, path, title)
-        return
-    figure = new_figure(11.0, 4.4)
-    left, right = figure.subplots(1, 2)
-    what = "distance" if found.first < 0 else "place"
-    begin, end = found.first - 0.5, found.first + len(found.matrix) - 0.5
-    drawn = found.matrix
-    if found.order == "interleaved":
-        drawn = torch.cat([drawn[:, 0::2], drawn[:, 1::2]], 1)
-    heat(left, drawn, (-0.5, drawn.shape[1] - 0.5, end, begin), "auto")
-    left.set_xlabel("channel" if found.order is None else "sines, then cosines, the fastest first")
-    left.set_title("encodings", fontsize=10)
-    heat(right, found.dots, (begin, end, end, begin), "equal")
-    right.set_xlabel(what)
-    right.set_title("dot products", fontsize=10)
-    for axes in (left, right):
-        axes.set_ylabel(what)
-    save(figure, path, title)
+def _axes_note(group: AttentionGroup) -> str:
+    return f"rows: queries of the {group.queries}, columns: keys of the {group.keys}"
 
 
-def _grid_picture(found: Encodings, path: Path, title: str) -> None:
-    """Nine patches, each with its cosine to every other, as ViT's paper draws them."""
-    assert found.grid is not None
-    rows, columns = found.grid
-    picked = [sorted({round((size - 1) * share) for share in (0.1, 0.5, 0.9)}) for size in (rows, columns)]
-    figure = new_figure(2.1 * len(picked[1]) + 1.4, 2.1 * len(picked[0]) + 0.8)
-    panels = figure.subplots(len(picked[0]), len(picked[1]), squeeze=False)
-    cosines = found.cosines.reshape(rows, columns, rows, columns)
-    least = float(cosines.min())
-    for line, row in zip(panels, picked[0], strict=True):
-        for panel, column in zip(line, picked[1], strict=True):
-            drawn = panel.imshow(
-                cosines[row, column].numpy(), cmap="viridis", vmin=least, vmax=1, interpolation="nearest"
-            )
-            panel.plot(column, row, marker="s", ms=5, markerfacecolor="none", markeredgecolor="black")
-            panel.set_title(f"row {row}, column {column}", fontsize=8)
-            panel.set_xticks([])
-            panel.set_yticks([])
-    figure.colorbar(drawn, ax=panels, label="cosine")
-    save(figure, path, title)
+# ----------------------------------------------------------------------------------------------------------------- lens
 
 
-def distance_picture(found: DistanceScores, path: Path, title: str = "") -> None:
-    """What is added to scores by distance: a line for each head; of many, a heat map."""
-    figure = new_figure(7.5, 4.2)
+def draw_lens(found: Mapping[str, Any], tokens: Sequence[str]) -> Figure:
+    """The answer of `lens_answer`: layers by tokens. A cell is a layer's first guess, its shade the probability.
+
+    A frame marks the first layer whose guess is the model's answer.
+    """
+    layers, count = found["layers"], min(LENS_POSITIONS, len(found["final"]))
+    figure = new_figure(2.6 + 0.78 * max(count, 4), 1.5 + 0.34 * len(layers))
     axes = figure.add_subplot()
-    if len(found.scores) <= MOST_LINES:
-        for head, scores in enumerate(found.scores):
-            style = "-" if head < len(COLOURS) else "--"
-            axes.plot(found.distances, scores, style, color=COLOURS[head % len(COLOURS)], lw=1.6, label=f"head {head}")
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, fontsize=8)
-        axes.set_ylabel("added to the score")
-        plain(axes)
-    else:
-        first, last = int(found.distances[0]), int(found.distances[-1])
-        heat(axes, found.scores, (first - 0.5, last + 0.5, len(found.scores) - 0.5, -0.5), "auto")
-        axes.set_ylabel("head (of one layer after the other); colour: added to the score")
-    axes.set_xlabel("how far the key lies before its query")
+    chances = [[layer["chances"][i][0] for i in range(count)] for layer in layers]
+    image = axes.imshow(chances, cmap="Blues", vmin=0, vmax=1, aspect="auto", interpolation="nearest")
+    for row, layer in enumerate(layers):
+        for i in range(count):
+            guess = layer["tokens"][i][0]
+            ink = "white" if layer["chances"][i][0] > 0.55 else "black"
+            weight = "bold" if guess == found["final"][i] else "normal"
+            name = drawable(found["texts"][guess], 11)
+            axes.text(i, row, name, color=ink, weight=weight, fontsize=7.5, ha="center", va="center")
+            if found["first"][i] == row:
+                x, y = (i - 0.47, i + 0.47), (row - 0.45, row + 0.45)
+                axes.plot([x[0], x[1], x[1], x[0], x[0]], [y[0], y[0], y[1], y[1], y[0]], color=MARK, lw=1.4)
+    columns = []
+    for i in range(count):
+        follows = found["actual"][i] if found["output"] == "output" else None
+        after = "" if follows is None else f"\n→ {drawable(found['texts'][follows], 11)}"
+        columns.append(f"{drawable(tokens[i], 11)}{after}" if found["each"] else "the whole")
+    names = ["embeddings", *(f"layer {number}" for number in range(1, len(layers)))]
+    if found["each"]:
+        names = [f"{name}  {layer['agrees']:.0%}" for name, layer in zip(names, layers, strict=True)]
+        note = f"share of tokens with the model's own answer; a constant answer reaches {found['constant']:.0%}"
+        axes.set_xlabel(note, fontsize=8)
+    axes.set_xticks(range(count), columns, fontsize=7.5)
+    axes.set_yticks(range(len(names)), names, fontsize=8)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    figure.colorbar(image, ax=axes, label="probability", shrink=0.9)
+    return figure
+
+
+# ------------------------------------------------------------------------------------------------------------ alignment
+
+
+def draw_alignment(alignment: Alignment, path: Path, title: str = "") -> None:
+    """Writes a word alignment as a heat map: PNG, SVG or PDF, by the file's suffix."""
+    source, target = alignment.source, alignment.target
+    figure = new_figure(1.5 + 0.42 * len(source), 1.5 + 0.32 * len(target))
+    axes = figure.add_subplot()
+    image = axes.imshow(alignment.weights, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    _name_axes(axes, target, source)
+    for first, second in alignment.pairs:
+        axes.plot(first, second, marker="o", markersize=5, markerfacecolor="none", markeredgecolor="tab:red")
+    figure.colorbar(image, ax=axes, label="share of attention")
     save(figure, path, title)
 
 
-# --------------------------------------------------------------------------------------------------------------- pieces
+def alignment_text(alignment: Alignment, width: int = 80) -> str:
+    """A word alignment for a terminal: a row for each target word, a column for each source word, darker is more.
+
+    If the source words do not fit above their columns, the columns are numbered and a list follows.
+    """
+    source, target = ([_printable(word) for word in words] for words in (alignment.source, alignment.target))
+    margin = max((_columns(word) for word in target), default=0) + 1
+    cells = [max(_columns(word), CELL) + 1 for word in source]
+    heads, named = source, margin + sum(cells) <= width
+    if not named:
+        heads = [str(number) for number in range(1, len(source) + 1)]
+        cells = [max(len(head), CELL) + 1 for head in heads]
+    lines = [" " * margin + "".join(_padded(head, cell) for head, cell in zip(heads, cells, strict=True))]
+    for word, weights in zip(target, alignment.weights, strict=True):
+        shades = [SHADES[min(max(round(float(weight) * 4), 0), 4)] * CELL for weight in weights]
+        lines.append(_padded(word, margin) + "".join(_padded(s, cell) for s, cell in zip(shades, cells, strict=True)))
+    if not named:
+        lines += ["", ""]
+        for number, word in enumerate(source, 1):
+            entry = f"{number} {word}  "
+            if lines[-1] and _columns(lines[-1]) + _columns(entry) > width:
+                lines.append("")
+            lines[-1] += entry
+    return "\n".join(line.rstrip() for line in lines)
 
 
-def map_axes(axes: Axes, found: Map) -> None:
-    first, second = (f"{100 * float(share):.0f} % of the variance" for share in found.share)
-    axes.set_xlabel(first, fontsize=8)
-    axes.set_ylabel(second, fontsize=8)
-    axes.set_xticks([])
-    axes.set_yticks([])
-    axes.margins(0.15)
-    axes.set_aspect("equal", adjustable="datalim")
+def _printable(word: str) -> str:
+    """Control and directional characters would break the table."""
+    return "".join(c if unicodedata.category(c)[0] != "C" else "\N{REPLACEMENT CHARACTER}" for c in word)
 
 
-def _name(found: Similarity, number: int) -> str:
-    return f"{number + 1} {shown(found.places[number].word)}"
+def _columns(text: str) -> int:
+    """Terminal columns: East Asian characters take two, combining ones none."""
+    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text if not unicodedata.combining(c))
 
 
-def _listed(figure: Figure, places: Sequence[Place]) -> None:
-    """The texts by their numbers, below, each word in brackets."""
-    lines = []
-    for number, place in enumerate(places, 1):
-        first, last = place.span
-        text = f"{place.text[:first]}[{place.word}]{place.text[last:]}"
-        lines.append(f"{number}  {shown(textwrap.shorten(text, 100, placeholder=' …'))}")
-    figure.supxlabel("\n".join(lines), x=0.01, ha="left", fontsize=8)
+def _padded(word: str, columns: int) -> str:
+    return word + " " * max(columns - _columns(word), 0)

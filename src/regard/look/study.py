@@ -1,4 +1,4 @@
-"""A model under study: one input at a time, what it gives, what changes when heads are silent, and any tensor of it.
+"""A model under study: an input at a time, the model's output for it, and any recorded tensor.
 
 ```python
 study = Study(regard.load("de-en"))
@@ -10,45 +10,55 @@ study.tensor(run.key, "decoder.1.cross.weights")
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.blocks.edits import Edit
-from regard.blocks.recording import Tap, matching, names_of, record
+from regard.blocks.recording import Tap, matching, names_of, network_of, record
 from regard.errors import InputError
-from regard.look.addresses import mean_outputs, where_named
-from regard.look.answers import Answer, answers_in
-from regard.look.changes import change_named, edits_for
-from regard.look.estimate import estimate
-from regard.look.lens import outputs_of
-from regard.look.reading import (
+from regard.look.heads import change_named, edits_for, head_named, mean_outputs
+from regard.look.input import (
     Input,
-    Read,
-    Side,
+    InputSide,
+    OutputAnswer,
+    ReadInput,
+    answers_in,
     forward,
     read,
-    require_alike,
-    require_room,
+    require_length,
+    require_same_kind,
     scribe_of,
 )
-from regard.models.settings import Decoder, EncoderDecoder
+from regard.models.build import build
+from regard.models.settings import (
+    Classification,
+    Decoder,
+    Encoder,
+    EncoderDecoder,
+    Masked,
+    ModelSettings,
+    Tagging,
+    Vision,
+)
 from regard.tasks.recipe import reach
 from regard.use.model import Loaded
 from regard.use.translator import Translator
 
-TOKENS = 1024
-"""Tokens of an input that are looked at, unless told otherwise; a model's own limit may be lower."""
-BYTES = 256 * 2**20
-"""What recorded tensors may take in memory."""
-RUNS = 64
-"""Inputs that are remembered, without their tensors."""
+MAX_TOKENS = 1024
+"""Default limit of an input's length; the model's own limit may be lower."""
+MAX_BYTES = 256 * 2**20
+"""Default memory for recorded tensors."""
+MAX_RUNS = 64
+"""Runs that are kept, without their tensors."""
 _LABELS = {
     ("encoder", "attention"): "Encoder self-attention",
     ("decoder", "attention"): "Masked self-attention",
@@ -57,8 +67,8 @@ _LABELS = {
 
 
 @dataclass(frozen=True)
-class AttentionPlace:
-    """Attention of one kind, in all layers of a stack."""
+class AttentionGroup:
+    """One kind of attention in all layers of a stack."""
 
     stack: str
     kind: str
@@ -66,186 +76,187 @@ class AttentionPlace:
     layers: int
     heads: int
     queries: str
-    """The stack whose tokens ask."""
+    """The stack whose tokens are the queries."""
     keys: str
-    """The stack whose tokens are looked at."""
+    """The stack whose tokens are the keys."""
+
+    def weights(self, layer: int) -> str:
+        """The name of a layer's attention weights."""
+        return f"{self.stack}.{layer}.{self.kind}.weights"
 
 
 @dataclass(frozen=True)
-class Output:
-    """What a model says of an input."""
+class RunOutput:
+    """The output of a model for an input."""
 
-    answers: list[Answer]
+    answers: list[OutputAnswer]
     written: str | None = None
-    """What a translator writes of its own accord, with the same heads silent."""
+    """A translator's own translation, with the same changes to its heads."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """A model's pass over one input."""
+class StudyRun:
+    """A model on one input."""
 
     key: str
     given: Input
-    read: Read
+    read: ReadInput
     shapes: dict[str, list[int]]
-    """What can be fetched of it."""
-    work: Callable[[Run], Output]
-    plain: Run | None = None
-    """The same input with every head at work, where some are silent."""
+    """The tensors that can be fetched, with their shapes."""
+    work: Callable[[StudyRun], RunOutput]
+    plain: StudyRun | None = None
+    """The same input without changes to heads, if there are any."""
 
     @cached_property
-    def output(self) -> Output:
-        """Worked out when it is first asked for: scores over a vocabulary may take longer than all layers."""
+    def output(self) -> RunOutput:
+        """Computed on first use: logits over a vocabulary may take longer than all layers."""
         return self.work(self)
 
     @property
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[OutputAnswer]:
         return self.output.answers
 
     @property
-    def written(self) -> str | None:
-        return self.output.written
-
-    @property
-    def sides(self) -> dict[str, Side]:
+    def sides(self) -> dict[str, InputSide]:
         return self.read.sides
 
 
 @dataclass(frozen=True)
-class Picture:
-    """An image that was named to be looked at."""
+class NamedImage:
+    """An image from a file."""
 
     name: str
     pixels: NDArray[np.uint8]
-    """`[C, height, width]`, as the model reads it."""
+    """`[channels, height, width]`."""
 
 
-class _Enough(Exception):  # noqa: N818
-    """All that was wanted has been heard."""
+class _Recorded(Exception):  # noqa: N818
+    """Ends a forward pass when everything wanted is recorded."""
 
 
-def _enough(x: Tensor) -> Tensor:
-    raise _Enough
+def _stop(x: Tensor) -> Tensor:
+    raise _Recorded
 
 
 class Study:
-    """A model that is looked at. Not for several threads at once."""
+    """A model under study. Not safe for several threads at once."""
 
-    def __init__(self, loaded: Loaded, tokens: int = TOKENS, room: int = BYTES, beside: Loaded | None = None) -> None:
-        """`tokens` bounds inputs, and `room`, in bytes, the tensors that are kept; `beside` is compared with."""
+    def __init__(
+        self, loaded: Loaded, tokens: int = MAX_TOKENS, room: int = MAX_BYTES, beside: Loaded | None = None
+    ) -> None:
+        """`tokens` limits inputs, `room` (bytes) the tensors that are kept. `beside` is a model to compare with."""
         self.loaded = loaded
         if beside is not None:
-            require_alike(loaded, beside)
+            require_same_kind(loaded, beside)
         self.beside = None if beside is None else Study(beside, tokens, room)
         self.network = loaded.network.eval()
         self.names: dict[str, Tap] = names_of(loaded)
         limits = [tokens, reach(loaded.settings), loaded.reach if isinstance(loaded, Translator) else None]
         self.limit = min(limit for limit in limits if limit is not None)
         self.room = room
-        self.picture: Picture | None = None
-        """What a model of images is shown at first, where there is something."""
-        self._runs: OrderedDict[str, Run] = OrderedDict()
+        self.picture: NamedImage | None = None
+        """The first image of a vision model's page."""
+        self.cache: dict[str, Any] = {}
+        """Values that views compute once for a study."""
+        self.kept = 0
+        """Bytes of the tensors in memory."""
+        self._runs: OrderedDict[str, StudyRun] = OrderedDict()
         self._tensors: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
-        self._kept = 0
         self._means: dict[str, dict[str, Tensor]] = {}
-
-    # ----------------------------------------------------------------------------------------------------------- about
 
     @property
     def writes(self) -> bool:
-        """Whether the model writes texts."""
+        """True if the model writes text."""
         return self.loaded.settings.kind == "decoder" or isinstance(self.loaded, Translator)
 
-    @property
-    def views(self) -> list[str]:
-        """The views that this model has something for."""
-        sees = self.loaded.settings.kind == "vision"
-        reads = self.loaded.tokenizers is not None and not sees
-        image, decode = ["image"] if sees else [], ["decode"] if self.writes else []
-        lens, vectors = ["lens"] if outputs_of(self.loaded) else [], ["vectors"] if reads else []
-        return [*image, "heads", "walk", *decode, *lens, *vectors, "positions", "compare"]
-
-    @property
-    def attentions(self) -> list[AttentionPlace]:
-        """Where the model attends."""
+    @cached_property
+    def attentions(self) -> list[AttentionGroup]:
+        """The kinds of attention in the model."""
         found = []
-        for stack in ("encoder", "decoder"):
-            for kind in ("attention", "cross"):
-                layers = sum(name.startswith(f"{stack}.") and name.endswith(f".{kind}.weights") for name in self.names)
-                if layers:
-                    keys = "encoder" if kind == "cross" else stack
-                    label = _LABELS[stack, kind]
-                    heads = self.loaded.settings.attention.heads
-                    found.append(AttentionPlace(stack, kind, label, layers, heads, stack, keys))
+        for (stack, kind), label in _LABELS.items():
+            layers = sum(name.startswith(f"{stack}.") and name.endswith(f".{kind}.weights") for name in self.names)
+            if layers:
+                keys = "encoder" if kind == "cross" else stack
+                heads = self.loaded.settings.attention.heads
+                found.append(AttentionGroup(stack, kind, label, layers, heads, stack, keys))
         return found
 
-    def place(self, at: str, usual: int = -1) -> tuple[AttentionPlace, int | None, int | None]:
-        """The attention that an address names, and layer and head where it names a head: `decoder.1.cross.0`.
+    def group(self, stack: str, kind: str) -> AttentionGroup:
+        return next(each for each in self.attentions if (each.stack, each.kind) == (stack, kind))
 
-        `usual` is the number of the attention that is meant by an empty one.
+    def locate(self, at: str, default: int = -1) -> tuple[AttentionGroup, int | None, int | None]:
+        """Parses `decoder.cross` (all heads) or `decoder.1.cross.0` (one head): the group, the layer, the head.
+
+        `default` is the index of the group that an empty address means.
         """
         if not at:
-            return self.attentions[usual], None, None
-        where = where_named(self.loaded, at)
-        (place,) = (each for each in self.attentions if (each.stack, each.kind) == (where.stack, where.kind))
-        return place, where.layer, where.head
+            return self.attentions[default], None, None
+        stack, _, kind = at.partition(".")
+        whole = [each for each in self.attentions if (each.stack, each.kind) == (stack, kind)]
+        if whole:
+            return whole[0], None, None
+        head = head_named(self.loaded, at)
+        return self.group(head.stack, head.kind), head.layer, head.number
 
     # ------------------------------------------------------------------------------------------------------------- run
 
-    def run(self, given: Input) -> Run:
-        """What the model makes of an input. The tensors of it are fetched one by one, with `tensor`."""
+    def run(self, given: Input) -> StudyRun:
+        """Reads an input. Its tensors are fetched one by one with `tensor`."""
         if given.key in self._runs:
             self._runs.move_to_end(given.key)
             return self._runs[given.key]
-        for word in given.ablated:
-            change_named(self.loaded, word)
+        for text in given.ablated:
+            change_named(self.loaded, text)
         plain = self.run(replace(given, ablated=())) if given.ablated else None
         found = read(self.loaded, given, self.limit) if plain is None else plain.read
-        return self._remembered(Run(given.key, given, found, self._shapes(found), self._output, plain))
+        return self._keep(given.key, given, found, plain)
 
-    def follow(self, run: Run) -> Run:
-        """Another model's run: what it read, token by token, read by this one."""
+    def follow(self, run: StudyRun) -> StudyRun:
+        """This model on the tokens of another model's run."""
         key = f"{run.key}-beside"
         if key not in self._runs:
             for side in run.sides.values():
-                require_room(side, "the text", self.limit)
-            # With a target of its own it writes by itself, and does not repeat what the other wrote.
+                require_length(side, "the text", self.limit)
+            # With a target of its own, `written` decodes instead of repeating the other model's text.
             target = run.sides["decoder"].text if isinstance(self.loaded, Translator) else None
-            given = replace(run.given, target=target, ablated=())
-            self._remembered(Run(key, given, run.read, self._shapes(run.read), self._output))
+            self._keep(key, replace(run.given, target=target, ablated=()), run.read, None)
         return self.known(key)
 
-    def _remembered(self, run: Run) -> Run:
-        self._runs[run.key] = run
-        while len(self._runs) > RUNS:
+    def _keep(self, key: str, given: Input, found: ReadInput, plain: StudyRun | None) -> StudyRun:
+        lengths = [len(side.tokens) for side in found.sides.values()]
+        settings = self.loaded.settings
+        shapes = {name: _shape(name, tap, settings, 1, lengths) for name, tap in self.names.items()}
+        unbatched = {name: shape[1:] if self.names[name].sizes[0] == "B" else shape for name, shape in shapes.items()}
+        self._runs[key] = StudyRun(key, given, found, unbatched, self._output, plain)
+        while len(self._runs) > MAX_RUNS:
             self._means.pop(self._runs.popitem(last=False)[0], None)
-        return run
+        return self._runs[key]
 
-    def known(self, key: str) -> Run:
+    def known(self, key: str) -> StudyRun:
         """A run that was made before."""
         if key not in self._runs:
-            raise InputError(f"run ({key[:20]}) is not known, or no longer; run the input again")
+            raise InputError(f"run ({key[:20]}) is unknown or no longer kept; run the input again")
         return self._runs[key]
 
     def holding(self, key: str) -> Study:
-        """The study that has made a run: this one, or that of the model beside."""
+        """The study that made a run: this one, or that of the model beside."""
         return self.beside if self.beside is not None and key in self.beside._runs else self
 
-    def changes(self, run: Run) -> dict[str, Edit]:
-        """What makes the model work as it does in a run."""
-        changes = [change_named(self.loaded, word) for word in run.given.ablated]
-        return edits_for(self.loaded, changes, lambda attentions: self._means_of(run, attentions))
+    def changes(self, run: StudyRun) -> dict[str, Edit]:
+        """The edits of a run."""
 
-    def _means_of(self, run: Run, attentions: Iterable[str]) -> Mapping[str, Tensor]:
-        known = self._means.setdefault(run.key, {})
-        missing = [name for name in attentions if name not in known]
-        if missing:
-            known |= mean_outputs(self.loaded, lambda: forward(self.loaded, run.read), missing)
-        return known
+        def means(attentions: Iterable[str]) -> Mapping[str, Tensor]:
+            known = self._means.setdefault(run.key, {})
+            missing = [name for name in attentions if name not in known]
+            if missing:
+                known |= mean_outputs(self.loaded, lambda: forward(self.loaded, run.read), missing)
+            return known
+
+        return edits_for(self.loaded, [change_named(self.loaded, text) for text in run.given.ablated], means)
 
     @contextlib.contextmanager
-    def edited(self, run: Run) -> Iterator[None]:
-        """Within the block the model works as it does in a run."""
+    def edited(self, run: StudyRun) -> Iterator[None]:
+        """Within the block the model has the changes of a run."""
         edits = self.changes(run)
         if not edits:
             yield
@@ -253,13 +264,13 @@ class Study:
         with record(self.loaded, edit=edits):
             yield
 
-    def _output(self, run: Run) -> Output:
+    def _output(self, run: StudyRun) -> RunOutput:
         with self.edited(run):
             answers = answers_in(self.loaded, run.read, forward(self.loaded, run.read))
-        return Output(answers, self.written(run))
+        return RunOutput(answers, self.written(run))
 
-    def written(self, run: Run) -> str | None:
-        """What a translator writes of its own accord."""
+    def written(self, run: StudyRun) -> str | None:
+        """A translator's own translation."""
         if not isinstance(self.loaded, Translator):
             return None
         if run.given.target is None and not run.given.ablated:
@@ -268,84 +279,107 @@ class Study:
         with self.edited(run):
             return scribe.text(scribe.write([run.sides["encoder"].ids], [scribe.beginning], 1)[0][0].tokens)
 
-    def _shapes(self, found: Read) -> dict[str, list[int]]:
-        """The shapes of all that can be fetched, without the batch."""
-        settings = self.loaded.settings
-        lengths = {stack: len(side.tokens) for stack, side in found.sides.items()}
-        reads, writes = lengths.get("encoder", 0), lengths.get("decoder", 0)
-        sizes = {"D": settings.width, "H": settings.attention.heads, "G": settings.kv_heads, "E": settings.head_size}
-        sizes |= {"V": settings.value_size, "F": settings.ffn_hidden}
-        if isinstance(settings, EncoderDecoder | Decoder):
-            sizes["C"] = settings.target_size if isinstance(settings, EncoderDecoder) else settings.vocabulary
-        shapes = {}
-        for name, tap in self.names.items():
-            side = "encoder" if name.startswith(("source.", "encoder.")) else "decoder"
-            time = lengths.get(side) or reads or writes
-            known = sizes | {"T": time, "K": reads if ".cross." in name else time}
-            wanted = [size for size in tap.sizes if size != "B"]
-            if all(size in known for size in wanted):
-                shapes[name] = [known[size] for size in wanted]
-        return shapes
-
     # --------------------------------------------------------------------------------------------------------- tensors
 
     def tensor(self, key: str, name: str) -> Tensor:
-        """What flowed by under a name, without the batch, in float32.
+        """A tensor of a run by its name, without the batch dimension, in float32.
 
-        Only what is asked for is recorded, and the same of as many further layers as a quarter of the room holds.
+        Only what is asked for is recorded, together with the same tensor of as many other layers as fit into a quarter
+        of the room.
         """
         if name not in self.names:
-            matching(name.replace("*", ""), self.names)  # says what is near
-            raise InputError(
-                f"name ({name[:80]}) is of no single tensor; regard.blocks.recording.names_of(model) lists them"
-            )
+            matching(name.replace("*", ""), self.names)  # raises with a suggestion
+            raise InputError(f"name ({name[:80]}) must be a single tensor; names_of(model) lists the names")
         if (key, name) not in self._tensors:
-            self._record(self.known(key), name)
+            run = self.known(key)
+            for found, value in self.values(run, self._siblings(run, name)).items():
+                if (key, found) not in self._tensors:
+                    self._tensors[key, found] = value
+                    self.kept += value.nbytes
+            self._tensors.move_to_end((key, name))
+            while self.kept > self.room and len(self._tensors) > 1:
+                _, dropped = self._tensors.popitem(last=False)
+                self.kept -= dropped.nbytes
         self._tensors.move_to_end((key, name))
         return self._tensors[key, name]
 
-    def _record(self, run: Run, name: str) -> None:
-        for found, value in self.values(run, self._together(run, name)).items():
-            if (run.key, found) not in self._tensors:
-                self._tensors[run.key, found] = value
-                self._kept += value.nbytes
-        self._tensors.move_to_end((run.key, name))
-        while self._kept > self.room and len(self._tensors) > 1:
-            _, dropped = self._tensors.popitem(last=False)
-            self._kept -= dropped.nbytes
-
-    def _together(self, run: Run, name: str) -> list[str]:
+    def _siblings(self, run: StudyRun, name: str) -> list[str]:
+        """The same tensor in other layers, as many as fit."""
         pattern = re.sub(r"\.\d+\.", ".*.", name)
-        lengths = [len(side.tokens) for side in run.sides.values()]
         siblings = [other for other in self.names if re.sub(r"\.\d+\.", ".*.", other) == pattern]
-        size = estimate(self.network, name, length=lengths[-1], source=lengths[0])
-        count = max(self.room // 4 // max(size, 1), 1)
+        count = max(self.room // 4 // max(4 * math.prod(run.shapes[name]), 1), 1)
         if len(siblings) <= count:
             return siblings
         begun = any((run.key, other) in self._tensors for other in siblings)
-        # The first of many should be seen soon.
+        # The first of many layers is recorded alone, so that it is shown soon.
         return siblings[siblings.index(name) :][: count if begun else 1]
 
-    def values(self, run: Run, names: list[str]) -> dict[str, Tensor]:
+    def values(self, run: StudyRun, names: list[str]) -> dict[str, Tensor]:
         """Some tensors of a run, recorded in one pass and not kept."""
-        edits = self.changes(run) | self._stop(names)
-        with record(self.loaded, *names, edit=edits) as seen, contextlib.suppress(_Enough):
+        order = list(self.names)
+        behind = order[max(order.index(name) for name in names) + 1 :]
+        # What comes after the last name would only take time.
+        after = next((name for name in behind if name.endswith((".ffn.input", ".out"))), None)
+        stop = {} if after is None else {after: _stop}
+        with record(self.loaded, *names, edit=self.changes(run) | stop) as seen, contextlib.suppress(_Recorded):
             forward(self.loaded, run.read)
         found = {}
         for name in seen.names():
-            value = seen.calls(name)[0]
-            whole = "B" in self.names[name].sizes or value.dim() > len(self.names[name].sizes)
-            found[name] = (value[0] if whole else value).float()
+            value, sizes = seen.calls(name)[0], self.names[name].sizes
+            found[name] = (value[0] if "B" in sizes or value.dim() > len(sizes) else value).float()
         return found
 
-    def _stop(self, names: list[str]) -> dict[str, Edit]:
-        """What ends a pass when all has been heard: what comes behind would only take time."""
-        order = list(self.names)
-        behind = order[max(order.index(name) for name in names) + 1 :]
-        after = next((name for name in behind if name.endswith((".ffn.input", ".out"))), None)
-        return {} if after is None else {after: _enough}
 
-    @property
-    def kept(self) -> int:
-        """Bytes that tensors take now."""
-        return self._kept
+# ------------------------------------------------------------------------------------------------------------- estimate
+
+
+def estimate(
+    model: nn.Module | Loaded | ModelSettings,
+    *patterns: str,
+    batch: int = 1,
+    length: int = 1,
+    source: int | None = None,
+) -> int:
+    """Bytes of a recording of one pass over a padded batch.
+
+    `length` is that of the target in an encoder-decoder, whose source has the same length unless `source` is given.
+    Vision models have their own. Decoding token by token needs as much for most names, and half for the weights of
+    self-attention.
+    """
+    network = build(model, device="meta") if isinstance(model, ModelSettings) else network_of(model)
+    settings, known = network.settings, names_of(network)
+    lengths = [source or length, length] if isinstance(settings, EncoderDecoder) else [length]
+    if isinstance(settings, Vision):
+        lengths = [settings.tokens]
+    names = {name for pattern in patterns for name in matching(pattern, known)}
+    return sum(4 * math.prod(_shape(name, known[name], settings, batch, lengths)) for name in names)
+
+
+def _shape(name: str, tap: Tap, settings: ModelSettings, batch: int, lengths: list[int]) -> list[int]:
+    """The shape of a recorded tensor. `lengths` are those of source and target, or the only one."""
+    reads = name.startswith(("source.", "encoder.", "embedding.", "heads."))
+    time = lengths[0] if reads else lengths[-1]
+    sizes = {
+        "B": batch,
+        "T": time,
+        "K": lengths[0] if ".cross." in name else time,
+        "D": settings.width,
+        "H": settings.attention.heads,
+        "G": settings.kv_heads,
+        "E": settings.head_size,
+        "V": settings.value_size,
+        "F": settings.ffn_hidden,
+        "C": _classes(name, settings),
+    }
+    return [sizes[size] for size in tap.sizes]
+
+
+def _classes(name: str, settings: ModelSettings) -> int:
+    if isinstance(settings, EncoderDecoder):
+        return settings.target_size
+    if isinstance(settings, Decoder):
+        return settings.vocabulary
+    head = settings.heads.get(name.split(".")[1])
+    if isinstance(settings, Encoder) and isinstance(head, Masked):
+        return settings.vocabulary
+    return head.classes if isinstance(head, Classification | Tagging) else 2

@@ -15,9 +15,9 @@ from typing import Literal, TypeAlias
 
 from regard.errors import InputError
 from regard.files import write_text
-from regard.look.reading import Input
+from regard.look.input import Input
 from regard.look.study import Study
-from regard.serving.look_file import page_file
+from regard.serving.page_file import page_file
 from regard.use.model import Loaded, load
 
 Theme: TypeAlias = Literal["system", "light", "dark"]

@@ -1,4 +1,4 @@
-"""Settings of the translation server, and limits of requests."""
+"""Settings of both servers, and limits of requests."""
 
 from __future__ import annotations
 
@@ -86,3 +86,22 @@ class Serving(Settings):
     def known_hosts(self) -> tuple[str, ...]:
         """Accepted names of the server; empty: any."""
         return self.hosts or (LOCAL if self.host in LOCAL else ())
+
+
+class PageSettings(Settings):
+    """The page of `regard look`, which is served to this machine only, and its limits."""
+
+    port: int = Field(default=5050, ge=0, le=65535)
+    """Port; 0 selects a free one."""
+    tokens: Positive = 1024
+    """Most tokens of an input; the model's own limit may be lower."""
+    characters: Positive = 20_000
+    """Most characters of a request."""
+    tensor_bytes: Positive = 256 * 2**20
+    """Memory for recorded tensors, in addition to the model."""
+    queue: Positive = 32
+    """Most requests in the queue; a further request gets status 503."""
+    patience: float = Field(default=60.0, gt=0)
+    """Seconds until a request without a result gets status 503."""
+    connections: Positive = 64
+    """Most open connections."""

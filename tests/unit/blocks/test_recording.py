@@ -29,7 +29,7 @@ from regard.decoding.decode import decode
 from regard.decoding.request import Ends
 from regard.decoding.settings import Absolute, Beam, Greedy, Rules
 from regard.decoding.source import source_of
-from regard.look.estimate import estimate
+from regard.look.study import estimate
 from regard.models.build import build
 from regard.models.cpu import is_prepared, is_watched, prepared
 

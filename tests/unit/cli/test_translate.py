@@ -18,8 +18,7 @@ from typer.testing import CliRunner, Result
 import regard
 from regard.cli.app import app
 from regard.errors import DataError, InputError, RegardError, SettingsError, WeightsError
-from regard.look.align import Aligner, align, measured_in
-from regard.look.links import written
+from regard.look.alignment import Aligner, align, format_links, measured_in
 from regard.use.model import load
 
 pytestmark = pytest.mark.slow
@@ -133,7 +132,7 @@ def test_wrong_options(place: Path) -> None:
     assert "did you mean de-en?" in str(error)
 
 
-def test_lines_before_a_wrong_one_are_written(place: Path, expected: list[str], tmp_path: Path) -> None:
+def test_lines_before_a_wrong_one_are_format_links(place: Path, expected: list[str], tmp_path: Path) -> None:
     given = LINES.encode() + b"\nein\xe4\nein\n"
     (tmp_path / "in").write_bytes(given)
     for ahead in ("1", "2", "1000"):
@@ -260,7 +259,7 @@ def wrong_align(*arguments: str) -> RegardError:
 
 def own() -> list[str]:
     model = regard.load("model", device="cpu")
-    return [written(links) for links in align(Aligner(model, "en"), list(zip(SOURCES, TARGETS, strict=True)))]
+    return [format_links(links) for links in align(Aligner(model, "en"), list(zip(SOURCES, TARGETS, strict=True)))]
 
 
 @pytest.mark.usefixtures("_files")

@@ -1,62 +1,134 @@
-"""Pictures of vectors and positions are written in the form that the file's ending asks for."""
+"""Pictures: what they draw is what was recorded, whatever the text."""
 
 from __future__ import annotations
 
-import sys
+import re
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
-import torch
-from family_cases import encoder, vision
+from study_cases import run_of
 
-from regard.blocks import settings as blocks
 from regard.errors import InputError
 from regard.look import pictures
-from regard.look.positions import DistanceScores, distance_scores, encodings
-from regard.look.table import one_of_n
-from regard.look.vectors import Anisotropy, Place, Similarity, find, map_of
+from regard.look.pictures import alignment_text, draw_alignment, draw_heads, draw_lens, drawable
+from regard.look.study import Study
+from regard.look.views import VIEWS, draw, views_of
+from regard.look.views.lens import lens_answer
+from regard.use.translation import Alignment, Block
 
-pytestmark = pytest.mark.slow
-
-PLACES = (find("The bank of the river", "bank"), find("Money, $5_^ in the bank", "bank"), find("An apple\x1b", "apple"))
-BEGIN = {"png": b"\x89PNG", "svg": b"<?xml"}
-
-
-def similarity(places: tuple[Place, ...]) -> Similarity:
-    pairs = tuple((one, two) for two in range(len(places)) for one in range(two))
-    layers = torch.rand(3, len(pairs), generator=torch.Generator().manual_seed(0))
-    return Similarity(places, pairs, layers, torch.ones(len(pairs)), Anisotropy(torch.rand(3), 0.1, 9))
+HOSTILE = "<img> $x_1^2$ \\frac \u202eabc\u202c \u0007 漢字 😀 שלום " + "x" * 60
+WEIGHTS = np.array([[1.0, 0.0, 0.0], [0.0, 0.2, 0.8]], np.float32)
 
 
-@pytest.mark.parametrize("ending", BEGIN)
-def test_vectors_are_drawn(tmp_path: Path, ending: str) -> None:
-    drawn = [tmp_path / f"{name}.{ending}" for name in ("few", "many", "map", "words")]
-    pictures.similarity_picture(similarity(PLACES), drawn[0], "a $title")
-    pictures.similarity_picture(similarity(PLACES * 2), drawn[1])
-    maps = [map_of(torch.eye(3)[:, :2] * size) for size in (0, 1, 2)]
-    pictures.map_picture(maps, PLACES, drawn[2], [0, 1, 2])
-    pictures.words_picture(one_of_n(["king", "queen", "man"]), ["king", "queen"], drawn[3], [("king", "queen")])
-    assert all(path.read_bytes().startswith(BEGIN[ending]) for path in drawn)
+def test_grid_of_heads(studies: dict[str, Study]) -> None:
+    study, run = run_of(studies, "translator", ablated=("decoder.0.cross.1",))
+    *panels, _ = draw_heads(study, run).axes
+    for panel, truth in zip(panels, study.tensor(run.key, "decoder.0.cross.weights"), strict=True):
+        assert np.abs(panel.images[0].get_array() - (truth / truth.max()).numpy()).max() < 1e-6
+    assert [len(panel.lines) for panel in panels] == [0, 1], "the silent head is crossed out"
 
 
-def test_positions_are_drawn(tmp_path: Path) -> None:
-    for number, position in enumerate((blocks.Sinusoidal(), blocks.Rotary(), blocks.TransformerXL())):
-        pictures.encodings_picture(encodings(encoder(position=position), 8), tmp_path / f"{number}.png")
-    pictures.encodings_picture(encodings(vision(position=blocks.Sinusoidal2d())), tmp_path / "3.png")
-    pictures.distance_picture(distance_scores(encoder(position=blocks.Alibi()), 8), tmp_path / "4.png")
-    many = DistanceScores("relative", torch.arange(-3, 4), torch.zeros(20, 7))
-    pictures.distance_picture(many, tmp_path / "5.png")
-    assert len([path for path in tmp_path.iterdir() if path.read_bytes().startswith(BEGIN["png"])]) == 6
+def test_large_maps_keep_their_largest_cells(studies: dict[str, Study]) -> None:
+    study, run = run_of(studies, "decoder", "the dog runs " * 40)
+    drawn: Any = draw_heads(study, run).axes[0].images[0].get_array()
+    truth = study.tensor(run.key, "decoder.0.attention.weights")[0].numpy()
+    assert len(truth) > pictures.SMALL_MAP == len(drawn)
+    assert drawn[0, 0] == drawn.max(), "the first token sees only itself"
+    assert 0.98 < (drawn <= 1).mean() < 1
+    figure = draw_heads(study, run, "decoder.0.attention.0")
+    assert 20 < len(figure.axes[0].get_yticks()) < 80 < len(truth), "names do not overlap"
+    assert max(figure.get_size_inches()) < 14
 
 
-def test_what_cannot_be_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match=r"layers \(\[3\]\) must be at most 8, from 0 to 0"):
-        pictures.map_picture([map_of(torch.eye(3))], PLACES, tmp_path / "a.png", [3])
-    found = similarity(PLACES)
-    with pytest.raises(InputError, match=r"cannot be written.*\.png or \.svg"):
-        pictures.similarity_picture(found, tmp_path / "a.nothing")
-    with pytest.raises(InputError, match=r"word \(duke\)"):
-        pictures.words_picture(one_of_n(["king"]), ["king"], tmp_path / "a.png", [("king", "duke")])
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(InputError, match="pictures need matplotlib"):
-        pictures.similarity_picture(found, tmp_path / "a.png")
+def test_one_head(studies: dict[str, Study]) -> None:
+    study, run = run_of(studies, "translator", target="a dog")
+    axes: Any = draw_heads(study, run, "decoder.0.cross.1").axes[0]
+    truth = study.tensor(run.key, "decoder.0.cross.weights")[1].numpy()
+    assert axes.get_title() == "Cross-attention, layer 1, head 2"
+    assert np.abs(axes.images[0].get_array() - truth).max() < 1e-7
+    for labels, side in ((axes.get_yticklabels(), "decoder"), (axes.get_xticklabels(), "encoder")):
+        assert [label.get_text() for label in labels] == run.sides[side].names
+    assert [text.get_text() for text in axes.texts] == [f"{v:.2f}" for v in truth.flatten() if v >= 0.005]
+
+
+def test_lens(studies: dict[str, Study]) -> None:
+    for family in ("translator", "encoder", "vision"):
+        study, run = run_of(studies, family, "ein Hund")
+        found = lens_answer(study, run)
+        axes: Any = draw_lens(found, run.sides[found["stack"]].names).axes[0]
+        shown = slice(pictures.LENS_POSITIONS)
+        cells = [drawable(found["texts"][row[0]], 11) for layer in found["layers"] for row in layer["tokens"][shown]]
+        assert [text.get_text() for text in axes.texts] == cells
+        chances = [[row[0] for row in layer["chances"][shown]] for layer in found["layers"]]
+        assert np.allclose(axes.images[0].get_array(), chances)
+        assert len(axes.lines) == len(found["final"][shown]), "one frame for each position"
+
+
+def test_files(studies: dict[str, Study], tmp_path: Path) -> None:
+    study, run = run_of(studies, "decoder", HOSTILE)
+    draw(study, run, tmp_path / "a.svg", "heads", "decoder.0.attention.0", HOSTILE)
+    written = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    assert written.count("<image ") == 2, "the map and its scale"
+    assert len(re.findall(r"<use ", written)) > 100, "the names of the tokens are drawn"
+    for name, first in (("b.png", b"\x89PNG"), ("c.pdf", b"%PDF")):
+        draw(study, run, tmp_path / name, "lens", title=HOSTILE)
+        assert (tmp_path / name).read_bytes().startswith(first)
+
+
+def test_errors(studies: dict[str, Study], tmp_path: Path) -> None:
+    study, run = run_of(studies, "encoder")
+    for view, at, name, message in (
+        ("decode", "", "a.png", r"view \(decode\) must be one of heads, walk"),
+        ("haeds", "", "a.png", "did you mean heads"),
+        ("walk", "", "a.png", "only heads and lens"),
+        ("heads", "decoder.0.cross.0", "a.png", r"head \(decoder\.0\.cross\.0\)"),
+        ("heads", "", "a.bmp", r"\.png, \.svg or \.pdf"),
+        ("heads", "", "none/a.png", "cannot be written"),
+    ):
+        with pytest.raises(InputError, match=message):
+            draw(study, run, tmp_path / name, view, at)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_views_of_each_family(studies: dict[str, Study]) -> None:
+    assert list(views_of(studies["vision"])) == ["image", "heads", "walk", "lens", "positions", "compare"]
+    assert list(views_of(studies["translator"])) == [view.name for view in VIEWS if view.name != "image"]
+    assert "decode" not in views_of(studies["encoder"])
+    paths = [question.path for view in VIEWS for question in view.questions]
+    assert len(paths) == len(set(paths))
+
+
+# ------------------------------------------------------------------------------------------------------------ alignment
+
+
+def alignment(source: list[str], target: list[str], weights: np.ndarray = WEIGHTS) -> Alignment:
+    return Alignment(source, target, [(0, 0)], (Block(0, 0, weights),))
+
+
+def test_alignment_as_text() -> None:
+    drawn = alignment_text(alignment(["der", "Hund", "bellt"], ["dogs", "bark"])).split("\n")
+    assert drawn == ["     der Hund bellt", "dogs ██", "bark     ░░   ▓▓"]
+    drawn = alignment_text(alignment(["漢字", "e\u0301te\u0301", "\u202eab\x1b"], ["x", "漢"])).split("\n")
+    assert drawn[0].startswith("   漢字 e\u0301te\u0301 ")
+    assert not {"\x1b", "\u202e"} & {*drawn[0]}
+    assert drawn[1] == "x  ██"
+
+
+def test_columns_are_numbered_where_words_do_not_fit() -> None:
+    words = [f"wort{number}" for number in range(30)]
+    drawn = alignment_text(alignment(words, words, np.eye(30, dtype=np.float32)), width=80).split("\n")
+    row = next(line for line in drawn if line.startswith("wort12"))
+    assert drawn[0][row.index("█") :].startswith("13"), "the cell is below its number"
+    assert "13 wort12" in " ".join(drawn[-5:])
+
+
+def test_alignment_as_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    monkeypatch.setattr(pictures, "save", lambda figure, path, title="": found.append(figure))
+    draw_alignment(alignment(["der", "Hund", "bellt"], ["dogs", "$bark_^"]), Path("a.png"))
+    axes = found[0].axes[0]
+    assert np.allclose(axes.images[0].get_array(), WEIGHTS)
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["dogs", r"\$bark_^"]
+    assert len(axes.lines) == 1, "a circle for the link"

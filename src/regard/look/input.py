@@ -1,0 +1,339 @@
+"""One input as a model reads it: its tokens, one forward pass over them, and the answers in the logits.
+
+T: tokens, C: vocabulary or classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from regard.data.image_form import fitted
+from regard.data.images import read_image
+from regard.decoding.request import Ends
+from regard.errors import InputError
+from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
+from regard.models.settings import Classification, Masked, NextSentence, Tagging
+from regard.models.settings import Vision as VisionSettings
+from regard.tasks.image import to_input
+from regard.text.tokenizer import Span, Tokenizer
+from regard.use.model import Loaded
+from regard.use.scribe import Scribe
+from regard.use.translation import TranslateOptions
+from regard.use.translator import Translator
+from regard.weights.directory import load_labels
+
+CANDIDATES = 5
+"""Most probable answers that are kept for each position."""
+NO_SPAN = (0, 0)
+"""The span of a token that is not in the text, such as the start token."""
+_SPACES = "▁Ġ "
+"""How vocabularies write a space."""
+
+
+@dataclass(frozen=True)
+class Input:
+    """An input to look at."""
+
+    text: str = ""
+    target: str | None = None
+    """A translation of the text. None: the model's own."""
+    to: str | None = None
+    """Target language, for a model with several."""
+    image: NDArray[np.uint8] | None = None
+    """`[channels, height, width]`, for a vision model."""
+    ablated: tuple[str, ...] = ()
+    """Changed heads: `decoder.1.cross.3` is silenced; see `regard.look.heads.change_named`."""
+
+    @property
+    def key(self) -> str:
+        """Equal for equal inputs."""
+        pixels = None if self.image is None else hashlib.sha256(self.image.tobytes()).hexdigest()
+        content = json.dumps([self.text, self.target, self.to, pixels, sorted(self.ablated)])
+        return hashlib.sha256(content.encode("utf-8", "surrogatepass")).hexdigest()[:20]
+
+
+@dataclass(frozen=True)
+class InputToken:
+    """A token, or a patch of an image."""
+
+    text: str
+    """For display."""
+    id: int
+    """In the vocabulary. A patch has its number, the class token −1."""
+    span: Span
+    """Characters of the text; (0, 0) for a token that is not in it."""
+
+
+@dataclass(frozen=True)
+class InputSide:
+    """The sequence that one stack reads."""
+
+    text: str
+    tokens: list[InputToken]
+
+    @property
+    def ids(self) -> list[int]:
+        return [token.id for token in self.tokens]
+
+    @property
+    def names(self) -> list[str]:
+        return [token.text for token in self.tokens]
+
+
+@dataclass(frozen=True)
+class ReadInput:
+    """A tokenized input. `sides` is keyed by the stack that reads each sequence."""
+
+    sides: dict[str, InputSide]
+    follows: list[int | None]
+    """For a stack that writes: the token after each token. None: unknown."""
+    pixels: Tensor | None = None
+
+
+# -------------------------------------------------------------------------------------------------------------- reading
+
+
+def read(loaded: Loaded, given: Input, limit: int) -> ReadInput:
+    """Tokenizes an input. Raises `InputError` for more than `limit` tokens."""
+    network, tokenizers = loaded.network, loaded.tokenizers
+    if isinstance(network, Vision):
+        return _read_image(network, given)
+    if given.image is not None:
+        raise InputError(f"image is for vision models, and this model is of kind {loaded.settings.kind}; give a text")
+    if isinstance(loaded, Translator):
+        return _read_translation(loaded, given, limit)
+    if tokenizers is None or isinstance(network, EncoderDecoder):
+        raise InputError(f"model {loaded.name} has no tokenizer.json; add one next to its weights to read text")
+    tokenizer, continues = tokenizers.source, isinstance(network, Decoder)
+    encoding = tokenizer.encode(given.text, framed=not continues)
+    ids, spans = list(encoding.ids), list(encoding.offsets)
+    if continues and tokenizer.settings is not None and "start" in tokenizer.roles:
+        ids, spans = [tokenizer.roles["start"], *ids], [NO_SPAN, *spans]
+    if not ids:
+        raise InputError("text is empty; write something for the model to read")
+    side = _side(tokenizer, given.text, ids, spans)
+    require_length(side, "text", limit)
+    return ReadInput({"decoder": side}, [*ids[1:], None]) if continues else ReadInput({"encoder": side}, [])
+
+
+def _read_translation(loaded: Translator, given: Input, limit: int) -> ReadInput:
+    scribe, ends = scribe_of(loaded, given.to), loaded.frame.ends
+    ids = scribe.read([given.text])[0]
+    source = _side(loaded.tokenizers.source, given.text, ids, scribe.read_spans(given.text))
+    require_length(source, "text", limit)
+    tokenizer = loaded.tokenizers.target
+    if given.target is None:
+        written = scribe.write([ids], [scribe.beginning], 1)[0][0].tokens
+        text, spans = scribe.text(written), scribe.written_spans(written)
+    else:
+        text, encoding = given.target, tokenizer.encode(given.target, framed=False)
+        prefix = list(loaded.frame.prefix)
+        written, spans = [*prefix, *encoding.ids], [*[NO_SPAN] * len(prefix), *encoding.offsets]
+    start = [] if ends.start is None else [ends.start]
+    target = _side(tokenizer, text, [*start, *written], [*[NO_SPAN] * len(start), *spans])
+    require_length(target, "target", limit)
+    return ReadInput({"encoder": source, "decoder": target}, [*written, ends.end])
+
+
+def _read_image(network: Vision, given: Input) -> ReadInput:
+    settings = network.settings
+    expected = (settings.channels, *settings.image)
+    if given.image is None or given.image.shape != expected or given.image.dtype != np.uint8:
+        has = "none" if given.image is None else f"{given.image.dtype} {list(given.image.shape)}"
+        raise InputError(f"image ({has}) must be uint8 of shape {list(expected)}: channels, height, width; resize it")
+    rows, columns = settings.grid
+    tokens = [InputToken(f"{i // columns + 1},{i % columns + 1}", i, NO_SPAN) for i in range(rows * columns)]
+    if settings.class_token:
+        tokens.insert(0, InputToken("[class]", -1, NO_SPAN))
+    return ReadInput({"encoder": InputSide("", tokens)}, [], torch.from_numpy(given.image.copy()))
+
+
+def image_from(loaded: Loaded, file: Path) -> NDArray[np.uint8]:
+    """Reads an image file as training does: channels and size of the model."""
+    settings = loaded.settings
+    if not isinstance(settings, VisionSettings):
+        raise InputError(f"{file} is an image, and the model is of kind {settings.kind}; give a text")
+    if settings.channels not in (1, 3):
+        raise InputError(
+            f"model {loaded.name} reads {settings.channels} channels, and image files have 1 or 3; use Python: "
+            "regard.look.input.Input(image=…)"
+        )
+    pixels = read_image(file, "rgb" if settings.channels == 3 else "grey")
+    return fitted(pixels, settings.image, settings.channels, str(file))
+
+
+def scribe_of(loaded: Translator, to: str | None) -> Scribe:
+    """Writes translations into a language, by default the model's first."""
+    if to is None and len(loaded.directions) > 1:
+        to = loaded.directions[0][1]
+    return loaded.scribe(TranslateOptions(to=to))
+
+
+def ends_of(loaded: Loaded) -> Ends:
+    """The tokens that begin and end the model's output."""
+    if isinstance(loaded, Translator):
+        return loaded.frame.ends
+    return Ends(None, loaded.tokenizers.target.roles.get("end") if loaded.tokenizers else None)
+
+
+def require_length(side: InputSide, name: str, limit: int) -> None:
+    if len(side.tokens) > limit:
+        raise InputError(f"{name} has {len(side.tokens):,} tokens, and the limit is {limit:,}; shorten it")
+
+
+def require_same_kind(loaded: Loaded, other: Loaded) -> None:
+    """Raises `InputError` for models whose outputs cannot be compared."""
+    one, two = loaded.settings, other.settings
+    if one.kind != two.kind or isinstance(loaded, Translator) != isinstance(other, Translator):
+        raise InputError(
+            f"{other.name} is of kind {two.kind}, expected {one.kind} as {loaded.name}; give another model"
+        )
+    if isinstance(one, VisionSettings) and isinstance(two, VisionSettings):
+        shapes = [(each.channels, *each.image, each.patch) for each in (one, two)]
+        if shapes[0] != shapes[1]:
+            raise InputError(
+                f"{other.name} reads images (channels, height, width, patch) of {list(shapes[1])}, expected "
+                f"{list(shapes[0])} as {loaded.name}; give another model"
+            )
+
+
+def _side(tokenizer: Tokenizer, text: str, ids: Sequence[int], spans: Sequence[Span]) -> InputSide:
+    tokens = [InputToken(shown(tokenizer, id_, text, span), id_, span) for id_, span in zip(ids, spans, strict=True)]
+    return InputSide(text, tokens)
+
+
+def shown(tokenizer: Tokenizer, token: int, text: str = "", span: Span = NO_SPAN) -> str:
+    """A token for display: its characters in the text, or else its entry in the vocabulary."""
+    written = tokenizer.token(token)
+    if token in tokenizer.roles.values() or token in tokenizer.extra.values():
+        return written
+    if not written.strip(_SPACES):
+        return "␣"
+    return text[span[0] : span[1]].strip() or tokenizer.decode([token]).strip() or written
+
+
+def token_name(loaded: Loaded, token: int) -> str:
+    """A token of the output vocabulary for display."""
+    tokenizer = loaded.tokenizers.target if loaded.tokenizers else None
+    return str(token) if tokenizer is None or token >= tokenizer.size else shown(tokenizer, token)
+
+
+def decoded(loaded: Loaded, tokens: Sequence[int]) -> str:
+    """The text of output tokens. A model may have more tokens than its tokenizer."""
+    tokenizer = loaded.tokenizers.target if loaded.tokenizers else None
+    return "" if tokenizer is None else tokenizer.decode([token for token in tokens if token < tokenizer.size])
+
+
+# -------------------------------------------------------------------------------------------------------------- answers
+
+
+def forward(loaded: Loaded, given: ReadInput) -> dict[str, Tensor]:
+    """One forward pass: logits by output, `[T, C]`, or `[1, C]` for an output over the whole input.
+
+    A model that writes text has the output `output`; others have the names of their heads.
+    """
+    network = loaded.network
+    device = next(network.parameters()).device
+    ids = {stack: torch.tensor([side.ids], device=device) for stack, side in given.sides.items()}
+    with torch.inference_mode():
+        if isinstance(network, EncoderDecoder):
+            return {"output": network(ids["encoder"], ids["decoder"])[0]}
+        if isinstance(network, Decoder):
+            return {"output": network(ids["decoder"])[0]}
+        if isinstance(network, Vision):
+            assert given.pixels is not None
+            hidden_BTD = network(to_input(given.pixels[None].to(device), network))
+        else:
+            assert isinstance(network, Encoder)
+            hidden_BTD = network(ids["encoder"])
+        found = {name: head(hidden_BTD) for name, head in network.heads.items()}
+    return {name: logits if logits.dim() == 2 else logits[0] for name, logits in found.items()}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A possible answer."""
+
+    text: str
+    id: int
+    chance: float
+    """Its probability."""
+
+
+@dataclass(frozen=True)
+class AnswerRow:
+    """The answers at one position, the most probable first."""
+
+    candidates: list[Candidate]
+    actual: Candidate | None
+    """The token that follows, if known."""
+
+
+@dataclass(frozen=True)
+class OutputAnswer:
+    """The answers of one output: for each token, or one for the whole input."""
+
+    name: str
+    each: bool
+    """True if there is a row for each token."""
+    rows: list[AnswerRow]
+
+
+def answers_in(loaded: Loaded, given: ReadInput, logits: Mapping[str, Tensor]) -> list[OutputAnswer]:
+    """The most probable answers of each output of a model."""
+    if "output" in logits:
+        return [_token_answers(loaded, "output", logits["output"], given.follows)]
+    answers = []
+    for name, head in getattr(loaded.settings, "heads", {}).items():
+        if isinstance(head, Masked):
+            answers.append(_token_answers(loaded, name, logits[name], given.sides["encoder"].ids))
+        elif isinstance(head, Classification | NextSentence | Tagging):
+            names, rows = class_names(loaded, name), []
+            for row_C in logits[name].float().softmax(-1):
+                best = row_C.sort(descending=True)
+                pairs = zip(best.indices.tolist()[:CANDIDATES], best.values.tolist(), strict=False)
+                rows.append(AnswerRow([Candidate(class_name(names, i), i, chance) for i, chance in pairs], None))
+            answers.append(OutputAnswer(name, isinstance(head, Tagging), rows))
+    return answers
+
+
+def _token_answers(loaded: Loaded, name: str, logits_TC: Tensor, actual: Sequence[int | None]) -> OutputAnswer:
+    assert loaded.tokenizers is not None  # it has read a text
+    logits_TC = logits_TC.float()
+    best = logits_TC.topk(min(CANDIDATES, logits_TC.shape[-1], loaded.tokenizers.target.size), dim=-1)
+    total_T = logits_TC.logsumexp(-1)
+
+    def candidate(token: int, logit: Tensor, position: int) -> Candidate:
+        return Candidate(token_name(loaded, token), token, float((logit - total_T[position]).exp()))
+
+    rows = []
+    for i, follows in enumerate(actual):
+        found = zip(best.indices[i].tolist(), best.values[i], strict=True)
+        real = None if follows is None else candidate(follows, logits_TC[i, follows], i)
+        rows.append(AnswerRow([candidate(token, logit, i) for token, logit in found], real))
+    return OutputAnswer(name, True, rows)
+
+
+def class_names(loaded: Loaded, output: str) -> Sequence[str]:
+    """The names of an output's classes, as far as the model's files have them."""
+    tags = isinstance(getattr(loaded.settings, "heads", {}).get(output), Tagging)
+    labels = load_labels(loaded.directory).get("tags" if tags else "label")
+    if labels is not None:
+        return labels.names
+    theirs = loaded.config.get("id2label")  # a Hugging Face config.json has them for its only head
+    if not isinstance(theirs, dict) or not all(str(number).isdecimal() for number in theirs):
+        return []
+    return [str(theirs[number]) for number in sorted(theirs, key=int)]
+
+
+def class_name(names: Sequence[str], number: int) -> str:
+    return names[number] if number < len(names) else f"class {number}"

@@ -1,0 +1,346 @@
+"""Compare view: two models, or one model with and without changed heads, on one input.
+
+Each difference stands next to the difference that random heads make. T: tokens, C: vocabulary or classes, D: width.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import PurePath
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from regard.blocks.recording import record
+from regard.decoding.settings import Absolute, Rules
+from regard.errors import InputError
+from regard.look.heads import HeadChange, change_named, draw_heads, heads_of
+from regard.look.input import OutputAnswer, answers_in, forward
+from regard.look.study import AttentionGroup, Study, StudyRun
+from regard.look.views.decode import Choosing, decode_steps
+from regard.look.views.heads import stored_tensor
+from regard.look.views.lens import MAX_LOGITS, streams_of
+from regard.look.views.view import MAX_HEADS, Answer, Question, RunRequest, SavedPage, StoredAnswer, Text, View
+from regard.use.translator import Translator
+
+CONTINUED = 12
+"""Tokens that a decoder continues a text for."""
+DRAWS = 5
+"""Sets of random heads of a control."""
+
+
+@dataclass(frozen=True)
+class BothChances:
+    """An answer with its probability in both."""
+
+    text: str
+    id: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True)
+class ComparedRow:
+    """The answers of both at one position."""
+
+    actual: BothChances | None
+    """The token that follows, if known."""
+    candidates: list[BothChances]
+    """The most probable answers of the first."""
+    best: BothChances
+    """The most probable answer of the second."""
+    divergence: float
+    """Kullback–Leibler divergence of the second from the first, in nats."""
+
+
+@dataclass(frozen=True)
+class OutputDifference:
+    """How far two outputs differ."""
+
+    divergence: float
+    """The mean over the positions."""
+    flipped: float
+    """The share of positions whose most probable answer differs."""
+    lost: float | None
+    """Mean loss of log-probability of the tokens that follow."""
+
+
+@dataclass(frozen=True)
+class ComparedAnswer:
+    """One output of both."""
+
+    name: str
+    each: bool
+    rows: list[ComparedRow]
+    figures: OutputDifference
+
+
+@dataclass(frozen=True)
+class StreamDistance:
+    """How similar two residual streams are after a layer."""
+
+    name: str
+    """`decoder.residual` is before the first layer."""
+    cosine: float
+    """The mean over the tokens."""
+    least: float
+    place: int
+    """The token with the least cosine."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two models, or two versions of one, on one input."""
+
+    names: list[str]
+    other: str
+    """The key of the second run."""
+    same: bool
+    """True if both read the same tokens."""
+    why: str
+    """The reason if they do not."""
+    written: list[str | None]
+    """The texts that both write."""
+    answers: list[ComparedAnswer]
+    streams: list[StreamDistance]
+
+
+@dataclass(frozen=True)
+class DrawRange:
+    """A value over several draws."""
+
+    mean: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class HeadControl:
+    """The same differences for random heads."""
+
+    heads: list[list[str]]
+    """The changes of each draw."""
+    answers: dict[str, dict[str, DrawRange]]
+    """By output and value."""
+    cosines: dict[str, DrawRange]
+    """By the name of the stream."""
+
+
+def compare(study: Study, run: StudyRun, changes: Sequence[str] = ()) -> Comparison:
+    """A run without changes, and with changed heads (`regard.look.heads`) or, without changes, the model beside."""
+    left = run.plain or run
+    if not changes:
+        return _compare_models(study, left)
+    right = study.run(replace(left.given, ablated=tuple(dict.fromkeys(changes))))
+    first, second = _forward(study, left), _forward(study, right)
+    written = [_written(study, left), _written(study, right)]
+    names = [PurePath(study.loaded.name).name, "changed"]
+    return Comparison(names, right.key, True, "", written, _answers(first, second), _distances(first, second))
+
+
+def control(study: Study, run: StudyRun, changes: Sequence[str] = (), draws: int = DRAWS, seed: int = 0) -> HeadControl:
+    """The differences for as many random other heads; without changes, for single silenced heads."""
+    left, every = run.plain or run, heads_of(study.loaded)
+    wanted = [change_named(study.loaded, text) for text in dict.fromkeys(changes)]
+    if wanted:
+        chosen = draw_heads(every, [each.head for each in wanted], draws, seed)
+    else:
+        chosen = [(head,) for head in random.Random(seed).sample(every, min(draws, len(every)))]
+        wanted = [HeadChange(every[0])]
+    first = _forward(study, left)
+    written, differences, cosines = [], [], []
+    for heads in chosen:
+        written.append([str(each._replace(head=head)) for each, head in zip(wanted, heads, strict=True)])
+        second = _forward(study, study.run(replace(left.given, ablated=tuple(written[-1]))))
+        differences.append({each.name: vars(_difference(each, first, second)) for each in first.answers})
+        cosines.append({each.name: each.cosine for each in _distances(first, second)})
+    answers = {name: _ranges([each[name] for each in differences]) for name in differences[0]}
+    return HeadControl(written, answers, _ranges(cosines))
+
+
+def default_changes(study: Study, run: StudyRun, group: AttentionGroup, head: int) -> list[str]:
+    """What is compared first: the model beside (no changes), the run's silent heads, or a head of the first layer."""
+    if study.beside is not None:
+        return []
+    silent = [str(change_named(study.loaded, text).head) for text in run.given.ablated]
+    return silent or [f"{group.stack}.0.{group.kind}.{head}"]
+
+
+def names_of_both(one: str, other: str) -> list[str]:
+    """The names of two models' directories, with parent folders where they would be equal."""
+    parts, others = PurePath(one).parts, PurePath(other).parts
+    for count in range(1, min(len(parts), len(others)) + 1):
+        if parts[-count:] != others[-count:]:
+            return ["/".join(parts[-count:]), "/".join(others[-count:])]
+    return [parts[-1], others[-1]]
+
+
+def kl_divergence(first_TC: Tensor, second_TC: Tensor) -> Tensor:
+    """`[T]`: Kullback–Leibler divergence of the second distribution from the first, in nats, from logits."""
+    size = max(MAX_LOGITS // first_TC.shape[-1], 1)
+    found = []
+    for start in range(0, len(first_TC), size):
+        p_TC, q_TC = (each[start : start + size].log_softmax(-1) for each in (first_TC, second_TC))
+        found.append((p_TC.exp() * (p_TC - q_TC)).sum(-1).clamp(min=0))  # rounding may go below
+    return torch.cat(found).cpu()
+
+
+def _ranges(draws: Sequence[Mapping[str, float | None]]) -> dict[str, DrawRange]:
+    found = {}
+    for name in draws[0]:
+        values = [value for draw in draws if (value := draw[name]) is not None]
+        if values:
+            found[name] = DrawRange(sum(values) / len(values), min(values), max(values))
+    return found
+
+
+@dataclass(frozen=True)
+class _Forward:
+    answers: list[OutputAnswer]
+    logits: dict[str, Tensor]
+    """By the name of the output, `[T, C]`."""
+    streams: dict[str, Tensor]
+    """`[T, D]`"""
+
+
+def _forward(study: Study, run: StudyRun) -> _Forward:
+    names = [name for stack in run.sides for name in streams_of(study.loaded, stack)]
+    with record(study.loaded, *names, edit=study.changes(run)) as seen:
+        logits = forward(study.loaded, run.read)
+    answers = answers_in(study.loaded, run.read, logits)
+    named = {each.name: logits[each.name].float() for each in answers}
+    return _Forward(answers, named, {name: seen.calls(name)[0][0] for name in names})
+
+
+def _written(study: Study, run: StudyRun) -> str | None:
+    """A translation, or the continuation of a text."""
+    if isinstance(study.loaded, Translator):
+        return study.written(run)
+    if not study.writes or not run.read.follows:
+        return None
+    try:
+        return decode_steps(study, run, Choosing(rules=Rules(longest=Absolute(tokens=CONTINUED)))).text
+    except InputError:  # a text of the maximal length cannot be continued
+        return None
+
+
+def _compare_models(study: Study, left: StudyRun) -> Comparison:
+    other = study.beside
+    if other is None:
+        raise InputError("there is no second model; name heads to change, or start regard look with --beside MODEL")
+    own = other.run(left.given)
+    why = _token_difference(study, left, other, own)
+    right = own if why else other.follow(left)
+    first, second = _forward(study, left), _forward(other, right)
+    written = [_written(study, left), _written(other, own)]
+    names = names_of_both(study.loaded.name, other.loaded.name)
+    answers = _answers(first, second, whole=bool(why))
+    return Comparison(names, right.key, not why, why, written, answers, [] if why else _distances(first, second))
+
+
+def _token_difference(study: Study, left: StudyRun, other: Study, right: StudyRun) -> str:
+    """Why tokens cannot be compared one by one; empty if they can."""
+    one, two = study.loaded, other.loaded
+    if one.tokenizers != two.tokenizers:
+        return "the models have different tokenizers"
+    if isinstance(one, Translator) and isinstance(two, Translator) and one.frame.ends != two.frame.ends:
+        return "the models begin and end texts with different tokens"
+    stack = "encoder" if "encoder" in left.sides else "decoder"
+    if left.sides[stack].ids != right.sides[stack].ids:
+        return "the models read this text with different special tokens"
+    return ""
+
+
+def _answers(first: _Forward, second: _Forward, whole: bool = False) -> list[ComparedAnswer]:
+    """The outputs that both have with as many classes. `whole`: only those over the whole input."""
+    other = {each.name: each for each in second.answers}
+    found = []
+    for answer in first.answers:
+        name = answer.name
+        fits = name in other and first.logits[name].shape[-1] == second.logits[name].shape[-1]
+        if fits and not (whole and answer.each):
+            rows = _rows(answer, other[name], first.logits[name], second.logits[name])
+            found.append(ComparedAnswer(name, answer.each, rows, _difference(answer, first, second)))
+    return found
+
+
+def _rows(left: OutputAnswer, right: OutputAnswer, first_TC: Tensor, second_TC: Tensor) -> list[ComparedRow]:
+    divergences = kl_divergence(first_TC, second_TC).tolist()
+    totals = [logits_TC.logsumexp(-1, keepdim=True) for logits_TC in (first_TC, second_TC)]
+    rows = []
+    for i, (one, two) in enumerate(zip(left.rows, right.rows, strict=True)):
+        asked = [*one.candidates, two.candidates[0], *([one.actual] if one.actual else [])]
+        ids = torch.tensor([each.id for each in asked], device=first_TC.device)
+        both = [
+            (logits_TC[i, ids] - total_T1[i]).exp().tolist()
+            for logits_TC, total_T1 in zip((first_TC, second_TC), totals, strict=True)
+        ]
+        pairs = [BothChances(each.text, each.id, *chances) for each, *chances in zip(asked, *both, strict=True)]
+        count = len(one.candidates)
+        rows.append(ComparedRow(pairs[-1] if one.actual else None, pairs[:count], pairs[count], divergences[i]))
+    return rows
+
+
+def _difference(answer: OutputAnswer, first: _Forward, second: _Forward) -> OutputDifference:
+    one_TC, two_TC = first.logits[answer.name], second.logits[answer.name]
+    known = [(i, row.actual.id) for i, row in enumerate(answer.rows) if row.actual]
+    lost = None
+    if known:
+        positions, ids = (list(each) for each in zip(*known, strict=True))
+        target = torch.tensor(ids, device=one_TC.device)
+        before, after = (functional.cross_entropy(each_TC[positions], target) for each_TC in (one_TC, two_TC))
+        lost = float(after - before)
+    flipped = float((one_TC.argmax(-1) != two_TC.argmax(-1)).float().mean())
+    return OutputDifference(float(kl_divergence(one_TC, two_TC).mean()), flipped, lost)
+
+
+def _distances(first: _Forward, second: _Forward) -> list[StreamDistance]:
+    """The streams that both have with the same width."""
+    found = []
+    for name, one_TD in first.streams.items():
+        two_TD = second.streams.get(name)
+        if two_TD is not None and two_TD.shape == one_TD.shape:
+            cosines = functional.cosine_similarity(one_TD, two_TD, dim=-1)
+            found.append(StreamDistance(name, float(cosines.mean()), float(cosines.min()), int(cosines.argmin())))
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------- page
+
+
+class CompareRequest(RunRequest):
+    """A run next to one with changed heads or, without changes, next to the model beside."""
+
+    changes: list[Text] = Field(default=[], max_length=MAX_HEADS)
+
+
+def _compare_answer(study: Study, request: CompareRequest) -> Answer:
+    return asdict(compare(study, study.known(request.run), request.changes))
+
+
+def _control_answer(study: Study, request: CompareRequest) -> Answer:
+    return asdict(control(study, study.known(request.run), request.changes))
+
+
+BOTH = Question("compare", CompareRequest, _compare_answer)
+CONTROL = Question("control", CompareRequest, _control_answer)
+
+
+def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+    study, run = page.study, page.run.plain or page.run
+    group, _, head = page.location(-1)
+    request = CompareRequest(run=run.key, changes=default_changes(study, page.run, group, head))
+    found = compare(study, run, request.changes)
+    yield StoredAnswer(BOTH.path, request, lambda: asdict(found))
+    yield page.ask(CONTROL, request)
+    if found.same:
+        layer = min(int(page.state.get("layer", group.layers - 1)), group.layers - 1)
+        yield stored_tensor(page, group.weights(layer), run=run.key)
+        yield stored_tensor(page, group.weights(layer), run=found.other)
+
+
+COMPARE = View("compare", (BOTH, CONTROL), stored)

@@ -1,0 +1,221 @@
+"""Decode view: the candidates of each decoding step, and the tree of a beam search. V: vocabulary."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from regard.decoding.decode import jobs_for, require_possible
+from regard.decoding.greedy import Writing, shaped
+from regard.decoding.request import Ends, Job, Wish
+from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
+from regard.decoding.source import Source, source_of
+from regard.decoding.tree import Tree, search_tree
+from regard.errors import InputError
+from regard.look.input import decoded, ends_of, scribe_of, token_name
+from regard.look.study import Study, StudyRun
+from regard.look.views.view import Answer, Count, Question, RunRequest, SavedPage, StoredAnswer, View
+from regard.models.families import Decoder, EncoderDecoder
+from regard.use.translator import Translator
+
+MAX_STEPS = 64
+"""Limit of the tokens that are written."""
+MAX_BEAM = 16
+OPTIONS = 8
+"""Most probable tokens that are kept for each step."""
+
+
+@dataclass(frozen=True)
+class TokenOption:
+    """A possible next token."""
+
+    text: str
+    id: int
+    model: float
+    """The model's probability."""
+    chance: float
+    """The probability after penalties, temperature, top-k and top-p; 0: it cannot be drawn."""
+
+
+@dataclass(frozen=True)
+class DecodingStep:
+    """One written token with its alternatives."""
+
+    token: TokenOption
+    options: list[TokenOption]
+    kept: int
+    """Tokens that top-k and top-p leave."""
+    forced: bool
+    """True if it comes from the prefix."""
+
+
+@dataclass(frozen=True)
+class DecodingSteps:
+    """A text that was written token by token."""
+
+    text: str
+    finished: bool
+    steps: list[DecodingStep]
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """How tokens are chosen."""
+
+    sampling: Sampling = field(default_factory=Sampling)
+    rules: Rules = field(default_factory=Rules)
+    draws: bool = False
+    """Draw tokens at random. False: take the most probable one."""
+    prefix: tuple[int, ...] = ()
+    """The first tokens."""
+
+
+class DecodingRequest(RunRequest):
+    """What both parts of the view ask."""
+
+    frequency: float = Field(default=0.0, ge=-100, le=100)
+    presence: float = Field(default=0.0, ge=-100, le=100)
+    prefix: list[Count] = Field(default=[], max_length=256)
+    longest: int = Field(default=48, ge=1, le=MAX_STEPS)
+
+    def rules(self) -> Rules:
+        return Rules(frequency=self.frequency, presence=self.presence, longest=Absolute(tokens=self.longest))
+
+
+class StepsRequest(DecodingRequest):
+    """Decoding step by step."""
+
+    temperature: float = Field(default=1.0, ge=0.01, le=100)
+    top_k: int = Field(default=0, ge=0, le=2**31)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    draws: bool = False
+    seed: int = Field(default=0, ge=0, le=2**31)
+
+
+class TreeRequest(DecodingRequest):
+    """A beam search."""
+
+    beam: int = Field(default=4, ge=1, le=MAX_BEAM)
+    alpha: float = Field(default=0.6, ge=-5, le=5)
+
+
+def decode_steps(study: Study, run: StudyRun, choosing: Choosing) -> DecodingSteps:
+    """Decodes the run's source, or continues its text, with the changes of the run."""
+    network, tokens, ends, wish = _job(study, run, choosing.prefix)
+    rules = _bounded(choosing.rules)
+    with study.edited(run), torch.inference_mode():
+        source = source_of(network, ends)
+        (job,) = jobs_for(source, [tokens], ends, rules, [wish])
+        require_possible(job, ends, choosing.sampling, rules, source.vocabulary)
+        writing = _Watched(source, job, ends, rules, choosing)
+        while writing.advance():
+            pass
+    (found,) = writing.hypotheses()
+    steps = [_step(study, noted, len(wish.prefix)) for noted in writing.notes[: len(found.token_scores)]]
+    return DecodingSteps(decoded(study.loaded, found.tokens), found.finished, steps)
+
+
+def beam_tree(study: Study, run: StudyRun, beam: Beam, rules: Rules, prefix: tuple[int, ...] = ()) -> Tree:
+    """The beam search for the run's source, or text, with the changes of the run."""
+    network, tokens, ends, wish = _job(study, run, prefix)
+    with study.edited(run):
+        return search_tree(network, tokens, ends, beam, _bounded(rules), wish)
+
+
+def _job(
+    study: Study, run: StudyRun, prefix: tuple[int, ...]
+) -> tuple[EncoderDecoder | Decoder, list[int], Ends, Wish]:
+    """The model, its input, and what it must begin with and never writes."""
+    network, loaded = study.network, study.loaded
+    if isinstance(loaded, Translator):
+        never = [(token,) for token in sorted(scribe_of(loaded, run.given.to).special)]
+        wish = Wish(prefix=[*loaded.frame.prefix, *prefix], must_not=never)
+        return loaded.network, run.sides["encoder"].ids, loaded.frame.ends, wish
+    if isinstance(network, Decoder):
+        return network, run.sides["decoder"].ids, ends_of(loaded), Wish(prefix=list(prefix))
+    raise InputError(f"model {loaded.name} is of kind {loaded.settings.kind} and writes no text; choose another view")
+
+
+def _bounded(rules: Rules) -> Rules:
+    longest = rules.longest
+    fits = isinstance(longest, Absolute) and longest.tokens <= MAX_STEPS
+    return rules if fits else rules.changed({"longest": {"kind": "absolute", "tokens": MAX_STEPS}})
+
+
+@dataclass(frozen=True)
+class _Noted:
+    step: int
+    token: int
+    model_V: Tensor
+    drawn_V: Tensor
+
+
+class _Watched(Writing):
+    """Writes one input, and keeps the probabilities of each step."""
+
+    def __init__(self, source: Source, job: Job, ends: Ends, rules: Rules, choosing: Choosing) -> None:
+        self.notes: list[_Noted] = []
+        self.choosing = choosing
+        super().__init__(source, [job], ends, rules, choosing.sampling)
+
+    def _choose(self, scores_AV: Tensor) -> Tensor:
+        token_A = super()._choose(scores_AV) if self.choosing.draws else scores_AV.argmax(-1)
+        drawn_V = shaped(scores_AV, self.choosing.sampling).softmax(-1)[0]
+        self.notes.append(_Noted(self.step, int(token_A[0]), self.scores_AV.softmax(-1)[0], drawn_V))
+        return token_A
+
+
+def _step(study: Study, noted: _Noted, forced: int) -> DecodingStep:
+    drawn_V = noted.drawn_V.nan_to_num()  # NaN where every logit is −∞
+
+    def option(token: int) -> TokenOption:
+        name = token_name(study.loaded, token)
+        return TokenOption(name, token, float(noted.model_V[token]), float(drawn_V[token]))
+
+    count = min(OPTIONS, len(noted.model_V))
+    best = {*noted.model_V.topk(count).indices.tolist(), *drawn_V.topk(count).indices.tolist()}
+    options = sorted(map(option, best), key=lambda each: (-each.chance, -each.model))[:OPTIONS]
+    return DecodingStep(option(noted.token), options, int((noted.drawn_V > 0).sum()), noted.step < forced)
+
+
+# ----------------------------------------------------------------------------------------------------------------- page
+
+
+def _steps_answer(study: Study, request: StepsRequest) -> Answer:
+    sampling = Sampling(
+        temperature=request.temperature, top_k=request.top_k or None, top_p=request.top_p, seed=request.seed
+    )
+    choosing = Choosing(sampling, request.rules(), request.draws, tuple(request.prefix))
+    return asdict(decode_steps(study, study.known(request.run), choosing))
+
+
+def _tree_answer(study: Study, request: TreeRequest) -> Answer:
+    beam = Beam(size=request.beam, nbest=request.beam, length=Paper(alpha=request.alpha))
+    tree = beam_tree(study, study.known(request.run), beam, request.rules(), tuple(request.prefix))
+    nodes = [asdict(node) | {"text": token_name(study.loaded, node.token)} for node in tree.nodes]
+    found = [
+        {
+            "text": decoded(study.loaded, each.tokens),
+            "score": each.score,
+            "tokens": each.tokens,
+            "finished": each.finished,
+        }
+        for each in tree.found
+    ]
+    return {"nodes": nodes, "found": found}
+
+
+STEPS = Question("steps", StepsRequest, _steps_answer)
+TREE = Question("tree", TreeRequest, _tree_answer)
+
+
+def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+    yield page.ask(STEPS, StepsRequest(run=page.run.key))
+    yield page.ask(TREE, TreeRequest(run=page.run.key))
+
+
+DECODE = View("decode", (STEPS, TREE), stored, fits=lambda study: study.writes)

@@ -1,0 +1,313 @@
+"""Positions view: the vectors of positions, their similarity by distance, and scores that depend on distance.
+
+Cosines of positions are compared with those of any two positions, since all may share a direction, and with those of
+random vectors, which have mean 0 and deviation 1 / √width.
+
+T: positions, D: width, J: pairs of channels, H: heads, R: distances.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypeAlias
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regard.blocks.embedding import PatchEmbedding, TextEmbedding
+from regard.blocks.image_positions import Grid, RotaryGridPosition, places_2d
+from regard.blocks.layers import Stack
+from regard.blocks.layout import Padded
+from regard.blocks.positions import (
+    RotaryPosition,
+    SinusoidalPosition,
+    TransformerXLPosition,
+    frequencies,
+    rotary_frequencies,
+    sinusoidal,
+)
+from regard.blocks.recording import network_of
+from regard.blocks.settings import (
+    Alibi,
+    ChannelOrder,
+    NoPosition,
+    Relative,
+    Rotary,
+    Rotary2d,
+    Sinusoidal,
+    Sinusoidal2d,
+    TransformerXL,
+)
+from regard.blocks.visibility import Visibility
+from regard.errors import InputError
+from regard.look.study import Study
+from regard.look.views.view import Answer, Question, Request, SavedPage, StoredAnswer, View, packed
+from regard.models import settings as models
+from regard.models.build import build
+from regard.models.families import Decoder, EncoderDecoder, Vision
+from regard.tasks.recipe import reach
+from regard.use.model import Loaded
+from regard.use.translator import Translator
+
+Part: TypeAlias = Literal["encoder", "decoder"]
+Described: TypeAlias = nn.Module | Loaded | models.ModelSettings
+"""A model or, if its positions are not learned, the settings of one."""
+LENGTH = 64
+MAX_LENGTH = 256
+MAX_PATCHES = 1024
+CPU = torch.device("cpu")
+
+
+class Encodings(NamedTuple):
+    """A vector for each position."""
+
+    kind: str
+    """`position.kind` of the settings."""
+    matrix: Tensor
+    """`[T, D]`, float64. For rotary ones, sine and cosine of each angle. For Transformer-XL, a row per distance."""
+    angles: Tensor | None = None
+    """`[T, J]`: the angles of rotary positions, in radians."""
+    grid: Grid | None = None
+    """Rows and columns of an image's patches."""
+    first: int = 0
+    """The position, or distance, of the first row."""
+    order: ChannelOrder | None = None
+    """Order of sines and cosines: in turn (`interleaved`), or all sines first (`halves`). None: there are none."""
+
+    @property
+    def dots(self) -> Tensor:
+        """`[T, T]`: dot products."""
+        return self.matrix @ self.matrix.mT
+
+    @property
+    def cosines(self) -> Tensor:
+        """`[T, T]`"""
+        units = functional.normalize(self.matrix, dim=1, eps=1e-300)
+        return (units @ units.mT).clamp(-1, 1)
+
+
+class DistanceScores(NamedTuple):
+    """What attention adds to a score, by the distance between query and key."""
+
+    kind: str
+    distances: Tensor
+    """`[R]`: position of the query − position of the key."""
+    scores: Tensor
+    """`[H, R]`, float64; `[layers · H, R]` for Transformer-XL, without the part that depends on the query."""
+
+
+class CosinesByDistance(NamedTuple):
+    """Cosines of positions by distance; distances of patches are rounded."""
+
+    mean: Tensor
+    """`[R]`, from distance 0."""
+    least: Tensor
+    most: Tensor
+    whole: float
+    """The mean over all different positions."""
+
+
+def encodings(model: Described, length: int = LENGTH, part: Part | None = None) -> Encodings:
+    """The vectors of the first positions, or of an image's patches (without the class token).
+
+    `part` selects a side of an encoder-decoder, by default its encoder.
+    """
+    embedding, stack, kind, grid = _parts(model, length, part)
+    if isinstance(embedding, PatchEmbedding):
+        return _patch_encodings(embedding, grid, kind)
+    if isinstance(stack.position, RotaryPosition):
+        turns_J, factor = rotary_frequencies(stack.position.position, stack.position.channels)
+        angles_TJ = torch.arange(length, dtype=torch.float64)[:, None] * turns_J
+        return Encodings(kind, factor * _waves(angles_TJ), angles_TJ, order="interleaved")
+    if isinstance(stack.position, TransformerXLPosition):
+        distances_R = torch.arange(1 - length, length)
+        matrix = sinusoidal(distances_R, stack.position.width, stack.position.base, "halves", torch.float64)
+        return Encodings(kind, matrix, first=1 - length, order="halves")
+    _require_weights(embedding.position, kind)
+    with torch.no_grad():
+        added = embedding.position.embed(Padded(1, length), _device(embedding.position), torch.float64)
+    if added is None:
+        raise InputError(f"position.kind ({kind}) has no vectors; distance_scores(model) shows other kinds")
+    order = embedding.position.position.order if isinstance(embedding.position, SinusoidalPosition) else None
+    return Encodings(kind, added.reshape(length, -1).to(CPU, torch.float64), order=order)
+
+
+def distance_scores(model: Described, length: int = LENGTH, part: Part | None = None) -> DistanceScores:
+    """What T5's buckets, ALiBi's slopes or Transformer-XL add to scores."""
+    _, stack, kind, _ = _parts(model, length, part)
+    position = stack.position
+    _require_weights(position, kind)
+    layout = Padded(1, length)
+    visibility = Visibility(layout, layout, stack.causal, stack.window)
+    with torch.no_grad():
+        signals = position.signals(visibility, _device(position), torch.float64)
+        if signals.distances is not None:
+            _require_weights(stack, kind)
+            encoding_RD, zero = signals.distances.encoding, signals.distances.zero
+            scores = torch.cat([_scores_without_query(stack, layer, encoding_RD) for layer in range(len(stack))])
+        elif signals.bias is not None:
+            scores, zero = signals.bias.table, signals.bias.zero
+        else:
+            raise InputError(f"position.kind ({kind}) adds no scores by distance; encodings(model) shows other kinds")
+    return DistanceScores(kind, torch.arange(scores.shape[1]) - zero, scores.to(CPU, torch.float64))
+
+
+def cosines_by_distance(found: Encodings) -> CosinesByDistance:
+    """How similar positions are, by distance."""
+    number_T = torch.arange(len(found.matrix))
+    if found.grid is None:
+        apart_TT = (number_T[:, None] - number_T).abs()
+    else:
+        x_T, y_T = (each.double() for each in places_2d(found.grid))
+        apart_TT = ((x_T[:, None] - x_T).square() + (y_T[:, None] - y_T).square()).sqrt().round().long()
+    cosines_TT = found.cosines
+    groups = [cosines_TT[apart_TT == distance] for distance in range(int(apart_TT.max()) + 1)]
+    mean, least, most = (torch.stack([getattr(each, name)() for each in groups]) for name in ("mean", "min", "max"))
+    different = cosines_TT[number_T[:, None] != number_T]
+    return CosinesByDistance(mean, least, most, float(different.mean()) if len(different) else 1.0)
+
+
+def _scores_without_query(stack: Stack, layer: int, encoding_RD: Tensor) -> Tensor:
+    """`[H, R]`: v · (W r) × scale, which a layer of Transformer-XL adds for any query."""
+    attention = stack[layer].attention
+    relative = attention.relative
+    assert relative is not None
+    projected_RHE = relative.project(encoding_RD.to(relative.project.weight)).unflatten(-1, relative.distance.shape)
+    return torch.einsum("he,rhe->hr", relative.distance, projected_RHE) * attention.scale
+
+
+def _parts_of(settings: models.ModelSettings) -> list[Part]:
+    if isinstance(settings, models.EncoderDecoder):
+        return ["encoder", "decoder"]
+    return ["decoder"] if settings.kind == "decoder" else ["encoder"]
+
+
+def _parts(model: Described, length: int, part: Part | None) -> tuple[TextEmbedding | PatchEmbedding, Stack, str, Grid]:
+    """Embedding, stack, kind of position, and the grid of an image, of a model or (without weights) of settings."""
+    if length < 2:
+        raise InputError(f"length ({length}) must be at least 2")
+    network = build(model, "meta") if isinstance(model, models.ModelSettings) else network_of(model)
+    known, kind = _parts_of(network.settings), network.settings.position.kind
+    chosen = part or known[0]
+    if chosen not in known:
+        raise InputError(f"part ({part}) must be {' or '.join(known)}")
+    if isinstance(network, EncoderDecoder):
+        embedding, stack = (
+            (network.source, network.encoder) if chosen == "encoder" else (network.target, network.decoder)
+        )
+        return embedding, stack, kind, (0, 0)
+    if isinstance(network, Decoder):
+        return network.embedding, network.decoder, kind, (0, 0)
+    return network.embedding, network.encoder, kind, network.settings.grid if isinstance(network, Vision) else (0, 0)
+
+
+def _patch_encodings(embedding: PatchEmbedding, grid: Grid, kind: str) -> Encodings:
+    position = embedding.position
+    if isinstance(position, RotaryGridPosition):
+        turns_J = frequencies(position.head_size // 2, position.base)
+        angles_TJ = torch.cat([each.double()[:, None] * turns_J for each in places_2d(grid)], dim=-1)
+        return Encodings(kind, _waves(angles_TJ), angles_TJ, grid)
+    _require_weights(position, kind)
+    with torch.no_grad():
+        added = position.embed(grid, _device(position), torch.float64)
+    if added is None:
+        raise InputError(f"position.kind ({kind}) has no vectors; choose another model")
+    return Encodings(kind, added[int(position.class_token) :].to(CPU, torch.float64), grid=grid)
+
+
+def _waves(angles_TJ: Tensor) -> Tensor:
+    """`[T, 2 J]`: sine and cosine of each angle in turn."""
+    return torch.stack([angles_TJ.sin(), angles_TJ.cos()], -1).flatten(1)
+
+
+def _device(module: nn.Module) -> torch.device:
+    return next((parameter.device for parameter in module.parameters()), CPU)
+
+
+def _require_weights(module: nn.Module, kind: str) -> None:
+    if any(parameter.is_meta for parameter in module.parameters()):
+        raise InputError(f"position.kind ({kind}) is learned, and settings have no weights; give a model")
+
+
+# ----------------------------------------------------------------------------------------------------------------- page
+
+
+class PositionsRequest(Request):
+    """The positions of one side of the model."""
+
+    part: Part | None = None
+    length: int | None = Field(default=None, ge=2, le=MAX_LENGTH)
+
+
+def positions_answer(model: nn.Module | Loaded, length: int | None = None, part: Part | None = None) -> Answer:
+    """All about a model's positions: vectors, scores by distance, both, or neither."""
+    settings = network_of(model).settings
+    position, parts = settings.position, _parts_of(settings)
+    longest = min(MAX_LENGTH, reach(settings) or MAX_LENGTH)
+    if isinstance(settings, models.Vision):
+        length = longest = math.prod(settings.grid)
+        if longest > MAX_PATCHES:
+            raise InputError(f"an image has {longest:,} patches, and the view shows at most {MAX_PATCHES:,}")
+    length = min(LENGTH, longest) if length is None else length
+    if not min(2, longest) <= length <= longest:
+        raise InputError(f"length ({length}) must be from 2 to {longest}")
+    vectors = not isinstance(position, Relative | Alibi | NoPosition)
+    found = encodings(model, max(length, 2), part) if vectors else None
+    adds = isinstance(position, Relative | Alibi | TransformerXL)
+    scores = distance_scores(model, length, part) if adds else None
+    waves = isinstance(position, Sinusoidal | Sinusoidal2d | Rotary | Rotary2d | TransformerXL)
+    initial = settings.initial
+    spread = initial.deviation if isinstance(initial, models.Normal) else settings.width**-0.5
+    return {
+        "kind": position.kind,
+        "part": part or parts[0],
+        "parts": parts,
+        "length": length,
+        "longest": longest,
+        "base": position.base if waves else None,
+        # Deviation of the cosine of random vectors, and of learned scores before training.
+        "deviation": None if found is None else found.matrix.shape[1] ** -0.5,
+        "untrained": spread if isinstance(position, Relative) else None,
+        "encodings": None if found is None else _encodings_answer(found),
+        "scores": scores and {"distances": scores.distances.tolist(), "values": packed(scores.scores)},
+    }
+
+
+def _encodings_answer(found: Encodings) -> Answer:
+    near = cosines_by_distance(found)
+    return {
+        "matrix": packed(found.matrix),
+        "angles": None if found.angles is None else packed(found.angles),
+        "cosines": packed(found.cosines),
+        # For patches, cosines are enough to send.
+        "dots": None if found.grid is not None else packed(found.dots),
+        "grid": found.grid and list(found.grid),
+        "first": found.first,
+        "order": found.order,
+        "near": {
+            "mean": near.mean.tolist(),
+            "least": near.least.tolist(),
+            "most": near.most.tolist(),
+            "whole": near.whole,
+        },
+    }
+
+
+def _answer(study: Study, request: PositionsRequest) -> Answer:
+    return positions_answer(study.loaded, request.length, request.part)
+
+
+QUESTION = Question("positions", PositionsRequest, _answer)
+
+
+def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+    yield page.ask(QUESTION, PositionsRequest())
+    if isinstance(page.study.loaded, Translator):
+        yield page.ask(QUESTION, PositionsRequest(part="encoder"), False)
+        yield page.ask(QUESTION, PositionsRequest(part="decoder"), False)
+
+
+POSITIONS = View("positions", (QUESTION,), stored)

@@ -1,0 +1,363 @@
+"""Vectors view: contextual vectors of words, layer by layer. The bank of a river, and money in the bank.
+
+A word's vector after a layer is the mean of its tokens' residual streams. A cosine says little by itself: in many
+models any two words are similar in the upper layers. So it is compared with the cosine of the static vectors (the
+token embeddings), and with the mean cosine of different words in the same layer (Ethayarajh 2019).
+
+```python
+found = atlas(regard.load("de-en"), ["Er sitzt auf der Bank.", "Die Bank verleiht Geld."])
+found.similarity("Bank").layers
+```
+
+L: layers, with the embeddings first; N: words; P: pairs; T: tokens; D: width.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from regard.blocks.recording import record
+from regard.errors import InputError
+from regard.look.input import scribe_of
+from regard.look.study import Study
+from regard.look.views.view import Answer, Question, Request, SavedPage, StoredAnswer, Text, View, packed
+from regard.models.families import Decoder, Encoder, EncoderDecoder
+from regard.text.tokenizer import Span
+from regard.use.model import Loaded
+from regard.use.translator import Translator
+
+MAX_SENTENCES = 24
+MAX_WORDS = 160
+"""Words of all sentences on the page: each two of them are compared, in every layer."""
+_WORD = re.compile(r"\w+(?:['’.,-]\w+)*")
+_SAMPLES: dict[str, tuple[str, list[str]]] = {
+    "de": (
+        "Bank",
+        [
+            "Die Bank im Garten ist frisch gestrichen.",
+            "Die Bank vor dem Haus ist aus Holz.",
+            "Die Bank senkt die Zinsen.",
+            "Die Bank verleiht Geld an Firmen.",
+            "Das Schloss des Königs steht auf einem Berg.",
+            "Das Schloss im Park ist sehr schön.",
+            "Das Schloss an der Tür ist kaputt.",
+            "Das Schloss hat keinen Schlüssel mehr.",
+        ],
+    ),
+    # The context comes before the word, since a decoder sees nothing after it.
+    "en": (
+        "bank",
+        [
+            "They were fishing from the river bank.",
+            "We sat down on the grassy bank.",
+            "She keeps her money in the bank.",
+            "He got a loan from the bank.",
+            "In the dark cave there hung a bat.",
+            "At night a moth fled from the bat.",
+            "He hit the ball hard with his bat.",
+            "The player swung and then broke his bat.",
+        ],
+    ),
+}
+SAMPLES = {language: {"word": word, "lines": lines} for language, (word, lines) in _SAMPLES.items()}
+"""Sentences in which a word has two meanings, by language: what the page shows first."""
+
+
+class Occurrence(NamedTuple):
+    """A word in a text."""
+
+    text: str
+    span: Span
+    """First character, and the one after the last."""
+
+    @property
+    def word(self) -> str:
+        return self.text[slice(*self.span)]
+
+
+class ContextVectors(NamedTuple):
+    """The vectors of words in their context."""
+
+    places: tuple[Occurrence, ...]
+    tokens: tuple[tuple[str, ...], ...]
+    """The tokens of each word, whose vectors are averaged."""
+    layers: Tensor
+    """`[L, N, D]`"""
+    static: Tensor
+    """`[N, D]`: the token embeddings, equal in every context."""
+
+
+class Baseline(NamedTuple):
+    """The mean cosine of different words."""
+
+    layers: Tensor
+    """`[L]`"""
+    static: float
+    pairs: int
+
+
+class Similarity(NamedTuple):
+    """The cosines of each two occurrences of a word."""
+
+    pairs: tuple[tuple[int, int], ...]
+    """Indices of the words."""
+    layers: Tensor
+    """`[L, P]`"""
+    static: Tensor
+    """`[P]`: without context."""
+    baseline: Baseline
+
+    @property
+    def adjusted(self) -> Tensor:
+        """`[L, P]`: cosines − the baseline of the layer."""
+        return self.layers - self.baseline.layers[:, None].to(self.layers)
+
+
+class PlaneMap(NamedTuple):
+    """Vectors on a plane."""
+
+    points: Tensor
+    """`[N, 2]`"""
+    share: Tensor
+    """`[2]`: the share of the variance that each axis shows. Distances on the plane are never too large."""
+
+
+class Chart(NamedTuple):
+    """Some words on a plane, for each layer."""
+
+    word: str | None
+    """The word that all are occurrences of, ignoring case. None: all words."""
+    places: tuple[int, ...]
+    """Indices among the words of the atlas."""
+    maps: tuple[PlaneMap, ...]
+    chance: Baseline | None
+    """The baseline of the other words; None if there are too few."""
+
+
+class Atlas(NamedTuple):
+    """The words of some sentences."""
+
+    texts: tuple[str, ...]
+    vectors: ContextVectors
+    cosines: Tensor
+    """`[L, N, N]`"""
+    static: Tensor
+    """`[N, N]`: without context."""
+    charts: tuple[Chart, ...]
+    """All words first, then each word that occurs more than once, long ones first."""
+
+    def chart(self, word: str | None = None) -> Chart:
+        wanted = None if word is None else word.lower()
+        for chart in self.charts:
+            if (chart.word and chart.word.lower()) == wanted:
+                return chart
+        raise InputError(f"word {word!r} occurs at most once in these {len(self.texts)} texts; give two texts with it")
+
+    def similarity(self, word: str | None = None) -> Similarity:
+        """Each two occurrences of a word, or each two words, with the baseline."""
+        chart = self.chart(word)
+        if chart.chance is None:
+            raise InputError("there are too few other words to compare with; give longer texts")
+        pairs = tuple(itertools.combinations(chart.places, 2))
+        first, second = (list(side) for side in zip(*pairs, strict=True))
+        return Similarity(pairs, self.cosines[:, first, second], self.static[first, second], chart.chance)
+
+
+def find(text: str, word: str, number: int = 0) -> Occurrence:
+    """The first occurrence of a word in a text, or a later one (`number`, from 0), ignoring case."""
+    spans = [found.span() for found in _WORD.finditer(text) if found[0].lower() == word.lower()]
+    if not 0 <= number < len(spans):
+        raise InputError(
+            f"word {word!r} occurs {len(spans)} times in {text[:60]!r}, and number {number} was asked for; give its "
+            "characters: Occurrence(text, (first, end))"
+        )
+    return Occurrence(text, spans[number])
+
+
+def contextual(model: Loaded, places: Sequence[Occurrence], to: str | None = None) -> ContextVectors:
+    """The vectors of words in an encoder, a decoder, or the encoder of a translator. `to` is its target language."""
+    if not places:
+        raise InputError("places is empty; give at least one: find(text, word)")
+    tokens: list[tuple[str, ...]] = [()] * len(places)
+    layers: list[Tensor] = [torch.empty(0)] * len(places)
+    static: list[Tensor] = [torch.empty(0)] * len(places)
+    for text in dict.fromkeys(place.text for place in places):
+        ids, spans = _tokenized(model, text, to)
+        streams_LTD, static_TD = _streams(model, ids)
+        for i, place in enumerate(places):
+            if place.text == text:
+                chosen = _tokens_in(spans, place.span)
+                if not 0 <= place.span[0] < place.span[1] <= len(text) or not chosen:
+                    raise InputError(f"span {place.span} of {text[:60]!r} contains no token; give the span of a word")
+                assert model.tokenizers is not None
+                tokens[i] = tuple(model.tokenizers.source.token(ids[token]) for token in chosen)
+                layers[i], static[i] = streams_LTD[:, chosen].mean(1), static_TD[chosen].mean(0)
+    return ContextVectors(tuple(places), tuple(tokens), torch.stack(layers, 1), torch.stack(static))
+
+
+def atlas(model: Loaded, texts: Sequence[str], to: str | None = None, tokens: int | None = None) -> Atlas:
+    """All words of some texts, in an encoder, a decoder, or the encoder of a translator.
+
+    `tokens` limits each text. `to` is a translator's target language, by default its first.
+    """
+    kept = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
+    places = []
+    for text in kept:
+        ids, spans = _tokenized(model, text, to)
+        if tokens is not None and len(ids) > tokens:
+            raise InputError(f"{text[:60]!r} has {len(ids):,} tokens, and the limit is {tokens:,}; shorten it")
+        found = (Occurrence(text, match.span()) for match in _WORD.finditer(text))
+        places += [place for place in found if place.word[0].isalnum() and _tokens_in(spans, place.span)]
+    if len(places) < 2:
+        raise InputError(f"texts have {len(places)} words, expected at least 2")
+    vectors = contextual(model, places, to)
+    counts = Counter(place.word.lower() for place in places)
+    often = sorted((word for word, count in counts.items() if count > 1), key=lambda word: (-len(word), -counts[word]))
+    charts = tuple(_chart(vectors, word) for word in (None, *often))
+    return Atlas(kept, vectors, cosines(vectors.layers), cosines(vectors.static), charts)
+
+
+def cosines(vectors: Tensor) -> Tensor:
+    """`[..., N, N]` from `[..., N, D]`: 0 for a zero vector."""
+    units = functional.normalize(vectors, dim=-1, eps=1e-30)
+    return (units @ units.mT).clamp(-1, 1)
+
+
+def plane_map(vectors: Tensor) -> PlaneMap:
+    """The first two principal components of `[N, D]`. The largest entry of each axis is positive."""
+    centred = (vectors if vectors.dtype == torch.float64 else vectors.float()) - vectors.mean(0).to(vectors)
+    _, sizes, axes = torch.linalg.svd(centred, full_matrices=False)
+    shown = min(2, len(axes))
+    signs = axes[:shown].gather(1, axes[:shown].abs().argmax(1, keepdim=True)).sign()
+    points = functional.pad(centred @ (axes[:shown] * signs).mT, (0, 2 - shown))
+    total = sizes.square().sum()
+    share = functional.pad(sizes[:2].square(), (0, 2 - shown)) / (total if total > 0 else 1)
+    return PlaneMap(points, share)
+
+
+def baseline(vectors: ContextVectors, without: str | None = None) -> Baseline | None:
+    """The mean cosine of different words, except one; None if there are fewer than two."""
+    words = [place.word.lower() for place in vectors.places]
+    counted = [i for i, word in enumerate(words) if word != without]
+    number_of = {word: number for number, word in enumerate(dict.fromkeys(words))}
+    form_N = torch.tensor([number_of[words[i]] for i in counted], dtype=torch.long)
+    pairs_NN = (form_N[:, None] != form_N).triu(1)
+    if not bool(pairs_NN.any()):
+        return None
+    layers = torch.stack([cosines(layer_ND[counted])[pairs_NN].mean() for layer_ND in vectors.layers])
+    return Baseline(layers, float(cosines(vectors.static[counted])[pairs_NN].mean()), int(pairs_NN.sum()))
+
+
+def _chart(vectors: ContextVectors, word: str | None) -> Chart:
+    chosen = [i for i, place in enumerate(vectors.places) if word in (None, place.word.lower())]
+    name = None if word is None else vectors.places[chosen[0]].word
+    maps = tuple(plane_map(layer_ND[chosen]) for layer_ND in vectors.layers)
+    return Chart(name, tuple(chosen), maps, baseline(vectors, word))
+
+
+def _tokens_in(spans: Sequence[Span], span: Span) -> list[int]:
+    """The tokens that contain a character of a span."""
+    return [i for i, (begin, end) in enumerate(spans) if begin < span[1] and end > span[0]]
+
+
+def _tokenized(model: Loaded, text: str, to: str | None) -> tuple[list[int], list[Span]]:
+    if model.tokenizers is None or not isinstance(model.network, Encoder | Decoder | EncoderDecoder):
+        raise InputError(f"model {model.name} reads no text; give a text model with its tokenizer.json")
+    if isinstance(model, Translator):
+        scribe = scribe_of(model, to)
+        return scribe.read([text])[0], scribe.read_spans(text)
+    if to is not None:
+        raise InputError(f"to ({to}) is for translators, and model {model.name} is not one; leave it out")
+    encoding = model.tokenizers.source.encode(text)
+    return encoding.ids, encoding.offsets
+
+
+def _streams(model: Loaded, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """`[L, T, D]`, the residual streams of one text, and `[T, D]`, its token embeddings."""
+    network = model.network
+    assert isinstance(network, Encoder | Decoder | EncoderDecoder)
+    embedding = "source" if isinstance(network, EncoderDecoder) else "embedding"
+    stack, depth = (
+        ("decoder", len(network.decoder)) if isinstance(network, Decoder) else ("encoder", len(network.encoder))
+    )
+    names = [f"{stack}.residual", *(f"{stack}.{layer}.residual" for layer in range(depth))]
+    tokens = torch.tensor([ids], device=next(network.parameters()).device)
+    training = network.training
+    network.eval()
+    try:
+        with torch.no_grad(), record(network, f"{embedding}.tokens", *names) as seen:
+            network.encode(tokens) if isinstance(network, EncoderDecoder) else network(tokens)
+    finally:
+        network.train(training)
+    return torch.stack([seen.calls(name)[0][0] for name in names]), seen.calls(f"{embedding}.tokens")[0][0]
+
+
+# ----------------------------------------------------------------------------------------------------------------- page
+
+
+class VectorsRequest(Request):
+    """Sentences whose words are shown."""
+
+    texts: list[Text] = Field(max_length=64)
+    to: Text | None = None
+
+    @property
+    def characters(self) -> int:
+        return sum(map(len, self.texts))
+
+
+def _answer(study: Study, request: VectorsRequest) -> Answer:
+    texts = {text.strip() for text in request.texts} - {""}
+    if not 1 <= len(texts) <= MAX_SENTENCES:
+        raise InputError(f"there are {len(texts)} sentences, expected 1 to {MAX_SENTENCES}; write one a line")
+    words = sum(len(_WORD.findall(text)) for text in texts)
+    if words > MAX_WORDS:
+        raise InputError(f"the sentences have {words} words, and the limit is {MAX_WORDS}; shorten them")
+    found = atlas(study.loaded, request.texts, request.to, study.limit)
+    number_of = {text: number for number, text in enumerate(found.texts)}
+    return {
+        "texts": list(found.texts),
+        "words": [
+            {"text": place.word, "sentence": number_of[place.text], "span": list(place.span), "tokens": list(tokens)}
+            for place, tokens in zip(found.vectors.places, found.vectors.tokens, strict=True)
+        ],
+        "cosines": packed(found.cosines),
+        "static": packed(found.static),
+        "charts": [
+            {
+                "word": chart.word,
+                "places": list(chart.places),
+                "points": packed(torch.stack([each.points for each in chart.maps])),
+                "share": [each.share.tolist() for each in chart.maps],
+                "chance": chart.chance and chart.chance._asdict() | {"layers": chart.chance.layers.tolist()},
+            }
+            for chart in found.charts
+        ],
+    }
+
+
+QUESTION = Question("vectors", VectorsRequest, _answer)
+
+
+def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+    to, loaded = page.state.get("to"), page.study.loaded
+    directions = loaded.directions if isinstance(loaded, Translator) else []
+    sources = [source for source, target in directions if target == to] or [source for source, _ in directions]
+    _, lines = _SAMPLES.get(sources[0] if sources else "en", _SAMPLES["en"])
+    yield page.ask(QUESTION, VectorsRequest(texts=lines, to=to))
+
+
+def _fits(study: Study) -> bool:
+    return study.loaded.tokenizers is not None and study.loaded.settings.kind != "vision"
+
+
+VECTORS = View("vectors", (QUESTION,), stored, _fits)

@@ -1,0 +1,255 @@
+"""Walk view: the path of one input through a model, from text to probabilities, with the numbers of each step.
+
+The formulas are those of Vaswani et al. (2017). T: tokens, K: keys, E: size of a head, V: size of its values.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from functools import lru_cache, partial
+
+import torch
+from torch import Tensor
+
+from regard.blocks.attention import Attention
+from regard.blocks.layers import Stack
+from regard.errors import InputError
+from regard.look.study import Study, StudyRun
+from regard.look.views.view import Answer, Count, Question, RunRequest, SavedPage, StoredAnswer, Text, View, first_of
+
+CORNER = 6
+"""Rows and columns of a tensor that are shown."""
+_NORM_ORDER = {"post": "last, as in the paper,", "pre": "first", "sandwich": "first and last"}
+_ADD_AND_NORM = {
+    "post": "x ← LayerNorm(x + Sublayer(x))",
+    "pre": "x ← x + Sublayer(LayerNorm(x))",
+    "sandwich": "x ← x + LayerNorm(Sublayer(LayerNorm(x)))",
+}
+
+
+@dataclass(frozen=True)
+class TensorCorner:
+    """A tensor `[rows, columns]`: its upper left corner and its statistics."""
+
+    shape: list[int]
+    corner: list[list[float | None]]
+    """None: −∞ (masked)."""
+    least: float
+    most: float
+    mean: float
+    rows: list[str]
+    columns: list[str]
+
+
+@dataclass(frozen=True)
+class WalkStep:
+    """A step of the path."""
+
+    name: str
+    title: str
+    formula: str
+    says: str
+    numbers: TensorCorner | None = None
+    words: list[list[str]] | None = None
+    """A table of texts, where there are no numbers."""
+
+
+class WalkRequest(RunRequest):
+    """The path of a run through one head."""
+
+    stack: Text = "encoder"
+    layer: Count = 0
+    kind: Text = "attention"
+    head: Count = 0
+
+
+def walk(study: Study, run: StudyRun, attention: str, heads: Iterable[int]) -> list[list[WalkStep]]:
+    """The steps from text to answer, through each of some heads of an attention (`decoder.1.cross`)."""
+    stack, layer, kind = attention.split(".")
+    chosen = list(heads)
+    module = _attention(study, stack, int(layer), kind, chosen)
+    embedding = "embedding"
+    if study.loaded.settings.kind == "encoder-decoder":
+        embedding = "source" if stack == "encoder" else "target"
+    wanted = [
+        *(name for name in (f"{embedding}.tokens", f"{embedding}.positions") if name in study.names),
+        f"{stack}.residual",
+        *(f"{attention}.{part}" for part in ("input", "q", "k", "v", "scores", "weights", "heads", "out", "residual")),
+        *(f"{stack}.{layer}.ffn.{part}" for part in ("hidden", "out")),
+        f"{stack}.{layer}.residual",
+        f"{stack}.out",
+    ]
+    seen = study.values(run, list(dict.fromkeys(wanted)))
+    queries = run.sides[stack].names
+    keys = run.sides["encoder" if kind == "cross" else stack].names
+    before = list(_embedding_steps(study, run, seen, embedding, stack))
+    after = [*_layer_steps(study, seen, attention, queries), *_answer_steps(run, seen, stack, queries)]
+    return [[*before, *_head_steps(seen, attention, head, module, queries, keys), *after] for head in chosen]
+
+
+def _attention(study: Study, stack: str, layer: int, kind: str, heads: list[int]) -> Attention:
+    found = getattr(study.network, stack, None) if stack in ("encoder", "decoder") else None
+    module = found[layer] if isinstance(found, Stack) and 0 <= layer < len(found) else None
+    attention = getattr(module, kind, None) if kind in ("attention", "cross") else None
+    if not isinstance(attention, Attention) or not all(0 <= head < attention.heads for head in heads):
+        raise InputError(f"{stack}.{layer}.{kind}, head {heads[0]}, is not in this model; choose another")
+    return attention
+
+
+def _embedding_steps(
+    study: Study, run: StudyRun, seen: Mapping[str, Tensor], embedding: str, stack: str
+) -> Iterator[WalkStep]:
+    side, settings = run.sides[stack], study.loaded.settings
+    tokens, kind = side.names, settings.position.kind
+    if side.text:
+        yield WalkStep("text", "Text", "“…”", "The input as it was written.", words=[[side.text]])
+    yield WalkStep(
+        "tokens", "Tokens", "text → t₁ … tₙ", f"The tokenizer cuts it into {len(tokens)} tokens.", words=[tokens]
+    )
+    rows = [[str(i) for i in range(len(tokens))], tokens, [str(id_) for id_ in side.ids]]
+    yield WalkStep("ids", "Ids", "tᵢ → idᵢ", "Each token has a number in the vocabulary.", words=rows)
+    scale = " · √d" if getattr(settings, "embedding_scale", False) else ""
+    name = f"{embedding}.tokens"
+    says = "The row of the embedding matrix for each id."
+    yield WalkStep(name, "Embeddings", f"eᵢ = E[idᵢ]{scale}", says, _corner(seen[name], tokens))
+    name = f"{embedding}.positions"
+    says = f"The input of the first layer. Positions of kind {kind} enter in the attention, not here."
+    if name in seen:
+        formula = "p₁ … pₙ, learned"
+        if kind == "sinusoidal":
+            formula = "PE(p, 2i) = sin(p / 10000^(2i/d))   PE(p, 2i+1) = cos(p / 10000^(2i/d))"
+        added = "Added to each embedding, so that the model knows the order."
+        yield WalkStep(name, "Positions", formula, added, _corner(seen[name], tokens))
+        says = "The input of the first layer."
+    name = f"{stack}.residual"
+    yield WalkStep(name, "Embeddings + positions", "xᵢ = eᵢ + pᵢ", says, _corner(seen[name], tokens))
+
+
+def _head_steps(
+    seen: Mapping[str, Tensor], path: str, head: int, attention: Attention, queries: list[str], keys: list[str]
+) -> Iterator[WalkStep]:
+    group = head * attention.kv_heads // attention.heads
+    q_TE, k_KE, v_KV = seen[f"{path}.q"][:, head], seen[f"{path}.k"][:, group], seen[f"{path}.v"][:, group]
+    scores_TK, weights_TK = seen[f"{path}.scores"][head], seen[f"{path}.weights"][head]
+    where = f"layer {int(path.split('.')[1]) + 1}, head {head + 1}"
+    memory = "the output of the encoder" if path.endswith(".cross") else "the same input"
+    says = f"The input of {where}: the residual stream, after the norm if that comes first."
+    yield WalkStep(f"{path}.input", "Input of attention", "x", says, _corner(seen[f"{path}.input"], queries))
+    yield WalkStep(f"{path}.q", "Queries", "Q = x Wᵠ", f"What each token asks for ({where}).", _corner(q_TE, queries))
+    says = f"What each token can be found by, from {memory}."
+    yield WalkStep(f"{path}.k", "Keys", "K = x Wᴷ", says, _corner(k_KE, keys))
+    product_TK = q_TE @ k_KE.T
+    says = "How well each query fits each key: a dot product for each pair."
+    yield WalkStep("q·k", "Query · key", "Q Kᵀ", says, _corner(product_TK, queries, keys))
+    scaled_TK = product_TK * attention.scale
+    formula = f"Q Kᵀ / √dₖ,   dₖ = {attention.head_size}"
+    if abs(attention.scale - attention.head_size**-0.5) > 1e-9:
+        formula = f"Q Kᵀ × {attention.scale:.4g}"
+    says = "Scaled, so that the softmax does not saturate for wide heads."
+    yield WalkStep("scale", "Scale", formula, says, _corner(scaled_TK, queries, keys))
+    yield WalkStep(f"{path}.scores", "Mask", *_masking(scores_TK, scaled_TK), _corner(scores_TK, queries, keys))
+    says = "Each row is a distribution: how much each query takes from each key. Derived, and checked with the kernel."
+    formula = "A = softmax(Q Kᵀ / √dₖ)"
+    yield WalkStep(f"{path}.weights", "Softmax", formula, says, _corner(weights_TK, queries, keys))
+    yield WalkStep(f"{path}.v", "Values", "V = x Wⱽ", f"What each token passes on, from {memory}.", _corner(v_KV, keys))
+    says = f"The output of {where}: for each query, the mean of the values weighted by its row."
+    formula = "Attention(Q, K, V) = softmax(Q Kᵀ / √dₖ) V"
+    yield WalkStep(f"{path}.heads", "× values", formula, says, _corner(seen[f"{path}.heads"][:, head], queries))
+
+
+def _masking(scores_TK: Tensor, scaled_TK: Tensor) -> tuple[str, str]:
+    """The formula of the mask, and its effect here."""
+    visible_TK = scores_TK != -torch.inf
+    hidden = int((~visible_TK).sum())
+    says = f"{hidden} of {scores_TK.numel()} pairs are masked with −∞." if hidden else "No pair is masked."
+    apart_TK = (scores_TK - scaled_TK).abs().where(visible_TK, 0)
+    if bool(apart_TK.max() > 1e-3 * scaled_TK.abs().max().clamp(min=1)):
+        says += " The bias of positions, or the soft cap, is included."
+    return "scores + M,   M = −∞ where key > query" if hidden else "scores + M,   M = 0", says
+
+
+def _layer_steps(study: Study, seen: Mapping[str, Tensor], path: str, tokens: list[str]) -> Iterator[WalkStep]:
+    layer, settings = path.rpartition(".")[0], study.loaded.settings
+    add = _ADD_AND_NORM[settings.norm_place]
+    if settings.norm.kind != "layer":
+        add = add.replace("LayerNorm", "Norm")
+    for name, title, formula, says in (
+        (
+            f"{path}.out",
+            "Heads joined",
+            "MultiHead(Q, K, V) = Concat(head₁, …, headₕ) Wᴼ",
+            "All heads, one matrix.",
+        ),
+        (
+            f"{path}.residual",
+            "Add & norm",
+            add,
+            f"Added to the residual stream. The norm comes {_NORM_ORDER[settings.norm_place]} in this model.",
+        ),
+        (f"{layer}.ffn.hidden", "Feed-forward, hidden", "h = act(x W₁ + b₁)", "Each token by itself: a wide layer …"),
+        (f"{layer}.ffn.out", "Feed-forward, out", "FFN(x) = h W₂ + b₂", "… and back to the width of the model."),
+        (f"{layer}.residual", "Add & norm", add, "The input of the next layer."),
+    ):
+        yield WalkStep(name, title, formula, says, _corner(seen[name], tokens))
+
+
+def _answer_steps(run: StudyRun, seen: Mapping[str, Tensor], stack: str, tokens: list[str]) -> Iterator[WalkStep]:
+    says = "After the last layer, and after the last norm if there is one."
+    yield WalkStep(f"{stack}.out", "Output of the stack", "z", says, _corner(seen[f"{stack}.out"], tokens))
+    if stack == "encoder" and "decoder" in run.sides:
+        return
+    for answer in run.answers:
+        rows = []
+        for i, row in enumerate(answer.rows):
+            shown = [f"{each.text}  {each.chance:.4f}" for each in row.candidates]
+            rows.append([tokens[i] if answer.each else "the whole", *shown])
+        writes = answer.name == "output"
+        title = f"Logits{'' if writes else f' of {answer.name}'}, softmax"
+        says = "The most probable next tokens." if writes else "The most probable answers."
+        yield WalkStep(f"answer.{answer.name}", title, "P = softmax(z Wᵁ)", says, words=rows)
+
+
+def _corner(x: Tensor, rows: list[str], columns: list[str] | None = None) -> TensorCorner:
+    x = x.float()
+    least, most = x.aminmax()
+    mean = x.mean()
+    if not (least.isfinite() and most.isfinite()):
+        finite = x[x.isfinite()]
+        least, most, mean = finite.min(), finite.max(), finite.mean()
+    corner = [[value if math.isfinite(value) else None for value in row] for row in x[:CORNER, :CORNER].tolist()]
+    names = [] if columns is None else columns[:CORNER]
+    return TensorCorner(list(x.shape), corner, float(least), float(most), float(mean), rows[:CORNER], names)
+
+
+# ----------------------------------------------------------------------------------------------------------------- page
+
+
+def _answer(study: Study, request: WalkRequest) -> Answer:
+    attention = f"{request.stack}.{request.layer}.{request.kind}"
+    (steps,) = walk(study, study.known(request.run), attention, [request.head])
+    return {"steps": [asdict(step) for step in steps]}
+
+
+QUESTION = Question("walk", WalkRequest, _answer)
+
+
+def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+    @lru_cache(maxsize=1)  # the heads of a layer follow each other, and one pass records them all
+    def paths(attention: str) -> list[Answer]:
+        heads = range(page.study.loaded.settings.attention.heads)
+        return [{"steps": [asdict(step) for step in steps]} for steps in walk(page.study, page.run, attention, heads)]
+
+    def path(attention: str, head: int) -> Answer:
+        return paths(attention)[head]
+
+    chosen = page.location(0)
+    for group, layer in page.layers(0):
+        for head in first_of(chosen[2], group.heads):
+            request = WalkRequest(run=page.run.key, stack=group.stack, layer=layer, kind=group.kind, head=head)
+            answer = partial(path, f"{group.stack}.{layer}.{group.kind}", head)
+            yield StoredAnswer("walk", request, answer, (group, layer, head) == chosen)
+
+
+WALK = View("walk", (QUESTION,), stored)

@@ -1,0 +1,110 @@
+"""The server of `regard look`: the files of the page, and the answers of its views."""
+
+from __future__ import annotations
+
+import math
+import socket
+import webbrowser
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from regard.look.study import Study
+from regard.look.views import VIEWS
+from regard.look.views.heads import fetch
+from regard.look.views.view import OUTPUT, RUN
+from regard.serving.http import (
+    CONTENT_TYPES,
+    Guard,
+    Say,
+    add_file,
+    handle_errors,
+    json_object,
+    make_server,
+    media_type,
+    read_body,
+    run_server,
+    validated,
+)
+from regard.serving.page_file import WEB, about
+from regard.serving.queue import RequestQueue
+from regard.serving.settings import LOCAL, PageSettings, body_limit
+
+BODY_SECONDS = 10.0
+"""Time for a client to send a request."""
+GRACE = 2
+"""Seconds to finish running requests when the server stops."""
+QUESTIONS = {each.path: each for each in (RUN, OUTPUT, *(question for view in VIEWS for question in view.questions))}
+R = TypeVar("R")
+
+
+def serve_page(
+    study: Study, settings: PageSettings, listening: socket.socket, address: str | None = None, say: Say | None = None
+) -> None:
+    """Serves until the process is stopped. Opens a browser at `address`, if given."""
+    server = make_server(create_page_app(study, settings, say), settings.connections, GRACE)
+    if address is not None:
+        webbrowser.open(address)  # the socket listens already, so the browser waits
+    run_server(server, listening)
+
+
+def create_page_app(study: Study, settings: PageSettings, say: Say | None = None) -> FastAPI:
+    """The application. `say` receives a line for each internal error; no line contains a text."""
+    queue = RequestQueue(lambda _, work: [each() for each in work], settings.queue)
+    model = about(study)
+    limit = body_limit(settings.characters) + 2 * math.prod(model["image"] or [0])
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        queue.start()
+        yield
+        queue.close(0)
+
+    async def run(work: Callable[[], R], request: Request) -> R:
+        found: R = (await queue.result(queue.submit(None, [work]), request, settings.patience))[0]
+        return found
+
+    app = FastAPI(title="Regard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
+
+    async def ask(request: Request) -> Response:
+        question = QUESTIONS[request.url.path.rpartition("/")[2]]
+        # Any web page can send a form to this server, but not JSON: CORS forbids it.
+        if media_type(request) != "application/json":
+            raise HTTPException(415, "Content-Type must be application/json")
+        asked = validated(question.request, json_object(await read_body(request, limit, BODY_SECONDS)))
+        if asked.characters > settings.characters:
+            raise HTTPException(
+                413, f"the texts have {asked.characters:,} characters, at most {settings.characters:,} are allowed"
+            )
+        return _json(await run(lambda: question.answer(study, asked), request))
+
+    for path in QUESTIONS:
+        app.add_api_route(f"/api/{path}", ask, methods=["POST"])
+
+    @app.get("/api/about")
+    async def get_about() -> Response:
+        return _json(model)
+
+    @app.get("/api/tensor")
+    async def get_tensor(request: Request) -> Response:
+        key, name = (request.query_params.get(field, "") for field in ("run", "name"))
+        found = await run(lambda: fetch(study, key, name), request)
+        content = found.contiguous().numpy().astype("<f4", copy=False).tobytes()
+        headers = {"X-Shape": ",".join(map(str, found.shape)), "Cache-Control": "no-store"}
+        return Response(content, media_type="application/octet-stream", headers=headers)
+
+    for file in sorted(WEB.rglob("*")):
+        if file.suffix in CONTENT_TYPES:
+            add_file(app, f"/{file.relative_to(WEB).as_posix()}", file)
+    add_file(app, "/", WEB / "index.html")
+    handle_errors(app)
+    app.add_middleware(Guard, hosts=LOCAL, say=say)
+    return app
+
+
+def _json(content: dict[str, Any]) -> Response:
+    return JSONResponse(content, headers={"Cache-Control": "no-store"})

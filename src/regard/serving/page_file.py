@@ -1,0 +1,302 @@
+"""A page as one HTML file: the page's modules, and the stored answers of its views for one input."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePath
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from regard.errors import InputError, RegardError
+from regard.look.alignment import measured_in
+from regard.look.heads import MEAN
+from regard.look.study import Study, StudyRun
+from regard.look.views import view_named, views_of
+from regard.look.views.compare import names_of_both
+from regard.look.views.lens import outputs_of
+from regard.look.views.vectors import SAMPLES
+from regard.look.views.view import InputRequest, SavedPage, StoredAnswer, describe_run
+from regard.models.settings import Vision
+from regard.use.translator import Translator
+
+WEB = Path(__file__).parent / "web" / "look"
+MAX_BYTES = 64 * 2**20
+"""Answers in a file: browsers open larger files slowly."""
+EXACT_BYTES = 8 * 2**20
+"""Attention weights up to this size are stored exactly."""
+STEP = 2.0**-14
+"""The weights of longer inputs are rounded to multiples of this."""
+DIGITS = 8
+"""Significant digits of numbers: float32 has no more."""
+POLICY = (
+    "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:; "
+    "base-uri 'none'; form-action 'none'"
+)
+_IMPORT = re.compile(r'(from|import\()(\s*)"((?:\.\.?/)+)([^"]+)"')
+_VIEW = re.compile(r"views/(\w+)\.js")
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """A page in a file."""
+
+    html: str
+    views: list[str]
+    left: dict[str, int]
+    """For each view, the number of answers that did not fit."""
+
+
+def about(study: Study) -> dict[str, Any]:
+    """What the page needs to know about the model."""
+    loaded, settings = study.loaded, study.loaded.settings
+    translator = loaded if isinstance(loaded, Translator) else None
+    look = translator.frame.look if translator else None
+    picture, other = study.picture, study.beside
+    return {
+        "name": loaded.name,
+        "family": settings.kind,
+        "width": settings.width,
+        "parameters": sum(each.numel() for each in study.network.parameters()),
+        "views": list(views_of(study)),
+        "attentions": [asdict(each) for each in study.attentions],
+        "directions": [list(each) for each in translator.directions] if translator else [],
+        "translates": translator is not None,
+        "image": [settings.channels, *settings.image] if isinstance(settings, Vision) else None,
+        "patch": settings.patch if isinstance(settings, Vision) else None,
+        "aligned": [list(each) for each in look.heads] if look else [],
+        "align_measured": [asdict(each) for each in measured_in(loaded.config)] if translator else [],
+        "picture": picture and {"name": picture.name, "pixels": base64.b64encode(picture.pixels.tobytes()).decode()},
+        "outputs": outputs_of(loaded),
+        "samples": SAMPLES,
+        "beside": other
+        and {
+            "name": names_of_both(loaded.name, other.loaded.name)[1],
+            "width": other.loaded.settings.width,
+            "parameters": sum(each.numel() for each in other.network.parameters()),
+            "attentions": [asdict(each) for each in other.attentions],
+        },
+    }
+
+
+def page_file(
+    study: Study,
+    run: StudyRun,
+    views: Sequence[str] = (),
+    at: str = "",
+    theme: str | None = None,
+    room: int = MAX_BYTES,
+    say: Callable[[str], None] = lambda progress: None,
+) -> PageFile:
+    """A run as HTML with some views, by default all. The first view is open, at a head if `at` names one.
+
+    `room` limits the bytes of the answers. `say` receives the progress.
+    """
+    known = {name: view_named(study, name) for name in views} or views_of(study)
+    state = _state(study, run, at) | {"view": next(iter(known))}
+    page = SavedPage(study, run, state)
+    packing = _Packing(room, _exact(run), say)
+    asked = {"run": [_run_answer(page)]} | {name: list(view.stored(page)) for name, view in known.items()}
+    for name, wanted in asked.items():
+        packing.add(name, [each for each in wanted if each.first])
+    # Each view may take half of what is left; the heads, which are large, come last and take the rest.
+    order = sorted(asked, key=lambda name: name == "heads")
+    for number, name in enumerate(order):
+        share = packing.room if number == len(order) - 1 else packing.room // 2
+        packing.fill(name, [each for each in asked[name] if not each.first], share)
+    shown = [name for name in views_of(study) if name in known]
+    model = about(study)
+    data = {
+        # The path of a model on this machine is private.
+        "about": model | {"views": shown, "name": PurePath(model["name"]).name},
+        "state": state,
+        "answers": packing.answers,
+        "defaults": packing.defaults,
+        "rounded": 0 if packing.exact else STEP / 2,
+    }
+    return PageFile(_assembled(data, shown, theme), shown, packing.left)
+
+
+def location_state(study: Study, at: str) -> dict[str, str]:
+    """An address, `decoder.cross` or `decoder.1.cross.0`, as the page's state."""
+    if not at:
+        return {}
+    group, layer, head = study.locate(at)
+    state = {"at": f"{group.stack}.{group.kind}"}
+    return state if layer is None else state | {"layer": str(layer), "head": str(head)}
+
+
+def _state(study: Study, run: StudyRun, at: str) -> dict[str, str]:
+    given, loaded = run.given, study.loaded
+    directions = loaded.directions if isinstance(loaded, Translator) else []
+    to = directions[0][1] if given.to is None and len(directions) > 1 else given.to
+    mean = bool(given.ablated) and all(text.endswith(MEAN) for text in given.ablated)
+    heads = [text.removesuffix(MEAN) for text in given.ablated] if mean else given.ablated
+    state = {"target": given.target, "to": to, "off": ",".join(heads), "mean": "1" if mean else None}
+    return {"text": given.text, **{name: value for name, value in state.items() if value}, **location_state(study, at)}
+
+
+def _run_answer(page: SavedPage) -> StoredAnswer:
+    """The page's first request. It is not validated: the input has been read already."""
+    given = page.run.given
+    image = None if given.image is None else base64.b64encode(given.image.tobytes()).decode()
+    request = InputRequest.model_construct(
+        text=given.text, target=given.target or None, to=page.state.get("to"), image=image, ablated=list(given.ablated)
+    )
+    return StoredAnswer("run", request, lambda: describe_run(page.run))
+
+
+def _exact(run: StudyRun) -> bool:
+    cells = sum(int(np.prod(shape)) for name, shape in run.shapes.items() if name.endswith(".weights"))
+    return 4 * cells <= EXACT_BYTES
+
+
+# -------------------------------------------------------------------------------------------------------------- packing
+
+
+class _Packing:
+    """Compresses answers one by one, so that a page decompresses only what it shows."""
+
+    def __init__(self, room: int, exact: bool, say: Callable[[str], None]) -> None:
+        self.room, self.exact, self.say = room, exact, say
+        self.answers: list[dict[str, Any]] = []
+        self.defaults: dict[str, dict[str, Any]] = {}
+        self.left: dict[str, int] = {}
+        self._held: set[str] = set()
+
+    def add(self, view: str, needed: Iterable[StoredAnswer]) -> None:
+        """Adds what a view cannot be shown without."""
+        for stored in self._new(needed):
+            self.say(f"{view}: first answers")
+            packed = self._packed(stored)
+            if len(packed["packed"]) > self.room:
+                raise InputError(
+                    f"view {view} needs more than the {self.room / 2**20:,.3g} MiB that are left in a file; give a "
+                    "shorter text or fewer views, or use the server"
+                )
+            self._take(stored, packed)
+
+    def fill(self, view: str, wanted: Sequence[StoredAnswer], share: int) -> None:
+        """Adds what a view may ask later, up to its share of the room."""
+        end, full = self.room - share, False
+        for number, stored in enumerate(self._new(wanted), 1):
+            self.say(f"{view}: {number:,} of {len(wanted):,}")
+            packed = {} if full else self._packed(stored)
+            full = full or self.room - len(packed["packed"]) < end
+            if full:
+                self.left[view] = self.left.get(view, 0) + 1
+            else:
+                self._take(stored, packed)
+
+    def _new(self, wanted: Iterable[StoredAnswer]) -> Iterator[StoredAnswer]:
+        """Several views may ask the same."""
+        return (stored for stored in wanted if _key(stored) not in self._held)
+
+    def _take(self, stored: StoredAnswer, packed: dict[str, Any]) -> None:
+        self.room -= len(packed["packed"])
+        self.answers.append(packed)
+        self._held.add(_key(stored))
+        fields = type(stored.request).model_fields.items()
+        self.defaults[stored.path] = {
+            name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()
+        }
+
+    def _packed(self, stored: StoredAnswer) -> dict[str, Any]:
+        made: dict[str, Any] = {"path": stored.path, "asked": stored.request.model_dump()}
+        try:
+            answer = stored.answer()
+        except RegardError as error:
+            return made | {"error": str(error), "packed": ""}  # as the server would answer
+        if isinstance(answer, Tensor):
+            kept = answer.cpu().numpy().astype("<f4")
+            if not self.exact:
+                kept = np.rint(kept / STEP).astype("<u2")
+            made |= {"shape": list(answer.shape), "size": kept.itemsize}
+            # All first bytes, then all second bytes: similar bytes compress well.
+            content = kept.reshape(-1, 1).view(np.uint8).T.tobytes()
+        else:
+            content = json.dumps(_short(answer), allow_nan=False, separators=(",", ":")).encode("ascii")
+        return made | {"packed": base64.b64encode(zlib.compress(content)).decode()}
+
+
+def _key(stored: StoredAnswer) -> str:
+    return f"{stored.path} {stored.request.model_dump_json()}"
+
+
+def _short(value: Any) -> Any:
+    """An answer with numbers of at most `DIGITS` digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _short(each) for name, each in value.items()}
+    return [_short(each) for each in value] if isinstance(value, list | tuple) else value
+
+
+# ----------------------------------------------------------------------------------------------------------------- html
+
+
+def _assembled(data: dict[str, Any], views: Collection[str], theme: str | None) -> str:
+    """The page as one HTML file. Its policy forbids every request."""
+    imports = {f"look/{name}": _module_url(name) for name in modules_of(views)}
+    script = (
+        f'<script type="importmap">{_safe_json({"imports": imports})}</script>\n'
+        f'<script type="application/json" id="inlined">{_safe_json(data)}</script>\n'
+        '<script type="module">import "look/main.js";</script>'
+    )
+    icon = base64.b64encode((WEB / "icon.svg").read_bytes()).decode()
+    changes = {
+        '<html lang="en">': f'<html lang="en" data-theme="{theme}">' if theme else '<html lang="en">',
+        '<meta charset="utf-8">': '<meta charset="utf-8">\n'
+        f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">',
+        'href="icon.svg"': f'href="data:image/svg+xml;base64,{icon}"',
+        '<link rel="stylesheet" href="style.css">': f"<style>\n{_read('style.css')}</style>",
+        '<script type="module" src="main.js"></script>': script,
+    }
+    page = _read("index.html")
+    for old, new in changes.items():
+        page = page.replace(old, new)
+    return page
+
+
+def modules_of(views: Iterable[str]) -> list[str]:
+    """The paths of the modules that a page with these views imports."""
+    wanted, found, unread = set(views), {"main.js"}, ["main.js"]
+    while unread:
+        module = Path(unread.pop())
+        for _, _, up, name in _IMPORT.findall(_read(module.as_posix())):
+            other = ((module.parent.parent if up == "../" else module.parent) / name).as_posix()
+            view = _VIEW.fullmatch(other)
+            # main.js imports views when they are opened; other modules need what they import.
+            unwanted = view is not None and module.name == "main.js" and view[1] not in wanted
+            if not unwanted and other not in found:
+                found.add(other)
+                unread.append(other)
+    return sorted(found)
+
+
+def _safe_json(data: dict[str, Any]) -> str:
+    """JSON in which no text can end the script element."""
+    written = json.dumps(data, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _module_url(name: str) -> str:
+    """A module as a data URL. Its imports become names of the import map, since a data URL has no neighbours."""
+    folder = Path(name).parent
+
+    def named(found: re.Match[str]) -> str:
+        other = (folder.parent if found[3] == "../" else folder) / found[4]
+        return f'{found[1]}{found[2]}"look/{other.as_posix()}"'
+
+    code = _IMPORT.sub(named, _read(name))
+    return "data:text/javascript;base64," + base64.b64encode(code.encode()).decode()
+
+
+def _read(name: str) -> str:
+    return (WEB / name).read_text(encoding="utf-8")

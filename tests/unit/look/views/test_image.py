@@ -1,0 +1,142 @@
+"""Image view: attention over patches and occlusion, against plain arithmetic."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from study_cases import run_of
+
+import regard
+from regard.blocks.settings import Attention
+from regard.errors import InputError
+from regard.look.input import Input
+from regard.look.study import Study
+from regard.look.views.heads import rollout
+from regard.look.views.image import CLASS, PatchQuery, concentration, greyed, occlude, patch_attention
+from regard.models.settings import Classification, Vision
+from regard.weights.directory import save_model
+
+IMAGE = np.random.default_rng(0).integers(0, 256, (3, 12, 8), dtype=np.uint8)
+PATCHES = 6
+
+
+def seeing(place: Path, class_token: bool = True, heads: bool = True) -> Study:
+    torch.manual_seed(5)
+    answer = {"label": Classification(classes=3, pooling="class" if class_token else "mean")} if heads else {}
+    settings = Vision(
+        image=(12, 8), patch=4, width=16, depth=2, attention=Attention(heads=2), heads=answer, class_token=class_token
+    )
+    save_model(regard.build(settings), place)
+    return Study(regard.load(place, "cpu"))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return seeing(tmp_path_factory.mktemp("vision"))
+
+
+def test_rows_of_weights_and_of_the_rollout(study: Study) -> None:
+    run = study.run(Input(image=IMAGE))
+    weights = study.tensor(run.key, "encoder.1.attention.weights")[1]
+    whole = rollout(study.network, torch.from_numpy(IMAGE)[None].float() / 127.5 - 1).own_RTT[0]
+    for rolled, map_TT in ((False, weights), (True, whole)):
+        for token, row in ((CLASS, map_TT[0]), (0, map_TT[1]), (5, map_TT[6]), (None, map_TT[1:].mean(0))):
+            found = patch_attention(study, run, PatchQuery(token, 1, 1, rolled))
+            assert torch.allclose(found.patches_N, row[1:], atol=1e-6)
+            assert found.rest == pytest.approx(float(row[0]), abs=1e-6)
+
+
+def plain_entropy(shares: torch.Tensor) -> float:
+    shares = shares.double() / shares.double().sum()
+    return float(-(shares * shares.log()).sum())
+
+
+def test_concentration_against_every_other_head(study: Study) -> None:
+    """There are three other heads, so all of them are drawn."""
+    run = study.run(Input(image=IMAGE))
+    found = concentration(study, run, PatchQuery(CLASS, 1, 0))
+    rows = {
+        (layer, head): study.tensor(run.key, f"encoder.{layer}.attention.weights")[head, 0, 1:]
+        for layer in (0, 1)
+        for head in (0, 1)
+    }
+    assert found.entropy == pytest.approx(plain_entropy(rows.pop((1, 0))), abs=1e-5)
+    assert found.uniform == pytest.approx(math.log(PATCHES))
+    assert found.chance == pytest.approx(np.mean([plain_entropy(row) for row in rows.values()]), abs=1e-5)
+    assert found.draws == 3
+
+
+def test_random_rollouts_are_of_the_four_possible_ones(study: Study) -> None:
+    run, query = study.run(Input(image=IMAGE)), PatchQuery(CLASS, rollout=True)
+    first, second = (study.tensor(run.key, f"encoder.{layer}.attention.weights").double() for layer in (0, 1))
+    eye = torch.eye(PATCHES + 1).double()
+    each = [plain_entropy(((b + eye) / 2 @ (a + eye) / 2)[0, 1:]) for a in first for b in second]
+    found = concentration(study, run, query, draws=20, seed=1)
+    assert found.chance is not None
+    assert min(each) <= found.chance <= max(each)
+    assert found == concentration(study, run, query, draws=20, seed=1)
+    assert concentration(study, run, query, draws=4000).chance == pytest.approx(np.mean(each), abs=2e-3)
+
+
+def test_occlusion_by_hand(study: Study) -> None:
+    run, image, query = study.run(Input(image=IMAGE)), torch.from_numpy(IMAGE), PatchQuery(CLASS, 1, 1)
+    found = occlude(study, run, query, 2, draws=20, seed=3)
+    order = patch_attention(study, run, query).patches_N.argsort(descending=True)[:2].tolist()
+    assert found.patches == order
+
+    def chance(image: torch.Tensor) -> torch.Tensor:
+        network = study.network
+        return network.heads["label"](network(image[None].float() / 127.5 - 1))[0].softmax(-1).detach()  # type: ignore[union-attr]
+
+    whole = chance(image)
+    answer = int(whole.argmax())
+    assert found.answer == f"class {answer}"
+    assert found.before == pytest.approx(float(whole[answer]), abs=1e-6)
+    assert found.after == pytest.approx(float(chance(greyed(image, order, 4))[answer]), abs=1e-6)
+    assert found.random == pytest.approx(np.mean(found.draws))
+    pairs = [(a, b) for a in range(PATCHES) for b in range(a)]
+    possible = [float(chance(greyed(image, pair, 4))[answer]) for pair in pairs]
+    assert all(min(abs(draw - other) for other in possible) < 1e-6 for draw in found.draws)
+    assert len({round(draw, 7) for draw in found.draws}) > 3
+    assert found == occlude(study, run, query, 2, draws=20, seed=3)
+    every = occlude(study, run, PatchQuery(), PATCHES)
+    assert every.after == pytest.approx(every.random, abs=1e-6)
+    silent = study.run(Input(image=IMAGE, ablated=("encoder.0.attention.0",)))
+    before = silent.answers[0].rows[0].candidates[0].chance
+    assert occlude(study, silent, PatchQuery(), 1).before == pytest.approx(before)
+
+
+def test_grey_patches_have_the_mean_colour() -> None:
+    image = torch.from_numpy(IMAGE)
+    found = greyed(image, [0, 3], 4)
+    mean = torch.from_numpy(IMAGE.astype(float).mean((1, 2)).round())[:, None, None]
+    kept = torch.ones(12, 8, dtype=torch.bool)
+    kept[:4, :4] = kept[4:8, 4:8] = False
+    assert torch.equal(found[:, kept], image[:, kept])
+    assert (found[:, ~kept] == mean[:, 0]).all()
+
+
+def test_errors(study: Study, studies: dict[str, Study], tmp_path: Path) -> None:
+    run = study.run(Input(image=IMAGE))
+    with pytest.raises(InputError, match=r"patch \(6\) must be from −1"):
+        patch_attention(study, run, PatchQuery(6))
+    for wrong in (PatchQuery(layer=2), PatchQuery(head=2)):
+        with pytest.raises(InputError, match="2 layers of 2 heads"):
+            patch_attention(study, run, wrong)
+    for count in (0, 7):
+        with pytest.raises(InputError, match=rf"count \({count}\)"):
+            occlude(study, run, PatchQuery(), count)
+    with pytest.raises(InputError, match="reads no images"):
+        patch_attention(*run_of(studies, "decoder"), PatchQuery())
+    plain = seeing(tmp_path / "one", class_token=False)
+    run = plain.run(Input(image=IMAGE))
+    assert patch_attention(plain, run, PatchQuery(None)).rest == 0
+    with pytest.raises(InputError, match=r"patch \(-1\) must be from 0 to 5"):
+        patch_attention(plain, run, PatchQuery(CLASS))
+    silent = seeing(tmp_path / "two", heads=False)
+    with pytest.raises(InputError, match="has no classification head"):
+        occlude(silent, silent.run(Input(image=IMAGE)), PatchQuery(), 1)

@@ -1,0 +1,280 @@
+"""The page's server: its answers are Python's, and wrong requests are refused."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+from study_cases import IMAGE, TEXT, given
+from tiny_models import write_decoder, write_vision
+from tiny_translator import write_translator
+
+import regard
+from regard.look.study import NamedImage, Study
+from regard.look.views.compare import compare
+from regard.look.views.heads import rollout_map
+from regard.look.views.image import PatchQuery, concentration, patch_attention
+from regard.look.views.lens import lens_answer
+from regard.look.views.positions import encodings
+from regard.look.views.vectors import contextual, find
+from regard.serving.page import WEB, create_page_app
+from regard.serving.settings import PageSettings
+
+HOST = "http://localhost:5050"
+HOSTILE = "</script><img src=x onerror=alert(1)> \u202eabc\u0007 " + "x" * 120
+TEXTS = ["the dog and a cat", "the dog is running"]
+HEAD = "decoder.0.attention.1"
+
+
+class Page:
+    """A study behind a test client."""
+
+    def __init__(self, study: Study, client: TestClient) -> None:
+        self.study, self.client = study, client
+
+    def ask(self, path: str, **fields: Any) -> Any:
+        answer = self.client.post(f"/api/{path}", json=fields)
+        assert answer.status_code == 200, answer.text
+        return answer.json()
+
+    def tensor(self, run: str, name: str) -> Any:
+        answer = self.client.get("/api/tensor", params={"run": run, "name": name})
+        assert answer.status_code == 200, answer.text
+        shape = [int(size) for size in answer.headers["X-Shape"].split(",")]
+        return np.frombuffer(answer.content, "<f4").reshape(shape)
+
+    def refused(self, path: str, body: Any, status: int, message: str) -> None:
+        answer = self.client.post(f"/api/{path}", json=body)
+        assert answer.status_code == status, (path, body, answer.text)
+        assert message in answer.json()["error"], (path, body, answer.text)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Page]]:
+    def load(write: Any) -> Any:
+        return regard.load(write(tmp_path_factory.mktemp("model")), "cpu")
+
+    translator = load(write_translator)
+    measured = {"to": "en", "data": "gold", "pairs": 7, "error": 0.25, "naive": 0.5}
+    translator.config["align"] = {"heads": [[0, 0]], "consumed": True, "measured": [measured, {"pairs": "few"}, 3]}
+    studies = {
+        "translator": Study(translator),
+        "decoder": Study(load(write_decoder), beside=load(write_decoder)),
+        "vision": Study(load(write_vision)),
+    }
+    studies["vision"].picture = NamedImage("a <b>.png", IMAGE)
+    clients = {
+        name: TestClient(create_page_app(each, PageSettings(characters=2000)), HOST) for name, each in studies.items()
+    }
+    for client in clients.values():
+        client.__enter__()
+    yield {name: Page(studies[name], clients[name]) for name in studies}
+    for client in clients.values():
+        client.__exit__(None, None, None)
+
+
+def unpacked(packed: dict[str, Any]) -> Any:
+    return np.frombuffer(base64.b64decode(packed["data"]), "<f4").reshape(packed["shape"])
+
+
+def test_about(pages: dict[str, Page]) -> None:
+    about = pages["translator"].client.get("/api/about").json()
+    assert about["family"] == "encoder-decoder"
+    assert about["views"] == ["heads", "walk", "decode", "lens", "vectors", "positions", "compare"]
+    assert [each["kind"] for each in about["attentions"]] == ["attention", "attention", "cross"]
+    assert [each["error"] for each in about["align_measured"]] == [0.25]
+    assert about["picture"] is None is about["beside"]
+    about, other = pages["decoder"].client.get("/api/about").json(), pages["decoder"].study.beside
+    assert other is not None
+    assert about["outputs"] == ["output"]
+    assert about["beside"]["name"] == Path(other.loaded.name).name
+    assert about["beside"]["attentions"] == about["attentions"]
+    assert pages["vision"].client.get("/api/about").json()["picture"]["name"] == "a <b>.png"
+
+
+def test_runs_tensors_and_outputs(pages: dict[str, Page]) -> None:
+    page = pages["translator"]
+    found = page.ask("run", text=TEXT, to="en")
+    run = page.study.run(given("translator"))
+    assert found["run"] == run.key
+    for name in ("decoder.0.cross.weights", "encoder.0.residual"):
+        assert np.array_equal(page.tensor(run.key, name), page.study.tensor(run.key, name).numpy())
+    assert np.array_equal(
+        page.tensor(run.key, "rollout.source"), rollout_map(page.study, run, "rollout.source").numpy()
+    )
+    changed = [page.ask("run", text=TEXT, to="en", ablated=[f"decoder.0.cross.1{how}"]) for how in ("", "=mean")]
+    outputs = [page.ask("output", run=each["run"]) for each in changed]
+    chances = [each["output"]["answers"][0]["rows"][0]["actual"]["chance"] for each in outputs]
+    chances.append(outputs[0]["plain"]["answers"][0]["rows"][0]["actual"]["chance"])
+    assert len(set(chances)) == 3, "zero, mean and unchanged"
+    assert changed[0]["plain"] == run.key
+    assert page.ask("run", text=HOSTILE, to="en")["sides"]["encoder"]["text"] == HOSTILE
+
+
+def test_walk_and_decode(pages: dict[str, Page]) -> None:
+    page = pages["translator"]
+    key = page.ask("run", text=TEXT, to="en")["run"]
+    titles = [step["title"] for step in page.ask("walk", run=key, stack="decoder", kind="cross")["steps"]]
+    assert (titles[:3], titles[-1]) == (["Text", "Tokens", "Ids"], "Logits, softmax")
+    steps = page.ask("steps", run=key, top_k=3, longest=5)["steps"]
+    assert len(steps) <= 5
+    assert all(step["kept"] <= 3 for step in steps)
+    tree = page.ask("tree", run=key, beam=2, longest=5)
+    assert {node["fate"] for node in tree["nodes"]} >= {"open", "dropped"}
+
+
+def test_lens_and_comparison(pages: dict[str, Page]) -> None:
+    page = pages["decoder"]
+    run, key = page.study.run(given("decoder")), page.ask("run", text=TEXT)["run"]
+    got, found = page.ask("lens", run=key), lens_answer(page.study, run)
+    assert got["layers"] == found["layers"]
+    assert got["texts"] == {str(token): text for token, text in found["texts"].items()}
+    got = page.ask("compare", run=key, changes=[HEAD])
+    wanted = compare(page.study, run, [HEAD]).answers[0].figures.divergence
+    assert got["answers"][0]["figures"]["divergence"] == wanted
+    spread = page.ask("control", run=key, changes=[HEAD])["answers"]["output"]["divergence"]
+    assert spread["least"] <= spread["mean"] <= spread["most"]
+    other, name = page.study.beside, "decoder.1.attention.weights"
+    assert other is not None
+    theirs = page.tensor(page.ask("compare", run=key)["other"], name)
+    assert np.array_equal(theirs, other.tensor(other.run(given("decoder")).key, name).numpy())
+
+
+def test_vectors_and_positions(pages: dict[str, Page]) -> None:
+    page = pages["translator"]
+    found = page.ask("vectors", texts=TEXTS, to="de")
+    assert {chart["word"] for chart in found["charts"]} == {None, "the", "dog"}
+    vectors = contextual(page.study.loaded, [find(text, "dog") for text in TEXTS], "de").layers.double().numpy()
+    one, two = (i for i, word in enumerate(found["words"]) if word["text"] == "dog")
+    dog = next(chart for chart in found["charts"] if chart["word"] == "dog")
+    points = unpacked(dog["points"])
+    for layer, (a, b) in enumerate(vectors):
+        cosine = a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+        assert unpacked(found["cosines"])[layer, one, two] == pytest.approx(cosine, abs=1e-5)
+        far = np.linalg.norm(points[layer, 0] - points[layer, 1])
+        assert far == pytest.approx(np.linalg.norm(a - b), rel=1e-4), "two points lie on a line"
+    assert len(dog["chance"]["layers"]) == 2
+    found = page.ask("positions", part="decoder", length=12)
+    wanted = encodings(page.study.loaded, 12, "decoder")
+    assert (found["kind"], found["parts"]) == ("sinusoidal", ["encoder", "decoder"])
+    for name in ("matrix", "dots", "cosines"):
+        assert np.abs(unpacked(found["encodings"][name]) - getattr(wanted, name).numpy()).max() < 1e-5
+    found = pages["vision"].ask("positions")
+    assert (found["encodings"]["grid"], found["encodings"]["dots"]) == ([2, 2], None)
+
+
+def test_images(pages: dict[str, Page]) -> None:
+    page = pages["vision"]
+    run = page.study.run(given("vision"))
+    told = page.ask("run", image=base64.b64encode(IMAGE.tobytes()).decode())
+    assert (told["run"], base64.b64decode(told["image"])) == (run.key, IMAGE.tobytes())
+    for fields, query in (
+        ({"layer": 0, "head": 1}, PatchQuery(-1, 0, 1)),
+        ({"query": 2, "rollout": True}, PatchQuery(2, rollout=True)),
+        ({"query": None}, PatchQuery(None)),
+    ):
+        found = page.ask("patches", run=run.key, **fields)
+        assert np.allclose(found["patches"], patch_attention(page.study, run, query).patches_N)
+        assert found["concentration"]["entropy"] == pytest.approx(concentration(page.study, run, query).entropy)
+        assert sum(found["patches"]) + found["rest"] == pytest.approx(1, abs=1e-5)
+    found = page.ask("occlude", run=run.key, count=2)
+    assert 0 <= found["after"] <= 1
+    assert len(found["draws"]) == 20
+    notes = page.ask("notes", run=run.key, at="encoder.0.attention")["heads"]
+    assert set(notes) == {"encoder.0.attention.0", "encoder.0.attention.1"}
+
+
+def test_wrong_requests(pages: dict[str, Page]) -> None:
+    cases: dict[str, list[tuple[str, Any, int, str]]] = {
+        "translator": [
+            ("run", {"text": "x" * 3000}, 413, "at most 2,000"),
+            ("run", {"text": 5}, 400, "text"),
+            ("run", {"text": "a\0b"}, 400, "NUL"),
+            ("run", {"text": "a", "nonsense": 1}, 400, "nonsense"),
+            ("run", {"text": "a", "to": "fr"}, 400, "fr"),
+            ("run", {"text": "a", "to": "en", "ablated": ["decoder.7.cross.0"]}, 400, "not in this model"),
+            ("run", {"text": "a", "to": "en", "ablated": ["x"] * 5000}, 400, "ablated"),
+            ("run", {"image": "AAAA"}, 400, "image"),
+            ("run", [], 400, "object"),
+            ("walk", {"run": "nothing"}, 400, "run the input again"),
+            ("walk", {"run": "nothing", "layer": -1}, 400, "layer"),
+            ("steps", {"run": "x", "temperature": 0}, 400, "temperature"),
+            ("steps", {"run": "x", "longest": 10**6}, 400, "longest"),
+            ("tree", {"run": "x", "beam": 1000}, 400, "beam"),
+            ("vectors", {}, 400, "texts"),
+            ("vectors", {"texts": ["x"] * 100}, 400, "texts"),
+            ("vectors", {"texts": ["", " "], "to": "de"}, 400, "expected 1 to 24"),
+            ("vectors", {"texts": ["the"], "to": "de"}, 400, "1 words"),
+            ("vectors", {"texts": ["the dog " * 90], "to": "de"}, 400, "180 words"),
+            ("vectors", {"texts": ["the dog " * 300], "to": "de"}, 413, "at most 2,000"),
+            ("positions", {"part": "middle"}, 400, "part"),
+            ("positions", {"length": 100_000}, 400, "length"),
+            ("patches", {"run": "RUN"}, 400, "reads no images"),
+        ],
+        "decoder": [
+            ("lens", {"run": 1}, 400, "run"),
+            ("lens", {"run": "RUN", "output": "nothing"}, 400, "must be output"),
+            ("lens", {"run": "RUN", "top": 10**9}, 400, "top"),
+            ("compare", {"run": "RUN", "changes": [f"{HEAD}*1e99"]}, 400, "from −100 to 100"),
+            ("compare", {"run": "RUN", "changes": ["x"] * 5000}, 400, "changes"),
+            ("control", {"run": "RUN", "changes": "x"}, 400, "changes"),
+        ],
+        "vision": [
+            ("run", {"image": "!!"}, 400, "base64"),
+            ("run", {"image": "AAAA"}, 400, "expected 64"),
+            ("run", {"ablated": ["encoder.0.attention.0=median"]}, 400, "median"),
+            ("patches", {"run": "RUN", "query": -2}, 400, "query"),
+            ("patches", {"run": "RUN", "query": 4}, 400, "patch (4)"),
+            ("patches", {"run": "RUN", "layer": 1}, 400, "layer 1, head 0"),
+            ("occlude", {"run": "RUN", "count": 5}, 400, "from 1 to 4"),
+            ("occlude", {"run": "RUN", "count": 10**9}, 400, "count"),
+            ("notes", {"run": "RUN", "at": "encoder.9.attention"}, 400, "encoder.9.attention"),
+            ("vectors", {"texts": TEXTS}, 400, "reads no text"),
+        ],
+    }
+    for family, wrong in cases.items():
+        page = pages[family]
+        key = page.study.run(given(family)).key
+        for path, body, status, message in wrong:
+            filled = {**body, "run": key} if isinstance(body, dict) and body.get("run") == "RUN" else body
+            page.refused(path, filled, status, message)
+        for name in ("rollout.nothing", "*.residual", "nothing"):
+            assert page.client.get("/api/tensor", params={"run": key, "name": name}).status_code == 400
+
+
+def test_hosts_bodies_and_paths(pages: dict[str, Page]) -> None:
+    client, kind = pages["translator"].client, {"Content-Type": "application/json"}
+    assert client.get("/api/about", headers={"Host": "evil.example"}).status_code == 403
+    assert client.post("/api/run", content=b"text=a", headers={"Content-Type": "text/plain"}).status_code == 415
+    assert client.post("/api/run", content=b"{", headers=kind).status_code == 400
+    assert client.post("/api/run", content=b'{"text": "' + b"x" * 200_000 + b'"}', headers=kind).status_code == 413
+    for path in ("/../page.py", "/%2e%2e/page.py", "/views/../../docs.html", "/nothing"):
+        assert client.get(path).status_code == 404
+
+
+def test_files_of_the_page(pages: dict[str, Page]) -> None:
+    client = pages["translator"].client
+    assert client.get("/").headers["Content-Security-Policy"].startswith("default-src 'self'")
+    scripts = list(WEB.rglob("*.js"))
+    assert sum(file.stat().st_size for file in scripts) < 200_000
+    for file in [*scripts, *WEB.glob("*.css"), *WEB.glob("*.html")]:
+        text = file.read_text(encoding="utf-8")
+        assert "innerHTML" not in text
+        assert "https://" not in text
+        assert client.get(f"/{file.relative_to(WEB).as_posix()}").status_code == 200
+
+
+def test_slow_requests_and_long_inputs(pages: dict[str, Page]) -> None:
+    study = pages["translator"].study
+    with TestClient(create_page_app(study, PageSettings(patience=1e-6)), HOST) as client:
+        answer = client.post("/api/run", json={"text": "ein " * 100, "to": "en"})
+        assert answer.status_code == 503
+        assert answer.headers["Retry-After"] == "1"
+    small = Study(pages["decoder"].study.loaded, tokens=5)
+    with TestClient(create_page_app(small, PageSettings()), HOST) as client:
+        Page(small, client).refused("vectors", {"texts": ["the dog is running through the snow"]}, 400, "limit is 5")
