@@ -1,11 +1,11 @@
-"""A translator whose model is a function: what it reads and writes is known, and so is which words belong together."""
+"""A translator whose model is a Python function, so that its inputs and outputs are known."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import torch
 
 from regard.blocks.settings import Attention
@@ -15,18 +15,17 @@ from regard.models.settings import EncoderDecoder
 from regard.text.settings import AnyTokenizer, Bytes
 from regard.text.tokenizer import TokenizerPair, word_spans
 from regard.text.train import train_tokenizer
-from regard.use.scribe import Frame, Scribe
-from regard.use.translation import TranslateOptions
+from regard.use.model import Frame
 from regard.use.translator import Translator
 
 Script = Callable[[str, Wish], Sequence[str]]
-"""From a sentence, and what is wished for, to its translations, the best first."""
+"""From a sentence and a wish to its translations, best first."""
 
 WORDS = {"the": "der", "dog": "Hund", "sees": "sieht", "big": "große", "cat": "Katze", "today": "heute", "no": "kein"}
 
 
 def word_by_word(text: str) -> str:
-    """Every known word translated, all else copied."""
+    """Translates known words and copies everything else."""
     for start, end in reversed(word_spans(text)):
         word = text[start:end]
         new = WORDS.get(word.lower(), word)
@@ -34,47 +33,8 @@ def word_by_word(text: str) -> str:
     return text
 
 
-def back(word: str) -> str:
-    return next((english for english, german in WORDS.items() if german.lower() == word.lower()), word.lower())
-
-
-class ScriptedScribe(Scribe):
-    def __init__(self, translator: ScriptedTranslator, options: TranslateOptions) -> None:
-        super().__init__(translator.network, translator.tokenizers, translator.frame, None, options)
-        self.script, self.asked = translator.script, translator.asked
-
-    def write(self, inputs: Sequence[Sequence[int]], wishes: Sequence[Wish], nbest: int) -> list[list[Hypothesis]]:
-        rows = []
-        for tokens, wish in zip(inputs, wishes, strict=True):
-            text = self.tokenizers.source.decode(tokens)
-            self.asked.append(text)
-            written = self.script(text, wish)[:nbest]
-            rows.append(
-                [
-                    Hypothesis(self.tokenizers.target.ids([each])[0], -float(rank), [], True, False)
-                    for rank, each in enumerate(written, 1)
-                ]
-            )
-        return rows
-
-    def looks(self, texts: Sequence[str], outputs: Sequence[Sequence[int]]) -> list[np.ndarray]:
-        return [self._look(text, tokens) for text, tokens in zip(texts, outputs, strict=True)]
-
-    def _look(self, text: str, tokens: Sequence[int]) -> np.ndarray:
-        """Each token of a word looks at every token of the word that it translates."""
-        written = self.text(tokens)
-        read = self.read_spans(text)
-        weights = np.zeros((len(tokens), len(read)), np.float32)
-        for row, (start, end) in enumerate(self.written_spans(tokens)):
-            word = next((written[a:b] for a, b in word_spans(written) if a < end and start < b), None)
-            for a, b in word_spans(text):
-                if word is not None and text[a:b].lower() == back(word):
-                    weights[row, [first < b and last > a for first, last in read]] = 1
-        return weights
-
-
 class ScriptedTranslator(Translator):
-    """`asked` is what the model was given to read."""
+    """`asked` lists the sentences that the model reads."""
 
     def __init__(self, script: Script, text: AnyTokenizer | None = None, texts: Sequence[str] = ()) -> None:
         tokenizers = TokenizerPair.of(train_tokenizer(text or Bytes(), texts))
@@ -87,8 +47,21 @@ class ScriptedTranslator(Translator):
         self.script = script
         self.asked: list[str] = []
 
-    def scribe(self, options: TranslateOptions | None = None) -> Scribe:
-        return ScriptedScribe(self, options or TranslateOptions())
+    def _decode(
+        self, inputs: Sequence[Sequence[int]], wishes: Sequence[Wish], nbest: int, request: Any
+    ) -> list[list[Hypothesis]]:
+        rows = []
+        for tokens, wish in zip(inputs, wishes, strict=True):
+            text = self.tokenizers.source.decode(tokens)
+            self.asked.append(text)
+            written = self.script(text, wish)[:nbest]
+            rows.append(
+                [
+                    Hypothesis(self.tokenizers.target.ids([each])[0], -float(rank), [], True, False)
+                    for rank, each in enumerate(written, 1)
+                ]
+            )
+        return rows
 
 
 def scripted(translate: Callable[[str], str] = word_by_word) -> ScriptedTranslator:

@@ -109,7 +109,7 @@ def translate_command(  # noqa: PLR0913
         batch_tokens=batch_tokens,
     )
     translator = load_translator(model, device, threads, int8)
-    translator.scribe(options)  # raises errors in the options before anything is read
+    translator.check(options)  # raises errors in the options before anything is read
     with progress("translating", quiet=sys.stdout.isatty()) as update:
         rows = (row for chunk in _chunks(texts, source, ahead) for row in translator.translate(chunk, options))
         write_lines(_translated_lines(rows, options, as_json, not texts, update), output)
@@ -200,7 +200,7 @@ def align_command(  # noqa: PLR0913
     from regard.look.alignment import Aligner, align, align_both, format_links, read_gold, word_counts
 
     translator = load_translator(model, device)
-    translator.scribe(TranslateOptions(to=to))  # raises an error for a wrong language
+    translator.check(TranslateOptions(to=to))  # raises an error for a wrong language
     there = Aligner(translator, to)
     if layer is not None or head:
         there = there._replace(look=_look(translator, layer, head or [], consumed))

@@ -1,4 +1,4 @@
-"""What can be asked of a translation, by keywords in Python, options in the shell, or a request. No torch in here."""
+"""Options of a translation, and its result. Importing this module does not import torch."""
 
 from __future__ import annotations
 
@@ -21,68 +21,68 @@ if TYPE_CHECKING:  # the command line reads the options for its help, which must
 Words: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)]
 
 AHEAD = 1_000
-"""Lines that are read before the first of them is written."""
-REPAIR_BEAM = 5
-"""The least beam with which words that must occur are searched for."""
+"""Number of lines that are read before the first of them is written."""
+_CONSTRAINED_BEAM = 5
+"""Smallest beam of a search with words that must occur."""
 
 
 class TranslateOptions(Settings):
-    """How a text is translated, and how much is told of it."""
+    """How to translate, and what to return."""
 
     to: str | None = None
-    """The language to write; none: the only one that the model writes."""
+    """Target language; none: the only one of the model."""
     source: str | None = None
-    """The language of the texts; none: the one that the model reads for `to`. It is only checked."""
+    """Source language, which is only checked; none: the one that the model reads for `to`."""
     beam: Positive = 5
-    """Sequences that grow side by side; 1: the likeliest token each time, which is faster."""
+    """Beam size; 1 is greedy search, which is faster."""
     nbest: Positive = 1
-    """Translations of each text, the best first."""
+    """Number of translations of each text, best first."""
     length: LengthPenalty = Paper()
-    """How the score of a translation depends on its length."""
+    """Length penalty."""
     coverage: float = Field(default=0.0, ge=0)
-    """Weight of the penalty on source tokens that got little attention; 0: none."""
+    """Weight of the coverage penalty on source tokens with little attention; 0: none."""
     stop: Stop = "all"
-    """When a beam search ends; see `Beam.stop`."""
+    """When a beam search stops; see `Beam.stop`."""
     sampling: Sampling | None = None
-    """Draws words at random in place of a beam search."""
+    """Samples tokens instead of searching."""
     rules: Rules = Rules()
-    """What every translation keeps: its longest and shortest length, penalties of repetition."""
+    """Rules for every translation: largest and smallest length, penalties of repetition."""
     prefix: str = ""
-    """How the translation begins, whatever the model says."""
+    """The start of the translation."""
     must: Words = ()
-    """Words that must occur (terminology). A text is then translated in one piece."""
+    """Words that must occur (terminology). The text is then translated without splitting into sentences."""
     must_not: Words = ()
-    """Words that must not occur."""
+    """Words that must not occur. They win over `keep`."""
     split: bool = True
-    """Whether texts are cut into sentences, which are translated one by one. Lines always are."""
+    """Whether texts are split into sentences. They are always split into lines."""
     keep: bool = True
-    """Whether placeholders, addresses, tags of HTML and XML, and numbers are kept; see docs/translating.md."""
+    """Whether placeholders, addresses, HTML and XML tags, and numbers are kept; see docs/translating.md."""
     align: bool = False
-    """Whether it is told which words belong together."""
+    """Whether the result contains a word alignment."""
     layer: int | None = None
-    """The layer of the decoder by whose attention words are aligned, from 0; none: the usual one."""
+    """The decoder layer whose attention aligns words, from 0; none: the model's own choice."""
     details: bool = False
-    """Whether scores and tokens are told too; nbest and align imply it."""
+    """Whether the result contains scores and tokens; implied by nbest and align."""
     batch_tokens: Positive | None = None
-    """Tokens that are read at once, each counted once for every beam; none: the usual number."""
+    """Number of tokens in a batch, counted once for every beam; none: the default."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.sampling is None and self.nbest > self.beam:
-            raise ValueError(f"nbest ({self.nbest}) must be at most beam ({self.beam}); widen the beam")
+            raise ValueError(f"nbest ({self.nbest}) must be at most beam ({self.beam}); raise beam")
         if self.sampling is not None and self.must:
-            raise ValueError("must needs a beam search and does not go with sampling; leave one of them out")
+            raise ValueError("must needs a beam search and cannot be combined with sampling; leave one of them out")
         return self
 
     @property
-    def told(self) -> bool:
-        """Whether more than a text is asked for."""
+    def detailed(self) -> bool:
+        """Whether the result is a `Translation` or a list of them, not a string."""
         return self.details or self.align or self.nbest > 1
 
     def search(self, nbest: int, must: bool = False) -> Search:
-        """The search for so many translations; words that must occur need a beam."""
+        """The search for `nbest` translations. Words that must occur need a beam."""
         if must:
-            return Beam(size=max(self.beam, REPAIR_BEAM), nbest=nbest, length=self.length, stop=self.stop)
+            return Beam(size=max(self.beam, _CONSTRAINED_BEAM), nbest=nbest, length=self.length, stop=self.stop)
         if self.sampling is not None:
             return self.sampling
         if self.beam == 1:
@@ -91,7 +91,7 @@ class TranslateOptions(Settings):
 
 
 class Block(NamedTuple):
-    """The weights of a sentence, from a target word and a source word on."""
+    """The weights of one sentence, and the indices of its first target word (row) and source word (column)."""
 
     row: int
     column: int
@@ -100,18 +100,18 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class Alignment:
-    """Which words of a text and of its translation belong together."""
+    """A word alignment of a text and its translation."""
 
     source: list[str]
     target: list[str]
     pairs: list[tuple[int, int]]
-    """Numbers of a source word and of a target word, from 0."""
+    """Indices of aligned source and target words, from 0."""
     blocks: tuple[Block, ...] = field(compare=False, repr=False)
-    """Weights of the sentences alone: those of a whole book would not fit into memory."""
+    """Weights of single sentences; the weights of a whole book would not fit into memory."""
 
     @property
     def weights(self) -> Weights:
-        """`[target words, source words]`: how much each looked at each; zero across sentences."""
+        """`[target words, source words]`: attention weights; zero across sentences."""
         import numpy as np
 
         table = np.zeros((len(self.target), len(self.source)), np.float32)
@@ -126,43 +126,35 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Translation:
-    """A text in another language."""
+    """A translation of a text."""
 
     text: str
     score: float
-    """What translations are ranked by: log-probabilities with the penalties of the search; a sum over sentences."""
+    """The score of the search: log-probabilities with penalties, summed over sentences."""
     tokens: list[str]
-    """As the vocabulary writes them, without ends; those of stand-ins where something was kept."""
+    """Tokens as written in the vocabulary, without ends; stand-ins where something was kept."""
     token_scores: list[float]
-    """Log-probability of each token, and of the end of each sentence."""
+    """Log-probability of each token and of the end of each sentence."""
     finished: bool
-    """Whether every sentence ended, and was not cut."""
+    """Whether every sentence has its end, and none was cut off at the largest length."""
     looped: bool
-    """Whether a sentence repeats itself at its end: a sign that the model is lost."""
+    """Whether a sentence ends in a repetition, a sign of a failing model."""
     kept: bool
-    """Whether everything is in it that `keep` looks after; numbers may fail."""
+    """Whether everything that `keep` protects is present."""
     alignment: Alignment | None = None
-    """Where it was asked for."""
+    """The word alignment, if asked for."""
 
     def as_table(self) -> dict[str, Any]:
         """For JSON."""
-        table: dict[str, Any] = {
-            "text": self.text,
-            "score": self.score,
-            "tokens": self.tokens,
-            "token_scores": self.token_scores,
-            "finished": self.finished,
-            "looped": self.looped,
-            "kept": self.kept,
-        }
+        names = ("text", "score", "tokens", "token_scores", "finished", "looped", "kept")
+        table = {name: getattr(self, name) for name in names}
         if self.alignment is not None:
-            alignment = self.alignment
-            table["alignment"] = {"source": alignment.source, "target": alignment.target, "pairs": alignment.pairs}
+            table["alignment"] = {name: getattr(self.alignment, name) for name in ("source", "target", "pairs")}
         return table
 
 
-def together(text: str, parts: Sequence[Translation], align: bool) -> Translation:
-    """The translation of a text from those of its sentences."""
+def joined(text: str, parts: Sequence[Translation], align: bool) -> Translation:
+    """The translation of a text from the translations of its sentences."""
     return Translation(
         text,
         sum(part.score for part in parts),
@@ -171,18 +163,17 @@ def together(text: str, parts: Sequence[Translation], align: bool) -> Translatio
         all(part.finished for part in parts),
         any(part.looped for part in parts),
         all(part.kept for part in parts),
-        _joined([part.alignment for part in parts if part.alignment is not None]) if align else None,
+        _joined_alignment([part.alignment for part in parts if part.alignment is not None]) if align else None,
     )
 
 
-def _joined(parts: Sequence[Alignment]) -> Alignment:
-    source = [word for part in parts for word in part.source]
-    target = [word for part in parts for word in part.target]
-    pairs: list[tuple[int, int]] = []
+def _joined_alignment(parts: Sequence[Alignment]) -> Alignment:
+    whole = Alignment([], [], [], ())
     blocks: list[Block] = []
-    row = column = 0
     for part in parts:
-        pairs += [(column + first, row + second) for first, second in part.pairs]
+        row, column = len(whole.target), len(whole.source)
+        whole.pairs.extend((column + first, row + second) for first, second in part.pairs)
         blocks += [Block(row + block.row, column + block.column, block.weights) for block in part.blocks]
-        row, column = row + len(part.target), column + len(part.source)
-    return Alignment(source, target, pairs, tuple(blocks))
+        whole.source.extend(part.source)
+        whole.target.extend(part.target)
+    return Alignment(whole.source, whole.target, whole.pairs, tuple(blocks))

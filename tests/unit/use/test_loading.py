@@ -41,20 +41,18 @@ def test_a_name_that_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     both = load("german-english", "cpu")
     assert isinstance(both, Translator)
     assert len(both.directions) == 2
-    with pytest.raises(InputError, match=r"from … to de is not for model \(de-en\), which translates de to en; choose"):
+    with pytest.raises(InputError, match=r"to \(de\) does not fit model de-en, which translates de to en"):
         load("de-en", "cpu").translate("a", to="de")
 
 
 def test_a_shipped_name_whose_files_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.use.model.place_of", lambda shipped: tmp_path / "gone")
-    with pytest.raises(WeightsError, match=r"model \(de-en\) comes with the library, but is not in this installation"):
+    with pytest.raises(WeightsError, match=r"files of model de-en are missing"):
         load("de-en")
 
 
 def test_names_that_are_not_known(tmp_path: Path) -> None:
-    with pytest.raises(
-        WeightsError, match=r"model \(de-eng\) is not known \(did you mean de-en\?\); give de-en, en-de"
-    ):
+    with pytest.raises(WeightsError, match=r"model de-eng is unknown \(did you mean de-en\?\); give de-en, en-de"):
         load("de-eng")
     with pytest.raises(WeightsError, match="does not exist; give a directory with"):
         load(tmp_path / "nowhere")
@@ -67,7 +65,7 @@ def test_a_directory_goes_before_a_shipped_name(tmp_path: Path, monkeypatch: pyt
 
 
 def test_devices() -> None:
-    with pytest.raises(SettingsError, match=r"device \(abacus\) is not known; give cpu, cuda or cuda:NUMBER"):
+    with pytest.raises(SettingsError, match=r"device \(abacus\) is unknown"):
         load(".", "abacus")
 
 
@@ -85,21 +83,17 @@ def test_models_that_cannot_translate(tmp_path: Path) -> None:
     assert not isinstance(model, Translator)
     assert model.tokenizers is None
     for action in (model.translate, model.stream, model.translations):
-        with pytest.raises(
-            InputError, match="is of kind decoder and cannot translate; load one of kind encoder-decoder"
-        ):
+        with pytest.raises(InputError, match="has kind decoder and cannot translate"):
             action("a")
     directory.save_model(regard.build(SMALL), tmp_path / "b")
-    with pytest.raises(InputError, match=r"has no tokenizer.json, so it cannot translate texts; put one beside it"):
+    with pytest.raises(InputError, match=r"has no tokenizer\.json, so it cannot translate"):
         load(tmp_path / "b", "cpu").translate("a")
 
 
 def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
     write_translator(tmp_path)
     directory.save_model(regard.build(SMALL.changed({"vocabulary": 20})), tmp_path)
-    with pytest.raises(
-        WeightsError, match=r"the source tokenizer in .* has \d+ tokens, and the model 20; copy the one"
-    ):
+    with pytest.raises(WeightsError, match=r"source tokenizer in .* has \d+ tokens, but the model has 20"):
         load(tmp_path, "cpu")
 
 
@@ -107,7 +101,7 @@ def test_a_tag_that_is_missing_is_told(tmp_path: Path) -> None:
     model = load(write_translator(tmp_path, both=False), "cpu")
     assert isinstance(model, Translator)
     model.tagged = True
-    with pytest.raises(InputError, match="has no token <2en> in its tokenizer; copy the whole model again"):
+    with pytest.raises(InputError, match="has no token <2en>"):
         model.translate("ein Hund")
 
 
@@ -128,7 +122,7 @@ def test_a_hugging_face_directory(tmp_path: Path) -> None:
     texts = ["ein Hund", "und eine Katze läuft."]
     options = {"rules": {"longest": {"kind": "absolute", "tokens": 9}}}
     assert model.translate(texts, **options) == load(ours, "cpu").translate(texts, **options)
-    with pytest.raises(InputError, match=r"to \(en\) cannot be checked: model \(.*\) names no languages; leave it out"):
+    with pytest.raises(InputError, match=r"to \(en\) cannot be checked: model .* does not name languages"):
         model.translate("ein Hund", to="en")
 
 
@@ -158,7 +152,5 @@ def test_a_table_of_alignment_that_says_nothing(tmp_path: Path) -> None:
     place = write_translator(tmp_path)
     with (place / "config.toml").open("a", encoding="utf-8") as file:
         file.write("\n[align]\nlayer = 0\n")
-    with pytest.raises(
-        WeightsError, match=r"\[align\] .* must have heads, such as \[\[0, 1\]\], and consumed; remove it"
-    ):
+    with pytest.raises(WeightsError, match=r"\[align\] .* needs heads"):
         load(place, device="cpu")

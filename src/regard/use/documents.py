@@ -1,0 +1,489 @@
+"""Splits texts into sentences, and protects parts that a translation must not change.
+
+Placeholders, addresses and tags are replaced by *stand-ins*: short words such as X1 that models copy. `restore` puts
+the originals back, or reports that the model lost one.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Literal, TypeAlias
+
+from regard.text.tokenizer import Span
+
+# ----------------------------------------------------------------------------------------------------------- sentences
+
+_CLOSING = re.escape("\"'”’“‘»«›‹)]}）」』】》〉")
+_LINE_ENDS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
+_MARKS = ".!?…‼⁇⁈⁉؟۔।॥։"
+_END = re.compile(
+    rf"""
+    (?P<wide>[。！？｡]+[{_CLOSING}]*)      # no space follows
+    | (?<![{_MARKS}])(?P<mark>[{_MARKS}]++)[{_CLOSING}]*+(?=\s)
+    | (?=[{_LINE_ENDS}])                    # a line end is the end of a sentence
+    """,
+    re.VERBOSE,
+)
+_OPENING = re.compile(r"[\"'“”„‚‘’«»‹›(\[{（「『【《〈¿¡*_#<>-]+|[–—•·]\s*")
+_WORD_BEFORE = re.compile(r"[^\s(\[{\"'“”„‚‘’«»‹›/–—]*\Z")
+_ROMAN = re.compile(r"[IVXLCDM]{1,6}\Z")
+_DOTTED = re.compile(r"(?:[^\W\d_]{1,2}\.)+[^\W\d_]{1,2}\Z")
+
+_GERMAN = (
+    "abb abs abt abk allg anl anm aufl bd bde bearb bes betr bez bhf bsp bspw bzgl bzw ca chr co dergl desgl dgl dipl "
+    "dr dres ebd eigtl einschl entspr erg etc ev evtl exkl fa fam ff fol forts fr frl geb gebr gegr gem ges gez ggf "
+    "ggfs hbf hg hr hrn hrsg hss inc inkl ing insb inv jg jh jhd jmd kap kath kfm kgl komm lfd lt ltd med mia mio mrd "
+    "mtl mwst nr nrn orig phil pkt prof prot psych rd resp röm schr sek sog spez st std stk str tägl tel tsd uff ugs "
+    "urspr usf usw verf verh versch vgl vll vol vorm vors wg wiss zb zit zt ztr zus zuz zw zzgl jan feb mär apr jun "
+    "jul aug sep sept okt nov dez"
+)
+_ENGLISH = (
+    "mr mrs ms messrs mme mlle rev hon gen col maj capt sgt cpl adm cmdr gov sen rep pres supt insp jr sr esq ave blvd "
+    "mt ft dept univ assn bros corp est approx appt apt dist vs eg ie al cf viz ed eds trans nos vols chap figs eq "
+    "refs pp para oct dec mon tue tues wed thu thur thurs fri ph.d"
+)
+_OTHERS = "sra srta dra ud uds ee.uu av avda núm pág págs mgr dott sig sigg sigra avv dhr mevr drs bijv enz jhr exmo"
+_ABBREVIATIONS = frozenset(f"{_GERMAN} {_ENGLISH} {_OTHERS}".split())
+_BEFORE_NUMBERS = ("art", "ch", "fig", "max", "min", "no", "op", "par", "pl", "pos", "ref", "sec", "tab", "vers")
+"""Abbreviations only before a number: "no. 5", but "he said no. Then"."""
+
+
+def sentence_spans(text: str) -> list[Span]:
+    """The sentences of a text, without the white space around them.
+
+    In doubt a text is not split: two sentences together are translated well, half a sentence is not.
+    """
+    ends = [
+        match.end()
+        for match in _END.finditer(text)
+        if match["mark"] is None or (_can_start(text, match.end()) and not _is_abbreviation(text, match))
+    ]
+    return _stripped(text, ends)
+
+
+def line_spans(text: str) -> list[Span]:
+    """The lines of a text that are not blank, without the white space around them."""
+    ends, end = [], 0
+    for line in text.splitlines(keepends=True):
+        end += len(line)
+        ends.append(end)
+    return _stripped(text, ends)
+
+
+def _stripped(text: str, ends: Sequence[int]) -> list[Span]:
+    found: list[Span] = []
+    start = 0
+    for end in (*ends, len(text)):
+        part = text[start:end]
+        if inner := part.strip():
+            first = start + len(part) - len(part.lstrip())
+            found.append((first, first + len(inner)))
+        start = end
+    return found
+
+
+def _can_start(text: str, place: int) -> bool:
+    """Whether a sentence can start after the space at `place`: not with a lower-case letter or a comma."""
+    rest = text[place : place + 80].lstrip()
+    opening = _OPENING.match(rest)
+    first = rest[opening.end() :].lstrip()[:1] if opening else rest[:1]
+    return not first or not (first.islower() or first in ",;:.!?)]}%&=+/")
+
+
+def _is_abbreviation(text: str, match: re.Match[str]) -> bool:
+    """Whether a full stop belongs to the word before it, or an ellipsis replaces words."""
+    mark, place = match["mark"], match.start()
+    if mark not in (".", "...", "…"):
+        return False
+    word = _WORD_BEFORE.search(text, max(place - 40, 0), place)
+    before = word[0] if word else ""
+    if mark != ".":
+        return not before  # "he is ... Somebody"
+    if before.isdigit():
+        return len(before) <= 2  # 3. Mai, 19. Jahrhundert, 1. Item; but "in 2010."
+    lower = before.lower().rstrip(".")
+    if lower in _BEFORE_NUMBERS:
+        return text[place + 1 : place + 21].lstrip()[:1].isdigit()
+    initial = len(before) == 1 and before.isalpha()  # z. B., J. Smith
+    return initial or lower in _ABBREVIATIONS or bool(_ROMAN.match(before)) or bool(_DOTTED.match(before))
+
+
+_CUTS = (
+    re.compile(r"(?<=[;:。！？])\s*|(?<!\s)\s++(?=[–—]\s)"),
+    re.compile(r"(?<=[,，、،])\s*"),
+    re.compile(r"\s+"),
+)
+"""Where a long sentence is cut, the best places first."""
+
+
+def cut_spans(text: str, span: Span, fits: Callable[[Span], bool]) -> list[Span]:
+    """Parts of a long sentence that fit, each cut near its middle: after a semicolon, a comma, a word, or anywhere."""
+    start, end = span
+    start += len(text[start:end]) - len(text[start:end].lstrip())
+    end -= len(text[start:end]) - len(text[start:end].rstrip())
+    if start >= end:
+        return []
+    if fits((start, end)) or end - start == 1:
+        return [(start, end)]
+    middle, quarter = (start + end) // 2, (end - start) // 4
+    for pattern in _CUTS:
+        places = [match.start() for match in pattern.finditer(text, start, end)]
+        if inside := [place for place in places if start + quarter < place < end - quarter]:
+            break
+    else:
+        inside = [match.start() for match in _CUTS[-1].finditer(text, start + 1, end)] or [middle]
+    place = min(inside, key=lambda place: abs(place - middle))
+    return cut_spans(text, (start, place), fits) + cut_spans(text, (place, end), fits)
+
+
+def gap_after(sentence: str) -> str:
+    """What separates a sentence from the next one: a space, except in scripts without spaces."""
+    return "" if not sentence or unicodedata.east_asian_width(sentence[-1]) in ("W", "F") else " "
+
+
+# --------------------------------------------------------------------------------------------------------------- items
+
+Kind: TypeAlias = Literal["block", "open", "close", "empty", "other", "number"]
+"""block: a tag or comment that ends a sentence; open, close, empty: tags inside a sentence."""
+
+TAGS = ("open", "close", "empty")
+_BLOCK_NAMES = (
+    "address article aside audio blockquote body br canvas caption center col colgroup dd details dialog div dl dt "
+    "fieldset figcaption figure footer form h1 h2 h3 h4 h5 h6 head header hr html iframe legend li link main meta nav "
+    "noscript object ol optgroup option p section select source summary svg table tbody td template textarea tfoot th "
+    "thead title tr track ul video"
+)
+_BLOCKS = frozenset(_BLOCK_NAMES.split())
+_VERBATIM: dict[str, Kind] = {"script": "block", "style": "block", "pre": "block", "code": "other"}
+"""Elements whose content is not translated."""
+_DOMAINS = r"com|org|net|edu|gov|info|io|eu|de|at|ch|uk|fr|nl|it|es|pl"
+_ITEM = re.compile(
+    rf"""
+    (?P<comment><!--|<!\[CDATA\[|<[!?](?=[A-Za-z]))
+    | <(?P<shut>/?)(?P<name>[A-Za-z][\w:.-]*|\d+)(?P<rest>(?:[\s/][^<>]*)?)>
+    | (?P<address>
+        (?<![A-Za-z])(?:https?|ftp|file)://[^\s<>"“”„«»{{}}|\\^`]+
+        | (?<![\w.])www\.[^\s<>"“”„«»{{}}|\\^`]+
+        | (?<![\w.+%-])[\w.+%-]++@[\w-]+(?:\.[\w-]+)+
+        | (?<![\w.@-])(?:[\w-]+\.)+(?:{_DOMAINS})(?![\w-])(?:/[^\s<>"“”„«»]*)?
+      )
+    | (?<![\d%])%(?:\d\$)?[-+0\#]{{0,3}}(?:\d{{1,3}}|\*)?(?:\.\d{{1,2}})?[hlz]{{0,2}}[diufeEgG](?![A-Za-z])
+    | \$?\{{\{{[^{{}}\n]{{1,80}}\}}\}}
+    | [$%\#]?\{{[\w.:!+\[\]-]{{0,60}}\}}
+    | %\([\w.-]{{1,60}}\)[-+0\#]{{0,3}}\d{{0,3}}(?:\.\d{{1,2}})?[a-zA-Z]
+    | (?<![\d%])%(?:\d\$)?-?\d{{0,3}}[sScCxXop@](?![A-Za-z])
+    | (?<![\d%])(?<!\d[ \u00a0\u202f])%L?\d{{1,2}}(?!\d)
+    | (?<![\w$])\$[a-z_]\w*
+    | (?<!\w)__[A-Za-z]\w*__(?!\w)
+    """,
+    re.VERBOSE,
+)
+_ATTRIBUTES = re.compile(r"\s*+/?\s*+\Z|\s[^=]*=")
+_TRAILING = ".,;:!?…'’"
+
+
+@dataclass(frozen=True)
+class Item:
+    """A part of a text that a translation must not change."""
+
+    start: int
+    end: int
+    text: str
+    kind: Kind
+
+
+def find_items(text: str) -> list[Item]:
+    """Placeholders, addresses, tags and comments, in order and without overlap."""
+    found: list[Item] = []
+    place = 0
+    absent: set[str] = set()  # closing tags that do not follow; searched once, or hostile texts take quadratic time
+    while match := _ITEM.search(text, place):
+        end, kind = _extent(text, match, absent)
+        if kind is not None:
+            found.append(Item(match.start(), end, text[match.start() : end], kind))
+        place = end
+    return found
+
+
+def _extent(text: str, match: re.Match[str], absent: set[str]) -> tuple[int, Kind | None]:
+    """The end and kind of an item; no kind: the match is ordinary text."""
+    end, name = match.end(), (match["name"] or "").lower()
+    closing: str
+    kind: Kind
+    if match["comment"]:
+        closing, kind = {"<!--": "-->", "<![CDATA[": "]]>"}.get(match["comment"], ">"), "block"
+    elif match["address"]:
+        return match.start() + len(_address(match[0])), "other"
+    elif not name:
+        return end, "other"
+    elif not _ATTRIBUTES.match(match["rest"]):  # "a <b and c> d"
+        return end, None
+    elif match["shut"]:
+        return end, "block" if name in _BLOCKS else "close"
+    elif match["rest"].rstrip().endswith("/") or name in ("img", "input", "wbr"):
+        return end, "block" if name in _BLOCKS else "empty"
+    elif name in _VERBATIM:
+        closing, kind = f"</{name}>", _VERBATIM[name]
+    else:
+        return end, "block" if name in _BLOCKS else "open"
+    last = None
+    if closing not in absent:
+        last = re.compile(re.escape(closing), re.IGNORECASE | re.ASCII).search(text, end)
+    if last is None:
+        absent.add(closing)
+        return end, None
+    return last.end(), kind
+
+
+def _address(found: str) -> str:
+    """An address without the punctuation of its sentence: "(see https://a.org/A_(b))." ends with two of its own."""
+    found = found.rstrip(_TRAILING)
+    for _ in range(3):
+        if found.endswith((")", "]")) and found.count(found[-1]) > found.count("(" if found[-1] == ")" else "["):
+            found = found[:-1].rstrip(_TRAILING)
+    return found
+
+
+def unknown_items(text: str, unknown: Sequence[Span]) -> list[Item]:
+    """The spans that a tokenizer does not know, as items; a letter together with its word."""
+    found: list[Item] = []
+    for start, end in unknown:
+        if any(map(str.isalpha, text[start:end])):
+            while start > 0 and text[start - 1].isalnum():
+                start -= 1
+            while end < len(text) and text[end].isalnum():
+                end += 1
+        if found and start <= found[-1].end:
+            start, end = found[-1].start, max(end, found.pop().end)
+        found.append(Item(start, end, text[start:end], "other"))
+    return found
+
+
+def without_overlap(items: Sequence[Item], more: Sequence[Item]) -> list[Item]:
+    """`items`, and those of `more` that do not overlap them, in order."""
+    found, before = list(items), iter([*items, None])
+    current = next(before)
+    for item in more:
+        while current is not None and current.end <= item.start:
+            current = next(before)
+        if current is None or item.end <= current.start:
+            found.append(item)
+    return sorted(found, key=lambda item: item.start)
+
+
+def mask_items(text: str, items: Sequence[Item]) -> str:
+    """A text of the same length in which no sentence ends inside an item, and tags look like brackets."""
+    parts, done = [], 0
+    for item in items:
+        if item.kind in TAGS:
+            hidden = (")" if item.kind == "close" else "(") * len(item.text)
+        else:
+            hidden = re.sub(r"\W", "x", item.text)
+        parts += [text[done : item.start], hidden]
+        done = item.end
+    return "".join((*parts, text[done:]))
+
+
+def pieces_of(text: str, items: Sequence[Item], split: bool) -> list[Span]:
+    """The sentences (or the lines) of a text, without blocks, and without tags at their edges."""
+    masked = mask_items(text, items)
+    found: list[Span] = []
+    start = 0
+    for block in (*(item for item in items if item.kind == "block"), Item(len(text), len(text), "", "block")):
+        part = masked[start : block.start]
+        found += [(start + first, start + last) for first, last in (sentence_spans if split else line_spans)(part)]
+        start = block.end
+    starts = {item.start: item.end for item in items if item.kind in TAGS}
+    ends = {item.end: item.start for item in items if item.kind in TAGS}
+    inner: list[Span] = []
+    for start, end in found:
+        while start in starts or (start < end and text[start].isspace()):
+            start = starts.get(start, start + 1)
+        while start < end and (end in ends or text[end - 1].isspace()):
+            end = ends.get(end, end - 1)
+        if start < end:
+            inner.append((start, end))
+    return inner
+
+
+# ----------------------------------------------------------------------------------------------------------- stand-ins
+
+MOST_STAND_INS = 8
+"""A sentence with more items is translated in the parts between them."""
+
+_ENTITY = re.compile(r"&(?:[A-Za-z][A-Za-z0-9]{1,30}|#\d{1,7}|#[xX][0-9A-Fa-f]{1,6});")
+_ESCAPES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"))
+_WHOLE_WORD = re.compile(r"(?<!\w)(?<!\d[.,])\w++(?![.,]\d)")
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """A word that replaces an item; `left` and `right`: whether a space was added there."""
+
+    word: str
+    item: Item
+    left: bool
+    right: bool
+
+
+@dataclass(frozen=True)
+class Protected:
+    """A sentence with stand-ins, as a model reads it."""
+
+    text: str
+    stand_ins: tuple[StandIn, ...] = ()
+    escapes: tuple[tuple[str, str], ...] = ()
+    """Characters to write as HTML entities, as the source does."""
+
+    @property
+    def plain(self) -> bool:
+        return not (self.stand_ins or self.escapes)
+
+    def restore(self, written: str) -> str | None:
+        """The translation with the items; None unless each stand-in occurs once, and tags are in their order."""
+        if self.plain:
+            return written
+        found: dict[str, list[Span]] = {}
+        for match in _WHOLE_WORD.finditer(written):
+            found.setdefault(match[0], []).append(match.span())
+        if any(len(found.get(stand_in.word, ())) != 1 for stand_in in self.stand_ins):
+            return None
+        places = [(found[stand_in.word][0], stand_in) for stand_in in self.stand_ins]
+        tags = [span for span, stand_in in places if stand_in.item.kind in TAGS]
+        if tags != sorted(tags):
+            return None
+        result, done = "", 0
+        for (start, end), stand_in in sorted(places, key=lambda place: place[0]):
+            before = self._escape(written[done:start])
+            result += before.removesuffix(" ") if stand_in.left else before
+            result += stand_in.item.text
+            done = end + 1 if stand_in.right and written[end : end + 1] == " " else end
+        return result + self._escape(written[done:])
+
+    def lost_numbers(self, written: str) -> list[str]:
+        """The numbers of the sentence that are not in the translation."""
+        words = {stand_in.word for stand_in in self.stand_ins}
+
+        def rest(text: str) -> str:
+            return _WHOLE_WORD.sub(lambda match: " " if match[0] in words else match[0], text) if words else text
+
+        return missing_numbers(rest(self.text), rest(written))
+
+    def _escape(self, text: str) -> str:
+        for character, entity in self.escapes:
+            text = text.replace(character, entity)
+        return text
+
+
+def protect(sentence: str, items: Sequence[Item], level: int, writable: Callable[[str], bool]) -> Protected | None:
+    """The sentence with stand-ins of the first or second choice (`level` 0 or 1).
+
+    None if there are too many items, or the vocabulary (`writable`) has no stand-ins.
+    """
+    items = _merged(items)
+    if len(items) > MOST_STAND_INS:
+        return None
+    words = {"other": _stand_in_words(level), "number": (str(n) for n in chain(range(3, 10), range(12, 100)))}
+    parts: list[str] = []
+    stand_ins: list[StandIn] = []
+    outside, done = "", 0
+    for item in items:
+        names = words["number" if item.kind == "number" else "other"]
+        word = next((name for name in names if name not in sentence), None)
+        if word is None or not writable(word):
+            return None
+        left, right = sentence[item.start - 1 : item.start].isalnum(), sentence[item.end : item.end + 1].isalnum()
+        stand_ins.append(StandIn(word, item, left, right))
+        parts += [_unescape(sentence[done : item.start]), " " * left, word, " " * right]
+        outside, done = outside + sentence[done : item.start], item.end
+    escapes = tuple(pair for pair in _ESCAPES if pair[1] in outside + sentence[done:])
+    return Protected("".join((*parts, _unescape(sentence[done:]))), tuple(stand_ins), escapes)
+
+
+def _stand_in_words(level: int) -> Iterator[str]:
+    if level == 0:
+        return (f"{letter}{number}" for number in range(1, 100) for letter in "XYZQ")
+    return (str(111 * number % 899 + 101) for number in range(1, 800))
+
+
+def _merged(items: Sequence[Item]) -> list[Item]:
+    """Items that touch become one."""
+    found: list[Item] = []
+    for item in items:
+        if found and found[-1].end == item.start:
+            kind: Kind = "empty" if found[-1].kind in TAGS and item.kind in TAGS else "other"
+            found[-1] = replace(found[-1], end=item.end, text=found[-1].text + item.text, kind=kind)
+        else:
+            found.append(item)
+    return found
+
+
+def _unescape(text: str) -> str:
+    return _ENTITY.sub(lambda match: html.unescape(match[0]), text) if "&" in text else text
+
+
+# ------------------------------------------------------------------------------------------------------------- numbers
+
+_NUMBER = re.compile(r"\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)|\d+(?:[.,'’\u00a0\u202f٫٬]\d+)*")
+_JOINED = re.compile(r"[.,:'’\u00a0\u202f]*+\w++")
+"""What continues a number: 15:30, 3.5er."""
+
+
+def missing_numbers(source: str, target: str) -> list[str]:
+    """The numbers of one text that are not in the other, however each language writes them."""
+    available = [_readings(match[0]) for match in _NUMBER.finditer(target)]
+    lost = []
+    for match in _NUMBER.finditer(source):
+        wanted = _readings(match[0])
+        place = next((place for place, known in enumerate(available) if known & wanted), None)
+        if place is None:
+            lost.append(match[0])
+        else:
+            del available[place]
+    return lost
+
+
+def _readings(number: str) -> set[str]:
+    """The values of a number, with a decimal point: 3.500 is 3500 or 3.5. A date or a version is its digit groups."""
+    ascii_digits = "".join(str(unicodedata.digit(each)) if each.isdigit() else each for each in number)
+    groups = re.split(r"\D", ascii_digits)
+    separators = re.sub(r"\d", "", number)
+    if len(groups) == 1:
+        return {groups[0]}
+    thousands = [len(group) == 3 for group in groups[1:]]
+    if len(set(separators)) == 1:
+        found = {"".join(groups)} if all(thousands) and len(groups[0]) <= 3 else set()
+        if len(groups) == 2:
+            found.add(".".join(groups))
+        return found or {"/".join(groups)}
+    if len(set(separators[:-1])) == 1 and all(thousands[:-1]):
+        return {"".join(groups[:-1]) + "." + groups[-1]}
+    return {"/".join(groups)}
+
+
+def number_items(text: str, lost: Sequence[str]) -> list[Item]:
+    """The lost numbers in a text as items, each with the characters that it is joined to: H2O, 15:30."""
+    wanted = Counter(lost)
+    joined: list[tuple[Span, Counter[str]]] = []
+    end = 0
+    for match in _NUMBER.finditer(text):
+        if not joined or match.start() >= end:
+            start, done, end = match.start(), end, match.end()
+            while start > done and (text[start - 1].isalnum() or text[start - 1] == "_"):
+                start -= 1
+            while more := _JOINED.match(text, end):
+                end = more.end()
+            joined.append(((start, end), Counter()))
+        joined[-1][1][match[0]] += 1
+    found: list[Item] = []
+    for (start, end), inside in joined:
+        if hits := inside & wanted:
+            wanted -= hits
+            found.append(Item(start, end, text[start:end], "number"))
+    return found
