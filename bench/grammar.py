@@ -1,4 +1,4 @@
-"""What a run of `recipes/grammar.toml` has learnt: sentences and pronouns that are right, and two guesses beside them.
+"""Measures a run of `recipes/grammar.toml`: exact translations, correct pronouns, and two baselines for pronouns.
 
     python bench/grammar.py RUN [--split test] [--seed 1] [--count 2000] [--beam 1] [--json] [--out result.json]
 

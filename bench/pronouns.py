@@ -1,7 +1,7 @@
-"""The sense of *it*: which of two nouns do heads look at, and do they decide what is written?
+"""Pronoun resolution: which of two nouns do heads attend to, and do these heads decide which pronoun is written?
 
-For sentences of the embedded grammar, whose referents are known. A pronoun is looked for where it is read, in heads of
-the encoder; and at the step that writes it, in those of the decoder, up to which the right translation was read.
+It needs sentences of the embedded grammar, whose referents are known. Encoder heads are measured at the token *it*;
+decoder heads at the step that writes the pronoun, after the reference translation up to that step.
 
 N: pronouns, H: heads, Q: queries, K: keys.
 """
@@ -27,58 +27,58 @@ from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
 
 AT_ONCE = 250
-"""Pronouns of one pass: a bound on the memory that weights take."""
+"""Pronouns in one batch, which bounds the memory of attention weights."""
 
 
 class Nouns(NamedTuple):
-    """Tokens of the two nouns that a pronoun could mean."""
+    """Token indices of the two nouns that a pronoun could refer to."""
 
     referent: list[int]
     distractor: list[int]
 
 
 class Pronoun(NamedTuple):
-    """One to be resolved. Places are numbers of tokens."""
+    """A pronoun to resolve. Positions are token indices."""
 
     source: list[int]
-    """As the model reads it."""
+    """Source tokens."""
     target: list[int]
-    """The right translation, without start and end."""
+    """Tokens of the reference translation, without start and end."""
     read: int
-    """The token of *it* in the source; the last where it has several."""
+    """Position of *it* in the source (of its last token)."""
     written: int
-    """That of its translation in the target; the first where it has several."""
+    """Position of the German pronoun in the target (of its first token)."""
     nouns: tuple[Nouns, Nouns]
     """In the source and in the target."""
     right: int
-    """The token that is to be written."""
+    """The correct token."""
     other: int
-    """The one that would be right if the pronoun meant the other noun."""
+    """The token that would be correct if the pronoun referred to the other noun."""
     nearest: bool
-    """Whether the noun that is meant stands nearer to the pronoun, in the source."""
+    """Whether the referent is the nearer noun in the source."""
 
 
 class Looked(NamedTuple):
-    """How much of their attention heads gave to the two nouns; what cannot be seen yet gets nothing."""
+    """The attention weight of each head on the two nouns; 0 for tokens that are not visible yet."""
 
     heads: list[HeadAddress]
     referent_HN: Tensor
     distractor_HN: Tensor
 
     def accuracy(self) -> Tensor:
-        """`[H]`: which share of the pronouns looks more at its referent. Where both get nothing it does not count."""
+        """`[H]`: the share of pronouns with more weight on the referent than on the other noun."""
         return (self.referent_HN > self.distractor_HN).float().mean(1)
 
     def share(self) -> Tensor:
-        """`[H]`: how much of its attention a head gives to the two nouns."""
+        """`[H]`: the mean weight on the two nouns together."""
         return (self.referent_HN + self.distractor_HN).mean(1)
 
     def preference(self) -> Tensor:
-        """`[H]`: how much more of its attention goes to referents than to the other nouns."""
+        """`[H]`: the mean weight on the referent minus that on the other noun."""
         return (self.referent_HN - self.distractor_HN).mean(1)
 
     def ranked(self) -> list[HeadAddress]:
-        """All heads, that of the highest preference first."""
+        """All heads, sorted by preference, highest first."""
         return [self.heads[place] for place in self.preference().argsort(descending=True).tolist()]
 
 
@@ -86,7 +86,7 @@ class Looked(NamedTuple):
 
 
 def pronouns(model: Translator, pairs: Iterable[tuple[Pair, Referent]]) -> list[Pronoun]:
-    """The grammar's pairs, as `dependent` of `tools.grammar` gives them, in a model's tokens."""
+    """Tokenizes pairs of `tools.grammar.dependent` for a model."""
     known = list(pairs)
     scribe = model.scribe(TranslateOptions())
     by_gender = dict(zip(PRONOUNS, pronoun_tokens(model), strict=True))
@@ -130,11 +130,11 @@ def _tokens(text: str, words: Sequence[str], spans: Sequence[Span]) -> list[list
 
 
 def pronoun_tokens(model: Translator) -> list[int]:
-    """The tokens that er, sie and es begin with, which must differ."""
+    """The first tokens of er, sie and es, which must differ."""
     scribe = model.scribe(TranslateOptions())
     tokens = [scribe.word(word)[0] for word in PRONOUNS.values()]
     if len({*tokens}) < len(tokens):
-        raise InputError(f"model ({model.name}) begins {', '.join(PRONOUNS.values())} alike; take one with whole words")
+        raise InputError(f"model ({model.name}) has the same first token for er, sie and es; use a word tokenizer")
     return tokens
 
 
@@ -142,7 +142,7 @@ def pronoun_tokens(model: Translator) -> list[int]:
 
 
 def looked(model: Translator, cases: Sequence[Pronoun]) -> Looked:
-    """How much every head of the model looks at the two nouns, from where a pronoun is read or written."""
+    """Measures the attention of every head from the pronoun to the two nouns."""
     attentions = attentions_of(model)
     heads = [head for attention in attentions for head in heads_in(model, attention)]
     parts = []
@@ -156,7 +156,7 @@ def looked(model: Translator, cases: Sequence[Pronoun]) -> Looked:
 
 
 def _on_nouns(attention: str, weights_NHQK: Tensor, cases: Sequence[Pronoun]) -> Tensor:
-    """`[2, H, N]`: what goes to the referent and to the other noun."""
+    """`[2, H, N]`: weights on the referent and on the other noun."""
     rows = []
     for weights_HQK, case in zip(weights_NHQK, cases, strict=True):
         query, nouns = _looks(attention, case)
@@ -165,7 +165,7 @@ def _on_nouns(attention: str, weights_NHQK: Tensor, cases: Sequence[Pronoun]) ->
 
 
 def _looks(attention: str, case: Pronoun) -> tuple[int, Nouns]:
-    """From where to where heads look, if they resolve the pronoun."""
+    """The query position and the key positions that resolve the pronoun."""
     if attention.startswith("encoder"):
         return case.read, case.nouns[0]
     if attention.endswith("cross"):
@@ -174,7 +174,7 @@ def _looks(attention: str, case: Pronoun) -> tuple[int, Nouns]:
 
 
 def _read_by(tokens: list[int], step: int) -> list[int]:
-    """Where tokens of the target are read at a step: behind the start, and only those that were written before."""
+    """Decoder input positions of target tokens: after the start token, and only those written before the step."""
     return [place + 1 for place in tokens if place < step]
 
 
@@ -182,35 +182,35 @@ def _read_by(tokens: list[int], step: int) -> list[int]:
 
 
 class Written(NamedTuple):
-    """What a model writes where pronouns belong, the right translation being read up to there."""
+    """The predictions of a model at the pronoun positions, given the reference translation up to there."""
 
     tokens_N: Tensor
-    """The likeliest token."""
+    """The most probable token."""
     margin: float
-    """How much higher the right pronoun scores than the best of the other two, as a mean."""
+    """Mean difference of the correct pronoun's logit and the best of the other two."""
 
     def flipped(self, before: Written, pronouns: Sequence[int]) -> float:
-        """Which share became another pronoun; what became another word, or none, does not count."""
+        """The share that changed to another pronoun; changes to other words do not count."""
         others = torch.isin(self.tokens_N, torch.tensor(pronouns))
         return float(((self.tokens_N != before.tokens_N) & others).float().mean())
 
     def taken(self, cases: Sequence[Pronoun]) -> float:
-        """Which share is now the pronoun of the other noun."""
+        """The share that has the pronoun of the other noun."""
         return float((self.tokens_N == torch.tensor([case.other for case in cases])).float().mean())
 
     def changed(self, before: Written) -> float:
-        """Which share became anything else."""
+        """The share that changed to any other token."""
         return float((self.tokens_N != before.tokens_N).float().mean())
 
 
 def write(model: Translator, cases: Sequence[Pronoun]) -> Written:
-    """What the model writes, with whatever edit is on."""
+    """Predicts the pronouns, under the active edits."""
     with torch.inference_mode():
         return _written(model, cases, [_scores(model, some) for some in _chunks(cases)])
 
 
 def write_swapped(model: Translator, cases: Sequence[Pronoun], heads: Iterable[HeadAddress]) -> Written:
-    """What the model writes where some heads give to each noun what they would have given to the other one."""
+    """Predicts the pronouns while some heads have their weights on the two nouns exchanged."""
     chosen: dict[str, list[int]] = {}
     for head in heads:
         chosen.setdefault(head.attention, []).append(head.number)
@@ -244,7 +244,7 @@ def _written(model: Translator, cases: Sequence[Pronoun], scores: Sequence[Tenso
 
 
 class Flips:
-    """The share of pronouns that flip against what the whole model writes: a metric of `regard.look.heads`."""
+    """The share of pronouns that flip , compared with the intact model: a metric for `regard.look.heads`."""
 
     def __init__(self, model: Translator, cases: Sequence[Pronoun]) -> None:
         self.model, self.cases = model, cases
@@ -256,12 +256,12 @@ class Flips:
         return self.last.flipped(self.before, self.known)
 
     def guide(self) -> float:
-        """How near the last run came to other pronouns, also where none flipped."""
+        """The negative margin of the last run, which guides a search where nothing flips yet."""
         return -self.last.margin
 
 
 def _scores(model: Translator, cases: Sequence[Pronoun]) -> Tensor:
-    """`[N, V]`: scores of what is written at the place of the pronoun."""
+    """`[N, V]`: logits at the pronoun positions."""
     device = model.network.target.tokens.weight.device
     start = _start(model.frame.ends)
     source_NS, source_layout = padded([case.source for case in cases], device)
@@ -274,12 +274,12 @@ def _scores(model: Translator, cases: Sequence[Pronoun]) -> Tensor:
 
 def _start(ends: Ends) -> int:
     if ends.start is None:
-        raise InputError("an encoder-decoder needs Ends.start, the token that it begins to write after; give it")
+        raise InputError("Ends.start is None, but an encoder-decoder needs a start token")
     return ends.start
 
 
 def _chunks(cases: Sequence[Pronoun]) -> Iterator[Sequence[Pronoun]]:
     if not cases:
-        raise InputError("there is no pronoun to look at; give pairs with a referent")
+        raise InputError("no pronoun is given; give pairs with a referent")
     for start in range(0, len(cases), AT_ONCE):
         yield cases[start : start + AT_ONCE]

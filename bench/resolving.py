@@ -1,17 +1,16 @@
-"""Which heads of a grammar model resolve *it*, and does it write another pronoun without them?
+"""Finds the heads of a grammar model that resolve *it*, and measures the pronouns that change without them.
 
     python bench/resolving.py RUN [--valid 500] [--test 2000] [--threads 1] [--most 3] [--workers 2] [--out FILE]
 
-All choices are made on validation pairs. The head is the one that prefers referents to the other nouns most. The set is
-the smallest of any heads of the model that makes half of the pronouns flip: every set of up to `--most` heads is tried
-(of 48 heads there are 17,296 of three, four minutes of two cores, and 194,580 of four, 40), then the twenty best with
-one head more, and sets of the eight heads that prefer referents most. A set is tried on 24 pronouns; if it may still be
-enough, by three standard errors, on 120, and so on. What is near to half may fall on the other side of it elsewhere:
-so the best set of each size is told on the test too.
+All choices are made on validation pairs. "The head" has the highest preference for referents. "The set" is the smallest
+set of heads that makes half of the pronouns flip: the script tries every set of up to `--most` heads (of 48 heads there
+are 17,296 sets of three, 4 minutes on two cores, and 194,580 of four, 40 minutes), then the twenty best with one more
+head, and sets of the eight heads with highest preference. A set is tried on 24 pronouns; unless it is three standard
+errors below one half, on 120, and so on. A set near one half may be on the other side of it on other data, so the best
+set of each size is also measured on the test split.
 
-Figures are of test pairs. A pronoun flips where the model, having read the right translation up to it, writes another
-one of er, sie, es; `decoded` counts those of whole translations, freely written. Swapped heads give each of the two
-nouns what they would have given the other.
+Results are for test pairs. A pronoun flips if the model, given the reference translation up to it, writes another of
+er, sie, es; `decoded` counts free translations. Swapped heads have their weights on the two nouns exchanged.
 """
 
 from __future__ import annotations
