@@ -33,7 +33,7 @@ from regard.tasks.settings import Bleu, Image, Language, Masked, TokenizerFile, 
 from regard.tasks.translate import TranslateTask, Trial
 from regard.text.tokenizer import Tokenizer, TokenizerPair
 from regard.training.settings import Train
-from regard.weights.adopt import Start
+from regard.weights.warm_start import Start
 
 Tell: TypeAlias = Callable[[str], None]
 """Is told, now and then, what is being done."""

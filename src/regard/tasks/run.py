@@ -35,9 +35,9 @@ from regard.training.run import Run, require_free, resume_environment, threads_o
 from regard.training.schedules import nearest_budget
 from regard.training.settings import Train
 from regard.training.step import mixed_precision
-from regard.weights.adopt import Start, adopt, read_start
 from regard.weights.checkpoints import newest_checkpoint
 from regard.weights.directory import save_labels
+from regard.weights.warm_start import Start, read_start, warm_start
 
 CURVES = "curves.png"
 
@@ -201,7 +201,7 @@ def _model(job: Job, ready: Ready, workers: Workers, start: Start | None) -> tup
     model = build(ready.model, workers.device, mixed_precision(job.train.precision, workers.device).weights)
     notes: list[str] = []
     if start is not None:
-        notes = adopt(model, start, ready.tokenizers, seed=job.train.seed).text().splitlines()
+        notes = warm_start(model, start, ready.tokenizers, seed=job.train.seed).text().splitlines()
     if ready.head is not None and (others := freeze_other_heads(model, ready.head)):
         notes.append(f"not trained, since this task does not use them: heads {', '.join(others)}")
     return model, notes

@@ -29,9 +29,9 @@ from regard.text.tokenizer import Tokenizer, write_huggingface
 from regard.text.train import train_tokenizer
 from regard.training.distribution import Workers
 from regard.training.report import Display
-from regard.weights.adopt import read_start
 from regard.weights.directory import load_model as load_network
 from regard.weights.huggingface.directory import write_pretrained
+from regard.weights.warm_start import read_start
 
 ENGLISH = ["the dog runs", "a cat sleeps", "the cat runs fast", "a dog"]
 GERMAN = ["der Hund läuft", "eine Katze schläft", "die Katze läuft schnell", "ein Hund"]

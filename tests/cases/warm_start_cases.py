@@ -26,7 +26,7 @@ from regard.models.settings import (
 )
 from regard.text.settings import Role
 from regard.text.tokenizer import Tokenizer, TokenizerPair
-from regard.weights.adopt import Adopted, Start, adopt
+from regard.weights.warm_start import Start, WarmStart, warm_start
 
 WORDS = ["<pad>", "<s>", "</s>", "<unk>", *"abcdefghijklmnop"]
 SIZE = len(WORDS)
@@ -86,11 +86,11 @@ def adopted(
     old: Any,
     tokenizers: tuple[TokenizerPair | None, TokenizerPair | None] = (None, None),
     **options: Any,
-) -> tuple[Any, Adopted, dict[str, Tensor]]:
+) -> tuple[Any, WarmStart, dict[str, Tensor]]:
     """A model that has taken from `old`, what was said, and what it was before."""
     model: Any = regard.build(settings, dtype=torch.float64).eval()
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    found = adopt(model, start_of(old, tokenizers[0]), tokenizers[1], **options)
+    found = warm_start(model, start_of(old, tokenizers[0]), tokenizers[1], **options)
     return model, found, before
 
 
@@ -116,8 +116,8 @@ def message(action: Callable[[], object], kind: type[RegardError] = WeightsError
     return str(caught.value)
 
 
-by_text_family = pytest.mark.parametrize("settings", [GPT2, BERT, PAIR], ids=["decoder", "encoder", "encoder-decoder"])
-UNCOMPARED = "tokens are taken to have the ids they had: without both tokenizers, they were not compared"
+TEXT_FAMILIES: list[ModelSettings] = [GPT2, BERT, PAIR]
+UNCOMPARED = "token ids are assumed to be the same: without both tokenizers they cannot be compared"
 
 
 def extend(tokenizer: Tokenizer, extra: list[str]) -> Tokenizer:

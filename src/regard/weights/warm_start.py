@@ -1,0 +1,323 @@
+"""Starts training from the weights of another model.
+
+The other model may have another vocabulary, other heads, another number of learned positions, or another image size.
+All other settings that change tensors or results must be equal.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regard.blocks.image_positions import LearnedGridPosition
+from regard.blocks.settings import Learned, Rotary
+from regard.errors import InputError, WeightsError
+from regard.models.build import build
+from regard.models.settings import Encoder, EncoderDecoder, Masked, ModelSettings, Vision, differences
+from regard.text.tokenizer import FILE, SOURCE_FILE, TARGET_FILE, Tokenizer, TokenizerPair
+from regard.weights.directory import load_model, settings_of, uncompiled
+from regard.weights.tensors import check, common_dtype, listed
+
+FITTED = ("vocabulary", "target_vocabulary", "heads", "image", "position.length", "position.offset")
+"""Settings that may differ, because their tensors are adapted."""
+TRAINING = ("dropout", "attention.dropout", "ffn.dropout", "stochastic_depth", "initial")
+"""Settings that do not change a trained model."""
+LEARNABLE = ("attention.window", "position.scaling")
+"""Settings that change results and no tensor, and that models adapt to; rotary positions add their base."""
+NOISE = 0.02
+"""Deviation of new rows around the mean of the old rows, relative to the deviation of the old rows."""
+
+Side = Literal["source", "target"]
+
+
+@dataclass(frozen=True)
+class Start:
+    """A model to start from."""
+
+    settings: ModelSettings
+    tensors: Mapping[str, Tensor]
+    tokenizer: TokenizerPair | None
+    """None if there is none, or if it is not known."""
+    source: str
+    """The name for messages."""
+
+
+def read_start(path: Path | str) -> Start:
+    """Read the model, and the tokenizers if there are any, of a run directory or a Hugging Face directory."""
+    directory = Path(path)
+    model = load_model(directory)
+    has_tokenizer = any((directory / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
+    return Start(
+        model.settings,
+        {name: parameter.detach() for name, parameter in model.named_parameters()},
+        TokenizerPair.load(directory) if has_tokenizer else None,
+        str(directory),
+    )
+
+
+@dataclass(frozen=True)
+class WarmStart:
+    """What a model took from its start."""
+
+    source: str
+    copied: int
+    """The number of tensors that were copied unchanged."""
+    fitted: Mapping[str, str]
+    """Tensors that were adapted, and how."""
+    fresh: tuple[str, ...]
+    """Tensors that keep their initial values."""
+    dropped: tuple[str, ...]
+    """Tensors of the start that the model has no use for."""
+    notes: tuple[str, ...]
+
+    def text(self) -> str:
+        """Return a few lines for the log."""
+        lines = [f"{self.copied} tensors copied from {self.source}"]
+        lines += [f"{name}: {how}" for name, how in self.fitted.items()]
+        for title, names in (("new", self.fresh), ("not used", self.dropped)):
+            if names:
+                modules = dict.fromkeys(name.rpartition(".")[0] for name in names)
+                lines.append(f"{title}: {listed(list(modules))}")
+        return "\n".join([*lines, *self.notes])
+
+
+@torch.no_grad()
+def warm_start(model: nn.Module, start: Start, tokenizers: TokenizerPair | None = None, seed: int = 0) -> WarmStart:
+    """Copy the fitting weights of `start` into `model`. Nothing changes if an error is raised.
+
+    - Tensors of the same name and shape are copied.
+    - Rows over a vocabulary follow their tokens if both tokenizers are known (`tokenizers` are the model's own);
+      otherwise the sizes must be equal. New rows start near the mean of the old ones, drawn from `seed`.
+    - Learned positions are copied as far as both reach; those of images are resized.
+    - Heads are copied by name if their kinds are equal; tensors of another shape (classes) keep their initial values.
+    """
+    model = uncompiled(model)
+    settings, own = settings_of(model), dict(model.named_parameters())
+    if any(parameter.is_meta for parameter in own.values()):
+        raise WeightsError("the model is on the meta device and has no memory; build it on another device")
+    common_dtype(start.tensors, start.source)  # refuses quantized tensors
+    shapes = {name: tuple(value.shape) for name, value in build(start.settings, "meta").named_parameters()}
+    check(shapes, start.tensors, start.source)
+    notes = _require_equal(settings, start)
+    here, there = (getattr(each, "heads", {}) for each in (settings, start.settings))
+    heads = {name for name in here if name in there and here[name].kind == there[name].kind}
+    rows = _vocabulary_rows(settings, start, tokenizers)
+    generator = torch.Generator().manual_seed(seed)
+    values: dict[str, tuple[Tensor, str]] = {}
+    for name, parameter in own.items():
+        old = start.tensors.get(name)
+        if old is None or (name.startswith("heads.") and name.split(".")[1] not in heads):
+            continue
+        side = _side(name, settings)
+        if side is not None:
+            unchanged = rows[side].unchanged(len(old))
+            values[name] = (old, "") if unchanged else (rows[side].move(old, generator), rows[side].text())
+        elif name.startswith(("embedding.", "source.", "target.")) and name.endswith("position.weight"):
+            values[name] = _positions(old, parameter, settings, start.settings)
+        elif old.shape == parameter.shape:
+            values[name] = old, ""
+    for name, (value, _) in values.items():
+        own[name].copy_(value)
+    if not isinstance(settings, Vision) and (tokenizers is None or start.tokenizer is None):
+        notes.append("token ids are assumed to be the same: without both tokenizers they cannot be compared")
+    fitted = {name: how for name, (_, how) in values.items() if how}
+    return WarmStart(
+        start.source,
+        len(values) - len(fitted),
+        fitted,
+        tuple(name for name in own if name not in values),
+        tuple(name for name in start.tensors if name not in values),
+        tuple(notes),
+    )
+
+
+def _require_equal(settings: ModelSettings, start: Start) -> list[str]:
+    """Refuse settings that cannot be adapted. Return a note for each that training must adapt to."""
+    rotary = isinstance(settings.position, Rotary) and isinstance(start.settings.position, Rotary)
+    learnable = (*LEARNABLE, "position.base") if rotary else LEARNABLE
+    wrong: dict[str, tuple[str, str]] = {}
+    notes = []
+    for key, (ours, theirs) in differences(settings, start.settings).items():
+        if _is_among(key, FITTED + TRAINING) or (key == "layer_scale" and None not in (ours, theirs)):
+            continue
+        if _is_among(key, learnable):
+            notes.append(f"{key} is {_as_override(ours)} and was {_as_override(theirs)}: training must adapt to it")
+        else:
+            wrong[key] = _as_override(ours), _as_override(theirs)
+    if wrong:
+        both = [f"{key} is {ours} here and {theirs} there" for key, (ours, theirs) in wrong.items()]
+        remedy = [f"model.{key}={theirs}" for key, (_, theirs) in wrong.items()]
+        raise WeightsError(
+            f"the model cannot start from {start.source}: {listed(both)}; "
+            f"set {listed(remedy)}, or choose another train.start"
+        )
+    return notes
+
+
+def _is_among(key: str, keys: Collection[str]) -> bool:
+    return any(key == known or key.startswith(f"{known}.") for known in keys)
+
+
+def _as_override(value: Any) -> str:
+    if value is None:
+        return "none"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+# ----------------------------------------------------------------------------------------------------------- positions
+
+
+def _positions(old: Tensor, parameter: Tensor, here: ModelSettings, there: ModelSettings) -> tuple[Tensor, str]:
+    if isinstance(here, Vision):
+        assert isinstance(there, Vision)
+        if here.grid == there.grid:
+            return old, ""
+        table = LearnedGridPosition(there.grid, there.width, class_token=False)
+        table.weight = nn.Parameter(old.to(torch.promote_types(old.dtype, torch.float32)))
+        sizes = " to ".join(f"{rows} × {columns}" for rows, columns in (there.grid, here.grid))
+        return table.embed(here.grid, old.device, old.dtype), f"resized from {sizes} patches"
+    assert isinstance(here.position, Learned) and isinstance(there.position, Learned)
+    new, given = here.position, there.position
+    if new == given:
+        return old, ""
+    # Rows before position 0 (the offset) are copied if both have the same number.
+    common = min(new.length, given.length)
+    result = parameter.detach().to(device=old.device, dtype=torch.promote_types(parameter.dtype, old.dtype), copy=True)
+    result[new.offset : new.offset + common] = old[given.offset : given.offset + common].to(result.dtype)
+    if new.offset == given.offset:
+        result[: new.offset] = old[: given.offset].to(result.dtype)
+    text = f"{common:,} positions copied"
+    if new.length > common:
+        text += f", {new.length - common:,} new"
+    if given.length > common:
+        text += f", {given.length - common:,} not used"
+    return result, text
+
+
+# -------------------------------------------------------------------------------------------------------- vocabularies
+
+
+def _side(name: str, settings: ModelSettings) -> Side | None:
+    """Return the side whose vocabulary a tensor has rows for, or None."""
+    if name in ("embedding.tokens.weight", "source.tokens.weight"):
+        return "source"
+    if name in ("target.tokens.weight", "output.weight", "output.bias"):
+        return "target" if isinstance(settings, EncoderDecoder) else "source"
+    if isinstance(settings, Encoder) and name.startswith("heads.") and ".output." in name:
+        return "source" if isinstance(settings.heads[name.split(".")[1]], Masked) else None
+    return None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Which old row each new row takes."""
+
+    index: Tensor
+    """`[V]`; −1 for a new token."""
+    known: int
+    """The number of old rows that have a token; the rest fill up the matrix."""
+    lost: int
+    """The number of old tokens that no new row takes."""
+
+    def unchanged(self, size: int) -> bool:
+        return len(self.index) == size and torch.equal(self.index, torch.arange(size))
+
+    def text(self) -> str:
+        new = int((self.index < 0).sum())
+        parts = [f"{len(self.index) - new:,} tokens copied"]
+        if new:
+            parts.append(f"{new:,} new, near the mean of the old")
+        if self.lost:
+            parts.append(f"{self.lost:,} not used")
+        return ", ".join(parts)
+
+    def move(self, old: Tensor, generator: torch.Generator) -> Tensor:
+        """Return `[V, D]` or `[V]` (biases): old rows at their new places, new rows near the mean.
+
+        At the mean of the old rows, a new token's logit is the mean of theirs, so that it gets at most an average
+        token's probability. A row of random noise often gets nearly all of it (Hewitt 2021: Initializing New Word
+        Embeddings for Pretrained Language Models).
+        """
+        new = self.index < 0
+        result = old[self.index.clamp(min=0)]
+        if new.any():
+            tokens = old[: self.known].to(torch.promote_types(old.dtype, torch.float32))
+            mean = tokens.mean(0).expand(int(new.sum()), *old.shape[1:])
+            if old.dim() > 1:
+                noise = torch.randn(mean.shape, generator=generator, dtype=tokens.dtype)
+                mean = mean + NOISE * tokens.std(0, correction=0) * noise.to(old.device)
+            result[new] = mean.to(old.dtype)
+        return result
+
+
+def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: TokenizerPair | None) -> dict[Side, _Rows]:
+    old = start.settings
+    if isinstance(settings, Vision) or isinstance(old, Vision):
+        return {}
+    if isinstance(settings, EncoderDecoder) and isinstance(old, EncoderDecoder):
+        if "source" in settings.tied and tokenizers is not None and not tokenizers.shared:
+            raise WeightsError(
+                f"model.tied ({', '.join(settings.tied)}) needs one tokenizer for both sides, but there are two; "
+                'set text.shared=true, or model.tied=["target", "output"]'
+            )
+        target = _rows("target", settings.target_size, old.target_size, start, tokenizers)
+        return {"source": _rows("source", settings.vocabulary, old.vocabulary, start, tokenizers), "target": target}
+    return {"source": _rows("source", settings.vocabulary, old.vocabulary, start, tokenizers)}
+
+
+def _rows(side: Side, size: int, old_size: int, start: Start, tokenizers: TokenizerPair | None) -> _Rows:
+    key = "target_vocabulary" if side == "target" else "vocabulary"
+    if tokenizers is not None and getattr(tokenizers, side).size > size:
+        needed = getattr(tokenizers, side).size
+        raise WeightsError(f"model.{key} ({size:,}) is smaller than the tokenizer ({needed:,}); set it to {needed}")
+    if tokenizers is not None and start.tokenizer is not None:
+        return _matched_rows(getattr(start.tokenizer, side), old_size, getattr(tokenizers, side), size)
+    if size == old_size:
+        return _Rows(torch.arange(size), size, 0)
+    unknown = "the model has no tokenizer" if tokenizers is None else f"{start.source} has no {FILE}"
+    raise WeightsError(
+        f"model.{key} is {size:,} here and {old_size:,} in {start.source}, and {unknown}, so rows cannot be matched to "
+        "tokens; add the tokenizer"
+    )
+
+
+def _matched_rows(old: Tokenizer, old_size: int, new: Tokenizer, new_size: int) -> _Rows:
+    """Match tokens by name, and special tokens without a match by role.
+
+    The sizes are those of the models, which may be larger than the tokenizers': rows without a token keep their place.
+    """
+
+    def find(number: int) -> int:
+        token = _token(new, number)
+        if token is None:
+            return number if _token(old, number) is None else -1
+        found = old.id(token)
+        if found is not None:
+            return found
+        for role in (role for role, own in new.roles.items() if own == number):
+            try:
+                return old.role(role)
+            except InputError:
+                continue
+        return -1
+
+    index = [row if row < old_size else -1 for row in map(find, range(new_size))]
+    known = min(old.size, old_size)
+    lost = set(range(known)).difference(index)
+    return _Rows(torch.tensor(index), known, sum(_token(old, number) is not None for number in lost))
+
+
+def _token(tokenizer: Tokenizer, number: int) -> str | None:
+    """Return None beyond the last token, and for an id without a token."""
+    if number >= tokenizer.size:
+        return None
+    try:
+        return tokenizer.token(number)
+    except InputError:
+        return None
