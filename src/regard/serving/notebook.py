@@ -1,4 +1,4 @@
-"""The page in a notebook: a frame of its own for each look, which holds all it shows and can reach nothing else.
+"""The page in a notebook: each call of `show` makes a frame that contains the page and its data.
 
 ```python
 regard.show("de-en", "Ein Hund läuft durch den Schnee.", "heads", at="decoder.1.cross.0")
@@ -21,26 +21,24 @@ from regard.serving.page_file import page_file
 from regard.use.model import Loaded, load
 
 Theme: TypeAlias = Literal["system", "light", "dark"]
-HEIGHT = 720
-"""Pixels of a frame, unless told otherwise."""
 HEIGHTS = (100, 10_000)
 ROOM = 16 * 2**20
-"""Bytes of answers in a frame: a notebook keeps them all."""
+"""Most bytes of data in a frame, since a notebook stores all frames."""
 
 
 @dataclass(frozen=True, repr=False)
 class Shown:
-    """A look at a model, as a notebook shows it."""
+    """Views of a model, as a notebook shows them."""
 
     title: str
     html: str
-    """The page, whole."""
+    """The complete page."""
     height: int
     left: dict[str, int]
-    """By view, how many answers there was no room for."""
+    """By view, the number of answers that are left out because of the size limit."""
 
     def _repr_html_(self) -> str:
-        """A frame without an origin: frames cannot reach one another, the notebook, or its cookies."""
+        """A sandboxed frame: it cannot reach other frames, the notebook or its cookies."""
         style = f"width: 100%; height: {self.height}px; border: 1px solid #8884; border-radius: 6px;"
         return (
             f'<iframe title="{escape(self.title)}" sandbox="allow-scripts" style="{style}" '
@@ -51,11 +49,11 @@ class Shown:
         return f"<{self.title}: {len(self.html) / 2**20:.1f} MiB>"
 
     def save(self, path: str | Path) -> None:
-        """The same page as a file, which a browser opens by itself."""
+        """Writes the page to a file that a browser can open."""
         try:
             write_text(Path(path), self.html)
         except OSError as error:
-            raise InputError(f"{path} cannot be written ({error.strerror}); choose another file") from None
+            raise InputError(f"{path} cannot be written: {error.strerror}; choose another file") from None
 
 
 def show(
@@ -64,21 +62,20 @@ def show(
     view: str | Sequence[str] = "heads",
     *,
     at: str = "",
-    height: int = HEIGHT,
+    height: int = 720,
     theme: Theme = "system",
 ) -> Shown:
-    """One or several views of an input, as the last value of a notebook's cell; of several, the first is open.
+    """Shows one or several views of an input in a notebook; the first view is open.
 
-    `model` is a name or a directory, or, so that it is loaded only once, what `regard.load` gave or a `Study` of it.
-    `at` opens a head, such as `decoder.1.cross.0`.
+    `model` is a name, a directory, or a model that is loaded already: the result of `regard.load`, or a `Study`. `at`
+    selects a head, such as `decoder.1.cross.0`. `height` is in pixels.
     """
     if theme not in ("system", "light", "dark"):
-        raise InputError(f"theme ({theme}) must be system, light or dark; choose one")
+        raise InputError(f"theme ({theme}) must be system, light or dark")
     if not HEIGHTS[0] <= height <= HEIGHTS[1]:
-        raise InputError(f"height ({height}) must be from {HEIGHTS[0]} to {HEIGHTS[1]} pixels; choose another")
+        raise InputError(f"height ({height}) must be from {HEIGHTS[0]} to {HEIGHTS[1]:,} pixels")
     study = model if isinstance(model, Study) else Study(model if isinstance(model, Loaded) else load(model))
     run = study.run(Input(given) if isinstance(given, str) else given)
     views = [view] if isinstance(view, str) else list(view)
-    made = page_file(study, run, views, at, None if theme == "system" else theme, ROOM)
-    name = f"{Path(study.loaded.name).name}, {', '.join(made.views)}"
-    return Shown(name, made.html, height, made.left)
+    page = page_file(study, run, views, at, None if theme == "system" else theme, ROOM)
+    return Shown(f"{Path(study.loaded.name).name}, {', '.join(page.views)}", page.html, height, page.left)

@@ -1,8 +1,9 @@
-"""`regard runs`: a list, and a comparison."""
+"""`regard runs` and `regard doctor` on logs that are written by the test."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -14,26 +15,27 @@ from typer.testing import CliRunner
 
 from regard.cli.app import app
 from regard.cli.train import setting_differences
+from regard.errors import RunError
+from regard.settings import read_toml
 
 
 @pytest.fixture(autouse=True)
 def _runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three runs in `runs`: a finished one, one with another rate, one that was stopped; and a model alone."""
+    """Three runs in `runs` (finished, finished with another rate, stopped), a model alone, and an odd run."""
     monkeypatch.chdir(tmp_path)
-    early = {"time": "2026-11-14T10:00:00+00:00"}
+    early, late = ({"time": f"2026-11-{day}:00+00:00"} for day in ("14T10:00", "15T09:30"))
     write_run(Path("runs/baseline"), healthy_log(), environment=early)
     faster = config(optimizer={"kind": "adamw", "rate": 3e-3}, directory="runs/faster")
-    late = {"time": "2026-11-15T09:30:00+00:00"}
     better = change(healthy_log(), "valid", lambda record: {"loss": record["loss"] - 0.2})
     write_run(Path("runs/faster"), better, faster, environment=late)
-    begun = [record for record in healthy_log() if record.get("step", 0) <= 500]
-    write_run(Path("runs/begun"), begun, state="stopped")
+    write_run(Path("runs/begun"), [each for each in healthy_log() if each.get("step", 0) <= 500], state="stopped")
     Path("runs/model").mkdir()
     Path("runs/model/config.toml").write_text('format = 1\n[model]\nkind = "decoder"\n', encoding="utf-8")
+    write_run(Path("odd"), change(healthy_log(), "train", lambda record: {"wait": 0.5, "padding": 0.3}))
 
 
 def invoke(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["runs", *arguments])
+    return CliRunner().invoke(app, arguments)
 
 
 def shown(*arguments: str) -> list[str]:
@@ -42,94 +44,104 @@ def shown(*arguments: str) -> list[str]:
     return result.stdout.splitlines()
 
 
-# ------------------------------------------------------------------------------------------------------------- a list
+# ---------------------------------------------------------------------------------------------------------------- runs
 
 
-def test_the_list_has_the_newest_first() -> None:
-    lines = shown()
+def test_list() -> None:
+    lines = shown("runs")
     assert lines[0].split()[:4] == ["run", "task", "state", "step"]
-    assert [line.split()[0] for line in lines[1:]] == ["faster", "baseline", "begun"]
-    told = "baseline translate finished 2,000 100 % 2.152 20.0 k 6.7 2026-11-14 10:00 accuracy 0.5000"
-    assert " ".join(lines[2].split()) == told
+    assert [line.split()[0] for line in lines[1:]] == ["faster", "baseline", "begun"], "the newest first"
+    expected = "baseline translate finished 2,000 100 % 2.152 20.0 k 6.7 2026-11-14 10:00 accuracy 0.5000"
+    assert " ".join(lines[2].split()) == expected
     assert lines[3].split()[:6] == ["begun", "translate", "stopped", "500", "25", "%"]
+    for key, order in {
+        "name": ["baseline", "begun", "faster"],
+        "loss": ["faster", "baseline", "begun"],
+        "step": ["baseline", "faster", "begun"],
+        "minutes": ["baseline", "faster", "begun"],
+    }.items():
+        assert [line.split()[0] for line in shown("runs", "--sort", key)[1:]] == order, key
 
 
-@pytest.mark.parametrize(
-    ("key", "order"),
-    [
-        ("name", ["baseline", "begun", "faster"]),
-        ("loss", ["faster", "baseline", "begun"]),
-        ("step", ["baseline", "faster", "begun"]),
-        ("minutes", ["baseline", "faster", "begun"]),
-    ],
-)
-def test_sorted(key: str, order: list[str]) -> None:
-    assert [line.split()[0] for line in shown("--sort", key)[1:]] == order
-
-
-def test_json_for_programs() -> None:
-    rows = json.loads("\n".join(shown("runs", "--json", "--sort", "name")))
+def test_list_as_json() -> None:
+    rows = json.loads("\n".join(shown("runs", "runs", "--json", "--sort", "name")))
     assert [row["name"] for row in rows] == ["baseline", "begun", "faster"]
-    assert rows[1]["state"] == "stopped"
-    assert rows[1]["spent"] == 0.25
+    assert (rows[1]["state"], rows[1]["spent"]) == ("stopped", 0.25)
     assert rows[0]["figures"] == {"loss": pytest.approx(2.1524, abs=1e-3), "accuracy": 0.5}
     assert rows[0]["minutes"] == pytest.approx(2000 / 5 / 60)
 
 
-def test_the_kept_weights_figures_come_before_those_of_evaluations() -> None:
-    status = {"state": "finished", "step": 2000, "reason": "budget", "figures": {"loss": 1.5, "bleu": 41.25}}
+def test_metrics_of_the_saved_weights_come_first() -> None:
+    status = {"state": "finished", "step": 2000, "reason": "budget", "metrics": {"loss": 1.5, "bleu": 41.25}}
     Path("runs/baseline/status.json").write_text(json.dumps(status), encoding="utf-8")
-    assert "bleu 41.25" in shown("baseline")[1]
+    assert "bleu 41.25" in shown("runs", "baseline")[1]
 
 
-def test_a_damaged_run_does_not_hide_the_others() -> None:
+def test_damaged_and_missing_runs() -> None:
     Path("runs/begun/config.toml").write_text("[", encoding="utf-8")
-    result = invoke()
+    result = invoke("runs")
     assert result.exit_code == 0
-    assert "begun" in result.stdout
-    assert "unreadable" in result.stdout
-    assert "begun/config.toml is not valid TOML" in result.stderr.replace("\\", "/")
-
-
-def test_no_runs(tmp_path: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    result = invoke("empty")
+    assert "unreadable" in next(line for line in result.stdout.splitlines() if line.startswith("begun"))
+    assert "config.toml" in result.stderr
+    Path("empty").mkdir()
+    result = invoke("runs", "empty")
     assert (result.exit_code, result.stdout) == (0, "")
-    assert "empty contains no runs; train one with `regard train RECIPE`" in result.stderr
-    assert json.loads(invoke("empty", "--json").stdout) == []
+    assert "empty contains no runs" in result.stderr
+    assert json.loads(invoke("runs", "empty", "--json").stdout) == []
+    error = invoke("runs", "baseline", "fastr").exception
+    assert isinstance(error, RunError)
+    assert "run (fastr) is unknown (did you mean faster?)" in str(error)
 
 
-# --------------------------------------------------------------------------------------------------------- comparing
-
-
-@pytest.mark.parametrize(
-    "words", [["baseline", "faster"], ["runs", "baseline", "faster"], ["runs/baseline", "runs/faster"]]
-)
-def test_two_runs_side_by_side(words: list[str]) -> None:
-    lines = shown(*words)
-    names = words[-2:]
-    assert lines[0].split() == ["setting", *names]
-    assert lines[1].split() == ["train.optimizer.rate", "0.001", "0.003"]
-    assert lines[2] == "", "nothing else differs, directories aside"
-    assert ["valid", "loss", "2.152", "1.952"] in [line.split() for line in lines]
-
-
-def test_three_runs_as_json() -> None:
-    found = json.loads("\n".join(shown("baseline", "faster", "begun", "--json")))
+def test_comparison() -> None:
+    for words in (["baseline", "faster"], ["runs", "baseline", "faster"], ["runs/baseline", "runs/faster"]):
+        lines = [line.split() for line in shown("runs", *words)]
+        assert lines[0] == ["setting", *words[-2:]]
+        assert lines[1] == ["train.optimizer.rate", "0.001", "0.003"]
+        assert lines[2] == [], "only the directory differs, too"
+        assert ["valid", "loss", "2.152", "1.952"] in lines
+    found = json.loads("\n".join(shown("runs", "baseline", "faster", "begun", "--json")))
     assert [row["name"] for row in found["runs"]] == ["baseline", "faster", "begun"]
     assert found["settings"] == {"train.optimizer.rate": {"baseline": 0.001, "faster": 0.003, "begun": 0.001}}
-
-
-def test_settings_that_a_run_lacks_differ() -> None:
     ours = {"format": 1, "task": {"kind": "image"}, "train": {"steps": 5, "directory": "x", "clip": 1.0}}
     theirs = {"format": 2, "task": {"kind": "image"}, "train": {"minutes": 2, "directory": "y", "clip": 1.0}}
     assert setting_differences({"a": ours, "b": theirs}) == {"train.steps": {"a": 5}, "train.minutes": {"b": 2}}
 
 
-def test_a_run_that_is_not_there() -> None:
-    command = [sys.executable, "-m", "regard", "runs", "baseline", "fastr"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert done.stderr == (
-        "regard: run (fastr) is unknown (did you mean faster?); `regard runs runs` lists the runs in runs\n"
-    )
+# -------------------------------------------------------------------------------------------------------------- doctor
+
+
+def test_a_healthy_run() -> None:
+    lines = shown("doctor", "runs/baseline")
+    assert lines[0].startswith("runs/baseline: looks normal: ")
+    assert any(line.startswith("fine  the training loss falls: from ") for line in lines)
+    assert not any(line.startswith(("bad", "odd")) for line in lines)
+    assert not any("\x1b" in line for line in lines)
+
+
+def test_an_odd_run() -> None:
+    lines = shown("doctor", "odd")
+    assert lines[0].startswith("odd: does not look normal: 1 odd, ")
+    first = lines.index("odd   training waits for data")
+    assert lines[first + 1] == "      50 % of the time"
+    assert lines[first + 2].startswith("      → ")
+    assert "train.workers" in lines[first + 2]
+    found = json.loads("\n".join(shown("doctor", "odd", "--json")))
+    assert (found["run"], found["worst"]) == ("odd", "odd")
+    assert set(found["findings"][0]) == {"level", "title", "evidence", "remedy"}
+    command = [sys.executable, "-m", "regard", "doctor", "odd"]
+    ascii_only = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=ascii_only)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+    assert "      -> " in done.stdout
+
+
+def test_other_outputs_of_the_doctor(tmp_path: Path) -> None:
+    table = read_toml("\n".join(shown("doctor", "runs/baseline", "--reference")))
+    assert list(table) == ["reference"]
+    assert table["reference"]["loss"][-1][0] == 2000
+    assert isinstance(invoke("doctor", str(tmp_path)).exception, RunError)
+    pytest.importorskip("matplotlib", reason="needs the extra `plot`")
+    shown("doctor", "runs/baseline", "--png", "curves.png")
+    assert Path("curves.png").stat().st_size > 10_000

@@ -1,4 +1,4 @@
-// The page about the server: everything on it comes from /openapi.json and /languages, as text, never as HTML.
+// The docs page: all content comes from /openapi.json and /languages and is inserted as text, never as HTML.
 
 const at = (id) => document.getElementById(id);
 
@@ -19,7 +19,7 @@ function fieldsOf(operation) {
   const table = made("table");
   for (const [name, field] of Object.entries(schema.properties)) {
     const row = made("tr");
-    const required = schema.required?.includes(name) ? "required" : `else ${JSON.stringify(field.default)}`;
+    const required = schema.required?.includes(name) ? "required" : `default ${JSON.stringify(field.default)}`;
     row.append(made("td"), made("td", typeOf(field)), made("td", required), made("td", field.description ?? ""));
     row.firstChild.append(made("code", name));
     table.append(row);
