@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from regard.cli.app import app
 from regard.cli.data import read_data
 from regard.data.settings import LabelledTsv, Parallel, RawText
-from regard.errors import SettingsError
+from regard.errors import DataError, RegardError, SettingsError
 
 pytestmark = pytest.mark.slow
 
@@ -70,44 +70,26 @@ def test_a_screen_for_people() -> None:
     assert len(lines) <= 24
 
 
-def test_json_for_programs() -> None:
+def test_json_and_one_split() -> None:
     found = json.loads("\n".join(shown("recipe.toml", "root=in", "--json")))
     assert found["splits"]["train"]["examples"] == 3
     assert found["splits"]["train"]["removed"]["copies its source"]["count"] == 1
     leak = found["leaks"][0]
     assert leak.pop("first")
     assert leak == {"earlier": "train", "later": "valid", "side": "source", "count": 1, "share": 0.5}
-
-
-def test_one_split() -> None:
     found = json.loads("\n".join(shown("recipe.toml", "root=in", "--split", "valid", "--json")))
     assert list(found["splits"]) == ["valid"]
 
 
-def test_labels() -> None:
+def test_labels_numbers_and_images() -> None:
     lines = shown("labels.tsv", "kind=labelled-tsv", 'test=["test.tsv"]')
     assert "label in train, 2 in total: pos (2), neg (1)" in lines
     assert "label in test but not in train, 1 in total: neutral (1)" in lines
-
-
-def test_numbers() -> None:
     Path("scores.tsv").write_text("a\t1\nb\t4\n", encoding="utf-8")
     lines = shown("scores.tsv", "kind=labelled-tsv", "labels=numbers")
     assert "labels in train: from 1 to 4, mean 2.5" in lines
-
-
-def test_images() -> None:
-    np = pytest.importorskip("numpy")
     np.savez("a.npz", images=np.zeros((2, 3, 4), "uint8"), labels=np.array([1, 2]))
     assert cells(shown("a.npz", "kind=npz"), "train") == ["2", "0", "0", "1", "3×4×1", "(2)"]
-
-
-def test_a_task_may_be_a_table() -> None:
-    Path("a.en").write_text("one\n", encoding="utf-8")
-    Path("job.toml").write_text(
-        'task = { kind = "translate", smoothing = 0.0 }\n[data]\ntrain = ["a.en", "a.en"]\n', encoding="utf-8"
-    )
-    assert cells(shown("job.toml"), "train  ")[0] == "1"
 
 
 def test_embedded_corpora_have_no_files() -> None:
@@ -116,64 +98,30 @@ def test_embedded_corpora_have_no_files() -> None:
     assert lines[0].split()[0] == "grammar"
     assert [cells(lines, f"{split}  ")[0] for split in ("train", "valid", "test")] == ["30", "12", "5"]
     assert cells(shown("kind=python", "--split", "valid"), "valid  ")[1:3] == ["0", "0"]
-    result = CliRunner().invoke(app, ["data", "kind=python", "--split", "test"])
-    assert isinstance(result.exception, SettingsError)
-    assert "kind python have no test" in str(result.exception)
 
 
-def test_files_alone() -> None:
+def test_files_and_standard_input() -> None:
     assert read_data(["a", "b", "root=in"]) == Parallel(train=("a", "b"), root="in")
     assert read_data(["a"]) == RawText(train=("a",))
     assert read_data(["a", "b", "kind=labelled-tsv"]) == LabelledTsv(train=("a", "b"))
+    command = [sys.executable, "-m", "regard", "data", "-", "--json"]
+    done = subprocess.run(command, input=b"one two\nthree\n", capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert json.loads(done.stdout)["splits"]["train"]["lengths"]["text"]["total"] == 3
 
 
-def test_a_file_may_have_an_equals_sign_in_its_name() -> None:
-    Path("a=b.txt").write_text("x\n", encoding="utf-8")
-    assert read_data(["a=b.txt"]) == RawText(train=("a=b.txt",))
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["a", "b", "c"], "data needs a kind, which says how its files are written"),
-        (["root=x"], "the data are missing; give a recipe, or files"),
-        (["recipe.toml", "other"], "'other' is not an override; write key=value, such as data.root=DIR"),
-        (["recipe.toml", "data.rot=x"], "unknown setting data.rot (did you mean root?)"),
-        (["none.toml"], "recipe (none.toml) cannot be read"),
-    ],
-)
-def test_wrong_usage(words: list[str], expected: str) -> None:
-    with pytest.raises(SettingsError) as caught:
-        read_data(words)
-    assert str(caught.value).startswith(expected)
-
-
-def run(*arguments: str, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run(
-        [sys.executable, "-m", "regard", "data", *arguments],
-        input=stdin,
-        capture_output=True,
-        check=False,
-        env=os.environ | {"PYTHONIOENCODING": "utf-8"},
-    )
-
-
-def test_standard_input() -> None:
-    result = run("-", "--json", stdin=b"one two\nthree\n")
-    assert result.returncode == 0, result.stderr
-    assert json.loads(result.stdout)["splits"]["train"]["lengths"]["text"]["total"] == 3
-    assert result.stderr == b""
-
-
-def test_bad_data_is_one_message_and_code_1() -> None:
-    result = run("in/train.en", "in/valid.de")
-    assert result.returncode == 1
-    assert result.stdout == b""
-    assert result.stderr.decode().startswith("regard: in")
-    assert "has 5 lines" in result.stderr.decode()
-
-
-def test_a_split_without_files_is_wrong_usage() -> None:
-    result = run("recipe.toml", "root=in", "--split", "test")
-    assert result.returncode == 2
-    assert result.stderr.decode().startswith("regard: data.test is empty")
+def test_errors() -> None:
+    cases: list[tuple[str, type[RegardError], str]] = [
+        ("a b c", SettingsError, "kind"),
+        ("root=x", SettingsError, "the data are missing"),
+        ("recipe.toml other", SettingsError, "'other' is not an override"),
+        ("recipe.toml data.rot=x", SettingsError, "data.rot (did you mean root?)"),
+        ("none.toml", SettingsError, "none.toml"),
+        ("recipe.toml root=in --split test", SettingsError, "data.test"),
+        ("kind=python --split test", SettingsError, "python"),
+        ("in/train.en in/valid.de", DataError, "5 lines"),
+    ]
+    for words, kind, message in cases:
+        error = CliRunner().invoke(app, ["data", *words.split()]).exception
+        assert isinstance(error, kind), words
+        assert message in str(error)
