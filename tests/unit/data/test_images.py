@@ -1,4 +1,4 @@
-"""Image folders, idx files and NumPy archives: what is read, and what cannot be."""
+"""Image folders, idx files and NumPy archives: valid and invalid files."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def test_images_that_do_not_decode(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("a/red/.hidden").write_text("not looked at", encoding="utf-8")
     source = Source(ImageFolder(train=["a"]), "train")
     assert len(list(source)) == 1
-    ((reason, told),) = source.problems.reasons.items()
-    assert (reason, told.count) == ("does not decode as an image", 2)
-    assert told.first[1] == f"{Path('a/red/3.png')} (unknown format)"
+    ((reason, skipped),) = source.problems.reasons.items()
+    assert (reason, skipped.count) == ("does not decode as an image", 2)
+    assert skipped.first[1] == f"{Path('a/red/3.png')} (unknown format)"
     with pytest.raises(DataError, match=r"2\.png does not decode .*data\.bad"):
         read(ImageFolder(train=["a"], bad="stop"))
     for file in ("a/red/3.png", "a/red", "a/none.png"):

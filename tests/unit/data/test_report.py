@@ -122,11 +122,11 @@ def test_images() -> None:
 def test_only_some_splits_and_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.data.report.EVERY", 2)
     write(a="a\nb\nc\nd\ne\n")
-    told: list[tuple[str, int]] = []
+    calls: list[tuple[str, int]] = []
     settings = RawText(train=["a"], valid=["a"])
-    found = report_data(settings, ["valid"], progress=lambda split, number: told.append((split, number)))
+    found = report_data(settings, ["valid"], progress=lambda split, number: calls.append((split, number)))
     assert list(found.splits) == ["valid"]
-    assert told == [("valid", 2), ("valid", 4)]
+    assert calls == [("valid", 2), ("valid", 4)]
     assert found.splits["valid"].unknown == {}
 
 

@@ -1,4 +1,4 @@
-"""Settings of data: TOML both ways, and what they say about mistakes."""
+"""Settings of data: TOML in both directions, and messages for mistakes."""
 
 from __future__ import annotations
 

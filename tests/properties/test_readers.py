@@ -1,4 +1,4 @@
-"""Whatever is written comes back exactly, through every format, compression and line end, wherever blocks are cut."""
+"""Every format gives back exactly what was written, for every compression, line end and block size."""
 
 from __future__ import annotations
 
