@@ -104,9 +104,8 @@ def small(steps: int, sentences: int) -> Subject:
 
 def named(name: str, sources: Path, sentences: int) -> Subject:
     translator: Any = regard.load(name)
-    scribe = translator.scribe()
-    inputs = [tokens[: translator.reach] for tokens in scribe.read(lines(sources)[:sentences])]
-    return Subject(translator.network, scribe.frame.ends, translator.tokenizers.target.role("pad"), inputs, REAL)
+    inputs = [tokens[: translator.reach] for tokens in translator.inputs(lines(sources)[:sentences])]
+    return Subject(translator.network, translator.frame.ends, translator.tokenizers.target.role("pad"), inputs, REAL)
 
 
 def main() -> int:

@@ -23,7 +23,6 @@ from regard.decoding.source import padded
 from regard.errors import InputError
 from regard.look.heads import HeadAddress, attentions_of, heads_in
 from regard.text.tokenizer import Span
-from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
 
 AT_ONCE = 250
@@ -88,14 +87,13 @@ class Looked(NamedTuple):
 def pronouns(model: Translator, pairs: Iterable[tuple[Pair, Referent]]) -> list[Pronoun]:
     """Tokenizes pairs of `tools.grammar.dependent` for a model."""
     known = list(pairs)
-    scribe = model.scribe(TranslateOptions())
     by_gender = dict(zip(PRONOUNS, pronoun_tokens(model), strict=True))
-    read = scribe.read([pair.source for pair, _ in known])
+    read = model.inputs([pair.source for pair, _ in known])
     found = []
     for source, (pair, referent) in zip(read, known, strict=True):
         encoding = model.tokenizers.target.encode(pair.target, framed=False)
         sides = (
-            _tokens(pair.source, pair.source_tokens, scribe.read_spans(pair.source)),
+            _tokens(pair.source, pair.source_tokens, model.input_spans(pair.source)),
             _tokens(pair.target, pair.target_tokens, encoding.offsets),
         )
         nouns = [
@@ -131,8 +129,8 @@ def _tokens(text: str, words: Sequence[str], spans: Sequence[Span]) -> list[list
 
 def pronoun_tokens(model: Translator) -> list[int]:
     """The first tokens of er, sie and es, which must differ."""
-    scribe = model.scribe(TranslateOptions())
-    tokens = [scribe.word(word)[0] for word in PRONOUNS.values()]
+    before, *words = model.tokenizers.target.ids(["a", *(f"a {word}" for word in PRONOUNS.values())])
+    tokens = [ids[len(before)] for ids in words]
     if len({*tokens}) < len(tokens):
         raise InputError(f"model ({model.name}) has the same first token for er, sie and es; use a word tokenizer")
     return tokens

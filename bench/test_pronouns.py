@@ -19,7 +19,7 @@ from regard.models.settings import EncoderDecoder
 from regard.text.settings import AnyTokenizer, ByteBpe, Characters, Words
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.use.scribe import Frame
+from regard.use.model import Frame
 from regard.use.translator import Translator
 
 PAIRS = list(dependent("valid", 1, 30))

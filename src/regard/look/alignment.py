@@ -22,7 +22,6 @@ from regard.decoding.word_links import word_alignment, word_weights
 from regard.errors import DataError
 from regard.settings import Table
 from regard.text.tokenizer import Span
-from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
 from regard.weights.directory import read_config, write_config
 
@@ -97,15 +96,15 @@ def _highest(weights_TS: Weights) -> Links:
 def _by_head(side: Aligner, pairs: TextPairs, layers: Sequence[int], consumed: bool) -> list[Weights]:
     """`[L, H, T, S]` for each pair, over words."""
     model = side.model
-    scribe = model.scribe(TranslateOptions(to=side.to))
     encoded = [model.tokenizers.target.encode(text, framed=False) for _, text in pairs]
-    end = [] if scribe.frame.ends.end is None else [scribe.frame.ends.end]
+    ends = model.frame.ends
+    end = [] if ends.end is None else [ends.end]
     outputs = [[*encoding.ids, *end] for encoding in encoded]
-    read = scribe.read([text for text, _ in pairs])
+    read = model.inputs([text for text, _ in pairs], side.to)
     found = []
-    each = head_weights(model.network, read, outputs, scribe.frame.ends, layers, consumed)
+    each = head_weights(model.network, read, outputs, ends, layers, consumed)
     for (source, text), encoding, weights_LHTS in zip(pairs, encoded, each, strict=True):
-        sides = (scribe.read_spans(source), list(_spans(source))), (encoding.offsets, list(_spans(text)))
+        sides = (model.input_spans(source), list(_spans(source))), (encoding.offsets, list(_spans(text)))
         written_LHTS = weights_LHTS[:, :, : len(encoding.ids)]
         found.append(np.stack([[word_weights(head_TS, *sides) for head_TS in layer] for layer in written_LHTS]))
     return found

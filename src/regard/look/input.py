@@ -26,7 +26,6 @@ from regard.models.settings import Vision as VisionSettings
 from regard.tasks.image import to_input
 from regard.text.tokenizer import Span, Tokenizer
 from regard.use.model import Loaded
-from regard.use.scribe import Scribe
 from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
 from regard.weights.directory import load_labels
@@ -126,14 +125,14 @@ def read(loaded: Loaded, given: Input, limit: int) -> ReadInput:
 
 
 def _read_translation(loaded: Translator, given: Input, limit: int) -> ReadInput:
-    scribe, ends = scribe_of(loaded, given.to), loaded.frame.ends
-    ids = scribe.read([given.text])[0]
-    source = _side(loaded.tokenizers.source, given.text, ids, scribe.read_spans(given.text))
+    to, ends = target_of(loaded, given.to), loaded.frame.ends
+    ids = loaded.inputs([given.text], to)[0]
+    source = _side(loaded.tokenizers.source, given.text, ids, loaded.input_spans(given.text))
     require_length(source, "text", limit)
     tokenizer = loaded.tokenizers.target
     if given.target is None:
-        written = scribe.write([ids], [scribe.beginning], 1)[0][0].tokens
-        text, spans = scribe.text(written), scribe.written_spans(written)
+        written = loaded.decode(ids, TranslateOptions(to=to))
+        text, spans = loaded.output_text(written), loaded.output_spans(written)
     else:
         text, encoding = given.target, tokenizer.encode(given.target, framed=False)
         prefix = list(loaded.frame.prefix)
@@ -171,11 +170,9 @@ def image_from(loaded: Loaded, file: Path) -> NDArray[np.uint8]:
     return fitted(pixels, settings.image, settings.channels, str(file))
 
 
-def scribe_of(loaded: Translator, to: str | None) -> Scribe:
-    """Writes translations into a language, by default the model's first."""
-    if to is None and len(loaded.directions) > 1:
-        to = loaded.directions[0][1]
-    return loaded.scribe(TranslateOptions(to=to))
+def target_of(loaded: Translator, to: str | None) -> str | None:
+    """The target language of a translation, by default the model's first."""
+    return loaded.directions[0][1] if to is None and len(loaded.directions) > 1 else to
 
 
 def ends_of(loaded: Loaded) -> Ends:

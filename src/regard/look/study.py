@@ -36,7 +36,7 @@ from regard.look.input import (
     read,
     require_length,
     require_same_kind,
-    scribe_of,
+    target_of,
 )
 from regard.models.build import build
 from regard.models.settings import (
@@ -51,6 +51,7 @@ from regard.models.settings import (
 )
 from regard.tasks.recipe import reach
 from regard.use.model import Loaded
+from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
 
 MAX_TOKENS = 1024
@@ -275,9 +276,9 @@ class Study:
             return None
         if run.given.target is None and not run.given.ablated:
             return run.sides["decoder"].text
-        scribe = scribe_of(self.loaded, run.given.to)
+        options = TranslateOptions(to=target_of(self.loaded, run.given.to))
         with self.edited(run):
-            return scribe.text(scribe.write([run.sides["encoder"].ids], [scribe.beginning], 1)[0][0].tokens)
+            return self.loaded.output_text(self.loaded.decode(run.sides["encoder"].ids, options))
 
     # --------------------------------------------------------------------------------------------------------- tensors
 

@@ -46,7 +46,6 @@ from regard.use.documents import (
     without_overlap,
 )
 from regard.use.model import Frame, Loaded
-from regard.use.scribe import Scribe
 from regard.use.translation import AHEAD, Alignment, Block, TranslateOptions, Translation, joined
 
 _FIRST_CHUNK = 64
@@ -67,7 +66,7 @@ class _Request:
 
     options: TranslateOptions
     to: str | None
-    """The language of the tag at the start of a source, if the model needs one."""
+    """The target language, if the model names it."""
     rules: Rules
     wish: Wish
     prefix: tuple[int, ...]
@@ -232,10 +231,6 @@ class Translator(Loaded):
         """Raises an error if the model cannot translate with these options."""
         self._request(options)
 
-    def scribe(self, options: TranslateOptions | None = None) -> Scribe:
-        """Temporary."""
-        return Scribe(self, options or TranslateOptions())
-
     # --------------------------------------------------------------------------------------------------- text and ids
 
     def target_language(self, source: str | None = None, to: str | None = None) -> str | None:
@@ -261,18 +256,17 @@ class Translator(Loaded):
     def inputs(self, texts: Sequence[str], to: str | None = None) -> list[list[int]]:
         """The ids of texts as the model reads them: with an end and, if it needs one, the tag of the language `to`."""
         if not self.frame.foreign:
-            tagged = self.tagged and to is not None
-            return self.tokenizers.inputs(texts, [to] * len(texts) if tagged else None)
+            return self.tokenizers.inputs(texts, [self.target_language(to=to)] * len(texts) if self.tagged else None)
         found = [encoding.ids for encoding in self.tokenizers.source.encode_batch(texts)]
         end = self.frame.ends.end
         return [ids if end is None or ids[-1:] == [end] else [*ids, end] for ids in found]
 
-    def input_spans(self, text: str, to: str | None = None) -> list[Span]:
+    def input_spans(self, text: str) -> list[Span]:
         """The characters of each id that `inputs` returns; (0, 0) for special tokens."""
         offsets = self.tokenizers.source.encode(text, framed=self.frame.foreign).offsets
         if self.frame.foreign:
             return [*offsets, *[(0, 0)] * (len(self.inputs([text])[0]) - len(offsets))]
-        return [*[(0, 0)] * (self.tagged and to is not None), *offsets, (0, 0)]
+        return [*[(0, 0)] * self.tagged, *offsets, (0, 0)]
 
     def output_text(self, tokens: Sequence[int]) -> str:
         return self.tokenizers.target.decode(tokens)
@@ -305,7 +299,7 @@ class Translator(Loaded):
         words = "|".join(rf"\b{re.escape(word)}\b" for word in chosen.must_not)
         return _Request(
             chosen,
-            to if self.tagged else None,
+            to,
             rules,
             wish,
             (*self.frame.prefix, *prefix),
@@ -595,7 +589,7 @@ class Translator(Loaded):
         for (piece, each), table in zip(pairs, weights, strict=True):
             read, written = piece.protected.text, each.text
             source, target = word_spans(read), word_spans(written)
-            spans = self.input_spans(read, request.to), self.output_spans(each.hypothesis.tokens)
+            spans = self.input_spans(read), self.output_spans(each.hypothesis.tokens)
             by_word = word_weights(table, (spans[0], source), (spans[1], target))
             originals = {stand_in.word: stand_in.item.text for stand_in in piece.protected.stand_ins}
             sides = [

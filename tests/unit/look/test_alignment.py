@@ -36,7 +36,6 @@ from regard.look.alignment import (
 )
 from regard.look.study import Study
 from regard.shipped import MODELS, place_of
-from regard.use.translation import TranslateOptions
 from regard.weights.directory import read_config
 
 PAIRS = [
@@ -57,15 +56,14 @@ def model(studies: dict[str, Study]) -> Any:
 
 def test_weights_are_those_of_translating(model: Any) -> None:
     side = Aligner(model, "en", look_at(model.network, 0, consumed=True))
-    scribe = model.scribe(TranslateOptions(to="en"))
     source, target = PAIRS[0]
     ids = model.tokenizers.target.encode(target, framed=False)
-    outputs = [[*ids.ids, scribe.frame.ends.end]]
-    (tokens,) = cross_weights(model.network, scribe.read([source]), outputs, scribe.frame.ends, side.seen)
+    outputs = [[*ids.ids, model.frame.ends.end]]
+    (tokens,) = cross_weights(model.network, model.inputs([source], "en"), outputs, model.frame.ends, side.seen)
     (words,) = weights(side, PAIRS[:1])
     assert words.shape == (4, 3)
     first = [row for row, (start, _) in enumerate(ids.offsets) if start < 1]
-    inside = [column for column, (_, end) in enumerate(scribe.read_spans(source)) if 0 < end <= 3]
+    inside = [column for column, (_, end) in enumerate(model.input_spans(source)) if 0 < end <= 3]
     assert words[0, 0] == pytest.approx(float(tokens[first][:, inside].sum(1).mean()), abs=1e-5)
 
 

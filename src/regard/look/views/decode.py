@@ -16,7 +16,7 @@ from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
 from regard.decoding.source import Source, source_of
 from regard.decoding.tree import Tree, search_tree
 from regard.errors import InputError
-from regard.look.input import decoded, ends_of, scribe_of, token_name
+from regard.look.input import decoded, ends_of, token_name
 from regard.look.study import Study, StudyRun
 from regard.look.views.view import Answer, Count, Question, RunRequest, SavedPage, StoredAnswer, View
 from regard.models.families import Decoder, EncoderDecoder
@@ -132,7 +132,7 @@ def _job(
     """The model, its input, and what it must begin with and never writes."""
     network, loaded = study.network, study.loaded
     if isinstance(loaded, Translator):
-        never = [(token,) for token in sorted(scribe_of(loaded, run.given.to).special)]
+        never = [(token,) for token in sorted(loaded.special)]
         wish = Wish(prefix=[*loaded.frame.prefix, *prefix], must_not=never)
         return loaded.network, run.sides["encoder"].ids, loaded.frame.ends, wish
     if isinstance(network, Decoder):

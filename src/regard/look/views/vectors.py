@@ -27,7 +27,7 @@ from torch.nn import functional
 
 from regard.blocks.recording import record
 from regard.errors import InputError
-from regard.look.input import scribe_of
+from regard.look.input import target_of
 from regard.look.study import Study
 from regard.look.views.view import Answer, Question, Request, SavedPage, StoredAnswer, Text, View, packed
 from regard.models.families import Decoder, Encoder, EncoderDecoder
@@ -273,8 +273,7 @@ def _tokenized(model: Loaded, text: str, to: str | None) -> tuple[list[int], lis
     if model.tokenizers is None or not isinstance(model.network, Encoder | Decoder | EncoderDecoder):
         raise InputError(f"model {model.name} reads no text; give a text model with its tokenizer.json")
     if isinstance(model, Translator):
-        scribe = scribe_of(model, to)
-        return scribe.read([text])[0], scribe.read_spans(text)
+        return model.inputs([text], target_of(model, to))[0], model.input_spans(text)
     if to is not None:
         raise InputError(f"to ({to}) is for translators, and model {model.name} is not one; leave it out")
     encoding = model.tokenizers.source.encode(text)

@@ -24,7 +24,6 @@ from regard.text.settings import ByteBpe, WordPiece
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
 from regard.use.model import Loaded
-from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
 
 TEXTS = ["The bank of the river", "Money in the bank!", "A bank lends money"]
@@ -103,7 +102,7 @@ def test_the_encoder_of_a_translator(studies: dict[str, Study]) -> None:
     assert isinstance(model, Translator)
     text = "and a cat too"
     found = contextual(model, [find(text, "cat")], to="en")
-    ids = model.scribe(TranslateOptions(to="en")).read([text])[0]
+    ids = model.inputs([text], "en")[0]
     with torch.no_grad(), regard.record(model, "encoder.0.residual") as seen:
         model.network.encode(torch.tensor([ids]))
     tokens = [model.tokenizers.source.token(token) for token in ids]
