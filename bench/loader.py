@@ -23,44 +23,50 @@ import numpy as np
 import torch
 from measured import environment
 
-from regard.data.assemble import Assembler, Documents, Pairs, Windows
-from regard.data.assemble_masked import MaskedDocuments, MaskedWindows, Masking
 from regard.data.batches import PackedPlan, PaddedPlan, Plan
+from regard.data.columns import Examples, TokenColumn
 from regard.data.loader import Loader
-from regard.data.prepared import Prepared, Writer
-from regard.data.ragged import Ragged
+from regard.data.store import Ragged, Store, StoreWriter
+from regard.tasks.masked import MaskedColumn
 
 VOCABULARY = 32_000
 CONTEXT = 512
-MASKING = Masking(mask=4, vocabulary=VOCABULARY, special=(0, 1, 2, 3))
+SPECIAL = (0, 1, 2, 3)
 
 
-def made_up(place: Path, pairs: int) -> Prepared:
+def made_up(place: Path, pairs: int) -> Store:
     """Pairs whose two sides are about as long as each other, and 28 tokens in the mean."""
     chance = np.random.default_rng(0)
-    writer = Writer(place, ["source", "target"], VOCABULARY)
+    writer = StoreWriter(place, {"source": VOCABULARY, "target": VOCABULARY})
     for start in range(0, pairs, 100_000):
         count = min(100_000, pairs - start)
         common = chance.lognormal(3.12, 0.6, count)
         sides = {}
-        for side in writer.sides:
+        for side in writer.dtypes:
             lengths = np.clip(common * chance.lognormal(0, 0.18, count), 2, 128).astype(np.int64)
             sides[side] = Ragged(chance.integers(5, VOCABULARY, int(lengths.sum()), dtype=np.uint32), lengths)
         writer.append(sides)
-    return writer.finish()
+    writer.finish()
+    return Store(place)
 
 
-def jobs(prepared: Prepared, tokens: int) -> dict[str, tuple[Assembler, Plan]]:
-    pairs, documents = Pairs(prepared, 0), Documents(prepared, 0, "target")
-    masked = MaskedDocuments(prepared, 0, MASKING, "target")
+def jobs(store: Store, tokens: int) -> dict[str, tuple[Examples, Plan]]:
+    predicted = TokenColumn(VOCABULARY, predict=True)
+    pairs = Examples(store, {"source": TokenColumn(VOCABULARY), "target": predicted})
+    documents = Examples(store, {"target": predicted})
+    windows = Examples(store, {"target": TokenColumn(VOCABULARY, predict=True, window=CONTEXT)})
+    masked, masked_windows = (
+        Examples(store, {"target": MaskedColumn(VOCABULARY, window=window, mask=4, special=SPECIAL)})
+        for window in (None, CONTEXT)
+    )
     return {
         "pairs, padded": (pairs, PaddedPlan(tokens)),
         "pairs, packed": (pairs, PackedPlan.for_lengths(pairs.lengths, tokens)),
         "documents, packed": (documents, PackedPlan.for_lengths(documents.lengths, tokens)),
-        "windows": (Windows(prepared, 0, CONTEXT, "target"), PackedPlan.alike(tokens, CONTEXT)),
+        "windows": (windows, PackedPlan.alike(tokens, CONTEXT)),
         "masked, padded": (masked, PaddedPlan(tokens)),
         "masked, packed": (masked, PackedPlan.for_lengths(masked.lengths, tokens)),
-        "masked windows": (MaskedWindows(prepared, 0, MASKING, CONTEXT, "target"), PackedPlan.alike(tokens, CONTEXT)),
+        "masked windows": (masked_windows, PackedPlan.alike(tokens, CONTEXT)),
     }
 
 
@@ -77,12 +83,12 @@ def measure(place: Path, name: str, tokens: int, seconds: float) -> dict[str, fl
     torch.set_num_threads(1)
     before = peak = own_memory()
     begun = time.process_time()
-    prepared = Prepared(place)
-    assembler, plan = jobs(prepared, tokens)[name]
+    store = Store(place)
+    examples, plan = jobs(store, tokens)[name]
     learned = read = cells = steps = 0
-    for step in Loader(assembler, plan, seed=1).steps():
+    for step in Loader(examples, plan, seed=1).steps():
         learned, cells, steps = learned + step.tokens, cells + step.cells, steps + 1
-        read += round(step.examples * sum(assembler.lengths.means))
+        read += round(step.examples * sum(examples.lengths.means))
         if steps % 16 == 0:
             peak = max(peak, own_memory())
             if time.process_time() - begun > seconds:
@@ -90,7 +96,7 @@ def measure(place: Path, name: str, tokens: int, seconds: float) -> dict[str, fl
     spent = time.process_time() - begun
     return {
         "data": name,
-        "pairs": len(prepared),
+        "pairs": len(store),
         "tokens_per_s": round(learned / spent),
         "all_sides_per_s": round(read / spent),
         "filled": round(learned / cells, 4),

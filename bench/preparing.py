@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
+import os
 import re
 import statistics
 import subprocess
@@ -28,14 +29,12 @@ from typing import Any
 
 import tokenizers
 
-from regard.data.cache import Cache
-from regard.data.forms import PairForm
-from regard.data.make import CHUNK
-from regard.data.prepare import Preparation, prepare
+from regard.data.prepare import CHUNK, Preparation, prepare
 from regard.data.settings import ParallelTsv
 from regard.data.source import Source
-from regard.data.variants import available_cores
-from regard.data.vocabularies import learn_pair
+from regard.data.vocabularies import learn_tokenizers
+from regard.models.settings import EncoderDecoder
+from regard.tasks.translate import Translate, TranslateTask
 from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair
 
@@ -56,7 +55,9 @@ def shortened(file: Path, lines: int, place: Path) -> Path:
 def prepared(file: Path, pair: TokenizerPair, folder: Path) -> Preparation:
     """From nothing: an empty cache each time."""
     with tempfile.TemporaryDirectory(dir=folder) as cache:
-        return prepare(source_of(file), PairForm(pair), cache=Cache(Path(cache)))
+        os.environ["REGARD_CACHE"] = cache
+        task = TranslateTask(Translate(), EncoderDecoder(), pair)
+        return prepare(source_of(file), task.columns(), task.encode, {})
 
 
 def raw(inner: tokenizers.Tokenizer, texts: list[list[str]]) -> int:
@@ -104,8 +105,9 @@ def anonymous() -> float:
 
 
 def measure(file: Path, lines: int, rounds: int, folder: Path) -> list[dict[str, Any]]:
+    os.environ["REGARD_CACHE"] = str(folder / "learned")
     whole = shortened(file, lines, folder / "whole.tsv.xz")
-    pair = learn_pair(source_of(whole), Bpe(size=SIZE), most=100_000, cache=Cache(folder / "learnt"))
+    pair = learn_tokenizers(source_of(whole), Bpe(size=SIZE), most=100_000)
     inner = tokenizers.Tokenizer.from_str(pair.source.json)
     inner.encode_special_tokens = True
     examples = list(source_of(whole))
@@ -160,7 +162,7 @@ def main() -> None:
     if arguments.out:
         from measured import environment  # with torch, which would count as memory
 
-        hardware = {"hardware": f"{available_cores()} CPU cores", "tokenizers": tokenizers.__version__}
+        hardware = {"hardware": f"{os.cpu_count()} CPU cores", "tokenizers": tokenizers.__version__}
         lines = ",\n  ".join(json.dumps(row) for row in rows)
         about = json.dumps(environment() | hardware)
         arguments.out.write_text(f'{{"environment": {about},\n "rows": [\n  {lines}\n]}}\n', encoding="utf-8")

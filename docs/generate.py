@@ -18,7 +18,9 @@ from regard.decoding import settings as decoding
 from regard.models import settings as models
 from regard.serving.settings import PageSettings, Serving
 from regard.settings import Settings, describe, kind_of, variants
-from regard.tasks import settings as tasks
+from regard.tasks import translate
+from regard.tasks.recipe import AnyText
+from regard.tasks.task import TASKS, find_task
 from regard.text import settings as text
 from regard.training import settings as training
 from regard.use.translation import TranslateOptions
@@ -101,21 +103,21 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
         "The table `text` of a recipe; its `kind` says how texts become tokens. What every kind has:",
         [text.TextSettings],
     ),
-    ("Kinds of tokenizers", "The `kind` of text.", list(variants(tasks.AnyText).values())),
+    ("Kinds of tokenizers", "The `kind` of text.", list(variants(AnyText).values())),
     ("Special tokens", "The table `text.special`.", [text.SpecialTokens]),
     ("Special tokens of bytes", "Where `text.kind` is byte-bpe or bytes.", [text.ByteSpecialTokens]),
     ("Special tokens of wordpiece", "Where `text.kind` is wordpiece.", [text.BertSpecialTokens]),
     (
         "Tasks",
         'The `task` of a recipe: a name (`task = "translate"`), or a table whose `kind` is the name.',
-        list(variants(tasks.AnyTask).values()),
+        [find_task(kind).settings_type for kind in TASKS],
     ),
     (
         "Consistency of translations",
         "The table `task.consistency`: a second pass over each batch that must agree with the first.",
-        [tasks.SimCut, tasks.RDrop],
+        [translate.SimCut, translate.RDrop],
     ),
-    ("Validation by translating", "The table `task.bleu` of a translation.", [tasks.Bleu]),
+    ("Validation by translating", "The table `task.bleu` of a translation.", [translate.Bleu]),
     ("Training", "The table `train` of a recipe; it needs a budget.", [training.Train]),
     (
         "Optimisers",

@@ -1,4 +1,4 @@
-"""Prepared data from lists, batches taken apart again, and lengths like those of sentences."""
+"""Stores from lists, batches taken apart again, and lengths like those of sentences."""
 
 from __future__ import annotations
 
@@ -13,31 +13,57 @@ import torch
 from torch import Tensor
 
 from regard.blocks.layout import Layout, Padded
-from regard.data.batch import IGNORED, Sequences
-from regard.data.prepared import Prepared, Writer
+from regard.data.columns import IGNORED, Examples, Sequences, TokenColumn
+from regard.data.store import Ragged, Store, StoreWriter
+from regard.tasks.masked import MaskedColumn
 
 PAD, START, END, MASK = 0, 1, 2, 3
 VOCABULARY = 13
 
 
-def prepared(place: Path, sides: Mapping[str, list[list[int]]], vocabulary: int = VOCABULARY) -> Prepared:
-    writer = Writer(place, list(sides), vocabulary)
-    writer.append(sides)
-    return writer.finish()
+def stored(place: Path, columns: Mapping[str, list[list[int]]], sizes: Mapping[str, int] | None = None) -> Store:
+    if not place.exists():
+        writer = StoreWriter(place, sizes or dict.fromkeys(columns, VOCABULARY))
+        writer.append({name: Ragged.of(rows) for name, rows in columns.items()})
+        writer.finish()
+    return Store(place)
 
 
-def framed_pairs(place: Path, count: int, longest: int = 9, seed: int = 0) -> Prepared:
+def texts_of(store: Store, column: str) -> list[list[int]]:
+    """The values of each example."""
+    offsets, values = store.offsets(column).tolist(), store.values(column)
+    return [values[start:end].tolist() for start, end in pairwise(offsets)]
+
+
+def pairs_in(store: Store) -> Examples:
+    return Examples(store, {"source": TokenColumn(VOCABULARY), "target": TokenColumn(VOCABULARY, predict=True)})
+
+
+def documents_in(store: Store) -> Examples:
+    return Examples(store, {"text": TokenColumn(VOCABULARY, predict=True)})
+
+
+def windows_in(store: Store, context: int) -> Examples:
+    return Examples(store, {"text": TokenColumn(VOCABULARY, predict=True, window=context)})
+
+
+def masked_in(store: Store, context: int | None = None, vocabulary: int = VOCABULARY, **changes: float) -> Examples:
+    special = (PAD, START, END)
+    return Examples(store, {"text": MaskedColumn(vocabulary, window=context, mask=MASK, special=special, **changes)})
+
+
+def framed_pairs(place: Path, count: int, longest: int = 9, seed: int = 0) -> Store:
     """Pairs of ordinary tokens, sources with an end token, targets with start and end."""
     chance = np.random.default_rng(seed)
     pairs = [
         [chance.integers(4, VOCABULARY, size).tolist() for size in chance.integers(0, longest, 2)] for _ in range(count)
     ]
-    return prepared(place, {"source": [[*s, END] for s, _ in pairs], "target": [[START, *t, END] for _, t in pairs]})
+    return stored(place, {"source": [[*s, END] for s, _ in pairs], "target": [[START, *t, END] for _, t in pairs]})
 
 
-def framed_texts(place: Path, count: int, longest: int = 9, seed: int = 0) -> Prepared:
+def framed_texts(place: Path, count: int, longest: int = 9, seed: int = 0) -> Store:
     chance = np.random.default_rng(seed)
-    return prepared(
+    return stored(
         place,
         {
             "text": [
@@ -48,16 +74,12 @@ def framed_texts(place: Path, count: int, longest: int = 9, seed: int = 0) -> Pr
     )
 
 
-def stored(data: Prepared, side: str, example: int) -> list[int]:
-    """The tokens of one example."""
-    tokens: list[int] = data.gather(side, np.array([example]))[0].tolist()
-    return tokens
-
-
 def tensors(value: Any) -> list[Tensor]:
     """Every tensor of a batch, layouts included, in a fixed order."""
     if isinstance(value, Tensor):
         return [value]
+    if isinstance(value, dict):
+        return [tensor for part in value.values() for tensor in tensors(part)]
     if isinstance(value, list):
         return [tensor for part in value for tensor in tensors(part)]
     if is_dataclass(value):

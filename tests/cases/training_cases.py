@@ -10,19 +10,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from regard.data.assemble import Assembler, Documents, Images, Pairs
-from regard.data.assemble_masked import MaskedDocuments, Masking
-from regard.data.prepared import Prepared, Writer
+from regard.data.columns import Examples, LabelColumn, PixelColumn, TokenColumn
+from regard.data.labels import Labels
+from regard.data.settings import RawText, Split
+from regard.data.store import Ragged, Store, StoreWriter
 from regard.models import settings as models
 from regard.models.build import Model, build
 from regard.settings import to_table
-from regard.tasks.batching import Batching
-from regard.tasks.image import ImageTask
-from regard.tasks.language import LanguageTask
-from regard.tasks.masked import MaskedTask
-from regard.tasks.plain import PlainTask
-from regard.tasks.settings import Image, Language, Translate
-from regard.tasks.translate import TranslateTask
+from regard.tasks.image import Image, ImageTask
+from regard.tasks.language import Language, LanguageTask
+from regard.tasks.masked import Masked, MaskedColumn, MaskedTask
+from regard.tasks.task import Task, TrainingData
+from regard.tasks.translate import Translate, TranslateTask
 from regard.training.distribution import Workers
 from regard.training.loop import Trainer
 from regard.training.report import Display
@@ -52,10 +51,10 @@ def model_settings(family: str, **changes: Any) -> models.ModelSettings:
     return models.Vision(image=SHAPE[1:], patch=4, channels=1, heads={"label": head}, **common)
 
 
-def prepare(family: str, directory: Path, count: int, seed: int = 0, lengths: tuple[int, int] = (1, 10)) -> Prepared:
+def prepare(family: str, directory: Path, count: int, seed: int = 0, lengths: tuple[int, int] = (1, 10)) -> Store:
     """`count` random examples, whose texts have so many tokens; labels of images depend on their pixels."""
     if (directory / "about.json").exists():
-        return Prepared(directory)
+        return Store(directory)
     chance = np.random.default_rng(seed)
 
     def text(start: bool) -> list[int]:
@@ -63,39 +62,37 @@ def prepare(family: str, directory: Path, count: int, seed: int = 0, lengths: tu
         return [*([1] if start else []), *body, 2]
 
     if family == "image":
-        writer = Writer(directory, ("pixels", "label"), {"pixels": 256, "label": CLASSES})
         pixels = chance.integers(0, 256, (count, int(np.prod(SHAPE)))).astype(np.uint8)
         labels = pixels.sum(axis=1) % CLASSES
-        writer.append({"pixels": list(pixels), "label": labels[:, None].tolist()})
+        columns = {"pixels": pixels.tolist(), "label": labels[:, None].tolist()}
     elif family == "translate":
-        writer = Writer(directory, ("source", "target"), VOCABULARY)
-        writer.append({"source": [text(False) for _ in range(count)], "target": [text(True) for _ in range(count)]})
+        columns = {"source": [text(False) for _ in range(count)], "target": [text(True) for _ in range(count)]}
     else:
-        writer = Writer(directory, ("text",), VOCABULARY)
-        writer.append({"text": [text(True) for _ in range(count)]})
-    return writer.finish()
+        columns = {"text": [text(True) for _ in range(count)]}
+    writer = StoreWriter(directory, dict.fromkeys(columns, 256 if family == "image" else VOCABULARY))
+    writer.append({name: Ragged.of(rows) for name, rows in columns.items()})
+    writer.finish()
+    return Store(directory)
 
 
-def assembler(family: str, prepared: Prepared) -> Assembler:
+def examples(family: str, store: Store) -> Examples:
     if family == "image":
         settings = model_settings(family)
         assert isinstance(settings, models.Vision)
-        return Images(prepared, SHAPE, settings.tokens)
+        return Examples(store, {"pixels": PixelColumn(SHAPE, settings.tokens), "label": LabelColumn()})
     if family == "translate":
-        return Pairs(prepared, pad=0)
+        return Examples(store, {"source": TokenColumn(VOCABULARY), "target": TokenColumn(VOCABULARY, predict=True)})
     if family == "masked":
-        return MaskedDocuments(prepared, 0, Masking(3, VOCABULARY, (0, 1, 2)))
-    return Documents(prepared, pad=0)
+        return Examples(store, {"text": MaskedColumn(VOCABULARY, mask=3, special=(0, 1, 2))})
+    return Examples(store, {"text": TokenColumn(VOCABULARY, predict=True)})
 
 
-def task(family: str, batching: Batching) -> PlainTask:
+def task(family: str, model: models.ModelSettings) -> Task:
     if family == "image":
-        return ImageTask(Image(), "label", batching)
+        return ImageTask(Image(), model, None, {"label": Labels(tuple("abcde"))})
     if family == "translate":
-        return TranslateTask(Translate(smoothing=0.0), batching)
-    if family == "masked":
-        return MaskedTask("masked", batching)
-    return LanguageTask(Language(), batching)
+        return TranslateTask(Translate(smoothing=0.0), model)
+    return MaskedTask(Masked(), model) if family == "masked" else LanguageTask(Language(), model)
 
 
 @dataclass
@@ -114,12 +111,17 @@ class Job:
         dtype = torch.float64 if self.train.precision == "float64" else torch.float32
         return build(model_settings(self.family, **(self.model_changes or {})), dtype=dtype)
 
-    def task(self, workers: Workers | None = None) -> PlainTask:
-        found = {"train": [assembler(self.family, prepare(self.family, self.directory / "train", self.examples))]}
+    def task(self, workers: Workers | None = None) -> Task:
+        found: dict[Split, Examples] = {
+            "train": examples(self.family, prepare(self.family, self.directory / "train", self.examples))
+        }
         if self.valid:
-            found["valid"] = [assembler(self.family, prepare(self.family, self.directory / "valid", self.valid, 1))]
+            found["valid"] = examples(self.family, prepare(self.family, self.directory / "valid", self.valid, 1))
         device = workers.device if workers else torch.device("cpu")
-        return task(self.family, Batching(found, self.train, device))
+        made = task(self.family, model_settings(self.family, **(self.model_changes or {})))
+        made.fit()
+        made.data = TrainingData(RawText(), {}, found, self.train, device)
+        return made
 
     def trainer(self, workers: Workers | None = None, resume: bool = False, run: Path | None = None) -> Trainer:
         workers = workers or Workers(torch.device("cpu"))

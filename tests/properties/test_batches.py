@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.blocks.layout import Packed
-from regard.data.assemble_grid import lay
-from regard.data.batches import Group, PackedPlan, PaddedPlan, Plan, Share
-from regard.data.example_lengths import ListedLengths
+from regard.data.batches import Group, Lengths, PackedPlan, PaddedPlan, Plan, Share
+from regard.data.columns import lay_out
 from regard.data.loader import Planner
 
 LONGEST = 20
@@ -41,7 +40,7 @@ def fitted(plan: Plan, lengths: np.ndarray) -> Plan:
 
 
 def steps_of(plan: Plan, lengths: np.ndarray, seed: int | None) -> list[Group]:
-    planner = Planner(plan, ListedLengths(lengths), seed)
+    planner = Planner(plan, Lengths.listed(lengths), seed)
     return [step for pool in range(planner.pools) for step in planner.steps(0, pool)]
 
 
@@ -107,7 +106,7 @@ def test_every_cell_is_of_one_example_or_of_none(lengths: np.ndarray, plan: Plan
     shapes = set()
     for step in steps_of(plan, lengths, 0):
         for part in plan.split(step, share):
-            grids = lay(part, plan)
+            grids = lay_out(part, plan)
             assert len(grids) == lengths.shape[1]
             assert int(np.prod(grids[-1].layout.shape)) == plan.cells(part)
             assert len({tuple(grid.sequences) for grid in grids}) == 1
@@ -128,7 +127,7 @@ def test_every_cell_is_of_one_example_or_of_none(lengths: np.ndarray, plan: Plan
 
 @pytest.mark.parametrize("count", [1, 2, 7, 1000])
 def test_an_epoch_is_a_random_order(count: int) -> None:
-    lengths = ListedLengths.alike(count, 1)
+    lengths = Lengths(count, ((None, 1),))
     planner = Planner(PackedPlan.alike(4, 1), lengths, seed=5)
     orders = [
         [int(i) for pool in range(planner.pools) for step in planner.steps(epoch, pool) for i in step.examples]

@@ -11,7 +11,7 @@ import pytest
 import regard
 from regard.data.settings import EmbeddedSettings
 from regard.tasks.recipe import job_model, read_job
-from regard.tasks.settings import Translate
+from regard.tasks.translate import Translate
 from regard.training.schedules import rate_factor
 from regard.training.settings import Adam
 

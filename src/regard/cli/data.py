@@ -68,8 +68,8 @@ def read_data(words: list[str]) -> DataSettings:
         if len(names) > 1:
             raise SettingsError(f"{names[1]!r} is not an override; write key=value, such as data.root=DIR")
         return data_settings(read_recipe(Path(names[0])), changes)
-    task = {1: "language", 2: "translate"}.get(len(names))
-    return data_settings({"task": task, "data": {"train": names}}, changes)
+    kind = changes.get("kind", {1: "text", 2: "parallel"}.get(len(names)))
+    return data_settings({"data": {"train": names, **({} if kind is None else {"kind": kind})}}, changes)
 
 
 def _print(found: DataReport) -> None:

@@ -250,11 +250,11 @@ def _print_metrics(
 ) -> None:
     """Evaluates a run of another task by its own metrics."""
     from regard.format import four_digits
+    from regard.tasks.run import evaluate_run
     from regard.training.run import json_value
-    from regard.use.evaluation import figures_on
 
     with progress("evaluating"):
-        chosen, metrics = figures_on(directory, split, changes, device)
+        chosen, metrics = evaluate_run(directory, split, changes, device)
     if as_json:
         print_json({"model": str(directory), "split": chosen, "figures": json_value(metrics)})
         return

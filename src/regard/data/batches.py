@@ -1,50 +1,97 @@
-"""Batches by token budget: which examples come together, in a step of the optimiser and in each part of it.
+"""Plans: which examples form a step of the optimizer, and which of them form a batch.
 
 An epoch is a random order of the examples, cut into pools; each pool is planned alone, from the seed and its number.
-So a run resumes at any step at once, and never waits for the plan of a whole epoch. Padded steps hold examples of like
-lengths; packed ones fill rows, so that their shape never changes.
+So a run resumes at any step at once, and never waits for the plan of a whole epoch. A padded step has examples of
+similar lengths; a packed step has rows that are filled with examples, so that its shape never changes.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left, bisect_right
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
-from typing import Protocol
+from typing import TypeAlias
 
 import numpy as np
 
-from regard.data.example_lengths import Lengths
-from regard.data.ragged import Integers
+from regard.data.store import Integers
 from regard.errors import DataError, SettingsError
 
-# --------------------------------------------------------------------------------------------------------- the parts
+# ----------------------------------------------------------------------------------------------------------- lengths
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """The number of tokens of each example, on one or two sides. Stored lengths are read from disk where needed."""
+
+    count: int
+    """Number of examples."""
+    sides: tuple[tuple[Integers | None, int], ...]
+    """For each side, the offsets of a stored column and how many of an example's tokens a model does not read; or None
+    and the length that all examples have."""
+
+    @staticmethod
+    def listed(lengths: Integers) -> Lengths:
+        """From an array `[examples, sides]`."""
+        offsets = np.concatenate([np.zeros_like(lengths[:1]), np.cumsum(lengths, axis=0)])
+        return Lengths(len(lengths), tuple((side, 0) for side in offsets.T))
+
+    def __len__(self) -> int:
+        return self.count
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all examples have one length, as windows and images have: then a row is an example."""
+        return all(offsets is None for offsets, _ in self.sides)
+
+    def of(self, examples: Integers) -> Integers:
+        """`[examples, sides]`."""
+        columns = [
+            np.full(len(examples), number)
+            if offsets is None
+            else np.maximum(offsets[examples + 1] - offsets[examples] - number, 0)
+            for offsets, number in self.sides
+        ]
+        return np.stack(columns, axis=1)
+
+    @cached_property
+    def longest(self) -> tuple[int, ...]:
+        """The longest example, by side; read in parts, so that memory does not grow with the data."""
+        found = np.zeros(len(self.sides), np.int64)
+        for start in range(0, self.count, 1 << 18):
+            part = self.of(np.arange(start, min(self.count, start + (1 << 18))))
+            found = np.maximum(found, part.max(axis=0))
+        return tuple(int(length) for length in found)
+
+    @cached_property
+    def means(self) -> tuple[float, ...]:
+        return tuple(
+            float(number) if offsets is None else float(offsets[-1]) / max(1, self.count) - number
+            for offsets, number in self.sides
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------- plans
 
 
 @dataclass(frozen=True)
 class Position:
-    """The next step to take: its number in its pool, the pool's in its epoch, all counted from 0."""
+    """The next step: its number in its pool, and the pool's number in its epoch, all counted from 0."""
 
     epoch: int = 0
     pool: int = 0
     step: int = 0
 
-    def to_dict(self) -> dict[str, int]:
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(found: Mapping[str, int]) -> Position:
-        return Position(found["epoch"], found["pool"], found["step"])
-
 
 @dataclass(frozen=True)
 class Group:
-    """Examples that come together, in a step or in one batch of it, and how long they are."""
+    """The examples of a step, or of one batch of it, and their lengths."""
 
     examples: Integers
-    """Their numbers; longest first where they are padded, row by row where they are packed."""
+    """Their numbers; padded: the longest first; packed: row by row."""
     lengths: Integers
     """`[examples, sides]`."""
     bounds: Integers | None = None
@@ -53,49 +100,13 @@ class Group:
 
 @dataclass(frozen=True)
 class Share:
-    """Which part of each step a process takes, and how much of it at once."""
+    """The part of each step that one process takes, and the most tokens that it processes at once."""
 
     rank: int = 0
     world: int = 1
     """Number of processes."""
     micro: int | None = None
-    """Most tokens that a device holds at once; none: all of its share of a step."""
-
-
-class Plan(Protocol):
-    """How examples are put together."""
-
-    @property
-    def grain(self) -> int:
-        """Pools are multiples of this."""
-        ...
-
-    def require_fit(self, lengths: Lengths) -> None:
-        """Refuses examples that no step can hold; to skip, cut or split them belongs to whoever prepares the data."""
-        ...
-
-    def pool_size(self, lengths: Lengths) -> int:
-        """About how many examples are planned at once."""
-        ...
-
-    def least(self, lengths: Lengths) -> int:
-        """Tokens that no split makes fewer: those of the longest example, or of a row."""
-        ...
-
-    def steps(self, examples: Integers, lengths: Lengths) -> list[Group]:
-        """The steps that these examples make; each example is in one of them."""
-        ...
-
-    def split(self, step: Group, share: Share) -> list[Group]:
-        """The batches of a step, for all processes; process r takes those numbered r, r + world, and so on.
-
-        Each process has as many; where there are not enough examples for that, the last ones are empty.
-        """
-        ...
-
-    def cells(self, batch: Group) -> int:
-        """Cells of a batch on its last side, padding and fillers included."""
-        ...
+    """Most tokens in one batch; none: all of the share of a step."""
 
 
 # ------------------------------------------------------------------------------------------------------------ padded
@@ -103,31 +114,36 @@ class Plan(Protocol):
 
 @dataclass(frozen=True)
 class PaddedPlan:
-    """Steps of examples of like lengths, each of at most `tokens` cells on either side, padding included."""
+    """Steps of examples of similar lengths, each of at most `tokens` cells on either side, padding included."""
 
     tokens: int
     examples: int | None = None
     """Most examples in a step; none: as many as fit."""
     multiple: int = 1
-    """Batches are padded to a multiple of this; a GPU likes 8."""
+    """Batches are padded to a multiple of this length; 8 suits a GPU."""
     pool: int = 100
     """Examples are sorted by length within about this many steps, so that steps differ from epoch to epoch."""
 
     @property
     def grain(self) -> int:
+        """The size of a pool is a multiple of this."""
         return 1
 
     def require_fit(self, lengths: Lengths) -> None:
+        """Raises an error if an example is longer than a step."""
         _require_fit(lengths, [self.tokens] * len(lengths.longest), "train.tokens")
 
     def pool_size(self, lengths: Lengths) -> int:
+        """About how many examples are planned together."""
         each = max(1, round(self.tokens / max(1.0, *lengths.means)))
         return self.pool * min(each, self.examples or each)
 
     def least(self, lengths: Lengths) -> int:
+        """The smallest possible batch in tokens: the longest example, or one packed row."""
         return _up(max(1, *lengths.longest), self.multiple)
 
     def steps(self, examples: Integers, lengths: Lengths) -> list[Group]:
+        """The steps of these examples; each example is in one of them."""
         measured = lengths.of(examples)
         order = np.argsort(-measured.max(axis=1), kind="stable")
         examples, measured = examples[order], measured[order]
@@ -135,17 +151,22 @@ class PaddedPlan:
         return [Group(examples[i:j], measured[i:j]) for i, j in pairwise(cuts)]
 
     def split(self, step: Group, share: Share) -> list[Group]:
+        """The batches of a step for all processes; process r takes batches r, r + world, and so on.
+
+        All processes have the same number of batches; the last ones are empty if there are too few examples.
+        """
         times = self._times(step.lengths)
         whole = len(times) * times[0]
         count = len(_cut(times, share.micro or whole)) - 1
         count = _up(count, share.world)
-        # The smallest size that makes do with so many batches: then all are about as large.
+        # The smallest size that gives this number of batches: then all have about the same size.
         size = bisect_left(range(whole), True, key=lambda size: len(_cut(times, size)) - 1 <= count)
         cuts = _cut(times, size)
         cuts += [len(times)] * (count + 1 - len(cuts))
         return [Group(step.examples[i:j], step.lengths[i:j]) for i, j in pairwise(cuts)]
 
     def cells(self, batch: Group) -> int:
+        """Cells of a batch on its last side, padding and fillers included."""
         return max(1, len(batch.examples)) * self.time(batch.lengths[:, -1])
 
     def time(self, lengths: Integers) -> int:
@@ -153,14 +174,14 @@ class PaddedPlan:
         return _up(max(1, int(lengths.max(initial=1))), self.multiple)
 
     def _times(self, lengths: Integers) -> list[int]:
-        """Cells that each example takes on its longer side; they fall."""
+        """Cells of each example on its longer side, in falling order."""
         longer = np.maximum(lengths.max(axis=1), 1)
         times: list[int] = (-(-longer // self.multiple) * self.multiple).tolist()
         return times
 
 
 def _cut(times: Sequence[int], cells: int, most: int | None = None) -> list[int]:
-    """Where runs of examples begin, and the end of the last, if none may have more cells; but each has an example."""
+    """Cuts a falling list of lengths into batches of at most `cells` cells, but of at least one example each."""
     cuts = [0]
     while cuts[-1] < len(times):
         fitting = max(1, cells // times[cuts[-1]])
@@ -173,24 +194,24 @@ def _cut(times: Sequence[int], cells: int, most: int | None = None) -> list[int]
 
 @dataclass(frozen=True)
 class PackedPlan:
-    """Steps of `rows` rows, a width for each side (one or two); a row holds as many examples as fit on every side."""
+    """Steps of `rows` rows, with a width for each side (one or two). A row has as many examples as fit on all sides."""
 
     rows: int
     widths: tuple[int, ...]
     most: int = 64
-    """Examples in a row at the most: it bounds the number of sequences in a batch, which is part of its shape."""
+    """Most examples in a row: it bounds the number of sequences in a batch, which is part of its shape."""
     longest: int | None = None
-    """Bounds every sequence, fillers too, where rows are wider than a model's positions reach; none: the widths do."""
+    """Bound on the length of a sequence, for rows that are wider than a model's positions; none: the widths."""
     examples: int | None = None
     """Most examples in a step; none: as many as fit."""
     pool: int = 64
-    """Examples are fitted together within about this many steps."""
+    """Rows are filled with examples of about this many steps."""
 
     @staticmethod
     def for_lengths(lengths: Lengths, tokens: int, row: int | None = None, examples: int | None = None) -> PackedPlan:
         """Rows of `row` tokens on the last side (none: the longest example's, and at least 256), `tokens` a step."""
         if row is not None and row > tokens:
-            raise SettingsError(f"row ({row}) must not exceed tokens ({tokens}), all of a step; lower it")
+            raise SettingsError(f"train.row ({row}) must be at most train.tokens ({tokens}); lower it")
         width = row or min(tokens, _up(max(lengths.longest[-1], 256), 8))
         _require_fit(lengths, [*lengths.longest[:-1], width], "train.row" if row else "train.tokens")
         means = [max(mean, 1.0) for mean in lengths.means]
@@ -208,25 +229,27 @@ class PackedPlan:
 
     @staticmethod
     def alike(tokens: int, length: int, examples: int | None = None) -> PackedPlan:
-        """For examples of one length, such as windows and images: a row is an example."""
+        """For examples of one length, such as windows and images: each row is one example."""
         if length > tokens:
-            raise SettingsError(f"tokens ({tokens}), all of a step, must hold an example, which has {length}; raise it")
+            raise SettingsError(
+                f"train.tokens ({tokens}) must be at least {length}, the tokens of one example; raise it"
+            )
         rows = tokens // length
         return PackedPlan(min(rows, examples or rows), (length,), most=1)
 
     @property
     def grain(self) -> int:
-        """Where a row is an example, every step but the last of an epoch is full."""
+        """If each row is one example, every step but the last of an epoch is full."""
         return self.rows if self._most == 1 else 1
 
     @property
     def fillers(self) -> int:
-        """Sequences at the end of each row that take what is left of it."""
+        """Sequences at the end of each row that fill the rest of it."""
         return max(-(-width // limit) for width, limit in zip(self.widths, self.limits, strict=True))
 
     @property
     def limits(self) -> tuple[int, ...]:
-        """The longest that a sequence may be, by side."""
+        """The largest length of a sequence, by side."""
         return tuple(width if self.longest is None else min(width, self.longest) for width in self.widths)
 
     @property
@@ -245,7 +268,7 @@ class PackedPlan:
         return self.widths[-1]
 
     def steps(self, examples: Integers, lengths: Lengths) -> list[Group]:
-        """The last of these steps may lack rows."""
+        """The last of these steps can have fewer rows."""
         measured = lengths.of(examples)
         if self._most == 1:
             order, bounds = np.arange(len(examples)), np.arange(len(examples) + 1)
@@ -266,7 +289,7 @@ class PackedPlan:
         return steps
 
     def split(self, step: Group, share: Share) -> list[Group]:
-        """Batches of one number of rows, whatever the step holds: rows that are missing are empty."""
+        """Batches with the same number of rows; missing rows are empty."""
         assert step.bounds is not None
         held = len(step.bounds) - 1
         each = self.rows_at_once(share)
@@ -274,7 +297,7 @@ class PackedPlan:
         return [_rows(step, min(i * each, held), min((i + 1) * each, held), each) for i in range(count)]
 
     def rows_at_once(self, share: Share) -> int:
-        """Rows of each batch: as many as `micro` allows, or fewer where the step then needs no more batches."""
+        """Rows of each batch: as many as `micro` allows, or fewer if the number of batches stays the same."""
         allowed = self.rows if share.micro is None else max(1, share.micro // self.widths[-1])
         turns = -(-self.rows // (share.world * allowed))
         return -(-self.rows // (share.world * turns))
@@ -282,6 +305,9 @@ class PackedPlan:
     def cells(self, batch: Group) -> int:
         assert batch.bounds is not None
         return (len(batch.bounds) - 1) * self.widths[-1]
+
+
+Plan: TypeAlias = PaddedPlan | PackedPlan
 
 
 def _rows(group: Group, first: int, last: int, count: int) -> Group:
@@ -294,7 +320,7 @@ def _rows(group: Group, first: int, last: int, count: int) -> Group:
 
 
 class _Stock:
-    """Examples that are longer, as a share of the row, on one side than on the other; by turn, or by their length."""
+    """The examples that are relatively longer on one side, in order and by length."""
 
     def __init__(self, examples: list[int], lengths: Sequence[int]) -> None:
         self.queue = examples[::-1]
@@ -302,10 +328,10 @@ class _Stock:
         for example in self.queue:
             self.by_length.setdefault(lengths[example], []).append(example)
         self.present = sorted(self.by_length)
-        """The lengths that there may still be."""
+        """The lengths of examples that can still be there."""
 
     def largest(self, room: int, used: bytearray) -> int | None:
-        """Takes the longest example that is not longer than `room`."""
+        """Takes the longest unused example of at most `room` tokens."""
         while at := bisect_right(self.present, room):
             held = self.by_length[self.present[at - 1]]
             while held:
@@ -317,10 +343,10 @@ class _Stock:
 
 
 def _fill(lengths: Integers, widths: Sequence[int], most: int) -> list[list[int]]:
-    """Rows of examples: those that come next until one does not fit, then the longest that do.
+    """Rows of examples: the next ones until one does not fit, then the longest ones that fit.
 
-    Two sides are kept in balance: what comes next is longer on the side with more room. Otherwise rows would be full
-    on one side and a tenth empty on the other.
+    The two sides are kept in balance: the next example is longer on the side with more room. Otherwise rows would be
+    full on one side and a tenth empty on the other.
     """
     firsts, lasts = lengths[:, 0].tolist(), lengths[:, -1].tolist()
     wide, width = widths[0], widths[-1]
@@ -350,7 +376,7 @@ def _fill(lengths: Integers, widths: Sequence[int], most: int) -> list[list[int]
             first -= firsts[found]
             last -= lasts[found]
             row.append(found)
-        assert row  # require_fit lets no example through that an empty row cannot hold
+        assert row  # an empty row has room for every example: see require_fit
         left -= len(row)
         rows.append(row)
     return rows
@@ -365,6 +391,6 @@ def _require_fit(lengths: Lengths, limits: Sequence[int], name: str) -> None:
         if longest > limit:
             too_long = int((lengths.of(np.arange(len(lengths)))[:, side] > limit).sum())
             raise DataError(
-                f"{too_long} examples are longer than {name} ({limit}), the longest has {longest} tokens; "
-                "set data.longest, or raise it"
+                f"{too_long} examples are longer than {name} ({limit}), the longest has {longest} tokens; set "
+                f"data.longest, or raise {name}"
             )

@@ -1,167 +1,333 @@
-"""Preparing: the examples of a split as numbers in memory-mapped arrays, made once and found again.
+"""Prepares a split: reads its examples, encodes them as columns, and stores them in the cache.
 
-```python
-made = prepare(Source(settings, "train"), PairForm(tokenizers), longest=model_limit)
-made.variants[0].lengths("source"), made.counts.too_long
-```
+While one chunk of examples is tokenized on all cores, the next one is read.
 """
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+import numpy as np
 import tokenizers
+from numpy.typing import NDArray
 
-from regard.data.cache import Cache, refuse_input
-from regard.data.examples import Reason
-from regard.data.forms import Drawn, Form, Limit
-from regard.data.labels import Labels
-from regard.data.make import Told, make
-from regard.data.prepared import Prepared, fingerprint
-from regard.data.settings import DataSettings, Texts
+from regard.data.cache import cached, fingerprint
+from regard.data.columns import LABELS, Column, LabelColumn, TokenColumn, TokenLabelColumn
+from regard.data.examples import Example, Located, Picture, Tally
+from regard.data.labels import Labels, Sort, ordered_labels, with_known_labels
+from regard.data.settings import STANDARD_INPUT, Texts
 from regard.data.source import Source
-from regard.data.variants import Work, make_variants
+from regard.data.store import Mask, Ragged, Store, StoreWriter
 from regard.errors import DataError, SettingsError
 from regard.settings import Table, to_table
 
 VERSION = 1
-"""Raise it when reading, filtering or shaping give something else for the same files and settings."""
+"""Raise it when the same files and settings are read, filtered or stored in another way."""
+FOLDER = "prepared"
+NOT_IN_NAME = ("root", "train", "valid", "test", "longest", "too_long")
+"""Settings that are not part of the name of an entry: file names, because the content of the files is; and the limit,
+which is a part of its own."""
 
-ROOM = "prepared"
+CHUNK = 4_096
+"""Examples that are encoded together."""
+CHUNK_SIZE = 1 << 21
+"""Characters or pixels after which a chunk ends before that."""
+ENCODERS = 2
+"""Threads: while one waits for the tokenizer, the other converts its result."""
 
-ELSEWHERE = ("root", "train", "valid", "test", "longest", "too_long", "variants")
-"""Settings that are no part of the name: where files lie, since their content is, and what the limit says already."""
-
-
-@dataclass(frozen=True)
-class Counts:
-    """What was counted when a split was prepared. What is left out is by reason, with the first places."""
-
-    examples: int
-    """As they are stored: what is too long may have been split."""
-    read: int
-    """As they were read (pieces of a long document count by themselves)."""
-    tokens: Mapping[str, int]
-    """By side, special ones included."""
-    unknown: Mapping[str, int]
-    """Tokens by side that stand for what the vocabulary cannot write."""
-    too_long: Mapping[str, Reason]
-    skipped: Mapping[str, Reason]
-    """What could not be read."""
-    removed: Mapping[str, Reason]
-    """What filters took out."""
-    unseen: Mapping[str, Reason]
-    """Labels that training never saw."""
-
-    @classmethod
-    def of(cls, prepared: Prepared) -> Counts:
-        about = prepared.about
-        tallies = {name: _reasons(about[name]) for name in ("too_long", "skipped", "removed", "unseen")}
-        return cls(prepared.size, about["read"], about["tokens"], about["unknown"], **tallies)
+Encode: TypeAlias = Callable[[Sequence[Any]], Mapping[str, Any]]
+"""Turns examples into the values of each column; see `Task.encode`."""
+Progress: TypeAlias = Callable[[int, int | None], None]
+"""Called with the number of examples that are done, and the number of all examples if it is known."""
 
 
 @dataclass(frozen=True)
 class Preparation:
-    """One split, prepared."""
+    """A prepared split."""
 
-    variants: tuple[Prepared, ...]
-    """One, or with BPE-dropout as many as `data.variants` says, each split into tokens otherwise."""
-    counts: Counts
-    """Of the first variant."""
-    labels: Labels | None
-    """Of images: the classes."""
+    store: Store
+    labels: dict[Sort, Labels]
+    """The classes of each label column."""
     notes: tuple[str, ...]
-    """What a user should know: what was found damaged and made again."""
+    """Messages for the user: an entry of the cache that was damaged and made again."""
+
+    @property
+    def counts(self) -> Mapping[str, Any]:
+        """`read` (examples), `tokens` and `unknown` by column, and what was left out: `skipped` (could not be read),
+        `removed` (by filters), `too_long`, `unseen` (labels). These are by reason, with a count and the first places.
+        """
+        return self.store.about
 
 
 def prepare(
     source: Source,
-    form: Form,
+    columns: Mapping[str, Column],
+    encode: Encode,
+    key: Table,
     *,
     longest: int | None = None,
-    seed: int = 1,
-    cache: Cache | None = None,
-    tell: Told | None = None,
+    labels: Mapping[Sort, Labels] | None = None,
+    report: Progress | None = None,
 ) -> Preparation:
-    """The examples of a split in the form that a task reads, from the cache if they are there.
+    """The examples of a split, from the cache if they are there.
 
-    `longest` is what the model can read; the smaller of it and `data.longest` holds. `seed` decides how BPE-dropout
-    splits texts. Two processes may prepare the same at once.
+    `key` is everything that decides the result of `encode`. `longest` is the most tokens that a model can read; the
+    smaller of it and `data.longest` is used. `labels` are those of the training data; without them, they are learned.
     """
-    cache = Cache() if cache is None else cache
-    refuse_input(source.files)
-    if not form.fits(source.settings):
-        raise SettingsError(
-            f"data.kind ({source.settings.kind}) gives no examples of the sort that is wanted here; choose another kind"
-        )
-    limit = _limit(source.settings, longest)
-    form.shaper(limit, None)  # refuses a limit that leaves no room, before anything is read
-    drawn = _drawn(source, form, seed)
-    contents = cache.checksums(source.origin)
-    room = cache.room(ROOM)
-    places = [room / fingerprint(contents, _key(source, form, limit, each)) for each in drawn]
-    notes: list[str] = []
-    found = [_found(place, notes) for place in places]
-    missing = [number for number, prepared in enumerate(found) if prepared is None]
-    with cache.writing():
-        works = [
-            Work(source.settings, source.split, form, limit, each, places[number])
-            for number in missing
-            if (each := drawn[number]) is not None
-        ]
-        make_variants(works, tell)
-        if missing and not works:
-            make(Source(source.settings, source.split), form, limit, None, places[0], tell)
-    variants = tuple(Prepared(place) if old is None else old for old, place in zip(found, places, strict=True))
-    labels = variants[0].about.get("labels")
-    return Preparation(
-        variants, Counts.of(variants[0]), None if labels is None else Labels(tuple(labels)), tuple(notes)
-    )
-
-
-def _limit(settings: DataSettings, longest: int | None) -> Limit:
-    given = [settings.longest] if isinstance(settings, Texts) else []
-    known = [each for each in (*given, longest) if each is not None]
-    return Limit(min(known), getattr(settings, "too_long", "skip")) if known else Limit()
-
-
-def _drawn(source: Source, form: Form, seed: int) -> list[Drawn | None]:
+    require_files(source)
     settings = source.settings
-    if source.split != "train" or not form.dropout or not isinstance(settings, Texts):
-        return [None]
-    return [Drawn(seed, variant) for variant in range(settings.variants)]
+    given = [longest, settings.longest if isinstance(settings, Texts) else None]
+    limit = min((each for each in given if each is not None), default=None)
+    too_long = getattr(settings, "too_long", "skip") if limit is not None else "skip"
+    shaper = _Shaper(columns, limit, too_long, labels or {})
+    name = fingerprint(
+        source.origin,
+        {
+            "version": [VERSION, tokenizers.__version__],
+            "split": source.split,
+            "data": data_key(source),
+            "limit": [limit, too_long],
+            "columns": {name: column.key() for name, column in columns.items()},
+            "labels": {sort: known.names for sort, known in (labels or {}).items()},
+            **key,
+        },
+    )
+    notes: list[str] = []
+
+    def make(directory: Path) -> None:
+        _make(Source(settings, source.split), shaper, encode, directory, report)
+
+    store = cached(FOLDER, name, make, Store, notes.append)
+    found = {sort: Labels(tuple(names)) for sort, names in store.about["labels"].items()}
+    return Preparation(store, found, tuple(notes))
 
 
-def _key(source: Source, form: Form, limit: Limit, drawn: Drawn | None) -> Table:
-    """All that decides what is written, but the content of the files."""
-    data = {name: value for name, value in to_table(source.settings).items() if name not in ELSEWHERE}
-    if source.split != "train":
-        data.pop("filters", None)
-    return {
-        "version": [VERSION, tokenizers.__version__],
-        "split": source.split,
-        "data": data,
-        "limit": [limit.longest, limit.too_long],
-        "drawn": None if drawn is None else [drawn.seed, drawn.variant],
-        **form.key(),
-    }
+def require_files(source: Source) -> None:
+    if STANDARD_INPUT in source.files:
+        raise DataError("standard input can be read only once, and data is read several times; put it into a file")
 
 
-def _found(place: Path, notes: list[str]) -> Prepared | None:
-    """What is in the cache, if it is whole. What is not is removed."""
-    if not place.exists():
-        return None
+def data_key(source: Source) -> Table:
+    """The settings of the data that decide its examples; filters apply to the training data only."""
+    left_out = NOT_IN_NAME if source.split == "train" else (*NOT_IN_NAME, "filters")
+    return {name: value for name, value in to_table(source.settings).items() if name not in left_out}
+
+
+# --------------------------------------------------------------------------------------------------------- one pass
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    first: int
+    located: list[Located[Any]]
+
+
+def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, report: Progress | None) -> None:
+    writer = StoreWriter(directory, {name: column.size for name, column in shaper.columns.items()})
     try:
-        return Prepared(place)
-    except DataError as error:
-        notes.append(f"{str(error).partition(';')[0]}; it was made again")
-        shutil.rmtree(place, ignore_errors=True)
-        return None
+        unseen, read = Tally(), 0
+        for chunk, encoded in _encoded(_chunks(_known(source, shaper, unseen)), shaper, encode):
+            writer.append(shaper.shape(chunk.located, encoded))
+            read = chunk.first + len(chunk.located)
+            if report is not None:
+                report(read, source.size)
+        if not writer.size:
+            raise DataError(_nothing_left(source, shaper.too_long, unseen))
+        learned = shaper.renumber(writer)
+        tallies = {
+            "too_long": shaper.too_long,
+            "skipped": source.problems,
+            "removed": source.removed,
+            "unseen": unseen,
+        }
+        writer.finish(
+            {
+                "read": read,
+                "tokens": {name: writer.written[name] for name in shaper.tokens},
+                "unknown": dict(shaper.unknown),
+                "labels": learned,
+                **{name: _as_table(tally) for name, tally in tallies.items()},
+            }
+        )
+    except BaseException:
+        writer.abandon()
+        raise
 
 
-def _reasons(table: Mapping[str, Any]) -> dict[str, Reason]:
-    return {name: Reason(told["count"], tuple(told["first"])) for name, told in table.items()}
+def _known(source: Source, shaper: _Shaper, unseen: Tally) -> Iterator[Located[Example]]:
+    """The examples; those with labels that the training data does not have are treated as `data.unseen` says."""
+    treatment = getattr(source.settings, "unseen", None)
+    if treatment is None or not shaper.known:
+        return source.located()
+    return with_known_labels(source.located(), shaper.known, treatment, unseen)
+
+
+def _chunks(examples: Iterator[Located[Example]]) -> Iterator[_Chunk]:
+    first, size, held = 0, 0, list[Located[Any]]()
+    for located in examples:
+        held.append(located)
+        example = located.example
+        size += example.pixels.size if isinstance(example, Picture) else sum(map(len, example.sides().values()))
+        if len(held) == CHUNK or size >= CHUNK_SIZE:
+            yield _Chunk(first, held)
+            first, size, held = first + len(held), 0, []
+    if held:
+        yield _Chunk(first, held)
+
+
+def _encoded(chunks: Iterator[_Chunk], shaper: _Shaper, encode: Encode) -> Iterator[tuple[_Chunk, dict[str, Any]]]:
+    """Each chunk with its columns, in order. Only a few chunks exist at any time, so memory does not grow."""
+
+    def work(chunk: _Chunk) -> dict[str, Any]:
+        values = encode([located.example for located in chunk.located])
+        return {
+            name: values[name] if isinstance(column, LabelColumn) else column.ragged(values[name])
+            for name, column in shaper.columns.items()
+        }
+
+    with ThreadPoolExecutor(ENCODERS) as pool:
+        waiting: deque[tuple[_Chunk, Future[dict[str, Any]]]] = deque()
+        for chunk in chunks:
+            waiting.append((chunk, pool.submit(work, chunk)))
+            if len(waiting) > ENCODERS:
+                earlier, encoding = waiting.popleft()
+                yield earlier, encoding.result()
+        for earlier, encoding in waiting:
+            yield earlier, encoding.result()
+
+
+class _Shaper:
+    """Numbers labels, applies the limit of lengths, joins the pieces of long documents, and adds special tokens.
+
+    It gets the chunks in order.
+    """
+
+    def __init__(
+        self, columns: Mapping[str, Column], longest: int | None, way: str, known: Mapping[Sort, Labels]
+    ) -> None:
+        self.columns = columns
+        self.tokens = {name: column for name, column in columns.items() if isinstance(column, TokenColumn)}
+        self.known = known
+        self.too_long = Tally()
+        self.unknown: Counter[str] = Counter()
+        self._longest, self._way = longest, way
+        self._rooms = {name: self._room(column) for name, column in self.tokens.items()}
+        self._indices = {str(sort): labels.indices for sort, labels in known.items()}
+        self._learned: dict[str, dict[str, int]] = {}
+        self._open: list[NDArray[Any]] = []
+        """The pieces so far of a document that has not ended."""
+        self._open_too_long = False
+
+    def _room(self, column: TokenColumn) -> int | None:
+        """The most tokens of a text itself."""
+        if self._longest is None or column.window is not None:
+            return None
+        if self._longest <= column.added:
+            raise SettingsError(
+                f"the longest example has {self._longest} tokens, which leaves no room for text; set data.longest (or "
+                f"the model's positions) to more than {column.added}, the number of special tokens"
+            )
+        return self._longest - column.added
+
+    def shape(self, located: list[Located[Any]], encoded: Mapping[str, Any]) -> dict[str, Ragged]:
+        columns = {
+            name: self._numbered(name, encoded[name]) if isinstance(column, LabelColumn) else encoded[name]
+            for name, column in self.columns.items()
+        }
+        ends = np.fromiter((getattr(each.example, "ends", True) for each in located), np.bool_, len(located))
+        windows = any(column.window is not None for column in self.tokens.values())
+        if not windows and (self._open or not ends.all()):
+            [name] = columns  # only raw text comes in pieces
+            columns = {name: Ragged.joined(self._joined(located, name, columns[name]))}
+        elif not windows:
+            columns = self._limited(located, columns)
+        for name, column in self.tokens.items():
+            values = columns[name].values
+            self.unknown[name] += 0 if column.unknown is None else int(np.count_nonzero(values == column.unknown))
+        return {name: self._framed(name, ragged, ends if windows else None) for name, ragged in columns.items()}
+
+    def _limited(self, located: list[Located[Any]], columns: dict[str, Ragged]) -> dict[str, Ragged]:
+        over = {name: columns[name].lengths > room for name, room in self._rooms.items() if room is not None}
+        if not over or not (any_over := np.logical_or.reduce(list(over.values()))).any():
+            return columns
+        for number in np.flatnonzero(any_over).tolist():
+            self._count(next(name for name in over if over[name][number]), located[number])
+        if self._way == "skip":
+            return {name: ragged.only(~any_over) for name, ragged in columns.items()}
+        if self._way == "split":
+            if len(columns) > 1:
+                raise SettingsError('data.too_long ("split") suits raw text only; set it to "skip" or "truncate"')
+            return {name: ragged.split(self._rooms[name] or 1) for name, ragged in columns.items()}
+        rooms = {name: self._rooms.get(getattr(self.columns[name], "of", name)) for name in columns}
+        return {name: ragged if (room := rooms[name]) is None else ragged.cut(room) for name, ragged in columns.items()}
+
+    def _joined(self, located: list[Located[Any]], name: str, pieces: Ragged) -> Iterator[NDArray[Any]]:
+        """Documents of several pieces, one by one. Of a document that is too long, only the needed part is kept."""
+        room = self._rooms[name]
+        for each, ids in zip(located, pieces.parts(), strict=True):
+            self._open.append(ids)
+            if room is not None and sum(map(len, self._open)) > room:
+                if not self._open_too_long:
+                    self._count(name, each)
+                self._open_too_long = True
+                held = np.concatenate(self._open)
+                if self._way == "split":
+                    *full, rest = Ragged(held, np.array([len(held)])).split(room).parts()
+                    yield from full
+                    self._open = [rest]
+                else:
+                    self._open = [held[:room]]
+            if each.example.ends:
+                if not (self._open_too_long and self._way == "skip"):
+                    yield np.concatenate(self._open)
+                self._open, self._open_too_long = [], False
+
+    def _framed(self, name: str, ragged: Ragged, ended: Mask | None) -> Ragged:
+        column = self.columns[name]
+        if isinstance(column, TokenLabelColumn):
+            text = self.tokens[column.of]
+            return ragged.framed(
+                None if text.first is None else LABELS - 1, None if text.last is None else LABELS - 1, ended
+            )
+        if isinstance(column, TokenColumn):
+            return ragged.framed(column.first, column.last, ended)
+        return ragged
+
+    def _numbered(self, name: str, labels: Sequence[Any]) -> Ragged:
+        """Classes of names: of known ones their number; otherwise in the order in which they occur."""
+        rows = labels if isinstance(self.columns[name], TokenLabelColumn) else [[label] for label in labels]
+        if name in self._indices:
+            known = self._indices[name]
+            numbers = {each: known.get(each, len(known)) for row in rows for each in row}
+        else:
+            learned = self._learned.setdefault(name, {})
+            numbers = {each: learned.setdefault(each, len(learned)) for row in rows for each in row if each is not None}
+        numbers[None] = LABELS - 1
+        return Ragged.of([[numbers[each] for each in row] for row in rows])
+
+    def renumber(self, writer: StoreWriter) -> dict[str, tuple[str, ...]]:
+        """Replaces the classes of learned labels by their place in the sorted order; returns the names of all."""
+        names = {str(sort): labels.names for sort, labels in self.known.items()}
+        for name, learned in self._learned.items():
+            labels = ordered_labels(learned)
+            writer.renumber(name, [labels.indices[each] for each in learned])
+            names[name] = labels.names
+        return names
+
+    def _count(self, name: str, located: Located[Any]) -> None:
+        self.too_long.count(f"has a {name} of over {self._longest:,} tokens", located.where)
+
+
+def _as_table(tally: Tally) -> Table:
+    return {name: {"count": reason.count, "first": reason.first} for name, reason in tally.reasons.items()}
+
+
+def _nothing_left(source: Source, too_long: Tally, unseen: Tally) -> str:
+    reasons = [text for tally in (too_long, unseen) if (text := tally.text())]
+    remedy = 'raise data.longest, or set data.too_long = "truncate"' if too_long.total else "check its labels"
+    return "\n".join([f"data.{source.split} has no example left; {remedy}:", *reasons])

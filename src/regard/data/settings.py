@@ -110,10 +110,10 @@ class FromFiles(Data):
 class Texts(Data):
     """Settings of all kinds of text."""
 
+    removed = {"variants": 8}
+
     longest: Positive | None = None
     """Maximum number of tokens of an example (of each side of a pair); none: only the model's limit applies."""
-    variants: Positive = 8
-    """How many times training data are tokenized, each time differently, where `text.dropout` is above 0."""
 
 
 class UnseenLabels(Settings):
@@ -427,7 +427,7 @@ class Npz(Images, FromFiles):
 class Grammar(Pairs):
     """English–German pairs of a small grammar, shipped with the package (docs/grammar.md)."""
 
-    removed = {"seed": 1, "constructions": []}
+    removed = {"seed": 1, "constructions": [], "variants": 8}
 
     kind: Literal["grammar"] = "grammar"
     direction: Literal["en-de", "de-en"] = "en-de"

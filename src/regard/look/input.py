@@ -16,14 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from regard.data.image_form import fitted
 from regard.data.images import read_image
 from regard.decoding.request import Ends
 from regard.errors import InputError
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import Classification, Masked, NextSentence, Tagging
 from regard.models.settings import Vision as VisionSettings
-from regard.tasks.image import to_input
+from regard.tasks.image import fitted, to_input
 from regard.text.tokenizer import Span, Tokenizer
 from regard.use.model import Loaded
 from regard.use.translation import TranslateOptions
@@ -167,7 +166,7 @@ def image_from(loaded: Loaded, file: Path) -> NDArray[np.uint8]:
             "regard.look.input.Input(image=…)"
         )
     pixels = read_image(file, "rgb" if settings.channels == 3 else "grey")
-    return fitted(pixels, settings.image, settings.channels, str(file))
+    return fitted(pixels, settings.image, settings.channels)
 
 
 def target_of(loaded: Translator, to: str | None) -> str | None:

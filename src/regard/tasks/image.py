@@ -2,43 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data.batch import IGNORED, ImageBatch
-from regard.errors import SettingsError
+from regard.data.columns import IGNORED, Batch, Column, LabelColumn, PixelColumn
+from regard.data.examples import Picture, Pixels
+from regard.data.images import pillow_images, read_image
+from regard.data.settings import DataSettings
+from regard.errors import DataError, SettingsError
+from regard.models.build import Model
 from regard.models.families import Vision
-from regard.models.settings import Classification
+from regard.models.settings import Classification, ModelSettings
 from regard.models.settings import Vision as VisionSettings
-from regard.tasks.batching import Batching
+from regard.settings import Table
+from regard.tasks.language import Smoothing
 from regard.tasks.losses import cross_entropy
-from regard.tasks.plain import PlainTask
-from regard.tasks.settings import Image
+from regard.tasks.task import Task, TaskSettings, with_head
+from regard.training.settings import Train
 from regard.training.task import Loss
 
-HEAD = "label"
-"""The head that is added where a model has none for this."""
+MODES = {1: "L", 3: "RGB", 4: "RGBA"}
+"""Pillow's name for images of this many channels."""
 
 
-class ImageTask(PlainTask):
-    """Images as they are, one class for each."""
+class Image(TaskSettings):
+    """Predicts the class of an image. Needs a vision model."""
 
-    scores = ("loss", "accuracy")
+    kind: Literal["image"] = "image"
+    smoothing: Smoothing = 0.0
+    """Label smoothing: the share of each label's probability that is spread evenly over all classes, including the
+    right one (Szegedy et al. 2016; as PyTorch's cross_entropy)."""
 
-    def __init__(self, settings: Image, head: str, batching: Batching) -> None:
-        super().__init__(batching)
-        self.settings = settings
-        self.head = head
 
-    def loss(self, model: nn.Module, batch: ImageBatch) -> Loss:
+class ImageTask(Task):
+    """Images of one size, and one class for each."""
+
+    kind = "image"
+    settings_type = Image
+    family = VisionSettings
+    example = Picture
+    metric_names = ("loss", "accuracy")
+    settings: Image
+    model: VisionSettings
+
+    def limit(self, train: Train, data: DataSettings) -> int | None:
+        return None
+
+    def columns(self) -> dict[str, Column]:
+        model = self.model
+        if model.channels not in (1, 3):
+            raise SettingsError(f"model.channels ({model.channels}) must be 1 (grey) or 3 (colour) to read images")
+        return {"pixels": PixelColumn((model.channels, *model.image), model.tokens), "label": LabelColumn()}
+
+    def encode(self, examples: Sequence[Picture]) -> Mapping[str, Any]:
+        size, channels = self.model.image, self.model.channels
+        return {
+            "pixels": [fitted(example.pixels, size, channels) for example in examples],
+            "label": [str(example.label) for example in examples],
+        }
+
+    def fit(self) -> ModelSettings:
+        changes: Table = {"classes": len(self.labels["label"])}
+        if not any(isinstance(head, Classification) for head in self.model.heads.values()):
+            changes["pooling"] = "class" if self.model.class_token else "mean"
+        model, self.head = with_head(self.model, Classification, "label", changes)
+        return model
+
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
         assert isinstance(model, Vision)
-        scores = model.heads[self.head](model(to_input(batch.images, model)))
-        # A class that training never saw: no score can be right, and no loss can be told.
-        unseen = batch.labels >= scores.shape[-1]
-        labels = torch.where(unseen, IGNORED, batch.labels)
-        loss = cross_entropy(scores, labels, self.settings.smoothing, model.training)
+        logits = model.heads[str(self.head)](model(to_input(batch.values["pixels"], model)))
+        # A class that the training data does not have cannot be predicted, and has no loss.
+        unseen = batch.values["label"] >= logits.shape[-1]
+        labels = torch.where(unseen, IGNORED, batch.values["label"])
+        loss = cross_entropy(logits, labels, self.settings.smoothing, model.training)
         if not model.training:
             loss.sums["unseen"] = unseen.sum()
         return loss
@@ -50,19 +91,41 @@ class ImageTask(PlainTask):
         found.pop("perplexity", None)
         return found
 
+    def predict(self, model: Model, inputs: Sequence[Pixels | Path | str]) -> list[dict[str, Any]]:
+        """The class of each image (a file, or an array `[height, width, channels]`), and all probabilities."""
+        assert isinstance(model, Vision)
+        settings = model.settings
+        mode: Literal["grey", "rgb"] = "grey" if settings.channels == 1 else "rgb"
+        images = [each if isinstance(each, np.ndarray) else read_image(Path(each), mode) for each in inputs]
+        pixels = np.stack([fitted(each, settings.image, settings.channels) for each in images])
+        device = next(model.parameters()).device
+        with torch.inference_mode():
+            hidden = model(to_input(torch.from_numpy(pixels).to(device), model))
+            shares = model.heads[str(self.head)](hidden).float().softmax(-1).tolist()
+        names = self.labels["label"].names
+        return [
+            {
+                "label": names[max(range(len(names)), key=row.__getitem__)],
+                "probabilities": {name: round(share, 6) for name, share in zip(names, row, strict=True)},
+            }
+            for row in shares
+        ]
+
 
 def to_input(images: Tensor, model: nn.Module) -> Tensor:
-    """Bytes as numbers from −1 to 1, in the type of the model's weights."""
+    """Bytes as numbers from −1 to 1, in the dtype of the model's weights."""
     return images.to(next(model.parameters()).dtype) / 127.5 - 1
 
 
-def with_head(model: VisionSettings, classes: int) -> tuple[VisionSettings, str]:
-    """The model with a head for so many classes, and the head's name."""
-    for name, head in model.heads.items():
-        if isinstance(head, Classification):
-            return model.changed({f"heads.{name}.classes": classes}), name
-    if HEAD in model.heads:
-        kind = model.heads[HEAD].kind
-        raise SettingsError(f"model.heads.{HEAD} is of kind {kind}, and training needs the name; name it otherwise")
-    pooling = "class" if model.class_token else "mean"
-    return model.changed({f"heads.{HEAD}": {"kind": "classification", "classes": classes, "pooling": pooling}}), HEAD
+def fitted(pixels: Pixels, size: tuple[int, int], channels: int) -> Pixels:
+    """`[channels, height, width]` in the given size and number of channels, from `[height, width, channels]`."""
+    height, width, found = pixels.shape
+    if found not in MODES:
+        raise DataError(f"an image has {found} channels, expected 1 (grey), 3 (colour) or 4 (with opacity)")
+    if found != channels or (height, width) != size:
+        pillow = pillow_images()
+        image = pillow.fromarray(pixels[:, :, 0] if found == 1 else pixels).convert(MODES[channels])
+        if (height, width) != size:
+            image = image.resize(size[::-1], pillow.Resampling.BILINEAR)
+        pixels = np.asarray(image, np.uint8).reshape(*size, channels)
+    return pixels.transpose(2, 0, 1)

@@ -1,26 +1,87 @@
-"""Language modelling: every token predicted from those before it."""
+"""Language modelling: each token is predicted from the tokens before it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 from torch import nn
 
-from regard.data.batch import TextBatch
+from regard.blocks.settings import Positive
+from regard.data.columns import Batch, Column, TokenColumn
+from regard.data.examples import Text
+from regard.data.settings import DataSettings
+from regard.decoding.decode import decode
+from regard.decoding.request import Ends
+from regard.errors import InputError
+from regard.models.build import Model
 from regard.models.families import Decoder
-from regard.tasks.batching import Batching
+from regard.models.settings import Decoder as DecoderSettings
 from regard.tasks.losses import cross_entropy
-from regard.tasks.plain import PlainTask
-from regard.tasks.settings import Language
+from regard.tasks.task import Task, TaskSettings, context_limit
+from regard.training.settings import Train
 from regard.training.task import Loss
 
+Smoothing = Annotated[float, Field(ge=0, lt=1)]
 
-class LanguageTask(PlainTask):
-    """Raw text, in windows that see across documents or document by document."""
 
-    def __init__(self, settings: Language, batching: Batching) -> None:
-        super().__init__(batching)
-        self.settings = settings
+class Language(TaskSettings):
+    """Predicts the next token of raw text. Needs a decoder."""
 
-    def loss(self, model: nn.Module, batch: TextBatch) -> Loss:
+    kind: Literal["language"] = "language"
+    smoothing: Smoothing = 0.0
+    """Label smoothing: the share of each label's probability that is spread evenly over all classes, including the
+    right one (Szegedy et al. 2016; as PyTorch's cross_entropy)."""
+    context: Positive = 256
+    """Most tokens in one sequence: longer documents are split, and a window has this many."""
+    across: bool = True
+    """Whether a window can hold several documents, each seeing those before it (GPT-2); otherwise each is alone."""
+
+
+class LanguageTask(Task):
+    """Raw text, in windows across documents or document by document."""
+
+    kind = "language"
+    settings_type = Language
+    family = DecoderSettings
+    example = Text
+    data_kind = "text"
+    text_kind = "byte-bpe"
+    settings: Language
+
+    def limit(self, train: Train, data: DataSettings) -> int | None:
+        return context_limit(self.settings.context, self.settings.across, self.model, train)
+
+    def columns(self) -> dict[str, Column]:
+        tokenizer, across = self.tokenizers.source, self.settings.across
+        return {
+            "text": TokenColumn(
+                tokenizer.size,
+                tokenizer.roles.get("pad", 0),
+                None if across else tokenizer.role("start"),
+                tokenizer.role("end"),
+                tokenizer.roles.get("unknown"),
+                predict=True,
+                window=self.settings.context if across else None,
+            )
+        }
+
+    def encode(self, examples: Sequence[Text]) -> Mapping[str, Any]:
+        return {"text": self.tokenizers.source.ids([example.text for example in examples])}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
+        text = batch.sequences["text"]
+        logits = model(text.tokens, text.layout)
+        return cross_entropy(logits, batch.values["text.next"], self.settings.smoothing, model.training)
+
+    def predict(self, model: Model, inputs: Sequence[str]) -> list[str]:
+        """The most likely continuation of each text."""
         assert isinstance(model, Decoder)
-        logits = model(batch.text.tokens, batch.text.layout)
-        return cross_entropy(logits, batch.labels, self.settings.smoothing, model.training)
+        tokenizer = self.tokenizers.source
+        start = [] if self.settings.across else [tokenizer.role("start")]
+        prompts = [[*start, *ids] for ids in tokenizer.ids(list(inputs))]
+        if [] in prompts:
+            raise InputError(f"inputs[{prompts.index([])}] is empty; give at least one word to continue")
+        found = decode(model, prompts, Ends(None, tokenizer.role("end")))
+        return tokenizer.decode_batch([best[0].tokens for best in found])

@@ -1,4 +1,4 @@
-"""The cross-entropy that every plain task minimises, as sums, with what its figures need."""
+"""Cross-entropy as sums, and its metrics."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.data.batch import IGNORED
+from regard.data.columns import IGNORED
 from regard.training.task import Loss
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, training: bool) -> Loss:
-    """The loss of `[..., classes]` scores for `[...]` labels, those that are `IGNORED` left out.
+    """The loss of `[..., classes]` logits for `[...]` labels; labels that are `IGNORED` do not count.
 
-    With smoothing, the total is what is minimised and the sum `plain` the loss without it. Right answers are counted
-    where nothing is trained: finding the best class costs another reading of all scores.
+    With label smoothing, the total is the smoothed loss and the sum `plain` is the loss without smoothing. Correct
+    answers are counted (`right`) in evaluation only, because the argmax reads all logits again.
     """
     labels = labels.flatten()
     counted = labels != IGNORED
@@ -42,15 +42,15 @@ def divergence(logits: Tensor, others: Tensor, labels: Tensor) -> Tensor:
 
 
 def _log_shares(logits: Tensor) -> Tensor:
-    # In float32 at least, whatever the products were in: sums of exponentials need it.
+    # At least float32, whatever type the products have: sums of exponentials need it.
     scores = logits.flatten(0, -2)
     scores = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
     return functional.log_softmax(scores, dim=-1)
 
 
 def cross_entropy_metrics(total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-    """Loss in nats, perplexity, and accuracy where right answers were counted; `objective` is the smoothed loss."""
-    if not weight:  # nothing was predicted: a loss of 0 would be the best there is
+    """Loss in nats, perplexity and accuracy from the sums of `cross_entropy`; `objective` is the smoothed loss."""
+    if not weight:  # nothing was predicted: a loss of 0 would be the best possible one
         return {"loss": math.nan, **({"perplexity": math.nan, "accuracy": 0.0} if "right" in sums else {})}
     loss = sums.get("plain", total) / weight
     found = {"loss": loss}

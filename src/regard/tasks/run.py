@@ -1,4 +1,4 @@
-"""From a recipe to a trained model: `train` begins a run, `resume` goes on with one.
+"""From a recipe to a trained model: `train` begins a run, `resume` continues one, `evaluate_run` evaluates one.
 
 ```python
 run = regard.train("recipes/digits.toml", {"train.minutes": 1})
@@ -17,15 +17,21 @@ from typing import Any
 
 import torch
 
-from regard.data.cache import Cache
-from regard.data.settings import SPLITS, STANDARD_INPUT
+from regard.data.batches import Share
+from regard.data.cache import keep_standard_input
+from regard.data.columns import Examples
+from regard.data.files import require_there
+from regard.data.labels import Labels, Sort
+from regard.data.prepare import Preparation, prepare
+from regard.data.settings import SPLITS, STANDARD_INPUT, Split
+from regard.data.source import Source
+from regard.data.vocabularies import learn_tokenizers
 from regard.errors import DataError, RegardError, RunError, SettingsError
 from regard.format import clock, four_digits
 from regard.models.build import Model, build
 from regard.settings import Table, did_you_mean, nested
-from regard.tasks.plain import freeze_other_heads
-from regard.tasks.ready import Ready, make_ready
-from regard.tasks.recipe import Job, make_job, read_job
+from regard.tasks.recipe import Job, TokenizerFile, job_model, make_job, read_job, with_vocabulary
+from regard.tasks.task import Report, Task, TrainingData, job_tokenizers
 from regard.text.tokenizer import TokenizerPair
 from regard.training.curves import draw_curves
 from regard.training.distribution import Workers, connected
@@ -34,9 +40,9 @@ from regard.training.report import SETTLED, Display, require_tensorboard
 from regard.training.run import Run, require_free, resume_environment, threads_of, write_environment
 from regard.training.schedules import nearest_budget
 from regard.training.settings import Train
-from regard.training.step import mixed_precision
+from regard.training.step import Objective, evaluate, mixed_precision
 from regard.weights.checkpoints import newest_checkpoint
-from regard.weights.directory import save_labels
+from regard.weights.directory import load_labels, load_model, read_config, save_labels
 from regard.weights.warm_start import Start, read_start, warm_start
 
 CURVES = "curves.png"
@@ -61,19 +67,19 @@ CHANGEABLE = (
     "average",
     "average_of",
 )
-"""Settings of `[train]` that a resumed run may be given anew: none of them makes its past untrue."""
+"""Settings of `[train]` that can change when a run is resumed. None of them affects the steps already taken."""
 
 
 @dataclass(frozen=True)
 class Trained:
-    """How a run ended, and where it lies."""
+    """The end of a run, and its directory."""
 
     directory: Path
     reason: str
     """budget, patience, or the name of the signal that stopped it."""
     step: int
     scores: dict[str, float]
-    """On the validation data, of the weights that were kept; empty where there are no such data, or it was stopped."""
+    """Metrics of the kept weights on the validation data; empty without such data, or if the run was stopped."""
 
 
 def train(
@@ -84,9 +90,9 @@ def train(
     threads: int | None = None,
     display: Display | None = None,
 ) -> Trained:
-    """Trains what a recipe describes, with `changes` (dotted keys or tables) laid over it, in a directory of its own.
+    """Trains the model of a recipe with `changes` (dotted keys or tables) applied, in a new run directory.
 
-    `device` is cpu, cuda, cuda:1, ...; none: a GPU where there is one. Under `torchrun`, all processes call this.
+    `device` is cpu, cuda, cuda:1, ...; none: a GPU if there is one. Under `torchrun`, all processes call this.
     """
     job = read_job(recipe, nested(changes or {}))
     if job.train.tensorboard:
@@ -96,13 +102,13 @@ def train(
         if workers.leads:
             require_free(job.directory)
         start = None if job.train.start is None else read_start(job.train.start)
-        ready = _made_ready(job, workers, shown, start)
-        ready.require_sound(job.train)
-        model, notes = _model(job, ready, workers, start)
-        run = _created(job, ready, workers)
+        task = _prepared(job, workers, shown, start)
+        model, notes = _model(job, task, workers, start)
+        run = _created(job, task, workers)
         with _in(run, workers):
-            trainer = Trainer(ready.task, model, job.train, run, workers, shown)
-            trainer.reporter.data(ready.about)
+            trainer = Trainer(task, model, job.train, run, workers, shown)
+            assert task.data is not None
+            trainer.reporter.data(task.data.summary)
             for note in notes:
                 shown.event(note)
             return _trained(trainer, run, workers, shown)
@@ -116,9 +122,9 @@ def resume(
     threads: int | None = None,
     display: Display | None = None,
 ) -> Trained:
-    """Goes on with a run where its newest good checkpoint stands, to the very result it would have had.
+    """Continues a run from its newest good checkpoint, to exactly the result of an uninterrupted run.
 
-    `changes` may prolong it, move its data, or change how often it evaluates and saves.
+    `changes` can prolong it, move its data, or change how often it evaluates and saves.
     """
     run = Run.open(directory)
     config = dict(run.config)
@@ -128,34 +134,156 @@ def resume(
     job = make_job(run.directory.name, config, changed)
     threads = threads if threads is not None else threads_of(run.directory)
     with _session(device, threads, display) as (workers, shown), _in(run, workers):
-        tokenizers = None if job.task.kind == "image" else TokenizerPair.load(run.directory)
-        ready = _made_ready(job, workers, shown, None, tokenizers)
-        if ready.fingerprints != prepared:
-            raise DataError(
-                f"the data of {run.directory} are not what they were when it began, so it cannot be continued; bring "
-                f"them back, or start a new run from its weights with train.start={run.directory}"
-            )
-        ready.require_sound(job.train)
+        task = _prepared(job, workers, shown, None, job_tokenizers(job, run.directory))
+        assert task.data is not None
+        _require_same_data(run.directory, prepared, task.data.fingerprints)
         checkpoint, damaged = newest_checkpoint(run.directory)
         if checkpoint is None and (damaged or run.weights.exists()):
             raise RunError(
-                f"{run.directory} has no good checkpoint left to go on from, and to begin again would lose what it "
-                f"holds; start a new run from its weights with train.start={run.directory}, or from its recipe"
+                f"{run.directory} has no good checkpoint left to resume from, and a new start would overwrite its "
+                f"weights; start a new run from them with train.start={run.directory}, or from its recipe"
             )
-        # What training starts from is wanted only as long as there is no checkpoint: it may be gone by now.
+        # The weights to start from are needed only until the first checkpoint; they can be gone by now.
         fresh = job.train.start is not None and checkpoint is None
-        model, notes = _model(job, ready, workers, read_start(job.train.start) if fresh and job.train.start else None)
-        trainer = Trainer(ready.task, model, job.train, run, workers, shown)
+        model, notes = _model(job, task, workers, read_start(job.train.start) if fresh and job.train.start else None)
+        trainer = Trainer(task, model, job.train, run, workers, shown)
         notes += trainer.resume()
         if workers.leads:
             notes += resume_environment(run.directory, workers.device)
             if changed:
                 run.configure({**run.config, "train": job.train.model_dump(), "data": job.data.model_dump()})
         if trainer.checkpointer.saved_step < 0:  # no checkpoint, so the log was emptied
-            trainer.reporter.data(ready.about)
-        for note in [*notes, f"going on at step {trainer.state.step:,}"]:
+            trainer.reporter.data(task.data.summary)
+        for note in [*notes, f"resuming at step {trainer.state.step:,}"]:
             shown.event(note)
         return _trained(trainer, run, workers, shown)
+
+
+def evaluate_run(
+    directory: Path,
+    split: Split | None = None,
+    changes: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    report: Report = lambda text: None,
+) -> tuple[Split, dict[str, float]]:
+    """The metrics of a run on a split of its own data, and the split: by default test, or valid if there is no test.
+
+    `changes` are changes of `[data]`.
+    """
+    config = {name: table for name, table in read_config(directory).items() if name != "prepared"}
+    job = make_job(directory.name, config, {"data": dict(changes or {})})
+    chosen: Split = split or ("test" if "test" in job.data.splits else "valid")
+    with connected(device) as workers:
+        network = load_model(directory, workers.device)
+        task = prepare_job(
+            job,
+            workers.device,
+            tokenizers=job_tokenizers(job, directory),
+            labels=load_labels(directory),
+            splits=(chosen,),
+            report=report,
+        )
+        types = mixed_precision(job.train.precision, workers.device)
+        return chosen, evaluate(Objective(network, task), task, chosen, workers, types, job.train.micro)
+
+
+# ------------------------------------------------------------------------------------------------------------ the data
+
+
+def prepare_job(
+    job: Job,
+    device: torch.device,
+    start: Start | None = None,
+    tokenizers: TokenizerPair | None = None,
+    labels: Mapping[Sort, Labels] | None = None,
+    splits: tuple[Split, ...] = (),
+    report: Report = lambda text: None,
+) -> Task:
+    """The task of a job, with its tokenizers, the settings of the model, and the prepared data of the splits.
+
+    By default these are train, and valid if there is one. Without train, tokenizers and labels must be given.
+    """
+    model = job_model(job, None if start is None else start.settings)
+    splits = splits or (("train", "valid") if "valid" in job.data.splits else ("train",))
+    for split in splits:
+        require_there(Source(job.data, split).files)
+    first = next(iter(Source(job.data, splits[0])))
+    if not isinstance(first, job.task_type.example):
+        raise SettingsError(
+            f"data.kind ({job.data.kind}) has examples of type {type(first).__name__}, but the task {job.task.kind} "
+            f"needs {job.task_type.example.__name__}; choose another kind"
+        )
+    if job.task_type.text_kind is not None:
+        tokenizers = tokenizers or _tokenizers(job, start, report)
+        named = "vocabulary" in job.model and start is None
+        model = with_vocabulary(model, tokenizers.sizes, tokenizers.shared, named)
+    task = job.task_type(job.task, model, tokenizers, labels)
+    columns, limit = task.columns(), task.limit(job.train, job.data)
+    key: Table = {"task": [task.kind, task.version]}
+    if tokenizers is not None:
+        key["tokenizers"] = [tokenizers.source.checksum, tokenizers.target.checksum]
+    made: dict[Split, Preparation] = {}
+    for split in splits:  # train first: its labels are those of the other splits
+
+        def progress(done: int, total: int | None, split: Split = split) -> None:
+            report(f"preparing {split}: {done:,} {'examples' if total is None else f'of {total:,} examples'}")
+
+        made[split] = prepare(
+            Source(job.data, split), columns, task.encode, key, longest=limit, labels=task.labels, report=progress
+        )
+        task.labels = task.labels or made[split].labels
+    task.model = task.fit()
+    examples = {split: Examples(preparation.store, columns) for split, preparation in made.items()}
+    task.data = TrainingData(job.data, made, examples, job.train, device)
+    for split in splits:  # errors in the plan of batches are found before anything is written
+        task.batches(split, Share())
+    if task.has("valid") and job.train.select not in task.metric_names:
+        known = ", ".join(task.metric_names)
+        raise SettingsError(f"train.select ({job.train.select}) is not a metric of this task; choose one of {known}")
+    return task
+
+
+def _tokenizers(job: Job, start: Start | None, report: Report) -> TokenizerPair:
+    if job.text is None:
+        if start is None or start.tokenizer is None:
+            raise SettingsError(
+                f"train.start ({job.train.start}) has no tokenizer; name one: text.kind=file text.path=FILE"
+            )
+        return start.tokenizer
+    if isinstance(job.text, TokenizerFile):
+        return TokenizerPair.load(job.text.path)
+    size = getattr(job.text, "size", None)
+    name = f"a {job.text.kind} tokenizer" + (f" of {size:,} tokens" if size else "")
+
+    def progress(stage: str, done: int, total: int | None) -> None:
+        if stage != "done":
+            texts = "texts" if total is None else f"{total:,} texts"
+            report(f"learning {name} from {texts}: {done:,} read")
+
+    return learn_tokenizers(Source(job.data, "train"), job.text, report=progress)
+
+
+def _prepared(
+    job: Job, workers: Workers, display: Display, start: Start | None, tokenizers: TokenizerPair | None = None
+) -> Task:
+    """The first process prepares the data, the others find it in the cache."""
+    task = prepare_job(job, workers.device, start, tokenizers, report=display.working) if workers.leads else None
+    workers.wait()
+    return task or prepare_job(job, workers.device, start, tokenizers)
+
+
+def _require_same_data(directory: Path, before: Any, now: Mapping[str, str]) -> None:
+    if before == now:
+        return
+    if any(isinstance(name, list) for name in before.values()):
+        raise RunError(
+            f"{directory} was begun by an older version of regard, whose prepared data has another format; start a new "
+            f"run from its weights with train.start={directory}"
+        )
+    raise DataError(
+        f"the data of {directory} has changed since the run began, so it cannot be resumed; restore the data, or start "
+        f"a new run from its weights with train.start={directory}"
+    )
 
 
 # ------------------------------------------------------------------------------------------------------ step by step
@@ -163,7 +291,7 @@ def resume(
 
 @contextmanager
 def _session(device: str | None, threads: int | None, display: Display | None) -> Iterator[tuple[Workers, Display]]:
-    """The processes that work together, and the one display that they have."""
+    """The processes of a run, and their one display."""
     if threads is not None:
         if threads < 1:
             raise SettingsError(f"threads ({threads}) must be at least 1; leave it out for all cores")
@@ -177,52 +305,49 @@ def _session(device: str | None, threads: int | None, display: Display | None) -
 
 
 def _with_input(job: Job, workers: Workers) -> Job:
-    """The job with a file in place of standard input, which is read more than once."""
+    """The job with a file instead of standard input, because data is read more than once."""
     if workers.world > 1 and any(STANDARD_INPUT in job.data.files(split) for split in SPLITS):
-        raise SettingsError('data names "-", and standard input reaches only one of several processes; give files')
-    return replace(job, data=Cache().keep_input(job.data))
+        raise SettingsError('data has "-", but only one of several processes can read standard input; give files')
+    return replace(job, data=keep_standard_input(job.data))
 
 
-def _made_ready(
-    job: Job, workers: Workers, display: Display, start: Start | None, tokenizers: TokenizerPair | None = None
-) -> Ready:
-    """The first process prepares, the others find what it made."""
-    ready = make_ready(job, workers.device, start, tokenizers, display.working) if workers.leads else None
-    workers.wait()
-    return ready or make_ready(job, workers.device, start, tokenizers)
-
-
-def _model(job: Job, ready: Ready, workers: Workers, start: Start | None) -> tuple[Model, list[str]]:
-    """The model with its first weights, and what there is to say of them."""
+def _model(job: Job, task: Task, workers: Workers, start: Start | None) -> tuple[Model, list[str]]:
+    """The model with its initial weights, and messages about them."""
     torch.manual_seed(job.train.seed)
     if job.train.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what cuBLAS asks for
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
         torch.use_deterministic_algorithms(True)
-    model = build(ready.model, workers.device, mixed_precision(job.train.precision, workers.device).weights)
+    model = build(task.model, workers.device, mixed_precision(job.train.precision, workers.device).weights)
     notes: list[str] = []
     if start is not None:
-        notes = warm_start(model, start, ready.tokenizers, seed=job.train.seed).text().splitlines()
-    if ready.head is not None and (others := freeze_other_heads(model, ready.head)):
-        notes.append(f"not trained, since this task does not use them: heads {', '.join(others)}")
+        notes = warm_start(model, start, task._tokenizers, seed=job.train.seed).text().splitlines()
+    heads = getattr(model, "heads", None)
+    others = [name for name in heads or () if name != task.head] if task.head is not None else []
+    for name in others:
+        assert isinstance(heads, torch.nn.ModuleDict)
+        heads[name].requires_grad_(False)
+    if others:
+        notes.append(f"not trained, because this task does not use them: heads {', '.join(others)}")
     return model, notes
 
 
-def _created(job: Job, ready: Ready, workers: Workers) -> Run:
+def _created(job: Job, task: Task, workers: Workers) -> Run:
+    assert task.data is not None
     config: Table = {
         "task": job.task.model_dump(),
         "data": job.data.model_dump(),
         **({} if job.text is None else {"text": job.text.model_dump()}),
-        "model": ready.model.model_dump(),
+        "model": task.model.model_dump(),
         "train": job.train.model_dump(),
         **({"reference": job.reference} if job.reference else {}),
-        "prepared": ready.fingerprints,
+        "prepared": task.data.fingerprints,
     }
 
     def fill(directory: Path) -> None:
-        if ready.tokenizers is not None:
-            ready.tokenizers.save(directory)
-        if ready.labels is not None:
-            save_labels({"label": ready.labels}, directory)
+        if task.text_kind is not None:
+            task.tokenizers.save(directory)
+        if task.labels:
+            save_labels(task.labels, directory)
         write_environment(directory, workers.device)
 
     run = Run.create(job.directory, config, fill) if workers.leads else None
@@ -232,7 +357,7 @@ def _created(job: Job, ready: Ready, workers: Workers) -> Run:
 
 @contextmanager
 def _in(run: Run, workers: Workers) -> Iterator[None]:
-    """This run is trained by these processes and no others; how it fails is noted."""
+    """Locks the run for these processes, and writes its status, also after an error."""
     if not workers.leads:
         yield
         return
@@ -242,14 +367,14 @@ def _in(run: Run, workers: Workers) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
-            told = str(error).partition("\n")[0] if isinstance(error, RegardError) else type(error).__name__
-            with suppress(RunError):  # a full disk refuses this too, and the first error is the one to tell
+            reason = str(error).partition("\n")[0] if isinstance(error, RegardError) else type(error).__name__
+            with suppress(RunError):  # on a full disk this fails too, and the first error matters
                 now = run.status
                 if now.state == "running" and before.state == "finished" and now.step == before.step:
-                    # It could not be prolonged; what it had reached stands.
+                    # It could not be prolonged; its result stays.
                     run.set_status("finished", before.step, before.reason, before.metrics)
-                elif now.state == "running":  # not where only the curves were still being drawn
-                    run.set_status("failed", now.step, told)
+                elif now.state == "running":  # not if only the curves were still to be drawn
+                    run.set_status("failed", now.step, reason)
             raise
 
 
@@ -258,22 +383,21 @@ def _trained(trainer: Trainer, run: Run, workers: Workers, display: Display) -> 
     if workers.leads:
         finished = outcome.reason in ("budget", "patience")
         run.set_status("finished" if finished else "stopped", outcome.step, outcome.reason, outcome.metrics)
-        *told, next_command = _told(outcome, trainer, run.directory, _draw(run.directory))
-        display.end([*told, _speed(trainer), next_command])
+        *lines, next_command = _summary(outcome, trainer, run.directory, _draw(run.directory))
+        display.end([*lines, _speed(trainer), next_command])
     return Trained(run.directory, outcome.reason, outcome.step, outcome.metrics)
 
 
 def _speed(trainer: Trainer) -> str:
-    """What kept the machine from its work."""
-    records = trainer.reporter
-    told = f"waited for data {100 * records.wait:.2f} % of the time"
-    if records.recompiled is not None:
-        told += f"; {records.recompiled} recompilations after step {SETTLED}"
-    return told
+    reporter = trainer.reporter
+    text = f"waited for data {100 * reporter.wait:.2f} % of the time"
+    if reporter.recompiled is not None:
+        text += f"; {reporter.recompiled} recompilations after step {SETTLED}"
+    return text
 
 
 def _draw(directory: Path) -> bool:
-    """Curves as a picture, where the extra that draws is installed."""
+    """Draws the curves if matplotlib is installed."""
     try:
         draw_curves(directory, directory / CURVES)
     except RegardError:
@@ -281,22 +405,22 @@ def _draw(directory: Path) -> bool:
     return True
 
 
-def _told(outcome: Outcome, trainer: Trainer, directory: Path, drawn: bool) -> Iterator[str]:
-    """What was reached, where it lies, what to run next."""
+def _summary(outcome: Outcome, trainer: Trainer, directory: Path, drawn: bool) -> Iterator[str]:
+    """The result, its directory, and the next command."""
     if outcome.reason not in ("budget", "patience"):
         yield f"stopped by {outcome.reason} after {outcome.step:,} steps; everything is saved"
-        yield f"go on:  regard train --resume {directory}"
+        yield f"resume:  regard train --resume {directory}"
         return
     name, _ = nearest_budget(trainer.train, trainer.state.spent)
-    spent = f"train.{name} ({trainer.train.budgets[name]:g}) is spent"
+    spent = f"train.{name} ({trainer.train.budgets[name]:g}) is reached"
     why = spent if outcome.reason == "budget" else f"the {trainer.train.select} no longer improves"
     yield f"done after {outcome.step:,} steps and {clock(trainer.state.seconds)}: {why}"
     if outcome.metrics:
-        figures = ", ".join(f"{name} {four_digits(value)}" for name, value in outcome.metrics.items())
-        yield f"on the validation data: {figures}; weights kept: {outcome.kept}"
+        metrics = ", ".join(f"{name} {four_digits(value)}" for name, value in outcome.metrics.items())
+        yield f"on the validation data: {metrics}; weights kept: {outcome.kept}"
     else:
-        yield f"without validation data, nothing was compared; weights kept: {outcome.kept}"
-    yield f"all of it lies in {directory}" + (f", its curves in {directory / CURVES}" if drawn else "")
+        yield f"no validation data; weights kept: {outcome.kept}"
+    yield f"saved in {directory}" + (f", curves in {directory / CURVES}" if drawn else "")
     yield f"next:   regard doctor {directory}"
 
 
@@ -304,7 +428,7 @@ def _told(outcome: Outcome, trainer: Trainer, directory: Path, drawn: bool) -> I
 
 
 def _require_changeable(changes: Table) -> None:
-    """Refuses changes that would make a resumed run another one."""
+    """Raises an error for a change that a resumed run cannot have."""
     for part, table in changes.items():
         if part == "data" and isinstance(table, Mapping) and set(table) <= {"root"}:
             continue
@@ -315,5 +439,5 @@ def _require_changeable(changes: Table) -> None:
                 near = did_you_mean(key, CHANGEABLE) if mistyped else ""
                 raise SettingsError(
                     f"{name} cannot be changed when a run is resumed{near}; data.root can, and of train: "
-                    f"{', '.join(CHANGEABLE)}. For all else start a new run with train.start=RUN"
+                    f"{', '.join(CHANGEABLE)}. For other changes start a new run with train.start=RUN"
                 )

@@ -1,69 +1,204 @@
-"""Translation: from one text to another, every target token predicted from the source and the tokens before it."""
+"""Translation: each target token is predicted from the source and the target tokens before it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
 from random import Random
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor, nn
 
-from regard.data.batch import PairBatch
-from regard.data.examples import Example, Pair
+from regard.blocks.settings import Positive
+from regard.data.columns import Batch, Column, TokenColumn
+from regard.data.examples import Pair
+from regard.data.settings import Pairs
+from regard.data.source import Source
 from regard.decoding.decode import decode
 from regard.decoding.request import Ends
 from regard.decoding.settings import Beam, Greedy
+from regard.errors import SettingsError
+from regard.models.build import Model
 from regard.models.families import EncoderDecoder
-from regard.tasks.batching import Batching
+from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
+from regard.settings import Settings
+from regard.tasks.language import Smoothing
 from regard.tasks.losses import cross_entropy, divergence
-from regard.tasks.plain import PlainTask
-from regard.tasks.settings import Bleu, SimCut, Translate
-from regard.text.tokenizer import TokenizerPair
+from regard.tasks.recipe import Job, TokenizerFile, reach
+from regard.tasks.task import Task, TaskSettings
+from regard.text.tokenizer import tag
 from regard.training.task import Loss
 
 
-class TranslateTask(PlainTask):
-    """Teacher forcing: the decoder reads the right target, whatever it would have said itself."""
+class SimCut(Settings):
+    """A second pass over each batch with some tokens hidden; the loss adds `weight` times the divergence of the first
+    pass's predictions from the second's, with gradients through both (Gao et al. 2022)."""
 
-    def __init__(self, settings: Translate, batching: Batching, trial: Trial | None = None) -> None:
-        super().__init__(batching)
-        self.settings = settings
-        self.trial = trial
-        if trial is not None:
-            self.scores = (*self.scores, "bleu")
+    kind: Literal["simcut"] = "simcut"
+    weight: float = Field(default=3.0, gt=0)
+    """Factor on the divergence (alpha)."""
+    cut: float = Field(default=0.05, gt=0, lt=1)
+    """Share of the tokens, on both sides, whose vectors are set to zero."""
 
-    def loss(self, model: nn.Module, batch: PairBatch) -> Loss:
+
+class RDrop(Settings):
+    """Two passes over each batch that differ by dropout; the loss is the mean of both losses plus `weight` times half
+    the sum of both divergences (Liang et al. 2021)."""
+
+    kind: Literal["r-drop"] = "r-drop"
+    weight: float = Field(default=5.0, gt=0)
+    """Factor on the divergence (alpha)."""
+
+
+class Bleu(Settings):
+    """Each evaluation also translates validation data and reports the metric `bleu` (sacreBLEU)."""
+
+    sentences: Positive = 500
+    """Most sentences that are translated; the same ones each time."""
+    beam: Positive = 1
+    """Size of the beam; 1: greedy search."""
+    lowercase: bool = False
+    """Whether upper and lower case are treated as equal."""
+    tokenize: Literal["13a", "intl", "char", "none"] = "13a"
+    """sacreBLEU's tokenization; none: the texts are tokenized already."""
+
+
+class Translate(TaskSettings):
+    """From one text to another: translation, summarization, normalization. Needs an encoder-decoder."""
+
+    kind: Literal["translate"] = "translate"
+    smoothing: Smoothing = 0.1
+    """Label smoothing: the share of each label's probability that is spread evenly over all classes, including the
+    right one (Szegedy et al. 2016; as PyTorch's cross_entropy)."""
+    consistency: Annotated[SimCut | RDrop, Field(discriminator="kind")] | None = None
+    """A second pass over each batch that must agree with the first; none: one pass."""
+    bleu: Bleu | None = None
+    """Validation by translating, for `train.select = "bleu"`; none: by loss only."""
+
+
+class TranslateTask(Task):
+    """Trained by teacher forcing: the decoder reads the reference, whatever it would have predicted itself."""
+
+    kind = "translate"
+    settings_type = Translate
+    family = EncoderDecoderSettings
+    example = Pair
+    data_kind = "parallel"
+    text_kind = "bpe"
+    settings: Translate
+
+    def __init__(self, settings: TaskSettings, *details: Any) -> None:
+        super().__init__(settings, *details)
+        if self.settings.bleu is not None:
+            self.metric_names = (*self.metric_names, "bleu")
+
+    @classmethod
+    def complete(cls, job: Job) -> Job:
+        assert isinstance(job.task, Translate)
+        if job.train.shard and job.task.bleu is not None:
+            raise SettingsError("task.bleu needs the whole weights in each process, but train.shard is set; drop one")
+        if job.text is None or isinstance(job.text, TokenizerFile):
+            return job
+        if not isinstance(job.data, Pairs) or not job.data.both:
+            return job
+        if not job.text.shared:
+            raise SettingsError("data.both needs one vocabulary for both sides; set text.shared = true")
+        # A new tokenizer has a token for each language that the model writes.
+        tags = tuple(tag(target) for _, target in job.data.directions)
+        extra = tuple(dict.fromkeys((*job.text.special.extra, *tags)))
+        return replace(job, text=job.text.changed({"special.extra": extra}))
+
+    def columns(self) -> dict[str, Column]:
+        source, target = self.tokenizers.source, self.tokenizers.target
+        pad = source.roles.get("pad", 0)
+        return {
+            "source": TokenColumn(source.size, pad, None, source.role("end"), source.roles.get("unknown")),
+            "target": TokenColumn(
+                target.size,
+                pad,
+                target.role("start"),
+                target.role("end"),
+                target.roles.get("unknown"),
+                predict=True,
+            ),
+        }
+
+    def encode(self, examples: Sequence[Pair]) -> Mapping[str, Any]:
+        """Sources begin with the tag of the target language if a model learns several."""
+        tokenizer = self.tokenizers.source
+        sources = tokenizer.ids([example.source for example in examples])
+        tags = {example.to: tag(example.to) for example in examples if example.to is not None}
+        if missing := [each for each in tags.values() if each not in tokenizer.extra]:
+            raise SettingsError(
+                f"data.both needs a tokenizer with the special token {missing[0]}; train one with "
+                f"text.special.extra={list(tags.values())}"
+            )
+        if tags:
+            sources = [
+                ids if example.to is None else [tokenizer.extra[tags[example.to]], *ids]
+                for example, ids in zip(examples, sources, strict=True)
+            ]
+        return {"source": sources, "target": self.tokenizers.target.ids([example.target for example in examples])}
+
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
         assert isinstance(model, EncoderDecoder)
-        way, smoothing = self.settings.consistency, self.settings.smoothing
-        if way is None or not model.training:
-            return cross_entropy(_logits(model, batch), batch.labels, smoothing, model.training)
-        cut = way.cut if isinstance(way, SimCut) else 0.0
+        consistency, smoothing, labels = self.settings.consistency, self.settings.smoothing, batch.values["target.next"]
+        if consistency is None or not model.training:
+            source, target = batch.sequences["source"], batch.sequences["target"]
+            logits = model(source.tokens, target.tokens, source.layout, target.layout)
+            return cross_entropy(logits, labels, smoothing, model.training)
+        cut = consistency.cut if isinstance(consistency, SimCut) else 0.0
         logits, others = _logits_twice(model, batch, cut)
-        loss = cross_entropy(logits, batch.labels, smoothing, training=True)
-        apart = divergence(logits, others, batch.labels)
-        if isinstance(way, SimCut):
-            return Loss(loss.total + way.weight * apart, loss.weight, loss.sums)
-        other = cross_entropy(others, batch.labels, smoothing, training=True)
-        apart = apart + divergence(others, logits, batch.labels)
-        return Loss((loss.total + other.total + way.weight * apart) / 2, loss.weight, loss.sums)
+        loss = cross_entropy(logits, labels, smoothing, training=True)
+        apart = divergence(logits, others, labels)
+        if isinstance(consistency, SimCut):
+            return Loss(loss.total + consistency.weight * apart, loss.weight, loss.sums)
+        other = cross_entropy(others, labels, smoothing, training=True)
+        apart = apart + divergence(others, logits, labels)
+        return Loss((loss.total + other.total + consistency.weight * apart) / 2, loss.weight, loss.sums)
 
     def extra_metrics(self, model: nn.Module) -> dict[str, float]:
+        bleu = self.settings.bleu
+        if bleu is None:
+            return {}
         assert isinstance(model, EncoderDecoder)
-        return {} if self.trial is None else {"bleu": self.trial.bleu(model)}
+        inputs, references = self._validation
+        texts = self._translate(model, inputs, bleu.beam)
+        metric = BLEU(lowercase=bleu.lowercase, tokenize=bleu.tokenize, force=True)
+        return {"bleu": float(metric.corpus_score(texts, [references]).score)}
+
+    def predict(self, model: Model, inputs: Sequence[str]) -> list[str]:
+        """The translation of each text, by beam search. `regard.load` returns a `Translator`, which can do more."""
+        assert isinstance(model, EncoderDecoder)
+        return self._translate(model, self.tokenizers.inputs(list(inputs)), 5)
+
+    def _translate(self, model: EncoderDecoder, inputs: list[list[int]], beam: int) -> list[str]:
+        target = self.tokenizers.target
+        search = Greedy() if beam == 1 else Beam(size=beam)
+        found = decode(model, inputs, Ends(target.role("start"), target.role("end")), search)
+        return target.decode_batch([best[0].tokens for best in found])
+
+    @cached_property
+    def _validation(self) -> tuple[list[list[int]], list[str]]:
+        """The source ids and references of some validation pairs, drawn at random but always the same."""
+        assert self.data is not None
+        assert self.settings.bleu is not None
+        pairs = [example for example in Source(self.data.settings, "valid") if isinstance(example, Pair)]
+        if len(pairs) > self.settings.bleu.sentences:
+            pairs = Random(0).sample(pairs, self.settings.bleu.sentences)
+        inputs = self.tokenizers.inputs([pair.source for pair in pairs], [pair.to for pair in pairs])
+        longest = reach(self.model)
+        fits = [number for number, ids in enumerate(inputs) if longest is None or len(ids) <= longest]
+        return [inputs[number] for number in fits], [pairs[number].target for number in fits]
 
 
-def _logits(model: EncoderDecoder, batch: PairBatch) -> Tensor:
-    source, target = batch.source, batch.target
-    logits: Tensor = model(source.tokens, target.tokens, source.layout, target.layout)
-    return logits
-
-
-def _logits_twice(model: EncoderDecoder, batch: PairBatch, cut: float) -> tuple[Tensor, Tensor]:
-    """Of the batch as it is, and once more, each token hidden with the chance `cut`; both in one pass, each with a
-    dropout of its own."""
-    source, target = batch.source.twice(), batch.target.twice()
+def _logits_twice(model: EncoderDecoder, batch: Batch, cut: float) -> tuple[Tensor, Tensor]:
+    """Logits of the batch, and again with each token hidden with probability `cut`; both in one pass."""
+    source, target = batch.sequences["source"].twice(), batch.sequences["target"].twice()
     seen = (_half_seen(source.tokens, cut), _half_seen(target.tokens, cut)) if cut else None
     logits: Tensor = model(source.tokens, target.tokens, source.layout, target.layout, seen)
     first, second = logits.chunk(2)
@@ -71,36 +206,7 @@ def _logits_twice(model: EncoderDecoder, batch: PairBatch, cut: float) -> tuple[
 
 
 def _half_seen(tokens: Tensor, cut: float) -> Tensor:
-    """True in the first half, and at random in the second."""
+    """True in the first half, and random in the second."""
     half = tokens.shape[0] // 2
     seen = torch.rand(tokens.shape, device=tokens.device) >= cut
     return torch.cat([torch.ones_like(seen[:half]), seen[half:]])
-
-
-@dataclass(frozen=True)
-class Trial:
-    """Some validation pairs to be translated, and how that is scored."""
-
-    settings: Bleu
-    tokenizers: TokenizerPair
-    inputs: list[list[int]]
-    references: list[str]
-
-    @classmethod
-    def of(cls, settings: Bleu, examples: Iterable[Example], tokenizers: TokenizerPair, longest: int | None) -> Trial:
-        """Some of the pairs, at random but always the same, as far as the model can read them (`longest` tokens)."""
-        pairs = [example for example in examples if isinstance(example, Pair)]
-        if len(pairs) > settings.sentences:
-            pairs = Random(0).sample(pairs, settings.sentences)
-        inputs = tokenizers.inputs([pair.source for pair in pairs], [pair.to for pair in pairs])
-        fits = [number for number, ids in enumerate(inputs) if longest is None or len(ids) <= longest]
-        return cls(settings, tokenizers, [inputs[number] for number in fits], [pairs[number].target for number in fits])
-
-    def bleu(self, model: EncoderDecoder) -> float:
-        target, settings = self.tokenizers.target, self.settings
-        search = Greedy() if settings.beam == 1 else Beam(size=settings.beam)
-        found = decode(model, self.inputs, Ends(target.role("start"), target.role("end")), search)
-        texts = target.decode_batch([best[0].tokens for best in found])
-        # Without force sacreBLEU warns about tokenized texts, which tokenize="none" asks for.
-        metric = BLEU(lowercase=settings.lowercase, tokenize=settings.tokenize, force=True)
-        return float(metric.corpus_score(texts, [self.references]).score)

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from regard.data.loader import Position
+from regard.data.batches import Position
 from regard.errors import RunError, WeightsError
 from regard.files import flush_directory
 from regard.training.distribution import whole

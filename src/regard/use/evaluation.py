@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from sacrebleu.metrics.base import Metric
@@ -23,14 +22,8 @@ from regard.data.settings import DataSettings, Pairs, Split
 from regard.data.source import Source
 from regard.errors import DataError, SettingsError
 from regard.settings import Table, did_you_mean
-from regard.tasks.ready import Tell, make_ready
-from regard.tasks.recipe import data_settings, make_job
-from regard.text.tokenizer import TokenizerPair
-from regard.training.distribution import connected
-from regard.training.step import Objective, evaluate, mixed_precision
+from regard.tasks.recipe import data_settings
 from regard.use.translator import Translator
-from regard.weights.directory import load_labels, read_config
-from regard.weights.directory import load_model as load_network
 
 TOKENIZERS = ("13a", "none", "intl", "zh", "char")
 """sacreBLEU's that need nothing that is not installed with it; `none` is for texts that are tokenised already."""
@@ -331,27 +324,6 @@ def exams(
         Exam(names.get(to, ""), [pair.source for pair in pairs], [pair.target for pair in pairs], to)
         for to, pairs in found.items()
     ]
-
-
-def figures_on(
-    directory: Path,
-    split: Split | None,
-    changes: Mapping[str, Any] | None = None,
-    device: str | None = None,
-    tell: Tell = lambda text: None,
-) -> tuple[Split, dict[str, float]]:
-    """The figures of any task on a split, as validation gives them: loss, accuracy, perplexity."""
-    config = {name: table for name, table in read_config(directory).items() if name != "prepared"}
-    job = make_job(directory.name, config, {"data": dict(changes or {})})
-    chosen = _chosen(job.data, split)
-    with connected(device) as workers:
-        network = load_network(directory, workers.device)
-        tokenizers = None if job.task.kind == "image" else TokenizerPair.load(directory)
-        labels = load_labels(directory).get("label")
-        ready = make_ready(job, workers.device, None, tokenizers, tell, (chosen,), labels)
-        types = mixed_precision(job.train.precision, workers.device)
-        objective = Objective(network, ready.task)
-        return chosen, evaluate(objective, ready.task, chosen, workers, types, job.train.micro)
 
 
 def _data(config: Table, changes: Mapping[str, Any] | None) -> DataSettings:

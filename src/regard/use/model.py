@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
@@ -23,6 +24,9 @@ from regard.weights import directory as run_directory
 from regard.weights.directory import load_model
 from regard.weights.huggingface.tables import CONFIG_JSON
 from regard.weights.tensors import read_json
+
+if TYPE_CHECKING:
+    from regard.tasks.task import Task
 
 _GENERATION = "generation_config.json"
 
@@ -61,6 +65,16 @@ class Loaded:
     def settings(self) -> ModelSettings:
         """The settings of the network."""
         return self.network.settings
+
+    def predict(self, inputs: Sequence[Any]) -> list[Any]:
+        """The prediction for each input by the task that the model was trained for: see `Task.predict`."""
+        return self._task.predict(self.network, inputs)
+
+    @cached_property
+    def _task(self) -> Task:
+        from regard.tasks.task import load_task  # not needed to translate
+
+        return load_task(self.directory, self.network)
 
     def translate(self, text: Any, options: Any = None, **changes: Any) -> Any:
         """See `Translator.translate`."""

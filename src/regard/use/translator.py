@@ -174,6 +174,11 @@ class Translator(Loaded):
         found = [_result(row, chosen) for row in rows]
         return found[0] if isinstance(text, str) else found
 
+    def predict(self, inputs: Sequence[str]) -> list[str]:
+        """The translation of each text."""
+        found: list[str] = self.translate(list(inputs))
+        return found
+
     def translations(self, texts: Sequence[str], options: TranslateOptions | None = None) -> list[list[Translation]]:
         """The translations of each text with all details, best first."""
         check_texts(texts)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
-from data_cases import prepared, sentence_lengths
+from data_cases import pairs_in, sentence_lengths, stored
 
-from regard.data.batches import Group, PackedPlan, PaddedPlan, Plan, Position, Share
-from regard.data.example_lengths import ListedLengths, MappedLengths
+from regard.data.batches import Group, Lengths, PackedPlan, PaddedPlan, Plan, Share
 from regard.data.loader import Planner
 from regard.errors import DataError, SettingsError
 
 
-def listed(*rows: list[int]) -> ListedLengths:
-    return ListedLengths(np.array(rows, dtype=np.int64))
+def listed(*rows: list[int]) -> Lengths:
+    return Lengths.listed(np.array(rows, dtype=np.int64))
 
 
 def epoch(planner: Planner, number: int = 0) -> list[Group]:
@@ -28,14 +25,9 @@ PLANS: dict[str, Plan] = {"padded": PaddedPlan(200, pool=3), "packed": PackedPla
 each_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=list(PLANS))
 
 
-def test_a_position_is_kept_as_plain_numbers() -> None:
-    position = Position(epoch=3, pool=14, step=15)
-    assert Position.from_dict(json.loads(json.dumps(position.to_dict()))) == position
-
-
 @each_plan
 def test_a_seed_and_an_epoch_decide_everything(plan: Plan) -> None:
-    lengths = ListedLengths(np.random.default_rng(0).integers(1, 40, size=(500, 2)))
+    lengths = Lengths.listed(np.random.default_rng(0).integers(1, 40, size=(500, 2)))
 
     def order(seed: int, number: int) -> list[int]:
         return [int(i) for step in epoch(Planner(plan, lengths, seed), number) for i in step.examples]
@@ -47,7 +39,7 @@ def test_a_seed_and_an_epoch_decide_everything(plan: Plan) -> None:
 
 @each_plan
 def test_a_pool_is_planned_alone(plan: Plan) -> None:
-    lengths = ListedLengths(np.random.default_rng(0).integers(1, 40, size=(500, 2)))
+    lengths = Lengths.listed(np.random.default_rng(0).integers(1, 40, size=(500, 2)))
     through = Planner(plan, lengths, seed=1)
     before = [through.steps(number, pool) for number in (0, 1) for pool in range(through.pools)]
     assert through.pools > 5
@@ -58,14 +50,14 @@ def test_a_pool_is_planned_alone(plan: Plan) -> None:
 def test_little_is_wasted() -> None:
     """On lengths like those of sentences, sorted buckets and packed rows are nearly full."""
     lengths = sentence_lengths(20_000, 1)
-    steps = epoch(Planner(PaddedPlan(4096), ListedLengths(lengths), 0))
+    steps = epoch(Planner(PaddedPlan(4096), Lengths.listed(lengths), 0))
     assert lengths.sum() / sum(len(step.examples) * int(step.lengths.max()) for step in steps) > 0.95
-    steps = epoch(Planner(PackedPlan(32, (128,)), ListedLengths(lengths), 0))
+    steps = epoch(Planner(PackedPlan(32, (128,)), Lengths.listed(lengths), 0))
     assert lengths.sum() / (128 * 32 * len(steps)) > 0.97
 
 
 def test_little_is_wasted_on_either_of_two_sides() -> None:
-    lengths = ListedLengths(sentence_lengths(20_000, 2))
+    lengths = Lengths.listed(sentence_lengths(20_000, 2))
     plan = PackedPlan.for_lengths(lengths, 16_384)
     rows = sum(len(step.bounds) - 1 for step in epoch(Planner(plan, lengths, 0)) if step.bounds is not None)
     for mean, width in zip(lengths.means, plan.widths, strict=True):
@@ -73,13 +65,13 @@ def test_little_is_wasted_on_either_of_two_sides() -> None:
 
 
 def test_steps_are_not_in_the_order_of_their_lengths() -> None:
-    lengths = ListedLengths(np.random.default_rng(0).integers(1, 100, size=(2000, 1)))
+    lengths = Lengths.listed(np.random.default_rng(0).integers(1, 100, size=(2000, 1)))
     means = [float(step.lengths.mean()) for step in epoch(Planner(PaddedPlan(400), lengths, 0))]
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
 
 
 def test_packed_rows_of_an_epoch_are_not_in_the_order_of_their_lengths() -> None:
-    lengths = ListedLengths(np.random.default_rng(0).integers(1, 100, size=(2000, 1)))
+    lengths = Lengths.listed(np.random.default_rng(0).integers(1, 100, size=(2000, 1)))
     means = [float(step.lengths.mean()) for step in epoch(Planner(PackedPlan(4, (128,), pool=500), lengths, 0))]
     assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
 
@@ -100,7 +92,7 @@ def test_what_is_longer_than_sequences_may_be_is_refused() -> None:
 @each_plan
 def test_no_examples_are_refused(plan: Plan) -> None:
     with pytest.raises(DataError, match="there are no examples to make batches of; check the data's files"):
-        Planner(plan, ListedLengths(np.zeros((0, 2), dtype=np.int64)), 0)
+        Planner(plan, Lengths.listed(np.zeros((0, 2), dtype=np.int64)), 0)
 
 
 # ------------------------------------------------------------------------------------------------- sizes of packed rows
@@ -124,7 +116,7 @@ def test_rows_hold_the_longest_example() -> None:
 
 def test_rows_of_a_given_width() -> None:
     assert PackedPlan.for_lengths(listed([3], [9]), 100, row=10).widths == (10,)
-    with pytest.raises(SettingsError, match=r"row \(200\) must not exceed tokens \(100\), all of a step; lower it"):
+    with pytest.raises(SettingsError, match=r"train\.row \(200\)"):
         PackedPlan.for_lengths(listed([3]), 100, row=200)
     with pytest.raises(DataError, match=r"1 examples are longer than train.row \(8\), the longest has 9 tokens"):
         PackedPlan.for_lengths(listed([3], [9]), 100, row=8)
@@ -134,14 +126,12 @@ def test_rows_of_a_given_width() -> None:
 
 def test_examples_of_one_length_make_full_steps_but_for_the_last() -> None:
     plan = PackedPlan.alike(tokens=1000, length=100)
-    planner = Planner(plan, ListedLengths.alike(4321, 100), seed=0)
+    planner = Planner(plan, Lengths(4321, ((None, 100),)), seed=0)
     sizes = [len(step.examples) for step in epoch(planner)]
     assert planner.pools > 3
     assert sorted(sizes) == [1, *[10] * 432]
     assert PackedPlan.alike(1000, 100, examples=4).rows == 4
-    with pytest.raises(
-        SettingsError, match=r"tokens \(99\), all of a step, must hold an example, which has 100; raise it"
-    ):
+    with pytest.raises(SettingsError, match=r"train\.tokens \(99\)"):
         PackedPlan.alike(99, 100)
 
 
@@ -149,7 +139,7 @@ def test_examples_of_one_length_make_full_steps_but_for_the_last() -> None:
     "plan", [PaddedPlan(200, examples=7), PackedPlan(4, (64, 64), examples=7)], ids=["padded", "packed"]
 )
 def test_a_step_may_be_bounded_by_its_examples(plan: Plan) -> None:
-    lengths = ListedLengths(np.random.default_rng(0).integers(1, 10, size=(500, 2)))
+    lengths = Lengths.listed(np.random.default_rng(0).integers(1, 10, size=(500, 2)))
     sizes = [len(step.examples) for step in epoch(Planner(plan, lengths, 0))]
     assert max(sizes) == 7
     assert np.mean(sizes) > 5
@@ -174,7 +164,7 @@ def test_padded_parts_keep_to_micro() -> None:
 
 
 def test_padding_to_a_multiple_counts_against_the_budget() -> None:
-    lengths = ListedLengths(np.full((12, 1), 9))
+    lengths = Lengths.listed(np.full((12, 1), 9))
     steps = epoch(Planner(PaddedPlan(64, multiple=8), lengths, 0))
     assert [len(step.examples) for step in steps] == [4, 4, 4]
     assert [PaddedPlan(64, multiple=8).cells(step) for step in steps] == [64, 64, 64]
@@ -203,18 +193,16 @@ def test_what_must_be_held_at_once() -> None:
 # ------------------------------------------------------------------------------------------------------------ lengths
 
 
-def test_lengths_of_prepared_examples(tmp_path: Path) -> None:
-    data = prepared(tmp_path / "a", {"source": [[5, 2], [2]], "target": [[1, 2], [1, 7, 7, 2]]})
-    lengths = MappedLengths(data, ["source", "target"], [0, 1])
+def test_lengths_of_stored_examples(tmp_path: Path) -> None:
+    store = stored(tmp_path / "a", {"source": [[5, 2], [2]], "target": [[1, 2], [1, 7, 7, 2]]})
+    lengths = pairs_in(store).lengths
     assert len(lengths) == 2
     assert lengths.of(np.array([1, 0, 1])).tolist() == [[1, 3], [2, 1], [1, 3]]
-    assert lengths.longest == (2, 3)
-    assert lengths.means == (1.5, 2.0)
-    assert pickle.loads(pickle.dumps(lengths)).longest == (2, 3)
+    assert (lengths.longest, lengths.means, lengths.uniform) == ((2, 3), (1.5, 2.0), False)
 
 
 def test_listed_lengths() -> None:
     lengths = listed([1, 5], [2, 4])
     assert (len(lengths), lengths.longest, lengths.means) == (2, (2, 5), (1.5, 4.5))
-    alike = ListedLengths.alike(10**9, 7)  # would be 8 GB if it were stored
+    alike = Lengths(10**9, ((None, 7),))  # would be 8 GB if it were stored
     assert alike.of(np.array([0, 10**9 - 1])).tolist() == [[7], [7]]

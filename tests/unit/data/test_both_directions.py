@@ -5,19 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
+import torch
 
 from regard.data.batches import Share
 from regard.data.examples import Pair
-from regard.data.forms import PairForm
-from regard.data.prepare import prepare
 from regard.data.settings import AnyData
 from regard.data.source import Source
 from regard.errors import SettingsError
+from regard.models.settings import EncoderDecoder
 from regard.settings import parse
-from regard.tasks.ready import make_ready
 from regard.tasks.recipe import make_job
+from regard.tasks.run import prepare_job
+from regard.tasks.translate import Translate, TranslateTask
 from regard.text.settings import Words
 from regard.text.tokenizer import TokenizerPair, tag
 from regard.text.train import train_tokenizer
@@ -58,22 +58,22 @@ def test_the_grammar_knows_its_languages() -> None:
     assert pairs[0].source == pairs[1].target
 
 
-def test_the_tag_stands_first_in_what_is_prepared(tmp_path: Path) -> None:
-    settings = parse(AnyData, written(tmp_path, both=True), "data")
+def test_the_tag_stands_first_in_what_is_encoded(tmp_path: Path) -> None:
+    pairs = list(Source(parse(AnyData, written(tmp_path, both=True), "data"), "train"))
     special = {"extra": [tag("de"), tag("en")]}
     tokenizers = TokenizerPair.of(train_tokenizer(parse(Words, {"special": special}, "text"), [*ENGLISH, *GERMAN]))
-    (prepared,) = prepare(Source(settings, "train"), PairForm(tokenizers)).variants
-    tokenizer = tokenizers.source
+    sources = TranslateTask(Translate(), EncoderDecoder(), tokenizers).encode(pairs)["source"]
+    end = tokenizers.source.role("end")
     for number, text, language in ((0, "a dog", "de"), (3, "die Katze", "en")):
-        wanted = [tokenizer.extra[tag(language)], *tokenizer.ids([text], end=True)[0]]
-        assert prepared.gather("source", np.array([number]))[0].tolist() == wanted
-        assert tokenizers.inputs([text], [language]) == [wanted], "the same for use as for training"
-    assert tokenizers.inputs(["a dog"]) == tokenizer.ids(["a dog"], end=True)
+        wanted = [tokenizers.source.extra[tag(language)], *tokenizers.source.ids([text])[0]]
+        assert sources[number] == wanted
+        assert tokenizers.inputs([text], [language]) == [[*wanted, end]], "the same for use as for training"
+    plain = TokenizerPair.of(train_tokenizer(Words(), [*ENGLISH, *GERMAN]))
+    with pytest.raises(SettingsError, match=r"data\.both needs a tokenizer with the special token <2de>"):
+        TranslateTask(Translate(), EncoderDecoder(), plain).encode(pairs)
 
 
 def test_a_job_has_its_tags_in_the_vocabulary(tmp_path: Path) -> None:
-    import torch
-
     recipe = {
         "task": "translate",
         "data": written(tmp_path, both=True),
@@ -81,11 +81,10 @@ def test_a_job_has_its_tags_in_the_vocabulary(tmp_path: Path) -> None:
         "model": {"preset": "transformer-tiny", "depth": 1},
         "train": {"steps": 1},
     }
-    ready = make_ready(make_job("both", recipe, {}), torch.device("cpu"))
-    assert ready.tokenizers is not None
-    assert set(ready.tokenizers.source.extra) == {"<2de>", "<2en>"}
-    (batch,) = next(iter(ready.task.batches("train", Share()).once())).batches
-    assert len(batch.source.tokens) == 4
+    task = prepare_job(make_job("both", recipe, {}), torch.device("cpu"))
+    assert set(task.tokenizers.source.extra) == {"<2de>", "<2en>"}
+    (batch,) = next(iter(task.batches("train", Share()).once())).batches
+    assert len(batch.sequences["source"].tokens) == 4
 
 
 @pytest.mark.parametrize(
@@ -111,10 +110,3 @@ def test_two_vocabularies_have_no_place_for_tags(tmp_path: Path) -> None:
     }
     with pytest.raises(SettingsError, match=r"data\.both needs one vocabulary for both sides; set text\.shared = true"):
         make_job("both", recipe, {})
-
-
-def test_a_tokenizer_without_tags_is_refused(tmp_path: Path) -> None:
-    settings = parse(AnyData, written(tmp_path, both=True), "data")
-    tokenizers = TokenizerPair.of(train_tokenizer(Words(), [*ENGLISH, *GERMAN]))
-    with pytest.raises(SettingsError, match=r"data\.both needs a tokenizer with the special token <2de>"):
-        prepare(Source(settings, "train"), PairForm(tokenizers))

@@ -18,14 +18,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from data_cases import END, MASK, PAD, START, framed_pairs, framed_texts, same, tensors
+from data_cases import START, framed_pairs, framed_texts, masked_in, pairs_in, same, tensors, texts_of, windows_in
 
-from regard.data.assemble import Assembler, Documents, Pairs, Windows
-from regard.data.assemble_masked import MaskedDocuments, Masking
-from regard.data.batch import IGNORED, PairBatch, TextBatch
-from regard.data.batches import PackedPlan, PaddedPlan, Plan
-from regard.data.loader import Loader, Planner, Position, Share, Step
-from regard.data.prepared import Writer
+from regard.data.batches import PackedPlan, PaddedPlan, Plan, Position, Share
+from regard.data.columns import IGNORED, Batch, Examples
+from regard.data.loader import Loader, Planner, Step
 from regard.errors import DataError
 
 pytestmark = pytest.mark.slow
@@ -33,21 +30,20 @@ pytestmark = pytest.mark.slow
 KINDS = ("pairs, padded", "pairs, packed", "masked, packed", "windows")
 
 
-def case(kind: str, place: Path) -> tuple[Assembler, Plan]:
+def case(kind: str, place: Path) -> tuple[Examples, Plan]:
     if kind.startswith("pairs"):
-        pairs = Pairs(framed_pairs(place / "pairs", 90), PAD)
+        pairs = pairs_in(framed_pairs(place / "pairs", 90))
         padded = PaddedPlan(64, pool=3)
         return pairs, padded if kind == "pairs, padded" else PackedPlan(4, (24, 16), most=5, pool=2)
     texts = framed_texts(place / "texts", 90)
     if kind == "windows":
-        return Windows(texts, PAD, context=8), PackedPlan.alike(48, 8)
-    masking = Masking(MASK, 13, (PAD, START, END))
-    return MaskedDocuments(texts, PAD, masking), PackedPlan(4, (16,), most=5, pool=2)
+        return windows_in(texts, 8), PackedPlan.alike(48, 8)
+    return masked_in(texts), PackedPlan(4, (16,), most=5, pool=2)
 
 
 def loader_of(kind: str, place: Path, workers: int = 0, share: Share = Share(), seed: int = 3) -> Loader:  # noqa: B008
-    assembler, plan = case(kind, place)
-    return Loader(assembler, plan, seed, share, workers)
+    examples, plan = case(kind, place)
+    return Loader(examples, plan, seed, share, workers)
 
 
 def first(loader: Loader, count: int, start: Position = Position()) -> list[Step]:  # noqa: B008
@@ -75,7 +71,7 @@ def test_a_run_goes_on_from_any_position(tmp_path: Path, kind: str) -> None:
     assert [step.next for step in whole[:-1]] == [step.position for step in whole[1:]]
     for number in range(0, 60, 7):
         again = loader_of(kind, tmp_path / str(number))
-        start = Position.from_dict(whole[number].position.to_dict())
+        start = whole[number].position
         assert agree(first(again, 3, start), whole[number : number + 3])
 
 
@@ -92,28 +88,27 @@ def test_workers_change_nothing(tmp_path: Path, kind: str, workers: int) -> None
 def test_epochs_and_seeds_differ(tmp_path: Path) -> None:
     loader = loader_of("pairs, padded", tmp_path)
     one, two = (first(loader, 1, Position(epoch))[0] for epoch in (0, 1))
-    other = first(Loader(loader.assemblers[0], loader.plan, seed=4), 1)[0]
+    other = first(Loader(loader.examples, loader.plan, seed=4), 1)[0]
     assert not same(one.batches, two.batches)
     assert not same(one.batches, other.batches)
 
 
 def test_each_epoch_hides_other_tokens_and_evaluation_always_the_same(tmp_path: Path) -> None:
-    data = framed_texts(tmp_path / "texts", 1, longest=100)
-    masked = MaskedDocuments(data, PAD, Masking(MASK, 13, (PAD, START, END), rate=0.5))
+    masked = masked_in(framed_texts(tmp_path / "texts", 1, longest=100), rate=0.5)
     loader = Loader(masked, PaddedPlan(128), seed=1)
-    epochs = [step.batches[0].labels.tolist() for step in first(loader, 4)]
+    epochs = [step.batches[0].values["labels"].tolist() for step in first(loader, 4)]
     assert len(set(map(tuple, epochs))) == 4
     for seed in (1, 2):
         (step,) = Loader(masked, PaddedPlan(128), seed).once()
-        assert step.batches[0].labels.tolist() == next(loader.once()).batches[0].labels.tolist()
+        assert step.batches[0].values["labels"].tolist() == next(loader.once()).batches[0].values["labels"].tolist()
 
 
 def test_a_loader_that_is_sent_to_another_process_is_the_same(tmp_path: Path) -> None:
     """Where processes cannot be forked, what they work with is sent to them."""
     loader = loader_of("masked, packed", tmp_path)
-    sent = Loader(*pickle.loads(pickle.dumps((loader.assemblers[0], loader.plan))), loader.seed)
+    sent = Loader(*pickle.loads(pickle.dumps((loader.examples, loader.plan))), loader.seed)
     assert agree(first(sent, 5), first(loader, 5))
-    planner = Planner(loader.plan, loader.assemblers[0].lengths, 1)
+    planner = Planner(loader.plan, loader.examples.lengths, 1)
     assert [group.examples.tolist() for group in pickle.loads(pickle.dumps(planner)).steps(0, 0)] == [
         group.examples.tolist() for group in planner.steps(0, 0)
     ]
@@ -142,12 +137,12 @@ def test_figures_are_those_of_the_whole_step(tmp_path: Path, kind: str, share: S
     ]
     for steps in zip(*ranks, strict=True):
         assert len({len(step.batches) for step in steps}) == 1
-        batches = [batch for step in steps for batch in step.batches if isinstance(batch, PairBatch)]
+        batches = [batch for step in steps for batch in step.batches]
         for step in steps:
-            assert step.tokens == sum(int((batch.labels != IGNORED).sum()) for batch in batches)
-            assert step.cells == sum(batch.labels.numel() for batch in batches)
+            assert step.tokens == sum(int((batch.values["target.next"] != IGNORED).sum()) for batch in batches)
+            assert step.cells == sum(batch.values["target.next"].numel() for batch in batches)
             # Every target begins with a start token, and no other token is one.
-            assert step.examples == sum(int((batch.target.tokens == START).sum()) for batch in batches)
+            assert step.examples == sum(int((batch.sequences["target"].tokens == START).sum()) for batch in batches)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,8 +151,8 @@ def test_epochs_count_what_was_seen(tmp_path: Path, kind: str) -> None:
     seen = 0
     for step in first(loader, 50):
         seen += step.examples
-        assert step.epochs == pytest.approx(seen / loader.examples, abs=1e-12)
-        assert (step.next.epoch > step.position.epoch) == (seen % loader.examples == 0)
+        assert step.epochs == pytest.approx(seen / len(loader.examples.lengths), abs=1e-12)
+        assert (step.next.epoch > step.position.epoch) == (seen % len(loader.examples.lengths) == 0)
         assert step.next.epoch == int(step.epochs)
     middle = first(loader, 2, Position(2, 0, 1))[0]
     assert 2 < middle.epochs < 3
@@ -170,7 +165,7 @@ def test_epochs_count_what_was_seen(tmp_path: Path, kind: str) -> None:
 def test_once_is_each_example_once_whatever_the_seed(tmp_path: Path, kind: str) -> None:
     loader = loader_of(kind, tmp_path / "a", seed=3)
     steps = list(loader.once())
-    assert sum(step.examples for step in steps) == loader.examples
+    assert sum(step.examples for step in steps) == len(loader.examples.lengths)
     assert steps[-1].epochs == 1.0
     assert agree(steps, list(loader.once()))
     assert agree(steps, list(loader_of(kind, tmp_path / "b", seed=4).once()))
@@ -182,11 +177,11 @@ def test_once_is_shared_among_processes(tmp_path: Path) -> None:
         loader = loader_of("pairs, padded", tmp_path / str(rank), share=Share(rank, 3))
         for step in loader.once():
             for batch in step.batches:
-                assert isinstance(batch, PairBatch)
-                found += [[t for t in row if t != IGNORED] for row in batch.labels.tolist()]
-    data = framed_pairs(tmp_path / "data", 90)
-    targets = data.gather("target", np.arange(90))[0].tolist()
-    assert sorted(token for row in found for token in row) == sorted(token for token in targets if token != START)
+                found += [[t for t in row if t != IGNORED] for row in batch.values["target.next"].tolist()]
+    targets = texts_of(framed_pairs(tmp_path / "data", 90), "target")
+    assert sorted(token for row in found for token in row) == sorted(
+        token for row in targets for token in row if token != START
+    )
 
 
 # ---------------------------------------------------------------------------------------------------- shares and limits
@@ -194,26 +189,24 @@ def test_once_is_shared_among_processes(tmp_path: Path) -> None:
 
 def test_another_share_of_the_same_steps(tmp_path: Path) -> None:
     loader = loader_of("pairs, padded", tmp_path)
-    halved = loader.with_share(Share(micro=32))
+    halved = loader_of("pairs, padded", tmp_path, share=Share(micro=32))
     whole, parts = first(loader, 6), first(halved, 6)
     assert [step.position for step in whole] == [step.position for step in parts]
     assert [step.tokens for step in whole] == [step.tokens for step in parts]
     assert max(len(step.batches) for step in parts) > 1
-    assert all(batch.labels.numel() <= 32 for step in parts for batch in step.batches)
+    assert all(batch.values["target.next"].numel() <= 32 for step in parts for batch in step.batches)
 
 
 def test_what_must_be_held_at_once(tmp_path: Path) -> None:
     padded, packed = (loader_of(kind, tmp_path / kind) for kind in ("pairs, padded", "pairs, packed"))
-    assert padded.longest == max(padded.assemblers[0].lengths.longest)
+    assert padded.longest == max(padded.examples.lengths.longest)
     assert packed.longest == 16
 
 
 @pytest.mark.parametrize("workers", [0, 1])
 @pytest.mark.parametrize("position", [Position(0, 99, 0), Position(0, 0, 99)])
 def test_a_position_elsewhere_is_refused(tmp_path: Path, position: Position, workers: int) -> None:
-    with pytest.raises(
-        DataError, match=r"the position to resume from \(.*99.*\) does not lie in these data; resume with"
-    ):
+    with pytest.raises(DataError, match=r"the position to resume from \(.*99.*\) is not in this data"):
         first(loader_of("pairs, padded", tmp_path, workers), 1, position)
     assert not children()
 
@@ -288,11 +281,11 @@ def test_steps_from_workers_hold_no_files_open(tmp_path: Path) -> None:
 
 
 def test_an_error_in_a_worker_reaches_the_program(tmp_path: Path) -> None:
-    class Broken(Pairs):
-        def assemble(self, *_: object) -> PairBatch:
+    class Broken(Examples):
+        def collate(self, *_: object) -> Batch:
             raise DataError("pages are missing")
 
-    pairs = Broken(framed_pairs(tmp_path / "pairs", 5), PAD)
+    pairs = Broken(framed_pairs(tmp_path / "pairs", 5), pairs_in(framed_pairs(tmp_path / "pairs", 5)).columns)
     with (
         closing(Loader(pairs, PaddedPlan(50), 0, workers=1).steps()) as steps,
         pytest.raises(DataError, match="missing"),
@@ -304,31 +297,9 @@ def test_an_error_in_a_worker_reaches_the_program(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("workers", [0, 2])
 def test_pinned_steps_are_the_same(tmp_path: Path, workers: int) -> None:
-    assembler, plan = case("masked, packed", tmp_path)
-    pinned = first(Loader(assembler, plan, 3, workers=workers, pin=True), 5)
-    assert agree(pinned, first(Loader(assembler, plan, 3), 5))
+    examples, plan = case("masked, packed", tmp_path)
+    pinned = first(Loader(examples, plan, 3, workers=workers, pin=True), 5)
+    assert agree(pinned, first(Loader(examples, plan, 3), 5))
     for batch in (batch for step in pinned for batch in step.batches):
-        assert isinstance(batch, TextBatch)
         assert all(tensor.is_pinned() for tensor in tensors(batch))
         assert all(tensor.is_cuda for tensor in tensors(batch.to(torch.device("cuda"))))
-
-
-def test_several_variants_serve_one_epoch_each(tmp_path: Path) -> None:
-    """As BPE-dropout gives them: the same examples, of other lengths and with other tokens."""
-
-    def variant(number: int) -> Documents:
-        writer = Writer(tmp_path / str(number), ("text",), 100)
-        writer.append({"text": [[1, *[10 * number + 10 + example] * (3 + number), 2] for example in range(9)]})
-        return Documents(writer.finish(), pad=0)
-
-    loader = Loader([variant(number) for number in range(3)], PaddedPlan(40), seed=5)
-    seen: dict[int, set[int]] = {}
-    for step in loader.steps():
-        if step.position.epoch > 6:
-            break
-        tokens = step.batches[0].text.tokens
-        seen.setdefault(step.position.epoch, set()).update(tokens[tokens >= 10].tolist())
-    assert seen == {epoch: {10 * (epoch % 3) + 10 + example for example in range(9)} for epoch in range(7)}
-    middle = Position(4, 0, 1)
-    one, other = next(loader.steps(middle)), next(loader.with_share(Share()).steps(middle))
-    assert torch.equal(one.batches[0].text.tokens, other.batches[0].text.tokens)

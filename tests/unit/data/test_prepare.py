@@ -1,36 +1,56 @@
-"""Preparing through files and the cache: made once, found again, made again when anything changes or is damaged."""
+"""Preparing: what is stored, compared with plain lists; made once, found again, made again when anything changes."""
 
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+from data_cases import texts_of
+from hypothesis import given
+from hypothesis import strategies as st
 from text_cases import CORPUS, trained
 
-from regard.data import make as making
 from regard.data import prepare as preparing
 from regard.data import readers
-from regard.data.examples import Reason
-from regard.data.forms import PairForm, TextForm
-from regard.data.prepare import Preparation, prepare
-from regard.data.prepared import Prepared
-from regard.data.settings import DataSettings, Grammar, Parallel, ParallelTsv, RawText, Squad
+from regard.data.columns import LABELS, Column, LabelColumn, TokenColumn, TokenLabelColumn
+from regard.data.examples import Located, Pair, Tagged, Text
+from regard.data.labels import Labels
+from regard.data.prepare import Preparation, _Shaper, prepare
+from regard.data.settings import Columns, DataSettings, Grammar, Parallel, ParallelTsv, RawText
 from regard.data.source import Source
+from regard.data.store import Ragged
 from regard.errors import DataError, RegardError, SettingsError
-from regard.text.tokenizer import TokenizerPair
-
-pytestmark = pytest.mark.slow
+from regard.text.tokenizer import Tokenizer, TokenizerPair
 
 BPE = trained("bpe")
+START, END, UNKNOWN = (BPE.roles[role] for role in ("start", "end", "unknown"))
 PAIR = TokenizerPair.of(BPE)
 SOURCES, TARGETS = CORPUS[:50], CORPUS[50:100]
+PAIRS: dict[str, Column] = {
+    "source": TokenColumn(BPE.size, last=END, unknown=UNKNOWN),
+    "target": TokenColumn(BPE.size, first=START, last=END, unknown=UNKNOWN, predict=True),
+}
+DOCUMENT: dict[str, Column] = {"text": TokenColumn(BPE.size, first=START, last=END, unknown=UNKNOWN, predict=True)}
+STREAM: dict[str, Column] = {"text": TokenColumn(BPE.size, last=END, unknown=UNKNOWN, predict=True, window=8)}
+
+
+def encode_pairs(examples: Sequence[Pair]) -> Mapping[str, Any]:
+    return {
+        "source": BPE.ids([example.source for example in examples]),
+        "target": BPE.ids([example.target for example in examples]),
+    }
+
+
+def encode_texts(examples: Sequence[Text], tokenizer: Tokenizer = BPE) -> Mapping[str, Any]:
+    return {"text": tokenizer.ids([example.text for example in examples])}
 
 
 @pytest.fixture(autouse=True)
@@ -49,70 +69,226 @@ def pairs(**changes: object) -> Parallel:
     return Parallel(train=("train.en", "train.de")).changed(changes)
 
 
-def prepared(settings: DataSettings, **options: int) -> Preparation:
-    return prepare(Source(settings, "train"), PairForm(PAIR), **options)  # type: ignore[arg-type]
-
-
-def stored(prepared: Prepared, side: str) -> list[list[int]]:
-    flat, lengths = prepared.gather(side, np.arange(len(prepared)))
-    return [part.tolist() for part in np.split(flat, np.cumsum(lengths)[:-1])]
+def prepared(settings: DataSettings, **options: Any) -> Preparation:
+    return prepare(Source(settings, "train"), PAIRS, encode_pairs, {"tokenizer": BPE.checksum}, **options)
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The places of what is made, and not found."""
-    places: list[Path] = []
-    plain = preparing.make
+    """The directories of what is made, and not found."""
+    directories: list[Path] = []
+    plain = preparing._make
 
-    def counted(*arguments: object) -> Prepared:
-        places.append(arguments[4])  # type: ignore[arg-type]
-        return plain(*arguments)  # type: ignore[arg-type]
+    def counted(*arguments: Any) -> None:
+        directories.append(arguments[3])
+        plain(*arguments)
 
-    monkeypatch.setattr(preparing, "make", counted)
-    return places
-
-
-# ------------------------------------------------------------------------------------------------------ what is stored
+    monkeypatch.setattr(preparing, "_make", counted)
+    return directories
 
 
-def test_pairs_as_the_tokenizers_make_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(making, "CHUNK", 7)
-    told: list[tuple[int, int | None]] = []
-    found = prepare(Source(pairs(), "train"), PairForm(PAIR), tell=lambda done, size: told.append((done, size)))
+# --------------------------------------------------------------------------------- shapes, compared with plain lists
+
+texts = st.lists(st.sampled_from(CORPUS), min_size=1, max_size=3).map(" ".join) | st.just("Ω")
+limits = st.none() | st.integers(3, 30)
+sizes = st.integers(1, 5)
+
+
+def shaped(
+    columns: Mapping[str, Column], examples: Sequence[Any], longest: int | None, way: str, chunk: int
+) -> tuple[dict[str, list[list[int]]], int]:
+    """What is stored of examples that come in chunks, and how many were too long."""
+    shaper = _Shaper(columns, longest, way, {})
+    found: dict[str, list[list[int]]] = {name: [] for name in columns}
+    located = [Located(example, "a.txt", number) for number, example in enumerate(examples, 1)]
+    for start in range(0, len(located), chunk):
+        part = list(located[start : start + chunk])
+        encode = encode_pairs if "source" in columns else encode_texts
+        encoded = {name: Ragged.of(ids) for name, ids in encode([each.example for each in part]).items()}
+        for name, ragged in shaper.shape(part, encoded).items():
+            found[name] += [tokens.tolist() for tokens in ragged.parts()]
+    for name in found:
+        assert shaper.unknown[name] == sum(tokens.count(UNKNOWN) for tokens in found[name])
+    return found, shaper.too_long.total
+
+
+@given(
+    st.lists(st.builds(Pair, texts, texts, st.none()), max_size=6), limits, st.sampled_from(["skip", "truncate"]), sizes
+)
+def test_pairs(pairs: list[Pair], longest: int | None, way: str, chunk: int) -> None:
+    expected: dict[str, list[list[int]]] = {"source": [], "target": []}
+    over = 0
+    for pair in pairs:
+        ((source,), (target,)) = PAIR.ids([pair.source], [pair.target])
+        if longest is not None and (len(source) > longest or len(target) - 1 > longest):
+            over += 1
+            if way == "skip":
+                continue
+            source = source if len(source) <= longest else [*source[: longest - 1], END]
+            target = target if len(target) - 1 <= longest else [*target[:longest], END]
+        expected["source"].append(source)
+        expected["target"].append(target)
+    assert shaped(PAIRS, pairs, longest, way, chunk) == (expected, over)
+
+
+def documents(pieces: list[Text]) -> list[list[int]]:
+    """The ids of each document, of one or several pieces."""
+    found: list[list[int]] = [[]]
+    for piece in pieces:
+        found[-1] += BPE.ids([piece.text])[0]
+        if piece.ends:
+            found.append([])
+    return found[:-1]
+
+
+pieces = st.lists(st.builds(Text, texts, st.booleans()), max_size=8).map(lambda found: [*found, Text("Ende")])
+
+
+@given(pieces, limits, st.sampled_from(["skip", "truncate", "split"]), sizes)
+def test_documents_and_streams(given: list[Text], longest: int | None, way: str, chunk: int) -> None:
+    expected: list[list[int]] = []
+    over = 0
+    for ids in documents(given):
+        room = len(ids) if longest is None else longest - 1
+        over += len(ids) > room
+        if len(ids) <= room:
+            parts = [ids]
+        elif way == "skip":
+            parts = []
+        else:
+            parts = [ids[start : start + room] for start in range(0, len(ids) if way == "split" else 1, room)]
+        expected += [[START, *part, END] for part in parts]
+    assert shaped(DOCUMENT, given, longest, way, chunk) == ({"text": expected}, over)
+    # A stream has no limit, and an end only after a whole document.
+    found, over = shaped(STREAM, given, longest, way, chunk)
+    assert [token for tokens in found["text"] for token in tokens] == [
+        token for ids in documents(given) for token in [*ids, END]
+    ]
+    assert over == 0
+
+
+def test_memory_does_not_grow_with_a_document_that_is_cut() -> None:
+    for way in ("skip", "truncate", "split"):
+        shaper = _Shaper(DOCUMENT, 20, way, {})
+        for number in range(50):
+            example = Text(CORPUS[number], ends=False)
+            shaper.shape([Located(example, "a", number)], {"text": Ragged.of(encode_texts([example])["text"])})
+            assert sum(map(len, shaper._open)) <= 20 + 60
+        assert shaper.too_long.total == 1
+
+
+def test_a_limit_without_room_for_text() -> None:
+    encoder = {"text": TokenColumn(BPE.size, first=START, last=END)}
+    for columns, least in ((PAIRS, 2), (DOCUMENT, 2), (encoder, 3)):
+        _Shaper(columns, least, "skip", {})
+        with pytest.raises(SettingsError, match=r"data\.longest"):
+            _Shaper(columns, least - 1, "skip", {})
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(1, 6), st.integers(1, 60))
+def test_chunks_end_by_number_and_by_size(lengths: list[int], number: int, size: int) -> None:
+    located = [Located(Text("x" * length), "a", index) for index, length in enumerate(lengths)]
+    with patch.object(preparing, "CHUNK", number), patch.object(preparing, "CHUNK_SIZE", size):
+        chunks = list(preparing._chunks(iter(located)))
+    assert [each for chunk in chunks for each in chunk.located] == located
+    assert [chunk.first for chunk in chunks] == np.cumsum([0, *(len(c.located) for c in chunks[:-1])]).tolist()
+    for chunk in chunks:
+        assert len(chunk.located) <= number
+        assert sum(len(each.example.text) for each in chunk.located[:-1]) < size
+
+
+# ----------------------------------------------------------------------------------------------------- through files
+
+
+def test_pairs_from_files_and_from_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "CHUNK", 7)
+    progress: list[tuple[int, int | None]] = []
+    found = prepared(pairs(), report=lambda done, size: progress.append((done, size)))
     source, target = PAIR.ids(SOURCES, TARGETS)
-    (only,) = found.variants
-    assert (stored(only, "source"), stored(only, "target")) == (source, target)
-    assert (found.counts.examples, found.counts.read, found.labels, found.notes) == (50, 50, None, ())
-    assert found.counts.tokens == {"source": sum(map(len, source)), "target": sum(map(len, target))}
-    assert told == [(done, None) for done in (7, 14, 21, 28, 35, 42, 49, 50)]
+    assert (texts_of(found.store, "source"), texts_of(found.store, "target")) == (source, target)
+    assert (found.store.size, found.counts["read"], found.labels, found.notes) == (50, 50, {}, ())
+    assert found.counts["tokens"] == {"source": sum(map(len, source)), "target": sum(map(len, target))}
+    assert progress == [(done, None) for done in (7, 14, 21, 28, 35, 42, 49, 50)]
+    grammar = Source(Grammar(train_pairs=30, direction="de-en"), "train")
+    found = prepare(grammar, PAIRS, encode_pairs, {}, report=lambda done, size: progress.append((done, size)))
+    assert progress[-1] == (30, 30)
+    expected = PAIR.ids([pair.source for pair in grammar], [pair.target for pair in grammar])  # type: ignore[union-attr]
+    assert (texts_of(found.store, "source"), texts_of(found.store, "target")) == expected
 
 
 def test_a_long_file_as_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its pieces are joined again, wherever they were cut."""
     monkeypatch.setattr(readers, "PIECE", 100)
-    monkeypatch.setattr(making, "CHUNK", 3)
+    monkeypatch.setattr(preparing, "CHUNK", 3)
+    tokenizer = trained("bytes")
+    columns = {"text": TokenColumn(tokenizer.size, first=tokenizer.role("start"), last=tokenizer.role("end"))}
     settings = RawText(train=("train.en", "train.de"), document="file")
-    found = prepare(Source(settings, "train"), TextForm(trained("bytes")))
-    assert found.counts.examples == 2
-    decoded = trained("bytes").decode_batch(stored(found.variants[0], "text"))
+    found = prepare(Source(settings, "train"), columns, lambda texts: encode_texts(texts, tokenizer), {})
+    assert found.store.size == 2
+    decoded = tokenizer.decode_batch(texts_of(found.store, "text"))
     assert decoded == [Path(name).read_text(encoding="utf-8") for name in ("train.en", "train.de")]
-    assert found.counts.read > 20
+    assert found.counts["read"] > 20
 
 
-def test_what_was_left_out_is_told_again_without_reading(made: list[Path]) -> None:
+def test_labels_are_learned_and_then_known() -> None:
+    """Classes are numbered in the order of their names; None has no class, and special tokens have none."""
+    Path("train.txt").write_text("the B\ndog A\n\na A\ncat C\n\n")
+    Path("valid.txt").write_text("a C\nbird D\n\n")
+    data = Columns(train=("train.txt",), valid=("valid.txt",), unseen="keep")
+    columns = {"text": TokenColumn(300, first=1, last=2), "tags": TokenLabelColumn(of="text"), "label": LabelColumn()}
+
+    def first(tag: str, word: str) -> list[str | None]:
+        return [tag, *[None] * (len(word) - 1)]
+
+    def encode(examples: Sequence[Tagged]) -> Mapping[str, Any]:
+        return {
+            "text": [[byte for word in example.words for byte in word.encode()] for example in examples],
+            "tags": [
+                [
+                    tag if n == 0 else None
+                    for word, tag in zip(example.words, example.tags, strict=True)
+                    for n, _ in enumerate(word)
+                ]
+                for example in examples
+            ],
+            "label": [str(len(example.words[0])) for example in examples],
+        }
+
+    none = LABELS - 1
+    train = prepare(Source(data, "train"), columns, encode, {})
+    assert train.labels == {"tags": Labels(("A", "B", "C")), "label": Labels(("1", "3"))}
+    assert texts_of(train.store, "tags") == [
+        [none, 1, none, none, 0, none, none, none],
+        [none, 0, 2, none, none, none],
+    ]
+    assert texts_of(train.store, "label") == [[1], [0]]
+    assert all(
+        len(tags) == len(text)
+        for tags, text in zip(texts_of(train.store, "tags"), texts_of(train.store, "text"), strict=True)
+    )
+    valid = prepare(Source(data, "valid"), columns, encode, {}, labels=train.labels)
+    assert valid.labels == train.labels
+    assert texts_of(valid.store, "tags") == [[none, 2, 3, none, none, none, none]], "a class beyond the known ones"
+    assert [reason["count"] for reason in valid.counts["unseen"].values()] == [1]
+    cut = prepare(Source(data.changed({"longest": 5}), "train"), columns, encode, {})
+    assert texts_of(cut.store, "tags") == [[none, 1, none, none, none], [none, 0, 2, none, none]]
+    with pytest.raises(DataError, match="D"):
+        prepare(Source(data.changed({"unseen": "stop"}), "valid"), columns, encode, {}, labels=train.labels)
+    with pytest.raises(DataError, match=r"data\.valid"):
+        prepare(Source(data.changed({"unseen": "skip"}), "valid"), columns, encode, {}, labels=train.labels)
+
+
+def test_what_was_left_out_is_known_without_reading_again(made: list[Path]) -> None:
     Path("train.en").write_bytes(b"the dog\n\xff\n\nthe dog\nthe cat\n" + b"snow " * 40 + b"\n")
     write_lines("train.de", ["der Hund", "x", "y", "der Hund", "Ω Ω", "Schnee"])
     settings = pairs(longest=30).changed({"filters.duplicates": "pair"})
     for _ in range(2):
         counts = prepared(settings).counts
-        assert (counts.examples, counts.read) == (2, 3)
-        assert counts.too_long == {"has a source of over 30 tokens": Reason(1, ("train.en, line 6",))}
-        assert counts.skipped == {
-            "is not UTF-8": Reason(1, ("train.en, line 2 (byte 1 is 0xff)",)),
-            "is empty": Reason(1, ("train.en, line 3",)),
-        }
-        assert counts.removed == {"is a duplicate": Reason(1, ("train.en, line 4 (the dog | der Hund)",))}
-        assert counts.unknown == {"source": 0, "target": 2}
+        assert (counts["examples"], counts["read"]) == (2, 3)
+        assert counts["too_long"] == {"has a source of over 30 tokens": {"count": 1, "first": ["train.en, line 6"]}}
+        assert [*counts["skipped"]] == ["is not UTF-8", "is empty"]
+        assert [*counts["removed"]] == ["is a duplicate"]
+        assert counts["unknown"] == {"source": 0, "target": 2}
     assert len(made) == 1
 
 
@@ -122,137 +298,89 @@ def test_the_smaller_limit_holds() -> None:
     ]
     by_data, by_model = sorted(lengths)[10], sorted(lengths)[20]
     assert by_data < by_model
-    assert prepared(pairs(longest=by_model), longest=by_data).counts.examples == sum(n <= by_data for n in lengths)
-    assert prepared(pairs(longest=by_data), longest=by_model).counts.examples == sum(n <= by_data for n in lengths)
-    assert prepared(pairs(), longest=by_model).counts.examples == sum(n <= by_model for n in lengths)
-
-
-def test_nothing_is_left() -> None:
-    with pytest.raises(DataError) as caught:
+    assert prepared(pairs(longest=by_model), longest=by_data).store.size == sum(n <= by_data for n in lengths)
+    assert prepared(pairs(longest=by_data), longest=by_model).store.size == sum(n <= by_data for n in lengths)
+    assert prepared(pairs(), longest=by_model).store.size == sum(n <= by_model for n in lengths)
+    with pytest.raises(DataError, match=r"data\.longest(.|\n)*50 × has a source of over 3 tokens"):
         prepared(pairs(longest=3))
-    assert str(caught.value).startswith(
-        'data.train has no example left; raise data.longest, or set data.too_long = "truncate":\n50 × has a source of '
-        "over 3 tokens: train.en, line 1; train.en, line 2; train.en, line 3; …"
-    )
-    assert not list(Path("cache/prepared").iterdir())
 
 
-def test_data_of_another_sort() -> None:
-    with pytest.raises(SettingsError, match=r"data.kind \(squad\) gives no examples of the sort that is wanted here"):
-        prepare(Source(Squad(train=("a.json",)), "train"), PairForm(PAIR))
-    with pytest.raises(SettingsError, match="text"):
-        prepare(Source(RawText(train=("train.en",)), "train"), PairForm(PAIR))
+# ---------------------------------------------------------------------------------------------------------- the cache
 
 
-# ---------------------------------------------------------------------------------------------------- made once
-
-
-def test_what_does_not_matter_makes_nothing_anew(made: list[Path]) -> None:
+def test_what_does_not_matter_makes_nothing_again(made: list[Path]) -> None:
     first = prepared(pairs())
     Path("elsewhere").mkdir()
     for name in ("train.en", "train.de"):
         Path(name).rename(Path("elsewhere") / f"{name}.txt")
-    moved = Parallel(root="elsewhere", train=("train.en.txt", "train.de.txt"), valid=("x", "y"), variants=2)
-    again = prepared(moved)
-    assert again.variants[0].directory == first.variants[0].directory
+    moved = Parallel(root="elsewhere", train=("train.en.txt", "train.de.txt"), valid=("x", "y"))
+    assert prepared(moved).store.directory == first.store.directory
     assert len(made) == 1
 
 
-def test_whatever_matters_makes_it_anew(made: list[Path]) -> None:
-    other = TokenizerPair(BPE, trained("characters"))
-    source = Source(pairs(valid=["train.en", "train.de"]), "valid")
-    prepared(pairs())
-    prepared(pairs(longest=20))
-    prepared(pairs(longest=20, too_long="truncate"))
-    prepared(pairs(bad="stop"))
-    prepared(pairs().changed({"filters.max_words": 9}))
-    prepare(source, PairForm(PAIR))
-    prepare(Source(pairs(), "train"), PairForm(other))
-    prepared(Parallel(train=("train.de", "train.en")))
+def test_whatever_matters_makes_it_again(made: list[Path]) -> None:
+    valid = Source(pairs(valid=["train.en", "train.de"]), "valid")
+    found = [
+        prepared(pairs()),
+        prepared(pairs(longest=20)),
+        prepared(pairs(longest=20, too_long="truncate")),
+        prepared(pairs(bad="stop")),
+        prepared(pairs().changed({"filters.max_words": 9})),
+        prepare(valid, PAIRS, encode_pairs, {}),
+        prepare(Source(pairs(), "train"), PAIRS, encode_pairs, {"tokenizer": "another"}),
+        prepare(Source(pairs(), "train"), {**PAIRS, "source": TokenColumn(BPE.size)}, encode_pairs, {}),
+        prepared(Parallel(train=("train.de", "train.en"))),
+    ]
     write_lines("train.en", [*SOURCES[:-1], "changed"])
-    prepared(pairs())
-    assert len(set(made)) == 9
-
-
-def test_only_training_has_filters_in_its_name(made: list[Path]) -> None:
+    found.append(prepared(pairs()))
+    assert len({each.store.directory for each in found}) == len(made) == 10
+    # Filters change only the training data.
     for words in (5, 9):
-        settings = pairs(valid=["train.en", "train.de"]).changed({"filters.max_words": words})
-        prepare(Source(settings, "valid"), PairForm(PAIR))
-    assert len(made) == 1
+        prepare(Source(valid.settings.changed({"filters.max_words": words}), "valid"), PAIRS, encode_pairs, {})
+    assert len(made) == 11
 
 
-@pytest.mark.parametrize("name", ["source.tokens", "target.offsets", "about.json"])
-def test_what_is_damaged_is_made_again_and_told(made: list[Path], name: str) -> None:
-    first = prepared(pairs()).variants[0]
-    file = first.directory / name
-    file.write_bytes(file.read_bytes()[:-3])
-    again = prepared(pairs())
-    (note,) = again.notes
-    assert note.startswith(str(first.directory))
-    assert note.endswith("; it was made again")
-    assert stored(again.variants[0], "source") == PAIR.ids(SOURCES, TARGETS)[0]
-    assert len(made) == 2
-    assert prepared(pairs()).notes == ()
-
-
-# ------------------------------------------------------------------------------------------- interrupted, and at once
-
-
-def test_what_stops_on_the_way_leaves_nothing() -> None:
-    def stop(done: int, size: int | None) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        prepare(Source(pairs(), "train"), PairForm(PAIR), tell=stop)
-    assert not list(Path("cache/prepared").iterdir())
+def test_what_is_damaged_is_made_again(made: list[Path]) -> None:
+    for number, name in enumerate(("source.values", "target.offsets", "about.json"), 1):
+        file = prepared(pairs()).store.directory / name
+        file.write_bytes(file.read_bytes()[:-3])
+        again = prepared(pairs())
+        assert [note.endswith("; it was made again") for note in again.notes] == [True]
+        assert texts_of(again.store, "source") == PAIR.ids(SOURCES, TARGETS)[0]
+        assert len(made) == 1 + number
+        assert prepared(pairs()).notes == ()
 
 
 SCRIPT = """
-import os, signal, sys, time
+import sys, time
 from pathlib import Path
-from regard.data.forms import PairForm
+from regard.data.columns import TokenColumn
 from regard.data.prepare import prepare
-from regard.data.settings import Parallel
+from regard.data.settings import RawText
 from regard.data.source import Source
-from regard.text.tokenizer import TokenizerPair
 
-def tell(done, size):
-    if sys.argv[1] == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
+def report(done, size):
     Path(f"{sys.argv[1]}.ready").touch()
     while not Path("go").exists():
         time.sleep(0.01)
 
-source = Source(Parallel(train=("train.en", "train.de")), "train")
-found = prepare(source, PairForm(TokenizerPair.load(".")), tell=tell)
-print(found.counts.examples, *found.notes)
+def encode(texts):
+    return {"text": [list(text.text.encode()) for text in texts]}
+
+source = Source(RawText(train=("train.en",)), "train")
+print(prepare(source, {"text": TokenColumn(256)}, encode, {}, report=report).store.size)
 """
 
 
-def run(name: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
-def test_what_a_killed_process_left_is_swept_away() -> None:
-    PAIR.save(".")
-    dying = run("die")
-    dying.communicate(timeout=60)
-    assert dying.returncode == -signal.SIGKILL
-    (left,) = Path("cache/prepared").iterdir()
-    assert f".{dying.pid}." in left.name
-    found = prepared(pairs())
-    assert found.counts.examples == 50
-    assert found.notes == ()
-    assert list(Path("cache/prepared").resolve().iterdir()) == [found.variants[0].directory]
-
-
+@pytest.mark.slow
 def test_two_processes_that_prepare_the_same_at_once() -> None:
-    """Both have written all of it, and neither has moved it to its place, when they are let go."""
-    PAIR.save(".")
-    both = [run("1"), run("2")]
+    """Both have written everything, and neither has renamed it, when they continue."""
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", SCRIPT, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        for name in ("1", "2")
+    ]
     begun = time.monotonic()
     while not all(Path(f"{name}.ready").exists() for name in (1, 2)) and time.monotonic() < begun + 60:
         time.sleep(0.01)
@@ -263,91 +391,49 @@ def test_two_processes_that_prepare_the_same_at_once() -> None:
     assert len(list(Path("cache/prepared").iterdir())) == 1
 
 
-def test_two_threads_that_prepare_the_same_at_once() -> None:
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda _: prepared(pairs()), range(2)))
-    assert found[0].counts == found[1].counts
-    assert len(list(Path("cache/prepared").iterdir())) == 1
-
-
 # ----------------------------------------------------------------------------------------------------------- bad input
 
 
-def damaged(settings: DataSettings) -> str:
-    with pytest.raises(RegardError) as caught:
-        prepared(settings)
-    assert not Path("cache/prepared").exists() or not list(Path("cache/prepared").iterdir())
-    return str(caught.value)
+def test_bad_input_is_an_error_that_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def message(settings: DataSettings) -> str:
+        with pytest.raises(RegardError) as caught:
+            prepared(settings)
+        assert not Path("cache/prepared").exists() or not list(Path("cache/prepared").iterdir())
+        return str(caught.value)
 
+    def interrupt(done: int, size: int | None) -> None:
+        raise KeyboardInterrupt
 
-def test_unequal_line_counts() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        prepared(pairs(), report=interrupt)
+    assert not list(Path("cache/prepared").iterdir())
     write_lines("train.de", TARGETS[:-2])
-    assert damaged(pairs()).startswith("train.en has 50 lines, train.de has 48 lines")
-
-
-def test_an_empty_file() -> None:
-    Path("train.en").write_bytes(b"")
-    assert damaged(pairs()) == "train.en is empty; give a file with data"
-
-
-def test_a_binary_file() -> None:
-    Path("train.en").write_bytes(b"\x7fELF\0\0")
-    assert damaged(pairs()).startswith("train.en is a binary file (byte 4 is zero)")
-
-
-def test_a_missing_file() -> None:
-    assert damaged(Parallel(train=("none.en", "train.de"))).startswith("none.en does not exist")
-
-
-def test_a_wrong_number_of_columns() -> None:
+    assert "48" in message(pairs())
+    for content, words in ((b"", "empty"), (b"\x7fELF\0\0", "binary"), (b"\xff\n" * 48, "UTF-8")):
+        Path("train.en").write_bytes(content)
+        assert words in message(pairs())
+        assert words in message(pairs(bad="stop"))
+    assert "none.en" in message(Parallel(train=("none.en", "train.de")))
+    assert "standard input" in message(Parallel(train=("-", "train.de")))
+    assert "data.longest" in message(pairs(longest=1))
     Path("a.tsv").write_text("one\ttwo\nthree\nfour\tfive\tsix\nseven\teight\n")
+    assert "line 2" in message(ParallelTsv(train=("a.tsv",), bad="stop"))
+    write_lines("train.en", SOURCES[:-2])
+    if Path("/dev/full").exists():
+        plain = Path.open
+
+        def full(path: Path, mode: str = "r", *more: Any, **named: Any) -> Any:
+            return plain(
+                Path("/dev/full") if path.name == "source.values" and "w" in mode else path, mode, *more, **named
+            )
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "open", full)
+            assert os.environ["REGARD_CACHE"] in message(pairs())
     counts = prepared(ParallelTsv(train=("a.tsv",))).counts
-    assert counts.examples == 2
-    assert counts.skipped["does not have 2 columns, as the first line has"].count == 2
-    with pytest.raises(DataError, match=r"a.tsv, line 2 does not have 2 columns, as the first line has \(it has 1\)"):
-        prepared(ParallelTsv(train=("a.tsv",), bad="stop"))
-
-
-def test_invalid_utf_8_stops_where_that_is_asked_for() -> None:
-    Path("train.en").write_bytes(b"\xff\n" * 50)
-    assert damaged(pairs(bad="stop")).startswith("train.en, line 1 is not UTF-8 (byte 1 is 0xff)")
-    assert damaged(pairs()).startswith("data.train (train.en, train.de) has no usable example\n50 × is not UTF-8")
-
-
-def test_standard_input_must_be_kept_first() -> None:
-    assert damaged(Parallel(train=("-", "train.de"))).startswith("standard input can be read only once")
-
-
-def test_a_cache_that_cannot_be_written() -> None:
-    Path("cache").write_text("a file in its place")
-    with pytest.raises(DataError, match=r"the cache \(.*cache\) cannot be written: .*set REGARD_CACHE to a folder"):
-        prepared(pairs())
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = Path.open
-
-    def full(path: Path, mode: str = "r", *more: object, **named: object) -> object:
-        there = Path("/dev/full") if path.name == "source.tokens" and "w" in mode else path
-        return plain(there, mode, *more, **named)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(Path, "open", full)
-    message = damaged(pairs())
-    assert message.startswith(f"the cache ({os.environ['REGARD_CACHE']}) cannot be written: No space left on device")
-
-
-def test_a_limit_without_room() -> None:
-    assert damaged(pairs(longest=1)).startswith("the longest example may have 1 tokens, which leaves none for text")
-
-
-# ----------------------------------------------------------------------------------------------------------- embedded
-
-
-def test_the_grammar() -> None:
-    told: list[tuple[int, int | None]] = []
-    source = Source(Grammar(train_pairs=30, direction="de-en"), "train")
-    found = prepare(source, PairForm(PAIR), tell=lambda done, size: told.append((done, size)))
-    assert told == [(30, 30)]
-    expected = PAIR.ids([pair.source for pair in source], [pair.target for pair in source])
-    assert (stored(found.variants[0], "source"), stored(found.variants[0], "target")) == expected
+    assert counts["examples"] == 2
+    assert sum(reason["count"] for reason in counts["skipped"].values()) == 2
+    long = {"text": [[1] * 9] * 48, "label": ["a"] * 48}
+    columns = {"text": TokenColumn(9), "label": LabelColumn()}
+    with pytest.raises(SettingsError, match="split"):
+        prepare(Source(RawText(train=("train.en",)), "train"), columns, lambda _: long, {}, longest=5)

@@ -22,7 +22,8 @@ from regard.data.settings import (
 )
 from regard.errors import SettingsError
 from regard.settings import from_toml, parse, read_toml, to_table, to_toml, variants
-from regard.tasks.recipe import USUAL_KINDS, data_settings
+from regard.tasks.recipe import data_settings
+from regard.tasks.task import TASKS, find_task
 
 KINDS = variants(AnyData)
 
@@ -82,7 +83,7 @@ RECIPE = 'task = "translate"\n[data]\ntrain = ["train.en.gz", "train.de.gz"]\n'
 
 def test_a_task_has_its_usual_kind() -> None:
     assert data_settings(read_toml(RECIPE)) == Parallel(train=("train.en.gz", "train.de.gz"))
-    assert set(USUAL_KINDS.values()) <= set(KINDS)
+    assert {find_task(kind).data_kind for kind in TASKS} <= {*KINDS, None}
 
 
 def test_a_kind_may_be_given() -> None:
@@ -106,9 +107,10 @@ def test_another_kind_resets_the_table_only_where_the_recipe_names_one() -> None
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "data needs a kind, which says how its files are written; choose one of parallel, parallel-tsv"),
-        ('task = "classify"\n[data]\ntrain = ["a.tsv"]', "data needs a kind"),
-        ('data = "a.tsv"', "data ('a.tsv') must be a table; write [data] and, below it, train = [\"FILE\"]"),
+        ("", "data needs a kind"),
+        ('task = "image"\n[data]\ntrain = ["a.tsv"]', "data needs a kind"),
+        ('task = "imge"\n[data]\ntrain = ["a.tsv"]', "task.kind (imge) is unknown (did you mean image?)"),
+        ('data = "a.tsv"', "data ('a.tsv') must be a table"),
         ('task = "translate"\n[data]\ntrian = ["a", "b"]', "unknown setting data.trian (did you mean train?)"),
         ('[data]\nkind = "paralel"', "data.kind (paralel) is not known (did you mean parallel?)"),
     ],

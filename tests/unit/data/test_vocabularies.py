@@ -10,11 +10,11 @@ from text_cases import CORPUS, settings_of
 from regard.data import vocabularies
 from regard.data.settings import LabelledTsv, Npz, Parallel, RawText
 from regard.data.source import Source
-from regard.data.vocabularies import _Sample, learn_pair, learn_tokenizer
+from regard.data.vocabularies import _Sample, learn_tokenizers
 from regard.errors import DataError, SettingsError
 from regard.settings import parse
 from regard.text.settings import AnyTokenizer, Bytes
-from regard.text.tokenizer import SOURCE_FILE
+from regard.text.tokenizer import SOURCE_FILE, TokenizerPair
 from regard.text.train import train_pair, train_tokenizer
 
 SOURCES, TARGETS = CORPUS[:80], CORPUS[80:160]
@@ -51,45 +51,48 @@ def once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_one_tokenizer_from_both_sides() -> None:
-    found = learn_pair(pairs(), text())
+    found = learn_tokenizers(pairs(), text())
     assert found.shared
     assert found.source == train_tokenizer(text(), [*TARGETS, *SOURCES])
 
 
 def test_one_for_each_side() -> None:
-    found = learn_pair(pairs(), text(shared=False))
+    found = learn_tokenizers(pairs(), text(shared=False))
     assert found == train_pair(text(shared=False), SOURCES, TARGETS)
     assert not found.shared
 
 
 def test_raw_and_labelled_texts() -> None:
-    assert learn_tokenizer(Source(RawText(train=("a.en",)), "train"), text()) == train_tokenizer(text(), SOURCES)
+    found = learn_tokenizers(Source(RawText(train=("a.en",)), "train"), text())
+    assert found == TokenizerPair.of(train_tokenizer(text(), SOURCES))
     Path("a.tsv").write_text("".join(f"{one}\t{two}\tx\n" for one, two in zip(SOURCES, TARGETS, strict=True)), "utf-8")
     labelled = LabelledTsv(train=("a.tsv",), text=1, second=2, label=3)
-    assert learn_tokenizer(Source(labelled, "train"), text()) == train_tokenizer(text(), [*SOURCES, *TARGETS])
+    found = learn_tokenizers(Source(labelled, "train"), text(shared=False))
+    assert found.source == train_tokenizer(text(shared=False), [*SOURCES, *TARGETS])
+    assert found.shared
 
 
 def test_it_is_learnt_once(once: list[str]) -> None:
-    first = learn_pair(pairs(), text())
-    assert learn_pair(pairs(), text()) == first
+    first = learn_tokenizers(pairs(), text())
+    assert learn_tokenizers(pairs(), text()) == first
     assert len(once) == 1
-    learn_pair(pairs(), text(size=150))
-    learn_pair(pairs(), text(), most=50)
+    learn_tokenizers(pairs(), text(size=150))
+    learn_tokenizers(pairs(), text(), most=50)
     Path("a.en").write_text("\n".join([*SOURCES[:-1], "another"]), encoding="utf-8")
-    learn_pair(pairs(), text())
+    learn_tokenizers(pairs(), text())
     assert len(once) == 4
     assert len(list(Path("cache/tokenizers").iterdir())) == 4
 
 
 def test_a_damaged_one_is_learnt_again(once: list[str]) -> None:
-    first = learn_tokenizer(Source(RawText(train=("a.en",)), "train"), text())
+    first = learn_tokenizers(Source(RawText(train=("a.en",)), "train"), text())
     (file,) = Path("cache/tokenizers").glob("*/tokenizer.json")
     file.write_text(file.read_text()[:-10])
-    assert learn_tokenizer(Source(RawText(train=("a.en",)), "train"), text()) == first
+    assert learn_tokenizers(Source(RawText(train=("a.en",)), "train"), text()) == first
     assert len(once) == 2
-    learn_pair(pairs(), text(shared=False))
+    learn_tokenizers(pairs(), text(shared=False))
     next(Path("cache/tokenizers").glob(f"*/{SOURCE_FILE}")).unlink()
-    assert not learn_pair(pairs(), text(shared=False)).shared
+    assert not learn_tokenizers(pairs(), text(shared=False)).shared
 
 
 def test_what_stops_it_leaves_nothing() -> None:
@@ -97,7 +100,7 @@ def test_what_stops_it_leaves_nothing() -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        learn_pair(pairs(), text(), report=stop)
+        learn_tokenizers(pairs(), text(), report=stop)
     assert not list(Path("cache/tokenizers").iterdir())
 
 
@@ -118,29 +121,28 @@ def test_a_sample_of_pairs_has_both_sides() -> None:
 
 def test_progress_is_told() -> None:
     told: list[tuple[object, ...]] = []
-    found = learn_pair(pairs(), text(), report=lambda *progress: told.append(progress))
+    found = learn_tokenizers(pairs(), text(), report=lambda *progress: told.append(progress))
     assert told == [("reading", 160, 160), ("done", found.source.size, 160)]
 
 
 def test_bytes_need_no_reading() -> None:
     Path("a.en").write_bytes(b"\0 no text")
-    assert learn_tokenizer(Source(RawText(train=("a.en",)), "train"), Bytes()) == train_tokenizer(Bytes(), [])
+    found = learn_tokenizers(Source(RawText(train=("a.en",)), "train"), Bytes())
+    assert found.source == train_tokenizer(Bytes(), [])
 
 
 def test_data_without_texts() -> None:
     with pytest.raises(SettingsError, match=r"data.kind \(npz\) has no texts to learn a tokenizer from"):
-        learn_tokenizer(Source(Npz(train=("a.npz",)), "train"), text())
-    with pytest.raises(SettingsError, match=r"data.kind \(text\) has no pairs of texts; choose one that has"):
-        learn_pair(Source(RawText(train=("a.en",)), "train"), text())
+        learn_tokenizers(Source(Npz(train=("a.npz",)), "train"), text())
 
 
 def test_bad_data_are_told_as_they_are() -> None:
     Path("a.de").write_text("one line", encoding="utf-8")
     with pytest.raises(DataError, match=r"a.en has 80 lines, a.de has 1"):
-        learn_pair(pairs(), text())
+        learn_tokenizers(pairs(), text())
     with pytest.raises(DataError, match="standard input can be read only once"):
-        learn_tokenizer(Source(RawText(train=("-",)), "train"), text())
+        learn_tokenizers(Source(RawText(train=("-",)), "train"), text())
     Path("cache").rename("old")
     Path("cache").write_text("")
     with pytest.raises(DataError, match="set REGARD_CACHE to a folder"):
-        learn_tokenizer(Source(RawText(train=("a.en",)), "train"), text())
+        learn_tokenizers(Source(RawText(train=("a.en",)), "train"), text())

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_cases import FAMILIES, VOCABULARY, Job, assembler, prepare
+from training_cases import FAMILIES, VOCABULARY, Job, examples, prepare
 
-from regard.data.assemble import Windows
-from regard.data.assemble_masked import MaskedDocuments, Masking
 from regard.data.batches import Share
+from regard.data.columns import Examples, TokenColumn
 from regard.settings import parse
+from regard.tasks.masked import MaskedColumn
 from regard.training.settings import Train
 
 
@@ -39,12 +39,12 @@ def test_learns_eight_examples_by_heart(family: str, layout: str, tmp_path: Path
     # Long enough that what is hidden follows from the rest.
     prepared = prepare(family, tmp_path / "train", 8, lengths=(12, 16))
     trainer = job.trainer()
-    examples = [assembler(family, prepared)]
+    found = examples(family, prepared)
     if family == "language":
-        examples = [Windows(prepared, 0, 13)]
-    elif family == "masked":  # hidden anew in each epoch; more of them, so that 300 epochs suffice
-        examples = [MaskedDocuments(prepared, 0, Masking(3, VOCABULARY, (0, 1, 2), rate=0.4))]
-    trainer.task.batching.assemblers.update(train=examples, valid=examples)
+        found = Examples(prepared, {"text": TokenColumn(VOCABULARY, predict=True, window=13)})
+    elif family == "masked":  # other tokens are hidden in each epoch; more of them, so that 300 epochs suffice
+        found = Examples(prepared, {"text": MaskedColumn(VOCABULARY, mask=3, special=(0, 1, 2), rate=0.4)})
+    trainer.task.data.examples.update(train=found, valid=found)
     outcome = trainer.run()
     assert outcome.step == 300
     assert outcome.metrics["loss"] < 0.01

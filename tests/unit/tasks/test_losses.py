@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional
 
-from regard.data.batch import IGNORED
+from regard.data.columns import IGNORED
 from regard.tasks.losses import cross_entropy, cross_entropy_metrics
 
 

@@ -9,20 +9,19 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional
-from training_cases import Job
+from training_cases import Job, model_settings
 
-from regard.data.batch import IGNORED, PairBatch
 from regard.data.batches import Share
-from regard.data.examples import Pair
+from regard.data.columns import IGNORED, Batch
+from regard.data.settings import Parallel
 from regard.decoding.request import Ends, Hypothesis
 from regard.decoding.settings import Beam, Greedy, Search
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
 from regard.settings import parse
 from regard.tasks import translate
-from regard.tasks.batching import Batching
-from regard.tasks.settings import Bleu, RDrop, SimCut, Translate
-from regard.tasks.translate import TranslateTask, Trial
+from regard.tasks.task import TrainingData
+from regard.tasks.translate import Bleu, RDrop, SimCut, Translate, TranslateTask
 from regard.text.settings import Words
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
@@ -31,27 +30,26 @@ from regard.training.settings import Train
 
 def made(
     tmp_path: Path, layout: str = "padded", dropout: float = 0.0, **task: Any
-) -> tuple[TranslateTask, EncoderDecoder, PairBatch]:
+) -> tuple[TranslateTask, EncoderDecoder, Batch]:
     """A task, its model, and a batch."""
     settings = parse(Train, {"steps": 1, "tokens": 64, "layout": layout, "precision": "float64"})
     job = Job("translate", settings, tmp_path, examples=6, valid=0, model_changes={"dropout": dropout})
-    batching = job.task().batching
-    assert isinstance(batching, Batching)
     model = job.model().train()
     assert isinstance(model, EncoderDecoder)
-    found = TranslateTask(Translate(**task), batching)
+    found = TranslateTask(Translate(**task), model.settings)
+    found.data = job.task().data
     (batch,) = next(iter(found.batches("train", Share()).once())).batches
     return found, model, batch
 
 
-def logits_of(model: EncoderDecoder, batch: PairBatch, *seen: Tensor) -> Tensor:
-    source, target = batch.source, batch.target
+def logits_of(model: EncoderDecoder, batch: Batch, *seen: Tensor) -> Tensor:
+    source, target = batch.sequences["source"], batch.sequences["target"]
     scores: Tensor = model(source.tokens, target.tokens, source.layout, target.layout, seen or None)
-    return scores.flatten(0, -2)[batch.labels.flatten() != IGNORED]
+    return scores.flatten(0, -2)[batch.values["target.next"].flatten() != IGNORED]
 
 
-def smoothed(logits: Tensor, batch: PairBatch) -> Tensor:
-    labels = batch.labels.flatten()
+def smoothed(logits: Tensor, batch: Batch) -> Tensor:
+    labels = batch.values["target.next"].flatten()
     return functional.cross_entropy(logits, labels[labels != IGNORED], reduction="sum", label_smoothing=0.1)
 
 
@@ -68,7 +66,7 @@ def test_simcut_is_the_formula(tmp_path: Path, layout: str) -> None:
     loss = task.loss(model, batch)
     torch.manual_seed(5)
     seen = [torch.rand_like(side.tokens.double().repeat(2, *[1] * (side.tokens.dim() - 1)), dtype=torch.float32) >= 0.3
-            for side in (batch.source, batch.target)]  # fmt: skip
+            for side in batch.sequences.values()]  # fmt: skip
     whole = logits_of(model, batch)
     cut = logits_of(model, batch, *(each.chunk(2)[1] for each in seen))
     wanted = smoothed(whole, batch) + 3 * apart(whole, cut)
@@ -91,7 +89,7 @@ def test_r_drop_is_the_formula(tmp_path: Path, layout: str, monkeypatch: pytest.
 
     monkeypatch.setattr(translate, "_logits_twice", watched)
     loss = task.loss(model, batch)
-    one, other = (each.flatten(0, -2)[batch.labels.flatten() != IGNORED] for each in passes)
+    one, other = (each.flatten(0, -2)[batch.values["target.next"].flatten() != IGNORED] for each in passes)
     assert not torch.equal(one, other), "each pass has a dropout of its own"
     both = (smoothed(one, batch) + smoothed(other, batch)) / 2
     torch.testing.assert_close(loss.total, both + 5 * (apart(one, other) + apart(other, one)) / 2)
@@ -100,9 +98,10 @@ def test_r_drop_is_the_formula(tmp_path: Path, layout: str, monkeypatch: pytest.
 @pytest.mark.parametrize("layout", ["padded", "packed"])
 def test_a_batch_twice_is_two_batches(tmp_path: Path, layout: str) -> None:
     _, model, batch = made(tmp_path, layout)
-    source, target = batch.source.twice(), batch.target.twice()
+    one, two = batch.sequences["source"], batch.sequences["target"]
+    source, target = one.twice(), two.twice()
     with torch.no_grad():
-        once = model(batch.source.tokens, batch.target.tokens, batch.source.layout, batch.target.layout)
+        once = model(one.tokens, two.tokens, one.layout, two.layout)
         first, second = model(source.tokens, target.tokens, source.layout, target.layout).chunk(2)
     torch.testing.assert_close(first, once, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(second, once, rtol=1e-10, atol=1e-12)
@@ -130,7 +129,7 @@ def test_both_passes_are_one_graph(tmp_path: Path, way: SimCut | RDrop) -> None:
 
 def test_what_is_not_seen_leaves_its_position_alone(tmp_path: Path) -> None:
     _, model, batch = made(tmp_path)
-    tokens, layout = batch.source.tokens, batch.source.layout
+    tokens, layout = batch.sequences["source"].tokens, batch.sequences["source"].layout
     others = tokens % 2 + 7
     none = torch.zeros_like(tokens, dtype=torch.bool)
     with torch.no_grad():
@@ -143,37 +142,47 @@ def test_what_is_not_seen_leaves_its_position_alone(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------- validation by translating
 
 
-@pytest.mark.parametrize("beam", [1, 3])
-def test_bleu_of_a_parrot(tmp_path: Path, beam: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What says what it reads is right where the reference is the source, and nowhere else."""
-    asked: list[Search] = []
+SAME = ["the small dog sleeps in the old garden", "a red house stands near the long river"]
 
-    def parrot(model: Any, inputs: list[list[int]], ends: Ends, search: Search) -> list[list[Hypothesis]]:
-        asked.append(search)
+
+def tried(tmp_path: Path, bleu: Bleu, targets: list[str], length: int | None = None) -> TranslateTask:
+    """A task whose validation data are `SAME` and these targets."""
+    tokenizers = TokenizerPair.of(train_tokenizer(Words(), SAME))
+    (tmp_path / "a").write_text("\n".join(SAME) + "\n")
+    (tmp_path / "b").write_text("\n".join(targets) + "\n")
+    position = {"position": {"kind": "learned", "length": length}} if length else {}
+    settings = model_settings("translate", **position).changed({"vocabulary": tokenizers.source.size})
+    task = TranslateTask(Translate(bleu=bleu), settings, tokenizers)
+    data = Parallel(root=str(tmp_path), valid=("a", "b"))
+    task.data = TrainingData(data, {}, {}, Train(steps=1), torch.device("cpu"))
+    assert task.metric_names[-1] == "bleu"
+    return task
+
+
+def test_bleu_of_a_model_that_repeats_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is right where the reference is the source, and nowhere else."""
+    asked: list[tuple[Search, int]] = []
+
+    def repeat(model: Any, inputs: list[list[int]], ends: Ends, search: Search) -> list[list[Hypothesis]]:
+        asked.append((search, len(inputs)))
         return [[Hypothesis(tokens[:-1], 0.0, [], True, False)] for tokens in inputs]
 
-    monkeypatch.setattr(translate, "decode", parrot)
-    same = ["the small dog sleeps in the old garden", "a red house stands near the long river"]
-    tokenizers = TokenizerPair.of(train_tokenizer(Words(), same))
-    _, model, _ = made(tmp_path)
-    pairs = [Pair(same[0], same[0]), Pair(same[1], same[1])]
-    assert Trial.of(Bleu(beam=beam), pairs, tokenizers, longest=None).bleu(model) == pytest.approx(100)
-    assert asked == [Greedy() if beam == 1 else Beam(size=beam)]
-    crossed = Trial.of(Bleu(beam=beam), [Pair(same[0], same[1])], tokenizers, longest=None)
-    assert crossed.bleu(model) < 10
-    (one,) = Trial.of(Bleu(sentences=1), pairs, tokenizers, longest=None).references
-    assert one in same
-    assert Trial.of(Bleu(), pairs, tokenizers, longest=5).references == [], "none of them can be read"
+    monkeypatch.setattr(translate, "decode", repeat)
+    for beam, search in ((1, Greedy()), (3, Beam(size=3))):
+        task = tried(tmp_path, Bleu(beam=beam), SAME)
+        model: Any = build(task.model)
+        assert task.extra_metrics(model)["bleu"] == pytest.approx(100)
+        assert asked.pop() == (search, 2)
+    assert tried(tmp_path, Bleu(), SAME[::-1]).extra_metrics(model)["bleu"] < 10
+    tried(tmp_path, Bleu(sentences=1), SAME).extra_metrics(model)
+    assert asked.pop()[1] == 1
+    assert tried(tmp_path, Bleu(), SAME, length=5)._validation == ([], []), "none of them can be read"
 
 
-def test_a_model_is_tried_by_translating(tmp_path: Path) -> None:
-    """Untrained, it is about as bad as can be; what counts is that it goes all the way."""
-    same = ["the small dog sleeps in the old garden"]
-    tokenizers = TokenizerPair.of(train_tokenizer(Words(), same))
-    task, model, _ = made(tmp_path)
-    trial = Trial.of(Bleu(), [Pair(same[0], same[0])], tokenizers, longest=None)
-    tried = TranslateTask(Translate(bleu=Bleu()), task.batching, trial)
-    assert tried.scores[-1] == "bleu"
-    fresh = build(model.settings.changed({"vocabulary": tokenizers.source.size})).eval()
-    assert 0 <= tried.extra_metrics(fresh)["bleu"] < 50
-    assert task.extra_metrics(fresh) == {}
+def test_a_model_translates_for_validation_and_prediction(tmp_path: Path) -> None:
+    """Untrained, it is very bad; it matters that it goes all the way."""
+    task = tried(tmp_path, Bleu(), SAME)
+    model: Any = build(task.model).eval()
+    assert 0 <= task.extra_metrics(model)["bleu"] < 50
+    assert made(tmp_path / "other")[0].extra_metrics(model) == {}
+    assert [type(text) for text in task.predict(model, SAME)] == [str, str]

@@ -15,7 +15,7 @@ from loop_cases import Heard, after
 from safetensors.torch import load_file
 from training_cases import FAMILIES, Job, parameters
 
-from regard.data.batch import ImageBatch, PairBatch
+from regard.data.columns import Batch
 from regard.errors import RunError
 from regard.settings import parse
 from regard.training.loop import Trainer
@@ -60,11 +60,11 @@ def apart(one: Trainer, other: Trainer) -> float:
 # -------------------------------------------------------------------------------------------------------------- memory
 
 
-def cells(batch: Any) -> int:
+def cells(batch: Batch) -> int:
     """Cells of a batch on its last side."""
-    if isinstance(batch, ImageBatch):
-        return 5 * len(batch.images)  # four patches and the class token
-    return int((batch.target if isinstance(batch, PairBatch) else batch.text).tokens.numel())
+    if "pixels" in batch.values:
+        return 5 * len(batch.values["pixels"])  # four patches and the class token
+    return int([*batch.sequences.values()][-1].tokens.numel())
 
 
 def runs_out(trainer: Trainer, most: Callable[[bool], float]) -> None:
@@ -119,7 +119,7 @@ def evaluations(trainer: Trainer) -> list[tuple[int, float]]:
 def test_an_example_that_is_too_large_alone_ends_the_run(tmp_path: Path) -> None:
     trainer = job("language", tmp_path).trainer()
     runs_out(trainer, lambda training: 0)
-    longest = trainer.task.batching.assemblers["train"][0].lengths.longest[0]
+    longest = trainer.task.data.examples["train"].lengths.longest[0]
     with pytest.raises(RunError, match=rf"memory ran out with {longest} tokens at once"):
         trainer.run()
     assert trainer.state.step == 0

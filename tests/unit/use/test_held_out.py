@@ -16,10 +16,11 @@ from regard.blocks.settings import Attention
 from regard.data.labels import Labels
 from regard.errors import DataError, SettingsError
 from regard.models.settings import Classification, Decoder, Encoder, Masked, ModelSettings, Vision
+from regard.tasks.run import evaluate_run
 from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.use.evaluation import exams, figures_on, read_texts, task_of
+from regard.use.evaluation import exams, read_texts, task_of
 from regard.weights.directory import save_labels, save_model
 
 TRAIN = {"steps": 1, "tokens": 256}
@@ -109,7 +110,7 @@ def test_texts(kind: str, tmp_path: Path) -> None:
     data = {"kind": "text", "root": str(tmp_path), "train": ["gone.txt"], "test": ["test.txt"]}
     know_nothing(settings, tmp_path / "run", {"task": {"kind": kind, "context": 32}, "data": data, "train": TRAIN})
     TokenizerPair.of(tokenizer).save(tmp_path / "run")
-    split, figures = figures_on(tmp_path / "run", None, device="cpu")
+    split, figures = evaluate_run(tmp_path / "run", None, device="cpu")
     assert split == "test"
     assert figures["loss"] == pytest.approx(math.log(tokenizer.size), rel=1e-5)
     assert figures["perplexity"] == pytest.approx(tokenizer.size, rel=1e-4)
@@ -131,7 +132,7 @@ def test_images(tmp_path: Path) -> None:
     data = {"kind": "npz", "root": str(tmp_path), "train": ["gone.npz"], "test": ["test.npz"]}
     know_nothing(settings, tmp_path / "run", {"task": {"kind": "image"}, "data": data, "train": TRAIN})
     save_labels({"label": Labels(("0", "1", "2", "3"))}, tmp_path / "run")
-    split, figures = figures_on(tmp_path / "run", None, device="cpu")
+    split, figures = evaluate_run(tmp_path / "run", None, device="cpu")
     assert split == "test"
     assert figures["loss"] == pytest.approx(math.log(4), rel=1e-5)
     assert figures["accuracy"] == pytest.approx(0.25)

@@ -1,0 +1,208 @@
+"""Columns on disk: values of all examples in memory-mapped arrays.
+
+A directory holds two files for each column: the values of all examples, one example after the other, and the offset
+where each example begins; and `about.json`, written last. Opening a store reads only `about.json`, so a corpus can be
+larger than the memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from regard.errors import DataError
+from regard.files import write_text
+
+VERSION = 2
+ABOUT = "about.json"
+
+Integers = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+class Ragged(NamedTuple):
+    """Sequences of unequal lengths in one array, so that operations on thousands of them need no loop."""
+
+    values: NDArray[Any]
+    """Of all sequences, one after the other."""
+    lengths: Integers
+
+    @classmethod
+    def of(cls, sequences: Sequence[Sequence[int]]) -> Ragged:
+        lengths = np.fromiter(map(len, sequences), np.int64, len(sequences))
+        return cls(np.fromiter(chain.from_iterable(sequences), np.uint32, int(lengths.sum())), lengths)
+
+    @classmethod
+    def joined(cls, parts: Iterable[NDArray[Any]]) -> Ragged:
+        """One sequence for each array."""
+        found = list(parts)
+        lengths = np.fromiter(map(len, found), np.int64, len(found))
+        return cls(np.concatenate(found) if found else np.empty(0, np.uint32), lengths)
+
+    @property
+    def ends(self) -> Integers:
+        return np.cumsum(self.lengths)
+
+    def parts(self) -> Iterator[NDArray[Any]]:
+        for end, length in zip(self.ends.tolist(), self.lengths.tolist(), strict=True):
+            yield self.values[end - length : end]
+
+    def only(self, kept: Mask) -> Ragged:
+        """The sequences where `kept` is true."""
+        starts = (self.ends - self.lengths)[kept]
+        return Ragged(self.values[spread(starts, self.lengths[kept])], self.lengths[kept])
+
+    def cut(self, limit: int) -> Ragged:
+        """The first `limit` values of each sequence."""
+        if not len(self.lengths) or self.lengths.max() <= limit:
+            return self
+        lengths = np.minimum(self.lengths, limit)
+        return Ragged(self.values[spread(self.ends - self.lengths, lengths)], lengths)
+
+    def split(self, limit: int) -> Ragged:
+        """Each sequence in pieces of `limit` values; the last piece has the rest. An empty sequence stays."""
+        pieces = np.maximum(1, -(-self.lengths // limit))
+        lengths = np.full(int(pieces.sum()), limit, np.int64)
+        lengths[np.cumsum(pieces) - 1] = self.lengths - (pieces - 1) * limit
+        return Ragged(self.values, lengths)
+
+    def framed(self, first: int | None, last: int | None, ended: Mask | None = None) -> Ragged:
+        """Each sequence with a value before it and one after it (only where `ended` is true, if given)."""
+        before = 0 if first is None else 1
+        after = np.full(len(self.lengths), last is not None) if ended is None else ended
+        lengths = self.lengths + before + after
+        ends = np.cumsum(lengths)
+        values = np.empty(int(lengths.sum()), self.values.dtype)
+        values[spread(ends - lengths + before, self.lengths)] = self.values
+        if first is not None:
+            values[ends - lengths] = first
+        if last is not None:
+            values[ends[after] - 1] = last
+        return Ragged(values, lengths)
+
+
+def spread(starts: Integers, lengths: Integers) -> Integers:
+    """start, start + 1, …, start + length − 1 of each pair, one after the other, without a loop."""
+    ends = np.cumsum(lengths)
+    total = int(ends[-1]) if len(ends) else 0
+    indices: Integers = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+    return indices
+
+
+class Store:
+    """The examples of one split."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.about = _read_about(directory)
+        """Everything that was written by `StoreWriter.finish`."""
+        self.size: int = self.about["examples"]
+        """Number of examples."""
+        self._values: dict[str, NDArray[Any]] = {}
+        self._offsets: dict[str, Integers] = {}
+        for name, dtype in self.about["columns"].items():
+            values = _map(directory / f"{name}.values", np.dtype(dtype))
+            offsets = _map(directory / f"{name}.offsets", np.dtype(np.int64))
+            if len(offsets) != self.size + 1 or len(values) != offsets[-1]:
+                raise DataError(f"{directory} is damaged: {name} is cut off; remove it, and it is made again")
+            self._values[name], self._offsets[name] = values, offsets
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __reduce__(self) -> tuple[type[Store], tuple[Path]]:
+        """Pickled as its directory: another process maps the same files."""
+        return Store, (self.directory,)
+
+    def values(self, column: str) -> NDArray[Any]:
+        """The values of all examples, one after the other, memory-mapped."""
+        return self._values[column]
+
+    def offsets(self, column: str) -> Integers:
+        """`[examples + 1]`: where each example begins, and the end of the last."""
+        return self._offsets[column]
+
+
+class StoreWriter:
+    """Writes a store into an empty directory."""
+
+    def __init__(self, directory: Path, sizes: Mapping[str, int]) -> None:
+        """`sizes` is the number of different values of each column, which decides the bytes of one value."""
+        self.directory = directory
+        self.dtypes = {name: np.min_scalar_type(max(1, size) - 1) for name, size in sizes.items()}
+        self.size = 0
+        directory.mkdir(parents=True, exist_ok=True)
+        self._values = {name: (directory / f"{name}.values").open("wb") for name in sizes}
+        self._offsets = {name: (directory / f"{name}.offsets").open("wb") for name in sizes}
+        self.written = dict.fromkeys(sizes, 0)
+        """Values written so far, by column."""
+        for file in self._offsets.values():
+            file.write(np.zeros(1, np.int64).tobytes())
+
+    def append(self, columns: Mapping[str, Ragged]) -> None:
+        """Adds examples: one sequence of values for each, in every column."""
+        counts = {len(columns[name].lengths) for name in self.dtypes}
+        assert len(counts) == 1, f"columns have unequal numbers of examples: {counts}"
+        for name, dtype in self.dtypes.items():
+            values, lengths = columns[name]
+            largest = int(values.max(initial=0))
+            if largest > np.iinfo(dtype).max:
+                raise DataError(f"{name} has the value {largest}, outside of its vocabulary; check the tokenizer")
+            self._values[name].write(np.ascontiguousarray(values, dtype).data)
+            self._offsets[name].write((self.written[name] + np.cumsum(lengths)).data)
+            self.written[name] += int(lengths.sum())
+        self.size += counts.pop()
+
+    def renumber(self, column: str, numbers: Sequence[int]) -> None:
+        """Replaces each value n of a column by `numbers[n]`; a value beyond the numbers stays."""
+        self._values[column].flush()
+        path = self.directory / f"{column}.values"
+        if path.stat().st_size:
+            written = np.memmap(path, self.dtypes[column], mode="r+")
+            known = written < len(numbers)
+            written[known] = np.asarray(numbers, self.dtypes[column])[written[known]]
+            written.flush()
+
+    def finish(self, about: Mapping[str, Any] | None = None) -> None:
+        """Flushes everything to disk; `about` is stored with it."""
+        for file in (*self._values.values(), *self._offsets.values()):
+            file.flush()
+            os.fsync(file.fileno())
+            file.close()
+        columns = {name: dtype.name for name, dtype in self.dtypes.items()}
+        content = {**(about or {}), "version": VERSION, "columns": columns, "examples": self.size}
+        write_text(self.directory / ABOUT, json.dumps(content, indent=1, ensure_ascii=False))
+
+    def abandon(self) -> None:
+        """Closes the files after an error; their directory is useless then."""
+        for file in (*self._values.values(), *self._offsets.values()):
+            with suppress(OSError):  # a full disk refuses to take the rest
+                file.close()
+
+
+def _read_about(directory: Path) -> dict[str, Any]:
+    try:
+        about: dict[str, Any] = json.loads((directory / ABOUT).read_text(encoding="utf-8"))
+        version = about["version"]
+        about["examples"], about["columns"].items()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise DataError(f"{directory} is not a complete store; remove it, and it is made again") from None
+    if version != VERSION:
+        raise DataError(f"{directory} has format {version}, expected {VERSION}; remove it, and it is made again")
+    return about
+
+
+def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
+    if not path.is_file():
+        raise DataError(f"{path} is missing; remove its directory, and it is made again")
+    count = path.stat().st_size // dtype.itemsize
+    # An empty file cannot be mapped. A plain array view of the map is faster to index.
+    return np.asarray(np.memmap(path, dtype, mode="r", shape=(count,))) if count else np.empty(0, dtype)

@@ -1,0 +1,300 @@
+"""The interface of a task, and the table of tasks.
+
+A task is one subclass of `Task`: its settings, the model family that it trains, the examples that it reads, how they
+are encoded as columns, its loss, its metrics and its predictions. No other file depends on the kind of task.
+docs/tasks.md adds one step by step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import torch
+from torch import nn
+
+from regard.data.batches import PackedPlan, PaddedPlan, Plan, Share
+from regard.data.columns import Batch, Column, Examples
+from regard.data.examples import Example
+from regard.data.labels import Labels, Sort
+from regard.data.loader import Loader
+from regard.data.prepare import Preparation
+from regard.data.settings import DataSettings, Split, Texts
+from regard.errors import InputError, SettingsError
+from regard.models.build import Model
+from regard.models.settings import Encoder, ModelSettings, Vision
+from regard.settings import Settings, Table, did_you_mean
+from regard.tasks.losses import cross_entropy_metrics
+from regard.tasks.recipe import Job, make_job, reach
+from regard.text.tokenizer import TokenizerPair
+from regard.training.settings import Train
+from regard.training.task import Loss
+from regard.weights.directory import load_labels, read_config
+
+GPU_WORKERS = 2
+"""Processes that make batches for a GPU. On a CPU, training needs all cores."""
+TOO_LONG = {"skip": "too long, skipped", "truncate": "too long, cut", "split": "too long, split"}
+"""How a log describes the values of `data.too_long`."""
+
+
+class TaskSettings(Settings):
+    """Base of the settings of a task: the table `[task]` of a recipe."""
+
+    kind: str
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """The prepared splits of a job."""
+
+    settings: DataSettings
+    preparations: Mapping[Split, Preparation]
+    examples: Mapping[Split, Examples]
+    train: Train
+    device: torch.device
+
+    def loader(self, split: Split, share: Share) -> Loader:
+        on_gpu = self.device.type == "cuda"
+        workers = self.train.workers
+        if workers is None:
+            workers = GPU_WORKERS if on_gpu else 0
+        examples = self.examples[split]
+        return Loader(
+            examples, self._plan(examples), self.train.seed, share, workers if split == "train" else 0, pin=on_gpu
+        )
+
+    def _plan(self, examples: Examples) -> Plan:
+        train, lengths = self.train, examples.lengths
+        if not train.packs(self.device.type):
+            return PaddedPlan(train.tokens, train.examples, multiple=8 if self.device.type == "cuda" else 1)
+        if lengths.uniform:
+            return PackedPlan.alike(train.tokens, lengths.longest[0], train.examples)
+        return PackedPlan.for_lengths(lengths, train.tokens, train.row, train.examples)
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """The names of the prepared splits in the cache. Their content decides them."""
+        return {split: made.store.directory.name for split, made in self.preparations.items()}
+
+    @property
+    def summary(self) -> Table:
+        """Counts of each split, and what was left out, for the first line of the log."""
+        found: Table = {}
+        for split, made in self.preparations.items():
+            counts, tokens = made.counts, self.examples[split].tokens
+            left_out = {
+                name: sum(reason["count"] for reason in counts[name].values())
+                for name in ("skipped", "removed", "too_long", "unseen")
+            }
+            unknown = sum(counts["unknown"].values()) / max(tokens, 1)
+            found[split] = {"examples": made.store.size, "tokens": tokens, **left_out, "unknown": unknown}
+        return {**found, "notes": list(self._notes())}
+
+    def _notes(self) -> Iterator[str]:
+        too_long = TOO_LONG[getattr(self.settings, "too_long", "skip")]
+        for split, made in self.preparations.items():
+            yield from made.notes
+            for what in ("skipped", "removed", "too_long", "unseen"):
+                for reason, found in made.counts[what].items():
+                    shown = too_long if what == "too_long" else what
+                    yield f"{split}, {shown}: {found['count']:,} × {reason}; first {found['first'][0]}"
+
+
+class Task:
+    """One kind of task. Subclasses set the class variables, and define `columns`, `encode`, `loss` and `predict`."""
+
+    kind: ClassVar[str]
+    """The name of the task in recipes: `task = "kind"`."""
+    settings_type: ClassVar[type[TaskSettings]]
+    family: ClassVar[type[ModelSettings]]
+    """The settings of the model family that it trains."""
+    example: ClassVar[type[Example]]
+    """The type of example that it reads."""
+    data_kind: ClassVar[str | None] = None
+    """The kind of data if `data.kind` is not set; none: it must be set."""
+    text_kind: ClassVar[str | None] = None
+    """The kind of tokenizer if `text.kind` is not set; none: the task reads no text."""
+    metric_names: tuple[str, ...] = ("loss", "perplexity", "accuracy")
+    """The metrics of an evaluation; `train.select` names one of them."""
+    version: ClassVar[int] = 1
+    """Raise it when `encode` gives other values for the same example: then data is prepared again."""
+
+    def __init__(
+        self,
+        settings: TaskSettings,
+        model: ModelSettings,
+        tokenizers: TokenizerPair | None = None,
+        labels: Mapping[Sort, Labels] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.model = model
+        """The settings of the model, with the vocabulary of the tokenizers."""
+        self.labels: dict[Sort, Labels] = dict(labels or {})
+        """The classes of each label column; those of the training data."""
+        self.head: str | None = None
+        """The name of the head that is trained; none: the model has no heads."""
+        self.data: TrainingData | None = None
+        """Set when data is prepared."""
+        self._tokenizers = tokenizers
+
+    @property
+    def tokenizers(self) -> TokenizerPair:
+        """Of source and target; other texts use the source tokenizer."""
+        assert self._tokenizers is not None
+        return self._tokenizers
+
+    # ---------------------------------------------------------------------------------------------------- the recipe
+
+    @classmethod
+    def complete(cls, job: Job) -> Job:
+        """The job with everything that this kind of task adds to it. Checks what settings classes cannot."""
+        return job
+
+    # ------------------------------------------------------------------------------------------------------ the data
+
+    def limit(self, train: Train, data: DataSettings) -> int | None:
+        """The most tokens of an example. It is part of the name of prepared data, so it is None where possible."""
+        limit = reach(self.model)
+        # Not train.micro: a resumed run can have another value, and its data must stay the same.
+        named = data.longest if isinstance(data, Texts) else None
+        fits = named is not None and named <= train.tokens
+        return limit if fits else min(train.tokens, limit or train.tokens)
+
+    def columns(self) -> dict[str, Column]:
+        """How examples are stored and batched, by the name of each column. The last side decides sizes of batches.
+
+        A label column is named `label` or `tags`.
+        """
+        raise NotImplementedError
+
+    def encode(self, examples: Sequence[Any]) -> Mapping[str, Any]:
+        """The values of each column: token ids without special tokens, names of labels, arrays of pixels."""
+        raise NotImplementedError
+
+    def fit(self) -> ModelSettings:
+        """The settings of the model with the head that this task needs, whose name becomes `head`."""
+        return self.model
+
+    # ------------------------------------------------------------------------------------------------------ training
+
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
+        """The loss of one batch, as sums."""
+        raise NotImplementedError
+
+    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+        """The metrics from the sums of `Loss` over all batches."""
+        return cross_entropy_metrics(total, weight, sums)
+
+    def extra_metrics(self, model: nn.Module) -> dict[str, float]:
+        """Further metrics on the validation data that are not sums over batches, such as BLEU."""
+        return {}
+
+    def has(self, split: Split) -> bool:
+        return self.data is not None and split in self.data.examples
+
+    def batches(self, split: Split, share: Share) -> Loader:
+        assert self.data is not None
+        return self.data.loader(split, share)
+
+    @property
+    def source_ratio(self) -> float:
+        """Source tokens per target token; 0 if examples have one side."""
+        assert self.data is not None
+        means = self.data.examples["train"].lengths.means
+        return means[0] / max(means[-1], 1e-9) if len(means) > 1 else 0.0
+
+    # ----------------------------------------------------------------------------------------------------------- use
+
+    def predict(self, model: Model, inputs: Sequence[Any]) -> list[Any]:
+        """The prediction of each input, as a value that JSON can hold. Inputs are texts, or files of images."""
+        raise InputError(f"the task {self.kind} makes no predictions; use the model in Python")
+
+
+H = TypeVar("H", Encoder, Vision)
+
+
+def with_head(model: H, kind: type[Settings], name: str, changes: Table) -> tuple[H, str]:
+    """The model with a head of a kind, and the name of the head. `changes` apply to an existing head too."""
+    for existing, head in model.heads.items():
+        if isinstance(head, kind):
+            return model.changed({f"heads.{existing}.{key}": value for key, value in changes.items()}), existing
+    if name in model.heads:
+        raise SettingsError(
+            f"model.heads.{name} has kind {model.heads[name].kind}, but the task adds a head with this name; rename it"
+        )
+    default = kind.model_fields["kind"].default
+    return model.changed({f"heads.{name}": {"kind": default, **changes}}), name
+
+
+def context_limit(context: int, across: bool, model: ModelSettings, train: Train) -> int | None:
+    """The most tokens of a document in tasks with `task.context`, which the model's positions and a step must hold."""
+    limit = reach(model)
+    if limit is not None and context > limit:
+        raise SettingsError(
+            f"task.context ({context:,}) exceeds the model's positions ({limit:,}); lower it, or set "
+            f"model.position.length={context}"
+        )
+    held = min(train.tokens, train.micro or train.tokens)
+    if context > held:
+        name = "train.micro" if train.micro else "train.tokens"
+        raise SettingsError(f"task.context ({context:,}) exceeds {name} ({held:,}); lower it, or raise {name}")
+    return None if across else context
+
+
+# --------------------------------------------------------------------------------------------------- the table of tasks
+
+TASKS: dict[str, str | type[Task]] = {
+    "translate": "regard.tasks.translate.TranslateTask",
+    "language": "regard.tasks.language.LanguageTask",
+    "masked": "regard.tasks.masked.MaskedTask",
+    "image": "regard.tasks.image.ImageTask",
+}
+"""All tasks by kind. The classes are imported on first use."""
+ENTRY_POINTS = "regard.tasks"
+"""Installed packages can add tasks by an entry point of this group."""
+
+
+def register(task: type[Task]) -> type[Task]:
+    """Adds a task to the table. Usable as a decorator."""
+    TASKS[task.kind] = task
+    return task
+
+
+def find_task(kind: object) -> type[Task]:
+    """The task of a kind; an unknown kind is an error that names the nearest one."""
+    found: Any = TASKS.get(str(kind))
+    if found is None:
+        installed = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
+        if kind not in installed:
+            known = [*TASKS, *installed]
+            raise SettingsError(
+                f"task.kind ({kind}) is unknown{did_you_mean(str(kind), known)}; choose one of {', '.join(known)}"
+            )
+        found = installed[str(kind)].load()
+    if isinstance(found, str):
+        module, _, name = found.rpartition(".")
+        found = getattr(import_module(module), name)
+    task: type[Task] = found
+    return task
+
+
+def load_task(directory: Path, model: Model) -> Task:
+    """The task that the model of a run directory was trained for, for `Task.predict`."""
+    config = {name: table for name, table in read_config(directory).items() if name != "prepared"}
+    job = make_job(directory.name, config, {})
+    task = job.task_type(job.task, model.settings, job_tokenizers(job, directory), load_labels(directory))
+    task.fit()
+    return task
+
+
+def job_tokenizers(job: Job, directory: Path) -> TokenizerPair | None:
+    """The tokenizers of a run directory; None if its task reads no text."""
+    return None if job.task_type.text_kind is None else TokenizerPair.load(directory)
+
+
+Report = Callable[[str], None]
+"""Receives a line that describes the current work, for a progress display."""

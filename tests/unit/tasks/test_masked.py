@@ -1,0 +1,151 @@
+"""Hidden tokens: which are chosen, what replaces them, and that only the example and the epoch decide it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from data_cases import END, MASK, PAD, START, framed_texts, masked_in, stored
+
+from regard.data.batches import Group, PackedPlan, PaddedPlan, Plan, Share
+from regard.data.columns import IGNORED, Draw, Examples
+from regard.data.loader import Planner
+from regard.tasks.masked import GOLDEN, MaskedColumn, chances, mixed
+
+SPECIAL = (PAD, START, END)
+BERT = MaskedColumn(1000, mask=MASK, special=SPECIAL)
+ALL = {"rate": 1.0, "hidden": 1.0, "random": 0.0}
+
+
+def test_random_bits_are_those_of_splitmix64() -> None:
+    """The first numbers of SplitMix64 from the seed 1234567, as published on Rosetta Code."""
+    states = np.uint64(1234567) + np.arange(1, 6, dtype=np.uint64) * GOLDEN
+    assert mixed(states).tolist() == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+
+
+def test_each_token_of_each_example_and_epoch_has_its_own_bits() -> None:
+    lengths = np.array([3, 0, 500, 40])
+    bits = chances(Draw(1, 0), np.array([7, 8, 9, 10]), lengths)
+    assert len(set(bits.tolist())) == 543
+    again = chances(Draw(1, 0), np.array([10, 9]), np.array([40, 500]))
+    assert again.tolist() == [*bits[-40:].tolist(), *bits[3:503].tolist()]
+    for other in (Draw(2, 0), Draw(1, 1)):
+        assert not set(chances(other, np.array([7, 8, 9, 10]), lengths).tolist()) & set(bits.tolist())
+
+
+def test_bits_are_even_over_examples_and_positions() -> None:
+    bits = chances(Draw(0, 0), np.arange(2000), np.full(2000, 64)).reshape(2000, 64)
+    share = bits / 2.0**64
+    # The mean of 128,000 even numbers has a deviation of 0.0008, of 2,000 numbers 0.0065, of 64 numbers 0.036.
+    assert abs(share.mean() - 0.5) < 0.004
+    assert abs(share.mean(axis=0) - 0.5).max() < 0.032
+    assert abs(share.mean(axis=1) - 0.5).max() < 0.18
+    neighbours = [
+        np.corrcoef(share[:-1].ravel(), share[1:].ravel()),
+        np.corrcoef(share[:, :-1].ravel(), share[:, 1:].ravel()),
+    ]
+    assert all(abs(found[0, 1]) < 0.02 for found in neighbours)
+
+
+def test_shares_are_those_of_the_paper() -> None:
+    """15 % are predicted; of these 80 % are hidden, 10 % random, 10 % unchanged (Devlin et al. 2019, A.1)."""
+    tokens = np.random.default_rng(0).integers(0, 1000, 400_000)
+    read, chosen = BERT.apply(tokens, chances(Draw(0, 0), np.arange(400), np.full(400, 1000)), len(tokens))
+    maskable = ~np.isin(tokens, [*SPECIAL, MASK])
+    assert maskable[chosen].all()
+    assert len(chosen) / maskable.sum() == pytest.approx(0.15, abs=0.003)
+    now, before = read[chosen], tokens[chosen]
+    assert (now == MASK).mean() == pytest.approx(0.8, abs=0.01)
+    assert (now == before).mean() == pytest.approx(0.1, abs=0.01)
+    drawn = now[(now != MASK) & (now != before)]
+    assert len(drawn) / len(chosen) == pytest.approx(0.1, abs=0.01)
+    assert not np.isin(drawn, SPECIAL).any()
+    # Each of the 996 ordinary tokens is drawn about six times.
+    assert len(np.unique(drawn)) > 960
+    untouched = np.ones(len(tokens), bool)
+    untouched[chosen] = False
+    assert (read[untouched] == tokens[untouched]).all()
+
+
+def test_other_shares_and_the_capacity() -> None:
+    for hidden, random, wanted in ((1.0, 0.0, {MASK}), (0.0, 0.0, {5}), (0.0, 1.0, {4, 5, 6})):
+        column = MaskedColumn(7, mask=MASK, special=SPECIAL, rate=1.0, hidden=hidden, random=random)
+        read, chosen = column.apply(np.full(200, 5), chances(Draw(0, 0), np.array([0]), np.array([200])), 200)
+        assert len(chosen) == 200
+        assert set(read.tolist()) == wanted
+    column = MaskedColumn(13, mask=MASK, special=SPECIAL, **ALL)
+    read, chosen = column.apply(np.full(9, 5), chances(Draw(0, 0), np.array([0]), np.array([9])), most=4)
+    assert chosen.tolist() == [0, 1, 2, 3]
+    assert read.tolist() == [MASK] * 4 + [5] * 5
+    # Six standard deviations of a binomial distribution: 1,000 cells at 15 % give 150 ± 11.3.
+    assert BERT.capacity(1000) == 218
+    assert BERT.capacity(3) == 3
+    chance = np.random.default_rng(0)
+    for cells in (16, 64, 256, 4096):
+        assert chance.binomial(cells, 0.15, 100_000).max() <= BERT.capacity(cells)
+
+
+def test_documents_and_windows_by_hand(tmp_path: Path) -> None:
+    documents = masked_in(stored(tmp_path / "a", {"text": [[START, 5, 6, END], [START, 7, END]]}), **ALL)
+    numbers = np.array([0, 1])
+    batch = documents.collate(Group(numbers, documents.lengths.of(numbers)), PaddedPlan(100), Draw(0, 0))
+    assert batch.sequences["text"].tokens.tolist() == [[START, MASK, MASK, END], [START, MASK, END, PAD]]
+    assert batch.values["chosen"].tolist() == [1, 2, 5, 0, 0, 0, 0, 0]
+    assert batch.values["labels"].tolist() == [5, 6, 7, *[IGNORED] * 5]
+    windows = masked_in(stored(tmp_path / "b", {"text": [[5, 6, END], [7, 8, 9, END]]}), 3, **ALL)
+    assert len(windows.lengths) == 2
+    group = Group(np.array([1, 0]), windows.lengths.of(np.array([1, 0])), np.array([0, 1, 1, 2]))
+    batch = windows.collate(group, PackedPlan.alike(9, 3), Draw(0, 0))
+    assert batch.sequences["text"].tokens.tolist() == [[MASK] * 3, [PAD] * 3, [MASK, MASK, END]]
+    assert batch.values["chosen"].tolist() == [0, 1, 2, 6, 7, 0, 0, 0, 0]
+    assert batch.values["labels"].tolist() == [7, 8, 9, 5, 6, *[IGNORED] * 4]
+    assert batch.sequences["text"].layout.lengths_B is None  # type: ignore[union-attr]
+
+
+def hidden_in(examples: Examples, plan: Plan, share: Share, epoch: int, before: bool) -> list[tuple[int, ...]]:
+    """What is read instead of what, perhaps with the token before it: over an epoch, sorted."""
+    planner = Planner(plan, examples.lengths, seed=1)
+    found: list[tuple[int, ...]] = []
+    for step in (step for pool in range(planner.pools) for step in planner.steps(epoch, pool)):
+        for part in plan.split(step, share):
+            batch = examples.collate(part, plan, Draw(1, epoch))
+            flat, labels = batch.sequences["text"].tokens.flatten(), batch.values["labels"]
+            assert labels.shape == batch.values["chosen"].shape
+            chosen = batch.values["chosen"][labels != IGNORED]
+            rows = [flat[chosen].tolist(), labels[labels != IGNORED].tolist()]
+            rows += [flat[(chosen - 1).clamp(min=0)].tolist()] if before else []
+            found += list(zip(*rows, strict=True))
+    return sorted(found)
+
+
+def test_the_same_tokens_are_hidden_however_a_step_is_split(tmp_path: Path) -> None:
+    store = framed_texts(tmp_path / "texts", 200)
+    for windows in (False, True):  # the first token of a window has no token before it
+        examples = masked_in(store, 8 if windows else None)
+        packed = PackedPlan.alike(64, 8) if windows else PackedPlan.for_lengths(examples.lengths, 64, 16)
+        once = hidden_in(examples, PaddedPlan(128), Share(), 0, not windows)
+        assert len(once) > 50
+        for plan, share in (
+            (PaddedPlan(128), Share(world=3, micro=20)),
+            (packed, Share()),
+            (packed, Share(world=2, micro=16)),
+        ):
+            assert hidden_in(examples, plan, share, 0, not windows) == once
+        assert hidden_in(examples, PaddedPlan(128), Share(), 1, not windows) != once
+
+
+def test_the_number_of_predictions_follows_from_the_shape(tmp_path: Path) -> None:
+    masked = masked_in(framed_texts(tmp_path / "texts", 100))
+    for plan in (PaddedPlan(64), PackedPlan(4, (16,))):
+        seen: dict[int, set[int]] = {}
+        for step in Planner(plan, masked.lengths, seed=0).steps(0, 0):
+            batch = masked.collate(step, plan, Draw(0, 0))
+            seen.setdefault(batch.sequences["text"].tokens.numel(), set()).add(len(batch.values["chosen"]))
+        assert all(len(counts) == 1 for counts in seen.values())
