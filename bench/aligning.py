@@ -24,7 +24,7 @@ from regard.look.alignment import (
     align,
     align_both,
     align_last_layer,
-    choose,
+    choose_heads,
     read_gold,
     score_links,
     swap_pairs,
@@ -62,7 +62,7 @@ def both(sides: dict[str, Aligner], known: Set, judged: Set) -> dict[str, Any]:
     chosen: list[Aligner] = []
     for name, side in sides.items():
         (texts, right), (others, theirs) = (each if not chosen else turned(each) for each in (known, judged))
-        best = choose(side, texts, right)[0]
+        best = choose_heads(side, texts, right)[0]
         chosen.append(side._replace(look=best.look))
         told[name] = measured(chosen[-1], others, theirs) | {"chosen by": best.error}
     if len(chosen) > 1:

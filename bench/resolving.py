@@ -35,7 +35,7 @@ from tools.grammar.corpus import dependent
 from tools.grammar.report import PRONOUNS, pronoun_of
 
 import regard
-from regard.look.heads import DRAWS, Ablation, HeadAddress, ablation, draw_heads, mean_outputs
+from regard.look.heads import DRAWS, Ablation, HeadAddress, ablation, mean_outputs, random_heads
 
 SEED, FIRST, WANTED, DECODED = 1, 8, 0.5, 1000
 SCREENS, KEPT = (24, 120), 20
@@ -194,8 +194,8 @@ def resolved(run: Path, valid: int, test: int, most: int, workers: int) -> dict[
         "head ablated": ablated(whole, tested, [best]),
         "set ablated": ablated(whole, tested, chosen.heads),
         "set ablated, by means": ablated(on_average, tested, chosen.heads),
-        "head swapped": swapped(model, of, [best], draw_heads(whole.heads, [best])),
-        "set swapped": swapped(model, of, chosen.heads, draw_heads(whole.heads, chosen.heads)),
+        "head swapped": swapped(model, of, [best], random_heads(whole.heads, [best])),
+        "set swapped": swapped(model, of, chosen.heads, random_heads(whole.heads, chosen.heads)),
         "decoded": decoded(model, [pair.source for pair, _ in pairs[:DECODED]], chosen.heads),
     }
 

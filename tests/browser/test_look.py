@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched, eventually
+from PIL import Image
 
 from regard.look.input import Input
 from regard.look.views import views_of
@@ -157,3 +159,24 @@ def test_an_error_is_told(served: dict[str, Served], browser: Any) -> None:
     page.wait_for_selector("#status.error")
     assert "the limit is 1,024" in page.locator("#status").inner_text()
     other.context.close()
+
+
+def test_views_are_saved_as_pictures(served: dict[str, Served], watched: Watched, tmp_path: Path) -> None:
+    """The SVG holds the map and its tokens, and the PNG has the size of the view, twice as fine."""
+    page = watched.open(served["decoder"].address, text=TEXT, view="heads")
+    page.wait_for_selector("[data-noted]")
+    files = {}
+    for format_ in ("SVG", "PNG"):
+        with page.expect_download() as started:
+            page.get_by_role("button", name=f"Save as {format_}").click()
+        files[format_] = tmp_path / started.value.suggested_filename
+        started.value.save_as(files[format_])
+        assert files[format_].name.endswith(f"-heads.{format_.lower()}")
+    drawn = files["SVG"].read_text(encoding="utf-8")
+    assert "Masked self-attention · layer 1 · head 1" in drawn
+    assert drawn.count("data:image/png") > 4, "the enlarged map, the small ones and the scale"
+    assert "<script" not in drawn
+    box = page.locator("#view > div").bounding_box()
+    with Image.open(files["PNG"]) as image:
+        assert image.size == (pytest.approx(2 * box["width"], abs=2), pytest.approx(2 * box["height"], abs=2))
+        assert len(image.convert("RGB").getcolors(2**24)) > 50, "something is drawn"

@@ -15,7 +15,7 @@ from tiny_translator import TEXTS
 import regard
 from regard.look.input import Input
 from regard.look.study import Study
-from regard.look.views.compare import compare, control
+from regard.look.views.compare import compare_runs, control
 from regard.models.families import Decoder
 from regard.text.settings import ByteBpe
 from regard.text.tokenizer import TokenizerPair
@@ -53,7 +53,7 @@ def test_the_numbers_are_pythons(
     state = {"view": "compare", "beside": kind, "edited": head, "factor": "2", "at": "decoder.attention", "layer": "0"}
     page = watched.open(served[family].address, text=TEXT, to="en", **state)
     run = study.run(Input(TEXT, to="en" if family == "translator" else None))
-    found, random = compare(study, run, [head + change]), control(study, run, [head + change])
+    found, random = compare_runs(study, run, [head + change]), control(study, run, [head + change])
     answer = found.answers[0]
     assert figure(page, "output.divergence") == pytest.approx(answer.figures.divergence, abs=1e-4)
     assert figure(page, "output.divergence", "control") == pytest.approx(
@@ -111,7 +111,7 @@ def test_heads_are_chosen_by_keyboard_alone(served: dict[str, Served], watched: 
     assert page.evaluate("document.activeElement.dataset.head") == "decoder.1.attention.0"
     study = served["decoder"].study
     words = ["decoder.0.attention.0", "decoder.1.attention.0"]
-    expected = compare(study, study.run(Input(TEXT)), words).answers[0].figures.divergence
+    expected = compare_runs(study, study.run(Input(TEXT)), words).answers[0].figures.divergence
     assert figure(page, "output.divergence") == pytest.approx(expected, abs=1e-4)
     assert before != pytest.approx(expected, abs=1e-4)
     page.get_by_role("button", name="Leave decoder, layer 1, head 1 as it is").click()
@@ -120,7 +120,7 @@ def test_heads_are_chosen_by_keyboard_alone(served: dict[str, Served], watched: 
 
 def test_another_model(beside: Served, watched: Watched) -> None:
     page = watched.open(beside.address, text=TEXT, view="compare")
-    found = compare(beside.study, beside.study.run(Input(TEXT)))
+    found = compare_runs(beside.study, beside.study.run(Input(TEXT)))
     assert found.answers[0].figures.divergence > 1e-4
     assert figure(page, "output.divergence") == pytest.approx(found.answers[0].figures.divergence, abs=1e-4)
     page.locator('select[aria-label="Head of the other"]').select_option("1")

@@ -135,9 +135,9 @@ def _write(asked: LookOptions, html: Path | None, views: list[str], picture: Pat
     given = Input(image=_picture(study, asked.text).pixels) if is_image else Input(asked.text, asked.target, asked.to)
     run = study.run(given)
     if picture is not None:
-        from regard.look.views import draw
+        from regard.look.views import draw_view
 
-        draw(study, run, picture, asked.view or "heads", asked.at)
+        draw_view(study, run, picture, asked.view or "heads", asked.at)
         say(f"{picture}: {picture.stat().st_size / 1024:,.0f} KiB")
     if html is not None:
         _write_page(study, run, html, views, asked)

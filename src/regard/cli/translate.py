@@ -274,10 +274,10 @@ def _score(
         raise SettingsError(f"--choose ({first}) leaves none of the {len(pairs)} pairs to score; use a smaller number")
     tried: list[Tried] = []
     if first:
-        tried = align.choose(there, pairs[:first], gold[:first])
+        tried = align.choose_heads(there, pairs[:first], gold[:first])
         there = there._replace(look=tried[0].look)
         if back is not None:
-            other = align.choose(back, align.swap_pairs(pairs[:first]), [each.swapped() for each in gold[:first]])
+            other = align.choose_heads(back, align.swap_pairs(pairs[:first]), [each.swapped() for each in gold[:first]])
             back = back._replace(look=other[0].look)
     rest, right = pairs[first:], gold[first:]
     scores: dict[str, AlignmentScore] = {}

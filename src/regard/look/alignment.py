@@ -220,7 +220,7 @@ class Tried(NamedTuple):
     error: float
 
 
-def choose(side: Aligner, pairs: TextPairs, gold: Sequence[GoldLinks]) -> list[Tried]:
+def choose_heads(side: Aligner, pairs: TextPairs, gold: Sequence[GoldLinks]) -> list[Tried]:
     """The best heads of each layer, and of all layers, at each step; the lowest error rate first.
 
     Heads are added one by one, each time the one that reduces the error most, until none does.

@@ -193,7 +193,7 @@ class RandomControl(NamedTuple):
     drawn: list[tuple[HeadAddress, ...]]
 
 
-def draw_heads(
+def random_heads(
     heads: Sequence[HeadAddress], excluded: Collection[HeadAddress], count: int = DRAWS, seed: int = 0
 ) -> list[tuple[HeadAddress, ...]]:
     """`count` random sets of as many heads as `excluded`, drawn from the others; single heads at most once each."""
@@ -231,6 +231,6 @@ class Ablation:
 
     def control(self, heads: Collection[HeadAddress], count: int = DRAWS, seed: int = 0) -> RandomControl:
         """The effect of as many random other heads."""
-        drawn = draw_heads(self.heads, heads, count, seed)
+        drawn = random_heads(self.heads, heads, count, seed)
         changes = [self.without(chosen) - self.plain for chosen in drawn]
         return RandomControl(sum(changes) / len(changes), changes, drawn)

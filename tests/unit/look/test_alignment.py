@@ -23,7 +23,7 @@ from regard.look.alignment import (
     align,
     align_both,
     align_last_layer,
-    choose,
+    choose_heads,
     format_links,
     grow_diagonal,
     measured_in,
@@ -82,7 +82,7 @@ def test_the_best_heads_are_chosen(model: Any) -> None:
     side = Aligner(model, "en")
     made = align(side._replace(look=Look(((0, 1),), consumed=True)), PAIRS)
     gold = [GoldLinks(links, links) for links in made]
-    tried = choose(side, PAIRS, gold)
+    tried = choose_heads(side, PAIRS, gold)
     assert tried[0].error == pytest.approx(0)
     assert score_links(align(side._replace(look=tried[0].look), PAIRS), gold).error == pytest.approx(0)
     assert [one.error for one in tried] == sorted(one.error for one in tried)

@@ -14,7 +14,7 @@ from regard.errors import InputError
 from regard.look import pictures
 from regard.look.pictures import alignment_text, draw_alignment, draw_heads, draw_lens, drawable
 from regard.look.study import Study
-from regard.look.views import VIEWS, draw, views_of
+from regard.look.views import VIEWS, draw_view, views_of
 from regard.look.views.lens import lens_answer
 from regard.use.translation import Alignment, Block
 
@@ -68,12 +68,12 @@ def test_lens(studies: dict[str, Study]) -> None:
 
 def test_files(studies: dict[str, Study], tmp_path: Path) -> None:
     study, run = run_of(studies, "decoder", HOSTILE)
-    draw(study, run, tmp_path / "a.svg", "heads", "decoder.0.attention.0", HOSTILE)
+    draw_view(study, run, tmp_path / "a.svg", "heads", "decoder.0.attention.0", HOSTILE)
     written = (tmp_path / "a.svg").read_text(encoding="utf-8")
     assert written.count("<image ") == 2, "the map and its scale"
     assert len(re.findall(r"<use ", written)) > 100, "the names of the tokens are drawn"
     for name, first in (("b.png", b"\x89PNG"), ("c.pdf", b"%PDF")):
-        draw(study, run, tmp_path / name, "lens", title=HOSTILE)
+        draw_view(study, run, tmp_path / name, "lens", title=HOSTILE)
         assert (tmp_path / name).read_bytes().startswith(first)
 
 
@@ -88,7 +88,7 @@ def test_errors(studies: dict[str, Study], tmp_path: Path) -> None:
         ("heads", "", "none/a.png", "cannot be written"),
     ):
         with pytest.raises(InputError, match=message):
-            draw(study, run, tmp_path / name, view, at)
+            draw_view(study, run, tmp_path / name, view, at)
     assert not [*tmp_path.iterdir()]
 
 

@@ -16,12 +16,12 @@ from tiny_translator import write_translator
 
 import regard
 from regard.look.study import NamedImage, Study
-from regard.look.views.compare import compare
+from regard.look.views.compare import compare_runs
 from regard.look.views.heads import rollout_map
 from regard.look.views.image import PatchQuery, concentration, patch_attention
 from regard.look.views.lens import lens_answer
 from regard.look.views.positions import encodings
-from regard.look.views.vectors import contextual, find
+from regard.look.views.vectors import contextual, find_word
 from regard.serving.page import WEB, create_page_app
 from regard.serving.settings import PageSettings
 
@@ -135,7 +135,7 @@ def test_lens_and_comparison(pages: dict[str, Page]) -> None:
     assert got["layers"] == found["layers"]
     assert got["texts"] == {str(token): text for token, text in found["texts"].items()}
     got = page.ask("compare", run=key, changes=[HEAD])
-    wanted = compare(page.study, run, [HEAD]).answers[0].figures.divergence
+    wanted = compare_runs(page.study, run, [HEAD]).answers[0].figures.divergence
     assert got["answers"][0]["figures"]["divergence"] == wanted
     spread = page.ask("control", run=key, changes=[HEAD])["answers"]["output"]["divergence"]
     assert spread["least"] <= spread["mean"] <= spread["most"]
@@ -149,7 +149,7 @@ def test_vectors_and_positions(pages: dict[str, Page]) -> None:
     page = pages["translator"]
     found = page.ask("vectors", texts=TEXTS, to="de")
     assert {chart["word"] for chart in found["charts"]} == {None, "the", "dog"}
-    vectors = contextual(page.study.loaded, [find(text, "dog") for text in TEXTS], "de").layers.double().numpy()
+    vectors = contextual(page.study.loaded, [find_word(text, "dog") for text in TEXTS], "de").layers.double().numpy()
     one, two = (i for i, word in enumerate(found["words"]) if word["text"] == "dog")
     dog = next(chart for chart in found["charts"] if chart["word"] == "dog")
     points = unpacked(dog["points"])

@@ -139,9 +139,9 @@ def test_chosen_views(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"view \(head\).*did you mean heads"):
         page_file(study, run, ["head"])
     once = data_of(page_file(study, run, ["heads"]).html)["answers"]
-    same = [replace(each, stored=heads.stored) if each.name == "walk" else each for each in views.VIEWS]
+    same = [replace(each, stored=heads.stored_heads) if each.name == "walk" else each for each in views.VIEWS]
     monkeypatch.setattr(views, "VIEWS", tuple(same))
-    assert view_named(study, "walk").stored is heads.stored
+    assert view_named(study, "walk").stored is heads.stored_heads
     assert data_of(page_file(study, run, ["heads", "walk"]).html)["answers"] == once, "equal requests are stored once"
 
 

@@ -14,19 +14,19 @@ from regard.look.views.image import IMAGE
 from regard.look.views.lens import LENS
 from regard.look.views.positions import POSITIONS
 from regard.look.views.vectors import VECTORS
-from regard.look.views.view import View
+from regard.look.views.view import PageView
 from regard.look.views.walk import WALK
 from regard.settings import did_you_mean
 
-VIEWS: tuple[View, ...] = (IMAGE, HEADS, WALK, DECODE, LENS, VECTORS, POSITIONS, COMPARE)
+VIEWS: tuple[PageView, ...] = (IMAGE, HEADS, WALK, DECODE, LENS, VECTORS, POSITIONS, COMPARE)
 
 
-def views_of(study: Study) -> dict[str, View]:
+def views_of(study: Study) -> dict[str, PageView]:
     """The views that can show this model, by name."""
     return {view.name: view for view in VIEWS if view.fits(study)}
 
 
-def view_named(study: Study, name: str) -> View:
+def view_named(study: Study, name: str) -> PageView:
     known = views_of(study)
     if name not in known:
         near = did_you_mean(name, known)
@@ -34,7 +34,7 @@ def view_named(study: Study, name: str) -> View:
     return known[name]
 
 
-def draw(study: Study, run: StudyRun, path: Path, view: str = "heads", at: str = "", title: str = "") -> None:
+def draw_view(study: Study, run: StudyRun, path: Path, view: str = "heads", at: str = "", title: str = "") -> None:
     """Draws a view of a run with matplotlib: PNG, SVG or PDF, by the file's suffix."""
     require_format(path)
     chosen = view_named(study, view)

@@ -18,13 +18,13 @@ from torch.nn import functional
 from regard.blocks.recording import record
 from regard.decoding.settings import Absolute, Rules
 from regard.errors import InputError
-from regard.look.heads import HeadChange, change_named, draw_heads, heads_of
+from regard.look.heads import HeadChange, change_named, heads_of, random_heads
 from regard.look.input import OutputAnswer, answers_in, forward
 from regard.look.study import AttentionGroup, Study, StudyRun
 from regard.look.views.decode import Choosing, decode_steps
 from regard.look.views.heads import stored_tensor
 from regard.look.views.lens import MAX_LOGITS, streams_of
-from regard.look.views.view import MAX_HEADS, Answer, Question, RunRequest, SavedPage, StoredAnswer, Text, View
+from regard.look.views.view import MAX_HEADS, Answer, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, Text
 from regard.use.translator import Translator
 
 CONTINUED = 12
@@ -130,7 +130,7 @@ class HeadControl:
     """By the name of the stream."""
 
 
-def compare(study: Study, run: StudyRun, changes: Sequence[str] = ()) -> Comparison:
+def compare_runs(study: Study, run: StudyRun, changes: Sequence[str] = ()) -> Comparison:
     """A run without changes, and with changed heads (`regard.look.heads`) or, without changes, the model beside."""
     left = run.plain or run
     if not changes:
@@ -147,7 +147,7 @@ def control(study: Study, run: StudyRun, changes: Sequence[str] = (), draws: int
     left, every = run.plain or run, heads_of(study.loaded)
     wanted = [change_named(study.loaded, text) for text in dict.fromkeys(changes)]
     if wanted:
-        chosen = draw_heads(every, [each.head for each in wanted], draws, seed)
+        chosen = random_heads(every, [each.head for each in wanted], draws, seed)
     else:
         chosen = [(head,) for head in random.Random(seed).sample(every, min(draws, len(every)))]
         wanted = [HeadChange(every[0])]
@@ -319,22 +319,22 @@ class CompareRequest(RunRequest):
 
 
 def _compare_answer(study: Study, request: CompareRequest) -> Answer:
-    return asdict(compare(study, study.known(request.run), request.changes))
+    return asdict(compare_runs(study, study.known(request.run), request.changes))
 
 
 def _control_answer(study: Study, request: CompareRequest) -> Answer:
     return asdict(control(study, study.known(request.run), request.changes))
 
 
-BOTH = Question("compare", CompareRequest, _compare_answer)
-CONTROL = Question("control", CompareRequest, _control_answer)
+BOTH = PageQuestion("compare", CompareRequest, _compare_answer)
+CONTROL = PageQuestion("control", CompareRequest, _control_answer)
 
 
-def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     study, run = page.study, page.run.plain or page.run
     group, _, head = page.location(-1)
     request = CompareRequest(run=run.key, changes=default_changes(study, page.run, group, head))
-    found = compare(study, run, request.changes)
+    found = compare_runs(study, run, request.changes)
     yield StoredAnswer(BOTH.path, request, lambda: asdict(found))
     yield page.ask(CONTROL, request)
     if found.same:
@@ -343,4 +343,4 @@ def stored(page: SavedPage) -> Iterator[StoredAnswer]:
         yield stored_tensor(page, group.weights(layer), run=found.other)
 
 
-COMPARE = View("compare", (BOTH, CONTROL), stored)
+COMPARE = PageView("compare", (BOTH, CONTROL), _stored)

@@ -18,7 +18,7 @@ from regard.decoding.tree import Tree, search_tree
 from regard.errors import InputError
 from regard.look.input import decoded, ends_of, token_name
 from regard.look.study import Study, StudyRun
-from regard.look.views.view import Answer, Count, Question, RunRequest, SavedPage, StoredAnswer, View
+from regard.look.views.view import Answer, Count, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer
 from regard.models.families import Decoder, EncoderDecoder
 from regard.use.translator import Translator
 
@@ -209,13 +209,13 @@ def _tree_answer(study: Study, request: TreeRequest) -> Answer:
     return {"nodes": nodes, "found": found}
 
 
-STEPS = Question("steps", StepsRequest, _steps_answer)
-TREE = Question("tree", TreeRequest, _tree_answer)
+STEPS = PageQuestion("steps", StepsRequest, _steps_answer)
+TREE = PageQuestion("tree", TreeRequest, _tree_answer)
 
 
-def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     yield page.ask(STEPS, StepsRequest(run=page.run.key))
     yield page.ask(TREE, TreeRequest(run=page.run.key))
 
 
-DECODE = View("decode", (STEPS, TREE), stored, fits=lambda study: study.writes)
+DECODE = PageView("decode", (STEPS, TREE), _stored, fits=lambda study: study.writes)

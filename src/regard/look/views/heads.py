@@ -21,7 +21,17 @@ from regard.errors import InputError
 from regard.look.heads import HeadAddress, attentions_of, heads_in
 from regard.look.pictures import draw_heads
 from regard.look.study import AttentionGroup, Study, StudyRun
-from regard.look.views.view import OUTPUT, Answer, Question, Request, RunRequest, SavedPage, StoredAnswer, Text, View
+from regard.look.views.view import (
+    OUTPUT,
+    Answer,
+    PageQuestion,
+    PageRequest,
+    PageView,
+    RunRequest,
+    SavedPage,
+    StoredAnswer,
+    Text,
+)
 from regard.models.build import Model
 from regard.models.families import EncoderDecoder, Vision
 from regard.settings import did_you_mean
@@ -367,7 +377,7 @@ class NotesRequest(RunRequest):
     at: Text
 
 
-class TensorRequest(Request):
+class TensorRequest(PageRequest):
     """A tensor of a run, or a rollout."""
 
     run: Text
@@ -438,10 +448,10 @@ def _answer(study: Study, request: NotesRequest) -> Answer:
     return {"heads": notes_on(study, study.known(request.run), request.at)}
 
 
-NOTES = Question("notes", NotesRequest, _answer)
+NOTES = PageQuestion("notes", NotesRequest, _answer)
 
 
-def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+def stored_heads(page: SavedPage) -> Iterator[StoredAnswer]:
     yield page.ask(OUTPUT, RunRequest(run=page.run.key))
     for number, (group, layer) in enumerate(page.layers(-1)):
         yield stored_tensor(page, group.weights(layer), number == 0)
@@ -450,4 +460,4 @@ def stored(page: SavedPage) -> Iterator[StoredAnswer]:
         yield stored_tensor(page, name, False)
 
 
-HEADS = View("heads", (NOTES,), stored, draw=draw_heads)
+HEADS = PageView("heads", (NOTES,), stored_heads, draw=draw_heads)

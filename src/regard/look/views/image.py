@@ -18,7 +18,7 @@ from torch import Tensor
 from regard.errors import InputError
 from regard.look.study import Study, StudyRun
 from regard.look.views import heads
-from regard.look.views.view import Answer, Count, Question, RunRequest, SavedPage, StoredAnswer, View
+from regard.look.views.view import Answer, Count, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer
 from regard.models.families import Vision
 from regard.models.settings import Classification
 from regard.models.settings import Vision as VisionSettings
@@ -236,12 +236,12 @@ def _occlude_answer(study: Study, request: OccludeRequest) -> Answer:
     return asdict(occlude(study, run, request.patch_query(), request.count, seed=request.seed))
 
 
-PATCHES = Question("patches", PatchesRequest, _patches_answer)
-OCCLUDE = Question("occlude", OccludeRequest, _occlude_answer)
+PATCHES = PageQuestion("patches", PatchesRequest, _patches_answer)
+OCCLUDE = PageQuestion("occlude", OccludeRequest, _occlude_answer)
 
 
-def stored(page: SavedPage) -> Iterator[StoredAnswer]:
-    yield from heads.stored(page)
+def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
+    yield from heads.stored_heads(page)
     _, layer, head = page.location(0)
     query = CLASS if page.run.sides["encoder"].tokens[0].id < 0 else None
     for rollout in (False, True):
@@ -249,4 +249,4 @@ def stored(page: SavedPage) -> Iterator[StoredAnswer]:
         yield page.ask(PATCHES, request)
 
 
-IMAGE = View("image", (PATCHES, OCCLUDE), stored, lambda study: study.loaded.settings.kind == "vision")
+IMAGE = PageView("image", (PATCHES, OCCLUDE), _stored, lambda study: study.loaded.settings.kind == "vision")

@@ -23,7 +23,7 @@ from regard.look.input import class_name, class_names, token_name
 from regard.look.pictures import draw_lens
 from regard.look.study import Study, StudyRun
 from regard.look.views.heads import BatchPart, entropy
-from regard.look.views.view import Answer, Question, RunRequest, SavedPage, StoredAnswer, Text, View
+from regard.look.views.view import Answer, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, Text
 from regard.models.families import Decoder, Encoder, EncoderDecoder
 from regard.models.heads import MaskedHead, SequenceHead, TokenHead
 from regard.models.settings import Tagging
@@ -271,10 +271,10 @@ def _answer(study: Study, request: LensRequest) -> Answer:
     return lens_answer(study, study.known(request.run), request.output)
 
 
-QUESTION = Question("lens", LensRequest, _answer)
+QUESTION = PageQuestion("lens", LensRequest, _answer)
 
 
-def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     for number, output in enumerate(outputs_of(page.study.loaded)):
         yield page.ask(QUESTION, LensRequest(run=page.run.key, output=output), number == 0)
 
@@ -284,4 +284,4 @@ def _draw(study: Study, run: StudyRun, at: str) -> Any:
     return draw_lens(found, run.sides[found["stack"]].names)
 
 
-LENS = View("lens", (QUESTION,), stored, fits=lambda study: bool(outputs_of(study.loaded)), draw=_draw)
+LENS = PageView("lens", (QUESTION,), _stored, fits=lambda study: bool(outputs_of(study.loaded)), draw=_draw)

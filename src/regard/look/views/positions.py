@@ -44,7 +44,7 @@ from regard.blocks.settings import (
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 from regard.look.study import Study
-from regard.look.views.view import Answer, Question, Request, SavedPage, StoredAnswer, View, packed
+from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, packed
 from regard.models import settings as models
 from regard.models.build import build
 from regard.models.families import Decoder, EncoderDecoder, Vision
@@ -235,7 +235,7 @@ def _require_weights(module: nn.Module, kind: str) -> None:
 # ----------------------------------------------------------------------------------------------------------------- page
 
 
-class PositionsRequest(Request):
+class PositionsRequest(PageRequest):
     """The positions of one side of the model."""
 
     part: Part | None = None
@@ -300,14 +300,14 @@ def _answer(study: Study, request: PositionsRequest) -> Answer:
     return positions_answer(study.loaded, request.length, request.part)
 
 
-QUESTION = Question("positions", PositionsRequest, _answer)
+QUESTION = PageQuestion("positions", PositionsRequest, _answer)
 
 
-def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     yield page.ask(QUESTION, PositionsRequest())
     if isinstance(page.study.loaded, Translator):
         yield page.ask(QUESTION, PositionsRequest(part="encoder"), False)
         yield page.ask(QUESTION, PositionsRequest(part="decoder"), False)
 
 
-POSITIONS = View("positions", (QUESTION,), stored)
+POSITIONS = PageView("positions", (QUESTION,), _stored)

@@ -29,7 +29,7 @@ from regard.blocks.recording import record
 from regard.errors import InputError
 from regard.look.input import target_of
 from regard.look.study import Study
-from regard.look.views.view import Answer, Question, Request, SavedPage, StoredAnswer, Text, View, packed
+from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, Text, packed
 from regard.models.families import Decoder, Encoder, EncoderDecoder
 from regard.text.tokenizer import Span
 from regard.use.model import Loaded
@@ -172,7 +172,7 @@ class Atlas(NamedTuple):
         return Similarity(pairs, self.cosines[:, first, second], self.static[first, second], chart.chance)
 
 
-def find(text: str, word: str, number: int = 0) -> Occurrence:
+def find_word(text: str, word: str, number: int = 0) -> Occurrence:
     """The first occurrence of a word in a text, or a later one (`number`, from 0), ignoring case."""
     spans = [found.span() for found in _WORD.finditer(text) if found[0].lower() == word.lower()]
     if not 0 <= number < len(spans):
@@ -186,7 +186,7 @@ def find(text: str, word: str, number: int = 0) -> Occurrence:
 def contextual(model: Loaded, places: Sequence[Occurrence], to: str | None = None) -> ContextVectors:
     """The vectors of words in an encoder, a decoder, or the encoder of a translator. `to` is its target language."""
     if not places:
-        raise InputError("places is empty; give at least one: find(text, word)")
+        raise InputError("places is empty; give at least one: find_word(text, word)")
     tokens: list[tuple[str, ...]] = [()] * len(places)
     layers: list[Tensor] = [torch.empty(0)] * len(places)
     static: list[Tensor] = [torch.empty(0)] * len(places)
@@ -303,7 +303,7 @@ def _streams(model: Loaded, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
 # ----------------------------------------------------------------------------------------------------------------- page
 
 
-class VectorsRequest(Request):
+class VectorsRequest(PageRequest):
     """Sentences whose words are shown."""
 
     texts: list[Text] = Field(max_length=64)
@@ -344,10 +344,10 @@ def _answer(study: Study, request: VectorsRequest) -> Answer:
     }
 
 
-QUESTION = Question("vectors", VectorsRequest, _answer)
+QUESTION = PageQuestion("vectors", VectorsRequest, _answer)
 
 
-def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     to, loaded = page.state.get("to"), page.study.loaded
     directions = loaded.directions if isinstance(loaded, Translator) else []
     sources = [source for source, target in directions if target == to] or [source for source, _ in directions]
@@ -359,4 +359,4 @@ def _fits(study: Study) -> bool:
     return study.loaded.tokenizers is not None and study.loaded.settings.kind != "vision"
 
 
-VECTORS = View("vectors", (QUESTION,), stored, _fits)
+VECTORS = PageView("vectors", (QUESTION,), _stored, _fits)

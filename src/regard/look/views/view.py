@@ -41,7 +41,7 @@ Count: TypeAlias = Annotated[int, Field(ge=0, le=2**31)]
 Answer: TypeAlias = dict[str, Any]
 
 
-class Request(BaseModel):
+class PageRequest(BaseModel):
     """A request of the page."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
@@ -52,18 +52,18 @@ class Request(BaseModel):
         return 0
 
 
-class RunRequest(Request):
+class RunRequest(PageRequest):
     """A request about a run."""
 
     run: Text
 
 
 @dataclass(frozen=True)
-class Question:
+class PageQuestion:
     """Something the page can ask: `/api/PATH`."""
 
     path: str
-    request: type[Request]
+    request: type[PageRequest]
     answer: Callable[[Study, Any], Answer]
     """Takes a request of that type."""
 
@@ -73,7 +73,7 @@ class StoredAnswer:
     """A request with its answer, as a saved file holds it."""
 
     path: str
-    request: Request
+    request: PageRequest
     answer: Callable[[], Answer | Tensor]
     first: bool = True
     """True if the view cannot be shown without it."""
@@ -87,7 +87,7 @@ class SavedPage:
     run: StudyRun
     state: Mapping[str, str]
 
-    def ask(self, question: Question, request: Request, first: bool = True) -> StoredAnswer:
+    def ask(self, question: PageQuestion, request: PageRequest, first: bool = True) -> StoredAnswer:
         return StoredAnswer(question.path, request, lambda: question.answer(self.study, request), first)
 
     def location(self, default: int) -> tuple[AttentionGroup, int, int]:
@@ -108,11 +108,11 @@ class SavedPage:
 
 
 @dataclass(frozen=True)
-class View:
+class PageView:
     """A view of the page. `VIEWS` in `look/views/__init__.py` lists all."""
 
     name: str
-    questions: tuple[Question, ...]
+    questions: tuple[PageQuestion, ...]
     stored: Callable[[SavedPage], Iterable[StoredAnswer]]
     """What a saved file holds, the most important first. Answers are computed only while there is room."""
     fits: Callable[[Study], bool] = lambda study: True
@@ -134,7 +134,7 @@ def packed(values: Tensor) -> Answer:
 # ----------------------------------------------------------------------------------------------------------- every view
 
 
-class InputRequest(Request):
+class InputRequest(PageRequest):
     """An input to look at."""
 
     text: Text = ""
@@ -186,5 +186,5 @@ def _output(study: Study, request: RunRequest) -> Answer:
     return {"output": asdict(run.output), "plain": None if run.plain is None else asdict(run.plain.output)}
 
 
-RUN = Question("run", InputRequest, _run)
-OUTPUT = Question("output", RunRequest, _output)
+RUN = PageQuestion("run", InputRequest, _run)
+OUTPUT = PageQuestion("output", RunRequest, _output)

@@ -17,7 +17,17 @@ from regard.blocks.attention import Attention
 from regard.blocks.layers import Stack
 from regard.errors import InputError
 from regard.look.study import Study, StudyRun
-from regard.look.views.view import Answer, Count, Question, RunRequest, SavedPage, StoredAnswer, Text, View, first_of
+from regard.look.views.view import (
+    Answer,
+    Count,
+    PageQuestion,
+    PageView,
+    RunRequest,
+    SavedPage,
+    StoredAnswer,
+    Text,
+    first_of,
+)
 
 CORNER = 6
 """Rows and columns of a tensor that are shown."""
@@ -232,10 +242,10 @@ def _answer(study: Study, request: WalkRequest) -> Answer:
     return {"steps": [asdict(step) for step in steps]}
 
 
-QUESTION = Question("walk", WalkRequest, _answer)
+QUESTION = PageQuestion("walk", WalkRequest, _answer)
 
 
-def stored(page: SavedPage) -> Iterator[StoredAnswer]:
+def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     @lru_cache(maxsize=1)  # the heads of a layer follow each other, and one pass records them all
     def paths(attention: str) -> list[Answer]:
         heads = range(page.study.loaded.settings.attention.heads)
@@ -252,4 +262,4 @@ def stored(page: SavedPage) -> Iterator[StoredAnswer]:
             yield StoredAnswer("walk", request, answer, (group, layer, head) == chosen)
 
 
-WALK = View("walk", (QUESTION,), stored)
+WALK = PageView("walk", (QUESTION,), _stored)

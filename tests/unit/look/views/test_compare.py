@@ -16,7 +16,7 @@ from regard.blocks.edits import Ablate, Scale
 from regard.blocks.settings import Attention
 from regard.errors import InputError
 from regard.look.study import Study
-from regard.look.views.compare import compare, control, kl_divergence, names_of_both
+from regard.look.views.compare import compare_runs, control, kl_divergence, names_of_both
 from regard.models.settings import Classification, Vision
 from regard.text.settings import ByteBpe
 from regard.text.tokenizer import TokenizerPair
@@ -69,7 +69,7 @@ def test_changed_heads(pairs: dict[str, Study]) -> None:
         first = network(tokens)[0]
     mean = plain["decoder.0.attention.heads"][0].mean(0)
     for change, edit in {"": Ablate([1]), "*0.5": Scale([1], 0.5), "=mean": Ablate([1], mean)}.items():
-        found = compare(study, run, [f"decoder.0.attention.1{change}"])
+        found = compare_runs(study, run, [f"decoder.0.attention.1{change}"])
         with torch.no_grad(), regard.record(network, *names, edit={"decoder.0.attention.heads": edit}) as changed:
             second = network(tokens)[0]
         (answer,) = found.answers
@@ -92,13 +92,13 @@ def test_changed_heads(pairs: dict[str, Study]) -> None:
         assert study.known(found.other).plain is run
     silent = study.run(given("decoder", ablated=("decoder.1.attention.0",)))
     change = ["decoder.0.attention.0"]
-    assert compare(study, silent, change) == compare(study, run, change), "other silent heads do not count"
+    assert compare_runs(study, silent, change) == compare_runs(study, run, change), "other silent heads do not count"
 
 
 def test_another_model(pairs: dict[str, Study]) -> None:
     for family in WRITERS:
         study, run = run_of(pairs, family)
-        found, other = compare(study, run), study.beside
+        found, other = compare_runs(study, run), study.beside
         assert found.same
         assert other is not None
         assert study.holding(found.other) is other
@@ -125,7 +125,7 @@ def test_control_by_random_heads(pairs: dict[str, Study]) -> None:
     assert len({*heads}) == 3
     assert chosen not in heads
     assert all(head.endswith("*0.5") for head in heads)
-    each = [compare(study, run, [head]) for head in heads]
+    each = [compare_runs(study, run, [head]) for head in heads]
     values = [one.answers[0].figures.divergence for one in each]
     spread = found.answers["output"]["divergence"]
     assert (spread.mean, spread.least, spread.most) == pytest.approx((sum(values) / 3, min(values), max(values)))
@@ -140,7 +140,7 @@ def test_models_that_differ(tmp_path: Path, studies: dict[str, Study]) -> None:
     other = write_encoder(tmp_path / "two")
     TokenizerPair.of(train_tokenizer(ByteBpe(size=300), [*TEXTS[2:], "zzz"])).save(other)
     study = Study(studies["encoder"].loaded, beside=regard.load(other, "cpu"))
-    found = compare(study, study.run(given("encoder")))
+    found = compare_runs(study, study.run(given("encoder")))
     assert not found.same
     assert "different tokenizers" in found.why
     assert [answer.name for answer in found.answers] == ["label"]
@@ -153,7 +153,7 @@ def test_models_that_differ(tmp_path: Path, studies: dict[str, Study]) -> None:
     with pytest.raises(InputError, match="patch"):
         Study(studies["vision"].loaded, beside=regard.load(tmp_path / "wide", "cpu"))
     with pytest.raises(InputError, match="no second model"):
-        compare(*run_of(studies, "decoder"))
+        compare_runs(*run_of(studies, "decoder"))
 
 
 def test_names_tell_two_models_apart() -> None:

@@ -18,7 +18,7 @@ from regard.blocks.settings import Attention
 from regard.errors import InputError
 from regard.look.study import Study
 from regard.look.views import vectors
-from regard.look.views.vectors import Atlas, Occurrence, atlas, contextual, find, plane_map
+from regard.look.views.vectors import Atlas, Occurrence, atlas, contextual, find_word, plane_map
 from regard.models.settings import Decoder, Encoder
 from regard.text.settings import ByteBpe, WordPiece
 from regard.text.tokenizer import TokenizerPair
@@ -27,7 +27,7 @@ from regard.use.model import Loaded
 from regard.use.translator import Translator
 
 TEXTS = ["The bank of the river", "Money in the bank!", "A bank lends money"]
-BANKS = [find(text, "bank") for text in TEXTS]
+BANKS = [find_word(text, "bank") for text in TEXTS]
 
 
 def loaded(family: type[Encoder] | type[Decoder] = Encoder, size: int = 300) -> Any:
@@ -49,10 +49,10 @@ def found(model: Any) -> Atlas:
 
 def test_words_are_found() -> None:
     assert BANKS[0] == (TEXTS[0], (4, 8))
-    assert find(TEXTS[0], "THE", 1) == (TEXTS[0], (12, 15))
+    assert find_word(TEXTS[0], "THE", 1) == (TEXTS[0], (12, 15))
     for word, number in (("boat", 0), ("the", 2)):
         with pytest.raises(InputError, match=f"{word!r} occurs"):
-            find(TEXTS[0], word, number)
+            find_word(TEXTS[0], word, number)
 
 
 def test_vectors_are_those_of_a_plain_pass(model: Any) -> None:
@@ -77,7 +77,7 @@ def test_vectors_are_those_of_a_plain_pass(model: Any) -> None:
 def test_a_word_of_several_tokens_is_their_mean() -> None:
     for family, size in ((Encoder, 40), (Decoder, 270)):
         model = loaded(family, size)
-        found = contextual(model, [find(TEXTS[1], "Money")])
+        found = contextual(model, [find_word(TEXTS[1], "Money")])
         ids = model.tokenizers.source.encode(TEXTS[1])
         inside = [i for i, (first, last) in enumerate(ids.offsets) if first < 5 and last > 0]
         assert len(inside) > 1, "the case needs several tokens"
@@ -90,7 +90,7 @@ def test_a_word_of_several_tokens_is_their_mean() -> None:
 
 def test_a_decoder_does_not_look_ahead() -> None:
     texts = ["My favorite fruit is apple", "My favorite brand is apple"]
-    places = [find(text, word) for word in ("favorite", "apple") for text in texts]
+    places = [find_word(text, word) for word in ("favorite", "apple") for text in texts]
     found = contextual(loaded(Decoder), places)
     assert_close(found.layers[:, 0], found.layers[:, 1])
     assert not torch.allclose(found.layers[-1, 2], found.layers[-1, 3])
@@ -101,14 +101,14 @@ def test_the_encoder_of_a_translator(studies: dict[str, Study]) -> None:
     model = studies["translator"].loaded
     assert isinstance(model, Translator)
     text = "and a cat too"
-    found = contextual(model, [find(text, "cat")], to="en")
+    found = contextual(model, [find_word(text, "cat")], to="en")
     ids = model.inputs([text], "en")[0]
     with torch.no_grad(), regard.record(model, "encoder.0.residual") as seen:
         model.network.encode(torch.tensor([ids]))
     tokens = [model.tokenizers.source.token(token) for token in ids]
     inside = [i for i, token in enumerate(tokens) if token in found.tokens[0]]
     assert_close(found.layers[1, 0], seen.calls("encoder.0.residual")[0][0, inside].mean(0))
-    other = contextual(model, [find(text, "cat")], to="de")
+    other = contextual(model, [find_word(text, "cat")], to="de")
     assert not torch.allclose(found.layers[1], other.layers[1]), "another language tag"
 
 

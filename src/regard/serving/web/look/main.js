@@ -1,6 +1,7 @@
 // The page: input, views, theme, and the state that the address holds.
 
 import { clean, h, token } from "./dom.js";
+import { save } from "./save.js";
 import { open } from "./source.js";
 
 // A view is a module that exports show(root, page) and TRUST, how far it can be relied on.
@@ -95,9 +96,17 @@ class Page {
     if (shown !== this.#shown) return;
     const root = h("div");
     this.say("");
-    $.view.replaceChildren(h("p", { class: "trust" }, view.trust(this)), root);
+    $.view.replaceChildren(h("p", { class: "trust" }, view.trust(this)), root, ...this.#saving(root));
     $.view.setAttribute("aria-labelledby", `tab-${this.state.view}`);
     try { await view.show(root, this); } catch (error) { if (shown === this.#shown) this.say(error.message, true); }
+  }
+
+  // Buttons that save the view as a picture. A frame of a notebook may not download files.
+  #saving(root) {
+    if (window !== window.parent) return [];
+    const name = `${clean(this.about.name).split("/").pop()}-${this.state.view}`;
+    const button = (format) => h("button", { type: "button", onclick: () => save(root, name, format).catch(() => this.say("This browser cannot save the view as a picture.", true)) }, `Save as ${format.toUpperCase()}`);
+    return [h("p", { class: "saving" }, button("svg"), " ", button("png"))];
   }
 
   #form() {
