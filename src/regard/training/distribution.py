@@ -1,7 +1,7 @@
-"""One process or many: `torchrun` starts them, PyTorch's DDP or FSDP2 joins their gradients.
+"""Training with one or several processes: started by `torchrun`, connected by DDP or FSDP2.
 
-Every process plans the same steps and takes its share of each. Since losses are sums, and are divided by the weight of
-the whole step, a run gives the same result with any number of processes.
+Every process plans the same steps and takes its share of each. Losses are sums that are divided by the weight of the
+whole step, so the result does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from regard.errors import SettingsError
 
 @dataclass(frozen=True)
 class Workers:
-    """This process among those that train together."""
+    """This process in the group of processes."""
 
     device: torch.device
     rank: int = 0
@@ -32,7 +32,7 @@ class Workers:
 
     @property
     def leads(self) -> bool:
-        """Whether this is the one process that writes and speaks."""
+        """Whether this is the process that writes and reports."""
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
@@ -41,33 +41,33 @@ class Workers:
             dist.all_reduce(values)
         return values
 
-    def most(self, *numbers: float) -> list[float]:
-        """The largest of each number over all processes, so that all decide alike."""
+    def most(self, *values: float) -> list[float]:
+        """The maximum of each value over all processes, so that all take the same decision."""
         if self.world == 1:
-            return list(numbers)
-        shared = torch.tensor(numbers, dtype=torch.float64)
+            return list(values)
+        shared = torch.tensor(values, dtype=torch.float64)
         dist.all_reduce(shared, dist.ReduceOp.MAX)
-        return [float(number) for number in shared]
+        return [float(value) for value in shared]
 
-    def first(self, number: float) -> float:
-        """The number that the first process has."""
+    def first(self, value: float) -> float:
+        """The value of the first process."""
         if self.world == 1:
-            return number
-        shared = torch.tensor(number, dtype=torch.float64)
+            return value
+        shared = torch.tensor(value, dtype=torch.float64)
         dist.broadcast(shared, 0)
         return float(shared)
 
     def wait(self) -> None:
-        """Until all have come here."""
+        """Wait for all processes."""
         if self.world > 1:
             dist.barrier()
 
 
 @contextmanager
 def connected(device: str | None = None) -> Iterator[Workers]:
-    """Joins the processes that `torchrun` started; without it, this process works alone.
+    """Connect the processes that `torchrun` started. Without `torchrun` there is one process.
 
-    `device` is "cpu", "cuda", "cuda:1", ...; none: a GPU where there is one.
+    `device` is "cpu", "cuda", "cuda:1", ...; None: a GPU if there is one.
     """
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -77,7 +77,7 @@ def connected(device: str | None = None) -> Iterator[Workers]:
         return
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
-    # Numbers on the CPU (have all a signal? how late is it?) go by gloo beside the gradients on the GPUs.
+    # gloo transfers values on the CPU, such as signals and times; nccl transfers gradients.
     dist.init_process_group("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo")
     try:
         yield Workers(chosen, rank, world)
@@ -94,12 +94,14 @@ def _device(name: str | None, local: int | None) -> torch.device:
     except RuntimeError:
         device = torch.device("meta")
     if device.type not in ("cpu", "cuda", "mps"):
-        raise SettingsError(f"device ({name}) is not known; give cpu, cuda or cuda:NUMBER")
+        raise SettingsError(f"device ({name}) is unknown; give cpu, cuda or cuda:NUMBER")
     if device.type == "cuda":
         count = torch.cuda.device_count()
         index = local if local is not None else device.index or 0
         if index >= count:
-            raise SettingsError(f"device ({name}) is not there: this machine has {count} GPUs; give another, or cpu")
+            raise SettingsError(
+                f"device ({name}) does not exist: this machine has {count} GPUs; give another one, or cpu"
+            )
         return torch.device("cuda", index)
     return device
 
@@ -108,7 +110,7 @@ def _device(name: str | None, local: int | None) -> torch.device:
 
 
 def distribute(objective: nn.Module, workers: Workers, shard: bool) -> nn.Module:
-    """The objective as all processes hold it: each a whole copy (DDP), or each a part of every parameter (FSDP2)."""
+    """Wrap the objective: each process has a copy (DDP) or a part of every parameter (FSDP2)."""
     if workers.world == 1:
         return objective
     if not shard:
@@ -117,14 +119,14 @@ def distribute(objective: nn.Module, workers: Workers, shard: bool) -> nn.Module
         if isinstance(module, Stack):
             for layer in module:
                 fully_shard(layer)
-    # The root would keep what it gathered until a backward pass, and evaluation has none: stale after the next step.
+    # By default the root keeps gathered parameters until a backward pass; after an evaluation they would be stale.
     fully_shard(objective, reshard_after_forward=True)
     return objective
 
 
 @contextmanager
 def syncing(objective: nn.Module, wanted: bool) -> Iterator[None]:
-    """Whether this backward pass joins gradients: only the last of a step does."""
+    """Whether this backward pass reduces gradients over processes: only the last one of a step does."""
     if isinstance(objective, DistributedDataParallel) and not wanted:
         with objective.no_sync():
             yield
@@ -135,7 +137,7 @@ def syncing(objective: nn.Module, wanted: bool) -> Iterator[None]:
 
 
 def whole(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of which each process may hold a part, put together. All processes must call it, with the same names."""
+    """Complete tensors from their shards. All processes must call it with the same names."""
     return {
         name: tensor.full_tensor() if isinstance(tensor, DTensor) else tensor.detach()
         for name, tensor in tensors.items()

@@ -1,4 +1,4 @@
-"""Settings of training: a recipe's `[train]` table, with optimisers and schedules of rates. No torch in here."""
+"""Settings of training: the `[train]` table of a recipe, with optimizers and learning-rate schedules."""
 
 from __future__ import annotations
 
@@ -20,118 +20,118 @@ class Paper(Settings):
 
     kind: Literal["paper"] = "paper"
     warmup: int = Field(default=4000, gt=0)
-    """Steps until the highest rate."""
+    """Steps until the highest learning rate."""
 
 
 class InverseSquareRoot(Settings):
-    """Linearly up to the rate, then falling with the square root of the step: the paper's shape, its peak named."""
+    """Linear warm-up to the rate, then decay with the inverse square root of the step."""
 
     kind: Literal["inverse-square-root"] = "inverse-square-root"
     warmup: int = Field(default=4000, gt=0)
-    """Steps until the highest rate."""
+    """Steps until the highest learning rate."""
 
 
 class _Warmed(Settings):
     warmup: int = Field(default=0, ge=0)
-    """Steps in which the rate grows linearly from nothing."""
+    """Steps in which the learning rate grows linearly from zero."""
 
 
 class Constant(_Warmed):
-    """The same rate all the time."""
+    """A constant learning rate."""
 
     kind: Literal["constant"] = "constant"
 
 
 class _Falling(_Warmed):
     floor: Share = 0.0
-    """Share of the rate that is left at the end."""
+    """Share of the learning rate at the end of the budget."""
 
 
 class Linear(_Falling):
-    """Falls in a straight line until the budget is spent."""
+    """Linear decay until the end of the budget."""
 
     kind: Literal["linear"] = "linear"
 
 
 class Cosine(_Falling):
-    """Falls along half a cosine until the budget is spent (Loshchilov and Hutter 2017)."""
+    """Decay along half a cosine until the end of the budget (Loshchilov and Hutter 2017)."""
 
     kind: Literal["cosine"] = "cosine"
 
 
 class WarmupStableDecay(_Falling):
-    """Stays at the rate and falls at the end only, so that a run can be prolonged from before (Hu et al. 2024)."""
+    """A constant rate with a decay at the end, so that a run can be extended (Hu et al. 2024)."""
 
     kind: Literal["warmup-stable-decay"] = "warmup-stable-decay"
     decay: float = Field(default=0.2, gt=0, le=1)
-    """Share of the budget after warm-up in which the rate falls."""
+    """Share of the budget after warm-up in which the rate decays."""
     shape: Literal["linear", "square-root"] = "linear"
-    """A straight line, or 1 − √(share of the decay that is over)."""
+    """linear, or 1 − √(share of the decay that is over)."""
 
 
 Schedule: TypeAlias = Annotated[
     Paper | InverseSquareRoot | Constant | Linear | Cosine | WarmupStableDecay, Field(discriminator="kind")
 ]
 
-# ------------------------------------------------------------------------------------------------------- optimisers
+# ------------------------------------------------------------------------------------------------------- optimizers
 
 
 class _Optimizer(Settings):
     rate: Rate = 1e-3
-    """The highest learning rate, which the schedule multiplies."""
+    """The highest learning rate. The schedule multiplies it."""
     decay: float = Field(default=0.0, ge=0)
-    """Weight decay of matrices; norms, biases and embeddings are not decayed."""
+    """Weight decay of matrices. Norms, biases and embeddings have none."""
 
 
 class _Moments(_Optimizer):
     beta1: Momentum = 0.9
-    """How long the mean of gradients remembers."""
+    """Decay of the mean of the gradients."""
     beta2: Momentum = 0.98
-    """How long the mean of their squares remembers."""
+    """Decay of the mean of their squares."""
     eps: float = Field(default=1e-9, gt=0)
-    """Added to the root of the mean of squares."""
+    """Added to the square root of the mean of squares."""
 
 
 class AdamW(_Moments):
-    """Adam with weight decay apart from the gradient (Loshchilov and Hutter 2019)."""
+    """Adam with decoupled weight decay (Loshchilov and Hutter 2019)."""
 
     kind: Literal["adamw"] = "adamw"
 
 
 class Adam(_Moments):
-    """Adam (Kingma and Ba 2015); weight decay, if any, goes through the gradient."""
+    """Adam (Kingma and Ba 2015). Weight decay is added to the gradient."""
 
     kind: Literal["adam"] = "adam"
 
 
 class Sgd(_Optimizer):
-    """Plain gradient descent."""
+    """Stochastic gradient descent."""
 
     kind: Literal["sgd"] = "sgd"
     momentum: Momentum = 0.0
-    """Share of the last update that is kept."""
+    """Momentum."""
 
 
 class Muon(_Optimizer):
-    """Updates made orthogonal, for the matrices of the layers (Jordan et al. 2024); AdamW for all the rest."""
+    """Orthogonalized updates for the matrices of the layers (Jordan et al. 2024), AdamW for all other parameters."""
 
     kind: Literal["muon"] = "muon"
     rate: Rate = 0.02
     """The highest learning rate of the matrices."""
     momentum: Momentum = 0.95
-    """Share of the last update that is kept."""
+    """Momentum."""
     iterations: int = Field(default=5, gt=0)
     """Newton–Schulz iterations."""
     adjust: Literal["original", "match-adamw"] = "original"
-    """How the rate depends on a matrix's shape: as first published, or so that AdamW's rates can be kept."""
+    """How the rate depends on the shape of a matrix: as published, or scaled so that rates for AdamW can be used."""
     rest: AdamW = AdamW()
-    """For embeddings, outputs, norms, biases and all that is not a matrix; it has a rate of its own."""
+    """The optimizer of embeddings, outputs, norms and biases, with its own learning rate."""
 
     @model_validator(mode="after")
     def _sane(self) -> Self:
         if self.adjust == "match-adamw" and self.rate > 0.01:
             raise ValueError(
-                f'rate ({self.rate}) is too high for adjust = "match-adamw", which takes AdamW\'s rates; '
+                f'rate ({self.rate}) is too high for adjust = "match-adamw", which uses rates for AdamW; '
                 "set it to about 0.001"
             )
         return self
@@ -147,97 +147,97 @@ Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float6
 
 
 class Train(Settings):
-    """How a model is trained: one loop for every task."""
+    """How a model is trained."""
 
     directory: str | None = None
-    """Where the run is kept; none: runs/NAME, after the recipe."""
+    """The run directory; none: runs/NAME, after the name of the recipe."""
     start: str | None = None
-    """A run or a Hugging Face directory whose weights training starts from; none: fresh weights."""
+    """A run or Hugging Face directory with the initial weights; none: random weights."""
     seed: int = Field(default=1, ge=0)
-    """Decides initial weights, the order of the data, dropout and masking."""
+    """Seed of the initial weights, the order of the data, dropout and masking."""
 
     steps: Positive | None = None
-    """Budget: optimiser steps."""
+    """Budget: optimizer steps."""
     epochs: float | None = Field(default=None, gt=0)
-    """Budget: how often the training data are seen."""
+    """Budget: passes over the training data."""
     total_tokens: Positive | None = None
-    """Budget: tokens to learn from, in all."""
+    """Budget: number of training tokens."""
     minutes: float | None = Field(default=None, gt=0)
-    """Budget: minutes of training, evaluation and saving included; the schedule ends when the time does."""
+    """Budget: minutes, including evaluation and saving."""
 
     tokens: Positive = 16_384
-    """Tokens in one optimiser step (target tokens of a translation), whatever the devices and the memory."""
+    """Tokens in one optimizer step (target tokens for translation), independent of the number of devices."""
     examples: Positive | None = None
-    """Most examples in one optimiser step; none: as many as `tokens` allow."""
+    """Most examples in one optimizer step; none: limited by `tokens` only."""
     micro: Positive | None = None
-    """Most tokens that a device holds at once: a step is done in as many parts as needed; none: all of its share."""
+    """Most tokens in a forward pass: larger steps are split (gradient accumulation); none: no limit."""
     layout: Literal["auto", "padded", "packed"] = "auto"
-    """padded: examples of like lengths together; packed: one behind the other, in batches of one shape; auto: packed
-    on a GPU, padded elsewhere."""
+    """padded: batches of examples of similar length; packed: examples are concatenated to batches of one shape; auto:
+    packed on a GPU, otherwise padded."""
     row: Positive | None = None
-    """Tokens in a row of a packed batch; none: as long as the longest example, and at least 256."""
+    """Tokens in a row of a packed batch; none: the longest example, and at least 256."""
     workers: int | None = Field(default=None, ge=0)
-    """Processes that make batches ahead of time; none: 2 for a GPU, else 0."""
+    """Processes that prepare batches; none: 2 for a GPU, otherwise 0."""
 
     optimizer: Optimizer = AdamW()
-    """What turns gradients into steps."""
+    """The optimizer."""
     schedule: Schedule = Linear(warmup=100)
-    """How the rate changes."""
+    """The learning-rate schedule."""
     clip: float | None = Field(default=1.0, gt=0)
-    """The longest gradient, as a norm over all parameters; none: any."""
+    """Largest norm of the gradient over all parameters; none: no clipping."""
     ema: float | None = Field(default=None, gt=0, lt=1)
-    """Decay of an average of the weights that is evaluated and kept in their place, such as 0.999; none: no average."""
+    """Decay of a moving average of the weights, such as 0.999, which is evaluated and kept; none: no average."""
     average: Positive | None = None
-    """Snapshots whose mean is the final model, one taken at each evaluation; none: no mean is taken."""
+    """Number of snapshots whose mean is the final model, one for each evaluation; none: no mean."""
     average_of: Literal["last", "best"] = "last"
-    """Which snapshots are averaged; the mean of the best is only kept where it is better than the best one alone."""
+    """Which snapshots are averaged. The mean of the best ones is used only if it is better than the best one."""
 
     precision: Precision = "auto"
-    """Type of the products; weights stay in float32 (in float64 all is). auto: bfloat16 on a GPU, float32 elsewhere."""
+    """Dtype of matrix products; weights stay float32 (except for float64). auto: bfloat16 on a GPU, else float32."""
     compile: Switch = "auto"
-    """Whether the model is compiled; auto: on a GPU."""
+    """Whether the model is compiled; auto: only on a GPU."""
     recompute: bool = False
-    """Whether activations of the layers are computed again in the backward pass instead of being kept."""
+    """Whether the backward pass recomputes the activations of layers to save memory."""
     deterministic: bool = False
-    """Whether only algorithms that give the same bits each time are used. A CPU does so anyway."""
+    """Whether to use only deterministic algorithms. A CPU always does."""
     shard: bool = False
-    """With several processes, whether parameters are shared out among them (FSDP2) or held by each (DDP)."""
+    """With several processes: whether parameters are sharded (FSDP2) or replicated (DDP)."""
 
     evaluate_every: Positive | None = None
     """Steps between evaluations; none: about 20 evaluations in the budget."""
     select: str = "loss"
-    """The figure on the validation data that decides which snapshot is best."""
+    """The metric on the validation data that selects the best snapshot."""
     patience: Positive | None = None
-    """Evaluations without improvement after which training stops; none: it goes on."""
+    """Evaluations without improvement after which training stops; none: no early stopping."""
     keep: Positive = 1
-    """Best snapshots that are kept."""
+    """Number of best snapshots that are kept."""
     save_every: Positive | None = None
-    """Steps between checkpoints to resume from, beside those at evaluations; none: only by time."""
+    """Steps between checkpoints, in addition to those at evaluations; none: only by time."""
     save_minutes: float = Field(default=10.0, gt=0)
-    """Minutes after which a checkpoint is due."""
+    """Minutes between checkpoints."""
     log_every: Positive = 10
-    """Steps between two lines of the log."""
+    """Steps between lines of the log."""
     tensorboard: bool = False
-    """Whether the log is written for TensorBoard too."""
+    """Whether the log is also written for TensorBoard."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.micro is not None and self.micro > self.tokens:
-            raise ValueError(f"micro ({self.micro}) must not exceed tokens ({self.tokens}), all of a step; lower it")
+            raise ValueError(f"micro ({self.micro}) must not exceed tokens ({self.tokens}); lower it")
         if self.shard and isinstance(self.optimizer, Muon):
             raise ValueError(
-                "shard shares matrices out, and optimizer.kind (muon) needs them whole; set shard = false, or choose "
-                "another optimiser"
+                "shard splits matrices, and optimizer.kind (muon) needs complete ones; set shard = false, or choose "
+                "another optimizer"
             )
         return self
 
     def packs(self, device: str) -> bool:
-        """Whether batches are packed on this kind of device."""
+        """Whether batches are packed on this type of device."""
         return device == "cuda" if self.layout == "auto" else self.layout == "packed"
 
     @property
     def budgets(self) -> dict[str, float]:
-        """The budgets that are set; the one that is spent first ends the run."""
+        """The budgets that are set. The run ends when the first one is spent."""
         given = {
             "steps": self.steps,
             "epochs": self.epochs,
@@ -247,6 +247,5 @@ class Train(Settings):
         return {name: float(value) for name, value in given.items() if value is not None}
 
 
-def lower_is_better(figure: str) -> bool:
-    """Whether a figure is a cost or a merit."""
-    return figure in ("loss", "objective", "perplexity", "ter")
+def lower_is_better(metric: str) -> bool:
+    return metric in ("loss", "objective", "perplexity", "ter")
