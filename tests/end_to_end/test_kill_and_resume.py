@@ -90,7 +90,7 @@ def test_two_programs_do_not_train_in_one_directory(home: Path, tmp_path: Path) 
     second = Program(["--resume", str(tmp_path / "run")], tmp_path / "second.said")
     assert second.wait(60) == 1
     first.end()
-    assert f"{tmp_path / 'run'} is in use: process {first.process.pid} on " in second.text
+    assert f"{tmp_path / 'run'} is in use by process {first.process.pid} on " in second.text
     assert "Traceback" not in second.text
 
 

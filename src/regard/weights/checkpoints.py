@@ -215,6 +215,8 @@ def prune_checkpoints(run: Path, step: int, keep: int = 2) -> None:
     Only the sizes of the files are checked: reading every byte would take as long as saving. A checkpoint is renamed
     before its files are removed, so that no incomplete one is found.
     """
+    for leftover in (run / CHECKPOINTS).glob(".*.partial"):  # of a removal that failed
+        shutil.rmtree(leftover, ignore_errors=True)
     checkpoints = list_checkpoints(run)
     intact = [each for each in checkpoints if each.step <= step and each.damage(size_only=True) is None]
     if len(intact) <= keep:
