@@ -162,7 +162,9 @@ def test_the_page_on_training_names_every_file_and_every_setting_that_may_change
     page = " ".join((ROOT / "docs/training.md").read_text(encoding="utf-8").split())
     files = (CONFIG, WEIGHTS, CHECKSUMS, ENVIRONMENT, STATUS, "log.jsonl", CURVES)
     assert all(f"`{name}`" in page for name in files)
-    paragraph = page[page.index("These settings can be changed when resuming") : page.index("All other settings are fixed")]
+    paragraph = page[
+        page.index("These settings can be changed when resuming") : page.index("All other settings are fixed")
+    ]
     spoken = {"steps", "epochs", "total_tokens", "minutes", "evaluate_every", "save_every", "save_minutes", "log_every"}
     assert all(f"`{name}`" in paragraph for name in {*CHANGEABLE} - spoken - {"average_of"})
 
