@@ -11,21 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from regard.cli.terminal import (
-    MODEL_HELP,
-    Device,
-    Json,
-    Threads,
-    console,
-    grid,
-    load_translator,
-    print_json,
-    progress,
-    read_input,
-    split_words,
-    text_lines,
-    write_lines,
-)
+from regard.cli import terminal
 from regard.errors import DataError, SettingsError
 from regard.use.translation import TranslateOptions
 
@@ -74,7 +60,7 @@ class Evaluation:
             hypotheses = self._translate(exam, model)
             seconds = perf_counter() - started
         compared: dict[str, Compared] = {}
-        with progress("scoring"):
+        with terminal.progress("scoring"):
             report = evaluate_texts(
                 hypotheses,
                 exam.references,
@@ -85,12 +71,12 @@ class Evaluation:
             )
         if self.against is not None:
             others = self._others(exam, self.against)
-            with progress("testing significance"):
+            with terminal.progress("testing significance"):
                 compared = compare(hypotheses, others, exam.references, counting=counting, test=self.test)
         self.results[exam.name] = Result(hypotheses, report, seconds, compared)
 
     def _translate(self, exam: Exam, model: Translator) -> list[str]:
-        with progress(f"translating {len(exam.references):,} sentences with {model.name}"):
+        with terminal.progress(f"translating {len(exam.references):,} sentences with {model.name}"):
             return exam.answers(model, self.beam, self.as_used)
 
     def _others(self, exam: Exam, against: str) -> list[str]:
@@ -101,7 +87,7 @@ class Evaluation:
             return read_texts(against)[: self.limit]
         if exam.sources is None:
             raise SettingsError(f"--against ({against}) is a model and needs --input; add it, or give a file")
-        return self._translate(exam, load_translator(against, self.device))
+        return self._translate(exam, terminal.load_translator(against, self.device))
 
 
 @dataclass(frozen=True)
@@ -120,7 +106,7 @@ def evaluate_command(  # noqa: PLR0913
         list[str] | None,
         typer.Argument(
             metavar="[MODEL] [KEY=VALUE]...",
-            help=f"{MODEL_HELP} Settings of its data may follow: data.root=DIR. No model with --hypotheses.",
+            help=f"{terminal.MODEL_HELP} Settings of its data may follow: data.root=DIR. No model with --hypotheses.",
             show_default=False,
         ),
     ] = None,
@@ -149,14 +135,14 @@ def evaluate_command(  # noqa: PLR0913
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first LIMIT texts.", show_default="all")] = None,
     worst: Annotated[int, typer.Option(min=0, help="Number of worst translations to print.")] = 5,
     save: Annotated[Path | None, typer.Option(help="Write the translations to this file.")] = None,
-    device: Device = None,
-    threads: Threads = None,
-    as_json: Json = False,
+    device: terminal.Device = None,
+    threads: terminal.Threads = None,
+    as_json: terminal.Json = False,
 ) -> None:
     """Evaluate a model: translation by BLEU, chrF and TER (sacreBLEU), other tasks by their own metrics."""
     from regard.decoding.memory import bound_caches
 
-    names, changes = split_words(words, "data.")
+    names, changes = terminal.split_words(words, "data.")
     _check(names, source, reference, hypotheses)
     bound_caches()
     if threads is not None:
@@ -177,9 +163,9 @@ def evaluate_command(  # noqa: PLR0913
     if save is not None:
         for name, result in run.results.items():
             path = save if len(run.results) == 1 else save.with_name(f"{save.name}.{name}")
-            write_lines((" ".join(text.splitlines()) for text in result.hypotheses), path)
+            terminal.write_lines((" ".join(text.splitlines()) for text in result.hypotheses), path)
     if as_json:
-        print_json(_as_table(run))
+        terminal.print_json(_as_table(run))
     else:
         _print(run)
 
@@ -210,7 +196,7 @@ def _evaluate_split(
 ) -> None:
     from regard.use.evaluation import exams
 
-    model = load_translator(name, run.device)
+    model = terminal.load_translator(name, run.device)
     chosen, found = exams(config, split, changes, run.limit)
     targets = {target for _, target in model.directions}
     fitting = [exam for exam in found if exam.to is None or (exam.to in targets and run.to in (None, exam.to))]
@@ -240,7 +226,7 @@ def _evaluate_files(
         raise DataError(
             f"{source} has {len(sources):,} lines and {reference} {len(references):,}; they need the same number"
         )
-    model = load_translator(names[0], run.device) if names else None
+    model = terminal.load_translator(names[0], run.device) if names else None
     run.name = " ".join(str(each) for each in (*names, hypotheses or source))
     run.evaluate(Exam("", sources, references, run.to), model, given)
 
@@ -253,15 +239,15 @@ def _print_metrics(
     from regard.tasks.run import evaluate_run
     from regard.training.run import json_value
 
-    with progress("evaluating"):
+    with terminal.progress("evaluating"):
         chosen, metrics = evaluate_run(directory, split, changes, device)
     if as_json:
-        print_json({"model": str(directory), "split": chosen, "figures": json_value(metrics)})
+        terminal.print_json({"model": str(directory), "split": chosen, "figures": json_value(metrics)})
         return
-    table = grid(f"{directory}, {chosen}", "")
+    table = terminal.grid(f"{directory}, {chosen}", "")
     for name, value in metrics.items():
         table.add_row(name, four_digits(value))
-    console().print(table)
+    terminal.console().print(table)
 
 
 # ------------------------------------------------------------------------------------------------------------- results
@@ -277,7 +263,7 @@ def _as_table(run: Evaluation) -> dict[str, Any]:
 
 
 def _print(run: Evaluation) -> None:
-    out = console()
+    out = terminal.console()
     for index, (name, result) in enumerate(run.results.items()):
         if index:
             out.print()
@@ -288,7 +274,7 @@ def _print(run: Evaluation) -> None:
         _print_report(result.report)
         if run.against is not None:
             out.print()
-            table = grid(f"against {run.against}", "here", "there", "p", "95 %", text="signature")
+            table = terminal.grid(f"against {run.against}", "here", "there", "p", "95 %", text="signature")
             for metric, each in result.compared.items():
                 interval = "" if each.interval is None else f"± {each.interval:.2f}"
                 scores = (f"{each.score:.2f}", f"{each.against:.2f}", f"{each.p:.4f}", interval)
@@ -297,14 +283,14 @@ def _print(run: Evaluation) -> None:
 
 
 def _print_report(report: Report) -> None:
-    out = console()
-    table = grid("", "score", text="signature")
+    out = terminal.console()
+    table = terminal.grid("", "score", text="signature")
     for name, figure in report.figures.items():
         table.add_row(NAMES[name], f"{figure.score:.2f}", figure.signature)
     table.add_row("exact matches", f"{100 * report.exact:.1f} %", "")
     out.print(table, soft_wrap=True)
     out.print()
-    lengths = grid("words", "sentences", "BLEU", "chrF", "length")
+    lengths = terminal.grid("words", "sentences", "BLEU", "chrF", "length")
     for row in report.lengths:
         words = f"{row.first} or more" if row.last is None else f"{row.first or 'up'} to {row.last}"
         lengths.add_row(words, f"{row.sentences:,}", f"{row.bleu:.1f}", f"{row.chrf:.1f}", f"{row.ratio:.2f}")
@@ -321,21 +307,17 @@ def _print_report(report: Report) -> None:
 
 
 def predict_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: terminal.ModelName,
     inputs: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[INPUT]...", help="Texts, or image files for a vision model.", show_default="standard input"
         ),
     ] = None,
-    source: Annotated[
-        Path | None, typer.Option("--input", "-i", help="Text file with one input per line, may be compressed.")
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Output file.", show_default="standard output")
-    ] = None,
+    source: terminal.InputFile = None,
+    output: terminal.OutputFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON value for each input.")] = False,
-    device: Device = None,
+    device: terminal.Device = None,
 ) -> None:
     """Apply a model of any task to inputs. The output has one line per input."""
     if inputs and source is not None:
@@ -345,15 +327,15 @@ def predict_command(
 
     bound_caches()
     loaded: Any = regard.load(model, device=device)
-    lines = iter(inputs) if inputs else text_lines(str(source)) if source else None
+    lines = iter(inputs) if inputs else terminal.text_lines(str(source)) if source else None
     results = (result for chunk in _input_chunks(lines) for result in loaded.predict(chunk))
-    write_lines((_result_line(result, as_json) for result in results), output)
+    terminal.write_lines((_result_line(result, as_json) for result in results), output)
 
 
 def _input_chunks(lines: Iterator[str] | None) -> Iterator[list[str]]:
     from regard.use.translator import chunks
 
-    return read_input(CHUNK) if lines is None else chunks(lines, CHUNK)
+    return terminal.read_input(CHUNK) if lines is None else chunks(lines, CHUNK)
 
 
 def _result_line(result: Any, as_json: bool) -> str:

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from regard.cli.terminal import MODEL_HELP, Device, progress, require_server, say
+from regard.cli.terminal import Device, ModelName, To, progress, require_server, say
 from regard.errors import InputError, SettingsError
 from regard.serving.settings import PageSettings
 from regard.settings import describe, parse
@@ -35,13 +35,13 @@ class LookOptions(NamedTuple):
 
 
 def look_command(  # noqa: PLR0913
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: ModelName,
     text: Annotated[
         str | None,
         typer.Argument(help="Text to show first; for a vision model, an image file.", show_default=False),
     ] = None,
     target: Annotated[str | None, typer.Option(help="Translation of the text.", show_default="the model's own")] = None,
-    to: Annotated[str | None, typer.Option(help="Target language.", show_default="the model's only one")] = None,
+    to: To = None,
     beside: Annotated[
         str | None, typer.Option(help="Another model of the same family, for comparison.", show_default=False)
     ] = None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
-from regard.cli.terminal import MODEL_HELP, Json, console, grid, print_json, split_words
+from regard.cli.terminal import Json, ModelName, console, grid, print_json, split_words
 from regard.errors import SettingsError
 from regard.format import amount, difference, size
 from regard.settings import to_table
@@ -182,7 +182,7 @@ def presets_command(as_json: Json = False) -> None:
 
 
 def convert_command(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: ModelName,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output directory, empty or new.")],
     to: Annotated[
         Form, typer.Option(help="Format: ctranslate2, huggingface (transformers), or regard's own in three precisions.")

@@ -33,12 +33,20 @@ FIRST_BLOCK, BLOCK = 2**13, 2**20
 """Bytes that are read from standard input at once: few at first, so that the first results come soon."""
 BOM = b"\xef\xbb\xbf"
 
+MODEL_HELP = "A shipped model (de-en, en-de), a run directory or a Hugging Face directory."
+ModelName: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
+To: TypeAlias = Annotated[str | None, typer.Option(help="Target language.", show_default="the model's only one")]
+InputFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--input", "-i", help="Text file, may be compressed.", show_default="standard input")
+]
+OutputFile: TypeAlias = Annotated[
+    Path | None, typer.Option("--output", "-o", help="Output file.", show_default="standard output")
+]
 Device: TypeAlias = Annotated[
     str | None, typer.Option(help="Device: cpu, cuda or cuda:NUMBER.", show_default="a GPU if there is one")
 ]
 Threads: TypeAlias = Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="all cores")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-MODEL_HELP = "A shipped model (de-en, en-de), a run directory or a Hugging Face directory."
 
 
 def split_words(words: Iterable[str] | None, prefix: str = "") -> tuple[list[str], dict[str, Any]]:

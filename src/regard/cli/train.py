@@ -204,8 +204,18 @@ def _sorted(rows: list[RunRow], key: SortKey) -> list[RunRow]:
     return [*ordered, *(row for row in rows if row not in present)]
 
 
-def _minutes(value: float) -> str:
-    return f"{value:,.1f}"
+def _shown(row: RunRow, name: str) -> str:
+    """A value of a row as text; empty if there is none."""
+    formats: dict[str, Callable[[float], str]] = {
+        "spent": percent,
+        "peak": percent,
+        "tokens": amount,
+        "speed": amount,
+        "minutes": "{:,.1f}".format,
+        "step": "{:,}".format,
+    }
+    value = row.figures.get(name.removeprefix("valid ")) if name.startswith("valid ") else getattr(row, name)
+    return "" if value is None else formats.get(name, four_digits)(value)
 
 
 def _print_rows(rows: list[RunRow]) -> None:
@@ -213,18 +223,10 @@ def _print_rows(rows: list[RunRow]) -> None:
     table = grid(*columns, text="other metrics")
     for column in table.columns[1:3]:
         column.justify = "left"
-    shown: tuple[tuple[str, Callable[[float], str]], ...] = (
-        ("spent", percent),
-        ("loss", four_digits),
-        ("speed", amount),
-        ("minutes", _minutes),
-    )
     for row in rows:
-        values = [(getattr(row, name), text) for name, text in shown]
-        cells = ["" if value is None else text(value) for value, text in values]
+        cells = [_shown(row, name) for name in ("step", "spent", "valid loss", "speed", "minutes")]
         others = ", ".join(f"{name} {four_digits(value)}" for name, value in row.figures.items() if name != "loss")
-        when = row.when[:16].replace("T", " ")
-        table.add_row(row.name, row.task, row.state, f"{row.step:,}", *cells, when, others)
+        table.add_row(row.name, row.task, row.state, *cells, row.when[:16].replace("T", " "), others)
     console().print(table)
 
 
@@ -247,22 +249,20 @@ def _compare(compared: dict[str, RunHistory], as_json: bool) -> None:
     out.print()
     table = grid("", *(row.name for row in rows))
     table.add_row("state", *(row.state for row in rows))
-    table.add_row("steps", *(f"{row.step:,}" for row in rows))
-    shown: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-        ("budget spent", "spent", percent),
-        ("tokens", "tokens", amount),
-        ("minutes", "minutes", _minutes),
-        ("tokens/s", "speed", amount),
-        ("share of peak", "peak", percent),
-        ("training loss", "training_loss", four_digits),
-    )
-    for label, name, text in shown:
-        numbers = [getattr(row, name) for row in rows]
-        if any(numbers):
-            table.add_row(label, *("" if number is None else text(number) for number in numbers))
-    for metric in dict.fromkeys(name for row in rows for name in row.figures):
-        numbers = [row.figures.get(metric) for row in rows]
-        table.add_row(f"valid {metric}", *("" if number is None else four_digits(number) for number in numbers))
+    labels = {
+        "step": "steps",
+        "spent": "budget spent",
+        "tokens": "tokens",
+        "minutes": "minutes",
+        "speed": "tokens/s",
+        "peak": "share of peak",
+        "training_loss": "training loss",
+    }
+    labels |= {f"valid {metric}": f"valid {metric}" for row in rows for metric in row.figures}
+    for name, label in labels.items():
+        cells = [_shown(row, name) for row in rows]
+        if any(cells):
+            table.add_row(label, *cells)
     out.print(table)
 
 

@@ -12,20 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.terminal import (
-    MODEL_HELP,
-    Device,
-    Json,
-    Threads,
-    console,
-    grid,
-    load_translator,
-    print_json,
-    progress,
-    read_input,
-    text_lines,
-    write_lines,
-)
+from regard.cli import terminal
 from regard.errors import DataError, InputError, SettingsError
 from regard.use.translation import AHEAD, TranslateOptions
 
@@ -46,20 +33,14 @@ PAIRS = 500
 
 
 def translate_command(  # noqa: PLR0913
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: terminal.ModelName,
     texts: Annotated[
         list[str] | None,
         typer.Argument(metavar="[TEXT]...", help="Texts to translate.", show_default="lines of standard input"),
     ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option("--input", "-i", help="Text file, may be compressed.", show_default="standard input"),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Output file; replaced when complete.", show_default="standard output"),
-    ] = None,
-    to: Annotated[str | None, typer.Option(help="Target language.", show_default="the model's only one")] = None,
+    source: terminal.InputFile = None,
+    output: terminal.OutputFile = None,
+    to: terminal.To = None,
     from_: Annotated[str | None, typer.Option("--from", help="Source language; only checked.")] = None,
     beam: Annotated[int, typer.Option(min=1, help="Beam size; 1 is greedy and fastest.")] = DEFAULTS.beam,
     nbest: Annotated[int, typer.Option(min=1, help="Number of translations per text, with scores.")] = DEFAULTS.nbest,
@@ -79,8 +60,8 @@ def translate_command(  # noqa: PLR0913
     split: Annotated[bool, typer.Option(help="Split texts into sentences.")] = DEFAULTS.split,
     keep: Annotated[bool, typer.Option(help="Keep placeholders, URLs, tags and numbers.")] = DEFAULTS.keep,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each text.")] = False,
-    device: Device = None,
-    threads: Threads = None,
+    device: terminal.Device = None,
+    threads: terminal.Threads = None,
     int8: Annotated[bool, typer.Option("--int8", help="Use 8-bit weights, on a CPU.")] = False,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Source tokens per batch.")] = None,
     ahead: Annotated[int, typer.Option(min=1, help="Most lines that are read at once.")] = AHEAD,
@@ -108,11 +89,11 @@ def translate_command(  # noqa: PLR0913
         details=as_json,
         batch_tokens=batch_tokens,
     )
-    translator = load_translator(model, device, threads, int8)
+    translator = terminal.load_translator(model, device, threads, int8)
     translator.check(options)  # raises errors in the options before anything is read
-    with progress("translating", quiet=sys.stdout.isatty()) as update:
+    with terminal.progress("translating", quiet=sys.stdout.isatty()) as update:
         rows = (row for chunk in _chunks(texts, source, ahead) for row in translator.translate(chunk, options))
-        write_lines(_translated_lines(rows, options, as_json, not texts, update), output)
+        terminal.write_lines(_translated_lines(rows, options, as_json, not texts, update), output)
 
 
 def _sampling(seed: int, given: dict[str, float | int | None]) -> Sampling | None:
@@ -128,7 +109,7 @@ def _chunks(texts: Sequence[str] | None, source: Path | None, ahead: int) -> Ite
 
     if texts:
         return chunks(iter(texts), ahead)
-    return read_input(ahead) if source is None else chunks(text_lines(str(source)), ahead)
+    return terminal.read_input(ahead) if source is None else chunks(terminal.text_lines(str(source)), ahead)
 
 
 def _translated_lines(
@@ -159,7 +140,7 @@ def _translated_lines(
 
 
 def align_command(  # noqa: PLR0913
-    model: Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)],
+    model: terminal.ModelName,
     source: Annotated[Path, typer.Argument(help="Source text, one sentence per line, words separated by spaces.")],
     target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
     gold: Annotated[
@@ -170,7 +151,7 @@ def align_command(  # noqa: PLR0913
     back: Annotated[
         str | None, typer.Option(help="Model of the other direction.", show_default="the same model")
     ] = None,
-    to: Annotated[str | None, typer.Option(help="Target language.", show_default="the model's only one")] = None,
+    to: terminal.To = None,
     layer: Annotated[int | None, typer.Option(help="Decoder layer, from 0; -1 is the last.")] = None,
     head: Annotated[list[str] | None, typer.Option(help="Head as LAYER.HEAD; repeatable.")] = None,
     consumed: Annotated[
@@ -180,11 +161,9 @@ def align_command(  # noqa: PLR0913
         int | None, typer.Option(min=1, help="Choose layer, heads and step on the first CHOOSE gold pairs.")
     ] = None,
     save: Annotated[bool, typer.Option("--save", help="Save the choice in the model's config.toml.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Output file for links.", show_default="standard output")
-    ] = None,
-    as_json: Json = False,
-    device: Device = None,
+    output: terminal.OutputFile = None,
+    as_json: terminal.Json = False,
+    device: terminal.Device = None,
 ) -> None:
     """Print the word links of two texts (0-0 1-2 ...), or with --gold their alignment error rate."""
     if gold is None and (choose or save or as_json):
@@ -199,7 +178,7 @@ def align_command(  # noqa: PLR0913
         raise SettingsError("--consumed needs --layer or --head; add --layer 0")
     from regard.look.alignment import Aligner, align, align_both, format_links, read_gold, word_counts
 
-    translator = load_translator(model, device)
+    translator = terminal.load_translator(model, device)
     translator.check(TranslateOptions(to=to))  # raises an error for a wrong language
     there = Aligner(translator, to)
     if layer is not None or head:
@@ -211,7 +190,7 @@ def align_command(  # noqa: PLR0913
             for pairs in _pairs(source, target)
             for each in (align(there, pairs) if other is None else align_both(there, other, pairs))
         )
-        write_lines(map(format_links, links), output)
+        terminal.write_lines(map(format_links, links), output)
         return
     pairs = [pair for chunk in _pairs(source, target) for pair in chunk]
     _score(there, other, pairs, read_gold(gold, word_counts(pairs), swapped), gold.name, choose or 0, save, as_json)
@@ -235,7 +214,7 @@ def _aligner_back(there: Aligner, name: str | None, device: str | None) -> Align
     """The aligner of the other direction. A shipped model, loaded from its directory, has both."""
     from regard.look.alignment import Aligner
 
-    model = load_translator(name or str(there.model.directory), device)
+    model = terminal.load_translator(name or str(there.model.directory), device)
     source, to = next((each for each in there.model.directions if there.to in (None, each[1])), (None, None))
     if name is None and (to, source) not in model.directions:
         raise SettingsError(f"model ({there.model.name}) has no direction back; give one that has: --back MODEL")
@@ -246,7 +225,7 @@ def _pairs(source: Path, target: Path) -> Iterator[list[tuple[str, str]]]:
     from regard.data.files import require_there
 
     require_there([str(source), str(target)])
-    rows = enumerate(zip_longest(text_lines(str(source)), text_lines(str(target))), 1)
+    rows = enumerate(zip_longest(terminal.text_lines(str(source)), terminal.text_lines(str(target))), 1)
     while chunk := list(islice(rows, PAIRS)):
         pairs = []
         for number, (one, other) in chunk:
@@ -296,7 +275,7 @@ def _score(
         )
         align.save_look(there.model.directory, there.seen, measured)
     if as_json:
-        print_json(
+        terminal.print_json(
             {
                 "look": there.seen._asdict(),
                 "pairs": len(rest),
@@ -305,9 +284,9 @@ def _score(
             }
         )
         return
-    out = console()
+    out = terminal.console()
     out.print(f"{there.model.name}: {_look_text(there.seen)}; {len(rest):,} pairs")
-    table = grid("", "error rate", "precision", "recall")
+    table = terminal.grid("", "error rate", "precision", "recall")
     for name, each in scores.items():
         table.add_row(name, f"{each.error:.1%}", f"{each.precision:.1%}", f"{each.recall:.1%}")
     out.print(table)
