@@ -1,4 +1,4 @@
-"""Figures as people read them. No torch in here."""
+"""Formats numbers for people."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import math
 
 
 def amount(number: float) -> str:
-    """Three digits and a unit of thousands: 63,045,632 is "63.0 M", 434,519,040 is "435 M"."""
+    """Three digits and a unit of thousands: 63,045,632 is "63.0 M"."""
     return _scaled(number, 1000, ("", "k", "M", "B", "T", "P", "E"))
 
 
 def size(bytes_: float) -> str:
-    """Three digits and a binary unit, as memory is sold: "120 MiB"."""
+    """Three digits and a binary unit: "120 MiB"."""
     return _scaled(bytes_, 1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
 
 
 def difference(ours: float, theirs: float) -> str:
-    """By how much ours is above or below theirs: "-3.0 %"."""
+    """The difference from theirs to ours: "-3.0 %"."""
     percent = round(100 * (ours / theirs - 1), 1) + 0.0  # + 0.0 makes a rounded -0.0 positive
     return f"{percent:+.1f} %"
 
 
 def four_digits(number: float) -> str:
-    """A loss or a score: 5.1 is "5.100", 0.0123 is "0.01230"."""
+    """Four digits, for a loss or a metric: 5.1 is "5.100", 0.0123 is "0.01230"."""
     if not math.isfinite(number):
         return str(number)
     return f"{number:,.0f}" if abs(number) >= 9999.5 else f"{number:#.4g}".rstrip(".")
 
 
 def percent(share: float) -> str:
-    """0.4142 is "41 %"; below a tenth there is one more digit, "4.1 %"."""
+    """0.4142 is "41 %"; below a tenth there is one more digit: "4.1 %"."""
     return f"{100 * share:.{0 if abs(share) >= 0.0995 or not share else 1}f} %"
 
 
@@ -39,7 +39,7 @@ def rate(number: float) -> str:
 
 
 def clock(seconds: float) -> str:
-    """185 is "3:05", 7384 is "2:03:04"; days are counted: "1 d 02:03:04"."""
+    """185 is "3:05", 7384 is "2:03:04"; with days: "1 d 02:03:04"."""
     whole = max(round(seconds), 0)
     minutes, second = divmod(whole, 60)
     hours, minute = divmod(minutes, 60)

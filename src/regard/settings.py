@@ -1,10 +1,10 @@
 """Settings: frozen, strict values that are written as TOML and changed by dotted overrides.
 
-A variant is a type, told apart by its `kind`; nothing here knows which variants exist. Three operations matter:
+A variant is a type with its own `kind`.
 
-- `parse` turns plain tables into a settings value, or raises a `SettingsError` that names the nearest known key;
-- `merge` lays changes over a table; another `kind` resets its table, since the old kind's keys mean nothing to it;
-- `to_toml` writes what `from_toml` reads back to an equal value.
+- `parse` turns a plain table into a settings value, or raises a `SettingsError` with a hint;
+- `merge` applies changes to a table; another `kind` resets its table, since the old keys do not apply to it;
+- `to_table` returns the plain table of a settings value, which `parse` reads back to an equal value.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import difflib
 import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Self, Union, get_args, get_origin
 
 import tomli_w
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
@@ -27,15 +27,13 @@ else:
     ModelMetaclass = type(BaseModel)
 
 Table = dict[str, Any]
-"""A TOML table as `tomllib` gives it."""
-
-S = TypeVar("S", bound="Settings")
+"""A TOML table as `tomllib` returns it."""
 
 
 class _PlainErrors(ModelMetaclass):
-    """Lets `Encoder(width="a")` in Python fail with the same sentence as `width = "a"` in a recipe.
+    """Makes `Encoder(width="a")` in Python raise the same error as `width = "a"` in a recipe.
 
-    In a metaclass, since pydantic calls an overridden `__init__` for nested values too, where the path is not known.
+    This is a metaclass because pydantic also calls an overridden `__init__` for nested values, without their path.
     """
 
     def __call__(self, *arguments: Any, **fields: Any) -> Any:
@@ -46,7 +44,7 @@ class _PlainErrors(ModelMetaclass):
 
 
 class Settings(BaseModel, metaclass=_PlainErrors):
-    """Base of every settings value: unknown keys are refused, values are not converted, nothing changes afterwards."""
+    """Base of all settings: unknown keys are refused, values are not converted, and instances are frozen."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
@@ -55,7 +53,7 @@ class Settings(BaseModel, metaclass=_PlainErrors):
     @model_validator(mode="before")
     @classmethod
     def _none_by_name(cls, data: object) -> object:
-        """TOML has no null, so "none" stands for it wherever a field may be empty."""
+        """Read "none" as None where a field is optional, since TOML has no null."""
         if not isinstance(data, Mapping):
             return data
         fields = cls.model_fields
@@ -65,7 +63,7 @@ class Settings(BaseModel, metaclass=_PlainErrors):
         }
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """A copy with `changes` (a nested table, or dotted keys) laid over it, validated like any other."""
+        """Return a validated copy with `changes`, a nested table or dotted keys."""
         changed: Self = parse(type(self), merge(to_table(self), nested(changes)))
         return changed
 
@@ -74,9 +72,9 @@ class Settings(BaseModel, metaclass=_PlainErrors):
 
 
 def parse(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
-    """A value of `kind` (a `Settings` class or a union of them) from a plain table.
+    """Return a value of `kind` (a `Settings` class or a union of them) from a plain table.
 
-    `where` is the dotted place of the table in its file, put before every key in a message.
+    Error messages put `where`, the dotted path of the table in its file, before each key.
     """
     try:
         return TypeAdapter(kind).validate_python(dict(table))
@@ -85,17 +83,8 @@ def parse(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
 
 
 def to_table(settings: Settings) -> Table:
-    """The settings as a plain table, complete but for empty (None) fields, which TOML cannot hold."""
+    """Return the settings as a plain table, without empty (None) fields, which TOML cannot express."""
     return settings.model_dump(exclude_none=True)
-
-
-def to_toml(settings: Settings) -> str:
-    return tomli_w.dumps(to_table(settings))
-
-
-def from_toml(kind: type[S], text: str, where: str = "") -> S:
-    result: S = parse(kind, read_toml(text), where)
-    return result
 
 
 def read_toml(text: str, source: str = "TOML") -> Table:
@@ -109,7 +98,7 @@ def read_toml(text: str, source: str = "TOML") -> Table:
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
-    """`changes` laid over `base`, table by table; where `changes` names another `kind`, the old table is dropped."""
+    """Return `base` with `changes`, table by table. A table with another `kind` replaces the old one."""
     if "kind" in changes and changes["kind"] != base.get("kind"):
         base = {}
     result = dict(base)
@@ -120,7 +109,7 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 
 def nested(changes: Mapping[str, Any]) -> Table:
-    """Dotted keys unfolded: `{"attention.heads": 4}` becomes `{"attention": {"heads": 4}}`."""
+    """Return nested tables for dotted keys: `{"attention.heads": 4}` becomes `{"attention": {"heads": 4}}`."""
     result: Table = {}
     for path, value in changes.items():
         *parents, last = path.split(".")
@@ -128,26 +117,25 @@ def nested(changes: Mapping[str, Any]) -> Table:
         for part in parents:
             table = table.setdefault(part, {})
             if not isinstance(table, dict):
-                raise SettingsError(f"{path}: {part} is given a value and a table; give one of them")
+                raise SettingsError(f"{path}: {part} has a value and a table; give only one of them")
         value = nested(value) if isinstance(value, Mapping) else value
         if last in table and isinstance(table[last], dict) is not isinstance(value, dict):
-            raise SettingsError(f"{path} is given a value and a table; give one of them")
+            raise SettingsError(f"{path} has a value and a table; give only one of them")
         table[last] = merge(table[last], value) if isinstance(value, dict) and last in table else value
     return result
 
 
 def read_overrides(assignments: Iterable[str]) -> Table:
-    """`["model.dropout=0.2", "model.position.kind=rotary"]` as a nested table.
+    """Return a nested table for `["model.dropout=0.2", "model.position.kind=rotary"]`.
 
-    The right side is read as a TOML value; what is none (rotary, pre, none) is taken as text, so that a shell needs
-    no quotes.
+    The right side is a TOML value; anything else (rotary, pre, none) is read as text, so that a shell needs no quotes.
     """
     changes: Table = {}
     for assignment in assignments:
         path, equals, text = assignment.partition("=")
         path = path.strip()
         if not equals or not all(path.split(".")):
-            raise SettingsError(f"{assignment!r} is no override; write key=value, such as model.dropout=0.2")
+            raise SettingsError(f"{assignment!r} is not an override; write key=value, such as model.dropout=0.2")
         changes[path] = _read_value(text.strip())
     return nested(changes)
 
@@ -157,14 +145,14 @@ def _read_value(text: str) -> Any:
         read = tomllib.loads(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
-    return read["value"] if len(read) == 1 else text  # more than one: a line break smuggled in further keys
+    return read["value"] if len(read) == 1 else text  # a line break would add further keys
 
 
 # ---------------------------------------------------------------------------------------------- reference documentation
 
 
 def describe(kind: type[Settings]) -> Iterator[tuple[str, str, str, str]]:
-    """(field, type, default, description) for each field of one settings class, as the reference pages print them."""
+    """Yield (field, type, default, description) of a settings class, for the reference pages."""
     for name, field in kind.model_fields.items():
         if name == "kind":
             continue
@@ -177,13 +165,13 @@ def describe(kind: type[Settings]) -> Iterator[tuple[str, str, str, str]]:
 
 
 def _description(kind: type[Settings], name: str) -> str:
-    """What the class, or the nearest parent that speaks of it, says of a field: a new default needs no new text."""
+    """Return the docstring of a field, from the class or from its nearest parent with one."""
     classes = (cls for cls in kind.__mro__ if issubclass(cls, Settings) and name in cls.model_fields)
     return " ".join(next((text for cls in classes if (text := cls.model_fields[name].description)), "").split())
 
 
 def type_text(annotation: Any) -> str:
-    """An annotation as a reader of a recipe would say it."""
+    """Return an annotation in the words of a recipe."""
     members = tuple(_members(annotation))
     if len(members) > 1:
         return " | ".join(type_text(member) for member in members)
@@ -200,13 +188,13 @@ def type_text(annotation: Any) -> str:
 
 
 def kind_of(settings: type[Settings]) -> str | None:
-    """The value of `kind` that chooses this class, or None for a class that is no variant."""
+    """Return the `kind` of a class, or None if it is not a variant."""
     field = settings.model_fields.get("kind")
     return None if field is None else str(field.default)
 
 
 def variants(annotation: Any) -> dict[str, type[Settings]]:
-    """The variants of a union annotation by their `kind`."""
+    """Return the variants of a union annotation by `kind`."""
     members = (member for member in _members(annotation) if isinstance(member, type) and issubclass(member, Settings))
     return {kind: member for member in members if (kind := kind_of(member)) is not None}
 
@@ -227,7 +215,7 @@ def _settings_error(kind: Any, error: ValidationError, where: str) -> SettingsEr
 
 
 def _explain(kind: Any, detail: ErrorDetails, where: str) -> str:
-    """One pydantic error as a sentence with the setting, its value, the rule and the remedy."""
+    """Return one pydantic error as a sentence with the setting, its value, the rule and the remedy."""
     path, owner = _locate(kind, detail["loc"])
     prefix = ".".join(part for part in (where, *path) if part)
     problem = detail["type"]
@@ -259,16 +247,16 @@ def _explain(kind: Any, detail: ErrorDetails, where: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`" (did you mean X?)"` when a known name is near, else nothing."""
+    """Return `" (did you mean X?)"` if a known name is similar, else an empty string."""
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f" (did you mean {by_lower[near[0]]}?)" if near else ""
 
 
 def _locate(kind: Any, location: tuple[int | str, ...]) -> tuple[list[str], type[Settings] | None]:
-    """The dotted path as a user writes it, and the class that owns its last key.
+    """Return the dotted path as a user writes it, and the class that owns its last key.
 
-    Pydantic puts a union's tag into the location; a recipe has no such level, so it is dropped here.
+    Pydantic puts the tag of a union into the location. A recipe has no such level, so it is removed.
     """
     path: list[str] = []
     owner: type[Settings] | None = None
@@ -290,7 +278,7 @@ def _locate(kind: Any, location: tuple[int | str, ...]) -> tuple[list[str], type
 
 
 def _members(annotation: Any) -> Iterator[Any]:
-    """The alternatives of an annotation, looking through `Annotated` and `|`."""
+    """Yield the alternatives of an annotation, inside `Annotated` and `|`."""
     origin = get_origin(annotation)
     if origin is Annotated:
         yield from _members(get_args(annotation)[0])

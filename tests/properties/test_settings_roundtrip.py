@@ -11,10 +11,11 @@ import tomli_w
 from annotated_types import Ge, Gt, Le, Lt
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from settings_cases import from_toml, to_toml
 
 from regard.errors import SettingsError
 from regard.models.settings import AnyModel, Decoder, Encoder, EncoderDecoder, Vision
-from regard.settings import Settings, from_toml, merge, nested, parse, read_overrides, to_table, to_toml
+from regard.settings import Settings, merge, nested, parse, read_overrides, to_table
 
 FAMILIES: list[type[Settings]] = [EncoderDecoder, Encoder, Decoder, Vision]
 

@@ -11,6 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from settings_cases import from_toml
 
 from regard.blocks import edits
 from regard.data import settings as data
@@ -18,7 +19,7 @@ from regard.look import attribution
 from regard.look.views import heads
 from regard.models import settings as models
 from regard.models.settings import Decoder
-from regard.settings import Settings, from_toml, parse, variants
+from regard.settings import Settings, parse, variants
 from regard.tasks.recipe import AnyText, data_settings, make_job
 from regard.tasks.run import CHANGEABLE, CURVES
 from regard.tasks.task import TASKS, find_task

@@ -7,6 +7,7 @@ from typing import Any, get_args
 
 import pytest
 from pydantic import ValidationError
+from settings_cases import from_toml, to_toml
 
 from regard.blocks import settings as blocks
 from regard.blocks.settings import Alibi, Attention, Gated, LinearScaling, NoPosition, RmsNorm, Rotary, Sinusoidal
@@ -15,7 +16,6 @@ from regard.models.settings import AnyModel, Classification, Decoder, Encoder, E
 from regard.settings import (
     Settings,
     describe,
-    from_toml,
     kind_of,
     merge,
     nested,
@@ -23,7 +23,6 @@ from regard.settings import (
     read_overrides,
     read_toml,
     to_table,
-    to_toml,
     type_text,
     variants,
 )

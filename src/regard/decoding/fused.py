@@ -19,8 +19,7 @@ from regard.blocks.layers import Dense, Layer, Residual
 from regard.blocks.layout import Padded
 from regard.blocks.norms import RmsNorm
 from regard.decoding.columns import Fixed, FixedState, shares
-from regard.models.families import EncoderDecoder
-from regard.models.heads import Output
+from regard.models.families import EncoderDecoder, Output
 
 HEADS = (16, 32, 64, 128, 256)
 """Sizes of a head that kernels multiply."""

@@ -186,7 +186,7 @@ def _products(model: Model) -> Counter[str]:
     """Return the multiply-adds with weights, by the unit that they are proportional to."""
     from torch import nn
 
-    from regard.models.heads import Output, PoolingHead
+    from regard.models.families import Output, PoolingHead
 
     two_stacks = isinstance(model.settings, EncoderDecoder)
     products: Counter[str] = Counter()

@@ -13,7 +13,7 @@ from regard.blocks.attention import Attention
 from regard.blocks.layers import Layer
 from regard.blocks.recording import is_recorded
 from regard.errors import InputError
-from regard.models.heads import Output
+from regard.models.families import Output
 
 
 def packs() -> bool:

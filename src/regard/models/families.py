@@ -1,24 +1,30 @@
-"""The four model families: encoder-decoder, encoder, decoder and vision."""
+"""The four model families (encoder-decoder, encoder, decoder, vision) and their heads."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import get_args
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.blocks.cache import Cache, CacheKind, CacheShape
-from regard.blocks.embedding import PatchEmbedding, TextEmbedding
+from regard.blocks.embedding import PatchEmbedding, TextEmbedding, pool
 from regard.blocks.image_positions import build_grid_position
-from regard.blocks.layers import LayerPlan, Stack, StackPlan
+from regard.blocks.layers import LayerPlan, Stack, StackPlan, activation
 from regard.blocks.layout import Layout, Padded, layout_of
-from regard.blocks.recording import tap_pass
-from regard.blocks.settings import NoPosition, TextPosition, TransformerXL
-from regard.errors import InputError
+from regard.blocks.norms import build_norm
+from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, named_taps, tap, tap_pass
+from regard.blocks.settings import NoPosition, Norm, PoolingKind, TextPosition, TransformerXL
+from regard.errors import InputError, SettingsError
 from regard.models import settings
-from regard.models.heads import Output, build_head, name_heads
 
 _FIRST_CAPACITY = 64
 """The initial capacity of a growing cache, in tokens."""
+
+
+# ------------------------------------------------------------------------------------------------------------ families
 
 
 class EncoderDecoder(nn.Module):
@@ -227,3 +233,143 @@ def _new_cache(
         capacity = max(capacity or window, window)
     shape = CacheShape(layers, batch, body.kv_heads, body.head_size, body.value_size)
     return Cache(kind, shape, capacity or _FIRST_CAPACITY, like.device, like.dtype)
+
+
+# --------------------------------------------------------------------------------------------------------------- heads
+
+
+class Output(nn.Module):
+    """Logits over a vocabulary, by a matrix of its own or by the matrix of a token embedding."""
+
+    def __init__(
+        self, tokens: nn.Embedding | None, vocabulary: int, width: int, bias: bool, scale: float | None = None
+    ) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(vocabulary, width)) if tokens is None else None
+        self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
+        self.scale = scale
+        self.product: nn.Module | None = None
+        """A module that computes the product in place of the matrix; see `regard.models.cpu`."""
+        # In a tuple, so that it is not registered as a submodule: the embedding owns the matrix.
+        self._tied: tuple[nn.Embedding, ...] = () if tokens is None else (tokens,)
+
+    def taps(self) -> dict[str, Tap]:
+        return named_taps([VOCABULARY_TAP])
+
+    @property
+    def matrix(self) -> Tensor:
+        """The weights `[V, D]`."""
+        return self._tied[0].weight if self.weight is None else self.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits `[..., V]` for hidden states `[..., D]`."""
+        if self.product is not None:
+            return tap(self, "logits", self.product(x))
+        scores = functional.linear(x if self.scale is None else x * self.scale, self.matrix, self.bias)
+        return tap(self, "logits", scores)
+
+
+class Head(nn.Module):
+    """Base of all heads."""
+
+    def taps(self) -> dict[str, Tap]:
+        """The values that can be recorded, by name."""
+        raise NotImplementedError
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        """Return logits for hidden states `[B, T, D]` (or `[N, D]` with a packed layout)."""
+        raise NotImplementedError
+
+
+class MaskedHead(Head):
+    """Logits `[..., V]` for masked tokens. The input may be the hidden states of selected tokens only."""
+
+    def __init__(self, head: settings.Masked, norm: Norm, tokens: nn.Embedding) -> None:
+        super().__init__()
+        width = tokens.embedding_dim
+        self.dense = nn.Linear(width, width)
+        self.activation = activation(head.activation)
+        self.norm = build_norm(norm, width)
+        self.output = Output(tokens if head.tied else None, tokens.num_embeddings, width, bias=True)
+
+    def taps(self) -> dict[str, Tap]:
+        return named_taps([VOCABULARY_TAP], "output.")
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        scores: Tensor = self.output(self.norm(self.activation(self.dense(hidden))))
+        return scores
+
+
+class PoolingHead(Head):
+    """One vector `[B, D]` for each sequence."""
+
+    def __init__(self, pooling: PoolingKind, dense: bool, width: int) -> None:
+        super().__init__()
+        self.pooling: PoolingKind = pooling
+        self.pool = nn.Linear(width, width) if dense else None
+
+    def taps(self) -> dict[str, Tap]:
+        return named_taps([POOLED_TAP])
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        layout = Padded(*hidden.shape[:2]) if layout is None else layout
+        pooled = pool(hidden, layout, self.pooling)
+        return tap(self, "pooled", pooled if self.pool is None else self.pool(pooled).tanh())
+
+
+class SequenceHead(PoolingHead):
+    """Logits `[B, classes]` for each sequence."""
+
+    def __init__(self, pooling: PoolingKind, dense: bool, width: int, classes: int, dropout: float = 0.0) -> None:
+        super().__init__(pooling, dense, width)
+        self.output = nn.Linear(width, classes)
+        self.dropout = dropout
+
+    def taps(self) -> dict[str, Tap]:
+        return named_taps([POOLED_TAP, SEQUENCE_TAP])
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        pooled = functional.dropout(super().forward(hidden, layout), self.dropout, self.training)
+        return tap(self, "logits", self.output(pooled))
+
+
+class TokenHead(Head):
+    """Logits `[..., classes]` for each token; spans have two, for start and end."""
+
+    def __init__(self, width: int, classes: int, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.output = nn.Linear(width, classes)
+        self.dropout = dropout
+
+    def taps(self) -> dict[str, Tap]:
+        return named_taps([TOKEN_TAP])
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        return tap(self, "logits", self.output(functional.dropout(hidden, self.dropout, self.training)))
+
+
+def build_head(
+    head: settings.TextHead | settings.ImageHead, width: int, norm: Norm, tokens: nn.Embedding | None = None
+) -> Head:
+    if isinstance(head, settings.Masked):
+        assert tokens is not None  # the settings of images have no such head
+        return MaskedHead(head, norm, tokens)
+    if isinstance(head, settings.NextSentence):
+        return SequenceHead(head.pooling, head.dense, width, classes=2)
+    if isinstance(head, settings.Classification):
+        return SequenceHead(head.pooling, head.dense, width, head.classes, head.dropout)
+    if isinstance(head, settings.Tagging):
+        return TokenHead(width, head.classes, head.dropout)
+    if isinstance(head, settings.Spans):
+        return TokenHead(width, classes=2)
+    return PoolingHead(head.pooling, head.dense, width)
+
+
+def name_heads(heads: Mapping[str, Head]) -> nn.ModuleDict:
+    """Return the heads by name. Attribute names of PyTorch modules, such as "type", are refused."""
+    named = nn.ModuleDict()
+    for name, head in heads.items():
+        if hasattr(named, name):
+            raise SettingsError(f"heads.{name}: PyTorch uses this name; choose another one, such as {name}_head")
+        named[name] = head
+    return named

@@ -1,4 +1,4 @@
-"""Settings of the four families. A value of one of these classes is a whole model; building and counting read it."""
+"""Settings of the four model families. One value describes a whole model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Normal(Settings):
     deviation: float = Field(default=0.02, gt=0)
     """Standard deviation."""
     scaled_residual: bool = False
-    """Whether what is added to the residual stream is divided by √(number of sublayers), as in GPT-2."""
+    """Whether matrices that write to the residual stream are divided by √(number of sublayers), as in GPT-2."""
 
 
 Initial: TypeAlias = Annotated[Xavier | Normal, Field(discriminator="kind")]
@@ -55,7 +55,7 @@ Initial: TypeAlias = Annotated[Xavier | Normal, Field(discriminator="kind")]
 
 
 class Masked(Settings):
-    """Scores over the vocabulary for each token: masked language modelling (Devlin et al. 2019)."""
+    """Logits over the vocabulary for each token: masked language modelling (Devlin et al. 2019)."""
 
     kind: Literal["masked"] = "masked"
     activation: Activation = "gelu"
@@ -66,7 +66,7 @@ class Masked(Settings):
 
 class _Pooled(Settings):
     pooling: PoolingKind = "class"
-    """How the tokens of a sequence become one vector: its first token, their mean or their maximum."""
+    """How the tokens of a sequence become one vector: first token, mean or maximum."""
     dense: bool = False
     """Whether a linear layer and tanh follow the pooling (BERT's pooler)."""
 
@@ -78,7 +78,7 @@ class Pooling(_Pooled):
 
 
 class NextSentence(_Pooled):
-    """Two scores for each sequence: does its second part follow the first?"""
+    """Two logits for each sequence: whether its second part follows the first."""
 
     kind: Literal["next-sentence"] = "next-sentence"
     dense: bool = True
@@ -86,7 +86,7 @@ class NextSentence(_Pooled):
 
 
 class Classification(_Pooled):
-    """Scores over classes for each sequence or image; one class means regression."""
+    """Logits over classes for each sequence or image; one class means regression."""
 
     kind: Literal["classification"] = "classification"
     classes: Positive = 2
@@ -96,7 +96,7 @@ class Classification(_Pooled):
 
 
 class Tagging(Settings):
-    """Scores over classes for each token."""
+    """Logits over classes for each token."""
 
     kind: Literal["tagging"] = "tagging"
     classes: Positive = 2
@@ -106,7 +106,7 @@ class Tagging(Settings):
 
 
 class Spans(Settings):
-    """Two scores for each token: does the answer start, or end, here?"""
+    """Two logits for each token: whether the answer starts here, and whether it ends here."""
 
     kind: Literal["spans"] = "spans"
 
@@ -118,20 +118,20 @@ ImageHead: TypeAlias = Annotated[Classification | Pooling, Field(discriminator="
 
 
 def _check_names(heads: Mapping[str, object]) -> None:
-    """A head's name is a part of the names of its tensors, and of dotted overrides."""
+    """Refuse names that cannot be part of a tensor's name or of a dotted override."""
     for name in heads:
         if not name or "." in name:
-            raise ValueError(f"heads: a name ({name!r}) must not be empty or hold a dot; choose another")
+            raise ValueError(f"heads: the name {name!r} must not be empty or contain a dot; choose another one")
 
 
 # --------------------------------------------------------------------------------------------------------- families
 
 
 class Body(Settings):
-    """What every family has."""
+    """The settings that every family has."""
 
     width: Positive = 512
-    """Size of the vector that stands for one token."""
+    """Size of the hidden states."""
     depth: Positive = 6
     """Number of layers."""
     attention: Attention = Attention()
@@ -145,13 +145,13 @@ class Body(Settings):
     final_norm: bool | None = None
     """Whether a norm follows the last layer; none: yes unless norm_place is post."""
     dropout: Rate = 0.1
-    """Dropout on each sublayer's output and on the embeddings, where the paper puts it."""
+    """Dropout on each sublayer's output and on the embeddings, as in the paper."""
     stochastic_depth: Rate = 0.0
-    """Probability of leaving out a sublayer, growing linearly from 0 to this at the last layer."""
+    """Probability of skipping a sublayer; it grows linearly from 0 to this value at the last layer."""
     layer_scale: float | None = Field(default=None, gt=0)
-    """Initial value of a learned factor on each sublayer's channels; none: no factor."""
+    """Initial value of a learned factor for each channel of a sublayer's output; none: no factor."""
     initial: Initial = Xavier()
-    """How weights start."""
+    """How weights are initialised."""
 
     @property
     def head_size(self) -> int:
@@ -178,8 +178,7 @@ class Body(Settings):
         attention = self.attention
         if attention.head_size is None and self.width % attention.heads:
             raise ValueError(
-                f"width ({self.width}) must be a multiple of heads ({attention.heads}); "
-                "set attention.head_size to choose freely"
+                f"width ({self.width}) must be a multiple of heads ({attention.heads}); or set attention.head_size"
             )
         if attention.heads % self.kv_heads:
             raise ValueError(
@@ -191,13 +190,13 @@ class Body(Settings):
 
 class _Text(Body):
     vocabulary: Positive = 37_000
-    """Number of different tokens."""
+    """Vocabulary size."""
     position: TextPosition = Sinusoidal()
-    """How tokens know their place."""
+    """How tokens get their positions."""
     embedding_scale: bool = False
     """Whether token embeddings are multiplied by √width, as in the paper."""
     embedding_norm: bool = False
-    """Whether a norm follows the sum of the embeddings (BERT, BART)."""
+    """Whether a norm follows the embeddings (BERT, BART)."""
 
     @model_validator(mode="after")
     def _positions_fit(self) -> Self:
@@ -206,7 +205,7 @@ class _Text(Body):
             if channels < 2 or channels % 2:
                 raise ValueError(
                     f"position.fraction ({self.position.fraction}) of the head size ({self.head_size}) gives "
-                    f"{channels} channels to turn, which must be even and at least 2; choose another fraction"
+                    f"{channels} rotated channels, which must be even and at least 2; choose another fraction"
                 )
         return self
 
@@ -216,15 +215,15 @@ class EncoderDecoder(_Text):
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
     target_vocabulary: Positive | None = None
-    """Number of different target tokens; none: as vocabulary."""
+    """Target vocabulary size; none: the same as vocabulary."""
     decoder_depth: Positive | None = None
     """Number of decoder layers; none: depth."""
     tied: tuple[Literal["source", "target", "output"], ...] = Field(
         default=("source", "target", "output"), strict=False
     )
-    """Which of the source embedding, the target embedding and the output weights are one matrix."""
+    """Which of the source embedding, the target embedding and the output weights share one matrix."""
     output_bias: bool = False
-    """Whether the output scores have a bias."""
+    """Whether the output has a bias."""
     output_scale: float | None = Field(default=None, gt=0)
     """Factor on the last hidden states before the output weights (T5: 1 / √width)."""
 
@@ -239,21 +238,21 @@ class EncoderDecoder(_Text):
     @model_validator(mode="after")
     def _ties_fit(self) -> Self:
         if len(self.tied) == 1 or len(set(self.tied)) != len(self.tied):
-            raise ValueError(f"tied ({list(self.tied)}) must name two or three different matrices, or none: []")
+            raise ValueError(f"tied ({list(self.tied)}) must name two or three different matrices, or be empty: []")
         if "source" in self.tied and self.target_size != self.vocabulary:
             raise ValueError(
                 f"tied ({list(self.tied)}) needs one vocabulary, but vocabulary is {self.vocabulary} and "
-                f'target_vocabulary {self.target_size}; tie ["target", "output"] at the most'
+                f'target_vocabulary {self.target_size}; tie at most ["target", "output"]'
             )
         return self
 
 
 class Encoder(_Text):
-    """Reads a sequence with every token seeing every other (Devlin et al. 2019: BERT)."""
+    """Reads a sequence; every token sees every other (Devlin et al. 2019: BERT)."""
 
     kind: Literal["encoder"] = "encoder"
     segments: int = Field(default=0, ge=0)
-    """Number of different segments (2 for pairs of sentences); 0: no segment embedding."""
+    """Number of segments (2 for pairs of sentences); 0: no segment embedding."""
     heads: dict[str, TextHead] = {}
     """The heads by name."""
 
@@ -264,13 +263,13 @@ class Encoder(_Text):
 
 
 class Decoder(_Text):
-    """Continues a sequence, each token seeing only those before it (Radford et al. 2018: GPT)."""
+    """Continues a sequence; each token sees only the tokens before it (Radford et al. 2018: GPT)."""
 
     kind: Literal["decoder"] = "decoder"
     tied: bool = True
     """Whether the output weights are the token embeddings."""
     output_bias: bool = False
-    """Whether the output scores have a bias."""
+    """Whether the output has a bias."""
 
 
 class Vision(Body):
@@ -278,15 +277,15 @@ class Vision(Body):
 
     kind: Literal["vision"] = "vision"
     image: tuple[Positive, Positive] = Field(default=(224, 224), strict=False)
-    """Height and width of the images in pixels; other multiples of patch work too, learned positions are resized."""
+    """Height and width of the images in pixels. For other multiples of patch, learned positions are resized."""
     patch: Positive = 16
     """Height and width of a patch in pixels."""
     channels: Positive = 3
     """Colour channels."""
     class_token: bool = True
-    """Whether a learned token, which heads may read, stands before the patches."""
+    """Whether a learned token, which heads may read, precedes the patches."""
     position: ImagePosition = Learned2d()
-    """How patches know their place."""
+    """How patches get their positions."""
     heads: dict[str, ImageHead] = {}
     """The heads by name."""
 
@@ -297,7 +296,7 @@ class Vision(Body):
 
     @property
     def tokens(self) -> int:
-        """Length of the sequence that the layers see."""
+        """Length of the sequence of patches and class token."""
         rows, columns = self.grid
         return rows * columns + self.class_token
 
@@ -324,7 +323,7 @@ class Vision(Body):
 
 ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 AnyModel: TypeAlias = Annotated[ModelSettings, Field(discriminator="kind")]
-"""What `parse` takes to read a model's table, told apart by its `kind`."""
+"""The type for `parse`: `kind` selects the family."""
 
 
 # ------------------------------------------------------------------------------------------------------- comparing

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from settings_cases import from_toml, to_toml
 
 from regard.data.settings import (
     SPLITS,
@@ -21,7 +22,7 @@ from regard.data.settings import (
     RawText,
 )
 from regard.errors import SettingsError
-from regard.settings import from_toml, parse, read_toml, to_table, to_toml, variants
+from regard.settings import parse, read_toml, to_table, variants
 from regard.tasks.recipe import data_settings
 from regard.tasks.task import TASKS, find_task
 

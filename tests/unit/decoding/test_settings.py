@@ -7,10 +7,11 @@ import sys
 import tomllib
 
 import pytest
+from settings_cases import from_toml, to_toml
 
 from regard.decoding.settings import AnySearch, Beam, Greedy, Paper, Power, Rules, Sampling
 from regard.errors import SettingsError
-from regard.settings import from_toml, parse, to_toml
+from regard.settings import parse
 
 
 def test_kinds_are_told_apart() -> None:

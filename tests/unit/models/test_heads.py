@@ -16,7 +16,7 @@ from regard.blocks.layout import Padded, pack
 from regard.errors import SettingsError
 from regard.models import settings
 from regard.models.build import build
-from regard.models.heads import Output, build_head
+from regard.models.families import Output, build_head
 from regard.models.settings import Encoder, Spans
 
 WIDTH, VOCABULARY = 6, 9

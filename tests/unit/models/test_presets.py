@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from settings_cases import to_toml
 
 import regard
 from regard.blocks.settings import Learned, Rotary, Sinusoidal
@@ -14,7 +15,7 @@ from regard.errors import SettingsError
 from regard.models.count import count
 from regard.models.presets import PRESETS, find_preset, preset, preset_names
 from regard.models.settings import AnyModel, EncoderDecoder
-from regard.settings import parse, read_toml, to_toml
+from regard.settings import parse, read_toml
 
 ASKED_FOR = {
     *("transformer-base", "transformer-big", "transformer-tiny", "t5-small", "t5-base", "t5-large", "marian"),

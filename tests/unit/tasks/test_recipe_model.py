@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from settings_cases import to_toml
 
 from regard.blocks.settings import Learned, Rotary
 from regard.errors import SettingsError
 from regard.models.presets import preset
 from regard.models.settings import Decoder
-from regard.settings import read_overrides, read_toml, to_toml
+from regard.settings import read_overrides, read_toml
 from regard.tasks.recipe import model_settings, read_recipe
 
 

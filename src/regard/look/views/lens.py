@@ -24,8 +24,7 @@ from regard.look.pictures import draw_lens
 from regard.look.study import Study, StudyRun
 from regard.look.views.heads import BatchPart, entropy
 from regard.look.views.view import Answer, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, Text
-from regard.models.families import Decoder, Encoder, EncoderDecoder
-from regard.models.heads import MaskedHead, SequenceHead, TokenHead
+from regard.models.families import Decoder, Encoder, EncoderDecoder, MaskedHead, SequenceHead, TokenHead
 from regard.models.settings import Tagging
 from regard.use.model import Loaded
 
