@@ -86,18 +86,18 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     ),
     (
         "Data",
-        "The table `data` of a recipe; its `kind` says how the files are written, or which corpus is embedded. What "
-        "every kind has that is read from files:",
+        "The table `data` of a recipe; its `kind` is the format of the files, or an embedded corpus. All kinds that "
+        "are read from files have these settings:",
         [data.FromFiles],
     ),
-    ("What every kind of text has", "In all kinds of data but images, beside the above.", [data.Texts]),
-    ("What every kind of parallel text has", "In parallel text and the grammar.", [data.Pairs]),
-    ("What parallel text has that is read from files", "Beside the above.", [data.PairsFromFiles]),
-    ("What every kind of labelled data has", "In labelled text, tagged words and images.", [data.UnseenLabels]),
+    ("All kinds of text", "", [data.Texts]),
+    ("All kinds of parallel text", "Also for the grammar.", [data.Pairs]),
+    ("Parallel text from files", "", [data.PairsFromFiles]),
+    ("All kinds with labels", "Labelled text, tagged words and images.", [data.UnseenLabels]),
     ("Kinds of data", "The `kind` of data.", list(variants(data.AnyData).values())),
-    ("Filters", "The table `data.filters`, for parallel, raw and labelled text.", [data.Filters]),
-    ("Filters of parallel text", "Beside the above.", [data.PairFilters]),
-    ("Filters of raw and labelled text", "Beside the above.", [data.TextFilters]),
+    ("Filters", "The table `data.filters` of parallel, raw and labelled text.", [data.Filters]),
+    ("Filters of parallel text", "", [data.PairFilters]),
+    ("Filters of raw and labelled text", "", [data.TextFilters]),
     (
         "Text",
         "The table `text` of a recipe; its `kind` says how texts become tokens. What every kind has:",
