@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regard.data.columns import IGNORED, Batch, Column, LabelColumn, PixelColumn
+from regard.data.columns import Batch, Column, LabelColumn, PixelColumn
 from regard.data.examples import Picture, Pixels
 from regard.data.images import pillow_images, read_image
 from regard.data.settings import DataSettings
@@ -21,7 +21,7 @@ from regard.models.settings import Classification, ModelSettings
 from regard.models.settings import Vision as VisionSettings
 from regard.settings import Table
 from regard.tasks.language import Smoothing
-from regard.tasks.losses import cross_entropy
+from regard.tasks.losses import classification_loss, classification_metrics
 from regard.tasks.task import Task, TaskSettings, with_head
 from regard.training.settings import Train
 from regard.training.task import Loss
@@ -76,20 +76,10 @@ class ImageTask(Task):
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         assert isinstance(model, Vision)
         logits = model.heads[str(self.head)](model(to_input(batch.values["pixels"], model)))
-        # A class that the training data does not have cannot be predicted, and has no loss.
-        unseen = batch.values["label"] >= logits.shape[-1]
-        labels = torch.where(unseen, IGNORED, batch.values["label"])
-        loss = cross_entropy(logits, labels, self.settings.smoothing, model.training)
-        if not model.training:
-            loss.sums["unseen"] = unseen.sum()
-        return loss
+        return classification_loss(logits, batch.values["label"], self.settings.smoothing, model.training)
 
     def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-        found = super().metrics(total, weight, sums)
-        if "right" in sums:
-            found["accuracy"] = sums["right"] / max(weight + sums["unseen"], 1.0)
-        found.pop("perplexity", None)
-        return found
+        return classification_metrics(total, weight, sums)
 
     def predict(self, model: Model, inputs: Sequence[Pixels | Path | str]) -> list[dict[str, Any]]:
         """The class of each image (a file, or an array `[height, width, channels]`), and all probabilities."""

@@ -34,6 +34,18 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, training: bo
     return Loss(total, counted.sum(), sums)
 
 
+def classification_loss(logits: Tensor, labels: Tensor, smoothing: float, training: bool) -> Loss:
+    """The cross-entropy of `[B, classes]` logits. A class that the training data lacks counts as a mistake only.
+
+    Such labels are at least the number of classes: see `LabelColumn`.
+    """
+    unseen = labels >= logits.shape[-1]
+    loss = cross_entropy(logits, torch.where(unseen, IGNORED, labels), smoothing, training)
+    if not training:
+        loss.sums["unseen"] = unseen.sum()
+    return loss
+
+
 def divergence(logits: Tensor, others: Tensor, labels: Tensor) -> Tensor:
     """The sum of KL(softmax(logits) ‖ softmax(others)) over the labels that count; gradients flow through both."""
     labels, log_p, log_q = labels.flatten(), _log_shares(logits), _log_shares(others)
@@ -59,4 +71,13 @@ def cross_entropy_metrics(total: float, weight: float, sums: Mapping[str, float]
     if "right" in sums:
         found["perplexity"] = math.exp(min(loss, 700.0))
         found["accuracy"] = sums["right"] / weight
+    return found
+
+
+def classification_metrics(total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+    """Loss and accuracy from the sums of `classification_loss`."""
+    found = cross_entropy_metrics(total, weight, sums)
+    if "right" in sums:
+        found["accuracy"] = sums["right"] / max(weight + sums["unseen"], 1.0)
+    found.pop("perplexity", None)
     return found
