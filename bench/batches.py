@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import fields, is_dataclass
+from dataclasses import astuple, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ def main() -> None:
 
         def watched(self: Any, *arguments: Any, _plain: Any = plain) -> Iterator[Any]:
             for step in _plain(self, *arguments):
-                seen.append(f"{digest(step.batches)} {step.next} {step.tokens} {step.cells} {step.epochs:.9f}")
+                seen.append(f"{digest(step.batches)} {astuple(step.next)} {step.tokens} {step.cells} {step.epochs:.9f}")
                 yield step
 
         setattr(Loader, name, watched)

@@ -29,10 +29,9 @@ from typing import Any
 
 import tokenizers
 
-from regard.data.prepare import CHUNK, Preparation, prepare
+from regard.data.prepare import CHUNK, Preparation, learn_tokenizers, prepare
 from regard.data.settings import ParallelTsv
 from regard.data.source import Source
-from regard.data.vocabularies import learn_tokenizers
 from regard.models.settings import EncoderDecoder
 from regard.tasks.translate import Translate, TranslateTask
 from regard.text.settings import Bpe

@@ -20,7 +20,7 @@ from regard.serving.settings import PageSettings, Serving
 from regard.settings import Settings, describe, kind_of, variants
 from regard.tasks import translate
 from regard.tasks.recipe import AnyText
-from regard.tasks.task import TASKS, find_task
+from regard.tasks.task import all_tasks
 from regard.text import settings as text
 from regard.training import settings as training
 from regard.use.translation import TranslateOptions
@@ -110,7 +110,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     (
         "Tasks",
         'The `task` of a recipe: a name (`task = "translate"`), or a table whose `kind` is the name.',
-        [find_task(kind).settings_type for kind in TASKS],
+        [task.settings_type for task in all_tasks().values()],
     ),
     (
         "Consistency of translations",

@@ -22,7 +22,7 @@ from regard.models.settings import Decoder
 from regard.settings import Settings, parse, variants
 from regard.tasks.recipe import AnyText, data_settings, make_job
 from regard.tasks.run import CHANGEABLE, CURVES
-from regard.tasks.task import TASKS, find_task
+from regard.tasks.task import all_tasks
 from regard.text import settings as text
 from regard.training.run import ENVIRONMENT, STATUS
 from regard.training.settings import Train
@@ -79,7 +79,7 @@ def test_the_settings_page_leaves_nothing_out(generate: ModuleType) -> None:
     described = {cls for _, _, classes in generate.PARTS for cls in classes}
     unions = (models.AnyModel, data.AnyData, AnyText)
     families = {Train, *(cls for union in unions for cls in variants(union).values())}
-    families |= {find_task(kind).settings_type for kind in TASKS}
+    families |= {task.settings_type for task in all_tasks().values()}
     assert set().union(*(reachable(family, set()) for family in families)) <= described
     for cls in described:
         own = [name for name in cls.model_fields if name in cls.__annotations__ and name != "kind"]

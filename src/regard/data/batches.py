@@ -78,7 +78,7 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class Position:
+class StepPosition:
     """The next step: its number in its pool, and the pool's number in its epoch, all counted from 0."""
 
     epoch: int = 0

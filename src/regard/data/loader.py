@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from regard.data.batches import Group, Lengths, Plan, Position, Share
+from regard.data.batches import Group, Lengths, Plan, Share, StepPosition
 from regard.data.columns import Batch, Draw, Examples
 from regard.data.store import Integers
 from regard.errors import DataError
@@ -41,8 +41,8 @@ class Step:
     """One process's part of one optimizer step, and counts of the whole step over all processes."""
 
     batches: list[Batch]
-    position: Position
-    next: Position
+    position: StepPosition
+    next: StepPosition
     """The position after this step."""
     examples: int
     tokens: int
@@ -136,15 +136,15 @@ class Loader:
         """The smallest possible batch in tokens: the longest example, or a packed row."""
         return self.plan.least(self.examples.lengths)
 
-    def steps(self, start: Position = Position()) -> Steps:  # noqa: B008  # frozen
+    def steps(self, start: StepPosition = StepPosition()) -> Steps:  # noqa: B008  # frozen
         """Steps without end, from a position on."""
         return self._steps(self._planner, start, once=False)
 
     def once(self) -> Steps:
         """Every example once, always in the same order and with the same random choices: for evaluation."""
-        return self._steps(Planner(self.plan, self.examples.lengths, None), Position(), once=True)
+        return self._steps(Planner(self.plan, self.examples.lengths, None), StepPosition(), once=True)
 
-    def _steps(self, planner: Planner, start: Position, once: bool) -> Steps:
+    def _steps(self, planner: Planner, start: StepPosition, once: bool) -> Steps:
         # One process plans ahead, so that the end of a pool causes no delay; it feeds the others.
         with _loaded(_Planning(planner), _pools(planner, start, once), min(1, self.workers)) as planned:
             jobs = _jobs(planner, planned, start, 0 if once else self.seed)
@@ -162,8 +162,8 @@ class Loader:
 class _Job(NamedTuple):
     group: Group
     draw: Draw
-    position: Position
-    next: Position
+    position: StepPosition
+    next: StepPosition
     epochs: float
 
 
@@ -195,7 +195,7 @@ class _Collating(Dataset[Step]):
         )
 
 
-def _pools(planner: Planner, start: Position, once: bool) -> Iterator[tuple[int, int]]:
+def _pools(planner: Planner, start: StepPosition, once: bool) -> Iterator[tuple[int, int]]:
     epoch, pool = start.epoch, start.pool
     while True:
         yield epoch, pool
@@ -204,7 +204,7 @@ def _pools(planner: Planner, start: Position, once: bool) -> Iterator[tuple[int,
             return
 
 
-def _jobs(planner: Planner, planned: Iterable[list[Group]], start: Position, seed: int) -> Iterator[_Job]:
+def _jobs(planner: Planner, planned: Iterable[list[Group]], start: StepPosition, seed: int) -> Iterator[_Job]:
     position = start
     for groups in planned:
         if position.step >= len(groups):
@@ -214,10 +214,10 @@ def _jobs(planner: Planner, planned: Iterable[list[Group]], start: Position, see
             )
         epoch, pool = position.epoch, position.pool
         seen = planner.before(pool) + sum(len(group.examples) for group in groups[: position.step])
-        after = Position(epoch, pool + 1) if pool + 1 < planner.pools else Position(epoch + 1)
+        after = StepPosition(epoch, pool + 1) if pool + 1 < planner.pools else StepPosition(epoch + 1)
         for number in range(position.step, len(groups)):
             seen += len(groups[number].examples)
-            following = Position(epoch, pool, number + 1) if number + 1 < len(groups) else after
+            following = StepPosition(epoch, pool, number + 1) if number + 1 < len(groups) else after
             epochs = epoch + seen / len(planner.lengths)
             yield _Job(groups[number], Draw(seed, epoch), position, following, epochs)
             position = following

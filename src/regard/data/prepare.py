@@ -1,4 +1,4 @@
-"""Prepares a split: reads its examples, encodes them as columns, and stores them in the cache.
+"""Prepares data: learns tokenizers, reads a split, encodes its examples as columns, and stores them in the cache.
 
 While one chunk of examples is tokenized on all cores, the next one is read.
 """
@@ -9,6 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,19 +17,27 @@ import numpy as np
 import tokenizers
 from numpy.typing import NDArray
 
-from regard.data.cache import cached, fingerprint
 from regard.data.columns import LABELS, Column, LabelColumn, TokenColumn, TokenLabelColumn
 from regard.data.examples import Example, Located, Picture, Tally
 from regard.data.labels import Labels, Sort, ordered_labels, with_known_labels
 from regard.data.settings import STANDARD_INPUT, Texts
 from regard.data.source import Source
-from regard.data.store import Mask, Ragged, Store, StoreWriter
+from regard.data.store import Mask, Ragged, Store, StoreWriter, cached, fingerprint
 from regard.errors import DataError, SettingsError
 from regard.settings import Table, to_table
+from regard.text.settings import AnyTokenizer
+from regard.text.tokenizer import TokenizerPair
+from regard.text.train import Progress as TextProgress
+from regard.text.train import train_pair, train_tokenizer
 
 VERSION = 1
 """Raise it when the same files and settings are read, filtered or stored in another way."""
-FOLDER = "prepared"
+PREPARED, TOKENIZERS = "prepared", "tokenizers"
+"""Folders of the cache."""
+TOKENIZER_VERSION = 1
+"""Raise it when the same data and settings give another tokenizer."""
+MOST_TEXTS = 1_000_000
+"""More texts change a vocabulary only little, and training takes longer."""
 NOT_IN_NAME = ("root", "train", "valid", "test", "longest", "too_long")
 """Settings that are not part of the name of an entry: file names, because the content of the files is; and the limit,
 which is a part of its own."""
@@ -102,7 +111,7 @@ def prepare(
     def make(directory: Path) -> None:
         _make(Source(settings, source.split), shaper, encode, directory, report)
 
-    store = cached(FOLDER, name, make, Store, notes.append)
+    store = cached(PREPARED, name, make, Store, notes.append)
     found = {sort: Labels(tuple(names)) for sort, names in store.about["labels"].items()}
     return Preparation(store, found, tuple(notes))
 
@@ -331,3 +340,80 @@ def _nothing_left(source: Source, too_long: Tally, unseen: Tally) -> str:
     reasons = [text for tally in (too_long, unseen) if (text := tally.text())]
     remedy = 'raise data.longest, or set data.too_long = "truncate"' if too_long.total else "check its labels"
     return "\n".join([f"data.{source.split} has no example left; {remedy}:", *reasons])
+
+
+# ---------------------------------------------------------------------------------------------------------- tokenizers
+
+
+def learn_tokenizers(
+    source: Source, settings: AnyTokenizer, *, most: int = MOST_TEXTS, report: TextProgress | None = None
+) -> TokenizerPair:
+    """The tokenizers of a split, learned from at most `most` texts, evenly spaced.
+
+    Source and target of pairs have one each unless `settings.shared`; all other texts share one.
+    """
+    if not isinstance(source.settings, Texts):
+        raise SettingsError(
+            f"data.kind ({source.settings.kind}) has no texts to learn a tokenizer from; choose another kind"
+        )
+    require_files(source)
+    key = {
+        "version": [TOKENIZER_VERSION, tokenizers.__version__],
+        "split": source.split,
+        "data": data_key(source),
+        "text": to_table(settings),
+        "most": most,
+    }
+
+    def make(directory: Path) -> None:
+        sample = _Sample(source, most)
+        if not settings.shared and sample.sides == ("source", "target"):
+            pair = train_pair(settings, _Sample(source, most, "source"), _Sample(source, most, "target"), report)
+        else:
+            pair = TokenizerPair.of(train_tokenizer(settings, sample, report))
+        pair.save(directory)
+
+    return cached(TOKENIZERS, fingerprint(source.origin, key), make, TokenizerPair.load)
+
+
+class _Sample:
+    """The texts of a split, or of one side of it: all, or about `most`, of evenly spaced examples.
+
+    The examples are counted by reading them once, so that only one text is in memory.
+    """
+
+    def __init__(self, source: Source, most: int, side: str | None = None) -> None:
+        self._source, self._most, self._side = source, most, side
+
+    def __len__(self) -> int:
+        return self._wanted * self._each
+
+    def __iter__(self) -> Iterator[str]:
+        size, wanted = self._size, self._wanted
+        for number, example in enumerate(self._read()):
+            if (number + 1) * wanted // size > number * wanted // size:
+                yield from self._texts(example)
+
+    @cached_property
+    def sides(self) -> tuple[str, ...]:
+        return tuple(next(iter(self._read())).sides())
+
+    @cached_property
+    def _size(self) -> int:
+        known = self._source.size
+        return sum(1 for _ in self._read()) if known is None else known
+
+    @cached_property
+    def _each(self) -> int:
+        """Texts of an example: a sample has all of them, or one side would be left out."""
+        return len(self._texts(next(iter(self._read()))))
+
+    @property
+    def _wanted(self) -> int:
+        return min(self._size, max(1, self._most // self._each))
+
+    def _read(self) -> Source:
+        return Source(self._source.settings, self._source.split)
+
+    def _texts(self, example: Example) -> list[str]:
+        return [str(text) for name, text in example.sides().items() if self._side in (None, name)]

@@ -58,7 +58,7 @@ AnyText: TypeAlias = Annotated[AnyTokenizer | TokenizerFile, Field(discriminator
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """A complete recipe. The vocabulary and the heads of the model depend on the data, and are not known yet."""
 
     name: str
@@ -87,7 +87,7 @@ def _find_task(kind: object) -> type[Task]:
     return task.find_task(kind)
 
 
-def read_job(recipe: Path | str, changes: Mapping[str, Any] | None = None) -> Job:
+def read_job(recipe: Path | str, changes: Mapping[str, Any] | None = None) -> TrainingJob:
     """The job of a recipe file with `changes`, a table of tables, applied. A plain name is a shipped recipe."""
     path = Path(recipe)
     if not path.suffix and not path.exists():
@@ -110,7 +110,7 @@ def read_recipe(path: Path) -> Table:
     return recipe
 
 
-def make_job(name: str, recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> Job:
+def make_job(name: str, recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> TrainingJob:
     _require_known(changes)
     tables = {part: merge(_table(recipe, part), _table(changes, part)) for part in ("task", "text", "train")}
     if "kind" not in tables["task"]:
@@ -132,7 +132,7 @@ def make_job(name: str, recipe: Mapping[str, Any], changes: Mapping[str, Any]) -
         raise SettingsError(f"text is set, but the task {task.kind} reads no text; leave [text] out")
     if task_type.text_kind is not None and (tables["text"] or train.start is None):
         text = parse(AnyText, {"kind": task_type.text_kind, **tables["text"]}, "text")
-    job = task_type.complete(Job(name, task, data, text, model, train, _table(recipe, "reference")))
+    job = task_type.complete(TrainingJob(name, task, data, text, model, train, _table(recipe, "reference")))
     if train.start is None:  # otherwise the model depends on the weights to start from
         job_model(job)
     return job
@@ -200,7 +200,7 @@ def model_settings(recipe: Mapping[str, Any], changes: Mapping[str, Any] | None 
     return settings
 
 
-def job_model(job: Job, start: ModelSettings | None = None) -> ModelSettings:
+def job_model(job: TrainingJob, start: ModelSettings | None = None) -> ModelSettings:
     """The settings of the model as the recipe gives them: its preset, or those of the weights to start from."""
     if start is not None and "preset" not in job.model and job.model.get("kind", start.kind) == start.kind:
         settings = model_settings({"model": to_table(start)}, job.model)

@@ -18,19 +18,18 @@ from typing import Any
 import torch
 
 from regard.data.batches import Share
-from regard.data.cache import keep_standard_input
 from regard.data.columns import Examples
 from regard.data.files import require_there
 from regard.data.labels import Labels, Sort
-from regard.data.prepare import Preparation, prepare
+from regard.data.prepare import Preparation, learn_tokenizers, prepare
 from regard.data.settings import SPLITS, STANDARD_INPUT, Split
 from regard.data.source import Source
-from regard.data.vocabularies import learn_tokenizers
+from regard.data.store import keep_standard_input
 from regard.errors import DataError, RegardError, RunError, SettingsError
 from regard.format import clock, four_digits
 from regard.models.build import Model, build
 from regard.settings import Table, did_you_mean, nested
-from regard.tasks.recipe import Job, TokenizerFile, job_model, make_job, read_job, with_vocabulary
+from regard.tasks.recipe import TokenizerFile, TrainingJob, job_model, make_job, read_job, with_vocabulary
 from regard.tasks.task import Report, Task, TrainingData, job_tokenizers
 from regard.text.tokenizer import TokenizerPair
 from regard.training.curves import draw_curves
@@ -191,7 +190,7 @@ def evaluate_run(
 
 
 def prepare_job(
-    job: Job,
+    job: TrainingJob,
     device: torch.device,
     start: Start | None = None,
     tokenizers: TokenizerPair | None = None,
@@ -243,7 +242,7 @@ def prepare_job(
     return task
 
 
-def _tokenizers(job: Job, start: Start | None, report: Report) -> TokenizerPair:
+def _tokenizers(job: TrainingJob, start: Start | None, report: Report) -> TokenizerPair:
     if job.text is None:
         if start is None or start.tokenizer is None:
             raise SettingsError(
@@ -264,7 +263,7 @@ def _tokenizers(job: Job, start: Start | None, report: Report) -> TokenizerPair:
 
 
 def _prepared(
-    job: Job, workers: Workers, display: Display, start: Start | None, tokenizers: TokenizerPair | None = None
+    job: TrainingJob, workers: Workers, display: Display, start: Start | None, tokenizers: TokenizerPair | None = None
 ) -> Task:
     """The first process prepares the data, the others find it in the cache."""
     task = prepare_job(job, workers.device, start, tokenizers, report=display.working) if workers.leads else None
@@ -304,14 +303,14 @@ def _session(device: str | None, threads: int | None, display: Display | None) -
             shown.close()
 
 
-def _with_input(job: Job, workers: Workers) -> Job:
+def _with_input(job: TrainingJob, workers: Workers) -> TrainingJob:
     """The job with a file instead of standard input, because data is read more than once."""
     if workers.world > 1 and any(STANDARD_INPUT in job.data.files(split) for split in SPLITS):
         raise SettingsError('data has "-", but only one of several processes can read standard input; give files')
     return replace(job, data=keep_standard_input(job.data))
 
 
-def _model(job: Job, task: Task, workers: Workers, start: Start | None) -> tuple[Model, list[str]]:
+def _model(job: TrainingJob, task: Task, workers: Workers, start: Start | None) -> tuple[Model, list[str]]:
     """The model with its initial weights, and messages about them."""
     torch.manual_seed(job.train.seed)
     if job.train.deterministic:
@@ -331,7 +330,7 @@ def _model(job: Job, task: Task, workers: Workers, start: Start | None) -> tuple
     return model, notes
 
 
-def _created(job: Job, task: Task, workers: Workers) -> Run:
+def _created(job: TrainingJob, task: Task, workers: Workers) -> Run:
     assert task.data is not None
     config: Table = {
         "task": job.task.model_dump(),

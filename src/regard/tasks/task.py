@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -29,7 +28,7 @@ from regard.models.build import Model
 from regard.models.settings import Encoder, ModelSettings, Vision
 from regard.settings import Settings, Table, did_you_mean
 from regard.tasks.losses import cross_entropy_metrics
-from regard.tasks.recipe import Job, make_job, reach
+from regard.tasks.recipe import TrainingJob, make_job, reach
 from regard.text.tokenizer import TokenizerPair
 from regard.training.settings import Train
 from regard.training.task import Loss
@@ -150,7 +149,7 @@ class Task:
     # ---------------------------------------------------------------------------------------------------- the recipe
 
     @classmethod
-    def complete(cls, job: Job) -> Job:
+    def complete(cls, job: TrainingJob) -> TrainingJob:
         """The job with everything that this kind of task adds to it. Checks what settings classes cannot."""
         return job
 
@@ -247,39 +246,34 @@ def context_limit(context: int, across: bool, model: ModelSettings, train: Train
 
 # --------------------------------------------------------------------------------------------------- the table of tasks
 
-TASKS: dict[str, str | type[Task]] = {
-    "translate": "regard.tasks.translate.TranslateTask",
-    "language": "regard.tasks.language.LanguageTask",
-    "masked": "regard.tasks.masked.MaskedTask",
-    "image": "regard.tasks.image.ImageTask",
-}
-"""All tasks by kind. The classes are imported on first use."""
+REGISTERED: dict[str, type[Task]] = {}
+"""Tasks that are not part of the library."""
 ENTRY_POINTS = "regard.tasks"
 """Installed packages can add tasks by an entry point of this group."""
 
 
+def all_tasks() -> dict[str, type[Task]]:
+    """All tasks by kind. A new task of the library is a file, and a name here."""
+    from regard.tasks import image, language, masked, translate
+
+    library = (translate.TranslateTask, language.LanguageTask, masked.MaskedTask, image.ImageTask)
+    installed = {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINTS)}
+    return {task.kind: task for task in library} | installed | REGISTERED
+
+
 def register(task: type[Task]) -> type[Task]:
     """Adds a task to the table. Usable as a decorator."""
-    TASKS[task.kind] = task
+    REGISTERED[task.kind] = task
     return task
 
 
 def find_task(kind: object) -> type[Task]:
     """The task of a kind; an unknown kind is an error that names the nearest one."""
-    found: Any = TASKS.get(str(kind))
-    if found is None:
-        installed = {entry.name: entry for entry in entry_points(group=ENTRY_POINTS)}
-        if kind not in installed:
-            known = [*TASKS, *installed]
-            raise SettingsError(
-                f"task.kind ({kind}) is unknown{did_you_mean(str(kind), known)}; choose one of {', '.join(known)}"
-            )
-        found = installed[str(kind)].load()
-    if isinstance(found, str):
-        module, _, name = found.rpartition(".")
-        found = getattr(import_module(module), name)
-    task: type[Task] = found
-    return task
+    tasks = all_tasks()
+    if kind not in tasks:
+        near = did_you_mean(str(kind), tasks)
+        raise SettingsError(f"task.kind ({kind}) is unknown{near}; choose one of {', '.join(tasks)}")
+    return tasks[str(kind)]
 
 
 def load_task(directory: Path, model: Model) -> Task:
@@ -291,7 +285,7 @@ def load_task(directory: Path, model: Model) -> Task:
     return task
 
 
-def job_tokenizers(job: Job, directory: Path) -> TokenizerPair | None:
+def job_tokenizers(job: TrainingJob, directory: Path) -> TokenizerPair | None:
     """The tokenizers of a run directory; None if its task reads no text."""
     return None if job.task_type.text_kind is None else TokenizerPair.load(directory)
 

@@ -28,7 +28,7 @@ from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
 from regard.settings import Settings
 from regard.tasks.language import Smoothing
 from regard.tasks.losses import cross_entropy, divergence
-from regard.tasks.recipe import Job, TokenizerFile, reach
+from regard.tasks.recipe import TokenizerFile, TrainingJob, reach
 from regard.tasks.task import Task, TaskSettings
 from regard.text.tokenizer import tag
 from regard.training.task import Loss
@@ -97,7 +97,7 @@ class TranslateTask(Task):
             self.metric_names = (*self.metric_names, "bleu")
 
     @classmethod
-    def complete(cls, job: Job) -> Job:
+    def complete(cls, job: TrainingJob) -> TrainingJob:
         assert isinstance(job.task, Translate)
         if job.train.shard and job.task.bleu is not None:
             raise SettingsError("task.bleu needs the whole weights in each process, but train.shard is set; drop one")

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from regard.data.batches import Position
+from regard.data.batches import StepPosition
 from regard.errors import RunError, WeightsError
 from regard.files import flush_directory
 from regard.training.distribution import whole
@@ -62,7 +62,7 @@ class TrainingState:
     """Share of the budget that was spent when warm-up ended."""
     share: float = 0.0
     """Share of the budget that was spent when this was saved."""
-    position: Position = field(default_factory=Position)
+    position: StepPosition = field(default_factory=StepPosition)
     """The next step of the data."""
     micro: int | None = None
     """Most tokens in memory at once. It is halved when memory runs out."""
@@ -85,7 +85,7 @@ class TrainingState:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> TrainingState:
-        return cls(**{**content, "position": Position(**content["position"])})
+        return cls(**{**content, "position": StepPosition(**content["position"])})
 
 
 @dataclass(frozen=True)

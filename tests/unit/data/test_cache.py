@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import platformdirs
 import pytest
 
-from regard.data import cache
-from regard.data.cache import cache_folder, cached, fingerprint, keep_standard_input
+from regard.data import store
 from regard.data.settings import Digits, RawText
 from regard.data.source import Source
+from regard.data.store import cache_folder, cached, fingerprint, keep_standard_input
 from regard.errors import DataError
 
 
@@ -120,7 +120,7 @@ def test_a_fingerprint_changes_with_content_and_settings(tmp_path: Path) -> None
 
 
 def test_standard_input_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache, "BLOCK", 4)
+    monkeypatch.setattr(store, "BLOCK", 4)
     for _ in range(2):
         monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one line\ntwo lines\n")))
         kept = keep_standard_input(RawText(train=("-",), valid=("x",)))

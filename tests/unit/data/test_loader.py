@@ -20,7 +20,7 @@ import pytest
 import torch
 from data_cases import START, framed_pairs, framed_texts, masked_in, pairs_in, same, tensors, texts_of, windows_in
 
-from regard.data.batches import PackedPlan, PaddedPlan, Plan, Position, Share
+from regard.data.batches import PackedPlan, PaddedPlan, Plan, Share, StepPosition
 from regard.data.columns import IGNORED, Batch, Examples
 from regard.data.loader import Loader, Planner, Step
 from regard.errors import DataError
@@ -46,7 +46,7 @@ def loader_of(kind: str, place: Path, workers: int = 0, share: Share = Share(), 
     return Loader(examples, plan, seed, share, workers)
 
 
-def first(loader: Loader, count: int, start: Position = Position()) -> list[Step]:  # noqa: B008
+def first(loader: Loader, count: int, start: StepPosition = StepPosition()) -> list[Step]:  # noqa: B008
     with closing(loader.steps(start)) as steps:
         return list(itertools.islice(steps, count))
 
@@ -87,7 +87,7 @@ def test_workers_change_nothing(tmp_path: Path, kind: str, workers: int) -> None
 
 def test_epochs_and_seeds_differ(tmp_path: Path) -> None:
     loader = loader_of("pairs, padded", tmp_path)
-    one, two = (first(loader, 1, Position(epoch))[0] for epoch in (0, 1))
+    one, two = (first(loader, 1, StepPosition(epoch))[0] for epoch in (0, 1))
     other = first(Loader(loader.examples, loader.plan, seed=4), 1)[0]
     assert not same(one.batches, two.batches)
     assert not same(one.batches, other.batches)
@@ -154,7 +154,7 @@ def test_epochs_count_what_was_seen(tmp_path: Path, kind: str) -> None:
         assert step.epochs == pytest.approx(seen / len(loader.examples.lengths), abs=1e-12)
         assert (step.next.epoch > step.position.epoch) == (seen % len(loader.examples.lengths) == 0)
         assert step.next.epoch == int(step.epochs)
-    middle = first(loader, 2, Position(2, 0, 1))[0]
+    middle = first(loader, 2, StepPosition(2, 0, 1))[0]
     assert 2 < middle.epochs < 3
 
 
@@ -204,8 +204,8 @@ def test_what_must_be_held_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("position", [Position(0, 99, 0), Position(0, 0, 99)])
-def test_a_position_elsewhere_is_refused(tmp_path: Path, position: Position, workers: int) -> None:
+@pytest.mark.parametrize("position", [StepPosition(0, 99, 0), StepPosition(0, 0, 99)])
+def test_a_position_elsewhere_is_refused(tmp_path: Path, position: StepPosition, workers: int) -> None:
     with pytest.raises(DataError, match=r"the position to resume from \(.*99.*\) is not in this data"):
         first(loader_of("pairs, padded", tmp_path, workers), 1, position)
     assert not children()

@@ -24,7 +24,7 @@ from regard.data.settings import (
 from regard.errors import SettingsError
 from regard.settings import parse, read_toml, to_table, variants
 from regard.tasks.recipe import data_settings
-from regard.tasks.task import TASKS, find_task
+from regard.tasks.task import all_tasks
 
 KINDS = variants(AnyData)
 
@@ -84,7 +84,7 @@ RECIPE = 'task = "translate"\n[data]\ntrain = ["train.en.gz", "train.de.gz"]\n'
 
 def test_a_task_has_its_usual_kind() -> None:
     assert data_settings(read_toml(RECIPE)) == Parallel(train=("train.en.gz", "train.de.gz"))
-    assert {find_task(kind).data_kind for kind in TASKS} <= {*KINDS, None}
+    assert {task.data_kind for task in all_tasks().values()} <= {*KINDS, None}
 
 
 def test_a_kind_may_be_given() -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from text_cases import CORPUS, settings_of
 
-from regard.data import vocabularies
+from regard.data import prepare
+from regard.data.prepare import _Sample, learn_tokenizers
 from regard.data.settings import LabelledTsv, Npz, Parallel, RawText
 from regard.data.source import Source
-from regard.data.vocabularies import _Sample, learn_tokenizers
 from regard.errors import DataError, SettingsError
 from regard.settings import parse
 from regard.text.settings import AnyTokenizer, Bytes
@@ -46,7 +46,7 @@ def once(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         trained.append(settings.kind)
         return train_tokenizer(settings, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(vocabularies, "train_tokenizer", counted)
+    monkeypatch.setattr(prepare, "train_tokenizer", counted)
     return trained
 
 

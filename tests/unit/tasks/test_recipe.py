@@ -15,7 +15,7 @@ from regard.settings import read_overrides
 from regard.shipped import MODELS, place_of
 from regard.tasks.language import Language
 from regard.tasks.masked import Masked
-from regard.tasks.recipe import PARTS, Job, TokenizerFile, job_model, make_job, reach, read_job, with_vocabulary
+from regard.tasks.recipe import PARTS, TokenizerFile, TrainingJob, job_model, make_job, reach, read_job, with_vocabulary
 from regard.tasks.translate import Translate
 from regard.text.settings import Bpe, ByteBpe, WordPiece
 from regard.training.settings import AdamW, Cosine, Linear, Muon
@@ -31,7 +31,7 @@ TEXT = {**PAIRS, "task": "language", "data": {"train": ["a.txt"]}, "model": {"pr
 IMAGES = {"task": "image", "data": {"kind": "digits"}, "model": {"preset": "vit-28"}, "train": {"steps": 5}}
 
 
-def job(recipe: dict[str, Any], *overrides: str) -> Job:
+def job(recipe: dict[str, Any], *overrides: str) -> TrainingJob:
     return make_job("name", recipe, read_overrides(overrides))
 
 

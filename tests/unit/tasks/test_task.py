@@ -17,7 +17,7 @@ from regard.data.columns import LabelColumn, TokenColumn
 from regard.errors import RunError, SettingsError
 from regard.tasks import task as tasks
 from regard.tasks.recipe import make_job
-from regard.tasks.task import TASKS, Task, find_task, load_task
+from regard.tasks.task import Task, all_tasks, find_task, load_task
 
 PAGE = Path(__file__).parents[3] / "docs" / "tasks.md"
 
@@ -27,7 +27,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The names that the page defines, once it has run; the task is registered for the test only."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
-    monkeypatch.setattr(tasks, "TASKS", dict(TASKS))
+    monkeypatch.setattr(tasks, "REGISTERED", {})
     text = PAGE.read_text(encoding="utf-8")
     (recipe,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     Path("recipe.toml").write_text(recipe, encoding="utf-8")
@@ -53,14 +53,13 @@ def test_a_task_from_outside_trains_resumes_evaluates_and_predicts(page: dict[st
     shown = CliRunner().invoke(app, ["predict", run, "good", "a bad day", "--device", "cpu"])
     assert shown.stdout.splitlines() == ["good", "bad"], shown.output
     # In another process the task is unknown until somebody registers it.
-    del tasks.TASKS["classify"]
+    tasks.REGISTERED.clear()
     with pytest.raises(SettingsError, match="classify"):
         load_task(Path(run), regard.load(run, "cpu").network)
 
 
 def test_every_task_of_the_table_is_complete() -> None:
-    for kind in TASKS:
-        task = find_task(kind)
+    for kind, task in all_tasks().items():
         assert (task.kind, task.settings_type().kind) == (kind, kind)
         for method in ("columns", "encode", "loss", "predict"):
             assert getattr(task, method) is not getattr(Task, method), (kind, method)
