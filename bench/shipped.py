@@ -19,7 +19,7 @@ import torch
 from measured import environment, lines
 
 import regard
-from regard.use.evaluation import figures
+from regard.use.evaluation import corpus_metrics
 
 FLOORS = {
     "de-en": {"newstest2013": 18, "Europarl dev": 28, "Tatoeba dev": 38, "Multi30k test2016": 32},
@@ -63,7 +63,7 @@ def main() -> int:
             start = time.perf_counter()
             written = model.translate(sources, to=target, beam=options.beam)
             seconds = time.perf_counter() - start
-            told = figures(written, references, ("bleu", "chrf"))
+            told = corpus_metrics(written, references, ("bleu", "chrf"))
             below |= told["bleu"].score < floor
             results.setdefault(name, {})[corpus] = {
                 "bleu": round(told["bleu"].score, 2),

@@ -16,7 +16,7 @@ from regard.errors import DataError, SettingsError
 from regard.use.translation import TranslateOptions
 
 if TYPE_CHECKING:
-    from regard.use.evaluation import Compared, Exam, Report
+    from regard.use.evaluation import Compared, EvaluationSet, Report
     from regard.use.translator import Translator
 
 EVALUATE_EXAMPLE = "Example: regard evaluate runs/multi30k-en-de --split test --against runs/older"
@@ -49,7 +49,7 @@ class Evaluation:
     name: str = ""
     results: dict[str, Result] = field(default_factory=dict)
 
-    def evaluate(self, exam: Exam, model: Translator | None, hypotheses: list[str] | None = None) -> None:
+    def evaluate(self, test_set: EvaluationSet, model: Translator | None, hypotheses: list[str] | None = None) -> None:
         """Scores hypotheses, or the model's translations."""
         from regard.use.evaluation import Counting, compare, evaluate_texts
 
@@ -57,37 +57,37 @@ class Evaluation:
         if hypotheses is None:
             assert model is not None
             started = perf_counter()
-            hypotheses = self._translate(exam, model)
+            hypotheses = self._translate(test_set, model)
             seconds = perf_counter() - started
         compared: dict[str, Compared] = {}
         with terminal.progress("scoring"):
             report = evaluate_texts(
                 hypotheses,
-                exam.references,
-                exam.sources,
+                test_set.references,
+                test_set.sources,
                 counting=counting,
                 tokenized=self.tokenized,
                 worst=self.worst,
             )
         if self.against is not None:
-            others = self._others(exam, self.against)
+            others = self._others(test_set, self.against)
             with terminal.progress("testing significance"):
-                compared = compare(hypotheses, others, exam.references, counting=counting, test=self.test)
-        self.results[exam.name] = Result(hypotheses, report, seconds, compared)
+                compared = compare(hypotheses, others, test_set.references, counting=counting, test=self.test)
+        self.results[test_set.name] = Result(hypotheses, report, seconds, compared)
 
-    def _translate(self, exam: Exam, model: Translator) -> list[str]:
-        with terminal.progress(f"translating {len(exam.references):,} sentences with {model.name}"):
-            return exam.answers(model, self.beam, self.as_used)
+    def _translate(self, test_set: EvaluationSet, model: Translator) -> list[str]:
+        with terminal.progress(f"translating {len(test_set.references):,} sentences with {model.name}"):
+            return test_set.translations(model, self.beam, self.as_used)
 
-    def _others(self, exam: Exam, against: str) -> list[str]:
+    def _others(self, test_set: EvaluationSet, against: str) -> list[str]:
         """The translations to compare with: lines of a file, or those of another model."""
         from regard.use.evaluation import read_texts
 
         if Path(against).is_file():
             return read_texts(against)[: self.limit]
-        if exam.sources is None:
+        if test_set.sources is None:
             raise SettingsError(f"--against ({against}) is a model and needs --input; add it, or give a file")
-        return self._translate(exam, terminal.load_translator(against, self.device))
+        return self._translate(test_set, terminal.load_translator(against, self.device))
 
 
 @dataclass(frozen=True)
@@ -194,29 +194,33 @@ def _config(name: str) -> tuple[Path, dict[str, Any]]:
 def _evaluate_split(
     run: Evaluation, name: str, config: dict[str, Any], split: SplitName | None, changes: dict[str, Any]
 ) -> None:
-    from regard.use.evaluation import exams
+    from regard.use.evaluation import evaluation_sets
 
     model = terminal.load_translator(name, run.device)
-    chosen, found = exams(config, split, changes, run.limit)
+    chosen, found = evaluation_sets(config, split, changes, run.limit)
     targets = {target for _, target in model.directions}
-    fitting = [exam for exam in found if exam.to is None or (exam.to in targets and run.to in (None, exam.to))]
+    fitting = [
+        test_set
+        for test_set in found
+        if test_set.to is None or (test_set.to in targets and run.to in (None, test_set.to))
+    ]
     if not fitting:
         raise DataError(
-            f"data.{chosen} has no pairs into --to ({run.to}); choose one of {', '.join(exam.name for exam in found)}"
+            f"data.{chosen} has no pairs into --to ({run.to}); choose one of {', '.join(each.name for each in found)}"
         )
     task = config.get("task")
     bleu = task.get("bleu") if isinstance(task, dict) else None
     if isinstance(bleu, dict) and bleu.get("tokenize") == "none":  # the run's data are tokenized
         run.tokenized = True
     run.name = f"{name}, {chosen}"
-    for exam in fitting:
-        run.evaluate(exam, model)
+    for test_set in fitting:
+        run.evaluate(test_set, model)
 
 
 def _evaluate_files(
     run: Evaluation, names: list[str], source: Path | None, reference: Path | None, hypotheses: Path | None
 ) -> None:
-    from regard.use.evaluation import Exam, read_texts
+    from regard.use.evaluation import EvaluationSet, read_texts
 
     sources, references, given = (
         None if file is None else read_texts(str(file))[: run.limit] for file in (source, reference, hypotheses)
@@ -228,7 +232,7 @@ def _evaluate_files(
         )
     model = terminal.load_translator(names[0], run.device) if names else None
     run.name = " ".join(str(each) for each in (*names, hypotheses or source))
-    run.evaluate(Exam("", sources, references, run.to), model, given)
+    run.evaluate(EvaluationSet("", sources, references, run.to), model, given)
 
 
 def _print_metrics(
@@ -242,7 +246,7 @@ def _print_metrics(
     with terminal.progress("evaluating"):
         chosen, metrics = evaluate_run(directory, split, changes, device)
     if as_json:
-        terminal.print_json({"model": str(directory), "split": chosen, "figures": json_value(metrics)})
+        terminal.print_json({"model": str(directory), "split": chosen, "metrics": json_value(metrics)})
         return
     table = terminal.grid(f"{directory}, {chosen}", "")
     for name, value in metrics.items():
@@ -285,8 +289,8 @@ def _print(run: Evaluation) -> None:
 def _print_report(report: Report) -> None:
     out = terminal.console()
     table = terminal.grid("", "score", text="signature")
-    for name, figure in report.figures.items():
-        table.add_row(NAMES[name], f"{figure.score:.2f}", figure.signature)
+    for name, metric in report.metrics.items():
+        table.add_row(NAMES[name], f"{metric.score:.2f}", metric.signature)
     table.add_row("exact matches", f"{100 * report.exact:.1f} %", "")
     out.print(table, soft_wrap=True)
     out.print()

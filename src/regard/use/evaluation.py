@@ -1,6 +1,6 @@
-"""How good translations are: figures of the whole, by length, the worst ones, and whether two systems differ.
+"""Evaluation of translations: BLEU, chrF and TER by sacreBLEU (Post 2018), and significance tests.
 
-Everything here compares texts with texts; where they come from does not matter.
+Other tasks are evaluated by their own metrics.
 """
 
 from __future__ import annotations
@@ -18,109 +18,60 @@ from sacrebleu.significance import PairedTest, Result
 
 from regard.data.examples import Pair, Problem
 from regard.data.files import read_lines
-from regard.data.settings import DataSettings, Pairs, Split
+from regard.data.settings import Pairs, Split
 from regard.data.source import Source
 from regard.errors import DataError, SettingsError
 from regard.settings import Table, did_you_mean
 from regard.tasks.recipe import data_settings
 from regard.use.translator import Translator
 
+SignificanceTest: TypeAlias = Literal["bootstrap", "randomization"]
+
 TOKENIZERS = ("13a", "none", "intl", "zh", "char")
-"""sacreBLEU's that need nothing that is not installed with it; `none` is for texts that are tokenised already."""
-
-
+"""Tokenizers of sacreBLEU without further dependencies; `none` is for text that is already tokenized."""
 METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
-"""By our names, with sacreBLEU's. More is better but for TER, the edits that a translation needs."""
+"""Our names and those of sacreBLEU. TER counts edits, so less is better."""
+_LENGTHS = (10, 20, 30, 40, 50)
+"""Limits of the rows of the report by length, in source words."""
 
 
 class Counting(NamedTuple):
-    """How sacreBLEU counts."""
+    """How sacreBLEU compares texts."""
 
     lowercase: bool = False
-    """Whether upper and lower case count as the same."""
     tokenize: str = "13a"
-    """How BLEU cuts words, by its name of it; none: the texts are cut already."""
+    """The tokenizer of BLEU."""
 
 
-USUAL = Counting()
-"""sacreBLEU's own way, which figures should be told in unless a published one asks for another."""
+DEFAULT = Counting()
 
 
-class Figure(NamedTuple):
-    """One figure of a whole corpus."""
+class CorpusMetric(NamedTuple):
+    """The value of one metric for a corpus."""
 
     score: float
     signature: str
-    """How it was counted, and by which version: figures with other signatures cannot be compared with it."""
+    """Version and settings of the metric. Values with different signatures cannot be compared."""
 
 
-def figures(
-    hypotheses: Sequence[str],
-    references: Sequence[str],
-    metrics: Sequence[str] = tuple(METRICS),
-    *,
-    counting: Counting = USUAL,
-) -> dict[str, Figure]:
-    """Each metric of all sentences together, with its signature."""
-    require_same(hypotheses, references)
-    found = {}
-    for name, metric in make_metrics(metrics, counting).items():
-        score = metric.corpus_score(list(hypotheses), [list(references)]).score
-        found[name] = Figure(float(score), str(metric.get_signature()))
-    return found
-
-
-def make_metrics(names: Sequence[str], counting: Counting) -> dict[str, Metric]:
-    """sacreBLEU's own metrics. TER, unlike the others, does not tell cases apart unless it is asked to."""
-    lowercase, tokenize = counting
-    if tokenize not in TOKENIZERS:
-        raise SettingsError(
-            f"tokenize ({tokenize}) is not known{did_you_mean(tokenize, TOKENIZERS)}; choose {', '.join(TOKENIZERS)}"
-        )
-    made: dict[str, Metric] = {
-        # Without force, it warns of texts that are tokenised, which is what "none" says they are.
-        "bleu": BLEU(lowercase=lowercase, tokenize=tokenize, force=True),
-        "chrf": CHRF(lowercase=lowercase),
-        "ter": TER(case_sensitive=not lowercase),
-    }
-    return {name: made[name] for name in names}
-
-
-def require_same(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Refuse what cannot be compared line by line."""
-    if len(hypotheses) != len(references):
-        raise DataError(
-            f"there are {len(hypotheses):,} translations and {len(references):,} references; "
-            "give one reference for each, in the same order"
-        )
-    if not references:
-        raise DataError("there is nothing to score: no references; give a file, or a split, that is not empty")
-
-
-Test: TypeAlias = Literal["bootstrap", "randomization"]
-
-TENS = (10, 20, 30, 40, 50)
-"""Words of a source at which a new row of the report by lengths begins."""
-
-
-class Bucket(NamedTuple):
-    """Sentences of about one length."""
+class LengthBucket(NamedTuple):
+    """Metrics of the sentences with a source length from `first` to `last` words."""
 
     first: int
     last: int | None
-    """Words of the source; None: any number from the first on."""
+    """None: no limit."""
     sentences: int
     bleu: float
     chrf: float
     ratio: float
-    """Words of the translations for each of the references'."""
+    """Words in translations per word in references."""
 
 
-class Sentence(NamedTuple):
-    """One translation beside its reference."""
+class ScoredSentence(NamedTuple):
+    """One translation and its reference."""
 
     place: int
-    """Its number among the sentences, counted from 1, as editors count lines."""
+    """Line number, from 1."""
     chrf: float
     source: str | None
     hypothesis: str
@@ -128,34 +79,34 @@ class Sentence(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """One figure of two systems."""
+    """One metric of two systems."""
 
     score: float
     against: float
     p: float
-    """How likely such a difference is if the systems are equally good."""
+    """Probability of a difference this large if both systems are equally good."""
     interval: float | None
-    """The true score lies this far from the mean of the resamples at the most, with 95 % certainty."""
+    """Half the width of the 95 % confidence interval of the score."""
     signature: str
 
 
 @dataclass(frozen=True)
 class Report:
-    """All that is told of the translations of one text."""
+    """The evaluation of a corpus."""
 
     sentences: int
-    figures: dict[str, Figure]
+    metrics: dict[str, CorpusMetric]
     exact: float
-    """Share of sentences that are the reference to the letter."""
-    lengths: list[Bucket]
-    worst: list[Sentence]
-    """By chrF, the worst first."""
+    """Share of translations that equal their references."""
+    lengths: list[LengthBucket]
+    worst: list[ScoredSentence]
+    """The translations with the lowest chrF, worst first."""
 
     def as_table(self) -> dict[str, Any]:
         """For JSON."""
         return {
             **asdict(self),
-            "figures": {name: figure._asdict() for name, figure in self.figures.items()},
+            "metrics": {name: metric._asdict() for name, metric in self.metrics.items()},
             "lengths": [bucket._asdict() for bucket in self.lengths],
             "worst": [sentence._asdict() for sentence in self.worst],
         }
@@ -166,80 +117,45 @@ def evaluate_texts(
     references: Sequence[str],
     sources: Sequence[str] | None = None,
     *,
-    counting: Counting = USUAL,
+    counting: Counting = DEFAULT,
     tokenized: bool = False,
     worst: int = 5,
 ) -> Report:
-    """The report of translations, line by line beside their references.
+    """Compares translations with references.
 
-    `tokenized` adds BLEU as older papers print it: of texts that are tokenised already (and only of those), in lower
-    case. Lengths are those of the sources, or of the references where there are none.
+    `tokenized` adds BLEU of tokenized texts in lower case, as in older papers. Lengths are those of the sources, or of
+    the references if there are no sources.
     """
-    require_same(hypotheses, references)
+    metrics = corpus_metrics(hypotheses, references, counting=counting)
     if sources is not None and len(sources) != len(references):
-        raise DataError(f"there are {len(sources):,} sources and {len(references):,} references; give as many of both")
-    found = figures(hypotheses, references, counting=counting)
+        raise DataError(f"{len(sources):,} sources do not match {len(references):,} references; give one for each")
     if tokenized:
-        found |= {"bleu-tokenized": figures(hypotheses, references, ("bleu",), counting=Counting(True, "none"))["bleu"]}
-    right = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
+        lower = corpus_metrics(hypotheses, references, ("bleu",), counting=Counting(True, "none"))
+        metrics["bleu-tokenized"] = lower["bleu"]
+    exact = sum(one == other for one, other in zip(hypotheses, references, strict=True))
     return Report(
         len(references),
-        found,
-        right / len(references),
-        by_length(hypotheses, references, sources or references, counting),
-        worst_sentences(hypotheses, references, sources, worst),
+        metrics,
+        exact / len(references),
+        _by_length(hypotheses, references, sources or references, counting),
+        _worst(hypotheses, references, sources, worst),
     )
 
 
-def scores(hypotheses: Sequence[str], references: Sequence[str], counting: Counting = USUAL) -> dict[str, float]:
-    """BLEU, chrF and TER from 0 to 100, and the share of exact matches, as plain numbers."""
-    found = figures(hypotheses, references, counting=counting)
-    right = sum(hypothesis == reference for hypothesis, reference in zip(hypotheses, references, strict=True))
-    return {**{name: figure.score for name, figure in found.items()}, "exact": right / len(references)}
-
-
-def by_length(
-    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str], counting: Counting = USUAL
-) -> list[Bucket]:
-    """The report of each range of lengths that occurs."""
-    places: dict[int, list[int]] = {}
-    for place, source in enumerate(sources):
-        words = len(source.split())
-        places.setdefault(sum(words > limit for limit in TENS), []).append(place)
-    buckets = []
-    for row, here in sorted(places.items()):
-        ours, theirs = [hypotheses[place] for place in here], [references[place] for place in here]
-        found = figures(ours, theirs, ("bleu", "chrf"), counting=counting)
-        length, wanted = (sum(len(text.split()) for text in texts) for texts in (ours, theirs))
-        buckets.append(
-            Bucket(
-                TENS[row - 1] + 1 if row else 0,
-                TENS[row] if row < len(TENS) else None,
-                len(here),
-                found["bleu"].score,
-                found["chrf"].score,
-                length / max(wanted, 1),
-            )
-        )
-    return buckets
-
-
-def worst_sentences(
-    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None, count: int
-) -> list[Sentence]:
-    """Those with the least chrF, which unlike BLEU means something for one sentence."""
-    if not count:
-        return []
-    metric = CHRF()
-    each = [
-        metric.sentence_score(hypothesis, [reference]).score
-        for hypothesis, reference in zip(hypotheses, references, strict=True)
-    ]
-    worst = sorted(range(len(each)), key=each.__getitem__)[:count]
-    return [
-        Sentence(place + 1, each[place], sources[place] if sources else None, hypotheses[place], references[place])
-        for place in worst
-    ]
+def corpus_metrics(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    names: Sequence[str] = tuple(METRICS),
+    *,
+    counting: Counting = DEFAULT,
+) -> dict[str, CorpusMetric]:
+    """Metrics of a whole corpus, with their signatures."""
+    _check_lengths(hypotheses, references)
+    found = {}
+    for name, metric in _metrics(names, counting).items():
+        score = metric.corpus_score(list(hypotheses), [list(references)]).score
+        found[name] = CorpusMetric(float(score), str(metric.get_signature()))
+    return found
 
 
 def compare(
@@ -247,52 +163,108 @@ def compare(
     against: Sequence[str],
     references: Sequence[str],
     *,
-    counting: Counting = USUAL,
-    test: Test = "bootstrap",
+    counting: Counting = DEFAULT,
+    test: SignificanceTest = "bootstrap",
     samples: int = 0,
 ) -> dict[str, Compared]:
-    """Whether translations differ from those of another system by more than chance, in each metric.
+    """Tests whether two systems differ, for each metric.
 
-    bootstrap: paired bootstrap resampling (Koehn 2004), 1,000 samples; randomization: paired approximate randomisation
-    (Riezler and Maxwell 2005), 10,000 trials. `samples` asks for another number. Both draw the same numbers each time.
+    bootstrap: paired bootstrap resampling (Koehn 2004), 1,000 samples. randomization: paired approximate randomisation
+    (Riezler and Maxwell 2005), 10,000 trials. `samples` sets another number. The seed is fixed.
     """
-    require_same(hypotheses, references)
-    require_same(against, references)
+    _check_lengths(hypotheses, references)
+    _check_lengths(against, references)
+    metrics = {METRICS[name]: metric for name, metric in _metrics(tuple(METRICS), counting).items()}
+    systems: list[tuple[str, Sequence[str]]] = [("against", list(against)), ("ours", list(hypotheses))]
     kind = {"bootstrap": "bs", "randomization": "ar"}[test]
-    metrics = {METRICS[name]: metric for name, metric in make_metrics(tuple(METRICS), counting).items()}
-    paired = PairedTest(
-        [("against", list(against)), ("ours", list(hypotheses))], metrics, [list(references)], kind, samples
-    )
-    signatures, found = paired()
+    signatures, found = PairedTest(systems, metrics, [list(references)], kind, samples)()
     compared = {}
     for name, key in METRICS.items():
-        # Their name of a metric tells its settings too: chrF2.
-        theirs = next(column for column in found if column.lower().startswith(key.lower()))
-        baseline, ours = found[theirs]
+        column = next(column for column in found if column.lower().startswith(key.lower()))  # such as chrF2
+        baseline, ours = found[column]
         assert isinstance(baseline, Result)
         assert isinstance(ours, Result)
         assert ours.p_value is not None
-        # Of equal scores they say that chance did not make them differ, which reads as if something had.
-        p = 1.0 if ours.score == baseline.score else ours.p_value
+        p = 1.0 if ours.score == baseline.score else float(ours.p_value)  # sacreBLEU returns a small p for equal scores
         interval = None if ours.ci is None else float(ours.ci)
-        compared[name] = Compared(float(ours.score), float(baseline.score), float(p), interval, str(signatures[theirs]))
+        compared[name] = Compared(float(ours.score), float(baseline.score), p, interval, str(signatures[column]))
     return compared
 
 
+def _metrics(names: Sequence[str], counting: Counting) -> dict[str, Metric]:
+    lowercase, tokenize = counting
+    if tokenize not in TOKENIZERS:
+        raise SettingsError(
+            f"tokenize ({tokenize}) is unknown{did_you_mean(tokenize, TOKENIZERS)}; choose {', '.join(TOKENIZERS)}"
+        )
+    made: dict[str, Metric] = {
+        "bleu": BLEU(lowercase=lowercase, tokenize=tokenize, force=True),  # force: no warning about tokenized texts
+        "chrf": CHRF(lowercase=lowercase),
+        "ter": TER(case_sensitive=not lowercase),  # its default is False, unlike the others
+    }
+    return {name: made[name] for name in names}
+
+
+def _check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> None:
+    if len(hypotheses) != len(references):
+        raise DataError(
+            f"{len(hypotheses):,} translations do not match {len(references):,} references; give one for each"
+        )
+    if not references:
+        raise DataError("there are no references; give a file or a split that is not empty")
+
+
+def _by_length(
+    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str], counting: Counting
+) -> list[LengthBucket]:
+    rows: dict[int, list[int]] = {}
+    for place, source in enumerate(sources):
+        words = len(source.split())
+        rows.setdefault(sum(words > limit for limit in _LENGTHS), []).append(place)
+    buckets = []
+    for row, places in sorted(rows.items()):
+        ours, theirs = [hypotheses[place] for place in places], [references[place] for place in places]
+        metrics = corpus_metrics(ours, theirs, ("bleu", "chrf"), counting=counting)
+        written, wanted = (sum(len(text.split()) for text in texts) for texts in (ours, theirs))
+        first = _LENGTHS[row - 1] + 1 if row else 0
+        last = _LENGTHS[row] if row < len(_LENGTHS) else None
+        scores = (metrics["bleu"].score, metrics["chrf"].score)
+        buckets.append(LengthBucket(first, last, len(places), *scores, written / max(wanted, 1)))
+    return buckets
+
+
+def _worst(
+    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str] | None, count: int
+) -> list[ScoredSentence]:
+    """By chrF, which unlike BLEU is meaningful for one sentence."""
+    if not count:
+        return []
+    metric = CHRF()
+    pairs = zip(hypotheses, references, strict=True)
+    scores = [metric.sentence_score(hypothesis, [reference]).score for hypothesis, reference in pairs]
+    return [
+        ScoredSentence(i + 1, scores[i], sources[i] if sources else None, hypotheses[i], references[i])
+        for i in sorted(range(len(scores)), key=scores.__getitem__)[:count]
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------- test sets
+
+
 @dataclass(frozen=True)
-class Exam:
-    """Texts to be translated in one direction, with their references."""
+class EvaluationSet:
+    """Texts of one direction with their references."""
 
     name: str
-    """The direction, such as `en-de`; empty where nobody named the languages."""
+    """The direction, such as `en-de`; empty if the languages are unknown."""
     sources: list[str] | None
-    """None where translations are given, and nobody said of what."""
+    """None if translations are given without their sources."""
     references: list[str]
     to: str | None = None
-    """The language to write, for a model that must be told."""
+    """The target language, for models with several."""
 
-    def answers(self, model: Translator, beam: int, as_used: bool) -> list[str]:
-        """The model's translations. Unless `as_used`, each text is one piece, as models are measured everywhere."""
+    def translations(self, model: Translator, beam: int, as_used: bool) -> list[str]:
+        """The translations of a model. Unless `as_used`, texts are neither split nor protected, as in most papers."""
         assert self.sources is not None
         to = self.to if model.tagged else None
         found: list[str] = model.translate(self.sources, beam=beam, to=to, split=as_used, keep=as_used)
@@ -300,47 +272,38 @@ class Exam:
 
 
 def task_of(config: Table) -> str | None:
-    """The kind of job that a run was trained for; None: its `config.toml` does not say."""
+    """The kind of task that a run was trained for, if its configuration names it."""
     task = config.get("task")
     kind = task.get("kind") if isinstance(task, Mapping) else task
     return kind if isinstance(kind, str) else None
 
 
-def exams(
+def evaluation_sets(
     config: Table, split: Split | None, changes: Mapping[str, Any] | None = None, limit: int | None = None
-) -> tuple[Split, list[Exam]]:
-    """The pairs of a run's own split, one exam for each direction, at most `limit` pairs in each."""
-    data = _data(config, changes)
+) -> tuple[Split, list[EvaluationSet]]:
+    """The pairs of a split of a run, by default of its test data, or of its validation data if there is none.
+
+    There is one test set for each direction, with at most `limit` pairs.
+    """
+    if "data" not in config:
+        raise SettingsError("the model does not name its data; give --input and --reference")
+    data = data_settings(config, changes)
     if not isinstance(data, Pairs):
-        raise SettingsError(f"data.kind ({data.kind}) holds no pairs to translate; give --input and --reference")
-    chosen = _chosen(data, split)
-    ways = max(len(data.directions), 1)
+        raise SettingsError(f"data.kind ({data.kind}) has no pairs of texts; give --input and --reference")
+    chosen: Split = split or ("test" if "test" in data.splits else "valid")
     found: dict[str | None, list[Pair]] = {}
-    for pair in islice(Source(data, chosen), None if limit is None else limit * ways):
+    for pair in islice(Source(data, chosen), None if limit is None else limit * max(len(data.directions), 1)):
         assert isinstance(pair, Pair)
         found.setdefault(pair.to, []).append(pair)
     names = {(target if data.both else None): f"{source}-{target}" for source, target in data.directions}
     return chosen, [
-        Exam(names.get(to, ""), [pair.source for pair in pairs], [pair.target for pair in pairs], to)
+        EvaluationSet(names.get(to, ""), [pair.source for pair in pairs], [pair.target for pair in pairs], to)
         for to, pairs in found.items()
     ]
 
 
-def _data(config: Table, changes: Mapping[str, Any] | None) -> DataSettings:
-    if "data" not in config:
-        raise SettingsError("the model does not say what it was trained on; give --input and --reference")
-    return data_settings(config, changes)
-
-
-def _chosen(data: DataSettings, split: Split | None) -> Split:
-    """The split that was asked for; else the test data, or, where there are none, the validation data."""
-    if split is not None:
-        return split
-    return "test" if "test" in data.splits else "valid"
-
-
 def read_texts(file: str) -> list[str]:
-    """The lines of a file, of which none may be left out: line n belongs to line n of another file."""
+    """The lines of a file, all of which must be valid: line n belongs to line n of another file."""
     texts: list[str] = []
     for number, line in enumerate(read_lines(file), 1):
         if isinstance(line, Problem):

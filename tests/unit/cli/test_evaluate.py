@@ -18,7 +18,7 @@ from regard.models.settings import Decoder, EncoderDecoder
 from regard.text.settings import Bpe, SpecialTokens
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.use.evaluation import figures
+from regard.use.evaluation import corpus_metrics
 from regard.use.model import load
 from regard.weights.directory import save_model
 
@@ -70,8 +70,8 @@ def test_translations_that_are_there(tmp_path: Path) -> None:
     (tmp_path / "right").write_text("a b c d f\n")
     told = json.loads(shown("--hypotheses", tmp_path / "out", "--reference", tmp_path / "right", "--json"))
     report = told["reports"][""]
-    assert report["figures"]["bleu"]["score"] == pytest.approx(100 * 0.2**0.25)  # worked out in test_scoring
-    assert report["figures"]["ter"]["score"] == pytest.approx(20)
+    assert report["metrics"]["bleu"]["score"] == pytest.approx(100 * 0.2**0.25)  # worked out in test_scoring
+    assert report["metrics"]["ter"]["score"] == pytest.approx(20)
     assert (report["sentences"], report["exact"], report["seconds"]) == (1, 0, None)
     text = shown("--hypotheses", tmp_path / "out", "--reference", tmp_path / "right")
     lines = text.splitlines()
@@ -108,10 +108,10 @@ def test_case_and_words(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("A b c d .\n")
     (tmp_path / "right").write_text("a b c d .\n")
     words = ("--hypotheses", tmp_path / "out", "--reference", tmp_path / "right", "--json")
-    plain = json.loads(shown(*words, "--tokenized"))["reports"][""]["figures"]
+    plain = json.loads(shown(*words, "--tokenized"))["reports"][""]["metrics"]
     assert plain["bleu"]["score"] < 100
     assert plain["bleu-tokenized"]["score"] == pytest.approx(100)
-    lower = json.loads(shown(*words, "--lowercase", "--tokenize", "none"))["reports"][""]["figures"]
+    lower = json.loads(shown(*words, "--lowercase", "--tokenize", "none"))["reports"][""]["metrics"]
     assert lower["bleu"] == plain["bleu-tokenized"]
 
 
@@ -126,7 +126,7 @@ def test_a_run_on_its_own_data(home: Path, tmp_path: Path) -> None:
     assert (tmp_path / "out.de").read_text(encoding="utf-8").splitlines() == [
         " ".join(e.splitlines()) for e in expected
     ]
-    assert report["figures"]["bleu"]["score"] == pytest.approx(figures(expected, GERMAN)["bleu"].score)
+    assert report["metrics"]["bleu"]["score"] == pytest.approx(corpus_metrics(expected, GERMAN)["bleu"].score)
     assert (report["sentences"], len(report["worst"])) == (4, 1)
     assert report["seconds"] > 0
 
@@ -173,7 +173,7 @@ def test_another_task_has_its_own_figures(tmp_path: Path) -> None:
     TokenizerPair.of(tokenizer).save(tmp_path / "run")
     told = json.loads(shown(tmp_path / "run", "--json", "--device", "cpu"))
     assert told["split"] == "valid"
-    assert set(told["figures"]) >= {"loss", "perplexity", "accuracy"}
+    assert set(told["metrics"]) >= {"loss", "perplexity", "accuracy"}
     lines = shown(tmp_path / "run", "--device", "cpu").splitlines()
     assert lines[0].startswith(f"{tmp_path / 'run'}, valid")
     assert lines[1].split()[0] == "loss"
@@ -196,7 +196,7 @@ def test_wrong_options(home: Path, tmp_path: Path) -> None:
         (("run", "--reference", "right"), SettingsError, "--reference needs --input"),
         (("run", "--hypotheses", "out", "--reference", "right"), SettingsError, "--hypotheses needs no model"),
         ((run, "--input", lines, "--reference", short), DataError, "has 4 lines and"),
-        (("--hypotheses", lines, "--reference", short), RegardError, "4 translations and 1 references"),
+        (("--hypotheses", lines, "--reference", short), RegardError, "4 translations do not match 1 references"),
         (("--hypotheses", lines, "--reference", lines, "--against", run), SettingsError, "needs --input"),
         ((tmp_path / "decoder", "--input", short, "--reference", short), InputError, "of kind decoder"),
         (("nowhere",), RegardError, "nowhere"),
