@@ -160,7 +160,7 @@ def accidents(patch: Callable[[Any, str, Any], None], at: int, kind: str) -> Ite
 
 
 def _patch_save(patch: Callable[[Any, str, Any], None], trouble: Accidents) -> None:
-    """The library writes a file of its own beside, which a kill leaves there half done."""
+    """safetensors writes a temporary file, which a kill leaves incomplete."""
     save, plain = regard.weights.tensors.save_file, io.open
 
     def save_file(tensors: Any, path: Path, metadata: Any) -> None:

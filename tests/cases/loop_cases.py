@@ -23,7 +23,7 @@ class Crash(BaseException):
 
 
 class Heard(Display):
-    """A display that remembers what it was told in words."""
+    """A display that keeps its messages."""
 
     def __init__(self) -> None:
         super().__init__(quiet=True)
@@ -120,7 +120,7 @@ MOMENTS: Mapping[str, Callable[[Trainer, int], None]] = {
 
 def interrupted(job: Job, run: Path, moments: list[tuple[str, int]]) -> tuple[Outcome, list[str]]:
     """Goes through a run with these interruptions, one after the other; tells its end, and what became of each."""
-    told: list[str] = []
+    ends: list[str] = []
     begun = False
     for moment, at in moments:
         trainer = job.trainer(resume=begun, run=run)
@@ -129,7 +129,7 @@ def interrupted(job: Job, run: Path, moments: list[tuple[str, int]]) -> tuple[Ou
         try:
             outcome = trainer.run()
         except Crash:
-            told.append("crashed")
+            ends.append("crashed")
             continue
-        told.append(outcome.reason)
-    return job.trainer(resume=begun, run=run).run(), told
+        ends.append(outcome.reason)
+    return job.trainer(resume=begun, run=run).run(), ends

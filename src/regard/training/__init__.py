@@ -1,1 +1,1 @@
-"""Training: optimisers and schedules, and, to come, the one loop, checkpoints and resume, distribution, the log."""
+"""Training: the loop, optimizers, schedules, run directories, reports and the doctor."""

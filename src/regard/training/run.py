@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -374,7 +374,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "commit": _commit(Path(__file__).parents[1]),
         "python": platform.python_version(),
         "torch": torch.__version__,
-        **{name: _version(name) for name in ("numpy", "safetensors", "tokenizers")},
+        **{name: version(name) for name in ("numpy", "safetensors", "tokenizers")},
         "cuda": torch.version.cuda,
         "system": platform.platform(),
         "cpu": _cpu(),
@@ -384,13 +384,6 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
         "command": shlex.join(sys.argv),
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _commit(package: Path) -> str | None:

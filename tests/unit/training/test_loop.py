@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,7 +22,7 @@ from regard.errors import RunError, SettingsError
 from regard.settings import parse
 from regard.training import loop, report
 from regard.training.distribution import Workers
-from regard.training.loop import Trainer
+from regard.training.loop import Interrupt, Trainer
 from regard.training.run import read_log
 from regard.training.settings import Train
 from regard.training.step import Objective, evaluate, mixed_precision
@@ -109,7 +111,7 @@ def test_a_budget_of_minutes(clock: SimpleNamespace, tmp_path: Path) -> None:
 
 
 def test_a_budget_of_minutes_goes_on_where_it_stood(clock: SimpleNamespace, tmp_path: Path) -> None:
-    """Rates follow the time, so a schedule that starts anew, or counts the pause, would show in the weights."""
+    """Rates follow the time, so a schedule that starts again, or counts the pause, would show in the weights."""
     made = job(tmp_path, minutes=1, save_every=2, log_every=1, schedule={"kind": "linear", "warmup": 3})
     each_step_takes(made.trainer(run=tmp_path / "straight"), clock, 6).run()
     broken = each_step_takes(made.trainer(run=tmp_path / "broken"), clock, 6)
@@ -388,3 +390,59 @@ def test_a_crash_leaves_the_screen_in_order(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         trainer.run()
     assert closed
+
+
+# ------------------------------------------------------------------------------------------------------------- signals
+
+
+def test_the_first_signal_is_noted_and_the_second_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in (signal.SIGINT, signal.SIGTERM):
+        times = iter([10.0, 12.0])
+        monkeypatch.setattr("regard.training.loop.time.monotonic", lambda: next(times))  # noqa: B023
+        with Interrupt() as interrupt:
+            assert interrupt.received is None
+            os.kill(os.getpid(), number)
+            assert interrupt.received == number.name
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), number)
+    monkeypatch.undo()
+    with Interrupt() as interrupt:  # `timeout -s INT` signals the process and its group
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+        assert interrupt.received == "SIGINT"
+
+
+def test_afterwards_signals_do_what_they_did() -> None:
+    seen: list[int] = []
+    before = {number: signal.getsignal(number) for number in Interrupt.SIGNALS}
+    signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        mine = signal.getsignal(signal.SIGTERM)
+        with Interrupt():
+            assert signal.getsignal(signal.SIGTERM) is not mine
+        with pytest.raises(ZeroDivisionError), Interrupt():
+            _ = 1 / 0
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+        assert signal.getsignal(signal.SIGINT) is before[signal.SIGINT]
+    finally:
+        signal.signal(signal.SIGTERM, before[signal.SIGTERM])
+
+
+def test_another_thread_than_the_main_one_leaves_signals_alone() -> None:
+    """Python lets no other thread set them; a notebook's or a server's run then simply goes on."""
+    failed: list[BaseException] = []
+    handler = signal.getsignal(signal.SIGINT)
+
+    def enter() -> None:
+        try:
+            with Interrupt() as interrupt:
+                assert interrupt.received is None
+                assert signal.getsignal(signal.SIGINT) is handler
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=enter)
+    thread.start()
+    thread.join()
+    assert failed == []

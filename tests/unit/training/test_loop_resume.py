@@ -58,9 +58,9 @@ LATE = [moment for moment in MOMENTS if moment.endswith("the weights")]
 
 def assert_same_bits(made: Job, number: int, directory: Path) -> None:
     made.trainer(run=directory / "straight").run()
-    _, told = interrupted(made, directory / "broken", moments(number))
-    assert told[0] in ("crashed", "SIGINT", "SIGTERM")
-    assert told[-1] == "crashed"
+    _, ends = interrupted(made, directory / "broken", moments(number))
+    assert ends[0] in ("crashed", "SIGINT", "SIGTERM")
+    assert ends[-1] == "crashed"
     assert remains(directory / "broken") == remains(directory / "straight")
 
 
@@ -98,8 +98,8 @@ def test_every_budget_resumes_to_the_same_bits(budget: dict[str, Any], tmp_path:
 def test_batches_made_ahead_are_the_same_batches(tmp_path: Path) -> None:
     plain, ahead = job("translate", tmp_path, workers=0), job("translate", tmp_path, workers=2)
     plain.trainer(run=tmp_path / "straight").run()
-    _, told = interrupted(ahead, tmp_path / "broken", [("in the loss", 9), ("Ctrl-C in the loss", 3)])
-    assert told == ["crashed", "SIGINT"]
+    _, ends = interrupted(ahead, tmp_path / "broken", [("in the loss", 9), ("Ctrl-C in the loss", 3)])
+    assert ends == ["crashed", "SIGINT"]
     assert remains(tmp_path / "broken") == remains(tmp_path / "straight")
 
 

@@ -53,7 +53,7 @@ RECIPE: dict[str, Any] = {
 
 
 class Stops(Heard):
-    """Presses Ctrl-C when a step is told of."""
+    """Sends SIGINT when a step is reported."""
 
     def __init__(self, step: int) -> None:
         super().__init__()

@@ -87,14 +87,16 @@ def test_out_of_memory_takes_the_same_steps_in_smaller_parts(family: str, how: d
     small = job(family, tmp_path, steps=4, micro=24, **how).trainer(run=tmp_path / "small")
     small.run()
     trainer = job(family, tmp_path, steps=4, **how).trainer()
-    told = heard(trainer)
+    messages = heard(trainer)
     runs_out(trainer, lambda training: 25)
     outcome = trainer.run()
     assert outcome.step == 4
     assert trainer.state.micro == 24
     expected = [f"memory ran out; continuing with {held} tokens at once" for held in (48, 24)]
-    assert [text.partition(",")[0] for text in told] == expected
-    assert [(event["what"], event["text"]) for event in events(trainer)] == [("out-of-memory", text) for text in told]
+    assert [text.partition(",")[0] for text in messages] == expected
+    assert [(event["what"], event["text"]) for event in events(trainer)] == [
+        ("out-of-memory", text) for text in messages
+    ]
     assert apart(small, trainer) < LIMITS[how["precision"]]
 
 
@@ -162,9 +164,11 @@ def test_what_is_not_finite_ends_the_run_before_it_is_saved(
     trainer.objective._loss = loss
     with pytest.raises(RunError) as caught:
         trainer.run()
-    told = "no checkpoint was written yet" if good is None else f"the last good checkpoint is that of step {good} in"
+    expected = (
+        "no checkpoint was written yet" if good is None else f"the last good checkpoint is that of step {good} in"
+    )
     assert str(caught.value).startswith("the loss is not finite in one of the ")
-    assert told in str(caught.value)
+    assert expected in str(caught.value)
     assert "Lower train.optimizer.rate" in str(caught.value)
     found = list_checkpoints(tmp_path / "run")
     assert max([checkpoint.step for checkpoint in found], default=None) == good
@@ -227,13 +231,13 @@ def test_what_cannot_be_compiled_runs_uncompiled(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(torch, "compile", compile_)
     trainer = compiled("language", tmp_path, "run")
-    told = heard(trainer)
+    messages = heard(trainer)
     assert trainer.run().step == 6
-    assert len(told) == 1
-    assert told[0].startswith("compilation failed, training uncompiled: ")
-    assert "no kernel for this" in told[0]
+    assert len(messages) == 1
+    assert messages[0].startswith("compilation failed, training uncompiled: ")
+    assert "no kernel for this" in messages[0]
     assert [(event["what"], event["step"], event["text"]) for event in events(trainer)] == [
-        ("compile-fallback", 0, told[0])
+        ("compile-fallback", 0, messages[0])
     ]
     assert apart(uncompiled("language", tmp_path), trainer) == 0
 
@@ -261,12 +265,12 @@ def test_a_real_compiler_that_is_missing(tmp_path: Path) -> None:
     import torch._inductor.config
 
     trainer = compiled("language", tmp_path, "run")
-    told = heard(trainer)
+    messages = heard(trainer)
     with torch._inductor.config.patch({"cpp.cxx": (None, "/nonexistent/compiler"), "fx_graph_cache": False}):
         trainer.run()
-    assert len(told) == 1
-    assert told[0].startswith("compilation failed, training uncompiled: ")
-    assert "/nonexistent/compiler" in told[0]
+    assert len(messages) == 1
+    assert messages[0].startswith("compilation failed, training uncompiled: ")
+    assert "/nonexistent/compiler" in messages[0]
     assert apart(uncompiled("language", tmp_path), trainer) == 0
 
 

@@ -189,7 +189,7 @@ def test_the_same_step_draws_the_same_whatever_came_before() -> None:
 
 
 def test_other_steps_seeds_and_processes_draw_otherwise() -> None:
-    """Numbers that sum up, or read one behind the other, to the same are told apart too: (1, 11) and (11, 1)."""
+    """Also for numbers with the same sum or the same digits, such as (1, 11) and (11, 1)."""
     places = [*product((0, 1, 2, 11, 111), (1, 2, 11, 12, 111), (0, 1, 2, 11))]
     assert len({drawn(*place) for place in places}) == len(places)
 
