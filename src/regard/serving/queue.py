@@ -29,12 +29,14 @@ STREAM_SECONDS = (0.02, 0.5)
 SMOOTHING = 0.2
 """Weight of the newest batch in the running mean of the time for one unit of size."""
 
-Run: TypeAlias = Callable[[Any, list[Any]], Sequence[Any]]
+RunBatch: TypeAlias = Callable[[Any, list[Any]], Sequence[Any]]
 """Takes the key and the items of a batch, returns one result for each item. Called on the worker thread."""
+Batch: TypeAlias = list[tuple["QueuedJob", int]]
+"""Requests and indices of their items."""
 
 
 @dataclass(eq=False)
-class QueuedRequest:
+class QueuedJob:
     """A request in the queue. Items of jobs with equal keys may share a batch."""
 
     key: Hashable
@@ -47,7 +49,12 @@ class QueuedRequest:
 
     @property
     def waiting(self) -> int:
+        """Number of waiting items."""
         return len(self.items) - self.taken
+
+    @property
+    def waiting_size(self) -> int:
+        return sum(self.sizes[self.taken :])
 
     def finish(self, outcome: list[Any] | Exception) -> None:
         """Sets the result, unless the job was cancelled or has one."""
@@ -60,7 +67,7 @@ class QueuedRequest:
 
 
 @dataclass(eq=False)
-class QueuedStream:
+class StreamJob:
     """A result in pieces. `send` gets each piece and then None or the error; the worker thread calls it."""
 
     pieces: Iterator[Any]
@@ -72,7 +79,7 @@ class RequestQueue:
     """All methods but those of the worker (below) may be called from any thread."""
 
     def __init__(
-        self, run: Run, limit: int, *, batch_size: int = 1, wait_seconds: float = 0.0, streams: int = 1
+        self, run: RunBatch, limit: int, *, batch_size: int = 1, wait_seconds: float = 0.0, streams: int = 1
     ) -> None:
         """Holds at most `limit` items; a batch has items of total size `batch_size`, but at least one item.
 
@@ -85,8 +92,8 @@ class RequestQueue:
         self._wait_seconds = wait_seconds
         self._streams_at_once = streams
         self._changed = Condition()
-        self._jobs: deque[QueuedRequest] = deque()
-        self._streams: deque[QueuedStream] = deque()
+        self._jobs: deque[QueuedJob] = deque()
+        self._streams: deque[StreamJob] = deque()
         self._closing = False
         self._last_jobs = 0
         """Jobs in the last batch: that many clients may send their next request at once."""
@@ -122,33 +129,33 @@ class RequestQueue:
                 stream.cancelled = True
             self._jobs.clear()
 
-    def submit(self, key: Hashable, items: Sequence[Any], sizes: Sequence[int] | None = None) -> QueuedRequest:
+    def submit(self, key: Hashable, items: Sequence[Any], sizes: Sequence[int] | None = None) -> QueuedJob:
         """Queues items. Raises status 503 if the queue is full or closed."""
-        job = QueuedRequest(key, items, sizes or [1] * len(items))
+        job = QueuedJob(key, items, sizes or [1] * len(items))
         with self._changed:
             self._admit(len(items))
             self._jobs.append(job)
             self._changed.notify_all()
         return job
 
-    def stream(self, job: QueuedStream) -> None:
+    def stream(self, job: StreamJob) -> None:
         """Queues a stream. Raises status 503 as `submit` does."""
         with self._changed:
             self._admit(1)
             self._streams.append(job)
             self._changed.notify_all()
 
-    def cancel(self, job: QueuedRequest | QueuedStream) -> None:
+    def cancel(self, job: QueuedJob | StreamJob) -> None:
         """Removes a job whose client has gone. An item that is running is finished, and its result dropped."""
         with self._changed:
-            if isinstance(job, QueuedStream):
+            if isinstance(job, StreamJob):
                 job.cancelled = True
             else:
                 self._remove(job)
                 job.future.cancel()
             self._changed.notify_all()
 
-    async def result(self, job: QueuedRequest, request: Request, seconds: float | None = None) -> list[Any]:
+    async def result(self, job: QueuedJob, request: Request, seconds: float | None = None) -> list[Any]:
         """Waits for a job. Cancels it when the client goes away, or after `seconds` (status 503)."""
         answer = asyncio.wrap_future(job.future)
         gone = asyncio.ensure_future(disconnected(request))
@@ -169,13 +176,13 @@ class RequestQueue:
         if self._closing:
             raise _shutting_down()
         if self.items + self.streams + items > self._limit:
-            units = sum(sum(job.sizes[job.taken :]) for job in self._jobs)
-            seconds = min(max(math.ceil(units * self._unit_seconds), 1), LONGEST_RETRY)
+            size = sum(job.waiting_size for job in self._jobs)
+            seconds = min(max(math.ceil(size * self._unit_seconds), 1), LONGEST_RETRY)
             raise HTTPException(
                 503, f"too many requests are waiting; try again in {seconds} s", {"Retry-After": str(seconds)}
             )
 
-    def _remove(self, job: QueuedRequest) -> None:
+    def _remove(self, job: QueuedJob) -> None:
         if job in self._jobs:
             self._jobs.remove(job)
             job.taken = len(job.items)
@@ -199,17 +206,17 @@ class RequestQueue:
         until = time.monotonic() + self._wait_seconds
         while (
             1 < self._last_jobs > len(self._jobs) > 0
-            and sum(sum(job.sizes[job.taken :]) for job in self._jobs) < self._batch_size
+            and sum(job.waiting_size for job in self._jobs) < self._batch_size
             and not (self._streams or self._closing)
             and (left := until - time.monotonic()) > 0
         ):
             self._changed.wait(left)
 
-    def take(self) -> list[tuple[QueuedRequest, int]]:
+    def take(self) -> Batch:
         """The next batch, as jobs and indices of items: those with the first job's key, one item of each in turn."""
         if not self._jobs:
             return []
-        batch: list[tuple[QueuedRequest, int]] = []
+        batch: Batch = []
         size = 0
         turns = deque(job for job in self._jobs if job.key == self._jobs[0].key)
         while turns:
@@ -227,7 +234,7 @@ class RequestQueue:
         self._jobs = deque(skipped + unfinished)
         return batch
 
-    def _run_batch(self, batch: list[tuple[QueuedRequest, int]]) -> float:
+    def _run_batch(self, batch: Batch) -> float:
         """Runs a batch and returns the seconds that it took."""
         started = time.monotonic()
         self._run_items(batch)
@@ -237,7 +244,7 @@ class RequestQueue:
         self._unit_seconds += (rate - self._unit_seconds) * (SMOOTHING if self._unit_seconds else 1)
         return seconds
 
-    def _run_items(self, batch: list[tuple[QueuedRequest, int]]) -> None:
+    def _run_items(self, batch: Batch) -> None:
         """Runs items together, or one by one if that fails, so that one bad item does not harm the others."""
         try:
             found = list(self._run(batch[0][0].key, [job.items[index] for job, index in batch]))
@@ -270,7 +277,7 @@ class RequestQueue:
                         self._streams.remove(stream)
 
 
-def _write_piece(stream: QueuedStream) -> bool:
+def _write_piece(stream: StreamJob) -> bool:
     """Sends the next piece. Returns False at the end of the stream."""
     if stream.cancelled:
         return False

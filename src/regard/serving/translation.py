@@ -36,7 +36,7 @@ from regard.serving.http import (
     validated,
 )
 from regard.serving.languages import NAMES, Detected, detect_language
-from regard.serving.queue import QueuedStream, RequestQueue
+from regard.serving.queue import RequestQueue, StreamJob
 from regard.serving.settings import Serving, Text, body_limit
 from regard.use.model import load
 from regard.use.translation import TranslateOptions
@@ -214,26 +214,24 @@ class Metrics:
     """Prometheus metrics of one server."""
 
     def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._requests = Counter("regard_requests", "Answers.", ("method", "path", "status"), registry=registry)
-        self._seconds = Histogram(
-            "regard_request_seconds",
-            "Time from request to answer.",
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self.batch_texts = Histogram(
-            "regard_batch_texts", "Texts in a batch.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256), registry=registry
-        )
-        self.batch_seconds = Histogram(
-            "regard_batch_seconds", "Time to translate a batch.", buckets=SECONDS, registry=registry
-        )
-        self.read = Counter("regard_tokens_read", "Source tokens that were translated.", registry=registry)
-        self.written = Counter("regard_tokens_written", "Target tokens that were written.", registry=registry)
-        self.failed = Counter("regard_texts_failed", "Texts that could not be translated.", registry=registry)
-        self._left = Counter("regard_clients_left", "Clients that closed the connection early.", registry=registry)
-        self.queue = Gauge("regard_queue_texts", "Texts in the queue.", registry=registry)
-        self.streams = Gauge("regard_open_streams", "Open streams.", registry=registry)
+        self.registry = CollectorRegistry()
+
+        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
+            return Counter(f"regard_{name}", text, labels, registry=self.registry)
+
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(f"regard_{name}", text, buckets=buckets, registry=self.registry)
+
+        self._requests = counter("requests", "Answers.", ("method", "path", "status"))
+        self._seconds = histogram("request_seconds", "Time from request to answer.", SECONDS)
+        self.batch_texts = histogram("batch_texts", "Texts in a batch.", (1, 2, 4, 8, 16, 32, 64, 128, 256))
+        self.batch_seconds = histogram("batch_seconds", "Time to translate a batch.", SECONDS)
+        self.read = counter("tokens_read", "Source tokens that were translated.")
+        self.written = counter("tokens_written", "Target tokens that were written.")
+        self.failed = counter("texts_failed", "Texts that could not be translated.")
+        self._left = counter("clients_left", "Clients that closed the connection early.")
+        self.queue = Gauge("regard_queue_texts", "Texts in the queue.", registry=self.registry)
+        self.streams = Gauge("regard_open_streams", "Open streams.", registry=self.registry)
 
     def count(self, method: str, path: str, status: int, seconds: float) -> None:
         self._requests.labels(method, path, str(status)).inc()
@@ -341,54 +339,45 @@ class TranslationService:
                 found[i] = each
         return _answer(asked, found, detected)
 
+    def _pieces(self, text: str, route: Route) -> Iterator[str]:
+        """A generator, so that the model is called on the worker thread."""
+        if route.source == route.target or not text.strip():
+            yield text
+        else:
+            yield from self.model.stream(text, route)
+
     def stream(self, asked: TranslateRequest) -> AsyncIterator[dict[str, Any]]:
         """The translation in pieces: `{"piece": …}` for each, then the whole text or an error."""
         if asked.format != "text" or not isinstance(asked.q, str) or asked.alternatives:
             raise HTTPException(400, "Invalid request: a stream takes one text, of format text, without alternatives")
         route, detected = self._route(asked)
-        pieces: asyncio.Queue[str | Exception | None] = asyncio.Queue()
+        received: asyncio.Queue[str | Exception | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
         def send(piece: str | Exception | None) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+                loop.call_soon_threadsafe(received.put_nowait, piece)
 
-        if route.source == route.target or not asked.q.strip():
-            job = QueuedStream(iter(()), send)
-            pieces.put_nowait(asked.q)
-            pieces.put_nowait(None)
-        else:
-            job = QueuedStream(self._translate_stream(asked.q, route), send)
-            self.queue.stream(job)
-        return self._stream_answers(asked, job, pieces, detected)
+        job = StreamJob(self._pieces(asked.q, route), send)
+        self.queue.stream(job)
 
-    def _translate_stream(self, text: str, route: Route) -> Iterator[str]:
-        try:
-            yield from self.model.stream(text, route)
-        except Exception:
-            self.metrics.failed.inc()
-            raise
+        async def answers() -> AsyncIterator[dict[str, Any]]:
+            whole = ""
+            try:
+                while isinstance(piece := await received.get(), str):
+                    whole += piece
+                    yield {"piece": piece}
+                if piece is None:
+                    yield {"done": True, **_answer(asked, [Translated([whole])], detected)}
+                else:
+                    self.metrics.failed.inc()
+                    if self.say is not None and not isinstance(piece, RegardError):
+                        self.say(f"error: {error_location(piece)}")
+                    yield {"error": http_error(piece).detail}
+            finally:
+                self.queue.cancel(job)
 
-    async def _stream_answers(
-        self,
-        asked: TranslateRequest,
-        job: QueuedStream,
-        pieces: asyncio.Queue[str | Exception | None],
-        detected: Detected | None,
-    ) -> AsyncIterator[dict[str, Any]]:
-        whole = ""
-        try:
-            while isinstance(piece := await pieces.get(), str):
-                whole += piece
-                yield {"piece": piece}
-            if piece is None:
-                yield {"done": True, **_answer(asked, [Translated([whole])], detected)}
-            else:
-                if self.say is not None and not isinstance(piece, HTTPException | RegardError):
-                    self.say(f"error: {error_location(piece)}")
-                yield {"error": http_error(piece).detail}
-        finally:
-            self.queue.cancel(job)
+        return answers()
 
 
 def _answer(asked: TranslateRequest, found: Sequence[Translated], detected: Detected | None) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from regard.serving.queue import QueuedRequest, QueuedStream, RequestQueue
+from regard.serving.queue import QueuedJob, RequestQueue, StreamJob
 
 SECONDS = 10
 
@@ -56,7 +56,7 @@ def queue(work: Work) -> Iterator[RequestQueue]:
     made.close(SECONDS)
 
 
-def result(job: QueuedRequest) -> list[Any]:
+def result(job: QueuedJob) -> list[Any]:
     return job.future.result(SECONDS)
 
 
@@ -67,7 +67,7 @@ def taken(queue: RequestQueue) -> list[str]:
     return [job.items[index] for job, index in queue.take()]
 
 
-def submit(queue: RequestQueue, name: str, *sizes: int, key: str = "a") -> QueuedRequest:
+def submit(queue: RequestQueue, name: str, *sizes: int, key: str = "a") -> QueuedJob:
     return queue.submit(key, [f"{name}{number}" for number in range(len(sizes))], sizes)
 
 
@@ -131,7 +131,7 @@ def test_a_full_queue_answers_503(queue: RequestQueue, work: Work) -> None:
     assert 1 <= int((caught.value.headers or {})["Retry-After"]) <= 60
     queue.submit("a", ["d"])
     with pytest.raises(HTTPException):
-        queue.stream(QueuedStream(iter("e"), print))
+        queue.stream(StreamJob(iter("e"), print))
 
 
 def test_one_bad_item_does_not_harm_the_others(queue: RequestQueue, work: Work) -> None:
@@ -171,7 +171,7 @@ def test_close(work: Work) -> None:
 def test_streams_and_batches_alternate(queue: RequestQueue, work: Work) -> None:
     work.hold(queue)
     pieces: Queue[Any] = Queue()
-    queue.stream(QueuedStream(iter("abc"), pieces.put))
+    queue.stream(StreamJob(iter("abc"), pieces.put))
     text = queue.submit("a", ["text"])
     work.go.set()
     assert result(text) == ["TEXT"]
@@ -185,7 +185,7 @@ def test_a_stream_that_fails_and_one_that_is_cancelled(queue: RequestQueue) -> N
         yield "a"
         raise ValueError
 
-    queue.stream(QueuedStream(failing(), pieces.put))
+    queue.stream(StreamJob(failing(), pieces.put))
     assert pieces.get(timeout=SECONDS) == "a"
     assert isinstance(pieces.get(timeout=SECONDS), ValueError)
 
@@ -197,7 +197,7 @@ def test_a_stream_that_fails_and_one_that_is_cancelled(queue: RequestQueue) -> N
             assert go.wait(SECONDS)
             yield "a"
 
-    leaving = QueuedStream(endless(), pieces.put)
+    leaving = StreamJob(endless(), pieces.put)
     queue.stream(leaving)
     assert begun.wait(SECONDS)
     queue.cancel(leaving)
