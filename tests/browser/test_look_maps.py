@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,11 +94,10 @@ def test_points_and_cosines_are_pythons(served: dict[str, Served], watched: Watc
     assert f"{100 * float(chart.maps[1].share.sum()):.0f} % of the variance" in measured
     assert chart.chance is not None
     assert f"{float(chart.chance.layers[1]):.3f}".replace("-", "−") in measured
-    similar = found.similarity("dog")
-    for column, (first, second) in enumerate(similar.pairs):
+    for first, second in itertools.combinations(chart.places, 2):
         row = page.locator(f"[data-pair='{first}-{second}'] [data-value]")
         cells = [float(cell.inner_text().replace("−", "-")) for cell in row.all()]
-        assert cells == pytest.approx(similar.layers[:, column].tolist(), abs=1e-4)
+        assert cells == pytest.approx(found.cosines[:, first, second].tolist(), abs=1e-4)
     chance = [float(cell.get_attribute("data-value")) for cell in page.locator("[data-pair=random] [data-value]").all()]
     assert chance == pytest.approx(chart.chance.layers.tolist(), abs=1e-5)
 

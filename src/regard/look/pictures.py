@@ -40,7 +40,6 @@ LONG = 64 * 64
 SHOWN = 0.995
 """In a long input, colours end at this quantile: the first token sees only itself, and all else would be pale."""
 LENS_POSITIONS = 32
-FALLBACK_FONTS = ("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei", "PingFang SC")
 
 
 # ------------------------------------------------------------------------------------------------------------- drawing
@@ -75,31 +74,22 @@ def save(figure: Figure, path: Path, title: str = "") -> None:
         figure.suptitle(drawable(title), fontsize=12)
     try:
         # Type 42 fonts, since publishers refuse matplotlib's default.
-        with matplotlib.rc_context({"pdf.fonttype": 42, "font.family": list(_fonts())}):
+        with matplotlib.rc_context({"pdf.fonttype": 42}):
             write_beside(path, lambda partial: figure.savefig(partial, format=form, dpi=150, bbox_inches="tight"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be written ({error}); choose another file") from None
 
 
 @cache
-def _fonts() -> tuple[str, ...]:
-    from matplotlib import font_manager
-
-    installed = {font.name for font in font_manager.fontManager.ttflist}
-    return ("DejaVu Sans", *(name for name in FALLBACK_FONTS if name in installed))
-
-
-@cache
 def _letters() -> frozenset[int]:
-    """Characters that the fonts have."""
+    """Characters of matplotlib's font."""
     from matplotlib import font_manager
 
-    files = (font_manager.findfont(font_manager.FontProperties(family=[name])) for name in _fonts())
-    return frozenset().union(*(font_manager.get_font(file).get_charmap() for file in files))
+    return frozenset(font_manager.get_font(font_manager.findfont(font_manager.FontProperties())).get_charmap())
 
 
 def drawable(text: str, longest: int | None = None) -> str:
-    """Text that matplotlib draws as it is: without formulas, and with � for characters that no font has."""
+    """Text that matplotlib draws as it is: without formulas, and with � for characters that the font lacks."""
     text = unicodedata.normalize("NFC", text.replace("\t", " ").replace("\n", " "))
     known = "".join(c if ord(c) in _letters() and unicodedata.category(c)[0] != "C" else "\ufffd" for c in text)
     if longest is not None and len(known) > longest:

@@ -36,8 +36,6 @@ from regard.use.model import Loaded
 VECTORS, WORDS = "vectors.safetensors", "words.txt"
 NOISE_POWER = 0.75
 """Negative samples are drawn by count to this power (Mikolov et al. 2013, section 2.2)."""
-EPSILON = 1e-3
-"""Keeps the divisor of 3CosMul above zero, as in the paper."""
 _WORD = re.compile(r"\w+(?:['’.,-]\w+)*")
 
 
@@ -207,20 +205,12 @@ class WordVectors:
             raise InputError(f"the vector has shape {list(word.shape)}, expected {list(self.units.shape[1:])}")
         return self._best(self.units @ functional.normalize(word.to(self.units), dim=0, eps=1e-30), [], count)
 
-    def analogy(
-        self, a: str, b: str, c: str, count: int = 10, method: Literal["add", "multiply"] = "add"
-    ) -> list[Neighbour]:
-        """Answers "a is to b as c is to …?". The three given words are never an answer.
-
-        `add` is 3CosAdd, cos(x, b) − cos(x, a) + cos(x, c). `multiply` is 3CosMul, cos(x, b) · cos(x, c) / cos(x, a)
-        with cosines moved to 0 … 1 (Levy and Goldberg 2014).
-        """
+    def analogy(self, a: str, b: str, c: str, count: int = 10) -> list[Neighbour]:
+        """Answers "a is to b as c is to …?" with 3CosAdd, b − a + c. The three given words are never an answer."""
         rows_Q3 = torch.tensor([[self.row(word) for word in (a, b, c)]])
-        return self._best(self._scores(rows_Q3, method)[0], [a, b, c], count)
+        return self._best(self._scores(rows_Q3)[0], [a, b, c], count)
 
-    def accuracy(
-        self, analogies: Iterable[Sequence[str]], method: Literal["add", "multiply"] = "add"
-    ) -> AnalogyAccuracy:
+    def accuracy(self, analogies: Iterable[Sequence[str]]) -> AnalogyAccuracy:
         """Accuracy on analogies of four words each: (man, king, woman, queen). A tie does not count as right."""
         given = [tuple(each) for each in analogies]
         wrong = next((each for each in given if len(each) != 4), None)
@@ -230,19 +220,14 @@ class WordVectors:
         right = by_neighbour = 0
         for start in range(0, len(known), 256):
             rows_Q4 = torch.tensor(known[start : start + 256])
-            right += _count_right(self._scores(rows_Q4[:, :3], method), rows_Q4)
+            right += _count_right(self._scores(rows_Q4[:, :3]), rows_Q4)
             by_neighbour += _count_right(self.units[rows_Q4[:, 2]] @ self.units.mT, rows_Q4)
         return AnalogyAccuracy(right, by_neighbour, len(known), len(given) - len(known))
 
-    def _scores(self, rows_Q3: Tensor, method: str) -> Tensor:
+    def _scores(self, rows_Q3: Tensor) -> Tensor:
         """`[Q, N]`: the score of each word as an answer to each analogy."""
         a_QD, b_QD, c_QD = (self.units[rows_Q3[:, column]] for column in range(3))
-        if method == "add":
-            return (b_QD - a_QD + c_QD) @ self.units.mT
-        if method != "multiply":
-            raise InputError(f"method ({method}) must be add or multiply")
-        a_QN, b_QN, c_QN = (((each @ self.units.mT).clamp(-1, 1) + 1) / 2 for each in (a_QD, b_QD, c_QD))
-        return b_QN * c_QN / (a_QN + EPSILON)
+        return (b_QD - a_QD + c_QD) @ self.units.mT
 
     def _best(self, scores_N: Tensor, left_out: Sequence[str], count: int) -> list[Neighbour]:
         if count < 1:

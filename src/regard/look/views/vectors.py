@@ -6,7 +6,8 @@ token embeddings), and with the mean cosine of different words in the same layer
 
 ```python
 found = atlas(regard.load("de-en"), ["Er sitzt auf der Bank.", "Die Bank verleiht Geld."])
-found.similarity("Bank").layers
+first, second = found.chart("Bank").places
+found.cosines[:, first, second]  # by layer, to be compared with found.chart("Bank").chance.layers
 ```
 
 L: layers, with the embeddings first; N: words; P: pairs; T: tokens; D: width.
@@ -14,7 +15,6 @@ L: layers, with the embeddings first; N: words; P: pairs; T: tokens; D: width.
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -105,23 +105,6 @@ class Baseline(NamedTuple):
     pairs: int
 
 
-class Similarity(NamedTuple):
-    """The cosines of each two occurrences of a word."""
-
-    pairs: tuple[tuple[int, int], ...]
-    """Indices of the words."""
-    layers: Tensor
-    """`[L, P]`"""
-    static: Tensor
-    """`[P]`: without context."""
-    baseline: Baseline
-
-    @property
-    def adjusted(self) -> Tensor:
-        """`[L, P]`: cosines − the baseline of the layer."""
-        return self.layers - self.baseline.layers[:, None].to(self.layers)
-
-
 class PlaneMap(NamedTuple):
     """Vectors on a plane."""
 
@@ -161,15 +144,6 @@ class Atlas(NamedTuple):
             if (chart.word and chart.word.lower()) == wanted:
                 return chart
         raise InputError(f"word {word!r} occurs at most once in these {len(self.texts)} texts; give two texts with it")
-
-    def similarity(self, word: str | None = None) -> Similarity:
-        """Each two occurrences of a word, or each two words, with the baseline."""
-        chart = self.chart(word)
-        if chart.chance is None:
-            raise InputError("there are too few other words to compare with; give longer texts")
-        pairs = tuple(itertools.combinations(chart.places, 2))
-        first, second = (list(side) for side in zip(*pairs, strict=True))
-        return Similarity(pairs, self.cosines[:, first, second], self.static[first, second], chart.chance)
 
 
 def find_word(text: str, word: str, number: int = 0) -> Occurrence:
