@@ -55,7 +55,7 @@ def test_the_number_of_a_patch_is_pythons(
     for name in ("entropy", "uniform", "chance"):
         shown = float(page.locator(f"#figures [data-figure={name}]").inner_text())
         assert abs(shown - getattr(beside, name)) < 1e-4
-    assert page.locator(".trust").inner_text().startswith("Attention is where a head looked")
+    assert page.locator(".trust").inner_text().startswith("Attention shows where a head looked")
 
 
 def test_a_query_is_chosen_by_a_click_and_by_keyboard_alone(served: dict[str, Served], watched: Watched) -> None:

@@ -1,4 +1,4 @@
-// Elements. Texts only ever become text nodes.
+// Creates elements. Texts always become text nodes.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -13,7 +13,7 @@ export function svg(name, given = {}, ...children) {
 function filled(element, given, children) {
   for (const [key, value] of Object.entries(given)) {
     if (key.startsWith("aria-") && value !== undefined && value !== null) {
-      element.setAttribute(key, String(value)); // "false" is said, and not left out
+      element.setAttribute(key, String(value)); // "false" must be written
       continue;
     }
     if (value === undefined || value === null || value === false) continue;
@@ -24,7 +24,7 @@ function filled(element, given, children) {
   return element;
 }
 
-// Characters that take up no room, or turn others round, are shown and not obeyed.
+// Replaces control and directional characters by visible ones.
 export function clean(text) {
   let found = "";
   for (const letter of String(text)) {
@@ -61,7 +61,7 @@ export function meter(before, after) {
   return svg("svg", { class: "meter", viewBox: "0 0 120 12", "aria-hidden": "true" }, ...bars);
 }
 
-// Radio buttons that look like one row: one tab stop, arrows choose.
+// A row of radio buttons: one tab stop, arrow keys choose.
 export function choices(label, options, chosen, choose) {
   const group = h("div", { class: "choices", role: "radiogroup", "aria-label": label });
   const buttons = options.map(([value, text]) =>

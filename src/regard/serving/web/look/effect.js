@@ -1,11 +1,11 @@
-// What the model says, and what changes in it when heads are silent.
+// The output of the model, and how silent heads change it.
 
 import { h, meter, number, token } from "./dom.js";
 
 export function effect(page, { output, plain }) {
   const before = plain ?? output, after = plain ? output : null;
   const root = h("section", { class: "effect", "aria-label": "Output" });
-  root.append(h("h2", {}, after ? "What changes in the output" : "Output"));
+  root.append(h("h2", {}, after ? "Change of the output" : "Output"));
   if (after) root.append(silent(page));
   if (before.written !== null) root.append(said(before.written, after?.written, page.state.mean === "1"));
   before.answers.forEach((answer, i) => root.append(rows(page, answer, after?.answers[i])));
@@ -13,7 +13,7 @@ export function effect(page, { output, plain }) {
 }
 
 function silent(page) {
-  const names = page.ablated.map((head) => h("button", { type: "button", "aria-label": `Let ${spoken(head)} speak again`, disabled: !page.source.live,
+  const names = page.ablated.map((head) => h("button", { type: "button", "aria-label": `Restore ${spoken(head)}`, disabled: !page.source.live,
     onclick: () => page.silence(page.ablated.filter((other) => other !== head)) }, `${spoken(head)} ×`));
   if (names.length > 1) names.push(h("button", { type: "button", disabled: !page.source.live, onclick: () => page.silence([]) }, "All heads back"));
   return h("div", { class: "chips", "aria-label": "Silent heads" }, ...names);
@@ -31,12 +31,12 @@ function said(before, after, mean) {
     list.append(h("dt", {}, "With all heads"), h("dd", { class: "before" }, token(before)));
     const same = before === after;
     list.append(h("dt", {}, mean ? "With heads at their mean" : "With heads silent"), h("dd", { class: "after" }, same ? token(after) : marked(before, after)));
-    if (same) list.append(h("dt", {}, ""), h("dd", { class: "soft" }, "The same words; the probabilities below still moved."));
+    if (same) list.append(h("dt", {}, ""), h("dd", { class: "soft" }, "The same words; the probabilities below have changed."));
   }
   return list;
 }
 
-// Words that the other text does not have in the same order.
+// Marks words that the other text does not have in the same order.
 export function marked(before, after) {
   const a = before.split(/\s+/).slice(0, 200), b = after.split(/\s+/).slice(0, 200);
   const common = Array.from({ length: a.length + 1 }, () => new Uint16Array(b.length + 1));
@@ -56,7 +56,7 @@ export function marked(before, after) {
 function rows(page, answer, after) {
   const stack = page.run.sides.decoder ? "decoder" : "encoder", tokens = page.run.sides[stack].tokens;
   const writes = answer.name === "output";
-  const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability", ...(after ? ["silent", "change"] : []), answer.rows.some((row) => row.actual) ? "likeliest instead" : ""];
+  const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability", ...(after ? ["silent", "change"] : []), answer.rows.some((row) => row.actual) ? "most probable" : ""];
   const body = answer.rows.flatMap((row, i) => {
     const then = after?.rows[i];
     const shown = row.actual ? [[row.actual, then?.actual]] : row.candidates.map((each) => [each, then?.candidates.find((other) => other.id === each.id)]);

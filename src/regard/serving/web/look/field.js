@@ -1,4 +1,4 @@
-// Heat maps of numbers above and below zero: two hues around the ground's own shade; of numbers that are never below it,
+// Heat maps: two hues for positive and negative numbers; for numbers that are never negative,
 // one hue from the least to the most. Cells need not be square.
 
 import { h, number } from "./dom.js";
@@ -16,7 +16,7 @@ function shade(share) {
 }
 
 // given: { id, label, rows, columns, data, range, room, tall, square, axes (in words), first: [row, column],
-// columnName(column), mark, read(cell), choose(cell) }. Gives back the element, and what reads a cell as if it were pointed at.
+// columnName(column), mark, read(cell), choose(cell) }. Returns the element, and a function that selects a cell.
 export function field(given) {
   const { rows, columns } = given, [firstRow, firstColumn] = given.first ?? [0, 0];
   const canvas = h("canvas", { id: given.id, tabindex: 0, role: "img", class: "field",
@@ -80,7 +80,7 @@ export function field(given) {
   return { element: h("div", { class: "fielded" }, canvas, h("div", { class: "under" }, axes, legend)), canvas, read };
 }
 
-// What the hues reach: the same size both ways, or from the least to the most where all are above zero.
+// The range of the colours: symmetric, or from the least to the most if no number is negative.
 export function rangeOf(data) {
   let least = Infinity, most = -Infinity;
   for (const value of data) {
@@ -118,7 +118,7 @@ function scale(range) {
   return canvas;
 }
 
-// Which of some cells have their number written: as many as there is room for, at round numbers.
+// The cells whose number is written: as many as fit, at round numbers.
 function ticks(count, size, room, first) {
   const by = [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100, 128, 200, 256, 500].find((step) => step * size >= room) ?? count;
   return Array.from({ length: count }, (_, i) => i).filter((i) => (i + first) % by === 0);

@@ -1,10 +1,10 @@
-// Heat maps on canvas. One hue from light to dark (from dark to light on a dark page): fit for every kind of eye.
+// Heat maps on canvas. One hue from light to dark (reversed on a dark page), readable without colour vision.
 
 import { short } from "./dom.js";
 
 const LIGHT = [[246, 249, 253], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 48, 107]];
 const DARK = [[26, 32, 40], [21, 61, 101], [32, 112, 180], [112, 182, 231], [236, 246, 255]];
-// Differences: blue is less, orange is more, which eyes that see red and green alike tell apart.
+// Differences: blue is less, orange is more. Both are readable with red-green colour blindness.
 const LIGHT_TWO = [[5, 78, 148], [103, 169, 214], [246, 249, 253], [241, 163, 64], [150, 68, 0]];
 const DARK_TWO = [[140, 205, 255], [28, 97, 160], [26, 32, 40], [156, 88, 10], [255, 190, 105]];
 const MOST = 128; // cells of a small map, each way
@@ -18,7 +18,7 @@ export function colour(share) {
   return between(isDark() ? DARK : LIGHT, share);
 }
 
-// Of a difference, from −1 to 1.
+// The colour of a difference from −1 to 1.
 export function twoColours(share) {
   return between(isDark() ? DARK_TWO : LIGHT_TWO, (share + 1) / 2);
 }
@@ -38,7 +38,7 @@ export function headOf(tensor, head) {
   return { queries, keys, data, most };
 }
 
-// What is more in the second map than in the first, of the same shape; it has two signs.
+// The second map minus the first, which has the same shape.
 export function difference(one, two) {
   const data = two.data.map((value, i) => value - one.data[i]);
   let most = 0;
@@ -46,7 +46,7 @@ export function difference(one, two) {
   return { queries: one.queries, keys: one.keys, data, most, signed: true };
 }
 
-// The map in its own pixels, a cell each; of a large one, the most of the cells that share a pixel.
+// Paints one pixel for each cell. In a large map, cells share a pixel, and the largest counts.
 export function paint(canvas, map, cells = MOST) {
   const width = Math.min(map.keys, cells), height = Math.min(map.queries, cells);
   canvas.width = width;
@@ -82,7 +82,7 @@ export function legend(canvas, signed = false) {
   }
 }
 
-// A map with tokens on both axes. Gives back where cells lie, so that a pointer can be followed.
+// A map with tokens on both axes. Returns the positions of the cells, for the pointer.
 export function chart(canvas, map, rows, columns, cursor, room) {
   const style = getComputedStyle(document.documentElement);
   const ink = style.color, font = "12px system-ui, sans-serif";
@@ -149,7 +149,7 @@ function grid(pencil, map, left, top, cell) {
   pencil.stroke();
 }
 
-// Isolated, so that a word written from right to left moves nothing but itself.
+// Isolated, so that right-to-left words do not move others.
 function fitted(pencil, text, most) {
   let found = short(text, 20);
   while (found.length > 2 && pencil.measureText(found).width > most) found = [...found].slice(0, -2).join("") + "…";

@@ -1,4 +1,4 @@
-// Curves over whole numbers, with the numbers under the pointer; ← and → go from one to the next.
+// Curves over integers, with the values under the pointer; ← and → move it.
 
 import { h, number, svg } from "./dom.js";
 
@@ -52,7 +52,7 @@ export function lines(given) {
   return h("div", { class: "lined" }, picture, legend, readout);
 }
 
-// Round numbers around all values, and the step between them.
+// A range with round ends around all values, and its step.
 function bounds(least, most) {
   if (most - least < 1e-9) return [Math.floor(least) - 1, Math.ceil(most) + 1, 1];
   const rough = (most - least) / 6, power = 10 ** Math.floor(Math.log10(rough));

@@ -1,10 +1,10 @@
-// The page: input, views, theme, and the state that the address holds.
+// The page: input, views, theme, and the state in the address.
 
 import { clean, h, token } from "./dom.js";
 import { save } from "./save.js";
 import { open } from "./source.js";
 
-// A view is a module that exports show(root, page) and TRUST, how far it can be relied on.
+// A view is a module that exports show(root, page) and trust(page), a note on how to read it.
 const VIEWS = {
   image: { label: "Image", load: () => import("./views/image.js") },
   heads: { label: "Heads", load: () => import("./views/heads.js") },
@@ -41,18 +41,18 @@ class Page {
     await this.look();
   }
 
-  // As the server reads them: heads that are silent, or give their mean.
+  // The changes of heads as the server reads them.
   #changes() { return this.state.mean === "1" ? this.ablated.map((head) => `${head}=mean`) : this.ablated; }
 
   get ablated() { return (this.state.off ?? "").split(",").filter(Boolean); }
 
-  // Changes the state, and the address with it; null takes a part away.
+  // Changes the state and the address; null removes a part.
   set(changes) {
     for (const [key, value] of Object.entries(changes)) {
       if (value === null || value === "") delete this.state[key];
       else this.state[key] = String(value);
     }
-    try { history.replaceState(null, "", `#${new URLSearchParams(this.state)}`); } catch { /* a frame has no address of its own */ }
+    try { history.replaceState(null, "", `#${new URLSearchParams(this.state)}`); } catch { /* a frame has no address */ }
   }
 
   say(text, error = false) {
@@ -60,10 +60,10 @@ class Page {
     $.status.classList.toggle("error", error);
   }
 
-  // Runs the input, and shows the view anew.
+  // Runs the input and shows the view again.
   async look() {
     const asked = ++this.#asked;
-    this.say("The model is at work …");
+    this.say("The model is running …");
     try {
       const wanted = this.about.image ? { image: this.pixels } : { text: this.state.text ?? "" };
       if (this.about.translates) Object.assign(wanted, { target: this.state.target ?? null, to: this.state.to ?? null });
@@ -78,7 +78,7 @@ class Page {
     }
   }
 
-  // What the model says; asked for once a run, by those who show it.
+  // The output of the model, requested once for each run.
   output() {
     this.#output ??= this.source.output(this.run.run);
     return this.#output;
@@ -138,10 +138,10 @@ class Page {
     $.input.elements.image?.addEventListener("change", () => this.#submitted());
   }
 
-  // A file has one input, and nothing to run another with.
+  // A saved file has one input and no model.
   #kept() {
     const { about, state } = this, texts = [state.text, state.target].filter(Boolean).map((text) => h("p", { class: "kept" }, token(text)));
-    return [...texts, h("p", { class: "hint" }, `One input, kept in a file. For others, run: regard look ${clean(about.name)}`)];
+    return [...texts, h("p", { class: "hint" }, `A saved file with one input. For others, run: regard look ${clean(about.name)}`)];
   }
 
   async #submitted() {
@@ -218,5 +218,5 @@ const page = new Page();
 theme(page);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $.view.focus(); });
 if (!page.source.live) addEventListener("unhandledrejection", (event) => { event.preventDefault(); page.say(event.reason.message, true); }); // not in the file
-addEventListener("hashchange", () => location.reload()); // somebody has written another address
+addEventListener("hashchange", () => location.reload()); // the user has entered another address
 page.begin().catch((error) => page.say(error.message, true));

@@ -5,7 +5,7 @@ export function unpacked({ shape, data }) {
   return { shape, data: Float32Array.from({ length: bytes.length / 4 }, (_, i) => view.getFloat32(4 * i, true)) };
 }
 
-// Answers that were given before, of each page: the same is not asked for twice.
+// Caches answers, so that a request is not sent twice.
 const kept = new WeakMap();
 
 export async function once(page, name, asked) {

@@ -1,5 +1,5 @@
-// An image file as the model's training would have read it: grey by the weights of ITU-R 601, and resized by a triangle
-// filter that covers all pixels, both as Pillow does. A browser's own way differs by several shades.
+// Reads an image file as training does: grey by the weights of ITU-R 601, and resized by a triangle
+// filter over all pixels, both as in Pillow. The browser's own functions differ by several shades.
 
 export async function pixelsOf(file, [channels, height, width]) {
   const found = await decoded(file), area = found.width * found.height;
@@ -38,7 +38,7 @@ function summed({ first, shares }, at) {
   return Math.floor(sum + 0.5);
 }
 
-// Of each new pixel: the old ones that it covers, and the share of each.
+// For each new pixel, the old pixels that it covers, with their shares.
 function weights(from, to) {
   const scale = from / to, reach = Math.max(scale, 1);
   return Array.from({ length: to }, (_, place) => {

@@ -1,4 +1,4 @@
-// Points on a plane with labels that keep apart. One is chosen: by pointer, by focus, or by arrow keys.
+// Points on a plane with labels that do not overlap. Pointer, focus or arrow keys select one.
 
 import { clean, short, svg } from "./dom.js";
 
@@ -6,7 +6,7 @@ const FONT = "600 12px system-ui, sans-serif", MARGIN = 34;
 const SHAPES = ["M5 0A5 5 0 1 1 -5 0A5 5 0 1 1 5 0Z", "M-4.5 -4.5H4.5V4.5H-4.5Z", "M0 -6L6 0L0 6L-6 0Z", "M0 -6L5.5 4H-5.5Z", "M0 6L5.5 -4H-5.5Z",
   "M-2 -6H2V-2H6V2H2V6H-2V2H-6V-2H-2Z", "M0 -3L4 -6L6 -4L3 0L6 4L4 6L0 3L-4 6L-6 4L-3 0L-6 -4L-4 -6Z"];
 
-// The shape of a sentence; from the eighth on they are hollow.
+// The marker of a sentence; hollow from the eighth on.
 export function glyph(number) {
   const hollow = Math.floor(number / SHAPES.length) % 2 === 1;
   return svg("path", { d: SHAPES[number % SHAPES.length], class: hollow ? "glyph hollow" : "glyph" });
@@ -29,7 +29,7 @@ export class Scatter {
     this.chosen = null;
   }
 
-  // The same scale both ways: distances on the plane can be compared.
+  // Both axes have the same scale, so that distances can be compared.
   #place() {
     const { spots, width, height } = this, range = (key) => [Math.min(...spots.map((spot) => spot[key])), Math.max(...spots.map((spot) => spot[key]))];
     const [[left, right], [low, high]] = [range("x"), range("y")], wide = width - 2.6 * MARGIN, tall = height - 2.6 * MARGIN;
@@ -37,7 +37,7 @@ export class Scatter {
     this.at = spots.map((spot) => [width / 2 + (spot.x - (left + right) / 2) * scale, height / 2 - 6 - (spot.y - (low + high) / 2) * scale]);
   }
 
-  // Beside each point where nothing else stands; where there is no such place, its word is told when it is chosen.
+  // A label next to each point if there is room; otherwise it is shown when the point is selected.
   #labels() {
     const pencil = document.createElement("canvas").getContext("2d"), taken = this.at.map(([x, y]) => [x - 6, y - 6, x + 6, y + 6]);
     pencil.font = FONT; // bold, as the chosen one is
@@ -68,7 +68,7 @@ export class Scatter {
     if (focus) this.groups[i].focus({ preventScroll: true });
   }
 
-  // ← and → in the order of x, ↑ and ↓ in that of y: so every point is reached.
+  // ← and → follow x, ↑ and ↓ follow y.
   #key(event) {
     const [axis, turn] = { ArrowRight: [0, 1], ArrowLeft: [0, -1], ArrowUp: [1, -1], ArrowDown: [1, 1] }[event.key] ?? [];
     if (axis === undefined) return;

@@ -1,11 +1,11 @@
-// Where the data come from: the server that gave this page, or, of a page in a file, what was put into it.
+// The source of the data: the server of this page or, in a saved file, the answers inside it.
 
 export function open() {
   const inlined = document.getElementById("inlined");
   return inlined ? new Inlined(JSON.parse(inlined.textContent)) : new Server();
 }
 
-// What views ask; each has its line here, and both kinds of source answer it.
+// The requests of the views.
 class Source {
   run(asked) { return this.ask("run", asked); }
   output(run) { return this.ask("output", { run }); }
@@ -44,7 +44,7 @@ class Server extends Source {
   }
 }
 
-// Answers by what was asked; each is unpacked when it is wanted.
+// The answers of a saved file, decompressed on demand.
 class Inlined extends Source {
   live = false;
   #kept;
@@ -54,7 +54,7 @@ class Inlined extends Source {
     super();
     this.#kept = kept;
     this.state = kept.state;
-    this.rounded = kept.rounded; // by how much weights may be off
+    this.rounded = kept.rounded; // the largest rounding error of weights
     this.#answers = new Map(kept.answers.map((each) => [this.#key(each.path, each.asked), each]));
     this.pixels = kept.answers.find((each) => each.path === "run").asked.image;
   }

@@ -1,4 +1,4 @@
-// Tensors that a view has fetched. A few of a long input are enough to hold; small ones all fit.
+// A cache of tensors, limited in size.
 
 const MOST = 6e7; // bytes
 

@@ -1,4 +1,4 @@
-// Two models, or one with and without a change of heads, on one input.
+// Two models, or one model with and without changed heads, on one input.
 
 import { choices, clean, h, meter, number, picker, short, svg, token } from "../dom.js";
 import { marked, signed, spoken } from "../effect.js";
@@ -13,8 +13,8 @@ const FIGURES = [
 ];
 
 export function trust({ about }) {
-  const told = ["Any change does something: beside each number stands what random heads do that are changed in the same way, as many, from the whole model (seeded, five draws). Less than the most of these is no sign that the chosen ones matter."];
-  if (about.beside) told.push("Between two models trained apart, layers and heads of the same number need not have the same work, and streams have other axes: their cosine is then near 0 and says nothing.");
+  const told = ["Every change has some effect, so each number stands next to that of as many random heads of the model, changed in the same way (five draws). A smaller effect than the largest of these does not show that the chosen heads matter."];
+  if (about.beside) told.push("In two models that were trained independently, layers and heads with the same number may have different roles, and the residual streams have different axes: their cosine is then near 0 and has no meaning.");
   return told.join(" ");
 }
 
@@ -29,7 +29,7 @@ class Compare {
     const { state, about } = page, kinds = about.attentions;
     this.kind = state.beside === "model" ? (about.beside ? "model" : "silent") : KINDS[state.beside] ? state.beside : about.beside ? "model" : "silent";
     this.place = kinds.find((each) => `${each.stack}.${each.kind}` === state.at) ?? kinds[kinds.length - 1];
-    // What is changed in the first layer shows in the attention of the last.
+    // A change in the first layer is visible in the attention of the last.
     this.layer = Math.min(state.layer === undefined ? this.place.layers : Number(state.layer) || 0, this.place.layers - 1);
     this.head = Math.min(Number(state.head) || 0, this.place.heads - 1);
     this.factor = state.factor === undefined ? 0.5 : Number(state.factor);
@@ -177,7 +177,7 @@ class Compare {
     this.sections.said.append(h("h2", {}, this.page.about.translates ? "What both write" : "How both go on"), list);
   }
 
-  // The other model's head: the same one, unless another was chosen.
+  // The head of the other model, by default the same.
   #otherHead() {
     const { page, place, layer, head } = this;
     if (this.kind !== "model") return { layer, head };
@@ -190,13 +190,13 @@ class Compare {
     const one = headOf(await this.tensors.get(this.left, name(layer)), head), two = headOf(await this.tensors.get(found.other, name(other.layer)), other.head);
     if (layer !== this.layer || head !== this.head || !this.root.isConnected) return;
     const most = Math.max(one.most, two.most), apart = difference(one, two);
-    // A difference is shown as large as it is, but one that could not be seen so has a scale of its own.
+    // A difference has the scale of the maps, unless it would be invisible.
     const own = apart.most > 1e-6 && apart.most < most / 10, scale = own ? apart.most : most, titles = [...this.sides, `difference, on ${own ? "a scale of its own" : "the same scale"}`];
     const all = [{ ...one, most }, { ...two, most }, { ...apart, most: scale }];
     const sides = [page.run.sides[place.queries].tokens, page.run.sides[place.keys].tokens].map((side) => side.map((each) => each.text));
     const canvases = titles.map((title, i) => h("canvas", { tabindex: 0, role: "img", id: `map-${i}`, "aria-label": `${title}: ${one.queries} queries by ${one.keys} keys. Arrow keys read single numbers.` }));
     const scales = titles.map(() => h("canvas", { "aria-hidden": "true" }));
-    const readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, apart.most < 1e-6 ? "Nothing differs here: these weights are worked out before what was changed." : `The largest difference is ${number(apart.most)}. Point at a cell of any map, or use the arrow keys.`));
+    const readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, apart.most < 1e-6 ? "Nothing differs here: these weights are computed before the change." : `The largest difference is ${number(apart.most)}. Point at a cell of any map, or use the arrow keys.`));
     const figures = h("div", { class: "three" }, ...titles.map((title, i) => h("figure", {}, h("figcaption", {}, title), canvases[i],
       h("div", { class: "legend" }, i < 2 ? "0" : number(-scale), scales[i], number(i < 2 ? most : scale)))));
     const counted = (count, word) => Array.from({ length: count }, (_, i) => [i, `${word} ${i + 1}`]);
@@ -243,10 +243,10 @@ class Compare {
         h("td", { class: "number", "data-before": pair.before }, number(pair.before)), h("td", { class: "number", "data-after": pair.after }, number(pair.after)), h("td", { class: "number" }, signed(pair.after - pair.before)),
         h("td", { class: "number", "data-divergence": row.divergence }, place ? "" : number(row.divergence)), h("td", {}, place ? "" : bar(row.divergence / worst)),
         h("td", { class: "soft" }, !answer.each || row.best.id === pair.id ? "" : h("span", {}, token(short(row.best.text, 20)), ` ${number(row.best.after)}`)))));
-      const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability", sides[0], sides[1], "change", "KL", "", answer.each ? `likeliest instead, ${sides[1]}` : ""];
+      const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability", sides[0], sides[1], "change", "KL", "", answer.each ? `most probable, ${sides[1]}` : ""];
       return h("div", {}, writes ? "" : h("h3", {}, clean(answer.name)), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Probabilities of both" }, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...body))));
     });
-    if (parts.length) this.sections.tokens.append(h("h2", {}, "What both say of the same tokens"), ...parts);
+    if (parts.length) this.sections.tokens.append(h("h2", {}, "Probabilities of the same tokens"), ...parts);
   }
 }
 
@@ -254,7 +254,7 @@ function bar(share) {
   return svg("svg", { class: "meter", viewBox: "0 0 120 12", "aria-hidden": "true" }, svg("rect", { class: "after", y: 3, width: 120 * share, height: 6, rx: 1 }));
 }
 
-// Tells which cell of a chart the pointer, or the arrow keys, are at.
+// Finds the cell of a chart at the pointer, and moves it with the arrow keys.
 function followed(canvas, map, drawn, at, read) {
   canvas.addEventListener("pointermove", (event) => {
     const box = canvas.getBoundingClientRect(), stretch = canvas.offsetWidth ? box.width / canvas.offsetWidth : 1, { left, top, cell } = drawn();

@@ -1,4 +1,4 @@
-// Decoding: step by step with what else could come, and the tree of a beam search.
+// Decoding step by step with its candidates, and the tree of a beam search.
 
 import { clean, h, number, short, svg, token } from "../dom.js";
 
@@ -16,7 +16,7 @@ const BEAM = [
 const STEP = { width: 116, height: 34, box: 96 };
 
 export function trust() {
-  return "Probabilities are the model's own. What it finds likely need not be true or well said, and a longer search need not find a better text. Penalties apply to both parts of this view, temperature and cuts to single steps alone.";
+  return "Probabilities are the model's own. A probable text need not be true or good, and a wider search need not find a better one. Penalties apply to both parts of this view; temperature, top-k and top-p only to single steps.";
 }
 
 export async function show(root, page) {
@@ -36,7 +36,7 @@ export async function show(root, page) {
   const draws = h("input", { type: "checkbox", name: "draws", disabled: fixed, checked: state.draws === "1", onchange: () => { page.set({ draws: draws.checked ? 1 : null }); askSteps(); } });
   const again = h("button", { type: "button", disabled: fixed, onclick: () => { page.set({ seed: (Number(state.seed) || 0) + 1, draws: 1 }); draws.checked = true; askSteps(); } }, "Draw again");
   const sliders = h("form", { class: "sliders", "aria-label": "How tokens are chosen", onsubmit: (event) => event.preventDefault() },
-    fixed ? h("p", { class: "hint" }, `Sliders and other tokens need the model, which this file does not hold. Run: regard look ${clean(page.about.name)}`) : null,
+    fixed ? h("p", { class: "hint" }, `Sliders and other tokens need the model, which is not in this file. Run: regard look ${clean(page.about.name)}`) : null,
     h("h3", {}, "Each step"), ...SLIDERS.map(slider), h("label", { class: "check" }, draws, "Draw at random"), again, h("h3", {}, "Beam search"), ...BEAM.map(slider));
   root.append(h("div", { class: "decode" }, sliders, h("div", {}, steps, tree)));
 
@@ -55,7 +55,7 @@ export async function show(root, page) {
   root.dataset.ready = "true";
 }
 
-// Asks at once, but never twice at a time: of all that was wished for meanwhile, the last counts.
+// Sends one request at a time; of those made meanwhile, only the last.
 function latest(page, ask, draw) {
   let busy = false, more = false;
   return async function again() {
@@ -81,7 +81,7 @@ function drawSteps(root, found, force, forced) {
     }))), h("td", { class: "number soft" }, step.kept > 99 ? "" : `${step.kept} left`)));
   const reset = forced ? h("button", { type: "button", onclick: () => force([]) }, "Follow the model again") : null;
   root.replaceChildren(h("h2", {}, "Step by step"), h("p", { class: "written" }, token(found.text), found.finished ? "" : h("span", { class: "soft" }, " … (cut)")),
-    h("p", { class: "hint" }, force ? "Each row is a step; choose another token, and the model goes on from there. " : "Each row is a step, with what could have come instead.", reset ?? ""),
+    h("p", { class: "hint" }, force ? "Each row is a step; choose another token, and the model continues from there. " : "Each row is a step with its candidates.", reset ?? ""),
     h("div", { class: "scroll steps" }, h("table", {}, h("tbody", {}, ...body))));
   if (focused) root.querySelector(`[data-place="${focused}"]`)?.focus();
 }
@@ -108,7 +108,7 @@ function drawTree(root, { nodes, found }) {
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Beam search, ${nodes.length} continuations` }, ...edges.map(([, edge]) => edge),
     svg("g", { transform: `translate(${start.x} ${start.y - 4})` }, svg("rect", { width: 44, height: 28, rx: 5 }), svg("text", { x: 8, y: 18 }, "start")), ...boxes);
   const rows = found.map((each, i) => h("tr", {}, h("td", {}, i + 1), h("td", { class: "number" }, number(each.score)), h("td", {}, token(each.text), each.finished ? "" : h("span", { class: "soft" }, " … (cut)"))));
-  root.replaceChildren(h("h2", {}, "Beam search"), h("p", { class: "hint" }, "A column for each step, the likeliest on top: log-probability of all so far, and at an end (=) the score that the length penalty makes of it. What was dropped is paler."),
+  root.replaceChildren(h("h2", {}, "Beam search"), h("p", { class: "hint" }, "A column for each step, the most probable on top, with the total log-probability; a finished hypothesis (=) has its score with length penalty. Dropped hypotheses are paler."),
     h("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "Tree of the search" }, picture),
     h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, ""), h("th", { scope: "col" }, "score"), h("th", { scope: "col" }, "found"))), h("tbody", {}, ...rows)));
 }

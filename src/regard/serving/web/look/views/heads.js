@@ -6,18 +6,18 @@ import { chart, headOf, legend, paint } from "../heat.js";
 import { Tensors } from "../tensors.js";
 
 const SIGNS = { "previous-token": "←", "next-token": "→", "same-position": "•", "first-token": "⇤", delimiter: "¶", induction: "↻" };
-const ROLLOUT = "What each position (row) holds of each input (column) if attention were all: heads averaged, half carried by, layers multiplied. Values, feed-forwards and norms are left out.";
+const ROLLOUT = "The share of each input (column) in each position (row), if attention were all: heads are averaged, the residual stream counts half, and layers are multiplied. Values, feed-forward layers and norms are ignored.";
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 export function trust({ about, state }) {
-  const told = ["Attention is where the model looked, not why. The weights are derived from queries and keys and checked against what the attention kernel gave."];
+  const told = ["Attention shows where the model looked, not why. The weights are derived from queries and keys, and checked against the output of the attention kernel."];
   const measured = about.align_measured.filter(({ to }) => !to || !about.directions.length || to === (state.to ?? about.directions[0][1]));
   for (const { heads, error, pairs, data, naive, joined } of measured) {
     told.push(`Read as word alignment, the heads marked with a dot${heads ? ` (${clean(heads)})` : ""} have an error rate of ${percent(error)} on ${pairs.toLocaleString("en")} gold pairs` +
-      `${data ? ` (${clean(data)})` : ""}; the last layer as lectures draw it has ${percent(naive)}${joined === null ? "" : `, both directions joined ${percent(joined)}`}.`);
+      `${data ? ` (${clean(data)})` : ""}; the last layer with all heads has ${percent(naive)}${joined === null ? "" : `, both directions combined ${percent(joined)}`}.`);
   }
-  if (!measured.length && about.aligned.length) told.push("Heads marked with a dot were chosen on gold word alignments (regard align --choose); others need not align words at all.");
-  told.push("A head has a name where its attention follows a pattern on this input far more than chance would. To see whether a head matters, silence it.");
+  if (!measured.length && about.aligned.length) told.push("Heads with a dot were chosen on gold word alignments (regard align --choose); other heads may not align words.");
+  told.push("A head has a name if its attention follows a known pattern far above chance on this input. Silence a head to see whether it matters.");
   return told.join(" ");
 }
 
@@ -64,7 +64,7 @@ class Heads {
     for (const layer of order) {
       const tensor = await this.tensor(layer).catch((error) => { if (page.source.live || layer === order[0]) throw error; });
       if (!this.root.isConnected) return;
-      if (!tensor) { // a file need not hold every layer
+      if (!tensor) { // a saved file may lack layers
         this.maps[layer].forEach((button) => { button.classList.add("missing"); button.title += ", not in this file"; });
         continue;
       }
@@ -75,10 +75,10 @@ class Heads {
       below.replaceChildren(effect(page, this.said));
     }
     this.root.dataset.ready = "true";
-    this.#note(); // nobody waits for it
+    this.#note(); // not awaited
   }
 
-  // Heads or their rollout, and what silent heads give.
+  // Heads or rollout, and the output of silent heads.
   #choices() {
     const { page } = this, again = (label, done) => done.then(() => document.querySelector(`[aria-label="${label}"] [aria-checked="true"]`)?.focus());
     const silent = choices("Silent heads give", [["zero", "zero"], ["mean", "their mean"]], page.state.mean === "1" ? "mean" : "zero", (value) => {
@@ -92,11 +92,11 @@ class Heads {
     return page.source.live ? [map, h("span", { class: "hint given" }, "Silent heads give ", silent)] : [map];
   }
 
-  // Heads that do something known: a sign in the grid, a list below it, and a line under the enlarged one.
+  // Heads with a known pattern: a sign in the grid, a list below it, and a line under the enlarged head.
   async #note() {
     const { page, place } = this;
     const notes = {}, named = [];
-    for (let layer = 0; layer < place.layers; layer++) { // one by one: whoever goes on should not have to wait for all
+    for (let layer = 0; layer < place.layers; layer++) { // one by one, so that other requests do not wait for all
       try { Object.assign(notes, (await page.source.notes({ run: page.run.run, at: `${place.stack}.${layer}.${place.kind}` })).heads); } catch { continue; }
       if (!this.root.isConnected) return;
     }
@@ -114,7 +114,7 @@ class Heads {
     const rows = kinds.map(([name, found]) => h("tr", {}, h("th", { scope: "row" }, `${SIGNS[name]} ${this.#kind(name)}`),
       h("td", {}, h("div", { class: "chips" }, ...found.map(({ layer, head, score, chance }) => h("button", { type: "button", "data-named": this.id(layer, head), onclick: () => this.#select(layer, head) },
         `${layer + 1}.${head + 1} `, h("span", { class: "number" }, `${score.toFixed(2)} (${chance.toFixed(2)})`)))))));
-    if (rows.length) this.known.replaceChildren(h("h3", {}, "Known patterns on this input"), h("p", { class: "hint" }, "layer.head, the share of its attention that follows the pattern, and in brackets what chance would give"),
+    if (rows.length) this.known.replaceChildren(h("h3", {}, "Known patterns on this input"), h("p", { class: "hint" }, "layer.head, the share of its attention that follows the pattern, and in brackets the share by chance"),
       h("table", {}, h("tbody", {}, ...rows)));
     else this.known.replaceChildren(h("p", { class: "hint" }, `No head of ${place.label.toLowerCase()} follows a known pattern far above chance on this input.`));
     this.#told();
@@ -126,7 +126,7 @@ class Heads {
     return name === "first-token" && this.page.run.sides.encoder.tokens[0].id < 0 ? "class-token" : name.replace("token", "patch");
   }
 
-  // What is known of the enlarged head, or of the rollout.
+  // The note on the enlarged head, or on the rollout.
   #told() {
     const line = this.large.querySelector("#note"), note = this.notes?.[this.id(this.layer, this.head)];
     if (!line || this.rolled || !note) return;
@@ -175,7 +175,7 @@ class Heads {
 
   async #select(layer, head) {
     Object.assign(this, { layer, head });
-    if (this.rolled) { // a head was asked for
+    if (this.rolled) { // back from the rollout to a head
       this.page.set({ map: null, at: `${this.place.stack}.${this.place.kind}`, layer, head });
       await this.page.show();
       document.querySelector(`[data-head="${this.id(layer, head)}"]`)?.focus();
@@ -211,7 +211,7 @@ class Heads {
     const queries = page.run.sides[place.queries].tokens, keys = page.run.sides[place.keys].tokens;
     const silent = page.ablated.includes(this.id(layer, head));
     const button = h("button", { type: "button", id: "silence", "aria-pressed": silent, disabled: !page.source.live, onclick: () => this.#toggle() },
-      silent ? "Let this head speak again" : "Silence this head");
+      silent ? "Restore this head" : "Silence this head");
     const name = rolled ? `Rollout of the ${place.stack}${place.kind === "cross" ? ", from the source" : ""} · ${place.layers} layers` : `${place.label} · layer ${layer + 1} · head ${head + 1}`;
     const note = h("p", { class: "soft", id: "note" }, rolled ? ROLLOUT : "");
     const canvas = h("canvas", { tabindex: 0, role: "img", id: "enlarged",
@@ -219,7 +219,7 @@ class Heads {
     const readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, "Rows are queries, columns are keys. Point at a cell, or use the arrow keys."));
     const scale = h("canvas", { "aria-hidden": "true" });
     this.large.replaceChildren(h("div", { class: "bar" }, h("h2", {}, name), rolled ? null : button),
-      canvas, h("div", { class: "legend" }, "0", scale, number(map.most)), readout, note); // what comes late stands below: nothing moves under the pointer
+      canvas, h("div", { class: "legend" }, "0", scale, number(map.most)), readout, note); // late parts come below, so that nothing moves under the pointer
     legend(scale);
     this.#told();
     let at = null;

@@ -1,20 +1,19 @@
-// An image cut into its patches, and where in it each of them, or the class token, looks.
+// An image with its patches, and the attention of a patch or of the class token.
 
 import { choices, h, meter, number, token } from "../dom.js";
 import { effect } from "../effect.js";
 import { isDark, paint } from "../heat.js";
 import { Tensors } from "../tensors.js";
 
-// The overlay's own shades, dark to bright (matplotlib's inferno): they are told apart on black and on white.
+// Colours of the overlay, dark to bright (matplotlib's inferno), visible on black and on white.
 const SHADES = [[0, 0, 4], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 165, 10], [252, 255, 164]];
 const OPACITY = 60;
 const SIDE = 460; // pixels of the large picture
 
 export function trust({ run }) {
   const uniform = 1 / run.sides.encoder.tokens.length;
-  return "Attention is where a head looked, not why the model answered. Beside each number stands what uniform attention " +
-    `would give (${number(uniform)} a patch), beside each entropy that of a uniform map and of random heads. Rollout multiplies ` +
-    "the layers' attention and leaves out values, feed-forwards and norms: a sketch. Whether patches matter, greying them out can tell.";
+  return `Attention shows where a head looked, not why the model gave its answer. Each number stands next to that of uniform attention (${number(uniform)} a patch), ` +
+    "and each entropy next to that of a uniform map and of random heads. Rollout multiplies the attention of the layers and ignores values, feed-forward layers and norms. Grey out patches to see whether they matter.";
 }
 
 export async function show(root, page) {
@@ -47,7 +46,7 @@ class Picture {
 
   tensor(name) { return this.tensors.get(this.page.run.run, name); }
 
-  // What the query gives to each patch, and to the class token.
+  // The attention of the query to each patch, and to the class token.
   map(tensor, head) {
     const [, , time] = tensor.shape, { query, skipped } = this, start = head * time * time;
     const row = (q) => tensor.data.subarray(start + q * time, start + (q + 1) * time);
@@ -87,7 +86,7 @@ class Picture {
     this.root.dataset.ready = "true";
   }
 
-  // The image alone, cut into its patches, and what the model says of it.
+  // The image with its patches, and the answer of the model.
   #plain() {
     const { rows, columns, pixels } = this, cell = Math.max(Math.min(150 / Math.max(rows, columns), 40), 1);
     const canvas = h("canvas", { width: cell * columns, height: cell * rows, role: "img", "aria-label": `The image, ${rows} by ${columns} patches` });
@@ -191,7 +190,7 @@ class Picture {
   }
 
   async #figures(turn) {
-    // A file holds these figures of one query only.
+    // A saved file has these numbers for one query only.
     const { concentration: found } = await this.page.source.patches(this.asked).catch((error) => { if (this.page.source.live) throw error; return {}; });
     if (turn !== this.turn) return;
     if (!found) return this.figures.replaceChildren();

@@ -1,4 +1,4 @@
-// What each layer would say: a grid of layers by tokens, and one cell of it in full.
+// The output of each layer: a grid of layers by tokens, and one cell in detail.
 
 import { choices, clean, h, meter, number, short, token } from "../dom.js";
 import { colour, legend } from "../heat.js";
@@ -6,7 +6,7 @@ import { colour, legend } from "../heat.js";
 const WIDE = 84, SIDE = 190, BESIDE = 6; // widths of a column and of the names, in pixels; columns drawn beyond what is seen
 
 export function trust() {
-  return "Earlier layers were never trained to be read through the last norm and the output: what they would say is a sketch of when an answer appears, not of what a layer knows. The last row is the model's own output. Beside each layer stands how often its first guess is the model's answer; below, what always guessing the same would reach.";
+  return "Earlier layers were not trained to be read through the last norm and the output: the view shows roughly when an answer appears, not what a layer knows. The last row is the model's output. Each layer shows how often its first guess is the model's answer; the share of a constant guess is given below.";
 }
 
 export async function show(root, page) {
@@ -18,7 +18,7 @@ export async function show(root, page) {
     page.set({ output: value, row: null, column: null });
     page.show().then(() => document.querySelector('.choices [aria-checked="true"]')?.focus());
   })] : [];
-  root.append(h("div", { class: "bar" }, ...parts, h("span", { class: "hint" }, "Rows are layers, columns are tokens; bold is what the model says in the end, and framed where a layer says it first. Point at a cell, or use the arrow keys.")));
+  root.append(h("div", { class: "bar" }, ...parts, h("span", { class: "hint" }, "Rows are layers, columns are tokens; bold is the model's answer, and a frame marks the first layer that gives it. Point at a cell, or use the arrow keys.")));
   new Grid(root, page, found).draw();
   root.dataset.ready = "true";
 }
@@ -45,8 +45,8 @@ class Grid {
     this.told = h("div", { class: "reading", "aria-live": "polite" });
     const places = this.places === 1 ? "one place" : `${this.places} places`;
     const same = found.each
-      ? [`Always the same guess, the most frequent of the model's answers, would agree at `, share(found.constant, "constant"), ` of the ${places}; a random one at ${percent(1 / found.choices)}.`]
-      : [`With one place there is no share to trust; a random guess is right once in ${found.choices}.`];
+      ? [`A constant guess, the most frequent of the model's answers, agrees at `, share(found.constant, "constant"), ` of the ${places}; a random one at ${percent(1 / found.choices)}.`]
+      : [`With one position there is no share; a random guess is right once in ${found.choices}.`];
     this.root.append(this.box, h("div", { class: "legend" }, "0", scale, "1", h("span", {}, "probability of the first guess")), h("p", { class: "hint", id: "baseline" }, ...same), this.told);
     legend(scale);
     this.box.addEventListener("scroll", () => requestAnimationFrame(() => this.#window()));
@@ -60,7 +60,7 @@ class Grid {
     this.#move(...this.at);
   }
 
-  // Only the columns that can be seen are there: a long text has thousands of cells.
+  // Only visible columns are created, since a long text has thousands of cells.
   #window(anew = false) {
     const first = Math.max(Math.floor(this.box.scrollLeft / this.wide) - BESIDE, 0);
     const last = Math.min(Math.ceil((this.box.scrollLeft + Math.max(this.box.clientWidth, 300)) / this.wide) + BESIDE, this.places);

@@ -1,4 +1,4 @@
-// Where a token stands, as the model is told it: vectors of places, how alike they are, or scores by distance.
+// Positions: their vectors, the similarity of these, and scores by distance.
 
 import { choices, h, number } from "../dom.js";
 import { field, rangeOf } from "../field.js";
@@ -8,7 +8,7 @@ import { once, unpacked } from "../packed.js";
 const SIDES = { encoder: "Encoder", decoder: "Decoder" };
 const NAMES = { sinusoidal: "sinusoidal", learned: "learned", relative: "relative, in buckets (T5)", "transformer-xl": "relative, of sinusoids (Transformer-XL)",
   rotary: "rotary", alibi: "ALiBi", none: "none", "sinusoidal-2d": "sinusoidal, of column and row", "learned-2d": "learned, one for each patch", "rotary-2d": "rotary, by column and row" };
-const OWN = "These are the model's own numbers. What attention makes of them, only Heads can tell: two places may be alike here and yet be told apart.";
+const OWN = "These are the model's own numbers. Heads shows what attention makes of them: two positions may be similar here and still be distinguished.";
 
 export function trust() {
   return h("span", { id: "measured" }, OWN);
@@ -37,7 +37,7 @@ class Positions {
     this.root.dataset.ready = "true";
   }
 
-  // What an address asks for may not be there: then it is told, and the usual is shown.
+  // The address may ask for a part that the model lacks: report it, and show the default.
   async #first() {
     const { page } = this;
     try {
@@ -68,7 +68,7 @@ class Positions {
     return h("div", { class: "bar" }, ...parts);
   }
 
-  // Never twice at a time: of all lengths that a slider passed meanwhile, the last counts.
+  // One request at a time; of the lengths that a slider passes meanwhile, only the last.
   async #again() {
     if (this.busy) { this.more = true; return; }
     this.busy = true;
@@ -97,7 +97,7 @@ class Positions {
     this.fill();
   }
 
-  // What needs to know its room is drawn when it has its place.
+  // Charts that depend on their width are drawn after they are inserted.
   fill() {
     for (const holder of this.body.querySelectorAll("[data-part]")) this.parts[holder.dataset.part](holder, Math.max(holder.clientWidth, 200));
   }
@@ -134,7 +134,7 @@ class Positions {
       this.#holder("near", "How alike, by how far apart")];
   }
 
-  // Sines before cosines: drawn in turn, they would only flicker.
+  // All sines before all cosines, which is easier to read than in turn.
   #order() {
     const [, width] = this.matrix.shape, given = this.found.encodings, channels = Array.from({ length: width }, (_, i) => i);
     return given.order === "interleaved" ? [...channels.filter((i) => i % 2 === 0), ...channels.filter((i) => i % 2)] : channels;
@@ -258,16 +258,16 @@ function formula({ kind, base, encodings }, about) {
 }
 
 function baseline({ encodings, scores, deviation, untrained, kind }) {
-  if (!encodings && !scores) return "Where there are no positions, there is no number to be trusted or doubted.";
+  if (!encodings && !scores) return "This model has no positions.";
   const parts = [OWN];
   if (encodings) {
     const { mean, whole } = encodings.near, random = kind.startsWith("learned") ? "an untrained table, like any random vectors," : "random vectors of this width";
     const what = `${encodings.matrix.shape[0]} ${encodings.grid ? "patches" : encodings.first < 0 ? "distances" : "places"}`;
     const next = mean.length > 1 ? `neighbours have a cosine of ${number(mean[1], 3)}, ` : "";
-    parts.push(`Beside each other: ${next}any two of these ${what} ${number(whole, 3)}, ${random} 0 ± ${number(deviation, 3)}.`);
+    parts.push(`Neighbours: ${next}any two of these ${what} ${number(whole, 3)}, ${random} 0 ± ${number(deviation, 3)}.`);
   }
-  if (scores && untrained !== null) parts.push(`Learned scores start at random, 0 ± ${number(untrained, 3)}: what is not larger need not mean anything.`);
-  else if (scores && kind === "alibi") parts.push("Nothing of these scores is learned; −0.69 halves a weight, all else equal.");
-  else if (scores) parts.push("These scores are 0 before training; what depends on the query is not in them.");
+  if (scores && untrained !== null) parts.push(`Learned scores start at random values, 0 ± ${number(untrained, 3)}: smaller values may have no meaning.`);
+  else if (scores && kind === "alibi") parts.push("These scores are not learned; −0.69 halves a weight.");
+  else if (scores) parts.push("These scores are 0 before training. They do not include the part that depends on the query.");
   return parts.join(" ");
 }

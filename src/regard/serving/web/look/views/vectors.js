@@ -1,4 +1,4 @@
-// Words of several sentences on a plane, as a layer sees them, and how alike they are from layer to layer.
+// Words of several sentences on a plane, and their cosines by layer.
 
 import { clean, h, number, picker, svg, token } from "../dom.js";
 import { lines } from "../lines.js";
@@ -8,7 +8,7 @@ import { Scatter, glyph } from "../scatter.js";
 const MOST_LINES = 12, NEAREST = 5, ASIDE = 8;
 
 export function trust() {
-  return ["A map shows two directions out of many, those along which these words differ most. Words may look near that are not; they never look further apart than they are. Cosines are exact. ", h("span", { id: "measured" })];
+  return ["A map shows the two directions along which these words differ most. Words may look closer than they are, never further apart. Cosines are exact. ", h("span", { id: "measured" })];
 }
 
 export async function show(root, page) {
@@ -73,7 +73,7 @@ class Vectors {
   get chart() { return this.found.charts[this.chosen]; }
   cosine(one, two, layer = this.layer) { return this.cosines.data[(layer * this.count + one) * this.count + two]; }
 
-  // Words that stand more than once have a colour of their own; all others share one.
+  // Words that occur more than once have their own colour; the others share one.
   kind(word) {
     const chart = this.found.charts.findIndex((each) => each.word && each.word.toLowerCase() === this.found.words[word].text.toLowerCase());
     return chart < 0 ? "once" : `c${(chart - 1) % 7}`;
@@ -119,8 +119,8 @@ class Vectors {
     const same = chart.places.every((word) => this.cosine(chart.places[0], word) > 1 - 1e-6);
     const measured = this.root.parentElement?.querySelector("#measured");
     const against = chance === undefined ? "There are too few other words for a baseline." :
-      `Random other words of these sentences have a mean cosine of ${number(chance, 3)} in layer ${layer} (${chart.chance.pairs.toLocaleString("en")} pairs): only what is above it says something.`;
-    if (measured) measured.textContent = `${same ? "In this layer all of these have the same vector, so there is nothing to tell apart." : `Here the two keep ${both.toFixed(0)} % of the variance.`} ${against}`;
+      `Random other words of these sentences have a mean cosine of ${number(chance, 3)} in layer ${layer} (${chart.chance.pairs.toLocaleString("en")} pairs): compare with it.`;
+    if (measured) measured.textContent = `${same ? "In this layer all of these have the same vector." : `The two axes show ${both.toFixed(0)} % of the variance.`} ${against}`;
     const spots = chart.places.map((word, i) => ({ word, x: points.data[(layer * n + i) * 2], y: points.data[(layer * n + i) * 2 + 1], kind: this.kind(word),
       shape: found.words[word].sentence, label: this.#label(word), told: `${found.words[word].text}, sentence ${found.words[word].sentence + 1}` }));
     const map = new Scatter(spots, { room: Math.max(this.map.clientWidth, 280), label: `${chart.word === null ? "All words" : `The word ${chart.word}`} in layer ${layer}: ${n} points`,
@@ -130,7 +130,7 @@ class Vectors {
     if (chart.word !== null) this.#pairs();
   }
 
-  // In a map of one word the words around it tell its places apart.
+  // In a map of one word, labels are the words around it.
   #label(word) {
     const { text, sentence, span } = this.found.words[word], number = sentence + 1;
     if (this.chart.word === null) return `${number} ${text}`;

@@ -1,9 +1,9 @@
-// The whole path of one input, a step at a time, with the numbers that are really there.
+// The path of one input, step by step, with the recorded numbers.
 
 import { h, number, picker, short, token } from "../dom.js";
 
 export function trust() {
-  return "These are the numbers of this model and this input, recorded in one pass; the corner of each tensor is shown, its least, most and mean are of the whole. Formulas are the paper's (Vaswani et al. 2017), changed where this model differs.";
+  return "These are the numbers of this model for this input, recorded in one pass. A corner of each tensor is shown; minimum, maximum and mean are of the whole tensor. Formulas are those of Vaswani et al. (2017), adapted to this model.";
 }
 
 export async function show(root, page) {
