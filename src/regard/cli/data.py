@@ -110,13 +110,13 @@ def _sizes(split: SplitReport) -> str:
 
 
 def _lengths(found: DataReport) -> Table:
-    table = grid("words per side", "total", "mean", "median", "95 %", "longest", "unseen words", text="distribution")
+    table = grid("words per side", "total", "mean", "median", "95 %", "longest", "unseen words")
     for name, split in found.splits.items():
         for side, lengths in split.lengths.items():
             numbers = [f"{lengths.total:,}", f"{lengths.mean:.1f}", f"{lengths.median:,}"]
             numbers += [f"{lengths.percentile_95:,}", f"{lengths.longest:,}"]
             numbers.append(f"{100 * split.unknown[side]:.2f} %" if side in split.unknown else "")
-            table.add_row(f"{name} {side}", *numbers, f"1 {lengths.bars()} > {lengths.bins[-2].last:,}")
+            table.add_row(f"{name} {side}", *numbers)
     return table
 
 

@@ -6,10 +6,9 @@ distinct word, to find the share of words in other splits that do not occur in t
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 
@@ -24,21 +23,10 @@ EVERY = 10_000
 """Examples between two calls of `progress`."""
 SHOWN = 3
 """First examples of a leak that are shown."""
-BINS = 12
-BLOCKS = " ▁▂▃▄▅▆▇█"
 LINE = "line"
 """The side by which raw text is compared, whatever a document is."""
 WHOLE = "whole"
 """The name of all sides of an example together."""
-
-
-@dataclass(frozen=True)
-class Bin:
-    """The number of texts with a length from `first` to `last`, both included."""
-
-    first: int
-    last: int
-    count: int
 
 
 @dataclass(frozen=True)
@@ -51,12 +39,6 @@ class LengthSummary:
     median: int
     percentile_95: int
     longest: int
-    bins: tuple[Bin, ...]
-
-    def bars(self) -> str:
-        """The histogram as one line of blocks; a bin that is not empty shows at least the lowest block."""
-        top = max(found.count for found in self.bins)
-        return "".join(BLOCKS[math.ceil(found.count / top * (len(BLOCKS) - 1)) if top else 0] for found in self.bins)
 
 
 @dataclass(frozen=True)
@@ -128,11 +110,9 @@ def report_data(
                 progress(split, number)
         gathered[split] = found
         known = found.words if split == "train" else known
-    sides = {side for found in gathered.values() for side in found.lengths}
-    widths = {side: bin_width(found.lengths[side] for found in gathered.values()) for side in sides}
     return DataReport(
         kind=settings.kind,
-        splits={split: found.report(sources[split], widths) for split, found in gathered.items()},
+        splits={split: found.report(sources[split]) for split, found in gathered.items()},
         leaks=tuple(_leaks(settings, {split: found.marks for split, found in gathered.items()})),
     )
 
@@ -180,7 +160,7 @@ class _Gathered:
         if isinstance(example, Picture):
             self.sizes["×".join(map(str, example.pixels.shape))] += 1
 
-    def report(self, source: Source, widths: Mapping[str, int]) -> SplitReport:
+    def report(self, source: Source) -> SplitReport:
         unknown: dict[str, float] = {}
         if self.known is not None:
             for side, counts in self.words.items():
@@ -196,7 +176,7 @@ class _Gathered:
             files=source.files,
             skipped=source.problems.reasons,
             removed=source.removed.reasons,
-            lengths={side: summarise(counts, widths[side]) for side, counts in self.lengths.items()},
+            lengths={side: summarise(counts) for side, counts in self.lengths.items()},
             duplicates={side: len(marks) - len(np.unique(marks)) for side, marks in self.marks.items()},
             unknown=unknown,
             labels={sort: dict(counts.most_common()) for sort, counts in self.labels.items()},
@@ -232,24 +212,11 @@ def _examples_at(settings: DataSettings, split: Split, positions: set[int]) -> d
     }
 
 
-# ------------------------------------------------------------------------------------------------------------- lengths
-
-
-def summarise(counts: Counter[int], width: int) -> LengthSummary:
-    """Summarises lengths, given how often each occurs; `width` is the number of lengths in a bin."""
+def summarise(counts: Counter[int]) -> LengthSummary:
+    """Summarises lengths, given how often each occurs."""
     total = sum(length * count for length, count in counts.items())
-    binned: Counter[int] = Counter()
-    for length, count in counts.items():
-        binned[min(max(length - 1, 0) // width, BINS - 1)] += count  # the last bin holds all longer ones
-    ends = [index * width for index in range(1, BINS)] + [max(max(counts), BINS * width)]
-    return LengthSummary(
-        total=total,
-        mean=total / counts.total(),
-        median=percentile(counts, 0.5),
-        percentile_95=percentile(counts, 0.95),
-        longest=max(counts),
-        bins=tuple(Bin(index * width + 1, end, binned[index]) for index, end in enumerate(ends)),
-    )
+    mean = total / counts.total()
+    return LengthSummary(total, mean, percentile(counts, 0.5), percentile(counts, 0.95), longest=max(counts))
 
 
 def percentile(counts: Counter[int], share: float) -> int:
@@ -258,12 +225,5 @@ def percentile(counts: Counter[int], share: float) -> int:
     for length in sorted(counts):
         seen += counts[length]
         if seen >= wanted:
-            return length
-    return 0
-
-
-def bin_width(counts: Iterable[Counter[int]]) -> int:
-    """A round width, the same for every split, so that `BINS` bins hold all but the longest hundredth."""
-    needed = max(1.0, percentile(sum(counts, Counter[int]()), 0.99) / BINS)
-    step = int(10 ** math.floor(math.log10(needed)))
-    return next(step * factor for factor in (1, 2, 5, 10) if step * factor >= needed)
+            break
+    return length

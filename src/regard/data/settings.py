@@ -1,7 +1,7 @@
 """Settings of data: a recipe's `[data]` table, whose `kind` is the format of the files or an embedded corpus.
 
-A kind inherits from two sides: the examples it holds (`Pairs`, `RawTexts`, `Images`, ...), and where they come from
-(`FromFiles`, or fields of its own for an embedded corpus).
+A kind inherits from two sides: the examples it holds (`Pairs`, `RawTexts`, `LabelledTexts`, ...), and where they come
+from (`FromFiles`, or fields of its own for an embedded corpus).
 """
 
 from __future__ import annotations
@@ -208,14 +208,9 @@ class Pairs(Texts):
     """Filters of the training data."""
 
     @property
-    def direction_of_pairs(self) -> Direction | None:
-        """The languages of source and target; None if they are not given."""
-        raise NotImplementedError
-
-    @property
     def directions(self) -> tuple[Direction, ...]:
         """The directions that a model learns; empty if the languages are not given."""
-        known = self.direction_of_pairs
+        known: Direction | None = getattr(self, "languages", None)
         return () if known is None else (known, known[::-1]) if self.both else (known,)
 
 
@@ -224,10 +219,6 @@ class PairsFromFiles(Pairs, FromFiles):
 
     languages: Annotated[tuple[Language, Language], Field(strict=False)] | None = None
     """The languages of source and target, such as `["en", "de"]`."""
-
-    @property
-    def direction_of_pairs(self) -> Direction | None:
-        return self.languages
 
     @model_validator(mode="after")
     def _check_both(self) -> Self:
@@ -392,11 +383,7 @@ class Squad(Texts, FromFiles):
 # ------------------------------------------------------------------------------------------------------------- images
 
 
-class Images(Data, UnseenLabels):
-    """Settings of all kinds of images."""
-
-
-class ImageFolder(Images, FromFiles):
+class ImageFolder(FromFiles, UnseenLabels):
     """A folder of images for each class, with the name of the class; any format that Pillow reads."""
 
     kind: Literal["image-folder"] = "image-folder"
@@ -404,14 +391,14 @@ class ImageFolder(Images, FromFiles):
     """Three channels or one."""
 
 
-class Idx(Images, FromFiles):
+class Idx(FromFiles, UnseenLabels):
     """MNIST's format: a file of images, then its file of labels; more such pairs of files may follow."""
 
     kind: Literal["idx"] = "idx"
     files_each: ClassVar[int] = 2
 
 
-class Npz(Images, FromFiles):
+class Npz(FromFiles, UnseenLabels):
     """NumPy archives with an array of images, [n, height, width] or [n, height, width, channels], and one of labels."""
 
     kind: Literal["npz"] = "npz"
@@ -440,7 +427,7 @@ class Grammar(Pairs):
     """Pairs for the final score."""
 
     @property
-    def direction_of_pairs(self) -> Direction:
+    def languages(self) -> Direction:
         source, target = self.direction.split("-")
         return source, target
 
@@ -461,30 +448,15 @@ class PythonLibrary(RawTexts):
         return ("train", "valid")
 
 
-class Digits(Images):
+class Digits(Data, UnseenLabels):
     """scikit-learn's 1,797 handwritten digits of 8 × 8 pixels (`pip install 'regard[vision]'`)."""
 
     kind: Literal["digits"] = "digits"
 
 
-ReadSettings: TypeAlias = (
-    Parallel
-    | ParallelTsv
-    | ParallelJsonl
-    | RawText
-    | RawJsonl
-    | LabelledTsv
-    | LabelledCsv
-    | LabelledJsonl
-    | Columns
-    | Slots
-    | Squad
-    | ImageFolder
-    | Idx
-    | Npz
-)
-"""Kinds that are read from files."""
+_Texts: TypeAlias = Parallel | ParallelTsv | ParallelJsonl | RawText | RawJsonl
+_Labelled: TypeAlias = LabelledTsv | LabelledCsv | LabelledJsonl | Columns | Slots | Squad | ImageFolder | Idx | Npz
 EmbeddedSettings: TypeAlias = Grammar | PythonLibrary | Digits
-DataSettings: TypeAlias = ReadSettings | EmbeddedSettings
+DataSettings: TypeAlias = _Texts | _Labelled | EmbeddedSettings
 AnyData: TypeAlias = Annotated[DataSettings, Field(discriminator="kind")]
 """The type of the table `[data]` for `parse`; its `kind` selects the variant."""

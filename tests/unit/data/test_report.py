@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data.report import BINS, Bin, LabelRange, Leak, bin_width, percentile, report_data, summarise
+from regard.data.report import LabelRange, Leak, report_data, summarise
 from regard.data.settings import LabelledTsv, Npz, Parallel, RawText
 
 
@@ -30,26 +30,12 @@ def write(**files: str) -> None:
 def test_lengths_agree_with_numpy() -> None:
     values = np.random.default_rng(0).geometric(0.05, 999)
     counts = Counter(int(value) for value in values)
-    width = bin_width([counts])
-    found = summarise(counts, width)
+    found = summarise(counts)
     assert found.total == values.sum()
     assert found.mean == pytest.approx(values.mean())
     assert found.longest == values.max()
     assert found.median == np.quantile(values, 0.5, method="inverted_cdf")
     assert found.percentile_95 == np.quantile(values, 0.95, method="inverted_cdf")
-    edges = [found.bins[0].first, *(each.last + 1 for each in found.bins)]
-    assert [each.count for each in found.bins] == np.histogram(values, edges)[0].tolist()
-    assert len(found.bins) == BINS
-    assert BINS * width >= np.quantile(values, 0.99)
-
-
-def test_bins() -> None:
-    for longest, width in [(1, 1), (12, 1), (13, 2), (24, 2), (25, 5), (61, 10), (5000, 500)]:
-        assert bin_width([Counter({longest: 1})]) == width
-    found = summarise(Counter({0: 2, 1: 98, 3: 1, 4: 50, 500: 99}), 1)
-    assert (found.bins[0], found.bins[-1]) == (Bin(1, 1, 100), Bin(12, 500, 99))
-    assert found.bars() == "█ ▁▄       █"
-    assert percentile(Counter(), 0.5) == 0
 
 
 # -------------------------------------------------------------------------------------------------------------- report
@@ -133,8 +119,4 @@ def test_only_some_splits_and_progress(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_report_is_plain_data() -> None:
     write(a="a b\n")
     found = report_data(RawText(train=["a"]))
-    assert json.loads(json.dumps(asdict(found)))["splits"]["train"]["lengths"]["text"]["bins"][1] == {
-        "first": 2,
-        "last": 2,
-        "count": 1,
-    }
+    assert json.loads(json.dumps(asdict(found)))["splits"]["train"]["lengths"]["text"]["longest"] == 2
