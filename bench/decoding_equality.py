@@ -30,9 +30,8 @@ from transformers import AutoModelForSeq2SeqLM
 import regard
 from regard.blocks.settings import Attention, Dense, Sinusoidal
 from regard.decoding.decode import decode
-from regard.decoding.request import Ends
-from regard.decoding.settings import Absolute, Beam, Power, Rules
-from regard.decoding.source import padded
+from regard.decoding.model import padded
+from regard.decoding.settings import Absolute, Beam, Ends, Power, Rules
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
 from regard.models.settings import EncoderDecoder as Settings

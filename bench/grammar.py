@@ -20,8 +20,7 @@ from measured import environment
 from tools.grammar.report import GrammarReport, Resolution, Translate, grammar_report, resolve
 
 from regard.decoding.decode import decode
-from regard.decoding.request import Ends
-from regard.decoding.settings import Beam, Greedy
+from regard.decoding.settings import Beam, Ends, Greedy
 from regard.text.tokenizer import TokenizerPair
 from regard.weights.directory import load_model
 

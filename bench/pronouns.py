@@ -18,8 +18,8 @@ from tools.grammar.sentence import Pair, Referent
 from torch import Tensor
 
 from regard.blocks.recording import record
-from regard.decoding.request import Ends
-from regard.decoding.source import padded
+from regard.decoding.model import padded
+from regard.decoding.settings import Ends
 from regard.errors import InputError
 from regard.look.heads import HeadAddress, attentions_of, heads_in
 from regard.text.tokenizer import Span

@@ -11,7 +11,7 @@ from tools.grammar import dependent
 
 import regard
 from regard.blocks.settings import Attention
-from regard.decoding.request import Ends
+from regard.decoding.settings import Ends
 from regard.errors import InputError
 from regard.look.heads import Ablation, HeadAddress, ablation, heads_of
 from regard.models.build import build

@@ -27,8 +27,7 @@ from measured import environment, lines
 from transformers import AutoModelForSeq2SeqLM
 
 from regard.decoding.decode import decode
-from regard.decoding.request import Ends
-from regard.decoding.settings import Absolute, Beam, Power, Rules, ToSource
+from regard.decoding.settings import Absolute, Beam, Ends, Power, Rules, ToSource
 from regard.errors import RegardError
 from regard.models.build import build
 from regard.models.cpu import Numbers, prepared

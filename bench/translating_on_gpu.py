@@ -25,8 +25,7 @@ from transformers import AutoModelForSeq2SeqLM
 
 import regard
 from regard.decoding.decode import decode
-from regard.decoding.request import Ends
-from regard.decoding.settings import Absolute, Beam, Greedy, Power, Rules
+from regard.decoding.settings import Absolute, Beam, Ends, Greedy, Power, Rules
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
 from regard.weights.huggingface.directory import write_pretrained

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regard.blocks import settings
 from regard.blocks.attention import Attention
-from regard.blocks.cache import Cache, CacheShape
+from regard.blocks.cache import CacheShape, RowCache
 from regard.blocks.image_positions import build_grid_position
 from regard.blocks.layout import Layout, Packed, Padded, pack
 from regard.blocks.positions import Position, Signals, build_attended, build_embedded
@@ -237,7 +237,7 @@ def run_cached(problem: Problem, kind: str) -> list[Tensor]:
     a, batch, longest = problem.attention, len(problem.lengths), max(problem.lengths)
     shape = CacheShape(1, batch, a.kv_heads, a.head_size, a.value_size)
     capacity = {"growing": 2, "fixed": longest + 3, "windowed": problem.window or longest}[kind]
-    cache = Cache(kind, shape, capacity, problem.like.device, problem.like.dtype)  # type: ignore[arg-type]
+    cache = RowCache(kind, shape, capacity, problem.like.device, problem.like.dtype)  # type: ignore[arg-type]
     done = [0] * batch
     out: list[list[Tensor]] = [[] for _ in range(batch)]
     memory = lay(problem, problem.sources) if problem.rule.cross else None

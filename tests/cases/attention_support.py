@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.blocks.kernels import BACKENDS, Backend, Request, refusal
+from regard.blocks.kernels import BACKENDS, AttentionCall, Backend, refusal
 from regard.blocks.settings import ImagePosition, NoPosition, TextPosition
 from regard.settings import variants
 
@@ -69,7 +69,7 @@ def reason(cell: Cell) -> str | None:
     if cell.layout == "cached" and not (rule.causal or rule.cross):
         return "a token that sees later ones cannot be computed before them"
     on_gpu = cell.backend in ("flex", "varlen")
-    request = Request(
+    request = AttentionCall(
         device="cuda" if on_gpu else "cpu",
         dtype=torch.bfloat16 if on_gpu else torch.float32,
         packed=cell.layout == "packed",

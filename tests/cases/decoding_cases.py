@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.blocks.settings import Attention, Dense
-from regard.decoding.request import Ends
+from regard.decoding.settings import Ends
 from regard.models.build import build
 from regard.models.families import Decoder, EncoderDecoder
 from regard.models.settings import Decoder as DecoderSettings

@@ -18,7 +18,7 @@ from transformers import (
     PreTrainedModel,
 )
 
-from regard.decoding.request import Ends, Hypothesis
+from regard.decoding.settings import Ends, Hypothesis
 
 PAD, END = 0, 1
 VOCABULARY = 40

@@ -1,4 +1,4 @@
-"""Recordings without a GPU: what stands in the place of a recorder."""
+"""CUDA graphs without a GPU: a stand-in for their recorder."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ import dataclasses
 import torch
 from decoding_cases import ENDS
 
-from regard.decoding import replay
 from regard.decoding.beam import BeamSearch
 from regard.decoding.decode import jobs_for
-from regard.decoding.request import Ends, Hypothesis, Wish
-from regard.decoding.settings import Absolute, Beam, Rules
-from regard.decoding.source import source_of
+from regard.decoding.fast import FastPaths, graphs
+from regard.decoding.model import search_model
+from regard.decoding.settings import Absolute, Beam, Ends, Hypothesis, Rules, Wish
 from regard.models.families import Decoder, EncoderDecoder
 
 RULES = Rules(longest=Absolute(tokens=12))
@@ -22,22 +21,22 @@ def replayed(
     model: EncoderDecoder | Decoder,
     inputs: list[list[int]],
     beam: Beam,
-    record: replay.Record,
+    record: graphs.Record,
     ends: Ends = ENDS,
     rules: Rules = RULES,
+    paths: FastPaths = FastPaths(fixed=True),  # noqa: B008
 ) -> list[list[Hypothesis]]:
-    source = source_of(model, ends, "fixed")
     with torch.inference_mode():
-        jobs = jobs_for(source, inputs, ends, rules, [Wish()] * len(inputs))
-        return replay.replayed(source, jobs, ends, rules, beam, record)
+        prepared = search_model(model, ends, paths)
+        jobs = jobs_for(prepared, inputs, rules, [Wish()] * len(inputs))
+        return graphs.replayed(prepared, jobs, ends, rules, beam, record)
 
 
 def tensors(search: BeamSearch) -> list[torch.Tensor]:
-    """All that turns read and write."""
-    fixed = search.state.fixed()
-    assert fixed is not None
+    """All memory that steps read and write."""
     own = [search.scores_NV, search.pool_BKF, search.live_B, search.step_1, search.offset_B1, search.rows_BK]
-    return [*own, *(getattr(search.open, each.name) for each in dataclasses.fields(search.open)), *fixed.tensors]
+    opened = (getattr(search.open, each.name) for each in dataclasses.fields(search.open))
+    return [*own, *opened, *search.state.tensors()]
 
 
 def places(search: BeamSearch) -> list[int]:
@@ -45,37 +44,33 @@ def places(search: BeamSearch) -> list[int]:
 
 
 class Player:
-    """In the place of a recorder: does the work itself, as a recording would, and looks whether memory stays.
+    """Stands in for a recorder: runs the work as a graph would, and checks that memory stays in place.
 
-    A recording does not run Python again. So an opening that is played is copied into the memory of the one that was
-    recorded, and turns go on with what they counted when they were.
+    A graph does not run Python again. So an opening that is played is copied into the memory of the recorded one.
     """
 
     def __init__(self) -> None:
         self.recorded = 0
         self.played = 0
 
-    def __call__(self, work: replay.Work) -> replay.Work:
+    def __call__(self, work: graphs.Work) -> graphs.Work:
         self.recorded += 1
-        recording: replay.Recording = work.__self__  # type: ignore[attr-defined]
+        recorded: graphs.GraphSearch = work.__self__  # type: ignore[attr-defined]
         opens = work.__name__ == "_open"
         work()
         if opens:
             work()
-        search = recording.search
-        cache, where = getattr(search.state, "cache", None), places(search)
-        used = None if cache is None else cache.used
+        search = recorded.search
+        where = places(search)
 
         def play() -> None:
             self.played += 1
             if opens:
-                recording._open()
-                for mine, its in zip(tensors(search), tensors(recording.search), strict=True):
+                recorded._open()
+                for mine, its in zip(tensors(search), tensors(recorded.search), strict=True):
                     mine.copy_(its)
-                recording.search = search
+                recorded.search = search
                 return
-            if cache is not None:
-                cache.used = used
             work()
             assert places(search) == where
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from regard.blocks.settings import Attention
-from regard.decoding.request import Ends, Hypothesis, Wish
+from regard.decoding.settings import Ends, Hypothesis, Wish
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
 from regard.text.settings import AnyTokenizer, Bytes

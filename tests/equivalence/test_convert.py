@@ -11,8 +11,7 @@ from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 import regard
 from regard.blocks.settings import Attention
 from regard.decoding.decode import decode
-from regard.decoding.request import Ends
-from regard.decoding.settings import Absolute, Beam, Power, Rules
+from regard.decoding.settings import Absolute, Beam, Ends, Power, Rules
 from regard.models.settings import EncoderDecoder
 from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair

@@ -26,9 +26,8 @@ from regard.blocks.settings import (
     Sinusoidal,
 )
 from regard.decoding.decode import decode
-from regard.decoding.request import Ends
 from regard.decoding.score import score
-from regard.decoding.settings import Absolute, Beam, LengthPenalty, NoPenalty, Power, Rules
+from regard.decoding.settings import Absolute, Beam, Ends, LengthPenalty, NoPenalty, Power, Rules
 from regard.models.settings import EncoderDecoder
 from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair

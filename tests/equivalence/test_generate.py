@@ -12,8 +12,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from regard.decoding.decode import decode
-from regard.decoding.request import Hypothesis, Wish
-from regard.decoding.settings import Absolute, Beam, Greedy, Power, Rules, Search
+from regard.decoding.settings import Absolute, Beam, Greedy, Hypothesis, Power, Rules, Search, Wish
 
 COUNT, LONGEST = 40, 20
 STOPS = {"best": False, "first": True, "all": "never"}

@@ -11,11 +11,10 @@ from decoding_cases import ENDS, contains, inputs, translator
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from regard.decoding import choose
+from regard.decoding import rules as choose
 from regard.decoding.constrained import met, needed, nexts
 from regard.decoding.decode import batches, decode
-from regard.decoding.request import Job, Wish, loops
-from regard.decoding.settings import Absolute, Beam, NoPenalty, Rules
+from regard.decoding.settings import Absolute, Beam, Job, NoPenalty, Rules, Wish, loops
 
 VOCABULARY = 5
 # Multiples of a quarter: sums and comparisons are exact, and ties happen.

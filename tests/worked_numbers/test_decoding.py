@@ -8,19 +8,21 @@ import pytest
 import torch
 from decoding_cases import ENDS, START, inputs, translator
 
-from regard.decoding import choose
+from regard.decoding import rules as choose
 from regard.decoding.decode import decode
 from regard.decoding.score import score
-from regard.decoding.settings import Absolute, Beam, NoPenalty, Paper, Power, Rules, ToSource
+from regard.decoding.settings import Absolute, Beam, NoPenalty, Paper, Power, Rules, Sampling, ToSource
 
 
 def test_temperature() -> None:
     """softmax(z / T): T → 0 is the argmax, T → ∞ uniform."""
     z = torch.tensor([[2.0, 1.0, 0.1]], dtype=torch.float64)
-    assert choose.temperature(z, 1e-3).softmax(-1)[0].tolist() == pytest.approx([1, 0, 0], abs=1e-12)
-    assert choose.temperature(z, 1e6).softmax(-1)[0].tolist() == pytest.approx([1 / 3] * 3, abs=1e-6)
+    assert choose.shaped(z, Sampling(temperature=1e-3)).softmax(-1)[0].tolist() == pytest.approx([1, 0, 0], abs=1e-12)
+    assert choose.shaped(z, Sampling(temperature=1e6)).softmax(-1)[0].tolist() == pytest.approx([1 / 3] * 3, abs=1e-6)
     halved = [math.exp(2 * value) for value in (2.0, 1.0, 0.1)]
-    assert choose.temperature(z, 0.5).softmax(-1)[0].tolist() == pytest.approx([x / sum(halved) for x in halved])
+    assert choose.shaped(z, Sampling(temperature=0.5)).softmax(-1)[0].tolist() == pytest.approx(
+        [x / sum(halved) for x in halved]
+    )
 
 
 @torch.no_grad()
@@ -47,7 +49,7 @@ def test_the_encoder_runs_once_and_a_step_reads_one_token() -> None:
     for handle in handles:
         handle.remove()
     assert seen["encoder"] == [(1, len(source), 8)]
-    assert seen["decoder"] == [(1, 1, 8)] + [(3, 1, 8)] * 4
+    assert seen["decoder"] == [(1, 1, 8)] + [(1, 3, 8)] * 4
     assert seen["keys"] == [(1, len(source), 8)]  # projected once, for all beams
 
 

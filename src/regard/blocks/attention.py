@@ -1,4 +1,4 @@
-"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): self, masked or cross, by what it is given."""
+"""Multi-head attention (Vaswani et al. 2017, section 3.2.2): self-attention and cross-attention."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from regard.blocks.visibility import Visibility
 
 
 class Attention(nn.Module):
-    """Projects queries, keys and values, attends with every head, joins the heads and projects back."""
+    """Projects queries, keys and values, attends with every head, and projects the joined heads."""
 
     def __init__(self, attention: settings.Attention, width: int, relative: bool = False) -> None:
         """`relative` adds the weights that Transformer-XL positions need in each layer."""
@@ -30,7 +30,7 @@ class Attention(nn.Module):
         output_bias = attention.bias if attention.output_bias is None else attention.output_bias
         self.out = nn.Linear(heads * value_size, width, bias=output_bias)
         self.joined: nn.Module | None = None
-        """One product for q, k and v of self-attention in the place of three; see `regard.models.cpu`."""
+        """One product for q, k and v of self-attention instead of three; see `regard.models.cpu`."""
         self.q_norm = None if attention.qk_norm is None else build_norm(attention.qk_norm, head_size)
         self.k_norm = None if attention.qk_norm is None else build_norm(attention.qk_norm, head_size)
         self.relative = RelativeScores(width, heads, head_size) if relative else None
@@ -46,10 +46,9 @@ class Attention(nn.Module):
         memory: Tensor | None = None,
         cache: SelfCache | CrossCache | None = None,
     ) -> Tensor:
-        """x `[..., D]` attends to itself, or to `memory` where it is given; the result has the shape of x.
+        """x `[..., D]` attends to itself, or to `memory` if it is given; the result has the shape of x.
 
-        A `SelfCache` puts the keys and values of earlier calls before those of x; a `CrossCache` keeps the memory's,
-        so that they are projected once.
+        A `SelfCache` adds the keys and values of earlier calls; a `CrossCache` projects the memory once.
         """
         signals = signals or Signals()
         x = tap(self, "input", x)
@@ -82,19 +81,19 @@ class Attention(nn.Module):
             return self.queries(x, signals), *self.keys_and_values(x, signals)
         sizes = (self.heads * self.head_size, self.kv_heads * self.head_size, self.kv_heads * self.value_size)
         q, k, v = self.joined(x).split(sizes, dim=-1)
-        q, k = self._normed_and_turned(q, self.q_norm, signals), self._normed_and_turned(k, self.k_norm, signals)
+        q, k = self._normed_and_rotated(q, self.q_norm, signals), self._normed_and_rotated(k, self.k_norm, signals)
         return q, k, v.unflatten(-1, (self.kv_heads, self.value_size))
 
     def queries(self, x: Tensor, signals: Signals) -> Tensor:
-        """`[..., H, E]`, turned where positions are rotary."""
-        return self._normed_and_turned(self.q(x), self.q_norm, signals)
+        """`[..., H, E]`, rotated if positions are rotary."""
+        return self._normed_and_rotated(self.q(x), self.q_norm, signals)
 
     def keys_and_values(self, source: Tensor, signals: Signals) -> tuple[Tensor, Tensor]:
-        """`[..., G, E]` and `[..., G, V]`, the keys turned where positions are rotary."""
-        k = self._normed_and_turned(self.k(source), self.k_norm, signals)
+        """`[..., G, E]` and `[..., G, V]`, the keys rotated if positions are rotary."""
+        k = self._normed_and_rotated(self.k(source), self.k_norm, signals)
         return k, self.v(source).unflatten(-1, (self.kv_heads, self.value_size))
 
-    def _normed_and_turned(self, x: Tensor, norm: nn.Module | None, signals: Signals) -> Tensor:
+    def _normed_and_rotated(self, x: Tensor, norm: nn.Module | None, signals: Signals) -> Tensor:
         x = x.view(*x.shape[:-1], x.shape[-1] // self.head_size, self.head_size)
         x = x if norm is None else norm(x)
         return x if signals.rotation is None else rotate(x, signals.rotation)

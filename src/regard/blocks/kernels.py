@@ -1,4 +1,13 @@
-"""Attention: `attend(q, k, v, visibility)` and its backends."""
+"""`attend(q, k, v, visibility)`: attention by the fastest backend that is exact for the call.
+
+| backend | implementation | used for |
+|---|---|---|
+| reference | the formula, step by step | oracle of the others; soft caps on a CPU |
+| sdpa | `scaled_dot_product_attention` | the default |
+| bmm | batched matrix products | beams on a CPU: with few queries, three times as fast as sdpa |
+| flex | FlexAttention, compiled | GPU; score biases and soft caps |
+| varlen | flash attention over packed sequences | GPU, 16-bit; packed batches |
+"""
 
 from __future__ import annotations
 
@@ -15,24 +24,37 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.blocks.layout import Packed
-from regard.blocks.visibility import Cells, Visibility
+from regard.blocks.visibility import Visibility
 from regard.errors import InputError
+
+Backend: TypeAlias = Literal["reference", "sdpa", "bmm", "flex", "varlen"]
+BACKENDS: tuple[Backend, ...] = get_args(Backend)
+
+_log = logging.getLogger("regard.attention")
+_forced: ContextVar[Backend | None] = ContextVar("regard_attention_backend", default=None)
+_announced: set[tuple[Backend, str]] = set()
+
+# --------------------------------------------------------------------------------------------------------- score biases
 
 
 @dataclass(frozen=True)
 class ScoreBias:
-    """`table[..., zero + d]` is the score of a key that lies d places before its query."""
+    """A bias that is added to the scores, by head and distance: `table[..., zero + d]` is for a key d before its query.
+
+    The tables of T5 and ALiBi are `[H, distances]`. Transformer-XL's also depends on the query: `[R, H, Q, distances]`.
+    Tables by distance serve padded, packed and cached attention alike.
+    """
 
     table: Tensor
     zero: int
     memo: dict[str, Tensor] = field(default_factory=dict, compare=False, repr=False)
 
     def column(self, distance: Tensor) -> Tensor:
-        """The column of a distance; distances beyond the table (always invisible ones) take its edge."""
+        """The column of a distance; distances outside the table, which are never visible, take its edge."""
         return (distance + self.zero).clamp(0, self.table.shape[-1] - 1)
 
     def dense(self, visibility: Visibility) -> Tensor:
-        """`[R or 1, H, Q, K]`: the score of every query and key."""
+        """`[R or 1, H, Q, K]`: the bias of every query and key."""
         if "dense" not in self.memo:
             places_q, places_k = visibility.grid_places(self.table.device)
             columns = self.column(places_q[:, :, None] - places_k[:, None, :])
@@ -45,7 +67,7 @@ class ScoreBias:
         return self.memo["dense"]
 
     def masked(self, visibility: Visibility, dtype: torch.dtype) -> Tensor:
-        """The same with −∞ where a fused kernel must not look."""
+        """The same with −∞ where a key is hidden."""
         if "masked" not in self.memo:
             dense = self.dense(visibility).to(dtype)
             fused = visibility.fused(dense.device)
@@ -57,7 +79,7 @@ class ScoreBias:
 
 
 class Scoring(NamedTuple):
-    """How scores are made of queries and keys: q·k × scale, bounded by the soft cap, plus the bias; then dropout."""
+    """How scores are computed: q·k × scale, bounded by the soft cap, plus the bias; then dropout of the weights."""
 
     scale: float
     bias: ScoreBias | None = None
@@ -66,12 +88,15 @@ class Scoring(NamedTuple):
 
 
 def distance_span(visibility: Visibility) -> tuple[int, int]:
-    """The smallest and the largest distance (query's place − key's place) that can be visible."""
+    """The smallest and the largest visible distance (position of the query − position of the key)."""
     longest = max(visibility.queries.longest, visibility.keys.longest)
     reach = longest if visibility.reach is None else visibility.reach
     ahead = 0 if visibility.causal and visibility.prefix is None else reach - 1
     # At least two distances: FlexAttention cannot compile the gradient of a table with one column.
     return -ahead, max(reach - 1, 1)
+
+
+# ------------------------------------------------------------------------------------------------------------ reference
 
 
 def attention_weights(
@@ -82,7 +107,7 @@ def attention_weights(
     bias: ScoreBias | None = None,
     soft_cap: float | None = None,
 ) -> Tensor:
-    """`[R, H, Q, K]`: how much each query takes from each key. A row sums to one, or to zero where it sees nothing.
+    """`[R, H, Q, K]`: attention weights. A row sums to one, or to zero if its query sees nothing.
 
     q is `[B, Q, H, E]` or `[N, H, E]`; k has G heads, each shared by H / G query heads.
     """
@@ -98,7 +123,7 @@ def attention_scores(
     bias: ScoreBias | None = None,
     soft_cap: float | None = None,
 ) -> Tensor:
-    """`[R, H, Q, K]`: how well each key answers each query, whether it may be seen or not."""
+    """`[R, H, Q, K]`: scores of all pairs, visible or not."""
     q_RQHE, k_RKHE = visibility.grid(q), visibility.grid(k)
     k_RKHE = k_RKHE.repeat_interleave(q_RQHE.shape[-2] // k_RKHE.shape[-2], dim=-2)
     scores_RHQK = torch.einsum("rqhe,rkhe->rhqk", q_RQHE, k_RKHE) * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -110,8 +135,8 @@ def attention_scores(
 
 
 def masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:
-    """Softmax over the last dimension among what is visible; exactly zero elsewhere, and in a row that sees nothing."""
-    if scores.shape[-1] == 0:  # nothing to look at, as when every packed sequence is empty
+    """Softmax over the visible part of the last dimension; exactly zero elsewhere, and in rows without any."""
+    if scores.shape[-1] == 0:  # no keys, as when every packed sequence is empty
         return scores
     scores = scores.masked_fill(~visible, -torch.inf)
     largest = scores.amax(-1, keepdim=True).detach().clamp(min=torch.finfo(scores.dtype).min)
@@ -119,18 +144,21 @@ def masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:
     return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
 
 
+def mix(weights_RHQK: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
+    """`[B, Q, H, V]` or `[N, H, V]`: weights · values."""
+    v_RKHV = visibility.grid(v)
+    v_RKHV = v_RKHV.repeat_interleave(weights_RHQK.shape[1] // v_RKHV.shape[-2], dim=-2)
+    return visibility.ungrid(torch.einsum("rhqk,rkhv->rqhv", weights_RHQK, v_RKHV))
+
+
 def reference(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
-    """`[B, Q, H, V]` or `[N, H, V]`: the values that each query takes."""
+    """softmax(Q Kᵀ · scale) V as in the paper: the oracle of the other backends."""
     weights_RHQK = attention_weights(q, k, visibility, scoring.scale, scoring.bias, scoring.soft_cap)
     weights_RHQK = functional.dropout(weights_RHQK, scoring.dropout, training=scoring.dropout > 0)
     return mix(weights_RHQK, v, visibility)
 
 
-def mix(weights_RHQK: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
-    """`[B, Q, H, V]` or `[N, H, V]`: the values, each as far as it has weight."""
-    v_RKHV = visibility.grid(v)
-    v_RKHV = v_RKHV.repeat_interleave(weights_RHQK.shape[1] // v_RKHV.shape[-2], dim=-2)
-    return visibility.ungrid(torch.einsum("rhqk,rkhv->rqhv", weights_RHQK, v_RKHV))
+# -------------------------------------------------------------------------------------------------------- fused kernels
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
@@ -156,13 +184,29 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scori
     return visibility.ungrid(out_RQHV)
 
 
+def bmm(q_BQHE: Tensor, k_BKGE: Tensor, v_BKGV: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
+    """Matrix products over all heads at once. Query heads that share keys are further queries to them."""
+    batch, rows, heads, _ = q_BQHE.shape
+    columns, groups, size = k_BKGE.shape[1], k_BKGE.shape[2], v_BKGV.shape[3]
+    mask, blind = visibility.additive(q_BQHE.device, q_BQHE.dtype)
+    q = q_BQHE.transpose(1, 2).reshape(batch * groups, -1, q_BQHE.shape[3])
+    k = k_BKGE.transpose(1, 2).reshape(batch * groups, columns, -1)
+    v = v_BKGV.transpose(1, 2).reshape(batch * groups, columns, size)
+    scores = torch.bmm(q.mul(scoring.scale), k.transpose(1, 2)).view(batch, heads, rows, columns)
+    if mask is not None:
+        scores += mask[:, None]
+    weights = scores.softmax(-1).view(batch * groups, heads // groups * rows, columns)
+    out_BQHV = torch.bmm(weights, v).view(batch, heads, rows, size).transpose(1, 2)
+    return out_BQHV if blind is None else out_BQHV.masked_fill(blind[..., None, None], 0.0)
+
+
 def varlen(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
-    """Flash attention over packed sequences: no padding, no mask, only offsets."""
-    # Not imported at the top: the module does not exist in every build of PyTorch.
+    """Flash attention over packed sequences: no padding and no mask, only offsets."""
+    # Not imported at the top: not every build of PyTorch has this module.
     from torch.nn.attention.varlen import varlen_attn
 
     queries, keys = visibility.queries, visibility.keys
-    assert isinstance(queries, Packed) and isinstance(keys, Packed)  # refusal() has seen to it
+    assert isinstance(queries, Packed) and isinstance(keys, Packed)
     reach = -1 if visibility.reach is None else visibility.reach - 1
     window = (reach, 0 if visibility.causal else reach)
     if q.shape[1] != k.shape[1]:
@@ -171,13 +215,13 @@ def varlen(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Sco
     out = varlen_attn(
         q, k, v, offsets_q, offsets_k, queries.longest, keys.longest, scale=scoring.scale, window_size=window
     )
-    assert isinstance(out, Tensor)  # a tuple only where auxiliary results are asked for
+    assert isinstance(out, Tensor)  # a tuple only if auxiliary results are requested
     return out
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
-    """FlexAttention: rules and score changes compiled into the kernel, so no `[R, H, Q, K]` tensor is ever made."""
-    from torch.nn.attention.flex_attention import flex_attention
+    """FlexAttention: rules and biases are compiled into the kernel, without a `[R, H, Q, K]` tensor."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
     rows = visibility.rows
     # In memory of their own for every row, since the kernel indexes them by row.
@@ -185,9 +229,9 @@ def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scori
         cells.map(lambda value: value.expand(rows, -1).contiguous()) for cells in visibility.cells(q.device)
     )
 
-    # A tensor, since a number from outside would be a symbol to the compiler, which FlexAttention cannot take.
+    # A tensor: FlexAttention cannot compile a number from outside, which is a symbol to the compiler.
     cap = None if scoring.soft_cap is None else torch.full((), scoring.soft_cap, device=q.device)
-    bias = scoring.bias
+    bias, mask = scoring.bias, visibility.mask
 
     def score_mod(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         if cap is not None:
@@ -198,6 +242,10 @@ def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scori
             score = score + (bias.table[row, head, query, column] if by_query else bias.table[head, column])
         return score
 
+    def mask_mod(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        allowed = visibility.allows(queries.at(row, query), keys.at(row, key))
+        return allowed if mask is None else allowed & mask[row, query, key]
+
     q_RHQE, k_RGKE, v_RGKV = (visibility.grid(x).transpose(1, 2).contiguous() for x in (q, k, v))
     attention: Any = flex_attention if torch.compiler.is_compiling() else _flex_alone()
     out_RHQV: Tensor = attention(
@@ -205,25 +253,17 @@ def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scori
         k_RGKE,
         v_RGKV,
         score_mod=None if cap is None and bias is None else score_mod,
-        block_mask=_block_mask(visibility, queries, keys),
+        block_mask=create_block_mask(
+            mask_mod, rows, None, queries.place.shape[1], keys.place.shape[1], device=queries.place.device
+        ),
         scale=scoring.scale,
         enable_gqa=q_RHQE.shape[1] != k_RGKE.shape[1],
     )
     return visibility.ungrid(out_RHQV.transpose(1, 2))
 
 
-def _block_mask(visibility: Visibility, queries: Cells, keys: Cells) -> Any:
-    from torch.nn.attention.flex_attention import create_block_mask
-
-    def mask_mod(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        return visibility.allows(queries.at(row, query), keys.at(row, key))
-
-    rows, time = queries.place.shape
-    return create_block_mask(mask_mod, rows, None, time, keys.place.shape[1], device=queries.place.device)
-
-
 def _flex_alone() -> Callable[..., Any]:
-    """FlexAttention outside a compiled model. What is recorded runs uncompiled, but the kernel is none of it."""
+    """FlexAttention outside a compiled model. A recorded model runs uncompiled, but this kernel does not."""
     from regard.blocks.recording import current_recorder  # which imports this module
 
     flex = _compiled_flex()
@@ -235,29 +275,17 @@ def _flex_alone() -> Callable[..., Any]:
 
 @functools.cache
 def _compiled_flex() -> Callable[..., Any]:
-    """Outside a compiled model FlexAttention would fall back to an unfused, slow path; so it is compiled by itself."""
+    """FlexAttention compiled by itself: uncompiled, it would use a slow, unfused path."""
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=True)
 
 
-Backend: TypeAlias = Literal["reference", "sdpa", "flex", "varlen"]
-BACKENDS: tuple[Backend, ...] = get_args(Backend)
-
-_KERNELS: dict[Backend, Callable[[Tensor, Tensor, Tensor, Visibility, Scoring], Tensor]] = {
-    "reference": reference,
-    "sdpa": sdpa,
-    "flex": flex,
-    "varlen": varlen,
-}
-_forced: ContextVar[Backend | None] = ContextVar("regard_attention_backend", default=None)
-_announced: set[tuple[Backend, str]] = set()
-_log = logging.getLogger("regard.attention")
+# --------------------------------------------------------------------------------------------------------------- attend
 
 
-@dataclass(frozen=True)
-class Request:
-    """What a call of attention asks for, as far as it matters to the choice of a backend."""
+class AttentionCall(NamedTuple):
+    """The properties of a call on which the choice of a backend depends."""
 
     device: str
     dtype: torch.dtype
@@ -269,7 +297,18 @@ class Request:
     head_size: int
     value_size: int
     single: bool = False
-    """Whether each row has one query, as in a step of decoding."""
+    """Whether each row has one query, as in a decoding step."""
+    beams: bool = False
+    """Whether queries are beams of one input."""
+
+
+_KERNELS: dict[Backend, Callable[[Tensor, Tensor, Tensor, Visibility, Scoring], Tensor]] = {
+    "reference": reference,
+    "sdpa": sdpa,
+    "bmm": bmm,
+    "flex": flex,
+    "varlen": varlen,
+}
 
 
 def attend(
@@ -282,12 +321,12 @@ def attend(
     soft_cap: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """`[B, Q, H, V]` (or `[N, H, V]`): what each query takes from the values it sees.
+    """`[B, Q, H, V]` (or `[N, H, V]`): the output of each head.
 
     q is `[B, Q, H, E]` or packed `[N, H, E]`; k and v have G heads, each shared by H / G query heads. The scores are
-    q·k × scale (1 / √E unless given), bounded by the soft cap, plus the bias. A query that sees nothing gets zero.
+    q·k × scale (by default 1 / √E), bounded by the soft cap, plus the bias. A query that sees nothing gets zero.
     """
-    request = Request(
+    call = AttentionCall(
         device=q.device.type,
         dtype=q.dtype,
         packed=isinstance(visibility.queries, Packed),
@@ -297,63 +336,67 @@ def attend(
         dropout=dropout > 0,
         head_size=q.shape[-1],
         value_size=v.shape[-1],
-        single=q.dim() == 4 and q.shape[1] == 1,
+        single=q.dim() == 4 and (q.shape[1] == 1 or visibility.beams),
+        beams=visibility.beams,
     )
-    backend = choose(request)
-    _announce(backend, request.device)
+    backend = choose(call)
+    _announce(backend, call.device)
     scoring = Scoring(q.shape[-1] ** -0.5 if scale is None else scale, bias, soft_cap, dropout)
     return _KERNELS[backend](q, k, v, visibility, scoring)
 
 
-def choose(request: Request) -> Backend:
-    """The fastest backend that is exact for the request, or the forced one."""
+def choose(call: AttentionCall) -> Backend:
+    """The fastest backend that is exact for the call, or the forced one."""
     forced: Backend | None = _forced_backend()
     if forced is not None:
-        reason = refusal(forced, request)
+        reason = refusal(forced, call)
         if reason is not None:
             raise InputError(f"attention backend {forced} cannot serve this call: {reason}; choose another backend")
         return forced
-    order: tuple[Backend, ...] = ("sdpa", "reference")
-    if request.device == "cuda":
-        # FlexAttention compiles for seconds; a single query is not worth it.
-        changed_scores = (request.bias or request.soft_cap) and not request.single
+    order: tuple[Backend, ...] = ("bmm", "sdpa", "reference")
+    if call.device == "cuda":
+        # FlexAttention compiles for seconds; a decoding step is not worth it.
+        changed_scores = (call.bias or call.soft_cap) and not call.single
         order = ("flex", "sdpa", "reference") if changed_scores else ("varlen", "sdpa", "reference")
-    return next(backend for backend in order if refusal(backend, request) is None)
+    return next(backend for backend in order if refusal(backend, call) is None)
 
 
-def refusal(backend: Backend, request: Request) -> str | None:
-    """Why a backend cannot serve a request, or None when it can. The support table is generated from this."""
+def refusal(backend: Backend, call: AttentionCall) -> str | None:
+    """Why a backend cannot serve a call; None if it can. docs/support.md is generated from this."""
     if backend == "reference":
         return None
     if backend == "sdpa":
-        return "it has no soft cap" if request.soft_cap else None
-    if request.device != "cuda":
+        return "it has no soft cap" if call.soft_cap else None
+    if backend == "bmm":
+        served = call.beams and call.device == "cpu" and not (call.bias or call.soft_cap or call.dropout)
+        return None if served else "it serves beams on a CPU without changed scores"
+    if call.device != "cuda":
         return "it needs a CUDA GPU"
-    if request.dropout:
+    if call.dropout:
         return "it has no attention dropout"
-    sixteen_bit = request.dtype in (torch.float16, torch.bfloat16)
+    sixteen_bit = call.dtype in (torch.float16, torch.bfloat16)
     if backend == "flex":
-        if not sixteen_bit and request.dtype != torch.float32:
+        if not sixteen_bit and call.dtype != torch.float32:
             return "it computes in float32 or 16 bits"
-        if min(request.head_size, request.value_size) < 16:
+        if min(call.head_size, call.value_size) < 16:
             return "it needs heads of at least 16 channels"
         return None
-    if not request.packed:
+    if not call.packed:
         return "it needs a packed layout"
     if not sixteen_bit:
         return "it computes in 16 bits only"
-    if request.bias or request.soft_cap:
+    if call.bias or call.soft_cap:
         return "it cannot change scores"
-    if request.prefix:
+    if call.prefix:
         return "it has no prefix"
-    if request.head_size != request.value_size or request.head_size % 8 or request.head_size > 256:
+    if call.head_size != call.value_size or call.head_size % 8 or call.head_size > 256:
         return "it needs keys and values of one size, a multiple of 8 up to 256"
     return None
 
 
 @contextmanager
 def use_backend(backend: Backend) -> Iterator[None]:
-    """Forces a backend within the block: for tests and measurements. A model already compiled keeps what it chose."""
+    """Forces a backend within the block, for tests and measurements. A compiled model keeps its choice."""
     if backend not in BACKENDS:
         raise InputError(f"attention backend ({backend}) is not known; choose one of {', '.join(BACKENDS)}")
     token = _forced.set(backend)

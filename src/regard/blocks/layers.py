@@ -1,4 +1,4 @@
-"""Layers."""
+"""Layers and stacks: feed-forward, residual connections, encoder and decoder layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from regard.blocks.visibility import Visibility
 
 
 def activation(name: settings.Activation) -> Callable[[Tensor], Tensor]:
-    """The function behind a name of the settings."""
+    """The activation function of a name in the settings."""
     functions: dict[settings.Activation, Callable[[Tensor], Tensor]] = {
         "relu": functional.relu,
         "gelu": functional.gelu,
@@ -84,8 +84,8 @@ def build_feed_forward(ffn: settings.FeedForward, width: int) -> nn.Module:
 class Residual(nn.Module):
     """post: norm(x + f(x)); pre: x + f(norm(x)); sandwich: x + after(f(norm(x))).
 
-    Dropout falls on f's output before it is added (Vaswani et al. 2017, section 5.4). Layer scale multiplies it by a
-    learned vector (Touvron et al. 2021); stochastic depth leaves it out for some sequences (Huang et al. 2016).
+    Dropout applies to f's output before it is added (Vaswani et al. 2017, section 5.4). Layer scale multiplies it by a
+    learned vector (Touvron et al. 2021); stochastic depth omits it for some sequences (Huang et al. 2016).
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Residual(nn.Module):
 
 @dataclass(frozen=True)
 class LayerPlan:
-    """The settings that one layer is built from."""
+    """The settings of one layer."""
 
     width: int
     attention: settings.Attention
@@ -139,12 +139,12 @@ class LayerPlan:
     layer_scale: float | None
     cross: bool
     relative: bool
-    """Whether attention needs Transformer-XL's weights."""
+    """Whether attention has the weights of Transformer-XL positions."""
 
 
 @dataclass(frozen=True)
 class StackPlan:
-    """The settings that a stack is built from."""
+    """The settings of a stack."""
 
     layer: LayerPlan
     depth: int
@@ -156,15 +156,15 @@ class StackPlan:
 
 @dataclass(frozen=True)
 class View:
-    """What every layer of a stack sees in one forward pass."""
+    """The inputs that all layers of a stack share in one forward pass."""
 
     attention: Visibility
     signals: Signals
     memory: Tensor | None = None
     cross: Visibility | None = None
 
-    def anew(self) -> View:
-        """The same, with nothing worked out yet."""
+    def without_memo(self) -> View:
+        """The same without cached masks."""
         bias, cross = self.signals.bias, self.cross
         return View(
             replace(self.attention, memo={}),
@@ -175,7 +175,7 @@ class View:
 
 
 class Layer(nn.Module):
-    """Self-attention, cross-attention where there is a memory to look at, feed-forward; each with add & norm."""
+    """Self-attention, cross-attention in decoders with a memory, feed-forward; each with a residual connection."""
 
     def __init__(self, plan: LayerPlan, drop_path: float = 0.0) -> None:
         super().__init__()
@@ -202,19 +202,15 @@ class Layer(nn.Module):
         layout = view.attention.queries
         x = self.attention_residual(x, lambda y: self.attention(y, view.attention, view.signals, cache=cache), layout)
         x = tap(self, "attention.residual", x)
-        cross, memory, cross_view = self.cross, view.memory, view.cross
+        cross, cross_view = self.cross, view.cross
         if cross is not None and cross_view is not None and self.cross_residual is not None:
-            # Rows that share a memory lie side by side, and are to it one row of several queries.
-            shape = (*cross_view.queries.shape, x.shape[-1])
-            x = self.cross_residual(
-                x, lambda y: cross(y.reshape(shape), cross_view, memory=memory, cache=cross_cache).view_as(y), layout
-            )
+            x = self.cross_residual(x, lambda y: cross(y, cross_view, memory=view.memory, cache=cross_cache), layout)
             x = tap(self, "cross.residual", x)
         return tap(self, "residual", self.ffn_residual(x, self.ffn, layout))
 
 
 class Stack(nn.Module):
-    """Layers one upon the other. Layer i is `stack[i]`, and its parameters are named `i.…`."""
+    """A sequence of layers. Layer i is `stack[i]`, and its parameters are named `i.…`."""
 
     def __init__(self, plan: StackPlan) -> None:
         super().__init__()
@@ -229,8 +225,8 @@ class Stack(nn.Module):
         self.position = build_attended(plan.position, layer.width, layer.attention.heads, head_size, plan.causal)
         self.norm = build_norm(layer.norm, layer.width) if plan.final_norm else None
         self.recompute = False
-        """Whether training keeps only the input of each layer and computes the rest of it again in the backward pass
-        (Chen et al. 2016): about a third more work for a fraction of the memory. The results are the same."""
+        """Whether training stores only the input of each layer and recomputes the rest in the backward pass (Chen et
+        al. 2016): about a third more computation for a fraction of the memory, with the same results."""
 
     def taps(self) -> dict[str, Tap]:
         layers = {f"{i}.{name}": tap for i, layer in enumerate(self) for name, tap in layer.taps().items()}
@@ -260,21 +256,27 @@ class Stack(nn.Module):
     ) -> Tensor:
         """`[..., D]` through every layer.
 
-        `keys` is the layout that `Cache.plan` gave, and as `queries` where there is no cache. One memory may serve
-        several rows in turn, of one token each (the beams of a sentence). `rotation` serves positions that are not a
-        place in a sequence (images).
+        `keys` is the layout from `Cache.plan`; without a cache it equals `queries`. `rotation` is for images, whose
+        positions are not places in a sequence.
         """
         attention = Visibility(queries, keys or queries, self.causal, self.window, prefix)
-        cross = None if memory_layout is None else Visibility(_by_memory(queries, memory_layout), memory_layout)
+        cross: Visibility | None = None
+        if memory_layout is not None and cache is not None:
+            assert isinstance(queries, Padded)
+            cross = cache.cross_visibility(queries, memory_layout)
+        elif memory_layout is not None:
+            cross = Visibility(queries, memory_layout)
         if cache is not None:
-            cache.commit()  # whatever may refuse the call has spoken
+            cache.commit()  # nothing raises any more
+            if cache.mask is not None:
+                attention = replace(attention, mask=cache.mask, beams=not cache.fixed)
         signals = self.position.signals(attention, x.device, x.dtype)
         if rotation is not None:
             signals = Signals(rotation=rotation)
         view = View(attention, signals, memory, cross)
         x = tap(self, "residual", x)
         recompute = self.recompute and self.training and torch.is_grad_enabled() and cache is None
-        recompute = recompute and not is_recorded(self)  # or it would be heard twice
+        recompute = recompute and not is_recorded(self)  # or values would be recorded twice
         for i, layer in enumerate(self):
             if recompute:
                 x = _recomputed(layer, x, view)
@@ -284,19 +286,12 @@ class Stack(nn.Module):
         return tap(self, "out", x if self.norm is None else self.norm(x))
 
 
-def _by_memory(queries: Layout, memory: Layout) -> Layout:
-    """How the queries look to the memory: rows of one token that share one are a single row of as many tokens."""
-    beams = queries.count // max(memory.count, 1)
-    single = isinstance(queries, Padded) and queries.time == 1 and queries.lengths_B is None
-    return Padded(memory.count, beams) if single and beams > 1 and beams * memory.count == queries.count else queries
-
-
 def _recomputed(layer: Layer, x: Tensor, view: View) -> Tensor:
-    """One layer, of which only the input is kept; dropout draws the same numbers both times."""
+    """Runs one layer with activation checkpointing; dropout draws the same numbers both times."""
 
     def forward(x: Tensor) -> Tensor:
-        # What layers work out for each other must not pass between them: the second time it would be there already.
-        out: Tensor = layer(x, view.anew())
+        # Without cached masks, or the second pass would read those of the first.
+        out: Tensor = layer(x, view.without_memo())
         return out
 
     out: Tensor = checkpoint(forward, x, use_reentrant=False)
@@ -304,7 +299,7 @@ def _recomputed(layer: Layer, x: Tensor, view: View) -> Tensor:
 
 
 def set_recompute(model: nn.Module, on: bool) -> None:
-    """Whether training a model computes activations again instead of keeping them, in every stack that it has."""
+    """Turns activation checkpointing on or off in all stacks of a model."""
     for module in model.modules():
         if isinstance(module, Stack):
             module.recompute = on

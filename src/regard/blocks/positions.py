@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_compiling
 
 from regard.blocks import settings
 from regard.blocks.kernels import ScoreBias, distance_span
@@ -110,11 +111,15 @@ class SinusoidalPosition(Position):
         self.width = width
 
     def embed(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
-        places = layout.places(device).clamp(min=0)
+        places = layout.places(device)
         if isinstance(layout, Packed):
-            # A packed batch has far more tokens than places, so each place is worked out once.
-            return self._encode(torch.arange(layout.longest, device=device), dtype)[places]
-        return self._encode(places, dtype)
+            # A packed batch has far more tokens than positions, so each position is encoded once.
+            return self._encode(torch.arange(layout.longest, device=device), dtype)[places.clamp(min=0)]
+        if not is_compiling():
+            # Beams share positions by expansion; each position is encoded once and broadcast.
+            for dim in range(places.dim()):
+                places = places if places.stride(dim) else places.narrow(dim, 0, 1)
+        return self._encode(places.clamp(min=0), dtype)
 
     def _encode(self, places: Tensor, dtype: torch.dtype) -> Tensor:
         # Rounded to float32 first: Marian's checkpoints hold such a table, and a float64 model must agree with them.

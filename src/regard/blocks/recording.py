@@ -247,11 +247,13 @@ class Event:
 class Recording(Mapping[str, Tensor | list[Tensor]]):
     """The result of `regard.record`: a mapping from recorded names to their values."""
 
-    def __init__(self, names: Iterable[str], grad: bool = False, limit: int = LIMIT) -> None:
+    def __init__(self, names: Iterable[str], grad: bool = False, limit: int | None = LIMIT, copy: bool = True) -> None:
+        """`copy`: store copies on the CPU; otherwise the tensors as they are. `limit` is in bytes; None: no limit."""
         self.wanted = list(names)
         """The names to record, in the order of computation."""
         self.grad = grad
         self.limit = limit
+        self.copy = copy and not grad
         self.bytes = 0
         """Memory of all values."""
         self.events: list[Event] = []
@@ -297,21 +299,27 @@ class Recording(Mapping[str, Tensor | list[Tensor]]):
         return f"Recording({len(self)} names, {len(self.events)} values, {self.bytes / 2**20:.1f} MiB)"
 
     def keep(self, name: str, x: Tensor, step: int | None) -> None:
-        """Stores a copy on the CPU in float32 (float64 stays), or with `grad` the tensor itself."""
-        dtype = x.dtype if self.grad or x.dtype == torch.float64 else torch.float32
+        """Stores a copy on the CPU in float32 (float64 stays), or without `copy` the tensor itself."""
+        dtype = torch.float32 if self.copy and x.dtype != torch.float64 else x.dtype
         self.require_room(name, x.numel() * dtype.itemsize)
         self.bytes += x.numel() * dtype.itemsize
         value = x
-        if not self.grad:
+        if self.copy:
             with torch.inference_mode(False), torch.no_grad():  # an ordinary tensor in every mode
                 value = x.detach().to("cpu", dtype, copy=True)
         event = Event(name, len(self._by_name[name]), step, value)
         self.events.append(event)
         self._by_name[name].append(event)
 
+    def clear(self) -> list[Event]:
+        """Removes and returns all values."""
+        events, self.events, self.bytes = self.events, [], 0
+        self._by_name = {name: [] for name in self.wanted}
+        return events
+
     def require_room(self, name: str, more: int) -> None:
         """Raises before memory beyond the limit is allocated."""
-        if self.bytes + more > self.limit:
+        if self.limit is not None and self.bytes + more > self.limit:
             raise RecordError(
                 f"limit ({self.limit / 2**30:.3g} GiB) exceeded: {name} needs {more / 2**20:,.1f} MiB in addition to "
                 f"{self.bytes / 2**20:,.1f} MiB of {len(self.events):,} values; record fewer names or shorter inputs, "
@@ -323,7 +331,7 @@ class Recording(Mapping[str, Tensor | list[Tensor]]):
 
 
 class Recorder:
-    """Records and edits the taps of one model. Taps of other modules go to `outer`, so recorders can be nested."""
+    """Records and edits the taps of one model. All taps go to `outer` first, so recorders can be nested."""
 
     def __init__(
         self,
@@ -346,10 +354,10 @@ class Recorder:
 
     def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
         """Edits and stores a value."""
+        if self.outer is not None:
+            x = self.outer.tap(module, name, x)
         path = self.paths.get(module)
-        if path is None:
-            return x if self.outer is None else self.outer.tap(module, name, x)
-        return self._take(f"{path}.{name}", x)
+        return x if path is None else self._take(f"{path}.{name}", x)
 
     def tap_attention(self, module: nn.Module, attended: Attended, mixed: Tensor) -> Tensor:
         """Derives scores and weights if they are needed.
@@ -357,12 +365,11 @@ class Recorder:
         With edited weights, or with gradients (which reach weights only this way), the heads are computed from the
         derived weights.
         """
+        result = mixed if self.outer is None else self.outer.tap_attention(module, attended, mixed)
         path = self.paths.get(module)
-        if path is None:
-            return mixed if self.outer is None else self.outer.tap_attention(module, attended, mixed)
         names = [name for name in (f"{path}.scores", f"{path}.weights") if name in self.wanted or name in self.edits]
-        if not names:
-            return mixed
+        if path is None or not names:
+            return result
         self._require_room(names, attended)
         scores, weights = derive(names[-1], attended, mixed)
         new_scores = self._take(f"{path}.scores", scores)
@@ -370,19 +377,19 @@ class Recorder:
             weights = masked_softmax(new_scores, new_scores != -torch.inf)
         new_weights = self._take(f"{path}.weights", weights)
         if new_scores is scores and new_weights is weights and not self.recording.grad:
-            return mixed
+            return result
         with torch.autocast(weights.device.type, enabled=False):
             v = attended.v
             return mix(new_weights, v.to(new_weights.dtype), attended.visibility).to(v.dtype)
 
     def tap_pass(self, module: nn.Module, cache: object | None) -> None:
         """Counts the passes of each cache."""
+        if self.outer is not None:
+            self.outer.tap_pass(module, cache)
         if module in self.paths:
             self.step = None if cache is None else self._passes.get(cache, 0)
             if cache is not None and self.step is not None:
                 self._passes[cache] = self.step + 1
-        elif self.outer is not None:
-            self.outer.tap_pass(module, cache)
 
     def _take(self, name: str, x: Tensor) -> Tensor:
         for edit in self.edits.get(name, ()):

@@ -1,18 +1,19 @@
-"""Visibility: who may see whom. One value, from which every attention backend takes what it needs.
+"""Visibility: which keys each query sees. Every attention backend takes what it needs from this one value.
 
-A query sees a key when both are real, both belong to the same sequence, and every rule that is set allows it:
+A query sees a key if both are real tokens of the same sequence and every rule that is set allows it:
 
-- `causal`: the key is not later than the query, or lies in the sequence's `prefix`;
-- `window`: the two are fewer than `window` places apart.
+- `causal`: the key is not after the query, or belongs to the sequence's `prefix`;
+- `window`: the two are fewer than `window` positions apart;
+- `mask`: an explicit mask in place of `causal`, for beams that share keys.
 
-Padding sees nothing and is seen by nothing, and what sees nothing gets zero, in every backend.
+Padding sees nothing and is seen by nothing. A query that sees nothing gets zero in every backend.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -22,17 +23,25 @@ from regard.errors import InputError
 
 
 class Fused(NamedTuple):
-    """What a fused kernel needs: a flag or a mask, and the rows to be zeroed afterwards."""
+    """The form that fused kernels need: a flag or a mask, and the queries whose output is set to zero."""
 
     causal: bool
     mask: Tensor | None
-    """`[R or 1, Q or 1, K]`, true where a key is seen; open in blind rows: a softmax over nothing is undefined."""
+    """`[R or 1, Q or 1, K]`, true where a key is seen; all true for blind queries, whose softmax is undefined."""
     blind: Tensor | None
-    """`[R, Q]`, true for queries that see nothing; None when there are none."""
+    """`[R, Q]`, true for queries that see nothing; None if there are none."""
+
+
+class Additive(NamedTuple):
+    """The form for kernels that add a mask to the scores."""
+
+    mask: Tensor | None
+    """`[R or 1, Q or 1, K]`: 0 where a key is seen, −∞ elsewhere."""
+    blind: Tensor | None
 
 
 class Cells(NamedTuple):
-    """What the rules ask of a token: its place, its sequence where a row holds several, its sequence's prefix."""
+    """Position of each token, its sequence if a row holds several, and the prefix of its sequence."""
 
     place: Tensor
     sequence: Tensor | None
@@ -42,44 +51,45 @@ class Cells(NamedTuple):
         return self.map(lambda value: value[index])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Cells:
-        """The same change to all that is there."""
         sequence = None if self.sequence is None else change(self.sequence)
         return Cells(change(self.place), sequence, None if self.prefix is None else change(self.prefix))
 
 
 @dataclass(frozen=True)
 class Visibility:
-    """The rules for one call of attention. Made inside a forward pass, since it keeps what it works out in `memo`."""
+    """The rules for one attention call. Create it inside a forward pass: it caches masks in `memo`."""
 
     queries: Layout
     keys: Layout
     causal: bool = False
     window: int | None = None
     prefix: Tensor | None = None
-    """Length of the prefix of each sequence: `[B]`, or `[S]` of a packed batch."""
-    memo: dict[str, Tensor | Fused] = field(default_factory=dict, compare=False, repr=False)
+    """Length of the prefix of each sequence: `[B]`, or `[S]` in a packed batch."""
+    mask: Tensor | None = None
+    """`[B, Q, K]`: an explicit mask in place of `causal`."""
+    beams: bool = False
+    """Whether queries are beams, few and at one position, outside of a replayed graph."""
+    memo: dict[str, Any] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.queries, Packed) is not isinstance(self.keys, Packed):
             raise InputError("queries and keys must both be padded or both be packed; pack or pad the other side")
         if self.queries.count != self.keys.count:
-            raise InputError(
-                f"queries hold {self.queries.count} sequences and keys {self.keys.count}; each needs its partner"
-            )
+            raise InputError(f"queries have {self.queries.count} sequences and keys {self.keys.count}; give as many")
         if self.prefix is not None and tuple(self.prefix.shape) != (self.queries.count,):
             raise InputError(
-                f"prefix of shape {list(self.prefix.shape)} must be [{self.queries.count}]; "
-                "give each sequence its length, 0 where it has none"
+                f"prefix has shape {list(self.prefix.shape)}, expected [{self.queries.count}]: "
+                "give one length for each sequence, 0 for none"
             )
 
     @property
     def rows(self) -> int:
-        """Rows of the scores: sequences, or the rows of a packed batch where both sides have as many."""
+        """Rows of the scores: sequences, or the rows of a packed batch if both sides have as many."""
         return self.queries.rows if self.queries.rows == self.keys.rows else 1
 
     @property
     def reach(self) -> int | None:
-        """The window, if it hides anything at all."""
+        """The window, if it hides anything."""
         longest = max(self.queries.longest, self.keys.longest)
         return self.window if self.window is not None and self.window < longest else None
 
@@ -92,11 +102,11 @@ class Visibility:
         return x if isinstance(self.queries, Padded) else x.flatten(0, 1)
 
     def grid_places(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Places of queries and keys, `[R or 1, Q]` and `[R or 1, K]`."""
+        """Positions of queries and keys, `[R or 1, Q]` and `[R or 1, K]`."""
         return self.grid(self.queries.places(device)), self.grid(self.keys.places(device))
 
     def cells(self, device: torch.device) -> tuple[Cells, Cells]:
-        """What the rules ask of queries, `[R or 1, Q]`, and of keys, `[R or 1, K]`."""
+        """The cells of queries, `[R or 1, Q]`, and of keys, `[R or 1, K]`."""
         places_q, places_k = self.grid_places(device)
         packed = isinstance(self.queries, Packed)
         sequences_q = self.grid(self.queries.sequences(device))
@@ -105,7 +115,7 @@ class Visibility:
         return Cells(places_q, sequences_q if packed else None, prefix), Cells(places_k, sequences_k, None)
 
     def allows(self, query: Cells, key: Cells) -> Tensor:
-        """The definition of visibility, cell by cell; shapes are broadcast."""
+        """The definition of visibility without a mask, cell by cell; shapes are broadcast."""
         allowed = (query.place >= 0) & (key.place >= 0)
         if query.sequence is not None and key.sequence is not None:
             allowed = allowed & (query.sequence == key.sequence)
@@ -118,40 +128,55 @@ class Visibility:
 
     def visible(self, device: torch.device) -> Tensor:
         """`[R or 1, Q, K]`, true where the query sees the key."""
-        known = self.memo.get("visible")
-        if isinstance(known, Tensor):
-            return known
-        query, key = self.cells(device)
-        visible = self.allows(query.at(slice(None), slice(None), None), key.at(slice(None), None, slice(None)))
-        self.memo["visible"] = visible
-        return visible
+        if "visible" not in self.memo:
+            if self.mask is not None and self.reach is None:
+                visible = self.mask
+            else:
+                query, key = self.cells(device)
+                visible = self.allows(query.at(slice(None), slice(None), None), key.at(slice(None), None, slice(None)))
+                visible = visible if self.mask is None else visible & self.mask
+            self.memo["visible"] = visible
+        visible_RQK: Tensor = self.memo["visible"]
+        return visible_RQK
 
     def fused(self, device: torch.device) -> Fused:
-        """The same as flag, mask and blind rows, with the cheapest form that is exact."""
-        known = self.memo.get("fused")
-        if isinstance(known, Fused):
-            return known
-        fused = self._cheap(device)
-        if fused is None:
-            visible = self.visible(device)
-            blind = ~visible.any(-1)
-            fused = Fused(False, visible | blind[..., None], blind)
-        self.memo["fused"] = fused
-        return fused
+        """Flag, mask and blind queries, in the cheapest form that is exact."""
+        if "fused" not in self.memo:
+            fused = self._cheap(device)
+            if fused is None:
+                visible = self.visible(device)
+                blind = ~visible.any(-1)
+                fused = Fused(False, visible | blind[..., None], blind)
+            self.memo["fused"] = fused
+        found: Fused = self.memo["fused"]
+        return found
+
+    def additive(self, device: torch.device, dtype: torch.dtype) -> Additive:
+        """Mask to add to the scores. Reads the blind queries, so it is for a CPU."""
+        if "additive" not in self.memo:
+            causal, mask, blind = self.fused(device)
+            assert not causal
+            if mask is not None:
+                mask = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill_(~mask, -torch.inf)
+            self.memo["additive"] = Additive(mask, blind if blind is not None and bool(blind.any()) else None)
+        found: Additive = self.memo["additive"]
+        return found
 
     def _cheap(self, device: torch.device) -> Fused | None:
-        """The forms that need no `[R, Q, K]` mask; None when one is needed."""
+        """The forms that need no `[R, Q, K]` mask of their own; None if one is needed."""
         queries, keys = self.queries, self.keys
-        if isinstance(queries, Packed) or isinstance(keys, Packed):
+        if isinstance(queries, Packed) or isinstance(keys, Packed) or self.reach is not None:
             return None
-        if self.reach is not None or self.prefix is not None or keys.places_BT is not None:
+        if self.mask is not None:
+            return Fused(False, self.mask, None)  # each beam sees itself
+        if self.prefix is not None or keys.places_BT is not None:
             return None
         real = queries.real(device)
         blind = None if real is None else ~real
         if self.causal:
             same = queries.time == keys.time and queries.lengths_B is keys.lengths_B
             if queries.plain and keys.plain and same:
-                # Padding lies behind every real token, so the causal flag alone already hides it.
+                # Padding follows the real tokens, so the causal flag already hides it.
                 return Fused(True, None, blind)
             sees_all = queries.time == 1 and queries.start == keys.longest - 1 and queries.places_BT is None
             return Fused(False, None, blind) if sees_all and keys.lengths_B is None else None

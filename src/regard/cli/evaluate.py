@@ -140,11 +140,11 @@ def evaluate_command(  # noqa: PLR0913
     as_json: terminal.Json = False,
 ) -> None:
     """Evaluate a model: translation by BLEU, chrF and TER (sacreBLEU), other tasks by their own metrics."""
-    from regard.decoding.memory import bound_caches
+    from regard.models.cpu import bound_kernel_caches
 
     names, changes = terminal.split_words(words, "data.")
     _check(names, source, reference, hypotheses)
-    bound_caches()
+    bound_kernel_caches()
     if threads is not None:
         import torch
 
@@ -327,9 +327,9 @@ def predict_command(
     if inputs and source is not None:
         raise SettingsError(f"give inputs or a file (--input {source}), not both")
     import regard
-    from regard.decoding.memory import bound_caches
+    from regard.models.cpu import bound_kernel_caches
 
-    bound_caches()
+    bound_kernel_caches()
     loaded: Any = regard.load(model, device=device)
     lines = iter(inputs) if inputs else terminal.text_lines(str(source)) if source else None
     results = (result for chunk in _input_chunks(lines) for result in loaded.predict(chunk))

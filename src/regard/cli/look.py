@@ -101,10 +101,10 @@ def _serve(asked: LookOptions, settings: PageSettings, browser: bool) -> None:
 
 def _study(asked: LookOptions, settings: PageSettings) -> Study:
     import regard
-    from regard.decoding.memory import bound_caches
     from regard.look.study import Study
+    from regard.models.cpu import bound_kernel_caches
 
-    bound_caches()
+    bound_kernel_caches()
     other = None if asked.beside is None else regard.load(asked.beside, device=asked.device)
     return Study(regard.load(asked.model, device=asked.device), settings.tokens, settings.tensor_bytes, other)
 

@@ -48,10 +48,10 @@ def serve_command(
     options = {"host": host, "port": port, "threads": threads, "api_keys": api_key or ()}
     settings: Serving = parse(Serving, {name: value for name, value in options.items() if value is not None} | changes)
     require_server("serve")
-    from regard.decoding.memory import bound_caches
+    from regard.models.cpu import bound_kernel_caches
     from regard.serving.http import address_of, listen, make_server, run_server
 
-    bound_caches()
+    bound_kernel_caches()
     with listen(settings.host, settings.port) as listening:
         from regard.serving.translation import create_app, load_translators
 

@@ -58,9 +58,9 @@ def split_words(words: Iterable[str] | None, prefix: str = "") -> tuple[list[str
 
 def load_translator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Translator:
     """Loads a model that translates."""
-    from regard.decoding.memory import bound_caches
+    from regard.models.cpu import bound_kernel_caches
 
-    bound_caches()
+    bound_kernel_caches()
     import torch
 
     import regard

@@ -17,7 +17,7 @@ from regard.errors import DataError, InputError, SettingsError
 from regard.use.translation import AHEAD, TranslateOptions
 
 if TYPE_CHECKING:
-    from regard.decoding.attention import Look
+    from regard.decoding.alignment import Look
     from regard.decoding.settings import Sampling
     from regard.look.alignment import Aligner, AlignmentScore, GoldLinks, TextPairs, Tried
     from regard.use.translator import Translator
@@ -197,7 +197,7 @@ def align_command(  # noqa: PLR0913
 
 
 def _look(model: Translator, layer: int | None, heads: Sequence[str], consumed: bool) -> Look:
-    from regard.decoding.attention import Look, look_at
+    from regard.decoding.alignment import Look, look_at
 
     if layer is not None:
         return look_at(model.network, layer, consumed)

@@ -1,1 +1,1 @@
-"""Decoding: from a model to sequences of tokens. Greedy, sampling, beam; rules and wishes; scores; streaming."""
+"""Decoding: searches, rules, scores and word alignment. Tokens in, tokens out."""

@@ -1,12 +1,12 @@
-"""Beam search, for a whole batch in tensors.
+"""Beam search for a whole batch, in tensors.
 
-B: inputs still worked on, K: beams, C = 2K: candidates of a step, L: the longest sequence, S: source tokens,
-V: vocabulary. Of the 2K best candidates the K best that go on stay open, so that ends never empty the beam; those that
-end are kept if they are among the K best candidates, in a pool of the K best finished ones.
+B: active inputs, K: beams, C = 2K: candidates of a step, L: length of the longest sequence, S: source tokens,
+V: vocabulary. Of the 2K best candidates the K best that do not end stay open, so that ends never empty the beam.
+Candidates that end are kept, if they are among the K best candidates, in a pool of the K best finished ones.
 
-What was written is kept as tokens that point back to the row they continue, and read from its end when all is done. A
-turn changes tensors in place, takes its number from one of them and asks the device nothing, so that a GPU can record a
-turn and replay it (`replay.py`).
+Written tokens are stored with a pointer to the row that they continue; sequences are read from their end when all is
+done. `turn` changes tensors in place and reads nothing from the device, so that a GPU can record and replay it
+(`fast/graphs.py`).
 """
 
 from __future__ import annotations
@@ -20,56 +20,47 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.decoding import fused
-from regard.decoding.choose import NEVER
-from regard.decoding.greedy import hypothesis, looks
-from regard.decoding.likeliest import Continuations, likeliest
-from regard.decoding.request import Ends, Hypothesis, Job
-from regard.decoding.rulebook import Rulebook
-from regard.decoding.settings import Beam, Rules
-from regard.decoding.source import SHAPES, Laid, Source, up_to, wide
+from regard.decoding.fast.topk import Continuations, best_continuations
+from regard.decoding.greedy import checks
+from regard.decoding.model import SHAPES, Inputs, SearchModel, up_to, wide
+from regard.decoding.rules import NEVER, RuleBook
+from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules, hypothesis
 
 KEPT_ON_CPU, KEPT_ON_GPU = 7 / 8, 1 / 2
-"""Once no more than this share of the inputs is left, the others are dropped: to move what is left costs something."""
-
-FUSED_SIZE = 32
-"""The widest beam whose candidates one program of a GPU sorts."""
+"""Finished inputs are dropped once at most this share is left: moving the others has a cost."""
 
 
 class Field(IntEnum):
-    """What is known of a token that was written, and of a sequence that ends with it: places in one tensor.
-
-    Few tensors are few kernels. Numbers of 64 bits hold all of it as it is.
-    """
+    """Columns of one float64 tensor, which holds tokens and finished sequences: few tensors need few kernels."""
 
     TOKEN = 0
     CHANCE = 1
     PARENT = 2
-    """Which of the open sequences of the step before is continued."""
+    """Row of the previous step that is continued."""
     RANK = 3
-    """What finished sequences are ranked by; −∞ where there is none."""
+    """Ranking score of a finished sequence; −∞ if there is none."""
     LENGTH = 4
     ENDED = 5
 
 
 STEPS = 3
-"""The first fields, which are kept of every step."""
+"""Number of fields that are stored for every step."""
 
 
 @dataclass
 class _Open:
-    """The open sequences of each input, the best first, and how each came about, step by step."""
+    """The open sequences of each input, the best first, and their history."""
 
     sums_BK: Tensor
-    """Log-probabilities; −∞ where there is none."""
+    """Log-probabilities; −∞ if there is none."""
     tokens_BK: Tensor
-    """The last of each."""
+    """The last token of each."""
     history_LBKF: Tensor
     """Fields of every step."""
     written_BKL: Tensor
-    """The sequences themselves; L is 0 unless a rule asks for them."""
+    """The sequences; L is 0 unless a rule needs them."""
     seen_BKS: Tensor
-    """Attention that each source token got so far; S is 0 unless coverage is asked for."""
+    """Attention to each source token so far; S is 0 without coverage."""
 
 
 def _gather(x: Tensor, which_BK: Tensor) -> Tensor:
@@ -78,58 +69,45 @@ def _gather(x: Tensor, which_BK: Tensor) -> Tensor:
 
 
 def _put(place: Tensor, x: Tensor) -> Tensor:
-    """A tensor in the place of another, where it fits in there."""
+    """Copies a tensor into the memory of another one if the shapes are equal."""
     return place.copy_(x) if place.shape == x.shape else x
 
 
 class Batch:
-    """What is searched for, where the device can see it. All that the host says before a search is said here."""
+    """The inputs of a search on the device. All transfers from the host before a search happen here."""
 
-    def __init__(self, source: Source, jobs: Sequence[Job], ends: Ends, rules: Rules, beam: Beam) -> None:
-        self.source, self.jobs, self.ends, self.rules, self.beam = source, jobs, ends, rules, beam
-        self.book = Rulebook(rules, jobs, source, ends)
+    def __init__(self, model: SearchModel, jobs: Sequence[Job], ends: Ends, rules: Rules, beam: Beam) -> None:
+        self.model, self.jobs, self.ends, self.rules, self.beam = model, jobs, ends, rules, beam
+        self.book = RuleBook(rules, jobs, model, ends)
         self.longest = max(job.longest for job in jobs)
-        if source.device.type == "cuda" and source.room(1) is None:
-            # So that batches of about one length can share a recording.
+        if model.device.type == "cuda" and model.room(1) is None:
+            # So that batches of similar lengths share a CUDA graph.
             self.longest = up_to(self.longest, SHAPES)
         inputs = [job.tokens for job in jobs]
-        self.inputs: Sequence[Sequence[int]] | Laid = (
-            inputs if source.stays is None else source.laid(inputs, beam.coverage > 0)
-        )
+        self.inputs: Sequence[Sequence[int]] | Inputs = model.lay_out(inputs) if model.paths.fixed else inputs
         time = max(len(tokens) for tokens in inputs) if beam.coverage else 0
         absent = [[s >= len(tokens) for s in range(time)] for tokens in inputs]
-        self.absent_BS = torch.tensor(absent, device=source.device)
-        # The first is never asked for.
+        self.absent_BS = torch.tensor(absent, device=model.device)
         divisors = [1.0, *(beam.length.divisor(length) for length in range(1, self.longest + 1))]
-        self.divisor_L = torch.tensor(divisors, dtype=source.numbers, device=source.device)
-        # What fills up a batch, with no room to write, has no length to be divided by either.
+        self.divisor_L = torch.tensor(divisors, dtype=model.dtype, device=model.device)
+        # Empty jobs, which fill up a batch, have length 0.
         farthest = [beam.length.divisor(max(job.longest, 1)) for job in jobs]
-        self.farthest_B = torch.tensor(farthest, dtype=source.numbers, device=source.device)
-        self.fused = (
-            fused.works(source.device.type)
-            and source.numbers == torch.float32
-            and self.book.steady
-            and not beam.coverage
-            and beam.size <= FUSED_SIZE
-        )
-        """Whether a GPU chooses in two kernels."""
+        self.farthest_B = torch.tensor(farthest, dtype=model.dtype, device=model.device)
 
 
 class BeamSearch:
-    """One batch being searched."""
+    """The search of one batch."""
 
     def __init__(self, batch: Batch) -> None:
-        source, beam = batch.source, batch.beam
-        self.source, self.rules, self.beam, self.end = source, batch.rules, beam, batch.ends.end
-        self.book, self.longest, self.fused = batch.book, batch.longest, batch.fused
+        model, beam = batch.model, batch.beam
+        self.model, self.rules, self.beam, self.end = model, batch.rules, beam, batch.ends.end
+        self.book, self.longest, self.triton_choice = batch.book, batch.longest, model.paths.triton_choice
         self.divisor_L, self.farthest_B, self.absent_BS = batch.divisor_L, batch.farthest_B, batch.absent_BS
-        self.state, self.scores_NV = source.begin(batch.inputs, self.longest, beam.coverage > 0, self.fused)
-        self.stays = self.state.fixed() is not None
-        """Whether memory must stay in its place."""
-        count, size, device = len(batch.jobs), beam.size, source.device
-        exact = torch.float32 if device.type == "mps" else torch.float64  # of which Apple's GPUs have none
+        self.state, self.scores_NV = model.begin(batch.inputs, self.longest, beam.size, beam.coverage > 0)
+        count, size, device = len(batch.jobs), beam.size, model.device
+        exact = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
         tokens_BK = torch.zeros(count, size, dtype=torch.long, device=device)
-        sums_B1 = torch.zeros(count, 1, dtype=source.numbers, device=device)
+        sums_B1 = torch.zeros(count, 1, dtype=model.dtype, device=device)
         self.open = _Open(
             sums_B1,
             tokens_BK,
@@ -147,7 +125,7 @@ class BeamSearch:
         self.results: list[list[Hypothesis]] = [[] for _ in batch.jobs]
         self.step = 0
         self.step_1 = torch.zeros(1, dtype=torch.long, device=device)
-        """The same, where the device can see it."""
+        """The same on the device."""
 
     def run(self) -> list[list[Hypothesis]]:
         """The best hypotheses of each input, the best first."""
@@ -156,13 +134,13 @@ class BeamSearch:
         return self.harvested()
 
     def advance(self) -> bool:
-        """One more token; false when nothing is left to do, as far as that was looked at."""
+        """Writes one more token; false if nothing is left to do."""
         rows_BK = self.choose()
         self.step += 1
         if self.step == self.longest:
             return False
         kept_B: Tensor | None = None
-        if looks(self.source.device, self.step):
+        if checks(self.model.device, self.step):
             kept_B = self.live_B.nonzero()[:, 0]
             if len(kept_B) == 0:
                 return False
@@ -175,14 +153,14 @@ class BeamSearch:
         return True
 
     def turn(self) -> None:
-        """One more token, with nothing asked of the device."""
+        """Writes one more token without reading from the device."""
         self.write(self.choose())
 
     def choose(self) -> Tensor:
-        """Ends and continues sequences by the scores at hand; `[B, K]`: the row that each open one goes on from."""
+        """Ends and continues sequences by the current scores; `[B, K]`: the row that each open sequence continues."""
         self.step_1 += 1
-        if self.fused:
-            return self._choose_fused()
+        if self.triton_choice:
+            return self._choose_by_triton()
         found, size = self._candidates(), self.beam.size
         ended_BC = found.tokens_BC == (-1 if self.end is None else self.end)
         hit_BC = ended_BC | (self.book.longest_B <= self.step_1)[:, None]
@@ -198,25 +176,25 @@ class BeamSearch:
         return rows_BK
 
     def write(self, rows_BK: Tensor, kept_B: Tensor | None = None) -> None:
-        """Reads the tokens that were chosen last, and asks the model what may follow."""
+        """Feeds the chosen tokens to the model and stores the next scores."""
         self.state.select(rows_BK.flatten(), kept_B)
         scores_NV = self.state.step(self.open.tokens_BK.flatten())
-        if self.stays and scores_NV is not self.scores_NV and scores_NV.shape == self.scores_NV.shape:
+        if self.state.stays and scores_NV is not self.scores_NV and scores_NV.shape == self.scores_NV.shape:
             self.scores_NV.copy_(scores_NV)
-        else:  # a copy of all scores would cost a CPU as much as many a step
+        else:  # on a CPU, copying all scores would cost as much as some steps
             self.scores_NV = scores_NV
 
-    # ------------------------------------------------------------------------------------------------------- one turn
+    # -------------------------------------------------------------------------------------------------------- one step
 
     def _candidates(self) -> Continuations:
         """The 2K best continuations of each input's open sequences."""
         open_, wanted = self.open, 2 * self.beam.size
         seen = self.state.attended()
         if seen is not None:
-            # Which source tokens the last step looked at belongs to the token that it led to.
+            # The attention of the last step belongs to the token that it wrote.
             open_.seen_BKS = open_.seen_BKS + seen.view(open_.seen_BKS.shape)
         if self.book.steady and open_.sums_BK.shape[1] * self.scores_NV.shape[1] >= wanted:
-            return likeliest(wide(self.scores_NV), open_.sums_BK, wanted)
+            return best_continuations(wide(self.scores_NV), open_.sums_BK, wanted)
         written_NT = open_.written_BKL[..., : self.step].flatten(0, 1)
         chances_NV = self.book.apply(self.scores_NV.log_softmax(-1), written_NT, self.step)
         chances_BKV = chances_NV.view(*open_.sums_BK.shape, -1)
@@ -227,9 +205,8 @@ class BeamSearch:
         chances_BC = chances_BKV.flatten(1).gather(1, index_BC)
         return Continuations(best.values, chances_BC, index_BC // vocabulary, index_BC % vocabulary)
 
-    def _choose_fused(self) -> Tensor:
-        """As `choose` does otherwise."""
-        from regard.decoding import triton_choice  # not every machine has Triton
+    def _choose_by_triton(self) -> Tensor:
+        from regard.decoding.fast import triton_choice  # not every machine has Triton
 
         open_, pool_BKF = self.open, self.pool_BKF
         sums_BR, size = open_.sums_BK, self.beam.size
@@ -251,7 +228,7 @@ class BeamSearch:
         return self.rows_BK
 
     def _finish(self, steps_BKF: Tensor, sums_BK: Tensor, hit_BK: Tensor, ended_BK: Tensor) -> None:
-        """Puts finished candidates into the pool, where they are good enough and their input is still searched."""
+        """Adds finished candidates of active inputs to the pool if they are good enough."""
         rank_BK = self._ranks(steps_BKF, sums_BK, hit_BK)
         others = (rank_BK, self.step_1.expand_as(rank_BK), ended_BK)  # in the order of the fields
         done_BKF = torch.cat([steps_BKF, *(each[..., None].to(steps_BKF.dtype) for each in others)], dim=-1)
@@ -260,7 +237,7 @@ class BeamSearch:
         self.pool_BKF.copy_(_gather(both_BCF, best.indices))
 
     def _ranks(self, steps_BKF: Tensor, sums_BK: Tensor, hit_BK: Tensor) -> Tensor:
-        """What finished candidates are ranked by; −∞ for the others."""
+        """Ranking scores of finished candidates; −∞ for the others."""
         rank_BK = sums_BK / self.divisor_L.index_select(0, self.step_1)
         if self.beam.coverage:
             rank_BK = rank_BK + self._coverage(steps_BKF[..., Field.PARENT].long())
@@ -278,13 +255,13 @@ class BeamSearch:
             open_.written_BKL[..., self.step] = open_.tokens_BK
 
     def _coverage(self, parents_BK: Tensor) -> Tensor:
-        """Wu et al. (2016): β × the sum over source tokens of log min(attention it got, 1); never positive."""
+        """Wu et al. (2016): β × the sum over source tokens of log min(attention, 1); never positive."""
         got_BKS = _gather(self.open.seen_BKS, parents_BK).masked_fill(self.absent_BS[:, None], 1.0)
         tiny = torch.finfo(got_BKS.dtype).tiny
         return self.beam.coverage * got_BKS.clamp(tiny, 1.0).log().sum(-1)
 
     def _may_improve(self) -> Tensor:
-        """`[B]`: whether the search of each input goes on. Sums only fall, so the best open one bounds them all."""
+        """`[B]`: whether the search of each input continues. Sums only fall, so the best open one bounds them all."""
         beam, best_B, rank_BK = self.beam, self.open.sums_BK[:, 0], self.pool_BKF[..., Field.RANK]
         alive_B = best_B > NEVER
         if beam.stop == "first":
@@ -297,7 +274,7 @@ class BeamSearch:
         divisor = self.farthest_B if beam.length.alpha > 0 else now_1
         return alive_B & (best_B / divisor > rank_BK[:, beam.nbest - 1])
 
-    # --------------------------------------------------------------------------------------------------- what is done
+    # --------------------------------------------------------------------------------------------------------- results
 
     def _leave_only(self, kept_B: Tensor) -> None:
         kept = kept_B.tolist()
@@ -314,12 +291,12 @@ class BeamSearch:
         self.book.select(kept_B)
 
     def harvested(self) -> list[list[Hypothesis]]:
-        """The results, when all is done."""
+        """The results after the last step."""
         self._harvest(list(range(len(self.places))))
         return [*self.results]
 
     def _harvest(self, chosen: list[int]) -> None:
-        """Reads the pools of inputs that are done, each sequence from its end."""
+        """Reads the finished sequences of some inputs from the device, each from its end."""
         pool_BKF, history_LBKF = self.pool_BKF[:, : self.beam.nbest], self.open.history_LBKF
         if len(chosen) < len(self.places):
             index_B = torch.tensor(chosen, dtype=torch.long, device=pool_BKF.device)
@@ -346,5 +323,5 @@ class BeamSearch:
                 for tokens, chances, count, score, ended in zip(*each, strict=True)
                 if score > NEVER
             ]
-            # Rules that leave no token at all end here, with nothing written.
+            # If rules leave no token at all, nothing is written.
             self.results[self.places[b]] = found or [Hypothesis([], NEVER, [], False, False)]

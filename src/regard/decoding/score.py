@@ -1,4 +1,4 @@
-"""What a model thinks of given sequences: their log-probabilities, and what might stand in their place."""
+"""Log-probabilities of given sequences, and the most likely alternatives to a token."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 
 from regard.decoding.decode import BATCH_TOKENS, batches
-from regard.decoding.request import Ends, Job, Wish
-from regard.decoding.source import Model, Models, mean_of, padded, wide
+from regard.decoding.model import Model, Models, mean_of, padded, wide
+from regard.decoding.settings import NO_WISH, Ends, Job
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
 
@@ -20,19 +20,19 @@ def score(
     ends: Ends,
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[list[float]]:
-    """Log-probability of each token of each target and of the end after it, by teacher forcing: no search, no rules.
+    """Log-probability of each token of each target and of the end, by teacher forcing, without rules.
 
     Their sum is the log-probability of the target. Without `Ends.end`, targets have no end.
     """
     if len(inputs) != len(targets):
-        raise InputError(f"{len(inputs)} inputs and {len(targets)} targets do not match; give a target for each input")
+        raise InputError(f"there are {len(targets)} targets for {len(inputs)} inputs; give one for each")
     tail = [] if ends.end is None else [ends.end]
     results: list[list[float]] = [[] for _ in inputs]
-    # Both sides are read; the longer one decides how many go together.
-    jobs = [Job(place, max(pair, key=len), Wish(), 0) for place, pair in enumerate(zip(inputs, targets, strict=True))]
+    # The longer side of a pair decides how many pairs fit into a batch.
+    jobs = [Job(place, max(pair, key=len), NO_WISH, 0) for place, pair in enumerate(zip(inputs, targets, strict=True))]
     for place, tokens in enumerate(inputs):
         if not len(tokens):
-            raise InputError(f"input {place} is empty; give at least its end token, or a prompt's first")
+            raise InputError(f"inputs[{place}] is empty; give at least one token")
     with torch.inference_mode():
         for batch in batches(jobs, batch_tokens, 1):
             sources = [inputs[job.place] for job in batch]
@@ -45,18 +45,18 @@ def score(
 def alternatives(
     model: Models, tokens: Sequence[int], prefix: Sequence[int], ends: Ends, count: int = 5
 ) -> list[tuple[int, float]]:
-    """The likeliest next tokens after an input and what was written for it, with their log-probabilities."""
+    """The most likely next tokens after an input and a written prefix, with their log-probabilities."""
     if not len(tokens):
-        raise InputError("the input is empty; give at least its end token, or a prompt's first")
+        raise InputError("tokens is empty; give at least one token")
     with torch.inference_mode():
-        # The token to be predicted is asked for and not read, so any will do.
+        # The token to predict is not read, so any will do.
         scores = _scores(model, [tokens], [[*prefix, 0]], ends)
         best = scores[0, len(prefix) + _skip(model, tokens)].topk(min(count, scores.shape[-1]))
     return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 
 def _skip(model: Models, tokens: Sequence[int]) -> int:
-    """Places before the one that predicts the first written token: a prompt's, but for its last."""
+    """Positions before the one that predicts the first written token: those of a prompt but its last."""
     first = model if isinstance(model, torch.nn.Module) else model[0]
     return 0 if isinstance(first, EncoderDecoder) else len(tokens) - 1
 
@@ -77,7 +77,7 @@ def _chances(
 def _scores(
     model: Models, sources: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], ends: Ends
 ) -> torch.Tensor:
-    """`[B, T, V]` log-probabilities of what follows each token that is read."""
+    """`[B, T, V]`: log-probabilities of the token after each position."""
     if isinstance(model, torch.nn.Module):
         return _one(model, sources, wanted, ends).log_softmax(-1)
     return mean_of([_one(each, sources, wanted, ends) for each in model])
@@ -88,7 +88,7 @@ def _one(model: Model, sources: Sequence[Sequence[int]], wanted: Sequence[Sequen
         raise InputError("a model in training mode would score with dropout; call model.eval() first")
     if isinstance(model, EncoderDecoder):
         if ends.start is None:
-            raise InputError("an encoder-decoder needs Ends.start, the token that it begins to write after; give it")
+            raise InputError("an encoder-decoder needs Ends.start, the token before the first written one; give it")
         device = model.target.tokens.weight.device
         source_BS, source_layout = padded(sources, device)
         target_BT, target_layout = padded([[ends.start, *target[:-1]] for target in wanted], device)

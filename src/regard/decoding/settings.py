@@ -1,30 +1,33 @@
-"""Settings of decoding: how to search, and the rules that every sequence keeps. No torch in here.
+"""Settings and values of decoding: searches, rules, requests and results. No torch at import.
 
-A length is a number of written tokens, the end included; the start token and a prompt are never counted.
+A length is a number of written tokens, the end included; the start token and a prompt are not counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
 from regard.blocks.settings import Positive
+from regard.errors import InputError
 from regard.settings import Settings
 
 Token: TypeAlias = Annotated[int, Field(ge=0)]
 Word: TypeAlias = Annotated[tuple[Token, ...], Field(strict=False, min_length=1)]
-"""A word as the tokens that it is made of."""
+"""A word as a sequence of tokens."""
 
-# ----------------------------------------------------------------------------------------------------------- lengths
+# ----------------------------------------------------------------------------------------------------- length penalties
 
 
 class Power(Settings):
-    """Divides a score by length^alpha (transformers' and fairseq's; 1 is the mean of a token)."""
+    """Divides a score by length^alpha (as transformers and fairseq do; 1: the mean over tokens)."""
 
     kind: Literal["power"] = "power"
     alpha: float = 1.0
-    """The exponent; above 0 favours long sequences, 0 leaves scores as they are."""
+    """The exponent; above 0 favours long sequences, 0 changes nothing."""
 
     def divisor(self, length: float) -> float:
         return float(length**self.alpha)
@@ -35,7 +38,7 @@ class Paper(Settings):
 
     kind: Literal["paper"] = "paper"
     alpha: float = 0.6
-    """The exponent; above 0 favours long sequences, 0 leaves scores as they are."""
+    """The exponent; above 0 favours long sequences, 0 changes nothing."""
 
     def divisor(self, length: float) -> float:
         return float(((5 + length) / 6) ** self.alpha)
@@ -54,63 +57,62 @@ class NoPenalty(Settings):
 
 LengthPenalty: TypeAlias = Annotated[Power | Paper | NoPenalty, Field(discriminator="kind")]
 
-# ---------------------------------------------------------------------------------------------------------- searches
+# ------------------------------------------------------------------------------------------------------------- searches
 
 Stop: TypeAlias = Literal["all", "best", "first"]
 
 
 class Greedy(Settings):
-    """The likeliest token, each time."""
+    """Takes the most likely token at each step."""
 
     kind: Literal["greedy"] = "greedy"
 
 
 class Sampling(Settings):
-    """A random token, each time. Temperature, top-k, top-p and min-p are applied in this order."""
+    """Draws a random token at each step. Temperature, top-k, top-p and min-p apply in this order."""
 
     kind: Literal["sampling"] = "sampling"
     temperature: float = Field(default=1.0, gt=0)
-    """Scores are divided by this: near 0 is greedy, above 1 is bolder than the model."""
+    """Divides the logits: towards 0 the result is greedy, above 1 it is more random."""
     top_k: Positive | None = None
-    """Only so many of the likeliest tokens; none: all."""
+    """Keep only this many most likely tokens; none: all."""
     top_p: float = Field(default=1.0, gt=0, le=1)
-    """Only the likeliest tokens that together have this probability (Holtzman et al. 2020)."""
+    """Keep only the most likely tokens that together have this probability (Holtzman et al. 2020)."""
     min_p: float = Field(default=0.0, ge=0, le=1)
-    """Only tokens at least this share as likely as the likeliest (Nguyen et al. 2024)."""
+    """Keep only tokens with at least this share of the highest probability (Nguyen et al. 2024)."""
     seed: int = Field(default=0, ge=0)
-    """Each input draws from its own stream, made from this and its place among the inputs."""
+    """Each input has its own random stream, made from this seed and its index among the inputs."""
 
 
 class Beam(Settings):
-    """The best of several sequences that grow side by side."""
+    """Keeps the best of several sequences at each step."""
 
     kind: Literal["beam"] = "beam"
     size: Positive = 4
     """Open sequences, and finished ones that are kept."""
     nbest: Positive = 1
-    """Finished sequences that are given back."""
+    """Finished sequences that are returned."""
     length: LengthPenalty = Paper()
     """How the score of a finished sequence depends on its length."""
     coverage: float = Field(default=0.0, ge=0)
-    """Weight of the penalty on source tokens that got little attention (Wu et al. 2016: beta), by the mean of the last
+    """Weight of the penalty for source tokens with little attention (beta of Wu et al. 2016), by the mean over the last
     layer's heads; 0: none."""
     stop: Stop = "all"
-    """all: when no open sequence can come among the nbest any more, whatever it ends with (transformers:
-    early_stopping "never"); best: when none could come among the kept ones by ending at its present length, which
-    long sequences may still disprove (False); first: when size sequences have ended (True)."""
+    """all: when no open sequence can be among the nbest any more (transformers: early_stopping "never"); best: when no
+    open sequence would be among the kept ones if it ended now (False); first: when size sequences have ended (True)."""
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
         if self.nbest > self.size:
-            raise ValueError(f"nbest ({self.nbest}) must be at most size ({self.size}); widen the beam")
+            raise ValueError(f"nbest ({self.nbest}) must be at most size ({self.size}); raise size")
         return self
 
 
 Search: TypeAlias = Greedy | Sampling | Beam
 AnySearch: TypeAlias = Annotated[Search, Field(discriminator="kind")]
-"""What `parse` takes to read a search's table, told apart by its `kind`."""
+"""A search as `parse` reads it from a table, by its `kind`."""
 
-# ------------------------------------------------------------------------------------------------------------- rules
+# ---------------------------------------------------------------------------------------------------------------- rules
 
 
 class Absolute(Settings):
@@ -125,42 +127,135 @@ class Absolute(Settings):
 
 
 class ToSource(Settings):
-    """A length that grows with the input's: the paper's is its length + 50."""
+    """A length relative to the input: by default its length + 50, as in the paper."""
 
     kind: Literal["to-source"] = "to-source"
     ratio: float = Field(default=1.0, ge=0)
-    """Written tokens for each token that was read."""
+    """Written tokens for each token of the input."""
     extra: Positive = 50
-    """Written tokens beyond that."""
+    """Further written tokens."""
 
     def of(self, read: int) -> int:
         return int(self.ratio * read) + self.extra
 
 
 class Rules(Settings):
-    """What every written sequence keeps. Applied in the order of the fields, as transformers applies them.
+    """Rules for all written sequences. They apply in the order of the fields, as in transformers.
 
-    They change log-probabilities in a beam search and raw scores otherwise, and nothing is normalised afterwards.
+    They change log-probabilities in a beam search and logits otherwise; nothing is normalised afterwards.
     """
 
     repetition: float = Field(default=1.0, gt=0)
-    """Divides the positive and multiplies the negative score of each token that was read (by a decoder alone) or
-    written before (Keskar et al. 2019); 1: none."""
+    """Divides the positive and multiplies the negative score of each token that was written before, or that a prompt
+    contains (Keskar et al. 2019); 1: none."""
     frequency: float = 0.0
-    """Taken from a token's score for each time that it was written, as OpenAI does; 0: none."""
+    """Subtracted from a token's score for each time that it was written (as OpenAI does); 0: none."""
     presence: float = 0.0
-    """Taken from the score of every token that was written at least once, as OpenAI does; 0: none."""
+    """Subtracted from the score of every token that was written at least once (as OpenAI does); 0: none."""
     ngram: int = Field(default=0, ge=0)
-    """No sequence of so many tokens occurs twice, start and prompt included; 0: any may."""
+    """No sequence of this many tokens occurs twice, start token and prompt included; 0: no limit."""
     must_not: tuple[Word, ...] = Field(default=(), strict=False)
     """Sequences of tokens that never occur."""
     shortest: int = Field(default=0, ge=0)
-    """Tokens that come before the end at least."""
+    """Smallest number of tokens before the end."""
     longest: Annotated[Absolute | ToSource, Field(discriminator="kind")] = ToSource()
-    """After so many tokens a sequence is taken as it is."""
+    """Largest number of tokens; a sequence without an end is cut there."""
     end_at_longest: bool = False
-    """Whether the last token within longest is the end, whatever the model says, and costs nothing."""
+    """Whether the last token within longest is always the end, at no cost."""
     loop_ngram: Positive = 8
     """The longest run of tokens whose repetition at the end of a sequence counts as a loop."""
     loop_times: int = Field(default=4, ge=2)
-    """How often it must stand there, one behind the other, for `Hypothesis.looped`."""
+    """Number of consecutive repetitions that count as a loop (`Hypothesis.looped`)."""
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether any rule depends on the tokens written so far."""
+        penalties = self.repetition != 1 or self.frequency != 0 or self.presence != 0
+        return penalties or self.ngram > 0 or bool(self.must_not)
+
+
+# ------------------------------------------------------------------------------------------------ requests and results
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The tokens that begin and end a written sequence."""
+
+    start: int | None = None
+    """Input of an encoder-decoder at the first step; a decoder reads its prompt instead."""
+    end: int | None = None
+    """Ends a sequence; none: only the length limit does."""
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Constraints of one input, in addition to the rules."""
+
+    prefix: Sequence[int] = ()
+    """The first written tokens. They have no cost, as forced tokens in transformers."""
+    must: Sequence[Sequence[int]] = ()
+    """Words, as tokens, that must occur (terminology); needs a beam search."""
+    must_not: Sequence[Sequence[int]] = ()
+    """Words, as tokens, that must not occur."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """A written sequence."""
+
+    tokens: list[int]
+    """Without the end."""
+    score: float
+    """The ranking score: a sum of log-probabilities; in a beam search, with its penalties."""
+    token_scores: list[float]
+    """Log-probability of each token, and of the end if there is one; in a beam search, after the rules."""
+    finished: bool
+    """Whether it ended, and was not cut."""
+    looped: bool
+    """Whether it repeats itself at its end; see `Rules.loop_ngram`."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One input with its constraints and limit."""
+
+    place: int
+    """Index among the inputs."""
+    tokens: Sequence[int]
+    wish: Wish
+    longest: int
+    """Largest number of written tokens."""
+
+
+NO_WISH = Wish()
+
+
+def wishes_for(inputs: Sequence[Sequence[int]], wishes: Sequence[Wish] | None) -> Sequence[Wish]:
+    """One wish for each input."""
+    if wishes is None:
+        return [NO_WISH] * len(inputs)
+    if len(wishes) != len(inputs):
+        raise InputError(f"there are {len(wishes)} wishes for {len(inputs)} inputs; give one for each, Wish() for none")
+    return wishes
+
+
+def is_steady(rules: Rules, wishes: Iterable[Wish]) -> bool:
+    """Whether rules and wishes leave every score as it is."""
+    plain = not rules.looks_back and not rules.end_at_longest and not rules.shortest
+    return plain and not any(wish.prefix or wish.must or wish.must_not for wish in wishes)
+
+
+def loops(tokens: Sequence[int], ngram: int, times: int) -> bool:
+    """Whether the tokens end in `times` repetitions of a run of at most `ngram` tokens."""
+    for size in range(1, min(ngram, len(tokens) // times) + 1):
+        tail = tokens[len(tokens) - size * times :]
+        if tail[size:] == tail[:-size]:
+            return True
+    return False
+
+
+def hypothesis(written: list[int], score: float, chances: list[float], ended: bool, rules: Rules) -> Hypothesis:
+    """A hypothesis from written tokens, the end included."""
+    tokens = written[:-1] if ended else written
+    looped = loops(tokens, rules.loop_ngram, rules.loop_times)
+    return Hypothesis(tokens, score, chances[: len(written)], ended, looped)

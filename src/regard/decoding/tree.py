@@ -1,4 +1,4 @@
-"""The tree of a beam search: every continuation that was weighed, also those that were dropped."""
+"""The tree of a beam search: every candidate, also those that were dropped."""
 
 from __future__ import annotations
 
@@ -9,46 +9,45 @@ import torch
 from torch import Tensor
 
 from regard.decoding.beam import Batch, BeamSearch, Field
-from regard.decoding.choose import NEVER
 from regard.decoding.decode import jobs_for, require_possible
-from regard.decoding.likeliest import Continuations
-from regard.decoding.request import Ends, Hypothesis, Wish
-from regard.decoding.settings import Beam, Rules
-from regard.decoding.source import Model, source_of
+from regard.decoding.fast.topk import Continuations
+from regard.decoding.model import Model, search_model
+from regard.decoding.rules import NEVER
+from regard.decoding.settings import Beam, Ends, Hypothesis, Rules, Wish
 from regard.errors import InputError
 
 Fate: TypeAlias = Literal["open", "finished", "dropped"]
-"""What became of a continuation: it went on, it ended, or better ones took its place."""
+"""Whether a candidate stayed open, ended, or was displaced by better ones."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """A token that was weighed behind others."""
+    """A candidate token."""
 
     step: int
     """From 0."""
     parent: int | None
-    """Number of the node that it continues; none: the beginning."""
+    """Index of the node that it continues; none: the beginning."""
     token: int
     chance: float
-    """Log-probability of the token, after those before it."""
+    """Log-probability of the token given those before it."""
     total: float
-    """Log-probability of all up to it."""
+    """Log-probability of the sequence up to it."""
     fate: Fate
     score: float | None = None
-    """What a finished one is ranked by: its total, divided as the length penalty says."""
+    """Ranking score of a finished sequence: its total after the length penalty."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """A search of one input. Nodes are in the order in which they were weighed, the best of a step first."""
+    """The search of one input. Nodes are ordered by step, the best of a step first."""
 
     nodes: list[Node]
     found: list[Hypothesis]
-    """What the search gave, the best first."""
+    """The results of the search, the best first."""
 
     def path(self, node: int) -> list[int]:
-        """Numbers of the nodes from the beginning to one of them."""
+        """Indices of the nodes from the beginning to a node."""
         numbers: list[int] = []
         at: int | None = node
         while at is not None:
@@ -65,34 +64,33 @@ def search_tree(
     rules: Rules | None = None,
     wish: Wish | None = None,
 ) -> Tree:
-    """What `decode` does with one input, and all that it weighed on the way: 2 × `beam.size` continuations a step."""
+    """Decodes one input as `decode` does, and returns all candidates: 2 × `beam.size` at each step."""
     beam, rules, wish = beam or Beam(), rules or Rules(), wish or Wish()
     if wish.must:
-        raise InputError("words that must occur are searched for in another way, without such a tree; leave them out")
+        raise InputError("must (words that must occur) uses another search, which has no tree; leave it out")
     with torch.inference_mode():
-        source = source_of(model, ends)
-        (job,) = jobs_for(source, [tokens], ends, rules, [wish])
-        require_possible(job, ends, beam, rules, source.vocabulary)
-        traced = _Traced(Batch(source, [job], ends, rules, beam))
+        prepared = search_model(model, ends)
+        (job,) = jobs_for(prepared, [tokens], rules, [wish])
+        require_possible(job, ends, beam, rules, prepared.vocabulary)
+        traced = _Traced(Batch(prepared, [job], ends, rules, beam))
         (found,) = traced.run()
     return Tree(traced.nodes, found)
 
 
 class _Traced(BeamSearch):
-    """A search of one input that takes notes."""
+    """A search of one input that stores its candidates."""
 
     def __init__(self, batch: Batch) -> None:
-        batch.fused = False  # which takes none
         super().__init__(batch)
         self.nodes: list[Node] = []
         self._ends: list[int | None] = [None]
         """The node that each open sequence ends with."""
-        self._weighed: Continuations
+        self._found_candidates: Continuations
         self._rank_BK: Tensor
 
     def _candidates(self) -> Continuations:
-        self._weighed = super()._candidates()
-        return self._weighed
+        self._found_candidates = super()._candidates()
+        return self._found_candidates
 
     def _ranks(self, steps_BKF: Tensor, sums_BK: Tensor, hit_BK: Tensor) -> Tensor:
         self._rank_BK = super()._ranks(steps_BKF, sums_BK, hit_BK)
@@ -100,10 +98,10 @@ class _Traced(BeamSearch):
 
     def choose(self) -> Tensor:
         rows_BK = super().choose()
-        weighed = zip(*(each[0].tolist() for each in self._weighed), strict=True)
+        candidates = zip(*(each[0].tolist() for each in self._found_candidates), strict=True)
         ranks = self._rank_BK[0].tolist()
         numbers: dict[tuple[int, int], int] = {}
-        for place, (total, chance, parent, token) in enumerate(weighed):
+        for place, (total, chance, parent, token) in enumerate(candidates):
             if total > NEVER and (parent, token) not in numbers:
                 numbers[parent, token] = len(self.nodes)
                 ended = place < len(ranks) and ranks[place] > NEVER

@@ -17,8 +17,17 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 
 from regard.data.files import open_bytes
-from regard.decoding.attention import Look, Weights, head_weights, layers_of, look_at, mean_of_heads, usual_look
-from regard.decoding.word_links import word_alignment, word_weights
+from regard.decoding.alignment import (
+    Look,
+    Weights,
+    head_weights,
+    layers_of,
+    look_at,
+    mean_of_heads,
+    usual_look,
+    word_alignment,
+    word_weights,
+)
 from regard.errors import DataError
 from regard.settings import Table
 from regard.text.tokenizer import Span

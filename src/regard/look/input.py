@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.images import read_image
-from regard.decoding.request import Ends
+from regard.decoding.settings import Ends
 from regard.errors import InputError
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import Classification, Masked, NextSentence, Tagging

@@ -1,8 +1,16 @@
-"""Models for a CPU."""
+"""Models for fast use on a CPU: linear layers with packed weights, in float32 or with 8-bit products.
+
+`prepared(model)` returns a model of the same class that runs the same code with other linear layers. It shares all
+other parts with the original: embeddings, norms, positions.
+
+N: rows of the input, I: input size, O: output size.
+"""
 
 from __future__ import annotations
 
 import copy
+import functools
+import os
 import weakref
 from typing import Literal, TypeAlias, TypeVar, get_args
 
@@ -15,17 +23,37 @@ from regard.blocks.recording import is_recorded
 from regard.errors import InputError
 from regard.models.families import Output
 
+Numbers: TypeAlias = Literal["float32", "int8"]
+"""The dtype of the products of a prepared model."""
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "16"}
+"""Sizes of oneDNN's and PyTorch's caches of compiled kernels."""
+CHUNK = 8192
+"""Values of a parameter that are checked by one product."""
+
+
+def bound_kernel_caches() -> None:
+    """Limits the kernel caches of this process; call it before the first computation. Variables that are set stay.
+
+    Batches of many shapes fill both caches with a thousand entries each: hundreds of MiB that look like a leak. A few
+    entries are as fast, since a decoder repeats a shape at once or hardly ever.
+    """
+    for name, entries in KERNEL_CACHES.items():
+        os.environ.setdefault(name, entries)
+
 
 def packs() -> bool:
-    """Whether this PyTorch has oneDNN, which both kinds of layer run on."""
+    """Whether this PyTorch has oneDNN, which both kinds of layers need."""
     return torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call,no-any-return]
 
 
 class PackedLinear(nn.Module):
-    """What nn.Linear computes in float32, with weights in the order in which oneDNN's kernels read them.
+    """An nn.Linear in float32 with weights in the memory order of oneDNN's kernels.
 
-    Plain ones are brought into that order in every call, which costs as much as the product itself when there are few
-    rows, as in a step of decoding. The weights are those of the moment; later changes of the originals do not show.
+    nn.Linear reorders its weights in every call, which costs as much as the product if there are few rows, as in a
+    decoding step. Later changes of the original weights have no effect.
     """
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
@@ -40,21 +68,21 @@ class PackedLinear(nn.Module):
 
 
 class EightBitLinear(nn.Module):
-    """x · W with both rounded to 8 bits and summed in 32: each row of x and each row of W has a scale of its own.
+    """x · W with both rounded to 8 bits and summed in 32 bits. Each row of x and of W has its own scale.
 
-    So what is computed for one row does not depend on the others. The largest number of a row becomes ±127.
+    So the result of a row does not depend on other rows. The largest value of a row becomes ±127.
     """
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
         super().__init__()
         if not packs():
-            raise InputError('numbers ("int8") needs oneDNN, which this PyTorch does not have; leave it at "float32"')
+            raise InputError('numbers ("int8") needs oneDNN, which this PyTorch does not have; use "float32"')
         weight_OI = weight_OI.detach().float()
         largest_O = weight_OI.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny)
         rounded_OI = (weight_OI * (127 / largest_O)[:, None]).round().to(torch.int8)
         self.bias = None if bias_O is None else bias_O.detach().float()
         self.packed = torch.ops.onednn.qlinear_prepack(rounded_OI, None)
-        # Processors without VNNI add products in pairs, in 16 bits: 7 bits of x keep such a sum within them.
+        # Processors without VNNI add pairs of products in 16 bits; 7 bits of x keep such a sum in range.
         self.reach = 127 if torch.cpu._is_vnni_supported() else 63
         self.scale_O = largest_O / (127 * self.reach)
         self.zero_O = torch.zeros(len(weight_OI), dtype=torch.int32)
@@ -63,7 +91,7 @@ class EightBitLinear(nn.Module):
         """`[..., I]` to `[..., O]`."""
         x_NI = x.flatten(0, -2)
         largest_N1 = x_NI.abs().amax(-1, keepdim=True).clamp_(min=torch.finfo(torch.float32).tiny)
-        # The kernels take numbers from 0 on, so zero lies in their middle; cutting off what follows the point rounds.
+        # The kernels take unsigned values, so zero is in the middle. Conversion truncates, so 0.5 is added to round.
         middle = self.reach + 1
         rounded_NI = (x_NI * (self.reach / largest_N1)).add_(middle + 0.5).to(torch.uint8)
         out_NO: Tensor = torch.ops.onednn.qlinear_pointwise(
@@ -73,28 +101,22 @@ class EightBitLinear(nn.Module):
         return out_NO.view(*x.shape[:-1], out_NO.shape[-1])
 
 
-Numbers: TypeAlias = Literal["float32", "int8"]
-"""What the products of a prepared model are computed in."""
-
-AnyModule = TypeVar("AnyModule", bound=nn.Module)
-Weights: TypeAlias = tuple[list[tuple[int, int]], list[float]]
-
-_kept: weakref.WeakKeyDictionary[nn.Module, tuple[Weights, nn.Module]] = weakref.WeakKeyDictionary()
+# ------------------------------------------------------------------------------------------------------------- prepared
 
 
 def prepared(model: AnyModule, numbers: Numbers = "float32") -> AnyModule:
-    """The model as it is now, for use on a CPU and not for training; the given one stays as it is.
+    """A copy of the model for inference on a CPU, with its current weights; the original stays as it is.
 
-    In float32 results are the same but for rounding. With int8, weights and what they are multiplied with are rounded
-    to 8 bits, which takes a quarter of the memory and about a third of the time, and changes some words.
+    In float32 results differ by rounding only. With int8, weights and inputs of products are rounded to 8 bits, which
+    takes a quarter of the memory and about a third of the time, and changes some words.
     """
     if numbers not in get_args(Numbers):
-        raise InputError(f"numbers ({numbers}) must be one of {', '.join(get_args(Numbers))}; choose one")
+        raise InputError(f"numbers ({numbers}) is not known; choose one of {', '.join(get_args(Numbers))}")
     if is_prepared(model):
-        raise InputError("this model is prepared already; prepare the one that it was made from")
-    wrong = {f"{each.dtype} on {each.device}" for each in model.parameters() if not _plain(each)}
+        raise InputError("this model is already prepared; give the original model")
+    wrong = {f"{each.dtype} on {each.device}" for each in model.parameters() if not _is_plain(each)}
     if wrong:
-        raise InputError(f'a model in {wrong.pop()} cannot be prepared for a CPU; move it: model.to("cpu").float()')
+        raise InputError(f'a model in {wrong.pop()} cannot be prepared for a CPU; use model.to("cpu").float()')
     if model.training:
         raise InputError("a model in training mode cannot be prepared; call model.eval() first")
     if numbers == "float32" and not packs():
@@ -104,57 +126,79 @@ def prepared(model: AnyModule, numbers: Numbers = "float32") -> AnyModule:
     return twin
 
 
-def kept_prepared(model: AnyModule) -> AnyModule:
-    """`prepared(model)` in float32, made once and kept for as long as the model lives and has the same weights."""
-    state = _state(model)
-    known = _kept.get(model)
-    if known is None or known[0] != state:
-        known = _kept[model] = state, prepared(model)
-    twin = known[1]
-    assert isinstance(twin, type(model))
-    return twin
-
-
-def _state(model: nn.Module) -> Weights:
-    """Changes with the weights: where they lie, how often they were written to, and some of their values."""
-    weights = [each.detach() for each in model.parameters()]
-    # What is made in inference mode is not counted, nor is what is written through `.data`: hence the values.
-    places = [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in weights]
-    some = [each.flatten()[:: max(each.numel() // 2, 1)] for each in weights if each.numel()]
-    return places, torch.cat(some).tolist()
-
-
 def is_prepared(model: nn.Module) -> bool:
     """Whether a model comes from `prepared`."""
     return any(isinstance(module, PackedLinear | EightBitLinear) for module in model.modules())
 
 
-def preparable(model: nn.Module) -> bool:
-    """Whether preparing a model in float32 is possible and changes nothing that someone may watch."""
-    return (
-        packs()
-        and not model.training
-        and all(_plain(each) for each in model.parameters())
-        and not is_watched(model)
-        and not is_prepared(model)
-    )
-
-
 def is_watched(model: nn.Module) -> bool:
-    """Whether hooks wait for the model's parts to be called, or a recorder listens to them."""
+    """Whether forward hooks or a recorder expect calls of the model's modules."""
     return is_recorded(model) or any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
-def _plain(parameter: Tensor) -> bool:
+def can_pack(model: nn.Module) -> bool:
+    """Whether the model can be prepared in float32."""
+    plain = packs() and not model.training and all(_is_plain(each) for each in model.parameters())
+    return plain and not is_prepared(model)
+
+
+def _is_plain(parameter: Tensor) -> bool:
     return parameter.dtype == torch.float32 and parameter.device.type == "cpu"
 
 
+class _Contents:
+    """The values of a model's parameters at one time, to detect any change.
+
+    Addresses and version counters show most changes, but neither writes through `.data` or NumPy nor those in inference
+    mode. So all values are read: in products with random numbers, which show every change, permutations too, that is
+    larger than rounding.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.versions, self.products = _versions(model), _products(model)
+
+    def same(self, model: nn.Module) -> bool:
+        return self.versions == _versions(model) and torch.equal(self.products, _products(model))
+
+
+def _versions(model: nn.Module) -> list[tuple[int, int]]:
+    return [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters()]
+
+
+def _products(model: nn.Module) -> Tensor:
+    """Products of all parameters, in chunks, with the same random numbers; and the values after the last chunk."""
+    found = []
+    for parameter in model.parameters():
+        flat = parameter.detach().flatten()
+        whole = len(flat) // CHUNK * CHUNK
+        found += [flat[:whole].view(-1, CHUNK) @ _random_numbers(), flat[whole:]]
+    return torch.cat(found)
+
+
+@functools.cache
+def _random_numbers() -> Tensor:
+    return torch.randn(CHUNK, generator=torch.Generator().manual_seed(0))
+
+
+_packed: weakref.WeakKeyDictionary[nn.Module, tuple[_Contents, nn.Module]] = weakref.WeakKeyDictionary()
+
+
+def current_packed(model: AnyModule) -> AnyModule:
+    """`prepared(model)` in float32, kept until the model's weights change in any way."""
+    known = _packed.get(model)
+    if known is None or not known[0].same(model):
+        known = _packed[model] = _Contents(model), prepared(model)
+    twin = known[1]
+    assert isinstance(twin, type(model))
+    return twin
+
+
 def _twin(module: nn.Module, kind: type[PackedLinear | EightBitLinear]) -> nn.Module:
-    """The module itself where nothing in it changes; otherwise a copy with other parts and the same tensors."""
+    """The module itself if nothing in it changes; otherwise a shallow copy with other parts."""
     if type(module) is nn.Linear:
         return kind(module.weight, module.bias)
     if type(module) is Output:
-        return _ready_output(module, kind)
+        return _output_twin(module, kind)
     parts = {name: part if part is None else _twin(part, kind) for name, part in module._modules.items()}
     if isinstance(module, Layer):
         parts["attention"] = _joined(module.attention, parts["attention"], kind)
@@ -165,12 +209,12 @@ def _twin(module: nn.Module, kind: type[PackedLinear | EightBitLinear]) -> nn.Mo
     return twin
 
 
-def _ready_output(output: Output, kind: type[PackedLinear | EightBitLinear]) -> Output:
-    """The same scores by another product, which holds weights, scale and bias."""
+def _output_twin(output: Output, kind: type[PackedLinear | EightBitLinear]) -> Output:
+    """An output layer with one packed product that includes weights, scale and bias."""
     weight_VD = output.matrix
     twin = copy.copy(output)
     twin._parameters = dict.fromkeys(output._parameters)
-    twin.__dict__.pop("product", None)  # a plain attribute would hide the part
+    twin.__dict__.pop("product", None)  # a plain attribute would hide the module
     twin._modules = {"product": kind(weight_VD if output.scale is None else weight_VD * output.scale, output.bias)}
     return twin
 
@@ -178,7 +222,7 @@ def _ready_output(output: Output, kind: type[PackedLinear | EightBitLinear]) -> 
 def _joined(
     attention: Attention, twin: nn.Module | None, kind: type[PackedLinear | EightBitLinear]
 ) -> nn.Module | None:
-    """Self-attention with one product in the place of three."""
+    """Self-attention with one product for q, k and v."""
     three = (attention.q, attention.k, attention.v)
     if type(attention) is not Attention or twin is None or any(type(each) is not nn.Linear for each in three):
         return twin
@@ -186,6 +230,6 @@ def _joined(
     given = [each for each in biases if each is not None]
     joined = kind(torch.cat([each.weight for each in three]), torch.cat(given) if given else None)
     left = {name: part for name, part in twin._modules.items() if name not in ("q", "k", "v")}
-    twin.__dict__.pop("joined", None)  # a plain attribute would hide the part
+    twin.__dict__.pop("joined", None)  # a plain attribute would hide the module
     twin._modules = {**left, "joined": joined}
     return twin

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.blocks.cache import Cache, CacheKind, CacheShape
+from regard.blocks.cache import Cache, CacheKind, CacheShape, RowCache
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding, pool
 from regard.blocks.image_positions import build_grid_position
 from regard.blocks.layers import LayerPlan, Stack, StackPlan, activation
@@ -232,7 +232,7 @@ def _new_cache(
             raise InputError("a windowed cache needs attention.window, or it loses tokens; choose another cache kind")
         capacity = max(capacity or window, window)
     shape = CacheShape(layers, batch, body.kv_heads, body.head_size, body.value_size)
-    return Cache(kind, shape, capacity or _FIRST_CAPACITY, like.device, like.dtype)
+    return RowCache(kind, shape, capacity or _FIRST_CAPACITY, like.device, like.dtype)
 
 
 # --------------------------------------------------------------------------------------------------------------- heads

@@ -13,7 +13,7 @@ from regard.data.columns import Batch, Column, TokenColumn
 from regard.data.examples import Text
 from regard.data.settings import DataSettings
 from regard.decoding.decode import decode
-from regard.decoding.request import Ends
+from regard.decoding.settings import Ends
 from regard.errors import InputError
 from regard.models.build import Model
 from regard.models.families import Decoder

@@ -19,8 +19,7 @@ from regard.data.examples import Pair
 from regard.data.settings import Pairs
 from regard.data.source import Source
 from regard.decoding.decode import decode
-from regard.decoding.request import Ends
-from regard.decoding.settings import Beam, Greedy
+from regard.decoding.settings import Beam, Ends, Greedy
 from regard.errors import SettingsError
 from regard.models.build import Model
 from regard.models.families import EncoderDecoder

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 
-from regard.decoding.attention import Look
-from regard.decoding.request import Ends
+from regard.decoding.alignment import Look
+from regard.decoding.settings import Ends
 from regard.errors import InputError, SettingsError, WeightsError
 from regard.models.build import Model
 from regard.models.cpu import prepared

@@ -21,12 +21,10 @@ from typing import Any
 import numpy as np
 
 from regard.decoding import score as scoring
-from regard.decoding.attention import cross_weights, look_at
+from regard.decoding.alignment import cross_weights, look_at, word_alignment, word_weights, written_spans
 from regard.decoding.decode import BATCH_TOKENS, decode
 from regard.decoding.decode import stream as stream_tokens
-from regard.decoding.request import Hypothesis, Wish
-from regard.decoding.settings import Greedy, Rules, Sampling
-from regard.decoding.word_links import word_alignment, word_weights, written_spans
+from regard.decoding.settings import Greedy, Hypothesis, Rules, Sampling, Wish
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
 from regard.settings import Table, to_table

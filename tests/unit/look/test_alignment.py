@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tiny_translator import write_translator
 
 import regard
-from regard.decoding.attention import Look, cross_weights, look_at
-from regard.decoding.word_links import word_alignment
+from regard.decoding.alignment import Look, cross_weights, look_at, word_alignment
 from regard.errors import DataError
 from regard.look.alignment import (
     Aligner,

@@ -14,8 +14,7 @@ from training_cases import Job, model_settings
 from regard.data.batches import Share
 from regard.data.columns import IGNORED, Batch
 from regard.data.settings import Parallel
-from regard.decoding.request import Ends, Hypothesis
-from regard.decoding.settings import Beam, Greedy, Search
+from regard.decoding.settings import Beam, Ends, Greedy, Hypothesis, Search
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
 from regard.settings import parse

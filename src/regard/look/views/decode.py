@@ -10,10 +10,10 @@ from pydantic import Field
 from torch import Tensor
 
 from regard.decoding.decode import jobs_for, require_possible
-from regard.decoding.greedy import Writing, shaped
-from regard.decoding.request import Ends, Job, Wish
-from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
-from regard.decoding.source import Source, source_of
+from regard.decoding.greedy import Writing
+from regard.decoding.model import SearchModel, search_model
+from regard.decoding.rules import shaped
+from regard.decoding.settings import Absolute, Beam, Ends, Job, Paper, Rules, Sampling, Wish
 from regard.decoding.tree import Tree, search_tree
 from regard.errors import InputError
 from regard.look.input import decoded, ends_of, token_name
@@ -108,8 +108,8 @@ def decode_steps(study: Study, run: StudyRun, choosing: Choosing) -> DecodingSte
     network, tokens, ends, wish = _job(study, run, choosing.prefix)
     rules = _bounded(choosing.rules)
     with study.edited(run), torch.inference_mode():
-        source = source_of(network, ends)
-        (job,) = jobs_for(source, [tokens], ends, rules, [wish])
+        source = search_model(network, ends)
+        (job,) = jobs_for(source, [tokens], rules, [wish])
         require_possible(job, ends, choosing.sampling, rules, source.vocabulary)
         writing = _Watched(source, job, ends, rules, choosing)
         while writing.advance():
@@ -157,7 +157,7 @@ class _Noted:
 class _Watched(Writing):
     """Writes one input, and keeps the probabilities of each step."""
 
-    def __init__(self, source: Source, job: Job, ends: Ends, rules: Rules, choosing: Choosing) -> None:
+    def __init__(self, source: SearchModel, job: Job, ends: Ends, rules: Rules, choosing: Choosing) -> None:
         self.notes: list[_Noted] = []
         self.choosing = choosing
         super().__init__(source, [job], ends, rules, choosing.sampling)

@@ -8,9 +8,8 @@ from decoding_cases import ENDS, translator
 from fused_cases import DEVICE, needs_triton
 
 from regard.decoding.beam import Batch, BeamSearch
-from regard.decoding.request import NO_WISH, Ends, Job
-from regard.decoding.settings import Beam, LengthPenalty, NoPenalty, Paper, Power, Rules, Stop
-from regard.decoding.source import source_of
+from regard.decoding.model import search_model
+from regard.decoding.settings import NO_WISH, Beam, Ends, Job, LengthPenalty, NoPenalty, Paper, Power, Rules, Stop
 
 pytestmark = needs_triton
 
@@ -33,7 +32,7 @@ def test_one_look_at_all_scores(rows: int, vocabulary: int, dtype: torch.dtype) 
 def searches(vocabulary: int, longest: list[int], beam: Beam, end: int | None) -> list[BeamSearch]:
     """The same search twice: in kernels, and spelled out."""
     model = translator(vocabulary, dtype=torch.float32).to(DEVICE)
-    source = source_of(model, Ends(ENDS.start, end), "fixed")
+    source = search_model(model, Ends(ENDS.start, end), "fixed")
     jobs = [Job(place, [3, 4], NO_WISH, each) for place, each in enumerate(longest)]
     batches = [Batch(source, jobs, Ends(ENDS.start, end), Rules(), beam) for _ in range(2)]
     for batch, fused in zip(batches, (True, False), strict=True):

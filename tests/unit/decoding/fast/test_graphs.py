@@ -13,12 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.blocks import cache, embedding, layout
 from regard.blocks.settings import Attention, Learned, Rotary, Sinusoidal
-from regard.decoding import replay
 from regard.decoding.beam import Batch, BeamSearch
 from regard.decoding.decode import ONE, decode, jobs_for
-from regard.decoding.request import Ends, Hypothesis, Job, Wish
-from regard.decoding.settings import Absolute, Beam, Greedy, NoPenalty, Power, Rules, Stop
-from regard.decoding.source import source_of
+from regard.decoding.fast import FastPaths, select
+from regard.decoding.fast import graphs as replay
+from regard.decoding.model import search_model
+from regard.decoding.settings import Absolute, Beam, Ends, Greedy, Hypothesis, Job, NoPenalty, Power, Rules, Stop, Wish
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
 from regard.models.settings import Decoder as DecoderSettings
@@ -126,8 +126,8 @@ def test_what_is_recorded_asks_the_host_nothing(
     family: type[EncoderDecoderSettings | DecoderSettings], position: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = build(family(vocabulary=9, width=8, depth=1, attention=Attention(heads=2), position=position)).eval()
-    source = source_of(model, ENDS, "fixed")
-    jobs = replay.filled(jobs_for(source, inputs_of((5, 3), 9, 1), ENDS, RULES, [Wish()] * 2))
+    source = search_model(model, ENDS, FastPaths(fixed=True))
+    jobs = replay.filled(jobs_for(source, inputs_of((5, 3), 9, 1), RULES, [Wish()] * 2))
     batch = Batch(source, jobs, ENDS, RULES, Beam(size=2))
     for module in (layout, cache, embedding):  # whoever looks at numbers does so where that costs nothing
         monkeypatch.setattr(module, "readable", lambda tensor: False)
@@ -140,9 +140,7 @@ def test_what_is_recorded_asks_the_host_nothing(
 
 def test_a_cpu_replays_nothing() -> None:
     model = translator(seed=2)
-    source = source_of(model, ENDS, "fixed")
-    jobs = jobs_for(source, [[5, ENDS.end]], ENDS, RULES, [Wish()])
-    assert not replay.can_replay(source, jobs, RULES, Beam(size=2))
+    assert not select(model, Beam(size=2), RULES, fixed=True).replay
 
 
 def test_batches_of_about_one_size_are_filled_up_to_one() -> None:
@@ -168,5 +166,5 @@ def test_a_gpu_replays(stop: Stop) -> None:
     for seed in range(3):
         inputs = inputs_of((5, 9, 3, 7, 11, 30), model.settings.target_size, seed)
         found = decode(model, inputs, ENDS, beam, RULES)
-        assert len(replay._recordings[model]) >= 1
-        assert_same(found, decode(model, inputs, ENDS, beam, RULES, cache="growing"))
+        assert len(replay._graphs[model]) >= 1
+        assert_same(found, decode(model, inputs, ENDS, beam, RULES, fixed=False))

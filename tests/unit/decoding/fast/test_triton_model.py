@@ -12,18 +12,18 @@ from fused_cases import DEVICE, needs_triton
 from replay_cases import Player, replayed
 
 from regard.blocks.settings import Attention, Dense, Gated, Learned, NoPosition, RmsNorm, Sinusoidal
-from regard.decoding import fused, source
+from regard.decoding import fast
 from regard.decoding.beam import Batch, BeamSearch
 from regard.decoding.decode import ONE, decode, jobs_for
-from regard.decoding.fused import FusedState, fuses
-from regard.decoding.request import Wish
-from regard.decoding.settings import Absolute, Beam, Rules
-from regard.decoding.source import source_of
+from regard.decoding.fast import FastPaths, triton_works
+from regard.decoding.model import search_model
+from regard.decoding.settings import Absolute, Beam, Rules, Wish
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
 from regard.models.settings import EncoderDecoder as Settings
 
 VOCABULARY = 12
+TRITON = FastPaths(fixed=True, triton_step=True, triton_choice=True)
 PLAIN: dict[str, dict[str, Any]] = {
     "paper": {"position": Sinusoidal(), "embedding_scale": True},
     "pre": {"norm_place": "pre", "position": Learned(length=64), "output_bias": True, "embedding_norm": True},
@@ -57,9 +57,8 @@ def model_of(changes: dict[str, Any], dtype: torch.dtype = torch.float32) -> Enc
 
 @pytest.fixture
 def _works(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a CPU too, where the interpreter is asked for, with the model's weights as they are."""
-    monkeypatch.setattr(fused, "works", lambda device: True)
-    monkeypatch.setattr(source, "preparable", lambda model: False)
+    """Triton, on a CPU in its interpreter."""
+    monkeypatch.setattr(fast, "triton_works", lambda device: True)
 
 
 def next_scores(model: EncoderDecoder, source: list[int], written: list[int]) -> torch.Tensor:
@@ -75,8 +74,8 @@ def next_scores(model: EncoderDecoder, source: list[int], written: list[int]) ->
 def test_every_row_has_its_own_history(name: str, beams: int) -> None:
     """Against whole passes in float64; rows split, change places, and once an input goes."""
     model, draw, given = model_of(PLAIN[name]), random.Random(1), inputs(4, VOCABULARY)
-    state, scores = source_of(model, ENDS, "fixed").begin(given, longest=12, raw=True)
-    assert type(state) is FusedState
+    state, scores = search_model(model, ENDS, TRITON).begin(given, 12, beams)
+    assert type(state).__name__ == "TritonState"
     written: list[tuple[int, list[int]]] = [(place, []) for place in range(4)]
     rows, count, found = 1, 4, []
     for step in range(9):
@@ -94,14 +93,16 @@ def test_every_row_has_its_own_history(name: str, beams: int) -> None:
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *OTHERS])
-@pytest.mark.usefixtures("_works")
+@needs_triton
 def test_which_models_are_plain(name: str) -> None:
-    assert fuses(model_of({**PLAIN, **OTHERS}[name])) is (name in PLAIN)
-    assert not fuses(model_of(PLAIN["paper"], torch.float64))
+    from regard.decoding.fast.triton_model import serves
+
+    assert serves(model_of({**PLAIN, **OTHERS}[name])) is (name in PLAIN)
+    assert not serves(model_of(PLAIN["paper"], torch.float64))
 
 
 def test_no_kernel_is_looked_for_on_a_cpu() -> None:
-    assert not fused.works("cpu")
+    assert not triton_works("cpu")
 
 
 @pytest.mark.parametrize("beam", [Beam(size=3, nbest=2), Beam(size=4, stop="best"), Beam(size=2, stop="first"), ONE])
@@ -110,14 +111,14 @@ def test_no_kernel_is_looked_for_on_a_cpu() -> None:
 def test_a_search_finds_the_same(beam: Beam, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs that are done are dropped on the way."""
     model, given, rules = model_of(PLAIN["paper"]), inputs(5, VOCABULARY, longest=4), Rules(longest=Absolute(tokens=5))
-    writer = source_of(model, ENDS, "fixed")
+    writer = search_model(model, ENDS, TRITON)
     with torch.inference_mode():
-        batch = Batch(writer, jobs_for(writer, given, ENDS, rules, [Wish()] * len(given)), ENDS, rules, beam)
+        batch = Batch(writer, jobs_for(writer, given, rules, [Wish()] * len(given)), ENDS, rules, beam)
         search = BeamSearch(batch)
-        assert (search.fused, type(search.state)) == (True, FusedState)
+        assert (search.triton_choice, type(search.state).__name__) == (True, "TritonState")
         found = search.run()
-    monkeypatch.setattr(fused, "works", lambda device: False)
-    expected = decode(model, given, ENDS, beam, rules, cache="growing")
+    monkeypatch.setattr(fast, "triton_works", lambda device: False)
+    expected = decode(model, given, ENDS, beam, rules, fixed=False)
     for some, others in zip(found, expected, strict=True):
         assert [each.tokens for each in some] == [each.tokens for each in others]
         assert [each.score for each in some] == pytest.approx([each.score for each in others], abs=1e-4)
@@ -134,8 +135,8 @@ def test_weights_that_change_are_those_of_a_recording_too() -> None:
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(0.2 * torch.randn_like(parameter))
-        found = replayed(model, given, beam, player, rules=rules)
-        expected = decode(model, given, ENDS, beam, rules, cache="growing")
+        found = replayed(model, given, beam, player, rules=rules, paths=TRITON)
+        expected = decode(model, given, ENDS, beam, rules, fixed=False)
         assert [each[0].tokens for each in found] == [each[0].tokens for each in expected]
         assert [each[0].score for each in found] == pytest.approx([each[0].score for each in expected], abs=1e-4)
     assert player.recorded == 2

@@ -1,6 +1,6 @@
-"""The likeliest continuations of each input, without a pass over all of the vocabulary for each thing asked of it.
+"""Block-wise top-k: the best continuations of each input with few passes over the vocabulary.
 
-B: inputs, K: rows of each, V: vocabulary, C: continuations wanted, M: blocks of the vocabulary, W: tokens of a block.
+B: inputs, K: beams, V: vocabulary, C: continuations, M: blocks of the vocabulary, W: tokens of a block.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import torch
 from torch import Tensor
 
 BLOCK = 64
-"""Tokens of which the highest is found first: sorting is slow, and looking for a maximum is not."""
+"""Tokens of a block; maxima of blocks are found first, since sorting is slow and a maximum is fast."""
 
 ROWS = 40
-"""Rows worked on together, so that what is in between stays in the processor's cache."""
+"""Rows processed together, so that intermediate results stay in the processor's cache."""
 
 
 class Continuations(NamedTuple):
-    """The best of each input, the best first."""
+    """The best continuations of each input, the best first."""
 
     sums_BC: Tensor
     """Log-probability of the whole sequence."""
     chances_BC: Tensor
     """Log-probability of the new token."""
     parents_BC: Tensor
-    """Which of the input's rows is continued."""
+    """The beam that is continued."""
     tokens_BC: Tensor
 
 
-def likeliest(scores_NV: Tensor, sums_BK: Tensor, count: int) -> Continuations:
-    """The `count` best continuations of sequences whose log-probabilities are `sums_BK`, by scores.
+def best_continuations(scores_NV: Tensor, sums_BK: Tensor, count: int) -> Continuations:
+    """The `count` best continuations of sequences with log-probabilities `sums_BK`, by logits.
 
-    As `(sums_BK[..., None] + scores_NV.log_softmax(-1).view(B, K, V)).flatten(1).topk(count)` would find them.
+    Equal to `(sums_BK[..., None] + scores_NV.log_softmax(-1).view(B, K, V)).flatten(1).topk(count)`.
     """
     inputs, rows = sums_BK.shape
     scores_BKV = scores_NV.view(inputs, rows, -1)
@@ -42,8 +42,8 @@ def likeliest(scores_NV: Tensor, sums_BK: Tensor, count: int) -> Continuations:
 
 
 def _of_inputs(scores_BKV: Tensor, sums_BK: Tensor, count: int) -> Continuations:
-    # By how much the scores of a row exceed log-probabilities; its highest one tells. On a CPU softmax is the fastest
-    # way to a sum of exponentials.
+    # The difference between the logits of a row and its log-probabilities, from its highest logit. On a CPU softmax is
+    # the fastest way to a sum of exponentials.
     excess_BK = scores_BKV.amax(-1) - scores_BKV.softmax(-1).amax(-1).log()
     parents_BF, tokens_BF, scores_BF = _eligible(scores_BKV, sums_BK - excess_BK, count)
     chances_BF = scores_BF - excess_BK.gather(1, parents_BF)
@@ -53,7 +53,7 @@ def _of_inputs(scores_BKV: Tensor, sums_BK: Tensor, count: int) -> Continuations
 
 
 def _eligible(scores_BKV: Tensor, offset_BK: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, tokens and scores, `[B, F]`, of some continuations of each input, the `count` best among them."""
+    """Beams, tokens and scores, `[B, F]`, of some continuations of each input that include the `count` best."""
     inputs, rows, vocabulary = scores_BKV.shape
     blocks = vocabulary // BLOCK
     whole = blocks * BLOCK if rows * blocks > count else 0
@@ -63,7 +63,7 @@ def _eligible(scores_BKV: Tensor, offset_BK: Tensor, count: int) -> tuple[Tensor
     row_BR, token_BR, score_BR = (each.expand(inputs, rows, -1).flatten(1) for each in rest)
     if not whole:
         return row_BR, token_BR, score_BR
-    # The best are in the blocks whose highest scores are the best.
+    # The best continuations are in the blocks with the best maxima.
     blocks_BKMW = scores_BKV[..., :whole].view(inputs, rows, blocks, BLOCK)
     highest_BF = (blocks_BKMW.amax(-1) + offset_BK[..., None]).flatten(1)
     chosen_BC = highest_BF.topk(count, sorted=False).indices

@@ -1,4 +1,4 @@
-"""Weights of cross-attention, derived beside the fused kernels, and the words that belong together by them."""
+"""Word alignment: weights of cross-attention, weights of words by hand, and links between words."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ import numpy as np
 import pytest
 import torch
 from decoding_cases import END, ENDS, START, inputs, translator
+from hypothesis import given
+from hypothesis import strategies as st
 
+import regard
 from regard.blocks.settings import Attention, RmsNorm
-from regard.decoding.attention import Look, cross_weights, head_weights, look_at, usual_look
-from regard.decoding.request import Ends
+from regard.decoding.alignment import (
+    Look,
+    balanced,
+    cross_weights,
+    head_weights,
+    look_at,
+    usual_look,
+    word_alignment,
+    word_weights,
+    written_spans,
+)
+from regard.decoding.settings import Ends
 from regard.errors import InputError
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
@@ -69,13 +82,74 @@ def test_some_heads_of_several_layers() -> None:
         assert not np.allclose(weights_TS, weights_LHTS.mean((0, 1)), atol=1e-3)
 
 
-def test_what_cannot_be_looked_at() -> None:
+def test_looks_that_do_not_exist_raise() -> None:
     model = translator()
-    with pytest.raises(InputError, match=r"layer \(1\) is not there: the decoder has 1, from 0 to 0; choose one"):
+    with pytest.raises(InputError, match=r"layer \(1\)"):
         cross_weights(model, SOURCES, TARGETS, ENDS, Look(((1, 0),)))
-    with pytest.raises(InputError, match=r"head \(9\) is not there: layer 0 has 2, from 0 to 1; choose one"):
+    with pytest.raises(InputError, match=r"head \(9\)"):
         cross_weights(model, SOURCES, TARGETS, ENDS, Look(((0, 9),)))
-    with pytest.raises(InputError, match="5 inputs and 4 outputs do not match; give one output for each"):
+    with pytest.raises(InputError, match="4 outputs for 5 inputs"):
         cross_weights(model, SOURCES, TARGETS[:4], ENDS)
-    with pytest.raises(InputError, match=r"an encoder-decoder needs Ends.start"):
+    with pytest.raises(InputError, match=r"Ends.start"):
         cross_weights(model, SOURCES, TARGETS, Ends())
+
+
+def test_a_recording_of_the_caller_still_hears_the_pass() -> None:
+    model = translator()
+    with regard.record(model, "decoder.*.cross.weights") as recording:
+        (weights,) = cross_weights(model, SOURCES[:1], TARGETS[:1], ENDS)
+    found = recording["decoder.0.cross.weights"]
+    assert np.allclose(found[0].mean(0)[:-1], weights, atol=1e-6)
+
+
+def test_weights_of_words_by_hand() -> None:
+    """ "ab cd" in three tokens and an end; "x yz" in three: y looks at both halves of cd, z at a."""
+    tokens = np.array([[0.5, 0.1, 0.1, 0.3], [0.1, 0.4, 0.4, 0.1], [0.8, 0.1, 0.0, 0.1]], np.float32)
+    source = [(0, 2), (3, 4), (4, 5), (0, 0)], [(0, 2), (3, 5)]
+    target = [(0, 1), (2, 3), (3, 4)], [(0, 1), (2, 4)]
+    found = word_weights(tokens, source, target)
+    assert np.allclose(found, [[0.5, 0.2], [0.45, 0.45]])
+
+
+def test_a_token_in_two_words_counts_for_both_in_half() -> None:
+    found = word_weights(np.ones((1, 1), np.float32), ([(0, 3)], [(0, 1), (1, 3)]), ([(0, 1)], [(0, 1)]))
+    assert np.allclose(found, [[0.5, 0.5]])
+
+
+def test_where_written_tokens_stand() -> None:
+    assert written_spans(["Der", "Der Hu", "Der Hund", "Der Hund."], "Der Hund.") == [(0, 3), (4, 6), (6, 8), (8, 9)]
+    half = ["a\ufffd", "aä", "aä b"]  # a character of two bytes, in two tokens
+    assert written_spans(half, "aä b") == [(0, 1), (1, 2), (3, 4)]
+    assert written_spans([], "") == []
+
+
+def table(*rows: list[float]) -> np.ndarray:
+    return np.array(rows, np.float32)
+
+
+def test_each_target_word_takes_what_it_looked_at_most() -> None:
+    assert word_alignment(table([0.8, 0.1, 0.1], [0.1, 0.1, 0.8], [0.1, 0.8, 0.1])) == [(0, 0), (1, 2), (2, 1)]
+
+
+def test_a_word_that_all_look_at_is_shared_out() -> None:
+    """Both look at the last word most; the second one is nearly all that looks at the first."""
+    assert word_alignment(table([0.1, 0.9], [0.45, 0.55])) == [(0, 1), (1, 0)]
+
+
+def test_a_source_word_that_nobody_took_joins_where_it_was_looked_at() -> None:
+    """As *to the* becomes *zur*."""
+    assert word_alignment(table([0.5, 0.5, 0.0], [0.0, 0.0, 1.0])) == [(0, 0), (1, 0), (2, 1)]
+
+
+def test_words_that_looked_at_nothing_have_no_link() -> None:
+    assert word_alignment(table([0.5, 0.2], [0.1, 0.6], [0, 0])) == [(0, 0), (1, 1)]
+    for shape in ((0, 3), (2, 0), (2, 3)):
+        assert word_alignment(np.zeros(shape, np.float32)) == []
+
+
+@given(st.integers(1, 6), st.integers(1, 6), st.integers(0, 99))
+def test_shares_are_shares_and_even_ones_stay(targets: int, sources: int, seed: int) -> None:
+    weights = np.random.default_rng(seed).random((targets, sources)).astype(np.float32)
+    assert np.allclose(balanced(weights).sum(1), 1, atol=1e-5)
+    even = np.full((targets, sources), 1 / sources, np.float32)
+    assert np.allclose(balanced(even), even, atol=1e-5)

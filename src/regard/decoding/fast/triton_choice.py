@@ -8,6 +8,7 @@ B: inputs, R: rows of each before the choice, K: after it, N = B × R, V: vocabu
 sequence.
 """
 
+# ruff: noqa: PLR0913
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 from __future__ import annotations
 

@@ -1,0 +1,288 @@
+"""What a search needs from a model: read the inputs once, then return logits of the next token at every step.
+
+B: inputs, K: beams of each (1 without a beam search), N = B × K rows, V: vocabulary, S: source tokens, D: width.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from regard.blocks.cache import BeamCache, CacheShape
+from regard.blocks.layout import Padded
+from regard.blocks.recording import Recorder, Recording, current_recorder, recorded_by
+from regard.blocks.settings import Learned
+from regard.decoding.fast import FastPaths, select
+from regard.decoding.settings import Ends
+from regard.errors import InputError
+from regard.models.cpu import current_packed
+from regard.models.families import Decoder, EncoderDecoder
+
+Model: TypeAlias = EncoderDecoder | Decoder
+Models: TypeAlias = Model | Sequence[Model]
+
+SHAPES = 16
+"""With fixed memory, lengths become multiples of this, so that batches of similar lengths have the same shapes."""
+SPARE = 4
+"""Steps beyond the longest sequence: recording a graph takes two, and the last replay reads its own token."""
+
+
+class Inputs(NamedTuple):
+    """Padded inputs on the device."""
+
+    tokens_BT: Tensor
+    layout: Padded
+
+
+class SearchState(Protocol):
+    """The inputs that were read, and the beams written so far."""
+
+    stays: bool
+    """Whether all memory stays in place, as a CUDA graph needs."""
+
+    def step(self, tokens_N: Tensor) -> Tensor:
+        """Appends a token to each row; returns the logits `[N, V]` of the next one."""
+
+    def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
+        """Row n continues row `rows_N[n]`. If inputs are dropped, `inputs_B` are those that stay."""
+
+    def attended(self) -> Tensor | None:
+        """`[N, S]`: attention of the last step to the source; None unless coverage needs it."""
+
+
+class SearchModel(Protocol):
+    """A model, or several, to decode from."""
+
+    device: torch.device
+    vocabulary: int
+    reads_source: bool
+    """Whether inputs are sources of an encoder-decoder; otherwise they are prompts to continue."""
+    dtype: torch.dtype
+    """Of scores and their sums: float32 or float64, since sums of many steps are compared."""
+    paths: FastPaths
+    original: nn.Module
+    """The model as given; of an ensemble, the first."""
+
+    def room(self, read: int) -> int | None:
+        """How many tokens can be written after an input of `read` tokens; None: any number."""
+
+    def lay_out(self, inputs: Sequence[Sequence[int]]) -> Inputs:
+        """Pads the inputs, as `begin` reads them."""
+
+    def begin(
+        self, inputs: Sequence[Sequence[int]] | Inputs, longest: int, beams: int = 1, coverage: bool = False
+    ) -> tuple[SearchState, Tensor]:
+        """Reads the inputs; returns the state and the logits `[B, V]` of the first token.
+
+        At most `longest` tokens will be written. With `coverage`, the state keeps the attention to the source.
+        """
+
+
+def search_model(model: Models, ends: Ends, paths: FastPaths | None = None) -> SearchModel:
+    """Prepares a model for decoding. Several models are an ensemble: the mean of their probabilities."""
+    if isinstance(model, EncoderDecoder | Decoder):
+        return _Single(model, ends, select(model) if paths is None else paths)
+    if isinstance(model, nn.Module):
+        raise InputError(f"a {type(model).__name__} cannot write text; give an encoder-decoder or a decoder")
+    models = [search_model(each, ends) for each in model]
+    if not models:
+        raise InputError("an ensemble needs at least one model")
+    sizes = sorted({each.vocabulary for each in models})
+    if len(sizes) > 1 or len({each.reads_source for each in models}) > 1:
+        raise InputError(f"models of an ensemble must have one family and one vocabulary, not {sizes} tokens")
+    return models[0] if len(models) == 1 else _Ensemble(models, paths or FastPaths())
+
+
+def wide(scores: Tensor) -> Tensor:
+    """Scores in float32 or float64."""
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
+
+
+def padded(
+    rows: Sequence[Sequence[int]], device: torch.device, multiple: int = 1, most: int | None = None
+) -> tuple[Tensor, Padded]:
+    """Rows of tokens as `[B, T]` with their layout. T is a multiple of `multiple`, unless that exceeds `most`."""
+    lengths = [len(row) for row in rows]
+    time = up_to(max(lengths), multiple)
+    time = time if most is None or time <= most else max(lengths)
+    tokens = torch.tensor([[*row, *[0] * (time - len(row))] for row in rows], device=device)
+    if min(lengths) == time and multiple == 1:
+        return tokens, Padded(len(rows), time)
+    return tokens, Padded.of(torch.tensor(lengths, device=device), time)
+
+
+def up_to(number: int, multiple: int) -> int:
+    """The next multiple."""
+    return -(-number // multiple) * multiple
+
+
+class _Single:
+    """An encoder-decoder, whose encoder runs once, or a decoder, which continues prompts of different lengths."""
+
+    def __init__(self, model: Model, ends: Ends, paths: FastPaths) -> None:
+        if model.training:
+            raise InputError("a model in training mode would decode with dropout; call model.eval() first")
+        self.reads_source = isinstance(model, EncoderDecoder)
+        if self.reads_source and ends.start is None:
+            raise InputError("an encoder-decoder needs Ends.start, the token before the first written one; give it")
+        self.original: nn.Module = model
+        self.start, self.paths = ends.start, paths
+        self.model = current_packed(model) if paths.packed else model
+        embedding = model.target if isinstance(model, EncoderDecoder) else model.embedding
+        self.device, self.weight_dtype = embedding.tokens.weight.device, embedding.tokens.weight.dtype
+        self.dtype = torch.promote_types(self.weight_dtype, torch.float32)
+        self.vocabulary = embedding.tokens.num_embeddings
+        position = model.settings.position
+        self.longest = position.length if isinstance(position, Learned) else None
+
+    def room(self, read: int) -> int | None:
+        if self.longest is None or self.reads_source:
+            return self.longest
+        return self.longest - read + 1  # the last token is written and never read
+
+    def lay_out(self, inputs: Sequence[Sequence[int]]) -> Inputs:
+        return Inputs(*padded(inputs, self.device, SHAPES if self.paths.fixed else 1, self.longest))
+
+    def begin(
+        self, inputs: Sequence[Sequence[int]] | Inputs, longest: int, beams: int = 1, coverage: bool = False
+    ) -> tuple[SearchState, Tensor]:
+        if coverage and not self.reads_source:
+            raise InputError("beam.coverage needs a source, and a decoder has none; set it to 0")
+        given = inputs if isinstance(inputs, Inputs) else self.lay_out(inputs)
+        steps = up_to(longest + SPARE, SHAPES) if self.paths.fixed else None
+        body = self.model.settings
+        layers = len(self.model.decoder)
+        shape = CacheShape(layers, given.layout.batch, body.kv_heads, body.head_size, body.value_size)
+        cache = BeamCache(shape, self.device, self.weight_dtype, self.longest, steps, beams)
+        state: State
+        if self.paths.triton_step:
+            from regard.decoding.fast.triton_model import TritonState
+
+            state = TritonState(self.model, cache, raw=self.paths.triton_choice)
+        else:
+            state = State(self.model, cache, coverage, raw=self.paths.triton_choice)
+        return state, state.read(given, self.start)
+
+
+class State:
+    """A `SearchState` that runs the model's own forward with a `BeamCache`."""
+
+    def __init__(self, model: Model, cache: BeamCache, coverage: bool = False, raw: bool = False) -> None:
+        self.model, self.cache, self.raw = model, cache, raw
+        self.stays = cache.fixed
+        self.memory_BSD: Tensor | None = None
+        self.layout = Padded(cache.inputs, 0)
+        self.attended_NS: Tensor | None = None
+        self.recorder: Recorder | None = None
+        if coverage:
+            last = f"decoder.{len(model.decoder) - 1}.cross.weights"
+            self.recorder = Recorder(model, Recording([last], limit=None, copy=False), outer=current_recorder())
+
+    def read(self, inputs: Inputs, start: int | None) -> Tensor:
+        """Reads sources and the start token, or prompts; returns the logits `[B, V]` of the first written token."""
+        tokens_BT, layout = inputs
+        batch, device = layout.batch, tokens_BT.device
+        if isinstance(self.model, EncoderDecoder):
+            assert start is not None
+            memory_BSD = self.model.encode(tokens_BT, layout)
+            self.memory_BSD, self.layout = memory_BSD, layout
+            last_BD = self._hidden(torch.full((batch, 1), start, device=device))[:, 0]
+            self.memory_BSD = memory_BSD[..., :1]  # only its shape is used from now on: the cache has keys and values
+            return self._logits(last_BD)
+        hidden_BTD = self.model.states(tokens_BT, layout, self.cache)
+        last_B = torch.full((batch,), layout.time, device=device) if layout.lengths_B is None else layout.lengths_B
+        return self._logits(hidden_BTD[torch.arange(batch, device=device), last_B - 1])
+
+    def step(self, tokens_N: Tensor) -> Tensor:
+        """Appends a token to each row; returns the logits `[N, V]` of the next one."""
+        hidden_BKD = self._hidden(tokens_N.view(self.cache.inputs, -1))
+        return self._logits(hidden_BKD.flatten(0, 1))
+
+    def _hidden(self, tokens_BK: Tensor) -> Tensor:
+        if isinstance(self.model, Decoder):
+            return self.model.states(tokens_BK, cache=self.cache)
+        assert self.memory_BSD is not None
+        if self.recorder is None:
+            return self.model.states(tokens_BK, self.memory_BSD, self.layout, cache=self.cache)
+        with recorded_by(self.recorder):
+            hidden_BKD = self.model.states(tokens_BK, self.memory_BSD, self.layout, cache=self.cache)
+        (event,) = self.recorder.recording.clear()
+        self.attended_NS = event.value.mean(1).flatten(0, 1)
+        return hidden_BKD
+
+    def _logits(self, hidden_ND: Tensor) -> Tensor:
+        logits_NV: Tensor = self.model.output(hidden_ND)
+        return logits_NV if self.raw else wide(logits_NV)
+
+    def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
+        self.cache.select(rows_N, inputs_B)
+        if self.attended_NS is not None:
+            self.attended_NS = self.attended_NS.index_select(0, rows_N)
+        if inputs_B is not None and self.memory_BSD is not None:
+            self.memory_BSD = self.memory_BSD.index_select(0, inputs_B)
+            lengths_B = self.layout.lengths_B
+            lengths_B = None if lengths_B is None else lengths_B.index_select(0, inputs_B)
+            self.layout = Padded(len(inputs_B), self.layout.time, lengths_B)
+
+    def attended(self) -> Tensor | None:
+        return self.attended_NS
+
+    def tensors(self) -> list[Tensor]:
+        """All memory that steps read and write."""
+        lengths_B = self.layout.lengths_B
+        return self.cache.tensors() if lengths_B is None else [*self.cache.tensors(), lengths_B]
+
+
+# ----------------------------------------------------------------------------------------------------------- ensembles
+
+
+class _Ensemble:
+    """Several models that write together."""
+
+    def __init__(self, models: Sequence[SearchModel], paths: FastPaths) -> None:
+        self.models, self.paths = models, paths
+        first = models[0]
+        self.original = first.original
+        self.device, self.vocabulary, self.reads_source = first.device, first.vocabulary, first.reads_source
+        self.dtype = functools.reduce(torch.promote_types, (each.dtype for each in models))
+
+    def room(self, read: int) -> int | None:
+        return min((room for each in self.models if (room := each.room(read)) is not None), default=None)
+
+    def lay_out(self, inputs: Sequence[Sequence[int]]) -> Inputs:
+        return self.models[0].lay_out(inputs)
+
+    def begin(
+        self, inputs: Sequence[Sequence[int]] | Inputs, longest: int, beams: int = 1, coverage: bool = False
+    ) -> tuple[SearchState, Tensor]:
+        begun = [each.begin(inputs, longest, beams, coverage) for each in self.models]
+        return _EnsembleState([state for state, _ in begun]), mean_of([scores for _, scores in begun])
+
+
+class _EnsembleState:
+    stays = False
+
+    def __init__(self, states: Sequence[SearchState]) -> None:
+        self.states = states
+
+    def step(self, tokens_N: Tensor) -> Tensor:
+        return mean_of([state.step(tokens_N) for state in self.states])
+
+    def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
+        for state in self.states:
+            state.select(rows_N, inputs_B)
+
+    def attended(self) -> Tensor | None:
+        attended = [where for state in self.states if (where := state.attended()) is not None]
+        return torch.stack(attended).mean(0) if attended else None
+
+
+def mean_of(scores: Sequence[Tensor]) -> Tensor:
+    """Log of the mean of the probabilities of several logits."""
+    each = torch.stack([wide(one).log_softmax(-1) for one in scores])
+    return each.logsumexp(0) - math.log(len(scores))

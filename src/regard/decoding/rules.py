@@ -1,0 +1,213 @@
+"""Rules of decoding: pure functions that change scores, and `RuleBook`, which applies those of a batch at each step.
+
+B: inputs, N: rows (N / B for each input, next to each other), V: vocabulary, T: tokens so far. A history `[N, T]` is
+aligned at its end, with −1 for missing tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from regard.decoding.settings import Ends, Job, Rules, Sampling, is_steady
+
+if TYPE_CHECKING:
+    from regard.decoding.model import SearchModel
+
+NEVER = -torch.inf
+"""The score of an impossible token."""
+ANY = -2
+"""In a table of words: any token."""
+
+# ------------------------------------------------------------------------------------------------------------- sampling
+
+
+def top_k(scores_NV: Tensor, count: int) -> Tensor:
+    """Keeps the `count` highest scores, and ties with the last of them."""
+    least_N1 = scores_NV.topk(min(count, scores_NV.shape[-1]), dim=-1).values[:, -1:]
+    return scores_NV.masked_fill(scores_NV < least_N1, NEVER)
+
+
+def top_p(scores_NV: Tensor, mass: float) -> Tensor:
+    """Keeps the most likely tokens until their probability reaches `mass`; at least one."""
+    sorted_NV, order_NV = scores_NV.sort(dim=-1, descending=True, stable=True)
+    chances_NV = sorted_NV.softmax(-1)
+    before_NV = chances_NV.cumsum(-1) - chances_NV
+    drop_NV = before_NV >= mass
+    drop_NV[:, 0] = False
+    return scores_NV.masked_fill(torch.zeros_like(drop_NV).scatter(1, order_NV, drop_NV), NEVER)
+
+
+def min_p(scores_NV: Tensor, share: float) -> Tensor:
+    """Keeps tokens with at least `share` times the highest probability."""
+    chances_NV = scores_NV.softmax(-1)
+    return scores_NV.masked_fill(chances_NV < share * chances_NV.amax(-1, keepdim=True), NEVER)
+
+
+def shaped(scores_NV: Tensor, search: Sampling) -> Tensor:
+    """The scores to draw from: divided by the temperature, −∞ for excluded tokens."""
+    scores_NV = scores_NV / search.temperature
+    if search.top_k is not None:
+        scores_NV = top_k(scores_NV, search.top_k)
+    if search.top_p < 1:
+        scores_NV = top_p(scores_NV, search.top_p)
+    return min_p(scores_NV, search.min_p) if search.min_p > 0 else scores_NV
+
+
+def draw(scores_NV: Tensor, uniform_N: Tensor) -> Tensor:
+    """`[N]`: a token for each row by inverse transform sampling, from one number in [0, 1) for each row."""
+    chances_NV = scores_NV.double().softmax(-1)
+    bounds_NV = chances_NV.cumsum(-1)
+    target_N1 = uniform_N[:, None].double() * bounds_NV[:, -1:]
+    token_N = torch.searchsorted(bounds_NV, target_N1, right=True)[:, 0]
+    last_N = (chances_NV > 0).cumsum(-1).argmax(-1)  # rounding never leads beyond the last possible token
+    return torch.minimum(token_N, last_N)
+
+
+# ------------------------------------------------------------------------------------------- penalties and prohibitions
+
+
+def penalise_repetition(scores_NV: Tensor, history_NT: Tensor, penalty: float) -> Tensor:
+    """Keskar et al. (2019): scores of tokens in the history are divided by the penalty, or multiplied if negative."""
+    changed_NV = torch.where(scores_NV < 0, scores_NV * penalty, scores_NV / penalty)
+    return torch.where(_counts(history_NT, scores_NV.shape[-1]) > 0, changed_NV, scores_NV)
+
+
+def penalise_counts(scores_NV: Tensor, written_NT: Tensor, frequency: float, presence: float) -> Tensor:
+    """As OpenAI: score − count × frequency − (count > 0) × presence, over the written tokens."""
+    counts_NV = _counts(written_NT, scores_NV.shape[-1]).to(scores_NV.dtype)
+    return scores_NV - counts_NV * frequency - (counts_NV > 0).to(scores_NV.dtype) * presence
+
+
+def _counts(history_NT: Tensor, vocabulary: int) -> Tensor:
+    """`[N, V]`: how often each token occurs in the history."""
+    counts_NV = history_NT.new_zeros(len(history_NT), vocabulary)
+    return counts_NV.scatter_add_(1, history_NT.clamp(min=0), (history_NT >= 0).long())
+
+
+def block_ngrams(scores_NV: Tensor, history_NT: Tensor, size: int) -> Tensor:
+    """Excludes each token that would complete an n-gram of the history."""
+    if history_NT.shape[1] < size:
+        return scores_NV
+    grams_NWn = history_NT.unfold(1, size, 1)
+    tail_N1m = history_NT[:, None, history_NT.shape[1] - size + 1 :]
+    match_NW = (grams_NWn[..., :-1] == tail_N1m).all(-1) & (grams_NWn >= 0).all(-1)
+    return _exclude(scores_NV, grams_NWn[..., -1].clamp(min=0), match_NW)
+
+
+def words_table(words: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """`[M, L]`: words aligned at their end, `ANY` before them, for `block_words`."""
+    longest = max(len(word) for word in words)
+    return torch.tensor([[ANY] * (longest - len(word)) + list(word) for word in words], device=device)
+
+
+def block_words(scores_NV: Tensor, history_NT: Tensor, words: Tensor) -> Tensor:
+    """Excludes each token that would complete a word. Words are `[M, L]`, or `[N, M, L]` if rows have their own."""
+    words_NML = words if words.dim() == 3 else words[None]
+    start = words_NML.shape[-1] - 1
+    tail_NT = history_NT[:, max(history_NT.shape[1] - start, 0) :]
+    tail_NT = torch.nn.functional.pad(tail_NT, (start - tail_NT.shape[1], 0), value=-1)
+    begin_NMl = words_NML[..., :-1]
+    match_NM = ((begin_NMl == tail_NT[:, None]) | (begin_NMl == ANY)).all(-1)
+    last_NM = words_NML[..., -1].expand(match_NM.shape)
+    return _exclude(scores_NV, last_NM.clamp(min=0), match_NM & (last_NM >= 0))
+
+
+def _exclude(scores_NV: Tensor, tokens_NW: Tensor, where_NW: Tensor) -> Tensor:
+    banned_NV = torch.zeros_like(scores_NV, dtype=torch.long).scatter_add_(1, tokens_NW, where_NW.long())
+    return scores_NV.masked_fill(banned_NV > 0, NEVER)
+
+
+def force(scores_NV: Tensor, token_N: Tensor) -> Tensor:
+    """Leaves one token, at no cost, in each row whose number is not negative."""
+    forced_NV = torch.full_like(scores_NV, NEVER).scatter(1, token_N[:, None].clamp(min=0), 0.0)
+    return torch.where((token_N >= 0)[:, None], forced_NV, scores_NV)
+
+
+# ------------------------------------------------------------------------------------------------------------ rule book
+
+
+class RuleBook:
+    """Applies `Rules` and the wishes of a batch to its scores."""
+
+    def __init__(self, rules: Rules, jobs: Sequence[Job], model: SearchModel, ends: Ends) -> None:
+        device = model.device
+        self.rules, self.end = rules, ends.end
+        before: list[Sequence[int]] = [job.tokens for job in jobs]
+        if model.reads_source:
+            before = [[] if ends.start is None else [ends.start]] * len(jobs)
+        time = max(map(len, before))
+        aligned = [[-1] * (time - len(row)) + list(row) for row in before]
+        self.before_BT = torch.tensor(aligned, dtype=torch.long, device=device)
+        self.longest_B = torch.tensor([job.longest for job in jobs], device=device)
+        prefix = max(len(job.wish.prefix) for job in jobs)
+        forced = [[*job.wish.prefix, *[-1] * (prefix - len(job.wish.prefix))] for job in jobs]
+        self.forced_BT = torch.tensor(forced, dtype=torch.long, device=device)
+        self.is_end_V = torch.arange(model.vocabulary, device=device) == (-1 if ends.end is None else ends.end)
+        self.words = words_table(rules.must_not, device) if rules.must_not else None
+        self.own_words_BML = _own_words(jobs, device)
+        self.steady = is_steady(rules, (job.wish for job in jobs))
+        """Whether no score is ever changed."""
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether any rule depends on the tokens written so far."""
+        return self.rules.looks_back or self.own_words_BML is not None
+
+    def select(self, inputs_B: Tensor) -> None:
+        """Keeps the given inputs."""
+        self.before_BT, self.longest_B, self.forced_BT = (
+            each.index_select(0, inputs_B) for each in (self.before_BT, self.longest_B, self.forced_BT)
+        )
+        if self.own_words_BML is not None:
+            self.own_words_BML = self.own_words_BML.index_select(0, inputs_B)
+
+    def apply(self, scores_NV: Tensor, written_NT: Tensor, step: int) -> Tensor:
+        """The scores of a step after all rules. `written_NT` is read only if `looks_back`."""
+        rules, rows = self.rules, len(scores_NV) // len(self.longest_B)
+        if self.looks_back:
+            history_NT = torch.cat([self.before_BT.repeat_interleave(rows, 0), written_NT], dim=1)
+            scores_NV = self._by_history(scores_NV, history_NT, rows)
+        if self.end is not None and step < rules.shortest:
+            scores_NV = scores_NV.masked_fill(self.is_end_V, NEVER)
+        forced_B = self.forced(step)
+        return scores_NV if forced_B is None else force(scores_NV, forced_B.repeat_interleave(rows))
+
+    def _by_history(self, scores_NV: Tensor, history_NT: Tensor, rows: int) -> Tensor:
+        rules = self.rules
+        if rules.repetition != 1:
+            scores_NV = penalise_repetition(scores_NV, history_NT, rules.repetition)
+        if rules.frequency or rules.presence:
+            written_NT = history_NT[:, self.before_BT.shape[1] :]
+            scores_NV = penalise_counts(scores_NV, written_NT, rules.frequency, rules.presence)
+        if rules.ngram:
+            scores_NV = block_ngrams(scores_NV, history_NT, rules.ngram)
+        if self.words is not None:
+            scores_NV = block_words(scores_NV, history_NT, self.words)
+        if self.own_words_BML is not None:
+            scores_NV = block_words(scores_NV, history_NT, self.own_words_BML.repeat_interleave(rows, 0))
+        return scores_NV
+
+    def forced(self, step: int) -> Tensor | None:
+        """`[B]`: the token that each input must write at a step, −1 for any; None if all are free."""
+        forced_B = self.forced_BT[:, step] if step < self.forced_BT.shape[1] else None
+        if self.rules.end_at_longest and self.end is not None:
+            free_B = torch.full_like(self.longest_B, -1) if forced_B is None else forced_B
+            forced_B = torch.where(self.longest_B == step + 1, self.end, free_B)
+        return forced_B
+
+
+def _own_words(jobs: Sequence[Job], device: torch.device) -> Tensor | None:
+    """`[B, M, L]`: the words that each input excludes; a row that ends in −1 excludes nothing."""
+    most = max(len(job.wish.must_not) for job in jobs)
+    if not most:
+        return None
+    longest = max(len(word) for job in jobs for word in job.wish.must_not)
+    table = []
+    for job in jobs:
+        words = [[ANY] * (longest - len(word)) + list(word) for word in job.wish.must_not]
+        table.append(words + [[-1] * longest] * (most - len(words)))
+    return torch.tensor(table, device=device)
