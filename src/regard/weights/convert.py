@@ -96,9 +96,9 @@ def _tagged(source: Path, tables: Table, language: str | None) -> str | None:
         return None
     languages = [str(each) for each in data["languages"]]
     if language not in languages:
+        problem = "" if language is None else f", not into {language}"
         raise WeightsError(
-            f"{source} translates into {' and '.join(languages)}, and language is {language}; "
-            f"choose one: --language {languages[-1]}"
+            f"{source} translates into {' and '.join(languages)}{problem}; choose one: --language {languages[-1]}"
         )
     return language
 

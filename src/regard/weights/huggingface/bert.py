@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from regard.models.settings import Classification, Encoder, Masked, NextSentence, Pooling, Spans, Tagging, TextHead
-from regard.weights.huggingface.tables import ACTIVATION, Config, Family, Field, Row, TensorMap, label_names
+from regard.weights.huggingface.tables import ACTIVATION, Config, ConfigRow, Family, TensorMap, TensorRow, label_names
 
 HEADS = {
     "BertModel": {"pooling"},
@@ -40,18 +40,18 @@ class Bert(Family):
     from_tensors = frozenset({"heads"})
 
     fields = (
-        Field("vocabulary", "vocab_size", 30522),
-        Field("width", "hidden_size", 768),
-        Field("depth", "num_hidden_layers", 12),
-        Field("attention.heads", "num_attention_heads", 12),
-        Field("attention.dropout", "attention_probs_dropout_prob", 0.1),
-        Field("ffn.hidden", "intermediate_size", 3072),
-        Field("ffn.activation", "hidden_act", "gelu", ACTIVATION),
-        Field("norm.eps", "layer_norm_eps", 1e-12),
-        Field("dropout", "hidden_dropout_prob", 0.1),
-        Field("position.length", "max_position_embeddings", 512),
-        Field("segments", "type_vocab_size", 2),
-        Field("initial.deviation", "initializer_range", 0.02),
+        ConfigRow("vocabulary", "vocab_size", 30522),
+        ConfigRow("width", "hidden_size", 768),
+        ConfigRow("depth", "num_hidden_layers", 12),
+        ConfigRow("attention.heads", "num_attention_heads", 12),
+        ConfigRow("attention.dropout", "attention_probs_dropout_prob", 0.1),
+        ConfigRow("ffn.hidden", "intermediate_size", 3072),
+        ConfigRow("ffn.activation", "hidden_act", "gelu", ACTIVATION),
+        ConfigRow("norm.eps", "layer_norm_eps", 1e-12),
+        ConfigRow("dropout", "hidden_dropout_prob", 0.1),
+        ConfigRow("position.length", "max_position_embeddings", 512),
+        ConfigRow("segments", "type_vocab_size", 2),
+        ConfigRow("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {
         "ffn.kind": "dense",
@@ -64,31 +64,31 @@ class Bert(Family):
     required: ClassVar = {"position_embedding_type": "absolute"}
     written: ClassVar = {"pad_token_id": None}
     tensors = (
-        Row("embedding.tokens", "bert.embeddings.word_embeddings"),
-        Row("embedding.position", "bert.embeddings.position_embeddings"),
-        Row("embedding.segments", "bert.embeddings.token_type_embeddings"),
-        Row("embedding.norm", "bert.embeddings.LayerNorm"),
-        Row("encoder.{i}.attention.q", f"{LAYER}.attention.self.query"),
-        Row("encoder.{i}.attention.k", f"{LAYER}.attention.self.key"),
-        Row("encoder.{i}.attention.v", f"{LAYER}.attention.self.value"),
-        Row("encoder.{i}.attention.out", f"{LAYER}.attention.output.dense"),
-        Row("encoder.{i}.attention_residual.norm", f"{LAYER}.attention.output.LayerNorm"),
-        Row("encoder.{i}.ffn.up", f"{LAYER}.intermediate.dense"),
-        Row("encoder.{i}.ffn.down", f"{LAYER}.output.dense"),
-        Row("encoder.{i}.ffn_residual.norm", f"{LAYER}.output.LayerNorm"),
-        *(Row(f"heads.{kind}.pool", POOLER) for kind in sorted(POOLED)),
-        Row("heads.masked.dense", f"{PREDICTIONS}.transform.dense"),
-        Row("heads.masked.norm", f"{PREDICTIONS}.transform.LayerNorm"),
-        Row("heads.masked.output", f"{PREDICTIONS}.decoder"),
-        Row("heads.next-sentence.output", "cls.seq_relationship"),
-        Row("heads.classification.output", "classifier"),
-        Row("heads.tagging.output", "classifier"),
-        Row("heads.spans.output", "qa_outputs"),
+        TensorRow("embedding.tokens", "bert.embeddings.word_embeddings"),
+        TensorRow("embedding.position", "bert.embeddings.position_embeddings"),
+        TensorRow("embedding.segments", "bert.embeddings.token_type_embeddings"),
+        TensorRow("embedding.norm", "bert.embeddings.LayerNorm"),
+        TensorRow("encoder.{i}.attention.q", f"{LAYER}.attention.self.query"),
+        TensorRow("encoder.{i}.attention.k", f"{LAYER}.attention.self.key"),
+        TensorRow("encoder.{i}.attention.v", f"{LAYER}.attention.self.value"),
+        TensorRow("encoder.{i}.attention.out", f"{LAYER}.attention.output.dense"),
+        TensorRow("encoder.{i}.attention_residual.norm", f"{LAYER}.attention.output.LayerNorm"),
+        TensorRow("encoder.{i}.ffn.up", f"{LAYER}.intermediate.dense"),
+        TensorRow("encoder.{i}.ffn.down", f"{LAYER}.output.dense"),
+        TensorRow("encoder.{i}.ffn_residual.norm", f"{LAYER}.output.LayerNorm"),
+        *(TensorRow(f"heads.{kind}.pool", POOLER) for kind in sorted(POOLED)),
+        TensorRow("heads.masked.dense", f"{PREDICTIONS}.transform.dense"),
+        TensorRow("heads.masked.norm", f"{PREDICTIONS}.transform.LayerNorm"),
+        TensorRow("heads.masked.output", f"{PREDICTIONS}.decoder"),
+        TensorRow("heads.next-sentence.output", "cls.seq_relationship"),
+        TensorRow("heads.classification.output", "classifier"),
+        TensorRow("heads.tagging.output", "classifier"),
+        TensorRow("heads.spans.output", "qa_outputs"),
     )
 
-    def rows(self, settings: Encoder) -> tuple[Row, ...]:
+    def rows(self, settings: Encoder) -> tuple[TensorRow, ...]:
         tied = any(isinstance(head, Masked) and head.tied for head in settings.heads.values())
-        return (*self.tensors, Row("heads.masked.output", PREDICTIONS)) if tied else self.tensors
+        return (*self.tensors, TensorRow("heads.masked.output", PREDICTIONS)) if tied else self.tensors
 
     def add_ties(self, mapping: TensorMap, settings: Encoder, config: Config) -> None:
         bias, own = f"{PREDICTIONS}.bias", f"{PREDICTIONS}.decoder.bias"

@@ -15,10 +15,10 @@ from regard.weights.huggingface.tables import (
     TRANSPOSED,
     Codec,
     Config,
+    ConfigRow,
     Family,
-    Field,
-    Row,
     TensorMap,
+    TensorRow,
 )
 
 LAYER = "transformer.h.{i}"
@@ -38,19 +38,19 @@ class Gpt2(Family):
     ignored = (r"\.attn\.(masked_)?bias$",)
 
     fields = (
-        Field("vocabulary", "vocab_size", 50257),
-        Field("width", "n_embd", 768),
-        Field("depth", "n_layer", 12),
-        Field("attention.heads", "n_head", 12),
-        Field("attention.scale", "scale_attn_weights", True, SCALE),
-        Field("attention.dropout", "attn_pdrop", 0.1),
-        Field("ffn.hidden", "n_inner", None),
-        Field("ffn.activation", "activation_function", "gelu_new", ACTIVATION),
-        Field("norm.eps", "layer_norm_epsilon", 1e-5),
-        Field("dropout", "resid_pdrop", 0.1, also="embd_pdrop"),
-        Field("position.length", "n_positions", 1024),
-        Field("tied", "tie_word_embeddings", True),
-        Field("initial.deviation", "initializer_range", 0.02),
+        ConfigRow("vocabulary", "vocab_size", 50257),
+        ConfigRow("width", "n_embd", 768),
+        ConfigRow("depth", "n_layer", 12),
+        ConfigRow("attention.heads", "n_head", 12),
+        ConfigRow("attention.scale", "scale_attn_weights", True, SCALE),
+        ConfigRow("attention.dropout", "attn_pdrop", 0.1),
+        ConfigRow("ffn.hidden", "n_inner", None),
+        ConfigRow("ffn.activation", "activation_function", "gelu_new", ACTIVATION),
+        ConfigRow("norm.eps", "layer_norm_epsilon", 1e-5),
+        ConfigRow("dropout", "resid_pdrop", 0.1, also="embd_pdrop"),
+        ConfigRow("position.length", "n_positions", 1024),
+        ConfigRow("tied", "tie_word_embeddings", True),
+        ConfigRow("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {
         "ffn.kind": "dense",
@@ -63,16 +63,16 @@ class Gpt2(Family):
     required: ClassVar = {"scale_attn_by_inverse_layer_idx": False}
     written: ClassVar = {"bos_token_id": None, "eos_token_id": None}
     tensors = (
-        Row("embedding.tokens", "transformer.wte"),
-        Row("embedding.position", "transformer.wpe"),
-        Row(tuple(f"decoder.{{i}}.attention.{part}" for part in "qkv"), f"{LAYER}.attn.c_attn", JOINED),
-        Row("decoder.{i}.attention.out", f"{LAYER}.attn.c_proj", TRANSPOSED),
-        Row("decoder.{i}.attention_residual.norm", f"{LAYER}.ln_1"),
-        Row("decoder.{i}.ffn.up", f"{LAYER}.mlp.c_fc", TRANSPOSED),
-        Row("decoder.{i}.ffn.down", f"{LAYER}.mlp.c_proj", TRANSPOSED),
-        Row("decoder.{i}.ffn_residual.norm", f"{LAYER}.ln_2"),
-        Row("decoder.norm", "transformer.ln_f"),
-        Row("output", "lm_head"),
+        TensorRow("embedding.tokens", "transformer.wte"),
+        TensorRow("embedding.position", "transformer.wpe"),
+        TensorRow(tuple(f"decoder.{{i}}.attention.{part}" for part in "qkv"), f"{LAYER}.attn.c_attn", JOINED),
+        TensorRow("decoder.{i}.attention.out", f"{LAYER}.attn.c_proj", TRANSPOSED),
+        TensorRow("decoder.{i}.attention_residual.norm", f"{LAYER}.ln_1"),
+        TensorRow("decoder.{i}.ffn.up", f"{LAYER}.mlp.c_fc", TRANSPOSED),
+        TensorRow("decoder.{i}.ffn.down", f"{LAYER}.mlp.c_proj", TRANSPOSED),
+        TensorRow("decoder.{i}.ffn_residual.norm", f"{LAYER}.ln_2"),
+        TensorRow("decoder.norm", "transformer.ln_f"),
+        TensorRow("output", "lm_head"),
     )
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.blocks.settings import Llama3Scaling, Rotary, YarnScaling
 from regard.models.settings import Decoder
-from regard.weights.huggingface.tables import ACTIVATION, Config, Family, Field, Row, TensorMap
+from regard.weights.huggingface.tables import ACTIVATION, Config, ConfigRow, Family, TensorMap, TensorRow
 
 LENGTH = 2048
 """The maximum length that is written. Rotary positions have none."""
@@ -40,20 +40,20 @@ class Llama(Family):
     from_tensors = frozenset({"tied"})
 
     fields = (
-        Field("vocabulary", "vocab_size", 32000),
-        Field("width", "hidden_size", 4096),
-        Field("depth", "num_hidden_layers", 32),
-        Field("attention.heads", "num_attention_heads", 32),
-        Field("attention.head_size", "head_dim", None),
-        Field("attention.kv_heads", "num_key_value_heads", None),
-        Field("attention.bias", "attention_bias", False),
-        Field("attention.dropout", "attention_dropout", 0.0),
-        Field("ffn.hidden", "intermediate_size", 11008),
-        Field("ffn.activation", "hidden_act", "silu", ACTIVATION),
-        Field("ffn.bias", "mlp_bias", False),
-        Field("norm.eps", "rms_norm_eps", 1e-6),
-        Field("tied", "tie_word_embeddings", False),
-        Field("initial.deviation", "initializer_range", 0.02),
+        ConfigRow("vocabulary", "vocab_size", 32000),
+        ConfigRow("width", "hidden_size", 4096),
+        ConfigRow("depth", "num_hidden_layers", 32),
+        ConfigRow("attention.heads", "num_attention_heads", 32),
+        ConfigRow("attention.head_size", "head_dim", None),
+        ConfigRow("attention.kv_heads", "num_key_value_heads", None),
+        ConfigRow("attention.bias", "attention_bias", False),
+        ConfigRow("attention.dropout", "attention_dropout", 0.0),
+        ConfigRow("ffn.hidden", "intermediate_size", 11008),
+        ConfigRow("ffn.activation", "hidden_act", "silu", ACTIVATION),
+        ConfigRow("ffn.bias", "mlp_bias", False),
+        ConfigRow("norm.eps", "rms_norm_eps", 1e-6),
+        ConfigRow("tied", "tie_word_embeddings", False),
+        ConfigRow("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {
         "ffn.kind": "gated",
@@ -67,18 +67,18 @@ class Llama(Family):
     required: ClassVar = {"partial_rotary_factor": 1.0}
     written: ClassVar = {"bos_token_id": None, "eos_token_id": None}
     tensors = (
-        Row("embedding.tokens", "model.embed_tokens"),
-        Row("decoder.{i}.attention.q", f"{LAYER}.self_attn.q_proj"),
-        Row("decoder.{i}.attention.k", f"{LAYER}.self_attn.k_proj"),
-        Row("decoder.{i}.attention.v", f"{LAYER}.self_attn.v_proj"),
-        Row("decoder.{i}.attention.out", f"{LAYER}.self_attn.o_proj"),
-        Row("decoder.{i}.attention_residual.norm", f"{LAYER}.input_layernorm"),
-        Row("decoder.{i}.ffn.gate", f"{LAYER}.mlp.gate_proj"),
-        Row("decoder.{i}.ffn.up", f"{LAYER}.mlp.up_proj"),
-        Row("decoder.{i}.ffn.down", f"{LAYER}.mlp.down_proj"),
-        Row("decoder.{i}.ffn_residual.norm", f"{LAYER}.post_attention_layernorm"),
-        Row("decoder.norm", "model.norm"),
-        Row("output", "lm_head"),
+        TensorRow("embedding.tokens", "model.embed_tokens"),
+        TensorRow("decoder.{i}.attention.q", f"{LAYER}.self_attn.q_proj"),
+        TensorRow("decoder.{i}.attention.k", f"{LAYER}.self_attn.k_proj"),
+        TensorRow("decoder.{i}.attention.v", f"{LAYER}.self_attn.v_proj"),
+        TensorRow("decoder.{i}.attention.out", f"{LAYER}.self_attn.o_proj"),
+        TensorRow("decoder.{i}.attention_residual.norm", f"{LAYER}.input_layernorm"),
+        TensorRow("decoder.{i}.ffn.gate", f"{LAYER}.mlp.gate_proj"),
+        TensorRow("decoder.{i}.ffn.up", f"{LAYER}.mlp.up_proj"),
+        TensorRow("decoder.{i}.ffn.down", f"{LAYER}.mlp.down_proj"),
+        TensorRow("decoder.{i}.ffn_residual.norm", f"{LAYER}.post_attention_layernorm"),
+        TensorRow("decoder.norm", "model.norm"),
+        TensorRow("output", "lm_head"),
     )
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:

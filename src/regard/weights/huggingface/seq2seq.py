@@ -12,7 +12,7 @@ from regard.blocks.positions import sinusoidal
 from regard.blocks.settings import LayerNorm, Sinusoidal
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
-from regard.weights.huggingface.tables import ACTIVATION, Config, Family, Field, Row, TensorMap, leading
+from regard.weights.huggingface.tables import ACTIVATION, Config, ConfigRow, Family, TensorMap, TensorRow, leading
 
 Part = Literal["source", "target", "output"]
 ALL: tuple[Part, ...] = ("source", "target", "output")
@@ -22,18 +22,18 @@ LENGTH = 1024
 """The number of sinusoids that are written. Ours have no end."""
 
 
-def _stack(name: str) -> tuple[Row, ...]:
+def _stack(name: str) -> tuple[TensorRow, ...]:
     layer = f"model.{name}.layers.{{i}}"
     rows = [
-        Row(f"{name}.norm", f"model.{name}.layer_norm"),
-        Row(f"{name}.{{i}}.ffn.up", f"{layer}.fc1"),
-        Row(f"{name}.{{i}}.ffn.down", f"{layer}.fc2"),
-        Row(f"{name}.{{i}}.ffn_residual.norm", f"{layer}.final_layer_norm"),
+        TensorRow(f"{name}.norm", f"model.{name}.layer_norm"),
+        TensorRow(f"{name}.{{i}}.ffn.up", f"{layer}.fc1"),
+        TensorRow(f"{name}.{{i}}.ffn.down", f"{layer}.fc2"),
+        TensorRow(f"{name}.{{i}}.ffn_residual.norm", f"{layer}.final_layer_norm"),
     ]
     for ours, theirs in (("attention", "self_attn"), ("cross", "encoder_attn")):
-        rows.append(Row(f"{name}.{{i}}.{ours}_residual.norm", f"{layer}.{theirs}_layer_norm"))
+        rows.append(TensorRow(f"{name}.{{i}}.{ours}_residual.norm", f"{layer}.{theirs}_layer_norm"))
         for part in ("q", "k", "v", "out"):
-            rows.append(Row(f"{name}.{{i}}.{ours}.{part}", f"{layer}.{theirs}.{part}_proj"))
+            rows.append(TensorRow(f"{name}.{{i}}.{ours}.{part}", f"{layer}.{theirs}.{part}_proj"))
     return tuple(rows)
 
 
@@ -52,19 +52,19 @@ class Seq2Seq(Family):
     learned: ClassVar[bool] = False
     """Whether positions are learned, with a norm after the embeddings."""
 
-    fields: ClassVar[tuple[Field, ...]] = (
-        Field("vocabulary", "vocab_size", 50265),
-        Field("width", "d_model", 1024),
-        Field("depth", "encoder_layers", 12),
-        Field("decoder_depth", "decoder_layers", 12),
-        Field("attention.heads", "encoder_attention_heads", 16, also="decoder_attention_heads"),
-        Field("attention.dropout", "attention_dropout", 0.0),
-        Field("ffn.hidden", "encoder_ffn_dim", 4096, also="decoder_ffn_dim"),
-        Field("ffn.activation", "activation_function", "gelu", ACTIVATION),
-        Field("ffn.dropout", "activation_dropout", 0.0),
-        Field("dropout", "dropout", 0.1),
-        Field("embedding_scale", "scale_embedding", False),
-        Field("initial.deviation", "init_std", 0.02),
+    fields: ClassVar[tuple[ConfigRow, ...]] = (
+        ConfigRow("vocabulary", "vocab_size", 50265),
+        ConfigRow("width", "d_model", 1024),
+        ConfigRow("depth", "encoder_layers", 12),
+        ConfigRow("decoder_depth", "decoder_layers", 12),
+        ConfigRow("attention.heads", "encoder_attention_heads", 16, also="decoder_attention_heads"),
+        ConfigRow("attention.dropout", "attention_dropout", 0.0),
+        ConfigRow("ffn.hidden", "encoder_ffn_dim", 4096, also="decoder_ffn_dim"),
+        ConfigRow("ffn.activation", "activation_function", "gelu", ACTIVATION),
+        ConfigRow("ffn.dropout", "activation_dropout", 0.0),
+        ConfigRow("dropout", "dropout", 0.1),
+        ConfigRow("embedding_scale", "scale_embedding", False),
+        ConfigRow("initial.deviation", "init_std", 0.02),
     )
     constants: ClassVar = {"ffn.kind": "dense", "norm.kind": "layer", "norm.eps": 1e-5, "initial.kind": "normal"}
     training: ClassVar = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
@@ -76,14 +76,14 @@ class Seq2Seq(Family):
         "forced_eos_token_id": None,
     }
     tensors = (
-        Row("source.tokens.weight", SOURCE),
-        Row("target.tokens.weight", TARGET),
-        Row("output.weight", OUTPUT),
-        Row("output.bias", BIAS, leading(1)),
-        Row("source.position", "model.encoder.embed_positions"),
-        Row("target.position", "model.decoder.embed_positions"),
-        Row("source.norm", "model.encoder.layernorm_embedding"),
-        Row("target.norm", "model.decoder.layernorm_embedding"),
+        TensorRow("source.tokens.weight", SOURCE),
+        TensorRow("target.tokens.weight", TARGET),
+        TensorRow("output.weight", OUTPUT),
+        TensorRow("output.bias", BIAS, leading(1)),
+        TensorRow("source.position", "model.encoder.embed_positions"),
+        TensorRow("target.position", "model.decoder.embed_positions"),
+        TensorRow("source.norm", "model.encoder.layernorm_embedding"),
+        TensorRow("target.norm", "model.decoder.layernorm_embedding"),
         *_stack("encoder"),
         *_stack("decoder"),
     )
@@ -131,8 +131,12 @@ class Seq2Seq(Family):
         """Whether the file has a tensor for both embeddings."""
         return True
 
-    def rows(self, settings: EncoderDecoder) -> tuple[Row, ...]:
-        return (*self.tensors, Row("source.tokens.weight", SHARED)) if set(settings.tied) == set(ALL) else self.tensors
+    def rows(self, settings: EncoderDecoder) -> tuple[TensorRow, ...]:
+        return (
+            (*self.tensors, TensorRow("source.tokens.weight", SHARED))
+            if set(settings.tied) == set(ALL)
+            else self.tensors
+        )
 
     def add_ties(self, mapping: TensorMap, settings: EncoderDecoder, config: Config) -> None:
         tied = set(settings.tied)
@@ -195,7 +199,10 @@ class Bart(Seq2Seq):
     architectures = ("BartForConditionalGeneration", "BartModel")
     base = "BartModel"
     learned = True
-    fields: ClassVar[tuple[Field, ...]] = (*Seq2Seq.fields, Field("position.length", "max_position_embeddings", 1024))
+    fields: ClassVar[tuple[ConfigRow, ...]] = (
+        *Seq2Seq.fields,
+        ConfigRow("position.length", "max_position_embeddings", 1024),
+    )
     # Two rows before position 0 are left over from fairseq's padding.
     constants: ClassVar = {**Seq2Seq.constants, "position.offset": 2}
     required: ClassVar = {"extra_pos_embeddings": 2}

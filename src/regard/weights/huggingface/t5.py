@@ -10,27 +10,27 @@ from torch import Tensor
 
 from regard.blocks.settings import Gated
 from regard.models.settings import EncoderDecoder
-from regard.weights.huggingface.tables import ACTIVATION, Codec, Config, Family, Field, Row, TensorMap
+from regard.weights.huggingface.tables import ACTIVATION, Codec, Config, ConfigRow, Family, TensorMap, TensorRow
 
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"
 
 
-def _stack(name: str, cross: bool, gated: bool) -> tuple[Row, ...]:
+def _stack(name: str, cross: bool, gated: bool) -> tuple[TensorRow, ...]:
     """Return the rows of one stack: a layer's parts are numbered, and the decoder's have cross-attention in between."""
     layer = f"{name}.block.{{i}}.layer"
     rows = [
-        Row(f"{name}.position.weight", f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
-        Row(f"{name}.norm", f"{name}.final_layer_norm"),
+        TensorRow(f"{name}.position.weight", f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
+        TensorRow(f"{name}.norm", f"{name}.final_layer_norm"),
     ]
     parts = [("attention", "SelfAttention"), ("cross", "EncDecAttention")]
     for number, (ours, theirs) in enumerate(parts if cross else parts[:1]):
         for projection, letter in (("q", "q"), ("k", "k"), ("v", "v"), ("out", "o")):
-            rows.append(Row(f"{name}.{{i}}.{ours}.{projection}", f"{layer}.{number}.{theirs}.{letter}"))
-        rows.append(Row(f"{name}.{{i}}.{ours}_residual.norm", f"{layer}.{number}.layer_norm"))
+            rows.append(TensorRow(f"{name}.{{i}}.{ours}.{projection}", f"{layer}.{number}.{theirs}.{letter}"))
+        rows.append(TensorRow(f"{name}.{{i}}.{ours}_residual.norm", f"{layer}.{number}.layer_norm"))
     last = f"{layer}.{2 if cross else 1}"
-    rows.append(Row(f"{name}.{{i}}.ffn_residual.norm", f"{last}.layer_norm"))
+    rows.append(TensorRow(f"{name}.{{i}}.ffn_residual.norm", f"{last}.layer_norm"))
     for ours, theirs in (("gate", "wi_0"), ("up", "wi_1" if gated else "wi"), ("down", "wo")):
-        rows.append(Row(f"{name}.{{i}}.ffn.{ours}", f"{last}.DenseReluDense.{theirs}"))
+        rows.append(TensorRow(f"{name}.{{i}}.ffn.{ours}", f"{last}.DenseReluDense.{theirs}"))
     return tuple(rows)
 
 
@@ -51,19 +51,19 @@ class T5(Family):
     from_tensors = frozenset({"tied"})
 
     fields = (
-        Field("vocabulary", "vocab_size", 32128),
-        Field("width", "d_model", 512),
-        Field("depth", "num_layers", 6),
-        Field("decoder_depth", "num_decoder_layers", None),
-        Field("attention.heads", "num_heads", 8),
-        Field("attention.head_size", "d_kv", 64),
-        Field("ffn.hidden", "d_ff", 2048),
-        Field("norm.eps", "layer_norm_epsilon", 1e-6),
-        Field("dropout", "dropout_rate", 0.1),
-        Field("attention.dropout", "dropout_rate", 0.1),
-        Field("ffn.dropout", "dropout_rate", 0.1),
-        Field("position.buckets", "relative_attention_num_buckets", 32),
-        Field("position.longest", "relative_attention_max_distance", 128),
+        ConfigRow("vocabulary", "vocab_size", 32128),
+        ConfigRow("width", "d_model", 512),
+        ConfigRow("depth", "num_layers", 6),
+        ConfigRow("decoder_depth", "num_decoder_layers", None),
+        ConfigRow("attention.heads", "num_heads", 8),
+        ConfigRow("attention.head_size", "d_kv", 64),
+        ConfigRow("ffn.hidden", "d_ff", 2048),
+        ConfigRow("norm.eps", "layer_norm_epsilon", 1e-6),
+        ConfigRow("dropout", "dropout_rate", 0.1),
+        ConfigRow("attention.dropout", "dropout_rate", 0.1),
+        ConfigRow("ffn.dropout", "dropout_rate", 0.1),
+        ConfigRow("position.buckets", "relative_attention_num_buckets", 32),
+        ConfigRow("position.longest", "relative_attention_max_distance", 128),
     )
     constants: ClassVar = {
         "attention.bias": False,
@@ -100,11 +100,11 @@ class T5(Family):
             "scale_decoder_outputs": settings.output_scale is not None,
         }
 
-    def rows(self, settings: EncoderDecoder) -> tuple[Row, ...]:
+    def rows(self, settings: EncoderDecoder) -> tuple[TensorRow, ...]:
         gated = isinstance(settings.ffn, Gated)
         return (
-            Row("source.tokens", "shared"),
-            Row("output", "lm_head"),
+            TensorRow("source.tokens", "shared"),
+            TensorRow("output", "lm_head"),
             *_stack("encoder", cross=False, gated=gated),
             *_stack("decoder", cross=True, gated=gated),
         )

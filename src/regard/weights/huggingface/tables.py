@@ -150,7 +150,7 @@ def codec_for(default: object) -> Codec:
 
 
 @dataclass(frozen=True)
-class Field:
+class ConfigRow:
     """One setting and its config key."""
 
     ours: str
@@ -210,7 +210,7 @@ JOINED = Form(lambda own: _transposed(torch.cat(own)), lambda tensor: _transpose
 
 
 @dataclass(frozen=True)
-class Row:
+class TensorRow:
     """Our modules or tensors (several for a joined tensor), and theirs. `{i}` stands for the layer."""
 
     ours: str | tuple[str, ...]
@@ -278,9 +278,9 @@ def _compare_fixed(found: Tensor, value: Tensor, name: str, source: str) -> None
     raise WeightsError(f"{name} in {source} is not the fixed table that is computed here ({problem})")
 
 
-def map_tensors(rows: tuple[Row, ...], shapes: Mapping[str, Tensor], heads: Mapping[str, str]) -> TensorMap:
+def map_tensors(rows: tuple[TensorRow, ...], shapes: Mapping[str, Tensor], heads: Mapping[str, str]) -> TensorMap:
     """Find the place of each of our parameters. `heads` maps a head's name to its kind, which rows use."""
-    known: dict[str, tuple[Row, int]] = {}
+    known: dict[str, tuple[TensorRow, int]] = {}
     for row in rows:
         for place, pattern in enumerate((row.ours,) if isinstance(row.ours, str) else row.ours):
             known[pattern] = row, place
@@ -326,7 +326,7 @@ class Family:
     from_values: ClassVar[frozenset[str]] = frozenset()
     """Settings that may come back changed without a loss: a bias of zeros is read as none."""
 
-    fields: ClassVar[tuple[Field, ...]]
+    fields: ClassVar[tuple[ConfigRow, ...]]
     constants: ClassVar[Mapping[str, Any]] = {}
     """Our settings that this type always has."""
     required: ClassVar[Mapping[str, Any]] = {}
@@ -335,7 +335,7 @@ class Family:
     """Their keys that are always written."""
     training: ClassVar[Mapping[str, Any]] = {}
     """Their keys that only training uses, and the value that is used here."""
-    tensors: ClassVar[tuple[Row, ...]] = ()
+    tensors: ClassVar[tuple[TensorRow, ...]] = ()
 
     # ---------------------------------------------------------------------------------------------- to be overridden
 
@@ -350,7 +350,7 @@ class Family:
     def architecture_for(self, settings: Any) -> str:
         return self.architectures[0]
 
-    def rows(self, settings: Any) -> tuple[Row, ...]:
+    def rows(self, settings: Any) -> tuple[TensorRow, ...]:
         return self.tensors
 
     def add_ties(self, mapping: TensorMap, settings: Any, config: Config) -> None:

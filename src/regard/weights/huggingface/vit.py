@@ -13,10 +13,10 @@ from regard.weights.huggingface.tables import (
     ACTIVATION,
     Codec,
     Config,
+    ConfigRow,
     Family,
-    Field,
     Form,
-    Row,
+    TensorRow,
     label_names,
     leading,
 )
@@ -69,20 +69,20 @@ class Vit(Family):
     from_tensors = frozenset({"heads"})
 
     fields = (
-        Field("width", "hidden_size", 768),
-        Field("depth", "num_hidden_layers", 12),
-        Field("attention.heads", "num_attention_heads", 12),
-        Field("attention.head_size", "head_dim", None),
-        Field("attention.bias", "qkv_bias", True),
-        Field("attention.dropout", "attention_probs_dropout_prob", 0.0),
-        Field("ffn.hidden", "intermediate_size", 3072),
-        Field("ffn.activation", "hidden_act", "gelu", ACTIVATION),
-        Field("norm.eps", "layer_norm_eps", 1e-12),
-        Field("dropout", "hidden_dropout_prob", 0.0),
-        Field("image", "image_size", 224, PAIR),
-        Field("patch", "patch_size", 16, PATCH),
-        Field("channels", "num_channels", 3),
-        Field("initial.deviation", "initializer_range", 0.02),
+        ConfigRow("width", "hidden_size", 768),
+        ConfigRow("depth", "num_hidden_layers", 12),
+        ConfigRow("attention.heads", "num_attention_heads", 12),
+        ConfigRow("attention.head_size", "head_dim", None),
+        ConfigRow("attention.bias", "qkv_bias", True),
+        ConfigRow("attention.dropout", "attention_probs_dropout_prob", 0.0),
+        ConfigRow("ffn.hidden", "intermediate_size", 3072),
+        ConfigRow("ffn.activation", "hidden_act", "gelu", ACTIVATION),
+        ConfigRow("norm.eps", "layer_norm_eps", 1e-12),
+        ConfigRow("dropout", "hidden_dropout_prob", 0.0),
+        ConfigRow("image", "image_size", 224, PAIR),
+        ConfigRow("patch", "patch_size", 16, PATCH),
+        ConfigRow("channels", "num_channels", 3),
+        ConfigRow("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {
         "attention.output_bias": True,
@@ -94,20 +94,22 @@ class Vit(Family):
     }
     required: ClassVar = {"pooler_act": "tanh"}
     tensors = (
-        Row("embedding.class_token", "vit.embeddings.cls_token", leading(2)),
-        Row(("embedding.position.first", "embedding.position.weight"), "vit.embeddings.position_embeddings", POSITIONS),
-        Row("embedding.patches", "vit.embeddings.patch_embeddings.projection"),
-        Row("encoder.{i}.attention.q", f"{LAYER}.attention.attention.query"),
-        Row("encoder.{i}.attention.k", f"{LAYER}.attention.attention.key"),
-        Row("encoder.{i}.attention.v", f"{LAYER}.attention.attention.value"),
-        Row("encoder.{i}.attention.out", f"{LAYER}.attention.output.dense"),
-        Row("encoder.{i}.attention_residual.norm", f"{LAYER}.layernorm_before"),
-        Row("encoder.{i}.ffn.up", f"{LAYER}.intermediate.dense"),
-        Row("encoder.{i}.ffn.down", f"{LAYER}.output.dense"),
-        Row("encoder.{i}.ffn_residual.norm", f"{LAYER}.layernorm_after"),
-        Row("encoder.norm", "vit.layernorm"),
-        Row("heads.classification.output", "classifier"),
-        Row("heads.pooling.pool", "vit.pooler.dense"),
+        TensorRow("embedding.class_token", "vit.embeddings.cls_token", leading(2)),
+        TensorRow(
+            ("embedding.position.first", "embedding.position.weight"), "vit.embeddings.position_embeddings", POSITIONS
+        ),
+        TensorRow("embedding.patches", "vit.embeddings.patch_embeddings.projection"),
+        TensorRow("encoder.{i}.attention.q", f"{LAYER}.attention.attention.query"),
+        TensorRow("encoder.{i}.attention.k", f"{LAYER}.attention.attention.key"),
+        TensorRow("encoder.{i}.attention.v", f"{LAYER}.attention.attention.value"),
+        TensorRow("encoder.{i}.attention.out", f"{LAYER}.attention.output.dense"),
+        TensorRow("encoder.{i}.attention_residual.norm", f"{LAYER}.layernorm_before"),
+        TensorRow("encoder.{i}.ffn.up", f"{LAYER}.intermediate.dense"),
+        TensorRow("encoder.{i}.ffn.down", f"{LAYER}.output.dense"),
+        TensorRow("encoder.{i}.ffn_residual.norm", f"{LAYER}.layernorm_after"),
+        TensorRow("encoder.norm", "vit.layernorm"),
+        TensorRow("heads.classification.output", "classifier"),
+        TensorRow("heads.pooling.pool", "vit.pooler.dense"),
     )
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
