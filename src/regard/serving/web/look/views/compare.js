@@ -7,7 +7,7 @@ import { Tensors } from "../tensors.js";
 
 const KINDS = { silent: "Silent heads", scaled: "Scaled heads", mean: "Heads that give their mean" };
 const FIGURES = [
-  ["divergence", "KL divergence, mean over the places", "nats"],
+  ["divergence", "KL divergence, mean over the positions", "nats"],
   ["flipped", "first guesses that change", "share"],
   ["lost", "log-probability that a token loses", "nats"],
 ];

@@ -43,7 +43,7 @@ class Grid {
     this.inner.style.width = `${SIDE + this.places * this.wide}px`;
     this.box.append(this.inner);
     this.told = h("div", { class: "reading", "aria-live": "polite" });
-    const places = this.places === 1 ? "one place" : `${this.places} places`;
+    const places = this.places === 1 ? "one position" : `${this.places} positions`;
     const same = found.each
       ? [`A constant guess, the most frequent of the model's answers, agrees at `, share(found.constant, "constant"), ` of the ${places}; a random one at ${percent(1 / found.choices)}.`]
       : [`With one position there is no share; a random guess is right once in ${found.choices}.`];
