@@ -54,7 +54,7 @@ def test_a_signal_stops_a_run_in_good_order(number: signal.Signals, workers: int
     assert program.wait(30) == 0
     assert "Traceback" not in program.text
     assert f"stopped by {number.name} after " in program.text
-    assert f"go on:  regard train --resume {tmp_path / 'run'}\n" in program.text
+    assert f"resume:  regard train --resume {tmp_path / 'run'}\n" in program.text
     assert status(tmp_path / "run") == ("stopped", number.name)
     finish(go_on(recipe, tmp_path / "run"))
     assert status(tmp_path / "run") == ("finished", "budget")
