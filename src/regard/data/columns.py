@@ -94,7 +94,11 @@ class Grid:
         return Grid(Padded(self.layout.rows, length), rows * length, self.lengths, rows)
 
     def filled(self, values: Integers, rest: int) -> Tensor:
-        """A tensor with a value for each token, and `rest` in every other cell."""
+        """A tensor with a value for each token, or for whole rows `[examples, T]`, and `rest` in every other cell."""
+        if values.ndim == 2:  # faster than cell by cell
+            rows = np.full(self.layout.shape, rest, np.int64)
+            rows[self.sequences] = values
+            return torch.from_numpy(rows)
         flat = np.full(math.prod(self.layout.shape), rest, np.int64)
         flat[self.cells] = values
         return torch.from_numpy(flat).view(self.layout.shape)
@@ -240,11 +244,17 @@ class TokenColumn(Column):
         return max(1, usable // self.window), None, min(self.window, usable)
 
     def collate(self, selected: Selection, batch: Batch) -> None:
-        grid, indices = selected.grid, selected.indices(self.window)
-        stored = selected.store.values(selected.name)
-        batch.sequences[selected.name] = Sequences(grid.filled(stored[indices], self.pad), grid.layout)
-        if self.predict:
-            batch.values[f"{selected.name}.next"] = grid.filled(stored[indices + 1], IGNORED)
+        grid, stored = selected.grid, selected.store.values(selected.name)
+        if self.window is None:
+            indices = selected.indices()
+            read, following = stored[indices], stored[indices + 1] if self.predict else None
+        else:
+            starts, length = (selected.examples * self.window)[:, None], grid.layout.longest
+            rows = stored[starts + np.arange(length + self.predict)]
+            read, following = rows[:, :length], rows[:, 1:] if self.predict else None
+        batch.sequences[selected.name] = Sequences(grid.filled(read, self.pad), grid.layout)
+        if following is not None:
+            batch.values[f"{selected.name}.next"] = grid.filled(following, IGNORED)
 
 
 @dataclass(frozen=True)
