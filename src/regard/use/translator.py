@@ -22,7 +22,8 @@ import numpy as np
 
 from regard.decoding import score as scoring
 from regard.decoding.alignment import cross_weights, look_at, word_alignment, word_weights, written_spans
-from regard.decoding.decode import BATCH_TOKENS, decode
+from regard.decoding.decode import BATCH_TOKENS
+from regard.decoding.decode import decode as decode_tokens
 from regard.decoding.decode import stream as stream_tokens
 from regard.decoding.settings import Greedy, Hypothesis, Rules, Sampling, Wish
 from regard.errors import InputError
@@ -362,16 +363,13 @@ class Translator(Loaded):
         for start, end in spans:
             items = self._items(text[start:end], request)
             protected = protect(text[start:end], items, 0, self._is_writable)
-            if protected is None and not request.options.must:
-                parts = [(start + a, start + b) for a, b in _around(text[start:end], items)]
-            else:
-                parts = [(start, end)]
-            for place, (a, b) in enumerate(parts):
-                if protected is None:
-                    items, whole = [], Protected(text[a:b])
-                else:
-                    whole = protected
-                pieces.append(_Piece(text[a:b], first and not inner and place == 0, items, whole))
+            parts = [(start, end)]
+            if protected is None:
+                if not request.options.must:
+                    parts = [(start + a, start + b) for a, b in _around(text[start:end], items)]
+                items = []
+            for a, b in parts:
+                pieces.append(_Piece(text[a:b], first and not pieces, items, protected or Protected(text[a:b])))
             inner += parts
         edges = [0, *(edge for span in inner for edge in span), len(text)]
         return _Document(pieces, [text[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)])
@@ -512,11 +510,11 @@ class Translator(Loaded):
         search = request.options.search(nbest, must=any(wish.must for wish in wishes))
         tokens = request.options.batch_tokens or BATCH_TOKENS
         if not isinstance(search, Sampling):
-            return decode(self.network, inputs, self.frame.ends, search, request.rules, wishes, tokens)
+            return decode_tokens(self.network, inputs, self.frame.ends, search, request.rules, wishes, tokens)
         # A second draw would be another sample, so special tokens are excluded from the start.
         repeated = [ids for ids in inputs for _ in range(nbest)]
         plain = [self._without_special(wish) for wish in wishes for _ in range(nbest)]
-        drawn = decode(self.network, repeated, self.frame.ends, search, request.rules, plain, tokens)
+        drawn = decode_tokens(self.network, repeated, self.frame.ends, search, request.rules, plain, tokens)
         return [[row[0] for row in drawn[place : place + nbest]] for place in range(0, len(drawn), nbest)]
 
     def _without_special(self, wish: Wish) -> Wish:

@@ -202,12 +202,12 @@ HOSTILE = [
 @pytest.mark.parametrize("part", [*HOSTILE, "1 ", "000 ", ". ", '."', "。", "A. B", "no. ", "\n", "a\u0301", "."])
 def test_hostile_texts_take_little_time(part: str) -> None:
     began = time.perf_counter()
-    text = "-->" + part * 30_000
+    text = "-->" + part * 15_000
     pieces_of(text, find_items(text), split=True)
     cut_spans(text, (0, len(text)), lambda span: span[1] - span[0] < 1_000)
     for filling in " a.\n_1":
-        find_items(part + filling * 100_000)
-    assert time.perf_counter() - began < 20  # quadratic time would take minutes
+        find_items(part + filling * 50_000)
+    assert time.perf_counter() - began < 10  # quadratic time would take minutes
 
 
 # ----------------------------------------------------------------------------------------------------------- stand-ins
