@@ -13,10 +13,24 @@ from regard.blocks import settings
 from regard.blocks.embedding import TextEmbedding
 from regard.blocks.image_positions import SinusoidalGridPosition, places_2d, sinusoidal_2d
 from regard.blocks.layout import Padded
-from regard.blocks.positions import frequencies, rotate, rotation, shift_matrix, sinusoidal, wavelengths
+from regard.blocks.positions import frequencies, rotate, rotation, sinusoidal
 
 THREE_DIGITS = {"rtol": 0.0, "atol": 0.5e-3}
 EXACT = {"rtol": 0.0, "atol": 1e-9}
+
+
+def wavelengths(width: int, base: float = 10_000.0) -> torch.Tensor:
+    """`[⌈width / 2⌉]`: after how many places pair j repeats, 2π · base^(2j / width)."""
+    return 2 * math.pi / frequencies(width, base)
+
+
+def shift_matrix(offset: float, width: int, base: float = 10_000.0) -> torch.Tensor:
+    """`[width, width]`: the matrix M with PE(t + offset) = M PE(t) for every t (interleaved order, even width)."""
+    angles = offset * frequencies(width, base)
+    cos, sin = angles.cos(), angles.sin()
+    turns = torch.stack([torch.stack([cos, sin], dim=-1), torch.stack([-sin, cos], dim=-1)], dim=-2)
+    matrix = torch.block_diag(*turns)
+    return matrix
 
 
 # -------------------------------------------------------------------------- the sinusoidal table for d_model = 5

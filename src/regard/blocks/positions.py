@@ -67,11 +67,6 @@ def frequencies(
     return base ** -(torch.arange(0, width, 2, dtype=dtype, device=device) / width)
 
 
-def wavelengths(width: int, base: float = 10_000.0) -> Tensor:
-    """`[⌈width / 2⌉]`: after how many places pair j repeats, 2π · base^(2j / width)."""
-    return 2 * math.pi / frequencies(width, base)
-
-
 def sinusoidal(
     positions: Tensor,
     width: int,
@@ -91,15 +86,6 @@ def sinusoidal(
         last = encoding.shape[-1] - 1
         encoding = encoding[..., :last]
     return encoding.to(dtype or torch.get_default_dtype())
-
-
-def shift_matrix(offset: float, width: int, base: float = 10_000.0) -> Tensor:
-    """`[width, width]`: the matrix M with PE(t + offset) = M PE(t) for every t (interleaved order, even width)."""
-    angles = offset * frequencies(width, base)
-    cos, sin = angles.cos(), angles.sin()
-    turns = torch.stack([torch.stack([cos, sin], dim=-1), torch.stack([-sin, cos], dim=-1)], dim=-2)
-    matrix: Tensor = torch.block_diag(*turns)  # type: ignore[no-untyped-call]
-    return matrix
 
 
 class SinusoidalPosition(Position):

@@ -30,7 +30,7 @@ KEPT_ON_CPU, KEPT_ON_GPU = 7 / 8, 1 / 2
 """Finished inputs are dropped once at most this share is left: moving the others has a cost."""
 
 
-class Field(IntEnum):
+class BeamField(IntEnum):
     """Columns of one float64 tensor, which holds tokens and finished sequences: few tensors need few kernels."""
 
     TOKEN = 0
@@ -73,7 +73,7 @@ def _put(place: Tensor, x: Tensor) -> Tensor:
     return place.copy_(x) if place.shape == x.shape else x
 
 
-class Batch:
+class BeamBatch:
     """The inputs of a search on the device. All transfers from the host before a search happen here."""
 
     def __init__(self, model: SearchModel, jobs: Sequence[Job], ends: Ends, rules: Rules, beam: Beam) -> None:
@@ -115,9 +115,9 @@ class BeamSearch:
             tokens_BK.new_zeros(count, 1, self.longest if self.book.looks_back else 0),
             sums_B1.new_zeros(count, 1, self.absent_BS.shape[1]),
         )
-        self.pool_BKF = torch.zeros(count, size, len(Field), dtype=exact, device=device)
+        self.pool_BKF = torch.zeros(count, size, len(BeamField), dtype=exact, device=device)
         """The best finished sequences of each input, the best first."""
-        self.pool_BKF[..., Field.RANK].fill_(NEVER)
+        self.pool_BKF[..., BeamField.RANK].fill_(NEVER)
         self.places = list(range(count))
         self.live_B = self.book.longest_B > 0
         self.offset_B1 = torch.arange(count, device=device)[:, None]
@@ -169,7 +169,7 @@ class BeamSearch:
         self._finish(steps_BCF[:, :size], found.sums_BC[:, :size], hit_BC[:, :size], ended_BC[:, :size])
         best = found.sums_BC.masked_fill(hit_BC, NEVER).topk(size)
         new_BKF = _gather(steps_BCF, best.indices)
-        parents_BK = new_BKF[..., Field.PARENT].long()
+        parents_BK = new_BKF[..., BeamField.PARENT].long()
         rows_BK = self.offset_B1 * self.open.sums_BK.shape[1] + parents_BK
         self._continue(best.values, new_BKF, parents_BK)
         self.live_B &= self._may_improve()
@@ -224,7 +224,7 @@ class BeamSearch:
             self.divisor_L,
             self.farthest_B,
         )
-        triton_choice.choose(self.scores_NV, board, self.beam, self.end)
+        triton_choice.choose_beams(self.scores_NV, board, self.beam, self.end)
         return self.rows_BK
 
     def _finish(self, steps_BKF: Tensor, sums_BK: Tensor, hit_BK: Tensor, ended_BK: Tensor) -> None:
@@ -233,21 +233,21 @@ class BeamSearch:
         others = (rank_BK, self.step_1.expand_as(rank_BK), ended_BK)  # in the order of the fields
         done_BKF = torch.cat([steps_BKF, *(each[..., None].to(steps_BKF.dtype) for each in others)], dim=-1)
         both_BCF = torch.cat([self.pool_BKF, done_BKF], dim=1)
-        best = both_BCF[..., Field.RANK].topk(self.beam.size)
+        best = both_BCF[..., BeamField.RANK].topk(self.beam.size)
         self.pool_BKF.copy_(_gather(both_BCF, best.indices))
 
     def _ranks(self, steps_BKF: Tensor, sums_BK: Tensor, hit_BK: Tensor) -> Tensor:
         """Ranking scores of finished candidates; −∞ for the others."""
         rank_BK = sums_BK / self.divisor_L.index_select(0, self.step_1)
         if self.beam.coverage:
-            rank_BK = rank_BK + self._coverage(steps_BKF[..., Field.PARENT].long())
+            rank_BK = rank_BK + self._coverage(steps_BKF[..., BeamField.PARENT].long())
         return rank_BK.masked_fill(~(hit_BK & self.live_B[:, None]), NEVER)
 
     def _continue(self, sums_BK: Tensor, new_BKF: Tensor, parents_BK: Tensor) -> None:
         open_ = self.open
         open_.history_LBKF.index_copy_(0, self.step_1 - 1, new_BKF[None])
         open_.sums_BK = _put(open_.sums_BK, sums_BK)
-        open_.tokens_BK.copy_(new_BKF[..., Field.TOKEN])
+        open_.tokens_BK.copy_(new_BKF[..., BeamField.TOKEN])
         if self.beam.coverage:
             open_.seen_BKS = _gather(open_.seen_BKS, parents_BK)
         if self.book.looks_back:
@@ -262,7 +262,7 @@ class BeamSearch:
 
     def _may_improve(self) -> Tensor:
         """`[B]`: whether the search of each input continues. Sums only fall, so the best open one bounds them all."""
-        beam, best_B, rank_BK = self.beam, self.open.sums_BK[:, 0], self.pool_BKF[..., Field.RANK]
+        beam, best_B, rank_BK = self.beam, self.open.sums_BK[:, 0], self.pool_BKF[..., BeamField.RANK]
         alive_B = best_B > NEVER
         if beam.stop == "first":
             return alive_B & (rank_BK[:, -1] == NEVER)
@@ -302,8 +302,10 @@ class BeamSearch:
             index_B = torch.tensor(chosen, dtype=torch.long, device=pool_BKF.device)
             pool_BKF, history_LBKF = pool_BKF.index_select(0, index_B), history_LBKF.index_select(1, index_B)
         pool = pool_BKF.cpu().numpy()
-        rank, chance = pool[..., Field.RANK], pool[..., Field.CHANCE]
-        length, token, at = (pool[..., field].astype(np.int64) for field in (Field.LENGTH, Field.TOKEN, Field.PARENT))
+        rank, chance = pool[..., BeamField.RANK], pool[..., BeamField.CHANCE]
+        length, token, at = (
+            pool[..., field].astype(np.int64) for field in (BeamField.LENGTH, BeamField.TOKEN, BeamField.PARENT)
+        )
         steps = int(length.max(initial=1))
         history = history_LBKF[: steps - 1].cpu().numpy()
         written, theirs = np.zeros((*rank.shape, steps), np.int64), np.zeros((*rank.shape, steps))
@@ -313,10 +315,10 @@ class BeamSearch:
         for step in range(steps - 2, -1, -1):
             before = length > step + 1
             field = history[step][row, at]
-            written[..., step] = np.where(before, field[..., Field.TOKEN], written[..., step])
-            theirs[..., step] = np.where(before, field[..., Field.CHANCE], theirs[..., step])
-            at = np.where(before, field[..., Field.PARENT].astype(np.int64), at)
-        lists = (each.tolist() for each in (written, theirs, length, rank, pool[..., Field.ENDED] > 0))
+            written[..., step] = np.where(before, field[..., BeamField.TOKEN], written[..., step])
+            theirs[..., step] = np.where(before, field[..., BeamField.CHANCE], theirs[..., step])
+            at = np.where(before, field[..., BeamField.PARENT].astype(np.int64), at)
+        lists = (each.tolist() for each in (written, theirs, length, rank, pool[..., BeamField.ENDED] > 0))
         for b, each in zip(chosen, zip(*lists, strict=True), strict=True):
             found = [
                 hypothesis(tokens[:count], score, chances, ended, self.rules)

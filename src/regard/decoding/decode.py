@@ -77,7 +77,7 @@ def _search(model: SearchModel, jobs: list[Job], ends: Ends, rules: Rules, searc
             from regard.decoding.fast import graphs
 
             return graphs.replayed(model, jobs, ends, rules, search)
-        return beam.BeamSearch(beam.Batch(model, jobs, ends, rules, search)).run()
+        return beam.BeamSearch(beam.BeamBatch(model, jobs, ends, rules, search)).run()
 
 
 def jobs_for(model: SearchModel, inputs: Sequence[Sequence[int]], rules: Rules, wishes: Sequence[Wish]) -> list[Job]:

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor
 
-from regard.decoding.beam import Batch, BeamSearch, Field
+from regard.decoding.beam import BeamBatch, BeamField, BeamSearch
 from regard.decoding.decode import jobs_for, require_possible
 from regard.decoding.fast.topk import Continuations
 from regard.decoding.model import Model, search_model
@@ -72,7 +72,7 @@ def search_tree(
         prepared = search_model(model, ends)
         (job,) = jobs_for(prepared, [tokens], rules, [wish])
         require_possible(job, ends, beam, rules, prepared.vocabulary)
-        traced = _Traced(Batch(prepared, [job], ends, rules, beam))
+        traced = _Traced(BeamBatch(prepared, [job], ends, rules, beam))
         (found,) = traced.run()
     return Tree(traced.nodes, found)
 
@@ -108,7 +108,7 @@ class _Traced(BeamSearch):
                 fate: Fate = "finished" if ended else "dropped"
                 score = ranks[place] if ended else None
                 self.nodes.append(Node(self.step, self._ends[parent], token, chance, total, fate, score))
-        kept = self.open.history_LBKF[self.step, 0][:, [Field.PARENT, Field.TOKEN]].long().tolist()
+        kept = self.open.history_LBKF[self.step, 0][:, [BeamField.PARENT, BeamField.TOKEN]].long().tolist()
         is_open = (self.open.sums_BK[0] > NEVER).tolist()
         self._ends = [
             numbers[parent, token] if goes_on else None for (parent, token), goes_on in zip(kept, is_open, strict=True)

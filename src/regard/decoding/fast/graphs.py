@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from regard.decoding.beam import Batch, BeamSearch
+from regard.decoding.beam import BeamBatch, BeamSearch
 from regard.decoding.greedy import CHECK_EVERY
 from regard.decoding.model import Inputs, SearchModel, up_to
 from regard.decoding.settings import NO_WISH, Beam, Ends, Hypothesis, Job, Rules
@@ -38,7 +38,7 @@ def replayed(
     model: SearchModel, jobs: Sequence[Job], ends: Ends, rules: Rules, beam: Beam, record: Record | None = None
 ) -> list[list[Hypothesis]]:
     """The results of `BeamSearch.run`. `record` is for tests."""
-    batch = Batch(model, filled(jobs), ends, rules, beam)
+    batch = BeamBatch(model, filled(jobs), ends, rules, beam)
     original = model.original
     known = _graphs.setdefault(original, OrderedDict())
     key = _shape(batch, original)
@@ -68,7 +68,7 @@ def filled(jobs: Sequence[Job]) -> list[Job]:
     return [*jobs, *[empty] * (up_to(len(jobs), multiple) - len(jobs))]
 
 
-def _shape(batch: Batch, model: nn.Module) -> Hashable:
+def _shape(batch: BeamBatch, model: nn.Module) -> Hashable:
     """What batches that share a graph have in common, the addresses of the weights included."""
     given = tuple((tuple(each.shape), each.dtype) for each in _given(batch))
     weights = tuple((each.data_ptr(), each.dtype) for each in model.parameters())
@@ -85,7 +85,7 @@ def _given(batch: Batch) -> list[Tensor]:
 class GraphSearch:
     """A recorded search: one graph up to the first step, which widens the beam, and one for every other step."""
 
-    def __init__(self, batch: Batch, record: Record) -> None:
+    def __init__(self, batch: BeamBatch, record: Record) -> None:
         self.batch = batch
         self.open = record(self._open)
         self.open()  # so that recording a step finds its memory filled

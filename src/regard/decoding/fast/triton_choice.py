@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from regard.decoding.beam import STEPS, Field
+from regard.decoding.beam import STEPS, BeamField
 from regard.decoding.settings import Beam
 
 BLOCK = 64
@@ -32,8 +32,8 @@ TOGETHER, WARPS = 4096, 8
 """Scores that a program reads at a time, and its threads, in units of 32."""
 
 # What kernels take from outside must be known when they are compiled.
-_TOKEN, _CHANCE, _PARENT, _RANK, _LENGTH = (tl.constexpr(int(field)) for field in list(Field)[:5])
-_STEPS, _FIELDS = tl.constexpr(STEPS), tl.constexpr(len(Field))
+_TOKEN, _CHANCE, _PARENT, _RANK, _LENGTH = (tl.constexpr(int(field)) for field in list(BeamField)[:5])
+_STEPS, _FIELDS = tl.constexpr(STEPS), tl.constexpr(len(BeamField))
 _FIRST, _BEST, _ALL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
 _STOPS = {"first": 0, "best": 1, "all": 2}
 
@@ -254,7 +254,7 @@ def scan(scores_NV: Tensor, rows: int) -> tuple[Tensor, Tensor, int]:
     return excess_N, tops_NM, block
 
 
-def choose(scores_NV: Tensor, board: Board, beam: Beam, end: int | None) -> None:
+def choose_beams(scores_NV: Tensor, board: Board, beam: Beam, end: int | None) -> None:
     """What `BeamSearch.choose` does to the board, where no rule changes scores; equal ones go by their place."""
     inputs, rows = board.sums_BR.shape
     scores_NV = scores_NV.contiguous()

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.blocks import cache, embedding, layout
 from regard.blocks.settings import Attention, Learned, Rotary, Sinusoidal
-from regard.decoding.beam import Batch, BeamSearch
+from regard.decoding.beam import BeamBatch, BeamSearch
 from regard.decoding.decode import ONE, decode, jobs_for
 from regard.decoding.fast import FastPaths, select
 from regard.decoding.fast import graphs as replay
@@ -128,7 +128,7 @@ def test_what_is_recorded_asks_the_host_nothing(
     model = build(family(vocabulary=9, width=8, depth=1, attention=Attention(heads=2), position=position)).eval()
     source = search_model(model, ENDS, FastPaths(fixed=True))
     jobs = replay.filled(jobs_for(source, inputs_of((5, 3), 9, 1), RULES, [Wish()] * 2))
-    batch = Batch(source, jobs, ENDS, RULES, Beam(size=2))
+    batch = BeamBatch(source, jobs, ENDS, RULES, Beam(size=2))
     for module in (layout, cache, embedding):  # whoever looks at numbers does so where that costs nothing
         monkeypatch.setattr(module, "readable", lambda tensor: False)
     with torch.inference_mode(), Silent():

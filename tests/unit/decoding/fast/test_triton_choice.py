@@ -7,7 +7,8 @@ import torch
 from decoding_cases import ENDS, translator
 from fused_cases import DEVICE, needs_triton
 
-from regard.decoding.beam import Batch, BeamSearch
+from regard.decoding.beam import BeamBatch, BeamSearch
+from regard.decoding.fast import FastPaths
 from regard.decoding.model import search_model
 from regard.decoding.settings import NO_WISH, Beam, Ends, Job, LengthPenalty, NoPenalty, Paper, Power, Rules, Stop
 
@@ -17,7 +18,7 @@ pytestmark = needs_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(("rows", "vocabulary"), [(1, 5), (3, 64), (4, 1000), (8, 40_000)])
 def test_one_look_at_all_scores(rows: int, vocabulary: int, dtype: torch.dtype) -> None:
-    from regard.decoding.triton_choice import scan
+    from regard.decoding.fast.triton_choice import scan
 
     scores = (5 * torch.randn(2 * rows, vocabulary, device=DEVICE) + 30).to(dtype)
     scores[0, 1:] = -torch.inf
@@ -32,12 +33,12 @@ def test_one_look_at_all_scores(rows: int, vocabulary: int, dtype: torch.dtype) 
 def searches(vocabulary: int, longest: list[int], beam: Beam, end: int | None) -> list[BeamSearch]:
     """The same search twice: in kernels, and spelled out."""
     model = translator(vocabulary, dtype=torch.float32).to(DEVICE)
-    source = search_model(model, Ends(ENDS.start, end), "fixed")
     jobs = [Job(place, [3, 4], NO_WISH, each) for place, each in enumerate(longest)]
-    batches = [Batch(source, jobs, Ends(ENDS.start, end), Rules(), beam) for _ in range(2)]
-    for batch, fused in zip(batches, (True, False), strict=True):
-        batch.fused = fused
-    return [BeamSearch(batch) for batch in batches]
+    ends, found = Ends(ENDS.start, end), []
+    for triton_choice in (True, False):
+        prepared = search_model(model, ends, FastPaths(fixed=True, triton_choice=triton_choice))
+        found.append(BeamSearch(BeamBatch(prepared, jobs, ends, Rules(), beam)))
+    return found
 
 
 def assert_equal_boards(mine: BeamSearch, other: BeamSearch) -> None:

@@ -13,7 +13,7 @@ from replay_cases import Player, replayed
 
 from regard.blocks.settings import Attention, Dense, Gated, Learned, NoPosition, RmsNorm, Sinusoidal
 from regard.decoding import fast
-from regard.decoding.beam import Batch, BeamSearch
+from regard.decoding.beam import BeamBatch, BeamSearch
 from regard.decoding.decode import ONE, decode, jobs_for
 from regard.decoding.fast import FastPaths, triton_works
 from regard.decoding.model import search_model
@@ -113,7 +113,7 @@ def test_a_search_finds_the_same(beam: Beam, monkeypatch: pytest.MonkeyPatch) ->
     model, given, rules = model_of(PLAIN["paper"]), inputs(5, VOCABULARY, longest=4), Rules(longest=Absolute(tokens=5))
     writer = search_model(model, ENDS, TRITON)
     with torch.inference_mode():
-        batch = Batch(writer, jobs_for(writer, given, rules, [Wish()] * len(given)), ENDS, rules, beam)
+        batch = BeamBatch(writer, jobs_for(writer, given, rules, [Wish()] * len(given)), ENDS, rules, beam)
         search = BeamSearch(batch)
         assert (search.triton_choice, type(search.state).__name__) == (True, "TritonState")
         found = search.run()

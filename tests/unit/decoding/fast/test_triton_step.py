@@ -45,7 +45,7 @@ def spelled_out(q_BKHE: Tensor, k_BCGE: Tensor, v_BCGV: Tensor, seen_BKC: Tensor
 )
 def test_self_attention(time: int, rows: int, heads: int, kv_heads: int, size: int, value: int) -> None:
     """New keys and values are stored, seen from now on, and no other cell changes."""
-    from regard.decoding.triton_step import attend_own
+    from regard.decoding.fast.triton_step import attend_own
 
     inputs, steps = 2, 24
     part = attention(heads, kv_heads, size, value, scale=0.3)
@@ -74,7 +74,7 @@ def test_self_attention(time: int, rows: int, heads: int, kv_heads: int, size: i
 @pytest.mark.parametrize(("rows", "heads", "kv_heads"), [(1, 2, 2), (4, 4, 2), (3, 2, 1)])
 def test_cross_attention(lengths: tuple[int, int], rows: int, heads: int, kv_heads: int) -> None:
     """What lies behind an input's end is not even read: it may be anything."""
-    from regard.decoding.triton_step import attend_memory
+    from regard.decoding.fast.triton_step import attend_memory
 
     part, time = attention(heads, kv_heads, 16, 32), max(lengths) + 3
     keys = torch.randn(2, time, kv_heads, 16, device=DEVICE)
@@ -91,7 +91,7 @@ def test_cross_attention(lengths: tuple[int, int], rows: int, heads: int, kv_hea
 @pytest.mark.parametrize("dtype", [torch.float16] if INTERPRETED else [torch.float16, torch.bfloat16])
 def test_sixteen_bits(dtype: torch.dtype) -> None:
     """The interpreter cannot multiply bfloat16."""
-    from regard.decoding.triton_step import attend_memory
+    from regard.decoding.fast.triton_step import attend_memory
 
     part = attention(2, 2, 16, 16)
     q, keys, values = (torch.randn(shape, device=DEVICE).to(dtype) for shape in ((6, 32), (2, 9, 2, 16), (2, 9, 2, 16)))
@@ -104,7 +104,7 @@ def test_sixteen_bits(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize(("inputs", "rows", "columns"), [(1, 1, 5), (3, 4, 100), (2, 8, 300), (2, 5, 1030)])
 def test_masks_follow_their_rows(inputs: int, rows: int, columns: int) -> None:
-    from regard.decoding.triton_step import inherit
+    from regard.decoding.fast.triton_step import inherit
 
     seen = torch.rand(inputs * rows, columns, device=DEVICE) < 0.5
     parents = torch.randint(rows, (inputs, rows), device=DEVICE) + rows * torch.arange(inputs, device=DEVICE)[:, None]
@@ -116,7 +116,7 @@ def test_masks_follow_their_rows(inputs: int, rows: int, columns: int) -> None:
 @pytest.mark.parametrize("width", [8, 24])
 @pytest.mark.parametrize("places", [None, 7])
 def test_embedding(width: int, places: int | None) -> None:
-    from regard.decoding.triton_step import embed
+    from regard.decoding.fast.triton_step import embed
 
     table, tokens = torch.randn(11, width, device=DEVICE), torch.tensor([3, 10, 0], device=DEVICE)
     given = None if places is None else torch.randn(places, width, device=DEVICE)
@@ -129,7 +129,7 @@ def test_embedding(width: int, places: int | None) -> None:
 @pytest.mark.parametrize("width", [16, 50])
 @pytest.mark.parametrize("kind", ["layer", "layer without bias", "rms", "rms with offset"])
 def test_norms(kind: str, width: int, adds: bool) -> None:
-    from regard.decoding.triton_step import add_norm
+    from regard.decoding.fast.triton_step import add_norm
 
     norm: nn.LayerNorm | RmsNorm
     if kind.startswith("layer"):
