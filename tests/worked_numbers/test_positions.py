@@ -29,8 +29,7 @@ def shift_matrix(offset: float, width: int, base: float = 10_000.0) -> torch.Ten
     angles = offset * frequencies(width, base)
     cos, sin = angles.cos(), angles.sin()
     turns = torch.stack([torch.stack([cos, sin], dim=-1), torch.stack([-sin, cos], dim=-1)], dim=-2)
-    matrix = torch.block_diag(*turns)
-    return matrix
+    return torch.block_diag(*turns)
 
 
 # -------------------------------------------------------------------------- the sinusoidal table for d_model = 5
