@@ -98,7 +98,7 @@ class BeamBatch:
 class BeamSearch:
     """The search of one batch."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: BeamBatch) -> None:
         model, beam = batch.model, batch.beam
         self.model, self.rules, self.beam, self.end = model, batch.rules, beam, batch.ends.end
         self.book, self.longest, self.triton_choice = batch.book, batch.longest, model.paths.triton_choice

@@ -80,7 +80,7 @@ def search_tree(
 class _Traced(BeamSearch):
     """A search of one input that stores its candidates."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: BeamBatch) -> None:
         super().__init__(batch)
         self.nodes: list[Node] = []
         self._ends: list[int | None] = [None]
