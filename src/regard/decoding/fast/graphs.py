@@ -75,7 +75,7 @@ def _shape(batch: BeamBatch, model: nn.Module) -> Hashable:
     return given, weights, batch.longest, batch.ends, batch.beam, batch.rules
 
 
-def _given(batch: Batch) -> list[Tensor]:
+def _given(batch: BeamBatch) -> list[Tensor]:
     """The input tensors of a search."""
     inputs = batch.inputs
     assert isinstance(inputs, Inputs) and inputs.layout.lengths_B is not None
@@ -98,7 +98,7 @@ class GraphSearch:
     def _turn(self) -> None:
         self.search.turn()
 
-    def take(self, batch: Batch) -> None:
+    def take(self, batch: BeamBatch) -> None:
         """Copies another batch into the memory of this search."""
         torch._foreach_copy_(_given(self.batch), _given(batch))
 
