@@ -6,16 +6,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from settings_cases import to_toml
 
-from regard.blocks.settings import Learned
+from regard.blocks.settings import Learned, Rotary
 from regard.data.settings import Digits, Parallel, RawText
 from regard.errors import SettingsError
+from regard.models.presets import preset
 from regard.models.settings import Decoder, Encoder, EncoderDecoder
-from regard.settings import read_overrides
+from regard.settings import read_overrides, read_toml
 from regard.shipped import MODELS, place_of
 from regard.tasks.language import Language
 from regard.tasks.masked import Masked
-from regard.tasks.recipe import PARTS, TokenizerFile, TrainingJob, job_model, make_job, reach, read_job, with_vocabulary
+from regard.tasks.recipe import (
+    PARTS,
+    TokenizerFile,
+    TrainingJob,
+    job_model,
+    make_job,
+    model_settings,
+    reach,
+    read_job,
+    read_recipe,
+    with_vocabulary,
+)
 from regard.tasks.translate import Translate
 from regard.text.settings import Bpe, ByteBpe, WordPiece
 from regard.training.settings import AdamW, Cosine, Linear, Muon
@@ -104,35 +117,27 @@ def test_what_has_a_usual_kind_need_not_name_it() -> None:
 # ------------------------------------------------------------------------------------------------------------- refusals
 
 
-@pytest.mark.parametrize(
-    ("overrides", "message"),
-    [
-        (["trian.steps=5"], "unknown setting trian (did you mean train?); a recipe has task, data, text, model"),
-        (["train.minuts=5"], "unknown setting train.minuts (did you mean minutes?)"),
-        (["train.optimizer.raet=5"], "unknown setting train.optimizer.raet (did you mean rate?)"),
-        (["train.schedule.kind=cosin"], "train.schedule.kind (cosin) is not known (did you mean cosine?)"),
-        (["train.steps=0"], "train.steps (0) is wrong: input should be greater than 0"),
-        (["train.steps=none"], "train has no budget; set train.minutes, train.steps, train.epochs"),
-        (["train.micro=99999"], "train: micro (99999) must not exceed tokens (16384), all of a step; lower it"),
-        (["train=5"], "train (5) must be a table; write [train] and, below it, its settings"),
-        (["task=translat"], "task.kind (translat) is unknown (did you mean translate?)"),
-        (["task.context=5"], "unknown setting task.context"),
-        (["text.kind=bpee"], "text.kind (bpee) is not known (did you mean bpe?)"),
-        (["data.trian=5"], "unknown setting data.trian (did you mean train?)"),
-        (["model.dropuot=0.1"], "unknown setting model.dropuot (did you mean dropout?)"),
-        (["model.preset=gtp2"], "preset (gtp2) is not known (did you mean gpt2?)"),
-        (
-            ["model.preset=gpt2"],
-            "model.kind (decoder) does not suit the task translate, which needs encoder-decoder",
-        ),
-        (
-            ["task=language"],
-            "model.kind (encoder-decoder) does not suit the task language, which needs decoder",
-        ),
-    ],
-)
-def test_what_is_wrong_is_told_with_its_remedy(overrides: list[str], message: str) -> None:
-    assert refused(PAIRS, *overrides).startswith(message)
+def test_errors_name_the_setting_and_the_nearest_one() -> None:
+    for override, *words in (
+        ("trian.steps=5", "trian", "did you mean train?"),
+        ("train.minuts=5", "train.minuts", "did you mean minutes?"),
+        ("train.optimizer.raet=5", "train.optimizer.raet", "did you mean rate?"),
+        ("train.schedule.kind=cosin", "train.schedule.kind (cosin)", "did you mean cosine?"),
+        ("train.steps=0", "train.steps (0)"),
+        ("train.steps=none", "train.minutes", "train.steps"),
+        ("train.micro=99999", "micro (99999)"),
+        ("train=5", "train (5)"),
+        ("task=translat", "task.kind (translat)", "did you mean translate?"),
+        ("task.context=5", "task.context"),
+        ("text.kind=bpee", "text.kind (bpee)", "did you mean bpe?"),
+        ("data.trian=5", "data.trian", "did you mean train?"),
+        ("model.dropuot=0.1", "model.dropuot", "did you mean dropout?"),
+        ("model.preset=gtp2", "gtp2", "did you mean gpt2?"),
+        ("model.preset=gpt2", "model.kind (decoder)", "translate", "encoder-decoder"),
+        ("task=language", "model.kind (encoder-decoder)", "language", "decoder"),
+    ):
+        message = refused(PAIRS, override)
+        assert all(word in message for word in words), (override, message)
 
 
 def test_what_is_missing_is_told() -> None:
@@ -196,3 +201,86 @@ def test_removed_settings_of_older_runs_are_ignored_at_their_defaults() -> None:
     config = {part: table for part, table in read_config(place_of(MODELS["de-en"])).items() if part in PARTS}
     assert make_job("old", config, {}).data.both  # type: ignore[union-attr]
     assert refused({**PAIRS, "data": {**PAIRS["data"], "variants": 4}}).startswith("unknown setting data.variants")
+
+
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_a_preset_with_changes() -> None:
+    recipe = read_toml(
+        'task = "translate"\n[model]\npreset = "transformer-tiny"\ndropout = 0.2\nattention.kv_heads = 2'
+    )
+    assert model_settings(recipe) == preset("transformer-tiny", dropout=0.2, attention={"kv_heads": 2})
+
+
+def test_everything_spelled_out() -> None:
+    recipe = read_toml('[model]\nkind = "decoder"\nvocabulary = 100\nposition.kind = "rotary"')
+    assert model_settings(recipe) == Decoder(vocabulary=100, position=Rotary())
+
+
+def test_overrides_come_last() -> None:
+    recipe = read_toml('[model]\npreset = "gpt2"\ndropout = 0.2\ndepth = 3')
+    assert model_settings(recipe, read_overrides(["dropout=0.3"])) == preset("gpt2", dropout=0.3, depth=3)
+
+
+def test_an_override_may_name_another_preset() -> None:
+    recipe = read_toml('[model]\npreset = "gpt2"\ndropout = 0.2')
+    assert model_settings(recipe, read_overrides(["preset=llama-tiny"])) == preset("llama-tiny", dropout=0.2)
+
+
+def test_a_kind_resets_its_table_only_where_it_differs() -> None:
+    recipe = read_toml('[model]\npreset = "gpt2"\nposition.length = 77')
+    assert model_settings(recipe, read_overrides(["position.kind=learned"])) == preset(
+        "gpt2", position=Learned(length=77)
+    )
+    assert model_settings(recipe, read_overrides(["position.kind=rotary"])) == preset("gpt2", position=Rotary())
+    assert model_settings(recipe, read_overrides(["kind=decoder"])) == preset("gpt2", position=Learned(length=77))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "model needs a preset or a kind"),
+        ("[model]\ndepth = 3", "model needs a preset or a kind"),
+        ('model = "gpt2"', r"model \('gpt2'\) must be a table"),
+        ("[model]\npreset = 3", r"model.preset \(3\) must be a name"),
+        ('[model]\npreset = "gtp2"', r"did you mean gpt2\?"),
+        (
+            '[model]\npreset = "gpt2"\nattention.hedas = 3',
+            r"unknown setting model.attention.hedas \(did you mean heads\?\)",
+        ),
+        ('[model]\nkind = "decodr"', r"did you mean decoder\?"),
+    ],
+)
+def test_bad_recipes(text: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message):
+        model_settings(read_toml(text))
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"recipe \(.*none.toml\) cannot be read: No such file"):
+        read_recipe(tmp_path / "none.toml")
+    binary = tmp_path / "binary.toml"
+    binary.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SettingsError, match="is not UTF-8"):
+        read_recipe(binary)
+    broken = tmp_path / "broken.toml"
+    broken.write_text("[model", encoding="utf-8")
+    with pytest.raises(SettingsError, match=r"recipe \(.*broken.toml\) is not valid TOML"):
+        read_recipe(broken)
+
+
+def test_an_unknown_table_names_the_nearest(tmp_path: Path) -> None:
+    path = tmp_path / "recipe.toml"
+    path.write_text("[dta]\ntrain = []\n", encoding="utf-8")
+    with pytest.raises(SettingsError) as caught:
+        read_recipe(path)
+    assert str(caught.value).startswith(f"recipe ({path}): unknown setting dta (did you mean data?)")
+
+
+def test_a_file_that_is_a_model_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text(to_toml(preset("gpt2")), encoding="utf-8")
+    assert model_settings(read_recipe(path)) == preset("gpt2")
+    path.write_text('preset = "gpt2"\ndropout = 0.0\n', encoding="utf-8")
+    assert model_settings(read_recipe(path)) == preset("gpt2", dropout=0.0)
