@@ -19,25 +19,24 @@ from regard.errors import InputError
 
 
 def check_range(numbers: Tensor, size: int, what: str) -> None:
-    """Refuses numbers that an embedding does not have, before a kernel reads beyond it.
+    """Raises for indices outside of an embedding.
 
-    Where they are not readable, on a GPU and in compiled code, PyTorch's own check stops the program, with a message
-    that does not say which number it was.
+    On a GPU and in compiled code indices are not read; there PyTorch's own check stops the program.
     """
     if numbers.dtype not in (torch.int32, torch.int64):
-        raise InputError(f"{what} numbers of type {numbers.dtype} must be whole ones; convert them: numbers.long()")
+        raise InputError(f"{what} indices have dtype {numbers.dtype}, expected int64; convert them with .long()")
     if not readable(numbers):
         return
     least, most = int(numbers.min()), int(numbers.max())
     if least < 0 or most >= size:
         raise InputError(
-            f"{what} {least if least < 0 else most} is out of range: the model has {size}, from 0 to {size - 1}; "
+            f"{what} {least if least < 0 else most} is out of range: the model has indices from 0 to {size - 1}; "
             "use the tokenizer that the model was trained with"
         )
 
 
 class TextEmbedding(nn.Module):
-    """Token + segment + position, then norm and dropout, as far as the settings ask for them."""
+    """Token + segment + position embeddings, then norm and dropout, as the settings define."""
 
     def __init__(
         self,
@@ -48,7 +47,7 @@ class TextEmbedding(nn.Module):
         dropout: float,
         segments: int = 0,
     ) -> None:
-        """`tokens` comes from outside, since several embeddings may share it."""
+        """`tokens` is an argument, since several embeddings may share it."""
         super().__init__()
         width = tokens.embedding_dim
         self.tokens = tokens
@@ -64,9 +63,9 @@ class TextEmbedding(nn.Module):
     def forward(
         self, tokens: Tensor, layout: Layout, segments: Tensor | None = None, seen: Tensor | None = None
     ) -> Tensor:
-        """`[B, T]` or `[N]` numbers to `[..., D]` vectors.
+        """`[B, T]` or `[N]` indices to `[..., D]` vectors.
 
-        Tokens that `seen`, of their shape, denies leave nothing but their position (Shen et al. 2020: token cutoff).
+        Tokens where `seen` is false keep only their position (Shen et al. 2020: token cutoff).
         """
         check_range(tokens, self.tokens.num_embeddings, "token")
         x = self.tokens(tokens)
@@ -89,7 +88,7 @@ class TextEmbedding(nn.Module):
 
 
 class PatchEmbedding(nn.Module):
-    """An image cut into patches, each projected to a vector, with a class token before them and positions added."""
+    """Cuts an image into patches and projects each to a vector; adds a class token and positions."""
 
     def __init__(self, channels: int, patch: int, width: int, position: GridPosition, dropout: float) -> None:
         super().__init__()
@@ -103,16 +102,15 @@ class PatchEmbedding(nn.Module):
         return named_taps(EMBEDDING_TAPS[: 1 if type(self.position).embed is GridPosition.embed else 2])
 
     def grid(self, images: Tensor) -> Grid:
-        """Rows and columns of patches; refuses images that cannot be cut evenly."""
+        """Rows and columns of patches; raises if an image is not a multiple of the patch size."""
         if images.dim() != 4 or images.shape[1] != self.patches.in_channels:
             raise InputError(
-                f"images of shape {list(images.shape)} do not fit; "
-                f"give [batch, {self.patches.in_channels}, height, width]"
+                f"images have shape {list(images.shape)}, expected [batch, {self.patches.in_channels}, height, width]"
             )
         height, width = images.shape[-2:]
         if height % self.patch or width % self.patch:
             raise InputError(
-                f"images of {height} × {width} pixels cannot be cut into patches of {self.patch}; resize or crop them"
+                f"images of {height} × {width} pixels are not multiples of patch ({self.patch}); resize or crop them"
             )
         return height // self.patch, width // self.patch
 

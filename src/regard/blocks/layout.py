@@ -1,10 +1,10 @@
-"""Layouts: how the sequences of a batch lie in a tensor.
+"""Layouts: how the sequences of a batch are arranged in a tensor.
 
-Padded is `[B, T, ...]`, one sequence in each row. Packed is `[N, ...]`, the sequences one behind the other, with no
-padding. Everything but attention and positions works token by token and does not care; those two ask the layout
-which place in its own sequence a token has, and which tokens belong together.
+Padded is `[B, T, ...]`, one sequence in each row. Packed is `[N, ...]`, all sequences one after the other without
+padding. Only attention and positions depend on the layout: it gives the position of each token in its sequence, and the
+sequence of each token.
 
-Layouts are plain values: they are built outside a compiled model and never change.
+Layouts are immutable values that are created outside of a compiled model.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from regard.errors import InputError
 
 @dataclass(frozen=True)
 class Padded:
-    """`[B, T]`: sequence b is row b. Unless lengths or places say otherwise, every cell is real."""
+    """`[B, T]`: sequence b is row b. Without lengths or places, every cell is a real token."""
 
     batch: int
     time: int
     lengths_B: Tensor | None = None
-    """Real tokens of each row, from its first cell on; the cells behind them are padding."""
+    """Number of real tokens of each row; the cells after them are padding."""
     places_BT: Tensor | None = None
-    """The place of each cell in its sequence, −1 for padding; instead of lengths, where cells are out of order."""
+    """The position of each cell in its sequence, −1 for padding; instead of lengths, if cells are not in order."""
     start: int = 0
-    """Place of the first cell of every row (decoding continues where a cache ends)."""
+    """Position of the first cell of every row, as in decoding with a cache."""
     bound: int | None = None
-    """No place is as large as this; none: start + time."""
+    """An upper bound of all positions; none: start + time."""
 
     def __post_init__(self) -> None:
         lengths_B = self.lengths_B
@@ -41,15 +41,15 @@ class Padded:
             return
         if tuple(lengths_B.shape) != (self.batch,) or lengths_B.is_floating_point():
             raise InputError(
-                f"lengths of shape {list(lengths_B.shape)} and {lengths_B.dtype} do not fit {self.batch} rows; "
-                "give one whole number for each row"
+                f"lengths have shape {list(lengths_B.shape)} and dtype {lengths_B.dtype}, expected [{self.batch}] "
+                "integers: give one for each row"
             )
         if readable(lengths_B) and not 0 <= int(lengths_B.min()) <= int(lengths_B.max()) <= self.time:
-            raise InputError(f"lengths ({lengths_B.tolist()}) must lie between 0 and time ({self.time}); correct them")
+            raise InputError(f"lengths ({lengths_B.tolist()}) must be between 0 and time ({self.time})")
 
     @staticmethod
     def of(lengths_B: Tensor, time: int | None = None) -> Padded:
-        """The layout of right-padded rows; unless `time` is given, the longest length is read, which halts a GPU."""
+        """The layout of right-padded rows. Without `time`, the longest length is read, which waits for a GPU."""
         longest = int(lengths_B.max()) if time is None and len(lengths_B) else 0
         return Padded(len(lengths_B), longest if time is None else time, lengths_B)
 
@@ -59,7 +59,7 @@ class Padded:
 
     @property
     def longest(self) -> int:
-        """A bound on the length of every sequence, known without looking at the tensors."""
+        """A bound on the length of every sequence, known without reading tensors."""
         return self.start + self.time if self.bound is None else self.bound
 
     def to(self, device: torch.device | str) -> Padded:
@@ -80,11 +80,11 @@ class Padded:
 
     @property
     def plain(self) -> bool:
-        """Whether cell t of every row has place t, as far as it is real."""
+        """Whether cell t of every row has position t, except for padding."""
         return self.places_BT is None and self.start == 0
 
     def real(self, device: torch.device) -> Tensor | None:
-        """`[B, T]`, true where a cell holds a token; None when all do."""
+        """`[B, T]`, true for real tokens; None if all are real."""
         if self.places_BT is not None:
             return self.places_BT >= 0
         if self.lengths_B is None:
@@ -92,7 +92,7 @@ class Padded:
         return torch.arange(self.time, device=device) < self.lengths_B[:, None]
 
     def places(self, device: torch.device) -> Tensor:
-        """`[B or 1, T]`: the place of each cell in its sequence; −1 for padding."""
+        """`[B or 1, T]`: the position of each cell in its sequence; −1 for padding."""
         if self.places_BT is not None:
             return self.places_BT
         places_1T = torch.arange(self.start, self.start + self.time, device=device)[None]
@@ -117,20 +117,20 @@ class Padded:
 class Packed:
     """`[N]`: sequence s fills the tokens from `offsets[s]` to `offsets[s + 1]`.
 
-    The offsets cover every token, so shapes can stay the same from batch to batch: tokens left over at the end of a
-    row are a sequence of their own, which no loss reads, and empty sequences (an offset repeated) fill up the count.
+    The offsets cover every token, so that all batches can have the same shape: unused tokens at the end of a row are a
+    sequence that no loss reads, and empty sequences (repeated offsets) fill up the count.
     """
 
     tokens: int
     offsets_S1: Tensor
     longest: int
-    """A bound on the length of every sequence; a constant, so that no batch is compiled anew."""
+    """A bound on the length of every sequence; constant, so that no batch causes a recompilation."""
     width: int | None = None
-    """The tokens form rows of this width that no sequence crosses; none: one row. Saves a CPU a great many scores."""
+    """Width of rows that no sequence crosses; none: one row. Rows save scores on a CPU."""
 
     def __post_init__(self) -> None:
         if self.width is not None and self.tokens % self.width:
-            raise InputError(f"tokens ({self.tokens}) must be a multiple of width ({self.width}); fill up the last row")
+            raise InputError(f"tokens ({self.tokens}) must be a multiple of width ({self.width}); pad the last row")
         if readable(self.offsets_S1):
             self._check_offsets()
 
@@ -140,15 +140,13 @@ class Packed:
         lengths = ends - starts
         if offsets[0] != 0 or offsets[-1] != self.tokens or lengths.min(initial=0) < 0:
             raise InputError(
-                f"offsets ({offsets.tolist()}) must rise from 0 to tokens ({self.tokens}), so that each token has a "
-                "sequence; let pack make them"
+                f"offsets ({offsets.tolist()}) must rise from 0 to tokens ({self.tokens}), so that every token has a "
+                "sequence"
             )
         if (longest := lengths.max(initial=0)) > self.longest:
-            raise InputError(f"a sequence of {longest} tokens is longer than longest ({self.longest}); raise that")
+            raise InputError(f"a sequence of {longest} tokens is longer than longest ({self.longest}); raise longest")
         if self.width is not None and ((starts // self.width != (ends - 1) // self.width) & (lengths > 0)).any():
-            raise InputError(
-                f"offsets ({offsets.tolist()}) let a sequence cross a row of {self.width}; let pack make them"
-            )
+            raise InputError(f"offsets ({offsets.tolist()}) make a sequence cross a row of width {self.width}")
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -160,7 +158,7 @@ class Packed:
 
     @property
     def count(self) -> int:
-        """Number of sequences, empty ones and fillers included."""
+        """Number of sequences, empty ones and padding included."""
         return len(self.offsets_S1) - 1
 
     def to(self, device: torch.device | str) -> Packed:
@@ -178,7 +176,7 @@ class Packed:
         return torch.searchsorted(self.offsets_S1, index, right=True) - 1
 
     def places(self, device: torch.device) -> Tensor:
-        """`[N]`: the place of each token in its sequence."""
+        """`[N]`: the position of each token in its sequence."""
         starts_N = self.offsets_S1[self.sequences(device)]
         return torch.arange(self.tokens, device=device) - starts_N
 
@@ -187,7 +185,7 @@ Layout: TypeAlias = Padded | Packed
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether its values can be checked at no cost: looking at them would halt a GPU, and break up compiled code."""
+    """Whether reading its values is free: it would wait for a GPU, and break a compiled graph."""
     return not torch.compiler.is_compiling() and tensor.device.type == "cpu" and bool(tensor.numel())
 
 
@@ -248,20 +246,20 @@ def pack(lengths: Sequence[Sequence[int]], widths: Sequence[int | None], longest
 
 
 def layout_of(tokens: Tensor, layout: Layout | None) -> Layout:
-    """The layout given, checked against the tensor, or, where none is given, that of a batch without padding."""
+    """The given layout, checked against the tensor; by default that of a batch without padding."""
     if layout is None:
         if tokens.dim() != 2:
             raise InputError(
-                f"tokens of shape {list(tokens.shape)} need a layout; give [batch, time], or [tokens] with a Packed one"
+                f"tokens of shape {list(tokens.shape)} need a layout; give [batch, time], or [tokens] with Packed"
             )
         return Padded(*tokens.shape)
     if not isinstance(layout, Padded | Packed):
         raise InputError(
-            f"layout ({type(layout).__name__}) must be Padded or Packed; of right-padded rows: Padded.of(lengths, time)"
+            f"layout ({type(layout).__name__}) must be Padded or Packed; use Padded.of(lengths, time) for padded rows"
         )
     if tuple(tokens.shape) != layout.shape:
         raise InputError(
-            f"tokens of shape {list(tokens.shape)} do not fit a layout of shape {list(layout.shape)}; "
-            "pad or pack them as the layout says"
+            f"tokens have shape {list(tokens.shape)}, but the layout has shape {list(layout.shape)}; "
+            "pad or pack them to the layout"
         )
     return layout

@@ -1,4 +1,7 @@
-"""Positions."""
+"""Positions of text: sinusoidal, learned, rotary, and relative (T5, ALiBi, Transformer-XL).
+
+A position encoding either adds to the embeddings (`embed`) or informs attention (`signals`).
+"""
 
 from __future__ import annotations
 
