@@ -111,7 +111,7 @@ def require_possible(job: Job, ends: Ends, search: Search, rules: Rules, vocabul
         raise InputError("rules.end_at_longest needs Ends.end; give it, or turn the rule off")
     if wish.must and not isinstance(search, Beam):
         raise InputError(f"must (words that must occur) needs a beam search, not {search.kind}; use Beam(size=…)")
-    least = constrained.missing_tokens((), constrained.needed(wish.must))
+    least = constrained.missing_tokens((), constrained.needed(wish.must)) if wish.must else 0
     if least > job.longest:
         raise InputError(
             f"must of inputs[{job.place}] needs {least} tokens, more than longest ({job.longest}); raise rules.longest"

@@ -8,17 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regard.decoding.model import SearchModel
+from regard.decoding.model import SearchModel, checks
 from regard.decoding.rules import NEVER, RuleBook, draw, shaped
 from regard.decoding.settings import Ends, Greedy, Hypothesis, Job, Rules, Sampling, hypothesis
-
-CHECK_EVERY = 8
-"""Steps between two checks of what has finished on a GPU: each check waits for the device."""
-
-
-def checks(device: torch.device, step: int) -> bool:
-    """Whether to check at this step what has finished."""
-    return device.type == "cpu" or step % CHECK_EVERY == 0
 
 
 class Writing:

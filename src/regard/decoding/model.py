@@ -32,6 +32,10 @@ SPARE = 4
 """Steps beyond the longest sequence: recording a graph takes two, and the last replay reads its own token."""
 
 
+CHECK_EVERY = 8
+"""Steps between two checks of what has finished on a GPU: each check waits for the device."""
+
+
 class Inputs(NamedTuple):
     """Padded inputs on the device."""
 
@@ -65,7 +69,7 @@ class SearchModel(Protocol):
     dtype: torch.dtype
     """Of scores and their sums: float32 or float64, since sums of many steps are compared."""
     paths: FastPaths
-    original: nn.Module
+    original: Model
     """The model as given; of an ensemble, the first."""
 
     def room(self, read: int) -> int | None:
@@ -116,6 +120,11 @@ def padded(
     return tokens, Padded.of(torch.tensor(lengths, device=device), time)
 
 
+def checks(device: torch.device, step: int) -> bool:
+    """Whether to check at this step what has finished."""
+    return device.type == "cpu" or step % CHECK_EVERY == 0
+
+
 def up_to(number: int, multiple: int) -> int:
     """The next multiple."""
     return -(-number // multiple) * multiple
@@ -130,7 +139,7 @@ class _Single:
         self.reads_source = isinstance(model, EncoderDecoder)
         if self.reads_source and ends.start is None:
             raise InputError("an encoder-decoder needs Ends.start, the token before the first written one; give it")
-        self.original: nn.Module = model
+        self.original: Model = model
         self.start, self.paths = ends.start, paths
         self.model = current_packed(model) if paths.packed else model
         embedding = model.target if isinstance(model, EncoderDecoder) else model.embedding
@@ -155,9 +164,8 @@ class _Single:
             raise InputError("beam.coverage needs a source, and a decoder has none; set it to 0")
         given = inputs if isinstance(inputs, Inputs) else self.lay_out(inputs)
         steps = up_to(longest + SPARE, SHAPES) if self.paths.fixed else None
-        body = self.model.settings
-        layers = len(self.model.decoder)
-        shape = CacheShape(layers, given.layout.batch, body.kv_heads, body.head_size, body.value_size)
+        layers, one = len(self.model.decoder), self.original.decoder[0].attention
+        shape = CacheShape(layers, given.layout.batch, one.kv_heads, one.head_size, one.value_size)
         cache = BeamCache(shape, self.device, self.weight_dtype, self.longest, steps, beams)
         state: State
         if self.paths.triton_step:

@@ -10,7 +10,7 @@ from decoding_cases import END, ENDS, continuer, inputs, next_chances, translato
 
 from regard.blocks.settings import Attention, Learned
 from regard.decoding.decode import decode, stream
-from regard.decoding.greedy import checks
+from regard.decoding.model import checks
 from regard.decoding.settings import Absolute, Ends, Greedy, Rules, Sampling, ToSource, Wish
 from regard.errors import InputError
 from regard.models.build import build

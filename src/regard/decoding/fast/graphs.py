@@ -17,8 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.decoding.beam import BeamBatch, BeamSearch
-from regard.decoding.greedy import CHECK_EVERY
-from regard.decoding.model import Inputs, SearchModel, up_to
+from regard.decoding.model import CHECK_EVERY, Inputs, SearchModel, up_to
 from regard.decoding.settings import NO_WISH, Beam, Ends, Hypothesis, Job, Rules
 
 Work: TypeAlias = Callable[[], None]
