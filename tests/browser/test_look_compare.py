@@ -54,20 +54,20 @@ def test_the_numbers_are_pythons(
     page = watched.open(served[family].address, text=TEXT, to="en", **state)
     run = study.run(Input(TEXT, to="en" if family == "translator" else None))
     found, random = compare_runs(study, run, [head + change]), control(study, run, [head + change])
-    answer = found.answers[0]
-    assert figure(page, "output.divergence") == pytest.approx(answer.figures.divergence, abs=1e-4)
+    answer = found["answers"][0]
+    assert figure(page, "output.divergence") == pytest.approx(answer["figures"]["divergence"], abs=1e-4)
     assert figure(page, "output.divergence", "control") == pytest.approx(
-        random.answers["output"]["divergence"].mean, abs=1e-4
+        random["answers"]["output"]["divergence"]["mean"], abs=1e-4
     )
-    assert numbers(page, "divergence") == pytest.approx([row.divergence for row in answer.rows], abs=1e-4)
-    pairs = [row.actual or row.candidates[0] for row in answer.rows]
-    assert numbers(page, "after") == pytest.approx([pair.after for pair in pairs], abs=1e-4)
+    assert numbers(page, "divergence") == pytest.approx([row["divergence"] for row in answer["rows"]], abs=1e-4)
+    pairs = [row["actual"] or row["candidates"][0] for row in answer["rows"]]
+    assert numbers(page, "after") == pytest.approx([pair["after"] for pair in pairs], abs=1e-4)
     cosines = page.locator("[data-stream] [data-value]").all_inner_texts()
     assert [float(text.replace("−", "-")) for text in cosines] == pytest.approx(
-        [each.cosine for each in found.streams], abs=1e-4
+        [each["cosine"] for each in found["streams"]], abs=1e-4
     )
-    if found.written[1] is not None:
-        told = "".join(chr(0x2400 + ord(letter)) if letter < " " else letter for letter in found.written[1])
+    if found["written"][1] is not None:
+        told = "".join(chr(0x2400 + ord(letter)) if letter < " " else letter for letter in found["written"][1])
         assert page.locator("dd.after").inner_text().split() == told.split()
 
 
@@ -111,7 +111,7 @@ def test_heads_are_chosen_by_keyboard_alone(served: dict[str, Served], watched: 
     assert page.evaluate("document.activeElement.dataset.head") == "decoder.1.attention.0"
     study = served["decoder"].study
     words = ["decoder.0.attention.0", "decoder.1.attention.0"]
-    expected = compare_runs(study, study.run(Input(TEXT)), words).answers[0].figures.divergence
+    expected = compare_runs(study, study.run(Input(TEXT)), words)["answers"][0]["figures"]["divergence"]
     assert figure(page, "output.divergence") == pytest.approx(expected, abs=1e-4)
     assert before != pytest.approx(expected, abs=1e-4)
     page.get_by_role("button", name="Leave decoder, layer 1, head 1 as it is").click()
@@ -121,8 +121,8 @@ def test_heads_are_chosen_by_keyboard_alone(served: dict[str, Served], watched: 
 def test_another_model(beside: Served, watched: Watched) -> None:
     page = watched.open(beside.address, text=TEXT, view="compare")
     found = compare_runs(beside.study, beside.study.run(Input(TEXT)))
-    assert found.answers[0].figures.divergence > 1e-4
-    assert figure(page, "output.divergence") == pytest.approx(found.answers[0].figures.divergence, abs=1e-4)
+    assert found["answers"][0]["figures"]["divergence"] > 1e-4
+    assert figure(page, "output.divergence") == pytest.approx(found["answers"][0]["figures"]["divergence"], abs=1e-4)
     page.locator('select[aria-label="Head of the other"]').select_option("1")
     eventually(lambda: "ohead=1" in page.url)
     page.get_by_role("radio", name="Silent heads").click()

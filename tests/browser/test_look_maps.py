@@ -85,13 +85,13 @@ def test_points_and_cosines_are_pythons(served: dict[str, Served], watched: Watc
     for number, word in enumerate(chart.places):
         page.locator(f".spot[data-number='{number}']").hover()
         place = page.locator("#readout [data-x]")
-        for axis, value in zip("xy", chart.maps[1].points[number].tolist(), strict=True):
+        for axis, value in zip("xy", chart.points[1, number].tolist(), strict=True):
             assert abs(float(place.get_attribute(f"data-{axis}")) - value) < 1e-4
         for row in page.locator("#readout [data-other]").all():
             wanted = float(found.cosines[1, word, int(row.get_attribute("data-other"))])
             assert abs(float(row.inner_text().replace("−", "-")) - wanted) < 1e-4
     measured = page.locator("#measured").inner_text()
-    assert f"{100 * float(chart.maps[1].share.sum()):.0f} % of the variance" in measured
+    assert f"{100 * float(chart.share[1].sum()):.0f} % of the variance" in measured
     assert chart.chance is not None
     assert f"{float(chart.chance.layers[1]):.3f}".replace("-", "−") in measured
     for first, second in itertools.combinations(chart.places, 2):

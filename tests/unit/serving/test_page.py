@@ -135,7 +135,7 @@ def test_lens_and_comparison(pages: dict[str, Page]) -> None:
     assert got["layers"] == found["layers"]
     assert got["texts"] == {str(token): text for token, text in found["texts"].items()}
     got = page.ask("compare", run=key, changes=[HEAD])
-    wanted = compare_runs(page.study, run, [HEAD]).answers[0].figures.divergence
+    wanted = compare_runs(page.study, run, [HEAD])["answers"][0]["figures"]["divergence"]
     assert got["answers"][0]["figures"]["divergence"] == wanted
     spread = page.ask("control", run=key, changes=[HEAD])["answers"]["output"]["divergence"]
     assert spread["least"] <= spread["mean"] <= spread["most"]
@@ -179,8 +179,8 @@ def test_images(pages: dict[str, Page]) -> None:
         ({"query": None}, PatchQuery(None)),
     ):
         found = page.ask("patches", run=run.key, **fields)
-        assert np.allclose(found["patches"], patch_attention(page.study, run, query).patches_N)
-        assert found["concentration"]["entropy"] == pytest.approx(concentration(page.study, run, query).entropy)
+        assert np.allclose(found["patches"], patch_attention(page.study, run, query)[0])
+        assert found["concentration"]["entropy"] == pytest.approx(concentration(page.study, run, query)["entropy"])
         assert sum(found["patches"]) + found["rest"] == pytest.approx(1, abs=1e-5)
     found = page.ask("occlude", run=run.key, count=2)
     assert 0 <= found["after"] <= 1

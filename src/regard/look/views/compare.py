@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
+from typing import NamedTuple
 
 import torch
 from pydantic import Field
@@ -16,12 +17,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.blocks.recording import record
-from regard.decoding.settings import Absolute, Rules
+from regard.decoding.settings import Absolute, Rules, Sampling
 from regard.errors import InputError
 from regard.look.heads import HeadChange, change_named, heads_of, random_heads
 from regard.look.input import OutputAnswer, answers_in, forward
-from regard.look.study import AttentionGroup, Study, StudyRun
-from regard.look.views.decode import Choosing, decode_steps
+from regard.look.study import Study, StudyRun
+from regard.look.views.decode import decode_steps
 from regard.look.views.heads import stored_tensor
 from regard.look.views.lens import MAX_LOGITS, streams_of
 from regard.look.views.view import MAX_HEADS, Answer, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, Text
@@ -33,117 +34,49 @@ DRAWS = 5
 """Sets of random heads of a control."""
 
 
-@dataclass(frozen=True)
-class BothChances:
-    """An answer with its probability in both."""
+def compare_runs(study: Study, run: StudyRun, changes: Sequence[str] = ()) -> Answer:
+    """A run without changes, and with changed heads (`regard.look.heads`) or, without changes, the model beside.
 
-    text: str
-    id: int
-    before: float
-    after: float
-
-
-@dataclass(frozen=True)
-class ComparedRow:
-    """The answers of both at one position."""
-
-    actual: BothChances | None
-    """The token that follows, if known."""
-    candidates: list[BothChances]
-    """The most probable answers of the first."""
-    best: BothChances
-    """The most probable answer of the second."""
-    divergence: float
-    """Kullback–Leibler divergence of the second from the first, in nats."""
-
-
-@dataclass(frozen=True)
-class OutputDifference:
-    """How far two outputs differ."""
-
-    divergence: float
-    """The mean over the positions."""
-    flipped: float
-    """The share of positions whose most probable answer differs."""
-    lost: float | None
-    """Mean loss of log-probability of the tokens that follow."""
-
-
-@dataclass(frozen=True)
-class ComparedAnswer:
-    """One output of both."""
-
-    name: str
-    each: bool
-    rows: list[ComparedRow]
-    figures: OutputDifference
-
-
-@dataclass(frozen=True)
-class StreamDistance:
-    """How similar two residual streams are after a layer."""
-
-    name: str
-    """`decoder.residual` is before the first layer."""
-    cosine: float
-    """The mean over the tokens."""
-    least: float
-    place: int
-    """The token with the least cosine."""
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Two models, or two versions of one, on one input."""
-
-    names: list[str]
-    other: str
-    """The key of the second run."""
-    same: bool
-    """True if both read the same tokens."""
-    why: str
-    """The reason if they do not."""
-    written: list[str | None]
-    """The texts that both write."""
-    answers: list[ComparedAnswer]
-    streams: list[StreamDistance]
-
-
-@dataclass(frozen=True)
-class DrawRange:
-    """A value over several draws."""
-
-    mean: float
-    least: float
-    most: float
-
-
-@dataclass(frozen=True)
-class HeadControl:
-    """The same differences for random heads."""
-
-    heads: list[list[str]]
-    """The changes of each draw."""
-    answers: dict[str, dict[str, DrawRange]]
-    """By output and value."""
-    cosines: dict[str, DrawRange]
-    """By the name of the stream."""
-
-
-def compare_runs(study: Study, run: StudyRun, changes: Sequence[str] = ()) -> Comparison:
-    """A run without changes, and with changed heads (`regard.look.heads`) or, without changes, the model beside."""
+    `other` is the key of the second run. `same` is true if both read the same tokens, `why` is the reason if not, and
+    `written` holds the texts that both write. Each of `answers` has a row for each position, with the probabilities of
+    the first one's `candidates`, of the second one's `best` answer and of the `actual` token in both, and `figures`:
+    the Kullback–Leibler divergence of the second from the first in nats, the share of positions whose most probable
+    answer differs (`flipped`), and the mean loss of log-probability of the actual tokens (`lost`). `streams` has the
+    cosine of the residual streams after each layer: the mean over tokens, and the least with its token (`place`).
+    """
     left = run.plain or run
-    if not changes:
-        return _compare_models(study, left)
-    right = study.run(replace(left.given, ablated=tuple(dict.fromkeys(changes))))
-    first, second = _forward(study, left), _forward(study, right)
-    written = [_written(study, left), _written(study, right)]
-    names = [PurePath(study.loaded.name).name, "changed"]
-    return Comparison(names, right.key, True, "", written, _answers(first, second), _distances(first, second))
+    if changes:
+        right = study.run(replace(left.given, ablated=tuple(dict.fromkeys(changes))))
+        names, why = [PurePath(study.loaded.name).name, "changed"], ""
+        first, second = _forward(study, left), _forward(study, right)
+        written = [_written(study, left), _written(study, right)]
+    else:
+        other = study.beside
+        if other is None:
+            raise InputError("there is no second model; name heads to change, or start regard look with --beside MODEL")
+        own = other.run(left.given)
+        why = _token_difference(study, left, other, own)
+        right = own if why else other.follow(left)
+        names = names_of_both(study.loaded.name, other.loaded.name)
+        first, second = _forward(study, left), _forward(other, right)
+        written = [_written(study, left), _written(other, own)]
+    return {
+        "names": names,
+        "other": right.key,
+        "same": not why,
+        "why": why,
+        "written": written,
+        "answers": _answers(first, second, whole=bool(why)),
+        "streams": [] if why else _distances(first, second),
+    }
 
 
-def control(study: Study, run: StudyRun, changes: Sequence[str] = (), draws: int = DRAWS, seed: int = 0) -> HeadControl:
-    """The differences for as many random other heads; without changes, for single silenced heads."""
+def control(study: Study, run: StudyRun, changes: Sequence[str] = (), draws: int = DRAWS, seed: int = 0) -> Answer:
+    """The differences for as many random other heads; without changes, for single silenced heads.
+
+    `heads` lists the changes of each draw. `answers` (by output and value) and `cosines` (by the name of the stream)
+    have the mean, the least and the most over the draws.
+    """
     left, every = run.plain or run, heads_of(study.loaded)
     wanted = [change_named(study.loaded, text) for text in dict.fromkeys(changes)]
     if wanted:
@@ -156,18 +89,10 @@ def control(study: Study, run: StudyRun, changes: Sequence[str] = (), draws: int
     for heads in chosen:
         written.append([str(each._replace(head=head)) for each, head in zip(wanted, heads, strict=True)])
         second = _forward(study, study.run(replace(left.given, ablated=tuple(written[-1]))))
-        differences.append({each.name: vars(_difference(each, first, second)) for each in first.answers})
-        cosines.append({each.name: each.cosine for each in _distances(first, second)})
+        differences.append({each.name: _difference(each, first, second) for each in first.answers})
+        cosines.append({each["name"]: each["cosine"] for each in _distances(first, second)})
     answers = {name: _ranges([each[name] for each in differences]) for name in differences[0]}
-    return HeadControl(written, answers, _ranges(cosines))
-
-
-def default_changes(study: Study, run: StudyRun, group: AttentionGroup, head: int) -> list[str]:
-    """What is compared first: the model beside (no changes), the run's silent heads, or a head of the first layer."""
-    if study.beside is not None:
-        return []
-    silent = [str(change_named(study.loaded, text).head) for text in run.given.ablated]
-    return silent or [f"{group.stack}.0.{group.kind}.{head}"]
+    return {"heads": written, "answers": answers, "cosines": _ranges(cosines)}
 
 
 def names_of_both(one: str, other: str) -> list[str]:
@@ -189,17 +114,16 @@ def kl_divergence(first_TC: Tensor, second_TC: Tensor) -> Tensor:
     return torch.cat(found).cpu()
 
 
-def _ranges(draws: Sequence[Mapping[str, float | None]]) -> dict[str, DrawRange]:
+def _ranges(draws: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
     found = {}
     for name in draws[0]:
         values = [value for draw in draws if (value := draw[name]) is not None]
         if values:
-            found[name] = DrawRange(sum(values) / len(values), min(values), max(values))
+            found[name] = {"mean": sum(values) / len(values), "least": min(values), "most": max(values)}
     return found
 
 
-@dataclass(frozen=True)
-class _Forward:
+class _Forward(NamedTuple):
     answers: list[OutputAnswer]
     logits: dict[str, Tensor]
     """By the name of the output, `[T, C]`."""
@@ -220,26 +144,13 @@ def _written(study: Study, run: StudyRun) -> str | None:
     """A translation, or the continuation of a text."""
     if isinstance(study.loaded, Translator):
         return study.written(run)
-    if not study.writes or not run.read.follows:
+    if not study.writes:
         return None
     try:
-        return decode_steps(study, run, Choosing(rules=Rules(longest=Absolute(tokens=CONTINUED)))).text
+        text: str = decode_steps(study, run, Sampling(), Rules(longest=Absolute(tokens=CONTINUED)))["text"]
     except InputError:  # a text of the maximal length cannot be continued
         return None
-
-
-def _compare_models(study: Study, left: StudyRun) -> Comparison:
-    other = study.beside
-    if other is None:
-        raise InputError("there is no second model; name heads to change, or start regard look with --beside MODEL")
-    own = other.run(left.given)
-    why = _token_difference(study, left, other, own)
-    right = own if why else other.follow(left)
-    first, second = _forward(study, left), _forward(other, right)
-    written = [_written(study, left), _written(other, own)]
-    names = names_of_both(study.loaded.name, other.loaded.name)
-    answers = _answers(first, second, whole=bool(why))
-    return Comparison(names, right.key, not why, why, written, answers, [] if why else _distances(first, second))
+    return text
 
 
 def _token_difference(study: Study, left: StudyRun, other: Study, right: StudyRun) -> str:
@@ -255,7 +166,7 @@ def _token_difference(study: Study, left: StudyRun, other: Study, right: StudyRu
     return ""
 
 
-def _answers(first: _Forward, second: _Forward, whole: bool = False) -> list[ComparedAnswer]:
+def _answers(first: _Forward, second: _Forward, whole: bool) -> list[Answer]:
     """The outputs that both have with as many classes. `whole`: only those over the whole input."""
     other = {each.name: each for each in second.answers}
     found = []
@@ -264,11 +175,12 @@ def _answers(first: _Forward, second: _Forward, whole: bool = False) -> list[Com
         fits = name in other and first.logits[name].shape[-1] == second.logits[name].shape[-1]
         if fits and not (whole and answer.each):
             rows = _rows(answer, other[name], first.logits[name], second.logits[name])
-            found.append(ComparedAnswer(name, answer.each, rows, _difference(answer, first, second)))
+            figures = _difference(answer, first, second)
+            found.append({"name": name, "each": answer.each, "rows": rows, "figures": figures})
     return found
 
 
-def _rows(left: OutputAnswer, right: OutputAnswer, first_TC: Tensor, second_TC: Tensor) -> list[ComparedRow]:
+def _rows(left: OutputAnswer, right: OutputAnswer, first_TC: Tensor, second_TC: Tensor) -> list[Answer]:
     divergences = kl_divergence(first_TC, second_TC).tolist()
     totals = [logits_TC.logsumexp(-1, keepdim=True) for logits_TC in (first_TC, second_TC)]
     rows = []
@@ -279,13 +191,23 @@ def _rows(left: OutputAnswer, right: OutputAnswer, first_TC: Tensor, second_TC: 
             (logits_TC[i, ids] - total_T1[i]).exp().tolist()
             for logits_TC, total_T1 in zip((first_TC, second_TC), totals, strict=True)
         ]
-        pairs = [BothChances(each.text, each.id, *chances) for each, *chances in zip(asked, *both, strict=True)]
+        pairs = [
+            {"text": each.text, "id": each.id, "before": before, "after": after}
+            for each, before, after in zip(asked, *both, strict=True)
+        ]
         count = len(one.candidates)
-        rows.append(ComparedRow(pairs[-1] if one.actual else None, pairs[:count], pairs[count], divergences[i]))
+        rows.append(
+            {
+                "actual": pairs[-1] if one.actual else None,
+                "candidates": pairs[:count],
+                "best": pairs[count],
+                "divergence": divergences[i],
+            }
+        )
     return rows
 
 
-def _difference(answer: OutputAnswer, first: _Forward, second: _Forward) -> OutputDifference:
+def _difference(answer: OutputAnswer, first: _Forward, second: _Forward) -> dict[str, float | None]:
     one_TC, two_TC = first.logits[answer.name], second.logits[answer.name]
     known = [(i, row.actual.id) for i, row in enumerate(answer.rows) if row.actual]
     lost = None
@@ -295,21 +217,19 @@ def _difference(answer: OutputAnswer, first: _Forward, second: _Forward) -> Outp
         before, after = (functional.cross_entropy(each_TC[positions], target) for each_TC in (one_TC, two_TC))
         lost = float(after - before)
     flipped = float((one_TC.argmax(-1) != two_TC.argmax(-1)).float().mean())
-    return OutputDifference(float(kl_divergence(one_TC, two_TC).mean()), flipped, lost)
+    return {"divergence": float(kl_divergence(one_TC, two_TC).mean()), "flipped": flipped, "lost": lost}
 
 
-def _distances(first: _Forward, second: _Forward) -> list[StreamDistance]:
+def _distances(first: _Forward, second: _Forward) -> list[Answer]:
     """The streams that both have with the same width."""
     found = []
     for name, one_TD in first.streams.items():
         two_TD = second.streams.get(name)
         if two_TD is not None and two_TD.shape == one_TD.shape:
             cosines = functional.cosine_similarity(one_TD, two_TD, dim=-1)
-            found.append(StreamDistance(name, float(cosines.mean()), float(cosines.min()), int(cosines.argmin())))
+            least, place = float(cosines.min()), int(cosines.argmin())
+            found.append({"name": name, "cosine": float(cosines.mean()), "least": least, "place": place})
     return found
-
-
-# ----------------------------------------------------------------------------------------------------------------- page
 
 
 class CompareRequest(RunRequest):
@@ -319,11 +239,11 @@ class CompareRequest(RunRequest):
 
 
 def _compare_answer(study: Study, request: CompareRequest) -> Answer:
-    return asdict(compare_runs(study, study.known(request.run), request.changes))
+    return compare_runs(study, study.known(request.run), request.changes)
 
 
 def _control_answer(study: Study, request: CompareRequest) -> Answer:
-    return asdict(control(study, study.known(request.run), request.changes))
+    return control(study, study.known(request.run), request.changes)
 
 
 BOTH = PageQuestion("compare", CompareRequest, _compare_answer)
@@ -331,16 +251,21 @@ CONTROL = PageQuestion("control", CompareRequest, _control_answer)
 
 
 def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
+    """The model beside, the run's silent heads, or a head of the first layer."""
     study, run = page.study, page.run.plain or page.run
     group, _, head = page.location(-1)
-    request = CompareRequest(run=run.key, changes=default_changes(study, page.run, group, head))
-    found = compare_runs(study, run, request.changes)
-    yield StoredAnswer(BOTH.path, request, lambda: asdict(found))
+    changes: list[str] = []
+    if study.beside is None:
+        silent = [str(change_named(study.loaded, text).head) for text in page.run.given.ablated]
+        changes = silent or [f"{group.stack}.0.{group.kind}.{head}"]
+    request = CompareRequest(run=run.key, changes=changes)
+    found = compare_runs(study, run, changes)
+    yield StoredAnswer(BOTH.path, request, lambda: found)
     yield page.ask(CONTROL, request)
-    if found.same:
+    if found["same"]:
         layer = min(int(page.state.get("layer", group.layers - 1)), group.layers - 1)
         yield stored_tensor(page, group.weights(layer), run=run.key)
-        yield stored_tensor(page, group.weights(layer), run=found.other)
+        yield stored_tensor(page, group.weights(layer), run=found["other"])
 
 
 COMPARE = PageView("compare", (BOTH, CONTROL), _stored)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 
 import torch
 from pydantic import Field
@@ -27,51 +27,6 @@ MAX_STEPS = 64
 MAX_BEAM = 16
 OPTIONS = 8
 """Most probable tokens that are kept for each step."""
-
-
-@dataclass(frozen=True)
-class TokenOption:
-    """A possible next token."""
-
-    text: str
-    id: int
-    model: float
-    """The model's probability."""
-    chance: float
-    """The probability after penalties, temperature, top-k and top-p; 0: it cannot be drawn."""
-
-
-@dataclass(frozen=True)
-class DecodingStep:
-    """One written token with its alternatives."""
-
-    token: TokenOption
-    options: list[TokenOption]
-    kept: int
-    """Tokens that top-k and top-p leave."""
-    forced: bool
-    """True if it comes from the prefix."""
-
-
-@dataclass(frozen=True)
-class DecodingSteps:
-    """A text that was written token by token."""
-
-    text: str
-    finished: bool
-    steps: list[DecodingStep]
-
-
-@dataclass(frozen=True)
-class Choosing:
-    """How tokens are chosen."""
-
-    sampling: Sampling = field(default_factory=Sampling)
-    rules: Rules = field(default_factory=Rules)
-    draws: bool = False
-    """Draw tokens at random. False: take the most probable one."""
-    prefix: tuple[int, ...] = ()
-    """The first tokens."""
 
 
 class DecodingRequest(RunRequest):
@@ -103,32 +58,59 @@ class TreeRequest(DecodingRequest):
     alpha: float = Field(default=0.6, ge=-5, le=5)
 
 
-def decode_steps(study: Study, run: StudyRun, choosing: Choosing) -> DecodingSteps:
-    """Decodes the run's source, or continues its text, with the changes of the run."""
-    network, tokens, ends, wish = _job(study, run, choosing.prefix)
-    rules = _bounded(choosing.rules)
+def decode_steps(
+    study: Study, run: StudyRun, sampling: Sampling, rules: Rules, prefix: Sequence[int] = (), draws: bool = False
+) -> Answer:
+    """Decodes the run's source, or continues its text, with the changes of the run.
+
+    Without `draws` the most probable token is written, and `sampling` only changes the chances that are shown. Each
+    step has its token and alternatives, each with the model's probability (`model`) and the one after penalties,
+    temperature, top-k and top-p (`chance`; 0: it cannot be drawn), and the number of tokens that top-k and top-p leave
+    (`kept`). A `forced` token comes from the prefix.
+    """
+    network, tokens, ends, wish = _job(study, run, prefix)
     with study.edited(run), torch.inference_mode():
         source = search_model(network, ends)
         (job,) = jobs_for(source, [tokens], rules, [wish])
-        require_possible(job, ends, choosing.sampling, rules, source.vocabulary)
-        writing = _Watched(source, job, ends, rules, choosing)
+        require_possible(job, ends, sampling, rules, source.vocabulary)
+        writing = _Watched(source, job, ends, rules, sampling, draws)
         while writing.advance():
             pass
     (found,) = writing.hypotheses()
-    steps = [_step(study, noted, len(wish.prefix)) for noted in writing.notes[: len(found.token_scores)]]
-    return DecodingSteps(decoded(study.loaded, found.tokens), found.finished, steps)
+    steps = []
+    for step, token, model_V, shaped_V in writing.notes[: len(found.token_scores)]:
+        drawn_V = shaped_V.nan_to_num()  # NaN where every logit is −∞
+        count = min(OPTIONS, len(model_V))
+        best = {*model_V.topk(count).indices.tolist(), *drawn_V.topk(count).indices.tolist()}
+        options = {
+            each: {
+                "text": token_name(study.loaded, each),
+                "id": each,
+                "model": float(model_V[each]),
+                "chance": float(drawn_V[each]),
+            }
+            for each in {*best, token}
+        }
+        order = sorted(best, key=lambda each: (-options[each]["chance"], -options[each]["model"]))
+        steps.append(
+            {
+                "token": options[token],
+                "options": [options[each] for each in order[:OPTIONS]],
+                "kept": int((shaped_V > 0).sum()),
+                "forced": step < len(wish.prefix),
+            }
+        )
+    return {"text": decoded(study.loaded, found.tokens), "finished": found.finished, "steps": steps}
 
 
-def beam_tree(study: Study, run: StudyRun, beam: Beam, rules: Rules, prefix: tuple[int, ...] = ()) -> Tree:
+def beam_tree(study: Study, run: StudyRun, beam: Beam, rules: Rules, prefix: Sequence[int] = ()) -> Tree:
     """The beam search for the run's source, or text, with the changes of the run."""
     network, tokens, ends, wish = _job(study, run, prefix)
     with study.edited(run):
-        return search_tree(network, tokens, ends, beam, _bounded(rules), wish)
+        return search_tree(network, tokens, ends, beam, rules, wish)
 
 
-def _job(
-    study: Study, run: StudyRun, prefix: tuple[int, ...]
-) -> tuple[EncoderDecoder | Decoder, list[int], Ends, Wish]:
+def _job(study: Study, run: StudyRun, prefix: Sequence[int]) -> tuple[EncoderDecoder | Decoder, list[int], Ends, Wish]:
     """The model, its input, and what it must begin with and never writes."""
     network, loaded = study.network, study.loaded
     if isinstance(loaded, Translator):
@@ -140,62 +122,33 @@ def _job(
     raise InputError(f"model {loaded.name} is of kind {loaded.settings.kind} and writes no text; choose another view")
 
 
-def _bounded(rules: Rules) -> Rules:
-    longest = rules.longest
-    fits = isinstance(longest, Absolute) and longest.tokens <= MAX_STEPS
-    return rules if fits else rules.changed({"longest": {"kind": "absolute", "tokens": MAX_STEPS}})
-
-
-@dataclass(frozen=True)
-class _Noted:
-    step: int
-    token: int
-    model_V: Tensor
-    drawn_V: Tensor
-
-
 class _Watched(Writing):
-    """Writes one input, and keeps the probabilities of each step."""
+    """Writes one input, and keeps the probabilities of each step: step, token, the model's, those drawn from."""
 
-    def __init__(self, source: SearchModel, job: Job, ends: Ends, rules: Rules, choosing: Choosing) -> None:
-        self.notes: list[_Noted] = []
-        self.choosing = choosing
-        super().__init__(source, [job], ends, rules, choosing.sampling)
+    def __init__(
+        self, source: SearchModel, job: Job, ends: Ends, rules: Rules, sampling: Sampling, draws: bool
+    ) -> None:
+        self.notes: list[tuple[int, int, Tensor, Tensor]] = []
+        self.shape, self.draws = sampling, draws
+        super().__init__(source, [job], ends, rules, sampling)
 
     def _choose(self, scores_AV: Tensor) -> Tensor:
-        token_A = super()._choose(scores_AV) if self.choosing.draws else scores_AV.argmax(-1)
-        drawn_V = shaped(scores_AV, self.choosing.sampling).softmax(-1)[0]
-        self.notes.append(_Noted(self.step, int(token_A[0]), self.scores_AV.softmax(-1)[0], drawn_V))
+        token_A = super()._choose(scores_AV) if self.draws else scores_AV.argmax(-1)
+        drawn_V = shaped(scores_AV, self.shape).softmax(-1)[0]
+        self.notes.append((self.step, int(token_A[0]), self.scores_AV.softmax(-1)[0], drawn_V))
         return token_A
-
-
-def _step(study: Study, noted: _Noted, forced: int) -> DecodingStep:
-    drawn_V = noted.drawn_V.nan_to_num()  # NaN where every logit is −∞
-
-    def option(token: int) -> TokenOption:
-        name = token_name(study.loaded, token)
-        return TokenOption(name, token, float(noted.model_V[token]), float(drawn_V[token]))
-
-    count = min(OPTIONS, len(noted.model_V))
-    best = {*noted.model_V.topk(count).indices.tolist(), *drawn_V.topk(count).indices.tolist()}
-    options = sorted(map(option, best), key=lambda each: (-each.chance, -each.model))[:OPTIONS]
-    return DecodingStep(option(noted.token), options, int((noted.drawn_V > 0).sum()), noted.step < forced)
-
-
-# ----------------------------------------------------------------------------------------------------------------- page
 
 
 def _steps_answer(study: Study, request: StepsRequest) -> Answer:
     sampling = Sampling(
         temperature=request.temperature, top_k=request.top_k or None, top_p=request.top_p, seed=request.seed
     )
-    choosing = Choosing(sampling, request.rules(), request.draws, tuple(request.prefix))
-    return asdict(decode_steps(study, study.known(request.run), choosing))
+    return decode_steps(study, study.known(request.run), sampling, request.rules(), request.prefix, request.draws)
 
 
 def _tree_answer(study: Study, request: TreeRequest) -> Answer:
     beam = Beam(size=request.beam, nbest=request.beam, length=Paper(alpha=request.alpha))
-    tree = beam_tree(study, study.known(request.run), beam, request.rules(), tuple(request.prefix))
+    tree = beam_tree(study, study.known(request.run), beam, request.rules(), request.prefix)
     nodes = [asdict(node) | {"text": token_name(study.loaded, node.token)} for node in tree.nodes]
     found = [
         {

@@ -8,7 +8,7 @@ R: rows of a batch, H: heads, Q: queries, K: keys, T: positions, S: positions of
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -38,6 +38,8 @@ from regard.settings import did_you_mean
 from regard.tasks.recipe import reach
 from regard.use.model import Loaded
 
+_Side: TypeAlias = tuple[Tensor, Layout] | None
+"""The tokens of one side of a batch with their layout; None for patches."""
 BatchPart: TypeAlias = Tensor | Layout | None
 """An argument of a model's forward: tokens or images, and their layouts."""
 LEAST = 0.4
@@ -101,26 +103,9 @@ class AttentionMap(NamedTuple):
     """The tokens of the keys; None for patches."""
 
 
-class _Side(NamedTuple):
-    """The tokens of one side of a batch with their layout. Both are None for patches."""
-
-    tokens: Tensor | None = None
-    layout: Layout | None = None
-
-    def positions(self, rows: int, time: int) -> Tensor:
-        """`[R, T]`: positions in their sequences, −1 for padding."""
-        if self.tokens is None or self.layout is None:
-            return torch.arange(time).expand(rows, time)
-        return self.layout.places(self.tokens.device).expand(self.tokens.shape).reshape(rows, time).cpu()
-
-
-# ---------------------------------------------------------------------------------------------------------------- notes
-
-
 def entropy(weights: Tensor) -> Tensor:
     """`[...]` in nats from weights `[..., K]`: 0 if one key gets all, log K if all get the same."""
-    sums: Tensor = torch.special.entr(weights).sum(-1)
-    return sums
+    return torch.special.entr(weights).sum(-1)  # type: ignore[no-any-return]
 
 
 def head_notes(
@@ -152,10 +137,18 @@ def _attention_maps(model: nn.Module | Loaded, batch: tuple[BatchPart, ...]) -> 
 
 def _attention_map(weights_RHQK: Tensor, visible_RQK: Tensor, query: _Side, key: _Side) -> AttentionMap:
     rows, _, queries, keys = weights_RHQK.shape
-    key_RK = key.positions(rows, keys)
-    distance_RQK = query.positions(rows, queries)[:, :, None] - key_RK[:, None, :]
-    tokens_RK = None if key.tokens is None else key.tokens.reshape(rows, keys).cpu()
+    key_RK = _positions(key, rows, keys)
+    distance_RQK = _positions(query, rows, queries)[:, :, None] - key_RK[:, None, :]
+    tokens_RK = None if key is None else key[0].reshape(rows, keys).cpu()
     return AttentionMap(weights_RHQK, visible_RQK, distance_RQK, key_RK == 0, tokens_RK)
+
+
+def _positions(side: _Side, rows: int, time: int) -> Tensor:
+    """`[R, T]`: positions in their sequences, −1 for padding."""
+    if side is None:
+        return torch.arange(time).expand(rows, time)
+    tokens, layout = side
+    return layout.places(tokens.device).expand(tokens.shape).reshape(rows, time).cpu()
 
 
 def _sides(network: Model, batch: tuple[BatchPart, ...]) -> dict[tuple[str, str], tuple[_Side, _Side]]:
@@ -169,10 +162,10 @@ def _sides(network: Model, batch: tuple[BatchPart, ...]) -> dict[tuple[str, str]
                 f"argument {tokens} must be tokens and argument {layout} a layout or None; give what the model is "
                 "called with, in the same order"
             )
-        return _Side(read, layout_of(read, laid))
+        return read, layout_of(read, laid)
 
     if isinstance(network, Vision):
-        return {("encoder", "attention"): (_Side(), _Side())}
+        return {("encoder", "attention"): (None, None)}
     if isinstance(network, EncoderDecoder):
         source, target = side(0, 2), side(1, 3)
         return {
@@ -285,9 +278,6 @@ def induction(
     return found
 
 
-# -------------------------------------------------------------------------------------------------------------- rollout
-
-
 class Rollout(NamedTuple):
     """The share of each input in each position of a stack's output. Rows sum to 1; padding has zeros."""
 
@@ -310,13 +300,7 @@ def rollout(model: nn.Module | Loaded, *batch: BatchPart, stack: str | None = No
         raise InputError(f"stack ({stack}) must be {' or '.join(known)}")
     with torch.no_grad(), record(model, "*.weights") as seen:
         network(*batch)
-
-    def means(stack: str, kind: str) -> Iterator[Tensor]:
-        names = [name for name in seen.names() if name.startswith(f"{stack}.") and name.endswith(f".{kind}.weights")]
-        return (seen.calls(name)[0].mean(1) for name in names)
-
-    chosen = stack or known[-1]
-    return _roll(means(chosen, "attention"), list(means(chosen, "cross")), means("encoder", "attention"))
+    return _roll(attentions_of(model), stack or known[-1], lambda name: seen.calls(name)[0].mean(1))
 
 
 def rollout_map(study: Study, run: StudyRun, name: str) -> Tensor:
@@ -325,14 +309,9 @@ def rollout_map(study: Study, run: StudyRun, name: str) -> Tensor:
     if name not in known:
         raise InputError(f"name ({name[:40]}) must be {' or '.join(known)}")
 
-    def means(stack: str, kind: str) -> Iterator[Tensor]:
-        for group in study.attentions:
-            if (group.stack, group.kind) == (stack, kind):
-                for layer in range(group.layers):
-                    yield study.tensor(run.key, group.weights(layer)).mean(0)[None]
-
     stack = "decoder" if name == f"{ROLLOUT}source" else name.removeprefix(ROLLOUT)
-    found = _roll(means(stack, "attention"), list(means(stack, "cross")), means("encoder", "attention"))
+    means = lambda weights: study.tensor(run.key, weights).mean(0)[None]
+    found = _roll(attentions_of(study.network), stack, means)
     result = found.source_RTS if name == f"{ROLLOUT}source" else found.own_RTT
     assert result is not None
     return result
@@ -343,20 +322,26 @@ def rollouts_of(study: Study) -> list[str]:
     return [f"{ROLLOUT}{'source' if group.kind == 'cross' else group.stack}" for group in study.attentions]
 
 
-def _roll(own: Iterable[Tensor], cross: Sequence[Tensor], encoder: Iterable[Tensor]) -> Rollout:
-    """From weights `[R, T, K]` by layer. Cross-attention is one more step in each layer: half comes from the source."""
-    source_RSS = _roll(encoder, [], []).own_RTT if cross else None
+def _roll(attentions: Sequence[str], stack: str, mean: Callable[[str], Tensor]) -> Rollout:
+    """`mean` returns the weights of an attention by name, `[R, T, K]`.
+
+    Cross-attention is one more step in each layer: half comes from the source.
+    """
     own_RTT: Tensor | None = None
+    source_RSS: Tensor | None = None
     source_RTS: Tensor | None = None
-    for layer, weights_RTT in enumerate(own):
-        step_RTT = with_residual(weights_RTT)
-        own_RTT = step_RTT if own_RTT is None else step_RTT @ own_RTT
-        if source_RSS is not None:
-            cross_RTS = cross[layer]
+    for attention in attentions:
+        if attention.startswith(f"{stack}.") and attention.endswith(".attention"):
+            step_RTT = with_residual(mean(f"{attention}.weights"))
+            own_RTT = step_RTT if own_RTT is None else step_RTT @ own_RTT
+            source_RTS = None if source_RTS is None else step_RTT @ source_RTS
+        elif attention.startswith(f"{stack}."):
+            assert own_RTT is not None
+            source_RSS = _roll(attentions, "encoder", mean).own_RTT if source_RSS is None else source_RSS
+            cross_RTS = mean(f"{attention}.weights")
             kept_RT1 = (1 + cross_RTS.sum(-1, keepdim=True)).reciprocal()  # 1 where the source is empty
-            added_RTS = cross_RTS @ source_RSS
-            before_RTS = 0.0 if source_RTS is None else step_RTT @ source_RTS
-            own_RTT, source_RTS = kept_RT1 * own_RTT, kept_RT1 * (before_RTS + added_RTS)
+            before_RTS = 0.0 if source_RTS is None else source_RTS
+            own_RTT, source_RTS = kept_RT1 * own_RTT, kept_RT1 * (before_RTS + cross_RTS @ source_RSS)
     assert own_RTT is not None  # a model has layers
     return Rollout(own_RTT, source_RTS)
 
@@ -366,9 +351,6 @@ def with_residual(weights_RTT: Tensor) -> Tensor:
     both_RTT = weights_RTT + torch.eye(weights_RTT.shape[-1], dtype=weights_RTT.dtype)
     sees_RT1 = weights_RTT.sum(-1, keepdim=True) > 0
     return torch.where(sees_RT1, both_RTT / both_RTT.sum(-1, keepdim=True), 0.0)
-
-
-# ----------------------------------------------------------------------------------------------------------------- page
 
 
 class NotesRequest(RunRequest):
@@ -393,10 +375,12 @@ def notes_on(study: Study, run: StudyRun, attention: str) -> dict[str, Any]:
     stack, layer, kind = attention.split(".")
     group = study.group(stack, kind)
     weights_1HQK = study.tensor(run.key, group.weights(int(layer)))[None]
-    query, key = (_run_side(study, run, side) for side in (group.queries, group.keys))
+    sees = isinstance(study.network, Vision)
+    tokens = [torch.tensor([run.sides[side].ids]) for side in (group.queries, group.keys)]
+    query, key = (None if sees else (each, layout_of(each, None)) for each in tokens)
     seen = _attention_map(weights_1HQK, _visible(study, run, group), query, key)
     if "induction" not in study.cache:
-        study.cache["induction"] = {} if isinstance(study.network, Vision) else induction(study.network)
+        study.cache["induction"] = {} if sees else induction(study.network)
     notes = _notes(seen, heads_in(study.network, attention), _delimiters(study, run, group), study.cache["induction"])
     left_out = ("head", "scores")
     return {str(note.head): {n: v for n, v in asdict(note).items() if n not in left_out} for note in notes}
@@ -412,17 +396,9 @@ def _visible(study: Study, run: StudyRun, group: AttentionGroup) -> Tensor:
     return found
 
 
-def _run_side(study: Study, run: StudyRun, stack: str) -> _Side:
-    if isinstance(study.network, Vision):
-        return _Side()
-    tokens = torch.tensor([run.sides[stack].ids])
-    return _Side(tokens, layout_of(tokens, None))
-
-
 def _delimiters(study: Study, run: StudyRun, group: AttentionGroup) -> list[int]:
     """Special tokens, and tokens without letters and digits."""
-    tokenizers = study.loaded.tokenizers
-    if tokenizers is None:
+    if (tokenizers := study.loaded.tokenizers) is None:
         return []
     tokenizer = tokenizers.source if group.keys == "encoder" else tokenizers.target
     special = {*tokenizer.roles.values(), *tokenizer.extra.values()}

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import torch
@@ -42,43 +41,8 @@ class PatchQuery(NamedTuple):
     """The rollout of the whole stack instead of one head."""
 
 
-class PatchAttention(NamedTuple):
-    """Where a query looks."""
-
-    patches_N: Tensor
-    rest: float
-    """The share of the class token."""
-
-
-@dataclass(frozen=True)
-class Concentration:
-    """The entropy of a map over the patches, in nats: 0 is a single patch."""
-
-    entropy: float
-    uniform: float
-    """The maximum: every patch gets the same."""
-    chance: float | None
-    """The mean of random other heads, or of rollouts through one random head of each layer. None: there are none."""
-    draws: int
-
-
-@dataclass(frozen=True)
-class Occlusion:
-    """The probability of the model's answer before and after patches are greyed out."""
-
-    answer: str
-    before: float
-    after: float
-    """Without the most attended patches."""
-    random: float
-    """Without as many random patches: the mean over the draws."""
-    draws: list[float]
-    patches: list[int]
-    """The most attended patches, in order."""
-
-
-def patch_attention(study: Study, run: StudyRun, query: PatchQuery) -> PatchAttention:
-    """The attention of a query, with the changes of the run."""
+def patch_attention(study: Study, run: StudyRun, query: PatchQuery) -> tuple[Tensor, float]:
+    """The attention of a query to the patches, `[N]`, and to the class token, with the changes of the run."""
     start_T, skipped = _start(study, query)
     (group,) = study.attentions
     if query.rollout:
@@ -92,23 +56,32 @@ def patch_attention(study: Study, run: StudyRun, query: PatchQuery) -> PatchAtte
             f"layer {query.layer}, head {query.head}, is not in this model: it has {group.layers} layers of "
             f"{group.heads} heads, counted from 0"
         )
-    return PatchAttention(row_T[skipped:], float(row_T[:skipped].sum()))
+    return row_T[skipped:], float(row_T[:skipped].sum())
 
 
-def concentration(study: Study, run: StudyRun, query: PatchQuery, draws: int = DRAWS, seed: int = 0) -> Concentration:
-    """How concentrated a map is, next to a uniform one and random ones. The class token is left out."""
-    found = patch_attention(study, run, query)
+def concentration(study: Study, run: StudyRun, query: PatchQuery, draws: int = DRAWS, seed: int = 0) -> Answer:
+    """The entropy of a map over the patches, in nats (0 is a single patch), without the class token.
+
+    `uniform` is the maximum: every patch gets the same. `chance` is the mean of random other heads, or of rollouts
+    through one random head of each layer (None: there are none).
+    """
+    patches_N, _ = patch_attention(study, run, query)
     rows_RT = (_random_rollouts if query.rollout else _random_heads)(study, run, query, draws, seed)
-    skipped = rows_RT.shape[1] - len(found.patches_N)
+    skipped = rows_RT.shape[1] - len(patches_N)
     others = [value for row_T in rows_RT if not math.isnan(value := _entropy(row_T[skipped:]))]
-    chance = sum(others) / len(others) if others else None
-    return Concentration(_entropy(found.patches_N), math.log(len(found.patches_N)), chance, len(others))
+    return {
+        "entropy": _entropy(patches_N),
+        "uniform": math.log(len(patches_N)),
+        "chance": sum(others) / len(others) if others else None,
+        "draws": len(others),
+    }
 
 
-def occlude(study: Study, run: StudyRun, query: PatchQuery, count: int, draws: int = DRAWS, seed: int = 0) -> Occlusion:
-    """Greys out the `count` patches that a query attends to most, and as many random ones, with the run's changes.
+def occlude(study: Study, run: StudyRun, query: PatchQuery, count: int, draws: int = DRAWS, seed: int = 0) -> Answer:
+    """The probability of the model's answer before and after patches are greyed out, with the run's changes.
 
-    A grey patch has the mean of the image in each channel.
+    `after` is without the `count` patches that the query attends to most (`patches`), `random` without as many random
+    ones: the mean over `draws`. A grey patch has the mean of the image in each channel.
     """
     settings, network = _vision_settings(study), study.network
     patches = math.prod(settings.grid)
@@ -120,20 +93,25 @@ def occlude(study: Study, run: StudyRun, query: PatchQuery, count: int, draws: i
     assert run.read.pixels is not None
     assert isinstance(network, Vision)
     answer = next(each for each in run.answers if each.name == name).rows[0].candidates[0]
-    attended_N = patch_attention(study, run, query).patches_N
+    attended_N, _ = patch_attention(study, run, query)
     chosen = attended_N.sort(descending=True, stable=True).indices[:count].tolist()
     draw = random.Random(seed)
-    images = [
-        greyed(run.read.pixels, some, settings.patch)
-        for some in (chosen, *(draw.sample(range(patches), count) for _ in range(draws)))
-    ]
+    sets = [chosen, *(draw.sample(range(patches), count) for _ in range(draws))]
+    images = [greyed(run.read.pixels, each, settings.patch) for each in sets]
     chances: list[float] = []
     with study.edited(run), torch.inference_mode():
         for first in range(0, len(images), BATCH):
             batch = torch.stack(images[first : first + BATCH]).to(next(network.parameters()).device)
             logits = network.heads[name](network(to_input(batch, network)))
             chances += logits.float().softmax(-1)[:, answer.id].tolist()
-    return Occlusion(answer.text, answer.chance, chances[0], sum(chances[1:]) / draws, chances[1:], chosen)
+    return {
+        "answer": answer.text,
+        "before": answer.chance,
+        "after": chances[0],
+        "random": sum(chances[1:]) / draws,
+        "draws": chances[1:],
+        "patches": chosen,
+    }
 
 
 def greyed(image_CHW: Tensor, patches: Sequence[int], size: int) -> Tensor:
@@ -201,9 +179,6 @@ def _vision_settings(study: Study) -> VisionSettings:
     return settings
 
 
-# ----------------------------------------------------------------------------------------------------------------- page
-
-
 class PatchesRequest(RunRequest):
     """The attention of a query over the patches."""
 
@@ -226,14 +201,12 @@ class OccludeRequest(PatchesRequest):
 
 def _patches_answer(study: Study, request: PatchesRequest) -> Answer:
     run, query = study.known(request.run), request.patch_query()
-    found = patch_attention(study, run, query)
-    near = asdict(concentration(study, run, query))
-    return {"patches": found.patches_N.tolist(), "rest": found.rest, "concentration": near}
+    patches_N, rest = patch_attention(study, run, query)
+    return {"patches": patches_N.tolist(), "rest": rest, "concentration": concentration(study, run, query)}
 
 
 def _occlude_answer(study: Study, request: OccludeRequest) -> Answer:
-    run = study.known(request.run)
-    return asdict(occlude(study, run, request.patch_query(), request.count, seed=request.seed))
+    return occlude(study, study.known(request.run), request.patch_query(), request.count, seed=request.seed)
 
 
 PATCHES = PageQuestion("patches", PatchesRequest, _patches_answer)

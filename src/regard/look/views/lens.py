@@ -10,7 +10,7 @@ or `[B]` for a head with one answer for a whole sequence.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -24,8 +24,8 @@ from regard.look.pictures import draw_lens
 from regard.look.study import Study, StudyRun
 from regard.look.views.heads import BatchPart, entropy
 from regard.look.views.view import Answer, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, Text
-from regard.models.families import Decoder, Encoder, EncoderDecoder, MaskedHead, SequenceHead, TokenHead
-from regard.models.settings import Tagging
+from regard.models.families import Decoder, Encoder, EncoderDecoder, MaskedHead, SequenceHead
+from regard.models.settings import Classification, Masked, NextSentence, Tagging
 from regard.use.model import Loaded
 
 TOP = 5
@@ -55,22 +55,20 @@ class Lens(NamedTuple):
     """`[L, ..., A]`: number of tokens that are more probable; 0 is the first."""
 
 
-class Readout:
+class Readout(NamedTuple):
     """The end of a model: turns the residual stream of a stack into logits."""
 
-    def __init__(
-        self, stack: str, norm: nn.Module | None, score: Callable[[Tensor, Layout | None], Tensor], whole: bool = False
-    ) -> None:
-        """`whole`: one answer for a whole sequence."""
-        self.stack, self.norm, self.score, self.whole = stack, norm, score, whole
+    stack: str
+    norm: nn.Module | None
+    score: Callable[[Tensor, Layout | None], Tensor]
+    whole: bool = False
+    """One answer for a whole sequence."""
 
     def logits(self, stream: Tensor, layout: Layout | None = None) -> Tensor:
         """`[..., C]` from a stream `[..., D]`; `[B, C]` for a whole sequence."""
         return self.score(stream if self.norm is None else self.norm(stream), layout)
 
-    def read(
-        self, stream: Tensor, answers: Tensor | None, top: int, layout: Layout | None = None
-    ) -> tuple[Tensor, ...]:
+    def read(self, stream: Tensor, answers: Tensor | None, top: int, layout: Layout | None) -> tuple[Tensor, ...]:
         """Tokens, probabilities, entropies, answers, their probabilities and ranks, as in `Lens`, of one layer."""
         if self.whole:
             return _read(self.logits(stream, layout), answers, top)
@@ -99,13 +97,8 @@ def outputs_of(model: nn.Module | Loaded) -> list[str]:
     network = network_of(model)
     if isinstance(network, Decoder | EncoderDecoder):
         return [WRITTEN]
-    settings = getattr(network.settings, "heads", {})
-    return [
-        name
-        for name, head in network.heads.items()
-        if isinstance(head, MaskedHead | SequenceHead)
-        or (isinstance(head, TokenHead) and isinstance(settings[name], Tagging))
-    ]
+    kinds = Masked | NextSentence | Classification | Tagging
+    return [name for name, head in network.settings.heads.items() if isinstance(head, kinds)]
 
 
 def readout_of(model: nn.Module | Loaded, head: str | None = None) -> Readout:
@@ -118,14 +111,12 @@ def readout_of(model: nn.Module | Loaded, head: str | None = None) -> Readout:
     if head is not None and head not in known:
         raise InputError(f"head ({head[:40]}) must be {' or '.join(known)}")
     if isinstance(network, Decoder | EncoderDecoder):
-        output = network.output
-        return Readout("decoder", network.decoder.norm, lambda x, layout: output(x))
+        return Readout("decoder", network.decoder.norm, lambda x, layout: network.output(x))
     masked = [name for name in known if isinstance(network.heads[name], MaskedHead)]
     if head is None and len(masked or known) > 1:
         raise InputError(f"the model has {len(known)} heads; choose one: head={known[0]!r}")
     chosen = network.heads[head or (masked or known)[0]]
-    whole = isinstance(chosen, SequenceHead)
-    return Readout("encoder", network.encoder.norm, lambda x, layout: chosen(x, layout), whole)
+    return Readout("encoder", network.encoder.norm, chosen, isinstance(chosen, SequenceHead))
 
 
 def streams_of(model: nn.Module | Loaded, stack: str) -> list[str]:
@@ -161,24 +152,20 @@ def lens(
 def _lens(
     readout: Readout,
     names: list[str],
-    streams: Iterable[Tensor],
+    streams: Sequence[Tensor],
     answers: Tensor | None,
     top: int,
     layout: Layout | None = None,
 ) -> Lens:
     with torch.no_grad():
-        layers = list(streams)
         if answers is None:  # the model's own
-            answers = readout.read(layers[-1], None, 1, layout)[3]
-        followed = answers.to(layers[0].device)
-        each = [readout.read(stream, followed, top, layout) for stream in layers]
+            answers = readout.read(streams[-1], None, 1, layout)[3]
+        followed = answers.to(streams[0].device)
+        each = [readout.read(stream, followed, top, layout) for stream in streams]
     tokens, chances, entropies, _, answer_chances, ranks = (
         torch.stack(column).cpu() for column in zip(*each, strict=True)
     )
     return Lens(names, tokens, chances, entropies, followed.cpu(), answer_chances, ranks)
-
-
-# ----------------------------------------------------------------------------------------------------------------- page
 
 
 class LensRequest(RunRequest):
@@ -197,25 +184,28 @@ def lens_answer(study: Study, run: StudyRun, output: str | None = None, top: int
     like = next(study.network.parameters())
     streams = [study.tensor(run.key, name)[None].to(like.device, like.dtype) for name in names]
     final = _lens(readout, names[-1:], streams[-1:], None, 1).answers.flatten()
-    actual = _actual(study, run, output, len(final))
+    heads = getattr(study.network, "heads", {})
+    over_tokens = output not in heads or isinstance(heads[output], MaskedHead)
+    actual: list[int | None] = [None] * len(final)
+    if over_tokens:
+        actual = run.read.follows if output == WRITTEN else [*run.sides["encoder"].ids]
     asked_P2 = torch.stack([final, torch.tensor([0 if token is None else token for token in actual])], -1)
     found = _lens(readout, names, streams, asked_P2 if readout.whole else asked_P2[None], top)
-    if not readout.whole:
-        first = [each[:, 0] for each in (found.tokens, found.probabilities, found.entropies)]
-        followed = [each[:, 0] for each in (found.answer_probabilities, found.ranks)]
-        found = Lens(names, first[0], first[1], first[2], found.answers[0], followed[0], followed[1])
-    agree_LP = found.tokens[..., 0] == final
+    guesses, guess_chances, entropies, _, followed_chances, followed_ranks = (
+        each if readout.whole else each[:, 0] for each in found[1:]
+    )
+    agree_LP = guesses[..., 0] == final
     known_at = [i for i, token in enumerate(actual) if token is not None]
     layers = []
     for i, name in enumerate(names):
-        chances, ranks = found.answer_probabilities[i].tolist(), found.ranks[i].tolist()
-        right_P = found.tokens[i, :, 0] == asked_P2[:, 1]
+        chances, ranks = followed_chances[i].tolist(), followed_ranks[i].tolist()
+        right_P = guesses[i, :, 0] == asked_P2[:, 1]
         layers.append(
             {
                 "name": name,
-                "tokens": found.tokens[i].tolist(),
-                "chances": found.probabilities[i].tolist(),
-                "entropy": found.entropies[i].tolist(),
+                "tokens": guesses[i].tolist(),
+                "chances": guess_chances[i].tolist(),
+                "entropy": entropies[i].tolist(),
                 "final_chance": [chance for chance, _ in chances],
                 "final_rank": [rank for rank, _ in ranks],
                 "actual_chance": [None if t is None else c for t, (_, c) in zip(actual, chances, strict=True)],
@@ -225,13 +215,14 @@ def lens_answer(study: Study, run: StudyRun, output: str | None = None, top: int
             }
         )
     real = [token for token in actual if token is not None]
-    shown = sorted({*final.tolist(), *real, *found.tokens.flatten().tolist()})
+    shown = sorted({*final.tolist(), *real, *guesses.flatten().tolist()})
+    classes = [] if over_tokens else class_names(study.loaded, output or "")
     return {
         "output": output or "",
         "stack": readout.stack,
         "each": not readout.whole,
         "layers": layers,
-        "texts": _texts(study, output, shown),
+        "texts": {i: token_name(study.loaded, i) if over_tokens else class_name(classes, i) for i in shown},
         "final": final.tolist(),
         "actual": actual,
         "first": agree_LP.int().argmax(0).tolist(),
@@ -240,26 +231,6 @@ def lens_answer(study: Study, run: StudyRun, output: str | None = None, top: int
         "constant": _most_frequent(final.tolist()),
         "constant_right": _most_frequent(real) if real else None,
     }
-
-
-def _actual(study: Study, run: StudyRun, output: str | None, count: int) -> list[int | None]:
-    """The true answers, if known."""
-    if output == WRITTEN:
-        return run.read.follows
-    return [*run.sides["encoder"].ids] if _over_tokens(study, output) else [None] * count
-
-
-def _over_tokens(study: Study, output: str | None) -> bool:
-    """True if an output is over tokens, not classes."""
-    heads = getattr(study.network, "heads", {})
-    return output not in heads or isinstance(heads[output], MaskedHead)
-
-
-def _texts(study: Study, output: str | None, answers: Sequence[int]) -> dict[int, str]:
-    if _over_tokens(study, output):
-        return {token: token_name(study.loaded, token) for token in answers}
-    names = class_names(study.loaded, output or "")
-    return {number: class_name(names, number) for number in answers}
 
 
 def _most_frequent(answers: list[int]) -> float:

@@ -46,7 +46,7 @@ from regard.errors import InputError
 from regard.look.study import Study
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, packed
 from regard.models import settings as models
-from regard.models.build import build
+from regard.models.build import Model, build
 from regard.models.families import Decoder, EncoderDecoder, Vision
 from regard.tasks.recipe import reach
 from regard.use.model import Loaded
@@ -179,10 +179,13 @@ def _scores_without_query(stack: Stack, layer: int, encoding_RD: Tensor) -> Tens
     return torch.einsum("he,rhe->hr", relative.distance, projected_RHE) * attention.scale
 
 
-def _parts_of(settings: models.ModelSettings) -> list[Part]:
-    if isinstance(settings, models.EncoderDecoder):
-        return ["encoder", "decoder"]
-    return ["decoder"] if settings.kind == "decoder" else ["encoder"]
+def _sides(network: Model) -> dict[Part, tuple[TextEmbedding | PatchEmbedding, Stack]]:
+    """The embedding and the stack of each side."""
+    if isinstance(network, EncoderDecoder):
+        return {"encoder": (network.source, network.encoder), "decoder": (network.target, network.decoder)}
+    if isinstance(network, Decoder):
+        return {"decoder": (network.embedding, network.decoder)}
+    return {"encoder": (network.embedding, network.encoder)}
 
 
 def _parts(model: Described, length: int, part: Part | None) -> tuple[TextEmbedding | PatchEmbedding, Stack, str, Grid]:
@@ -190,18 +193,12 @@ def _parts(model: Described, length: int, part: Part | None) -> tuple[TextEmbedd
     if length < 2:
         raise InputError(f"length ({length}) must be at least 2")
     network = build(model, "meta") if isinstance(model, models.ModelSettings) else network_of(model)
-    known, kind = _parts_of(network.settings), network.settings.position.kind
-    chosen = part or known[0]
+    known = _sides(network)
+    chosen = part or next(iter(known))
     if chosen not in known:
         raise InputError(f"part ({part}) must be {' or '.join(known)}")
-    if isinstance(network, EncoderDecoder):
-        embedding, stack = (
-            (network.source, network.encoder) if chosen == "encoder" else (network.target, network.decoder)
-        )
-        return embedding, stack, kind, (0, 0)
-    if isinstance(network, Decoder):
-        return network.embedding, network.decoder, kind, (0, 0)
-    return network.embedding, network.encoder, kind, network.settings.grid if isinstance(network, Vision) else (0, 0)
+    grid = network.settings.grid if isinstance(network, Vision) else (0, 0)
+    return *known[chosen], network.settings.position.kind, grid
 
 
 def _patch_encodings(embedding: PatchEmbedding, grid: Grid, kind: str) -> Encodings:
@@ -232,9 +229,6 @@ def _require_weights(module: nn.Module, kind: str) -> None:
         raise InputError(f"position.kind ({kind}) is learned, and settings have no weights; give a model")
 
 
-# ----------------------------------------------------------------------------------------------------------------- page
-
-
 class PositionsRequest(PageRequest):
     """The positions of one side of the model."""
 
@@ -244,8 +238,9 @@ class PositionsRequest(PageRequest):
 
 def positions_answer(model: nn.Module | Loaded, length: int | None = None, part: Part | None = None) -> Answer:
     """All about a model's positions: vectors, scores by distance, both, or neither."""
-    settings = network_of(model).settings
-    position, parts = settings.position, _parts_of(settings)
+    network = network_of(model)
+    settings, parts = network.settings, list(_sides(network))
+    position = settings.position
     longest = min(MAX_LENGTH, reach(settings) or MAX_LENGTH)
     if isinstance(settings, models.Vision):
         length = longest = math.prod(settings.grid)
@@ -277,7 +272,7 @@ def positions_answer(model: nn.Module | Loaded, length: int | None = None, part:
 
 
 def _encodings_answer(found: Encodings) -> Answer:
-    near = cosines_by_distance(found)
+    near = cosines_by_distance(found)._asdict()
     return {
         "matrix": packed(found.matrix),
         "angles": None if found.angles is None else packed(found.angles),
@@ -287,12 +282,7 @@ def _encodings_answer(found: Encodings) -> Answer:
         "grid": found.grid and list(found.grid),
         "first": found.first,
         "order": found.order,
-        "near": {
-            "mean": near.mean.tolist(),
-            "least": near.least.tolist(),
-            "most": near.most.tolist(),
-            "whole": near.whole,
-        },
+        "near": {name: value.tolist() if isinstance(value, Tensor) else value for name, value in near.items()},
     }
 
 

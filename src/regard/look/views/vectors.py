@@ -18,7 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from pydantic import Field
@@ -29,6 +29,7 @@ from regard.blocks.recording import record
 from regard.errors import InputError
 from regard.look.input import target_of
 from regard.look.study import Study
+from regard.look.views.lens import streams_of
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, Text, packed
 from regard.models.families import Decoder, Encoder, EncoderDecoder
 from regard.text.tokenizer import Span
@@ -39,10 +40,10 @@ MAX_SENTENCES = 24
 MAX_WORDS = 160
 """Words of all sentences on the page: each two of them are compared, in every layer."""
 _WORD = re.compile(r"\w+(?:['’.,-]\w+)*")
-_SAMPLES: dict[str, tuple[str, list[str]]] = {
-    "de": (
-        "Bank",
-        [
+SAMPLES: dict[str, dict[str, Any]] = {
+    "de": {
+        "word": "Bank",
+        "lines": [
             "Die Bank im Garten ist frisch gestrichen.",
             "Die Bank vor dem Haus ist aus Holz.",
             "Die Bank senkt die Zinsen.",
@@ -52,11 +53,11 @@ _SAMPLES: dict[str, tuple[str, list[str]]] = {
             "Das Schloss an der Tür ist kaputt.",
             "Das Schloss hat keinen Schlüssel mehr.",
         ],
-    ),
+    },
     # The context comes before the word, since a decoder sees nothing after it.
-    "en": (
-        "bank",
-        [
+    "en": {
+        "word": "bank",
+        "lines": [
             "They were fishing from the river bank.",
             "We sat down on the grassy bank.",
             "She keeps her money in the bank.",
@@ -66,9 +67,8 @@ _SAMPLES: dict[str, tuple[str, list[str]]] = {
             "He hit the ball hard with his bat.",
             "The player swung and then broke his bat.",
         ],
-    ),
+    },
 }
-SAMPLES = {language: {"word": word, "lines": lines} for language, (word, lines) in _SAMPLES.items()}
 """Sentences in which a word has two meanings, by language: what the page shows first."""
 
 
@@ -105,15 +105,6 @@ class Baseline(NamedTuple):
     pairs: int
 
 
-class PlaneMap(NamedTuple):
-    """Vectors on a plane."""
-
-    points: Tensor
-    """`[N, 2]`"""
-    share: Tensor
-    """`[2]`: the share of the variance that each axis shows. Distances on the plane are never too large."""
-
-
 class Chart(NamedTuple):
     """Some words on a plane, for each layer."""
 
@@ -121,7 +112,10 @@ class Chart(NamedTuple):
     """The word that all are occurrences of, ignoring case. None: all words."""
     places: tuple[int, ...]
     """Indices among the words of the atlas."""
-    maps: tuple[PlaneMap, ...]
+    points: Tensor
+    """`[L, N, 2]`: their positions on the plane."""
+    share: Tensor
+    """`[L, 2]`: the share of the variance that each axis shows. Distances on the plane are never too large."""
     chance: Baseline | None
     """The baseline of the other words; None if there are too few."""
 
@@ -161,20 +155,17 @@ def contextual(model: Loaded, places: Sequence[Occurrence], to: str | None = Non
     """The vectors of words in an encoder, a decoder, or the encoder of a translator. `to` is its target language."""
     if not places:
         raise InputError("places is empty; give at least one: find_word(text, word)")
-    tokens: list[tuple[str, ...]] = [()] * len(places)
-    layers: list[Tensor] = [torch.empty(0)] * len(places)
-    static: list[Tensor] = [torch.empty(0)] * len(places)
-    for text in dict.fromkeys(place.text for place in places):
-        ids, spans = _tokenized(model, text, to)
-        streams_LTD, static_TD = _streams(model, ids)
-        for i, place in enumerate(places):
-            if place.text == text:
-                chosen = _tokens_in(spans, place.span)
-                if not 0 <= place.span[0] < place.span[1] <= len(text) or not chosen:
-                    raise InputError(f"span {place.span} of {text[:60]!r} contains no token; give the span of a word")
-                assert model.tokenizers is not None
-                tokens[i] = tuple(model.tokenizers.source.token(ids[token]) for token in chosen)
-                layers[i], static[i] = streams_LTD[:, chosen].mean(1), static_TD[chosen].mean(0)
+    read = {text: _read(model, text, to) for text in dict.fromkeys(place.text for place in places)}
+    tokens, layers, static = [], [], []
+    for text, span in places:
+        ids, spans, streams_LTD, static_TD = read[text]
+        chosen = _tokens_in(spans, span)
+        if not 0 <= span[0] < span[1] <= len(text) or not chosen:
+            raise InputError(f"span {span} of {text[:60]!r} contains no token; give the span of a word")
+        assert model.tokenizers is not None
+        tokens.append(tuple(model.tokenizers.source.token(ids[token]) for token in chosen))
+        layers.append(streams_LTD[:, chosen].mean(1))
+        static.append(static_TD[chosen].mean(0))
     return ContextVectors(tuple(places), tuple(tokens), torch.stack(layers, 1), torch.stack(static))
 
 
@@ -206,19 +197,22 @@ def cosines(vectors: Tensor) -> Tensor:
     return (units @ units.mT).clamp(-1, 1)
 
 
-def plane_map(vectors: Tensor) -> PlaneMap:
-    """The first two principal components of `[N, D]`. The largest entry of each axis is positive."""
-    centred = (vectors if vectors.dtype == torch.float64 else vectors.float()) - vectors.mean(0).to(vectors)
+def plane_map(vectors: Tensor) -> tuple[Tensor, Tensor]:
+    """`[N, 2]`, the first two principal components of `[N, D]`, and `[2]`, the share of the variance of each.
+
+    The largest entry of each axis is positive.
+    """
+    wide = vectors if vectors.dtype == torch.float64 else vectors.float()
+    centred = wide - wide.mean(0)
     _, sizes, axes = torch.linalg.svd(centred, full_matrices=False)
     shown = min(2, len(axes))
     signs = axes[:shown].gather(1, axes[:shown].abs().argmax(1, keepdim=True)).sign()
     points = functional.pad(centred @ (axes[:shown] * signs).mT, (0, 2 - shown))
     total = sizes.square().sum()
-    share = functional.pad(sizes[:2].square(), (0, 2 - shown)) / (total if total > 0 else 1)
-    return PlaneMap(points, share)
+    return points, functional.pad(sizes[:2].square(), (0, 2 - shown)) / (total if total > 0 else 1)
 
 
-def baseline(vectors: ContextVectors, without: str | None = None) -> Baseline | None:
+def _baseline(vectors: ContextVectors, without: str | None) -> Baseline | None:
     """The mean cosine of different words, except one; None if there are fewer than two."""
     words = [place.word.lower() for place in vectors.places]
     counted = [i for i, word in enumerate(words) if word != without]
@@ -234,8 +228,9 @@ def baseline(vectors: ContextVectors, without: str | None = None) -> Baseline | 
 def _chart(vectors: ContextVectors, word: str | None) -> Chart:
     chosen = [i for i, place in enumerate(vectors.places) if word in (None, place.word.lower())]
     name = None if word is None else vectors.places[chosen[0]].word
-    maps = tuple(plane_map(layer_ND[chosen]) for layer_ND in vectors.layers)
-    return Chart(name, tuple(chosen), maps, baseline(vectors, word))
+    maps = zip(*(plane_map(layer_ND[chosen]) for layer_ND in vectors.layers), strict=True)
+    points, share = (torch.stack(each) for each in maps)
+    return Chart(name, tuple(chosen), points, share, _baseline(vectors, word))
 
 
 def _tokens_in(spans: Sequence[Span], span: Span) -> list[int]:
@@ -254,27 +249,21 @@ def _tokenized(model: Loaded, text: str, to: str | None) -> tuple[list[int], lis
     return encoding.ids, encoding.offsets
 
 
-def _streams(model: Loaded, ids: Sequence[int]) -> tuple[Tensor, Tensor]:
-    """`[L, T, D]`, the residual streams of one text, and `[T, D]`, its token embeddings."""
+def _read(model: Loaded, text: str, to: str | None) -> tuple[list[int], list[Span], Tensor, Tensor]:
+    """The tokens of a text, their spans, their residual streams `[L, T, D]`, and their embeddings `[T, D]`."""
+    ids, spans = _tokenized(model, text, to)
     network = model.network
-    assert isinstance(network, Encoder | Decoder | EncoderDecoder)
-    embedding = "source" if isinstance(network, EncoderDecoder) else "embedding"
-    stack, depth = (
-        ("decoder", len(network.decoder)) if isinstance(network, Decoder) else ("encoder", len(network.encoder))
-    )
-    names = [f"{stack}.residual", *(f"{stack}.{layer}.residual" for layer in range(depth))]
+    embedding = "source.tokens" if isinstance(network, EncoderDecoder) else "embedding.tokens"
+    names = streams_of(network, "decoder" if isinstance(network, Decoder) else "encoder")
     tokens = torch.tensor([ids], device=next(network.parameters()).device)
     training = network.training
     network.eval()
     try:
-        with torch.no_grad(), record(network, f"{embedding}.tokens", *names) as seen:
+        with torch.no_grad(), record(network, embedding, *names) as seen:
             network.encode(tokens) if isinstance(network, EncoderDecoder) else network(tokens)
     finally:
         network.train(training)
-    return torch.stack([seen.calls(name)[0][0] for name in names]), seen.calls(f"{embedding}.tokens")[0][0]
-
-
-# ----------------------------------------------------------------------------------------------------------------- page
+    return ids, spans, torch.stack([seen.calls(name)[0][0] for name in names]), seen.calls(embedding)[0][0]
 
 
 class VectorsRequest(PageRequest):
@@ -309,8 +298,8 @@ def _answer(study: Study, request: VectorsRequest) -> Answer:
             {
                 "word": chart.word,
                 "places": list(chart.places),
-                "points": packed(torch.stack([each.points for each in chart.maps])),
-                "share": [each.share.tolist() for each in chart.maps],
+                "points": packed(chart.points),
+                "share": chart.share.tolist(),
                 "chance": chart.chance and chart.chance._asdict() | {"layers": chart.chance.layers.tolist()},
             }
             for chart in found.charts
@@ -325,12 +314,8 @@ def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     to, loaded = page.state.get("to"), page.study.loaded
     directions = loaded.directions if isinstance(loaded, Translator) else []
     sources = [source for source, target in directions if target == to] or [source for source, _ in directions]
-    _, lines = _SAMPLES.get(sources[0] if sources else "en", _SAMPLES["en"])
-    yield page.ask(QUESTION, VectorsRequest(texts=lines, to=to))
+    sample = SAMPLES.get(sources[0] if sources else "en", SAMPLES["en"])
+    yield page.ask(QUESTION, VectorsRequest(texts=sample["lines"], to=to))
 
 
-def _fits(study: Study) -> bool:
-    return study.loaded.tokenizers is not None and study.loaded.settings.kind != "vision"
-
-
-VECTORS = PageView("vectors", (QUESTION,), _stored, _fits)
+VECTORS = PageView("vectors", (QUESTION,), _stored, lambda study: study.loaded.tokenizers is not None)

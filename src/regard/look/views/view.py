@@ -131,9 +131,6 @@ def packed(values: Tensor) -> Answer:
     return {"shape": list(values.shape), "data": base64.b64encode(raw).decode()}
 
 
-# ----------------------------------------------------------------------------------------------------------- every view
-
-
 class InputRequest(PageRequest):
     """An input to look at."""
 

@@ -6,16 +6,15 @@ The formulas are those of Vaswani et al. (2017). T: tokens, K: keys, E: size of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
 from regard.blocks.attention import Attention
-from regard.blocks.layers import Stack
 from regard.errors import InputError
+from regard.look.heads import attentions_of
 from regard.look.study import Study, StudyRun
 from regard.look.views.view import (
     Answer,
@@ -39,33 +38,6 @@ _ADD_AND_NORM = {
 }
 
 
-@dataclass(frozen=True)
-class TensorCorner:
-    """A tensor `[rows, columns]`: its upper left corner and its statistics."""
-
-    shape: list[int]
-    corner: list[list[float | None]]
-    """None: −∞ (masked)."""
-    least: float
-    most: float
-    mean: float
-    rows: list[str]
-    columns: list[str]
-
-
-@dataclass(frozen=True)
-class WalkStep:
-    """A step of the path."""
-
-    name: str
-    title: str
-    formula: str
-    says: str
-    numbers: TensorCorner | None = None
-    words: list[list[str]] | None = None
-    """A table of texts, where there are no numbers."""
-
-
 class WalkRequest(RunRequest):
     """The path of a run through one head."""
 
@@ -75,11 +47,18 @@ class WalkRequest(RunRequest):
     head: Count = 0
 
 
-def walk(study: Study, run: StudyRun, attention: str, heads: Iterable[int]) -> list[list[WalkStep]]:
-    """The steps from text to answer, through each of some heads of an attention (`decoder.1.cross`)."""
+def walk(study: Study, run: StudyRun, attention: str, heads: Iterable[int]) -> list[list[Answer]]:
+    """The steps from text to answer, through each of some heads of an attention (`decoder.1.cross`).
+
+    A step has a name, a title, a formula, a sentence (`says`), and a table of texts (`words`) or the `numbers` of a
+    tensor `[rows, columns]`: its upper left corner (None: −∞, masked) and its statistics.
+    """
     stack, layer, kind = attention.split(".")
     chosen = list(heads)
-    module = _attention(study, stack, int(layer), kind, chosen)
+    if attention not in attentions_of(study.network) or max(chosen) >= study.loaded.settings.attention.heads:
+        raise InputError(f"{attention}, head {chosen[0]}, is not in this model; choose another")
+    module = study.network.get_submodule(attention)
+    assert isinstance(module, Attention)
     embedding = "embedding"
     if study.loaded.settings.kind == "encoder-decoder":
         embedding = "source" if stack == "encoder" else "target"
@@ -99,31 +78,21 @@ def walk(study: Study, run: StudyRun, attention: str, heads: Iterable[int]) -> l
     return [[*before, *_head_steps(seen, attention, head, module, queries, keys), *after] for head in chosen]
 
 
-def _attention(study: Study, stack: str, layer: int, kind: str, heads: list[int]) -> Attention:
-    found = getattr(study.network, stack, None) if stack in ("encoder", "decoder") else None
-    module = found[layer] if isinstance(found, Stack) and 0 <= layer < len(found) else None
-    attention = getattr(module, kind, None) if kind in ("attention", "cross") else None
-    if not isinstance(attention, Attention) or not all(0 <= head < attention.heads for head in heads):
-        raise InputError(f"{stack}.{layer}.{kind}, head {heads[0]}, is not in this model; choose another")
-    return attention
-
-
 def _embedding_steps(
     study: Study, run: StudyRun, seen: Mapping[str, Tensor], embedding: str, stack: str
-) -> Iterator[WalkStep]:
+) -> Iterator[Answer]:
     side, settings = run.sides[stack], study.loaded.settings
     tokens, kind = side.names, settings.position.kind
     if side.text:
-        yield WalkStep("text", "Text", "“…”", "The input as it was written.", words=[[side.text]])
-    yield WalkStep(
+        yield _step("text", "Text", "“…”", "The input as it was written.", words=[[side.text]])
+    yield _step(
         "tokens", "Tokens", "text → t₁ … tₙ", f"The tokenizer cuts it into {len(tokens)} tokens.", words=[tokens]
     )
     rows = [[str(i) for i in range(len(tokens))], tokens, [str(id_) for id_ in side.ids]]
-    yield WalkStep("ids", "Ids", "tᵢ → idᵢ", "Each token has a number in the vocabulary.", words=rows)
+    yield _step("ids", "Ids", "tᵢ → idᵢ", "Each token has a number in the vocabulary.", words=rows)
     scale = " · √d" if getattr(settings, "embedding_scale", False) else ""
-    name = f"{embedding}.tokens"
-    says = "The row of the embedding matrix for each id."
-    yield WalkStep(name, "Embeddings", f"eᵢ = E[idᵢ]{scale}", says, _corner(seen[name], tokens))
+    name, says = f"{embedding}.tokens", "The row of the embedding matrix for each id."
+    yield _step(name, "Embeddings", f"eᵢ = E[idᵢ]{scale}", says, _corner(seen[name], tokens))
     name = f"{embedding}.positions"
     says = f"The input of the first layer. Positions of kind {kind} enter in the attention, not here."
     if name in seen:
@@ -131,42 +100,42 @@ def _embedding_steps(
         if kind == "sinusoidal":
             formula = "PE(p, 2i) = sin(p / 10000^(2i/d))   PE(p, 2i+1) = cos(p / 10000^(2i/d))"
         added = "Added to each embedding, so that the model knows the order."
-        yield WalkStep(name, "Positions", formula, added, _corner(seen[name], tokens))
+        yield _step(name, "Positions", formula, added, _corner(seen[name], tokens))
         says = "The input of the first layer."
     name = f"{stack}.residual"
-    yield WalkStep(name, "Embeddings + positions", "xᵢ = eᵢ + pᵢ", says, _corner(seen[name], tokens))
+    yield _step(name, "Embeddings + positions", "xᵢ = eᵢ + pᵢ", says, _corner(seen[name], tokens))
 
 
 def _head_steps(
     seen: Mapping[str, Tensor], path: str, head: int, attention: Attention, queries: list[str], keys: list[str]
-) -> Iterator[WalkStep]:
+) -> Iterator[Answer]:
     group = head * attention.kv_heads // attention.heads
     q_TE, k_KE, v_KV = seen[f"{path}.q"][:, head], seen[f"{path}.k"][:, group], seen[f"{path}.v"][:, group]
     scores_TK, weights_TK = seen[f"{path}.scores"][head], seen[f"{path}.weights"][head]
     where = f"layer {int(path.split('.')[1]) + 1}, head {head + 1}"
     memory = "the output of the encoder" if path.endswith(".cross") else "the same input"
     says = f"The input of {where}: the residual stream, after the norm if that comes first."
-    yield WalkStep(f"{path}.input", "Input of attention", "x", says, _corner(seen[f"{path}.input"], queries))
-    yield WalkStep(f"{path}.q", "Queries", "Q = x Wᵠ", f"What each token asks for ({where}).", _corner(q_TE, queries))
+    yield _step(f"{path}.input", "Input of attention", "x", says, _corner(seen[f"{path}.input"], queries))
+    yield _step(f"{path}.q", "Queries", "Q = x Wᵠ", f"What each token asks for ({where}).", _corner(q_TE, queries))
     says = f"What each token can be found by, from {memory}."
-    yield WalkStep(f"{path}.k", "Keys", "K = x Wᴷ", says, _corner(k_KE, keys))
+    yield _step(f"{path}.k", "Keys", "K = x Wᴷ", says, _corner(k_KE, keys))
     product_TK = q_TE @ k_KE.T
     says = "How well each query fits each key: a dot product for each pair."
-    yield WalkStep("q·k", "Query · key", "Q Kᵀ", says, _corner(product_TK, queries, keys))
+    yield _step("q·k", "Query · key", "Q Kᵀ", says, _corner(product_TK, queries, keys))
     scaled_TK = product_TK * attention.scale
     formula = f"Q Kᵀ / √dₖ,   dₖ = {attention.head_size}"
     if abs(attention.scale - attention.head_size**-0.5) > 1e-9:
         formula = f"Q Kᵀ × {attention.scale:.4g}"
     says = "Scaled, so that the softmax does not saturate for wide heads."
-    yield WalkStep("scale", "Scale", formula, says, _corner(scaled_TK, queries, keys))
-    yield WalkStep(f"{path}.scores", "Mask", *_masking(scores_TK, scaled_TK), _corner(scores_TK, queries, keys))
+    yield _step("scale", "Scale", formula, says, _corner(scaled_TK, queries, keys))
+    yield _step(f"{path}.scores", "Mask", *_masking(scores_TK, scaled_TK), _corner(scores_TK, queries, keys))
     says = "Each row is a distribution: how much each query takes from each key. Derived, and checked with the kernel."
     formula = "A = softmax(Q Kᵀ / √dₖ)"
-    yield WalkStep(f"{path}.weights", "Softmax", formula, says, _corner(weights_TK, queries, keys))
-    yield WalkStep(f"{path}.v", "Values", "V = x Wⱽ", f"What each token passes on, from {memory}.", _corner(v_KV, keys))
+    yield _step(f"{path}.weights", "Softmax", formula, says, _corner(weights_TK, queries, keys))
+    yield _step(f"{path}.v", "Values", "V = x Wⱽ", f"What each token passes on, from {memory}.", _corner(v_KV, keys))
     says = f"The output of {where}: for each query, the mean of the values weighted by its row."
     formula = "Attention(Q, K, V) = softmax(Q Kᵀ / √dₖ) V"
-    yield WalkStep(f"{path}.heads", "× values", formula, says, _corner(seen[f"{path}.heads"][:, head], queries))
+    yield _step(f"{path}.heads", "× values", formula, says, _corner(seen[f"{path}.heads"][:, head], queries))
 
 
 def _masking(scores_TK: Tensor, scaled_TK: Tensor) -> tuple[str, str]:
@@ -180,34 +149,26 @@ def _masking(scores_TK: Tensor, scaled_TK: Tensor) -> tuple[str, str]:
     return "scores + M,   M = −∞ where key > query" if hidden else "scores + M,   M = 0", says
 
 
-def _layer_steps(study: Study, seen: Mapping[str, Tensor], path: str, tokens: list[str]) -> Iterator[WalkStep]:
+def _layer_steps(study: Study, seen: Mapping[str, Tensor], path: str, tokens: list[str]) -> Iterator[Answer]:
     layer, settings = path.rpartition(".")[0], study.loaded.settings
     add = _ADD_AND_NORM[settings.norm_place]
     if settings.norm.kind != "layer":
         add = add.replace("LayerNorm", "Norm")
+    joined = "MultiHead(Q, K, V) = Concat(head₁, …, headₕ) Wᴼ"
+    added = f"Added to the residual stream. The norm comes {_NORM_ORDER[settings.norm_place]} in this model."
     for name, title, formula, says in (
-        (
-            f"{path}.out",
-            "Heads joined",
-            "MultiHead(Q, K, V) = Concat(head₁, …, headₕ) Wᴼ",
-            "All heads, one matrix.",
-        ),
-        (
-            f"{path}.residual",
-            "Add & norm",
-            add,
-            f"Added to the residual stream. The norm comes {_NORM_ORDER[settings.norm_place]} in this model.",
-        ),
+        (f"{path}.out", "Heads joined", joined, "All heads, one matrix."),
+        (f"{path}.residual", "Add & norm", add, added),
         (f"{layer}.ffn.hidden", "Feed-forward, hidden", "h = act(x W₁ + b₁)", "Each token by itself: a wide layer …"),
         (f"{layer}.ffn.out", "Feed-forward, out", "FFN(x) = h W₂ + b₂", "… and back to the width of the model."),
         (f"{layer}.residual", "Add & norm", add, "The input of the next layer."),
     ):
-        yield WalkStep(name, title, formula, says, _corner(seen[name], tokens))
+        yield _step(name, title, formula, says, _corner(seen[name], tokens))
 
 
-def _answer_steps(run: StudyRun, seen: Mapping[str, Tensor], stack: str, tokens: list[str]) -> Iterator[WalkStep]:
+def _answer_steps(run: StudyRun, seen: Mapping[str, Tensor], stack: str, tokens: list[str]) -> Iterator[Answer]:
     says = "After the last layer, and after the last norm if there is one."
-    yield WalkStep(f"{stack}.out", "Output of the stack", "z", says, _corner(seen[f"{stack}.out"], tokens))
+    yield _step(f"{stack}.out", "Output of the stack", "z", says, _corner(seen[f"{stack}.out"], tokens))
     if stack == "encoder" and "decoder" in run.sides:
         return
     for answer in run.answers:
@@ -218,28 +179,37 @@ def _answer_steps(run: StudyRun, seen: Mapping[str, Tensor], stack: str, tokens:
         writes = answer.name == "output"
         title = f"Logits{'' if writes else f' of {answer.name}'}, softmax"
         says = "The most probable next tokens." if writes else "The most probable answers."
-        yield WalkStep(f"answer.{answer.name}", title, "P = softmax(z Wᵁ)", says, words=rows)
+        yield _step(f"answer.{answer.name}", title, "P = softmax(z Wᵁ)", says, words=rows)
 
 
-def _corner(x: Tensor, rows: list[str], columns: list[str] | None = None) -> TensorCorner:
+def _step(
+    name: str,
+    title: str,
+    formula: str,
+    says: str,
+    numbers: Answer | None = None,
+    words: list[list[str]] | None = None,
+) -> Answer:
+    return {"name": name, "title": title, "formula": formula, "says": says, "numbers": numbers, "words": words}
+
+
+def _corner(x: Tensor, rows: list[str], columns: Sequence[str] = ()) -> Answer:
     x = x.float()
-    least, most = x.aminmax()
-    mean = x.mean()
-    if not (least.isfinite() and most.isfinite()):
-        finite = x[x.isfinite()]
-        least, most, mean = finite.min(), finite.max(), finite.mean()
-    corner = [[value if math.isfinite(value) else None for value in row] for row in x[:CORNER, :CORNER].tolist()]
-    names = [] if columns is None else columns[:CORNER]
-    return TensorCorner(list(x.shape), corner, float(least), float(most), float(mean), rows[:CORNER], names)
-
-
-# ----------------------------------------------------------------------------------------------------------------- page
+    finite = x[x.isfinite()] if bool((x == -torch.inf).any()) else x
+    return {
+        "shape": list(x.shape),
+        "corner": [[v if math.isfinite(v) else None for v in row] for row in x[:CORNER, :CORNER].tolist()],
+        "least": float(finite.min()),
+        "most": float(finite.max()),
+        "mean": float(finite.mean()),
+        "rows": rows[:CORNER],
+        "columns": list(columns[:CORNER]),
+    }
 
 
 def _answer(study: Study, request: WalkRequest) -> Answer:
     attention = f"{request.stack}.{request.layer}.{request.kind}"
-    (steps,) = walk(study, study.known(request.run), attention, [request.head])
-    return {"steps": [asdict(step) for step in steps]}
+    return {"steps": walk(study, study.known(request.run), attention, [request.head])[0]}
 
 
 QUESTION = PageQuestion("walk", WalkRequest, _answer)
@@ -247,12 +217,11 @@ QUESTION = PageQuestion("walk", WalkRequest, _answer)
 
 def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     @lru_cache(maxsize=1)  # the heads of a layer follow each other, and one pass records them all
-    def paths(attention: str) -> list[Answer]:
-        heads = range(page.study.loaded.settings.attention.heads)
-        return [{"steps": [asdict(step) for step in steps]} for steps in walk(page.study, page.run, attention, heads)]
+    def paths(attention: str) -> list[list[Answer]]:
+        return walk(page.study, page.run, attention, range(page.study.loaded.settings.attention.heads))
 
     def path(attention: str, head: int) -> Answer:
-        return paths(attention)[head]
+        return {"steps": paths(attention)[head]}
 
     chosen = page.location(0)
     for group, layer in page.layers(0):

@@ -72,24 +72,25 @@ def test_changed_heads(pairs: dict[str, Study]) -> None:
         found = compare_runs(study, run, [f"decoder.0.attention.1{change}"])
         with torch.no_grad(), regard.record(network, *names, edit={"decoder.0.attention.heads": edit}) as changed:
             second = network(tokens)[0]
-        (answer,) = found.answers
+        (answer,) = found["answers"]
         expected = kl(first, second)
-        assert [row.divergence for row in answer.rows] == pytest.approx(expected.tolist(), abs=1e-5)
-        assert answer.figures.divergence == pytest.approx(float(expected.mean()), abs=1e-5)
-        assert answer.figures.flipped == pytest.approx(float((first.argmax(-1) != second.argmax(-1)).double().mean()))
+        assert [row["divergence"] for row in answer["rows"]] == pytest.approx(expected.tolist(), abs=1e-5)
+        assert answer["figures"]["divergence"] == pytest.approx(float(expected.mean()), abs=1e-5)
+        assert answer["figures"]["flipped"] == pytest.approx(
+            float((first.argmax(-1) != second.argmax(-1)).double().mean())
+        )
         follows = tokens[0, 1:]
         logs = [logits.log_softmax(-1)[range(len(follows)), follows] for logits in (first, second)]
-        assert answer.figures.lost == pytest.approx(float((logs[0] - logs[1]).mean()), abs=1e-5)
-        for row, before, after in zip(answer.rows, *(log.exp().tolist() for log in logs), strict=False):
-            assert row.actual is not None
-            assert (row.actual.before, row.actual.after) == pytest.approx((before, after), abs=1e-6)
-        assert answer.rows[0].best.after == pytest.approx(float(second[0].softmax(-1).max()), abs=1e-6)
-        assert [each.name for each in found.streams] == names
-        for each in found.streams:
-            cosines = torch.cosine_similarity(plain[each.name][0], changed[each.name][0], dim=-1)
-            assert each.cosine == pytest.approx(float(cosines.mean()), abs=1e-5)
-            assert each.least == pytest.approx(float(cosines[each.place]), abs=1e-5)
-        assert study.known(found.other).plain is run
+        assert answer["figures"]["lost"] == pytest.approx(float((logs[0] - logs[1]).mean()), abs=1e-5)
+        for row, before, after in zip(answer["rows"], *(log.exp().tolist() for log in logs), strict=False):
+            assert (row["actual"]["before"], row["actual"]["after"]) == pytest.approx((before, after), abs=1e-6)
+        assert answer["rows"][0]["best"]["after"] == pytest.approx(float(second[0].softmax(-1).max()), abs=1e-6)
+        assert [each["name"] for each in found["streams"]] == names
+        for each in found["streams"]:
+            cosines = torch.cosine_similarity(plain[each["name"]][0], changed[each["name"]][0], dim=-1)
+            assert each["cosine"] == pytest.approx(float(cosines.mean()), abs=1e-5)
+            assert each["least"] == pytest.approx(float(cosines[each["place"]]), abs=1e-5)
+        assert study.known(found["other"]).plain is run
     silent = study.run(given("decoder", ablated=("decoder.1.attention.0",)))
     change = ["decoder.0.attention.0"]
     assert compare_runs(study, silent, change) == compare_runs(study, run, change), "other silent heads do not count"
@@ -99,21 +100,21 @@ def test_another_model(pairs: dict[str, Study]) -> None:
     for family in WRITERS:
         study, run = run_of(pairs, family)
         found, other = compare_runs(study, run), study.beside
-        assert found.same
+        assert found["same"]
         assert other is not None
-        assert study.holding(found.other) is other
-        theirs = other.known(found.other)
+        assert study.holding(found["other"]) is other
+        theirs = other.known(found["other"])
         assert theirs.sides == run.sides
-        for answer, own, others in zip(found.answers, run.answers, theirs.answers, strict=True):
-            for row, mine, yours in zip(answer.rows, own.rows, others.rows, strict=True):
-                assert row.candidates[0].before == pytest.approx(mine.candidates[0].chance, abs=1e-6)
-                assert row.best.after == pytest.approx(yours.candidates[0].chance, abs=1e-6)
-                assert row.divergence > 0
+        for answer, own, others in zip(found["answers"], run.answers, theirs.answers, strict=True):
+            for row, mine, yours in zip(answer["rows"], own.rows, others.rows, strict=True):
+                assert row["candidates"][0]["before"] == pytest.approx(mine.candidates[0].chance, abs=1e-6)
+                assert row["best"]["after"] == pytest.approx(yours.candidates[0].chance, abs=1e-6)
+                assert row["divergence"] > 0
         if family == "translator":
-            assert found.written == [run.output.written, other.run(run.given).output.written]
+            assert found["written"] == [run.output.written, other.run(run.given).output.written]
         else:
-            assert (found.written[0] is None) == (family != "decoder")
-        assert {each.name.partition(".")[0] for each in found.streams} == set(run.sides)
+            assert (found["written"][0] is None) == (family != "decoder")
+        assert {each["name"].partition(".")[0] for each in found["streams"]} == set(run.sides)
 
 
 def test_control_by_random_heads(pairs: dict[str, Study]) -> None:
@@ -121,17 +122,19 @@ def test_control_by_random_heads(pairs: dict[str, Study]) -> None:
     chosen = "decoder.0.attention.1*0.5"
     found = control(study, run, [chosen], draws=3)
     assert found == control(study, run, [chosen], draws=3)
-    heads = [draw[0] for draw in found.heads]
+    heads = [draw[0] for draw in found["heads"]]
     assert len({*heads}) == 3
     assert chosen not in heads
     assert all(head.endswith("*0.5") for head in heads)
     each = [compare_runs(study, run, [head]) for head in heads]
-    values = [one.answers[0].figures.divergence for one in each]
-    spread = found.answers["output"]["divergence"]
-    assert (spread.mean, spread.least, spread.most) == pytest.approx((sum(values) / 3, min(values), max(values)))
-    cosines = [one.streams[-1].cosine for one in each]
-    assert found.cosines["decoder.1.residual"].mean == pytest.approx(sum(cosines) / 3)
-    assert len(control(study, run).heads) == 4, "all heads of the model"
+    values = [one["answers"][0]["figures"]["divergence"] for one in each]
+    spread = found["answers"]["output"]["divergence"]
+    assert tuple(spread[name] for name in ("mean", "least", "most")) == pytest.approx(
+        (sum(values) / 3, min(values), max(values))
+    )
+    cosines = [one["streams"][-1]["cosine"] for one in each]
+    assert found["cosines"]["decoder.1.residual"]["mean"] == pytest.approx(sum(cosines) / 3)
+    assert len(control(study, run)["heads"]) == 4, "all heads of the model"
     with pytest.raises(InputError, match="1 to 2 heads"):
         control(study, run, [f"decoder.{layer}.attention.{head}" for layer in (0, 1) for head in (0, 1)])
 
@@ -141,10 +144,10 @@ def test_models_that_differ(tmp_path: Path, studies: dict[str, Study]) -> None:
     TokenizerPair.of(train_tokenizer(ByteBpe(size=300), [*TEXTS[2:], "zzz"])).save(other)
     study = Study(studies["encoder"].loaded, beside=regard.load(other, "cpu"))
     found = compare_runs(study, study.run(given("encoder")))
-    assert not found.same
-    assert "different tokenizers" in found.why
-    assert [answer.name for answer in found.answers] == ["label"]
-    assert found.streams == []
+    assert not found["same"]
+    assert "different tokenizers" in found["why"]
+    assert [answer["name"] for answer in found["answers"]] == ["label"]
+    assert found["streams"] == []
     with pytest.raises(InputError, match="is of kind encoder, expected decoder"):
         Study(studies["decoder"].loaded, beside=studies["encoder"].loaded)
     heads = {"label": Classification(classes=3)}

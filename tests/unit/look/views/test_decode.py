@@ -9,7 +9,7 @@ from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Paper, Rules, Sampling
 from regard.errors import InputError
 from regard.look.study import Study
-from regard.look.views.decode import Choosing, _job, beam_tree, decode_steps
+from regard.look.views.decode import _job, beam_tree, decode_steps
 
 
 def test_steps_and_tree_are_those_of_decode(studies: dict[str, Study]) -> None:
@@ -21,19 +21,20 @@ def test_steps_and_tree_are_those_of_decode(studies: dict[str, Study]) -> None:
         network, tokens, ends, wish = _job(study, run, ())
         assert tokens == run.sides["encoder" if family == "translator" else "decoder"].ids
         ((found,),) = decode(network, [tokens], ends, sampling, rules, [wish])
-        drawn = decode_steps(study, run, Choosing(sampling, rules, draws=True))
-        assert [step.token.id for step in drawn.steps][: len(found.tokens)] == found.tokens
-        assert all(step.kept <= 20 and step.token.chance > 0 for step in drawn.steps)
-        best = decode_steps(study, run, Choosing(rules=rules))
-        assert all(step.token == step.options[0] for step in best.steps)
+        drawn = decode_steps(study, run, sampling, rules, draws=True)
+        assert [step["token"]["id"] for step in drawn["steps"]][: len(found.tokens)] == found.tokens
+        assert all(step["kept"] <= 20 and step["token"]["chance"] > 0 for step in drawn["steps"])
+        best = decode_steps(study, run, Sampling(), rules)
+        assert all(step["token"] == step["options"][0] for step in best["steps"])
         ((first, *_),) = decode(network, [tokens], ends, beam, rules, [wish])
         assert beam_tree(study, run, beam, rules).found[0].tokens == first.tokens
 
 
 def test_a_given_prefix(studies: dict[str, Study]) -> None:
     study, run = run_of(studies, "decoder")
-    steps = decode_steps(study, run, Choosing(prefix=(70, 71), rules=Rules(longest=Absolute(tokens=4)))).steps
-    assert [step.token.id for step in steps[:2]] == [70, 71]
-    assert [step.forced for step in steps] == [True, True, False, False][: len(steps)]
+    rules = Rules(longest=Absolute(tokens=4))
+    steps = decode_steps(study, run, Sampling(), rules, prefix=(70, 71))["steps"]
+    assert [step["token"]["id"] for step in steps[:2]] == [70, 71]
+    assert [step["forced"] for step in steps] == [True, True, False, False][: len(steps)]
     with pytest.raises(InputError, match="writes no text"):
-        decode_steps(*run_of(studies, "vision"), Choosing())
+        decode_steps(*run_of(studies, "vision"), Sampling(), rules)

@@ -45,9 +45,9 @@ def test_rows_of_weights_and_of_the_rollout(study: Study) -> None:
     whole = rollout(study.network, torch.from_numpy(IMAGE)[None].float() / 127.5 - 1).own_RTT[0]
     for rolled, map_TT in ((False, weights), (True, whole)):
         for token, row in ((CLASS, map_TT[0]), (0, map_TT[1]), (5, map_TT[6]), (None, map_TT[1:].mean(0))):
-            found = patch_attention(study, run, PatchQuery(token, 1, 1, rolled))
-            assert torch.allclose(found.patches_N, row[1:], atol=1e-6)
-            assert found.rest == pytest.approx(float(row[0]), abs=1e-6)
+            patches, rest = patch_attention(study, run, PatchQuery(token, 1, 1, rolled))
+            assert torch.allclose(patches, row[1:], atol=1e-6)
+            assert rest == pytest.approx(float(row[0]), abs=1e-6)
 
 
 def plain_entropy(shares: torch.Tensor) -> float:
@@ -64,10 +64,10 @@ def test_concentration_against_every_other_head(study: Study) -> None:
         for layer in (0, 1)
         for head in (0, 1)
     }
-    assert found.entropy == pytest.approx(plain_entropy(rows.pop((1, 0))), abs=1e-5)
-    assert found.uniform == pytest.approx(math.log(PATCHES))
-    assert found.chance == pytest.approx(np.mean([plain_entropy(row) for row in rows.values()]), abs=1e-5)
-    assert found.draws == 3
+    assert found["entropy"] == pytest.approx(plain_entropy(rows.pop((1, 0))), abs=1e-5)
+    assert found["uniform"] == pytest.approx(math.log(PATCHES))
+    assert found["chance"] == pytest.approx(np.mean([plain_entropy(row) for row in rows.values()]), abs=1e-5)
+    assert found["draws"] == 3
 
 
 def test_random_rollouts_are_of_the_four_possible_ones(study: Study) -> None:
@@ -76,17 +76,17 @@ def test_random_rollouts_are_of_the_four_possible_ones(study: Study) -> None:
     eye = torch.eye(PATCHES + 1).double()
     each = [plain_entropy(((b + eye) / 2 @ (a + eye) / 2)[0, 1:]) for a in first for b in second]
     found = concentration(study, run, query, draws=20, seed=1)
-    assert found.chance is not None
-    assert min(each) <= found.chance <= max(each)
+    assert found["chance"] is not None
+    assert min(each) <= found["chance"] <= max(each)
     assert found == concentration(study, run, query, draws=20, seed=1)
-    assert concentration(study, run, query, draws=4000).chance == pytest.approx(np.mean(each), abs=2e-3)
+    assert concentration(study, run, query, draws=4000)["chance"] == pytest.approx(np.mean(each), abs=2e-3)
 
 
 def test_occlusion_by_hand(study: Study) -> None:
     run, image, query = study.run(Input(image=IMAGE)), torch.from_numpy(IMAGE), PatchQuery(CLASS, 1, 1)
     found = occlude(study, run, query, 2, draws=20, seed=3)
-    order = patch_attention(study, run, query).patches_N.argsort(descending=True)[:2].tolist()
-    assert found.patches == order
+    order = patch_attention(study, run, query)[0].argsort(descending=True)[:2].tolist()
+    assert found["patches"] == order
 
     def chance(image: torch.Tensor) -> torch.Tensor:
         network = study.network
@@ -94,20 +94,20 @@ def test_occlusion_by_hand(study: Study) -> None:
 
     whole = chance(image)
     answer = int(whole.argmax())
-    assert found.answer == f"class {answer}"
-    assert found.before == pytest.approx(float(whole[answer]), abs=1e-6)
-    assert found.after == pytest.approx(float(chance(greyed(image, order, 4))[answer]), abs=1e-6)
-    assert found.random == pytest.approx(np.mean(found.draws))
+    assert found["answer"] == f"class {answer}"
+    assert found["before"] == pytest.approx(float(whole[answer]), abs=1e-6)
+    assert found["after"] == pytest.approx(float(chance(greyed(image, order, 4))[answer]), abs=1e-6)
+    assert found["random"] == pytest.approx(np.mean(found["draws"]))
     pairs = [(a, b) for a in range(PATCHES) for b in range(a)]
     possible = [float(chance(greyed(image, pair, 4))[answer]) for pair in pairs]
-    assert all(min(abs(draw - other) for other in possible) < 1e-6 for draw in found.draws)
-    assert len({round(draw, 7) for draw in found.draws}) > 3
+    assert all(min(abs(draw - other) for other in possible) < 1e-6 for draw in found["draws"])
+    assert len({round(draw, 7) for draw in found["draws"]}) > 3
     assert found == occlude(study, run, query, 2, draws=20, seed=3)
     every = occlude(study, run, PatchQuery(), PATCHES)
-    assert every.after == pytest.approx(every.random, abs=1e-6)
+    assert every["after"] == pytest.approx(every["random"], abs=1e-6)
     silent = study.run(Input(image=IMAGE, ablated=("encoder.0.attention.0",)))
     before = silent.answers[0].rows[0].candidates[0].chance
-    assert occlude(study, silent, PatchQuery(), 1).before == pytest.approx(before)
+    assert occlude(study, silent, PatchQuery(), 1)["before"] == pytest.approx(before)
 
 
 def test_grey_patches_have_the_mean_colour() -> None:
@@ -134,7 +134,7 @@ def test_errors(study: Study, studies: dict[str, Study], tmp_path: Path) -> None
         patch_attention(*run_of(studies, "decoder"), PatchQuery())
     plain = seeing(tmp_path / "one", class_token=False)
     run = plain.run(Input(image=IMAGE))
-    assert patch_attention(plain, run, PatchQuery(None)).rest == 0
+    assert patch_attention(plain, run, PatchQuery(None))[1] == 0
     with pytest.raises(InputError, match=r"patch \(-1\) must be from 0 to 5"):
         patch_attention(plain, run, PatchQuery(CLASS))
     silent = seeing(tmp_path / "two", heads=False)

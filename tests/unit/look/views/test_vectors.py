@@ -121,7 +121,7 @@ def test_words_and_charts(found: Atlas, studies: dict[str, Study]) -> None:
     for family in ("translator", "decoder", "encoder"):
         drawn = atlas(studies[family].loaded, ["the dog and the cat", "", " und eine Katze "])
         assert drawn.texts == ("the dog and the cat", "und eine Katze")
-        assert len(drawn.charts[0].maps) == len(drawn.cosines) == studies[family].loaded.settings.depth + 1
+        assert len(drawn.charts[0].points) == len(drawn.cosines) == studies[family].loaded.settings.depth + 1
         assert drawn.charts[1].word == "the"
 
 
@@ -150,32 +150,31 @@ def test_similarity_and_its_baseline_by_hand(model: Any, found: Atlas) -> None:
 def test_maps_show_the_largest_eigenvalues(found: Atlas) -> None:
     for word in (None, "bank"):
         chart = found.chart(word)
-        for layer, drawn in enumerate(chart.maps):
+        for layer, (points, share) in enumerate(zip(chart.points, chart.share, strict=True)):
             chosen = found.vectors.layers[layer, list(chart.places)].double().numpy()
             values = np.linalg.eigvalsh(np.cov(chosen.T))[::-1]
-            assert np.allclose(drawn.share.numpy(), values[:2] / values.sum(), atol=1e-4)
-            assert np.allclose(np.var(drawn.points.numpy(), axis=0, ddof=1), values[:2], rtol=1e-3, atol=1e-6)
+            assert np.allclose(share.numpy(), values[:2] / values.sum(), atol=1e-4)
+            assert np.allclose(np.var(points.numpy(), axis=0, ddof=1), values[:2], rtol=1e-3, atol=1e-6)
 
 
 @hypothesis_settings(max_examples=40, deadline=None)
 @given(st.lists(st.lists(st.floats(-9, 9, width=32), min_size=4, max_size=4), min_size=1, max_size=7))
 def test_a_map_never_stretches(points: list[list[float]]) -> None:
     space = torch.tensor(points, dtype=torch.float64)
-    found = plane_map(space)
-    assert found.points.shape == (len(points), 2)
-    assert (torch.cdist(found.points, found.points) <= torch.cdist(space, space) + 1e-6).all()
-    assert 0 <= float(found.share.sum()) <= 1 + 1e-9
+    found, share = plane_map(space)
+    assert found.shape == (len(points), 2)
+    assert (torch.cdist(found, found) <= torch.cdist(space, space) + 1e-6).all()
+    assert 0 <= float(share.sum()) <= 1 + 1e-9
     flat = space.clone()
     flat[:, 2:] = 0
-    assert_close(
-        torch.cdist(plane_map(flat).points, plane_map(flat).points), torch.cdist(flat, flat), rtol=1e-6, atol=1e-6
-    )
+    drawn, _ = plane_map(flat)
+    assert_close(torch.cdist(drawn, drawn), torch.cdist(flat, flat), rtol=1e-6, atol=1e-6)
 
 
 def test_a_map_is_not_mirrored() -> None:
-    found = plane_map(torch.tensor([[0.0, 0, 0], [5, 0, 0], [9, 2, 0]], dtype=torch.float64))
-    assert float(found.points[2, 0]) > float(found.points[0, 0]), "the largest entry of the axis is positive"
-    assert float(found.share[0]) > float(found.share[1]) > 0
+    points, share = plane_map(torch.tensor([[0.0, 0, 0], [5, 0, 0], [9, 2, 0]], dtype=torch.float64))
+    assert float(points[2, 0]) > float(points[0, 0]), "the largest entry of the axis is positive"
+    assert float(share[0]) > float(share[1]) > 0
 
 
 def test_punctuation_and_dropped_words_are_left_out(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
