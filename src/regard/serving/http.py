@@ -7,15 +7,14 @@ that LibreTranslate uses.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hmac
 import json
 import logging
 import signal
 import socket
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -55,9 +54,6 @@ Say: TypeAlias = Callable[[str], None]
 Count: TypeAlias = Callable[[str, str, int, float], None]
 """Counts a request by its method, path, status and seconds."""
 M = TypeVar("M", bound=BaseModel)
-
-
-# ------------------------------------------------------------------------------------------------------------- process
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -101,25 +97,17 @@ def make_server(app: ASGIApp, connections: int, grace: int) -> uvicorn.Server:
 
 def run_server(server: uvicorn.Server, listening: socket.socket) -> None:
     """Serves until SIGTERM or Ctrl-C, then finishes running requests; a second Ctrl-C does not wait for them."""
-    with _signals_end_quietly():
-        server.run(sockets=[listening])
-
-
-@contextlib.contextmanager
-def _signals_end_quietly() -> Iterator[None]:
-    """Uvicorn raises the signal again after its shutdown; by then the process can end with status 0."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
+    # Uvicorn raises the signal again after its shutdown; by then the process can end with status 0.
     kept = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
+        server.run(sockets=[listening])
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
 
 
-# --------------------------------------------------------------------------------------------------------- application
+def silent(message: str) -> None:
+    """Ignores a message of the log."""
 
 
 class Guard:
@@ -134,11 +122,11 @@ class Guard:
         hosts: Collection[str],
         say: Say | None = None,
         verbose: bool = False,
-        count: Count | None = None,
+        count: Count = lambda method, path, status, seconds: None,
     ) -> None:
         self.app = app
         self.hosts = frozenset(host.lower() for host in hosts)
-        self.say = say
+        self.say = say or silent
         self.verbose = verbose
         self.count = count
 
@@ -165,21 +153,17 @@ class Guard:
         except ClientDisconnect:
             pass  # nobody waits for a response
         except Exception as error:
-            if self.say is not None:
-                self.say(f"error: {error_location(error)}")
+            self.say(f"error: {error_location(error)}")
             if status != CLIENT_GONE:
                 raise  # the response has begun: only a broken connection shows that it is incomplete
             await error_response(error)(scope, receive, sending)
         finally:
-            self._finish(scope, status, time.monotonic() - started)
-
-    def _finish(self, scope: Scope, status: int, seconds: float) -> None:
-        method = scope["method"] if scope["method"] in METHODS else "other"
-        path = getattr(scope.get("route"), "path", "other")
-        if self.count is not None:
+            seconds = time.monotonic() - started
+            method = scope["method"] if scope["method"] in METHODS else "other"
+            path = getattr(scope.get("route"), "path", "other")
             self.count(method, path, status, seconds)
-        if self.verbose and self.say is not None:
-            self.say(f"{method} {path} {status} {1000 * seconds:.1f} ms")
+            if self.verbose:
+                self.say(f"{method} {path} {status} {1000 * seconds:.1f} ms")
 
 
 def _host_name(scope: Scope) -> str | None:
@@ -201,15 +185,11 @@ def handle_errors(app: FastAPI) -> None:
 
 def http_error(error: Exception) -> HTTPException:
     """The status and the message that a client gets. Unexpected errors may repeat a text, so they are not shown."""
-    match error:
-        case HTTPException():
-            return error
-        case RecordError():
-            return HTTPException(409, str(error))
-        case RegardError():
-            return HTTPException(400, str(error))
-        case _:
-            return HTTPException(500, "internal server error; the server's log has the details")
+    if isinstance(error, HTTPException):
+        return error
+    if isinstance(error, RegardError):
+        return HTTPException(409 if isinstance(error, RecordError) else 400, str(error))
+    return HTTPException(500, "internal server error; the server's log has the details")
 
 
 def error_response(error: Exception) -> JSONResponse:
@@ -219,11 +199,8 @@ def error_response(error: Exception) -> JSONResponse:
 
 def error_location(error: Exception) -> str:
     """The type of an error and the line that raised it. The message is left out, since it may repeat a text."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" in {Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno}" if trace else ""
-    return f"{type(error).__name__}{where}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__} in {Path(frame.filename).name}, line {frame.lineno}"
 
 
 def add_file(app: FastAPI, path: str, file: Path) -> None:
@@ -234,9 +211,6 @@ def add_file(app: FastAPI, path: str, file: Path) -> None:
         return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
 
     app.add_api_route(path, page, include_in_schema=False)
-
-
-# ------------------------------------------------------------------------------------------------------------ requests
 
 
 async def read_body(request: Request, limit: int, seconds: float) -> bytes:
@@ -349,11 +323,8 @@ def check_key(known: Sequence[str], given: str, authorization: str) -> None:
     scheme, _, token = authorization.partition(" ")
     key = given or (token.strip() if scheme.lower() == "bearer" else "")
     if not key:
-        raise HTTPException(
-            401,
-            "an API key is required; ask the server's operator for one",
-            {"WWW-Authenticate": 'Bearer realm="regard"'},
-        )
+        challenge = {"WWW-Authenticate": 'Bearer realm="regard"'}
+        raise HTTPException(401, "an API key is required; ask the server's operator for one", challenge)
     matches = [hmac.compare_digest(key.encode(), each.encode()) for each in known]
     if not any(matches):
         raise HTTPException(403, "Invalid API key")

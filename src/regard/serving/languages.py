@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 _NAMES = """
 ar Arabic|bg Bulgarian|bn Bengali|ca Catalan|cs Czech|cy Welsh|da Danish|de German|el Greek|en English|eo Esperanto
@@ -55,7 +55,8 @@ _DOUBT = 0.5
 """Weight of the words that a text does not contain: a single function word is not certain evidence."""
 
 
-class Detected(NamedTuple):
+@dataclass(frozen=True)
+class Detected:
     """A language that a text may be in."""
 
     language: str

@@ -52,10 +52,6 @@ class QueuedJob:
         """Number of waiting items."""
         return len(self.items) - self.taken
 
-    @property
-    def waiting_size(self) -> int:
-        return sum(self.sizes[self.taken :])
-
     def finish(self, outcome: list[Any] | Exception) -> None:
         """Sets the result, unless the job was cancelled or has one."""
         if self.future.done() or not self.future.set_running_or_notify_cancel():
@@ -176,18 +172,18 @@ class RequestQueue:
         if self._closing:
             raise _shutting_down()
         if self.items + self.streams + items > self._limit:
-            size = sum(job.waiting_size for job in self._jobs)
-            seconds = min(max(math.ceil(size * self._unit_seconds), 1), LONGEST_RETRY)
+            seconds = min(max(math.ceil(self._waiting_size() * self._unit_seconds), 1), LONGEST_RETRY)
             raise HTTPException(
                 503, f"too many requests are waiting; try again in {seconds} s", {"Retry-After": str(seconds)}
             )
+
+    def _waiting_size(self) -> int:
+        return sum(sum(job.sizes[job.taken :]) for job in self._jobs)
 
     def _remove(self, job: QueuedJob) -> None:
         if job in self._jobs:
             self._jobs.remove(job)
             job.taken = len(job.items)
-
-    # ---------------------------------------------------------------------------------------------- the worker thread
 
     def _work(self) -> None:
         while True:
@@ -206,7 +202,7 @@ class RequestQueue:
         until = time.monotonic() + self._wait_seconds
         while (
             1 < self._last_jobs > len(self._jobs) > 0
-            and sum(job.waiting_size for job in self._jobs) < self._batch_size
+            and self._waiting_size() < self._batch_size
             and not (self._streams or self._closing)
             and (left := until - time.monotonic()) > 0
         ):
@@ -272,22 +268,16 @@ class RequestQueue:
             with self._changed:
                 active = list(self._streams)[: self._streams_at_once]
             for stream in active:
-                if not _write_piece(stream):
+                piece = None
+                if not stream.cancelled:
+                    try:
+                        piece = next(stream.pieces, None)
+                    except Exception as error:
+                        piece = error
+                    stream.send(piece)
+                if piece is None or isinstance(piece, Exception):
                     with self._changed:
                         self._streams.remove(stream)
-
-
-def _write_piece(stream: StreamJob) -> bool:
-    """Sends the next piece. Returns False at the end of the stream."""
-    if stream.cancelled:
-        return False
-    try:
-        piece = next(stream.pieces, None)
-    except Exception as error:
-        stream.send(error)
-        return False
-    stream.send(piece)
-    return piece is not None
 
 
 def _shutting_down() -> HTTPException:

@@ -8,7 +8,8 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from dataclasses import asdict
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from fastapi import FastAPI, Request, Response
@@ -33,6 +34,7 @@ from regard.serving.http import (
     http_error,
     read_body,
     request_fields,
+    silent,
     validated,
 )
 from regard.serving.languages import NAMES, Detected, detect_language
@@ -53,8 +55,6 @@ UNNAMED = ("source", "target")
 """The languages of a model that names none, such as one for summaries."""
 _TAG = re.compile(r"<[^<>]*>")
 
-# -------------------------------------------------------------------------------------------------------------- models
-
 
 class Route(NamedTuple):
     """Texts of one route may share a batch."""
@@ -73,27 +73,11 @@ class Translated(NamedTuple):
     """Target tokens of the first version."""
 
 
-class TranslationModel(Protocol):
-    """What the server needs from a model. Only `sizes` is called from more than one thread."""
-
-    @property
-    def directions(self) -> Sequence[tuple[str, str]]:
-        """Pairs of source and target language."""
-        ...
-
-    def sizes(self, texts: Sequence[str], route: Route) -> list[int]:
-        """The number of source tokens of each text."""
-        ...
-
-    def translate(self, texts: Sequence[str], route: Route) -> Sequence[Translated]: ...
-
-    def stream(self, text: str, route: Route) -> Iterator[str]:
-        """The translation in pieces."""
-        ...
-
-
 class Translators:
-    """Loaded models, one for each direction; if several have the same direction, the first one serves it."""
+    """Loaded models, one for each direction; if several have the same direction, the first one serves it.
+
+    Only `sizes` is called from more than one thread.
+    """
 
     def __init__(self, models: Sequence[Translator], beam: int) -> None:
         self._beam = beam
@@ -101,12 +85,10 @@ class Translators:
         for model in models:
             for direction in model.directions or [UNNAMED]:
                 self._by_direction.setdefault(direction, model)
-
-    @property
-    def directions(self) -> list[tuple[str, str]]:
-        return list(self._by_direction)
+        self.directions = list(self._by_direction)
 
     def sizes(self, texts: Sequence[str], route: Route) -> list[int]:
+        """The number of source tokens of each text."""
         return self._by_direction[route[:2]].sizes(texts)
 
     def translate(self, texts: Sequence[str], route: Route) -> list[Translated]:
@@ -114,17 +96,13 @@ class Translators:
         return [Translated([each.text for each in row], len(row[0].tokens)) for row in found]
 
     def stream(self, text: str, route: Route) -> Iterator[str]:
+        """The translation in pieces."""
         return self._by_direction[route[:2]].stream(text, self._options(route).changed({"beam": 1}))
 
     def _options(self, route: Route) -> TranslateOptions:
-        named = route[:2] != UNNAMED
+        source, to = (None, None) if route[:2] == UNNAMED else route[:2]
         count = route.alternatives + 1
-        return TranslateOptions(
-            source=route.source if named else None,
-            to=route.target if named else None,
-            beam=max(self._beam, count),
-            nbest=count,
-        )
+        return TranslateOptions(source=source, to=to, beam=max(self._beam, count), nbest=count)
 
 
 def load_translators(names: Sequence[str], settings: Serving) -> Translators:
@@ -143,9 +121,6 @@ def load_translators(names: Sequence[str], settings: Serving) -> Translators:
     for source, target in translators.directions:
         translators.translate(["."], Route(source, target))
     return translators
-
-
-# -------------------------------------------------------------------------------------------------- requests, answers
 
 
 class _Shape(BaseModel):
@@ -178,19 +153,11 @@ class TranslateRequest(DetectRequest):
     """Number of alternative translations."""
 
 
-class DetectedLanguage(_Shape):
-    """A language that a text may be in."""
-
-    confidence: float
-    """From 0 to 100."""
-    language: str
-
-
 class TranslateAnswer(_Shape):
     """Each field is a list if the request contained a list."""
 
     translatedText: str | list[str]
-    detectedLanguage: DetectedLanguage | list[DetectedLanguage] | None = None
+    detectedLanguage: Detected | list[Detected] | None = None
     """Only if the source is "auto"."""
     alternatives: list[str] | list[list[str]] | None = None
     """Only if the request asks for some. Repetitions are left out, so there may be fewer."""
@@ -240,13 +207,10 @@ class Metrics:
             self._left.inc()
 
 
-# ------------------------------------------------------------------------------------------------------------- service
-
-
 class TranslationService:
     """Answers requests. It lives in the event loop; the model runs on the worker thread of the queue."""
 
-    def __init__(self, model: TranslationModel, settings: Serving, say: Say | None = None) -> None:
+    def __init__(self, model: Translators, settings: Serving, say: Say) -> None:
         self.model = model
         self.settings = settings
         self.say = say
@@ -260,7 +224,7 @@ class TranslationService:
         )
         self.metrics.queue.set_function(lambda: self.queue.items)
         self.metrics.streams.set_function(lambda: self.queue.streams)
-        self.directions = tuple(dict.fromkeys(model.directions))
+        self.directions = tuple(model.directions)
         self.codes = tuple(dict.fromkeys(code for direction in self.directions for code in direction))
 
     def _run(self, route: Route, texts: list[str]) -> Sequence[Translated]:
@@ -275,32 +239,17 @@ class TranslationService:
         self.metrics.batch_seconds.observe(time.monotonic() - started)
         return found
 
-    def languages(self) -> list[dict[str, Any]]:
-        """Every language with its targets; each language is its own target, too, as in LibreTranslate."""
-        return [
-            {"code": code, "name": NAMES.get(code, code), "targets": sorted({code, *self._targets(code)})}
-            for code in self.codes
-        ]
-
-    def _targets(self, source: str) -> list[str]:
-        return [target for other, target in self.directions if other == source]
-
-    def detect(self, asked: DetectRequest) -> list[dict[str, Any]]:
-        self._check_length(asked.texts)
-        return [each._asdict() for each in detect_language(asked.texts, self.codes)]
-
-    def _check_length(self, texts: Sequence[str]) -> None:
-        limit, characters = self.settings, sum(map(len, texts))
-        if len(texts) > limit.texts:
-            raise HTTPException(400, f"Invalid request: {len(texts)} texts, at most {limit.texts} are allowed")
-        if characters > limit.characters:
-            raise HTTPException(
-                413, f"Invalid request: {characters:,} characters, at most {limit.characters:,} are allowed"
-            )
+    def check_length(self, texts: Sequence[str]) -> None:
+        for status, count, limit, name in (
+            (400, len(texts), self.settings.texts, "texts"),
+            (413, sum(map(len, texts)), self.settings.characters, "characters"),
+        ):
+            if count > limit:
+                raise HTTPException(status, f"Invalid request: {count:,} {name}, at most {limit:,} are allowed")
 
     def _route(self, asked: TranslateRequest) -> tuple[Route, Detected | None]:
         """The route of a request, and the detected language if the source is "auto"."""
-        self._check_length(asked.texts)
+        self.check_length(asked.texts)
         if asked.alternatives > self.settings.alternatives:
             raise HTTPException(400, f"Invalid request: alternatives must be at most {self.settings.alternatives}")
         found = self._detected(asked) if asked.source == "auto" else None
@@ -319,7 +268,7 @@ class TranslationService:
         texts = [_TAG.sub(" ", text) for text in asked.texts] if asked.format == "html" else asked.texts
         found = detect_language(texts, self.codes)
         best = found[0].confidence
-        usable = [code for code in self.codes if asked.target in self._targets(code)]
+        usable = [code for code in self.codes if (code, asked.target) in self.directions]
         if best == 0 and usable:
             return Detected(usable[0], 0.0)
         return next((each for each in found if each.confidence == best and each.language in usable), found[0])
@@ -339,13 +288,6 @@ class TranslationService:
                 found[i] = each
         return _answer(asked, found, detected)
 
-    def _pieces(self, text: str, route: Route) -> Iterator[str]:
-        """A generator, so that the model is called on the worker thread."""
-        if route.source == route.target or not text.strip():
-            yield text
-        else:
-            yield from self.model.stream(text, route)
-
     def stream(self, asked: TranslateRequest) -> AsyncIterator[dict[str, Any]]:
         """The translation in pieces: `{"piece": …}` for each, then the whole text or an error."""
         if asked.format != "text" or not isinstance(asked.q, str) or asked.alternatives:
@@ -358,7 +300,11 @@ class TranslationService:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(received.put_nowait, piece)
 
-        job = StreamJob(self._pieces(asked.q, route), send)
+        def pieces(text: str) -> Iterator[str]:  # a generator, so that the model is called on the worker thread
+            same = route.source == route.target or not text.strip()
+            yield from [text] if same else self.model.stream(text, route)
+
+        job = StreamJob(pieces(asked.q), send)
         self.queue.stream(job)
 
         async def answers() -> AsyncIterator[dict[str, Any]]:
@@ -371,7 +317,7 @@ class TranslationService:
                     yield {"done": True, **_answer(asked, [Translated([whole])], detected)}
                 else:
                     self.metrics.failed.inc()
-                    if self.say is not None and not isinstance(piece, RegardError):
+                    if not isinstance(piece, RegardError):
                         self.say(f"error: {error_location(piece)}")
                     yield {"error": http_error(piece).detail}
             finally:
@@ -381,21 +327,18 @@ class TranslationService:
 
 
 def _answer(asked: TranslateRequest, found: Sequence[Translated], detected: Detected | None) -> dict[str, Any]:
-    """The answer in LibreTranslate's shape; its values are lists if the request contained a list."""
     listed: dict[str, list[Any]] = {"translatedText": [each.versions[0] for each in found]}
     if detected is not None:
-        listed["detectedLanguage"] = [detected._asdict()] * len(found)
+        listed["detectedLanguage"] = [asdict(detected)] * len(found)
     if asked.alternatives:
         listed["alternatives"] = [list(dict.fromkeys(each.versions))[1 : asked.alternatives + 1] for each in found]
     return listed if isinstance(asked.q, list) else {name: values[0] for name, values in listed.items()}
 
 
-# --------------------------------------------------------------------------------------------------------- application
-
 R = TypeVar("R", bound=DetectRequest)
 
 
-def create_app(model: TranslationModel, settings: Serving, say: Say | None = None, verbose: bool = False) -> FastAPI:
+def create_app(model: Translators, settings: Serving, say: Say = silent, verbose: bool = False) -> FastAPI:
     """The application. `say` gets a line for each internal error and, if `verbose`, for each request."""
     service = TranslationService(model, settings, say)
 
@@ -459,9 +402,11 @@ def _add_translation(app: FastAPI, service: TranslationService) -> None:
 
         return StreamingResponse(lines(), media_type=kind, headers={"Cache-Control": "no-store"})
 
-    @app.post("/detect", **_shape(DetectRequest, list[DetectedLanguage], "Detect the language of a text."))
+    @app.post("/detect", **_shape(DetectRequest, list[Detected], "Detect the language of a text."))
     async def detect(request: Request) -> Response:
-        return JSONResponse(service.detect(await read(request, DetectRequest)))
+        texts = (await read(request, DetectRequest)).texts
+        service.check_length(texts)
+        return JSONResponse([asdict(each) for each in detect_language(texts, service.codes)])
 
 
 def _shape(request: type[BaseModel], answer: Any, summary: str) -> dict[str, Any]:
@@ -486,7 +431,11 @@ def _shape(request: type[BaseModel], answer: Any, summary: str) -> dict[str, Any
 def _add_information(app: FastAPI, service: TranslationService) -> None:
     @app.get("/languages", response_model=list[LanguageAnswer], summary="List the languages and their targets.")
     async def languages() -> Response:
-        return JSONResponse(service.languages())
+        listed = []
+        for code in service.codes:  # each language is its own target, too, as in LibreTranslate
+            targets = {code, *(target for source, target in service.directions if source == code)}
+            listed.append({"code": code, "name": NAMES.get(code, code), "targets": sorted(targets)})
+        return JSONResponse(listed)
 
     @app.get("/frontend/settings", summary="Settings for LibreTranslate's web page.")
     async def frontend() -> Response:

@@ -17,7 +17,7 @@ import regard
 from regard.errors import InputError
 from regard.models.settings import Encoder
 from regard.serving.settings import Serving, body_limit
-from regard.serving.translation import Route, TranslationModel, Translators, create_app, load_translators
+from regard.serving.translation import Route, Translators, create_app, load_translators
 from regard.use.model import load
 from regard.use.translator import Translator
 from regard.weights.directory import save_model
@@ -380,7 +380,7 @@ def models(directory: Path) -> Translators:
 
 
 def test_models_answer_as_the_translator_does(models: Translators, directory: Path) -> None:
-    both: list[TranslationModel] = [models, Parrot()]
+    both = [models, Parrot()]
     assert [list(each.directions) for each in both] == [[("de", "en"), ("en", "de")]] * 2
     translator = load(directory, "cpu")
     texts = ["ein Hund", "eine Katze. und der Schnee?", "", "<b>Hund</b>"]
