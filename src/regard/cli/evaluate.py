@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, is_dataclass
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import typer
 
@@ -31,67 +30,7 @@ BleuTokenizer: TypeAlias = Literal["13a", "none", "intl", "zh", "char"]
 Test: TypeAlias = Literal["bootstrap", "randomization"]
 
 
-@dataclass
-class Evaluation:
-    """How to evaluate, and the results by direction."""
-
-    against: str | None
-    limit: int | None
-    to: str | None
-    beam: int
-    as_used: bool
-    device: str | None
-    worst: int
-    lowercase: bool
-    tokenize: BleuTokenizer
-    tokenized: bool
-    test: Test
-    name: str = ""
-    results: dict[str, Result] = field(default_factory=dict)
-
-    def evaluate(self, test_set: EvaluationSet, model: Translator | None, hypotheses: list[str] | None = None) -> None:
-        """Scores hypotheses, or the model's translations."""
-        from regard.use.evaluation import Counting, compare, evaluate_texts
-
-        counting, seconds = Counting(self.lowercase, self.tokenize), None
-        if hypotheses is None:
-            assert model is not None
-            started = perf_counter()
-            hypotheses = self._translate(test_set, model)
-            seconds = perf_counter() - started
-        compared: dict[str, Compared] = {}
-        with terminal.progress("scoring"):
-            report = evaluate_texts(
-                hypotheses,
-                test_set.references,
-                test_set.sources,
-                counting=counting,
-                tokenized=self.tokenized,
-                worst=self.worst,
-            )
-        if self.against is not None:
-            others = self._others(test_set, self.against)
-            with terminal.progress("testing significance"):
-                compared = compare(hypotheses, others, test_set.references, counting=counting, test=self.test)
-        self.results[test_set.name] = Result(hypotheses, report, seconds, compared)
-
-    def _translate(self, test_set: EvaluationSet, model: Translator) -> list[str]:
-        with terminal.progress(f"translating {len(test_set.references):,} sentences with {model.name}"):
-            return test_set.translations(model, self.beam, self.as_used)
-
-    def _others(self, test_set: EvaluationSet, against: str) -> list[str]:
-        """The translations to compare with: lines of a file, or those of another model."""
-        from regard.use.evaluation import read_texts
-
-        if Path(against).is_file():
-            return read_texts(against)[: self.limit]
-        if test_set.sources is None:
-            raise SettingsError(f"--against ({against}) is a model and needs --input; add it, or give a file")
-        return self._translate(test_set, terminal.load_translator(against, self.device))
-
-
-@dataclass(frozen=True)
-class Result:
+class Evaluated(NamedTuple):
     """The result of one direction."""
 
     hypotheses: list[str]
@@ -99,6 +38,7 @@ class Result:
     seconds: float | None
     """Time of translating; None if translations were given."""
     compared: dict[str, Compared]
+    """Results of the significance test by metric; empty without `--against`."""
 
 
 def evaluate_command(  # noqa: PLR0913
@@ -140,34 +80,78 @@ def evaluate_command(  # noqa: PLR0913
     as_json: terminal.Json = False,
 ) -> None:
     """Evaluate a model: translation by BLEU, chrF and TER (sacreBLEU), other tasks by their own metrics."""
-    from regard.models.cpu import bound_kernel_caches
-
     names, changes = terminal.split_words(words, "data.")
     _check(names, source, reference, hypotheses)
-    bound_kernel_caches()
-    if threads is not None:
-        import torch
+    terminal.prepare(threads)
+    from regard.use.evaluation import Counting, EvaluationSet, compare, evaluate_texts, read_texts, task_of
 
-        torch.set_num_threads(threads)
-    run = Evaluation(against, limit, to, beam, as_used, device, worst, lowercase, tokenize, tokenized, test)
-    if hypotheses is not None or source is not None:
-        _evaluate_files(run, names, source, reference, hypotheses)
-    else:
-        from regard.use.evaluation import task_of
-
+    config: dict[str, Any] = {}
+    if reference is None:
         directory, config = _config(names[0])
         if task_of(config) not in (None, "translate"):
             _print_metrics(directory, split, changes, device, as_json)
             return
-        _evaluate_split(run, names[0], config, split, changes)
-    if save is not None:
-        for name, result in run.results.items():
-            path = save if len(run.results) == 1 else save.with_name(f"{save.name}.{name}")
-            terminal.write_lines((" ".join(text.splitlines()) for text in result.hypotheses), path)
-    if as_json:
-        terminal.print_json(_as_table(run))
+    model = terminal.load_translator(names[0], device) if names else None
+    given: list[str] | None = None
+    if reference is None:
+        assert model is not None
+        chosen, sets = _sets(model, config, split, changes, limit, to)
+        title = f"{names[0]}, {chosen}"
+        task = config.get("task")
+        bleu = task.get("bleu") if isinstance(task, dict) else None
+        tokenized |= isinstance(bleu, dict) and bleu.get("tokenize") == "none"  # the run's data are tokenized
     else:
-        _print(run)
+        sources, references, given = (
+            None if file is None else read_texts(str(file))[:limit] for file in (source, reference, hypotheses)
+        )
+        assert references is not None
+        if sources is not None and len(sources) != len(references):
+            raise DataError(
+                f"{source} has {len(sources):,} lines and {reference} {len(references):,}; they need the same number"
+            )
+        sets = [EvaluationSet("", sources, references, to)]
+        title = " ".join(str(each) for each in (*names, hypotheses or source))
+
+    def translate(test_set: EvaluationSet, model: Translator) -> list[str]:
+        with terminal.progress(f"translating {len(test_set.references):,} sentences with {model.name}"):
+            return test_set.translations(model, beam, as_used)
+
+    counting, results = Counting(lowercase, tokenize), {}
+    for test_set in sets:
+        seconds = None
+        if model is None:
+            assert given is not None
+            translations = given
+        else:
+            started = perf_counter()
+            translations = translate(test_set, model)
+            seconds = perf_counter() - started
+        texts = (translations, test_set.references, test_set.sources)
+        with terminal.progress("scoring"):
+            report = evaluate_texts(*texts, counting=counting, tokenized=tokenized, worst=worst)
+        compared: dict[str, Compared] = {}
+        if against is not None:
+            if Path(against).is_file():
+                others = read_texts(against)[:limit]
+            elif test_set.sources is not None:
+                others = translate(test_set, terminal.load_translator(against, device))
+            else:
+                raise SettingsError(f"--against ({against}) is a model and needs --input; add it, or give a file")
+            with terminal.progress("testing significance"):
+                compared = compare(translations, others, test_set.references, counting=counting, test=test)
+        results[test_set.name] = Evaluated(translations, report, seconds, compared)
+    if save is not None:
+        for name, result in results.items():
+            path = save if len(results) == 1 else save.with_name(f"{save.name}.{name}")
+            terminal.write_lines((" ".join(text.splitlines()) for text in result.hypotheses), path)
+    if not as_json:
+        _print(title, against, results)
+        return
+    reports = {name: {**each.report.as_table(), "seconds": each.seconds} for name, each in results.items()}
+    if against is not None:
+        for name, each in results.items():
+            reports[name]["against"] = {metric: found._asdict() for metric, found in each.compared.items()}
+    terminal.print_json({"evaluated": title, "against": against, "reports": reports})
 
 
 def _check(names: list[str], source: Path | None, reference: Path | None, hypotheses: Path | None) -> None:
@@ -191,48 +175,24 @@ def _config(name: str) -> tuple[Path, dict[str, Any]]:
     return directory, read_config(directory) if (directory / CONFIG).is_file() else {}
 
 
-def _evaluate_split(
-    run: Evaluation, name: str, config: dict[str, Any], split: SplitName | None, changes: dict[str, Any]
-) -> None:
+def _sets(
+    model: Translator,
+    config: dict[str, Any],
+    split: SplitName | None,
+    changes: dict[str, Any],
+    limit: int | None,
+    to: str | None,
+) -> tuple[SplitName, list[EvaluationSet]]:
+    """The name of the split and its test sets, one for each direction of the model."""
     from regard.use.evaluation import evaluation_sets
 
-    model = terminal.load_translator(name, run.device)
-    chosen, found = evaluation_sets(config, split, changes, run.limit)
+    chosen, found = evaluation_sets(config, split, changes, limit)
     targets = {target for _, target in model.directions}
-    fitting = [
-        test_set
-        for test_set in found
-        if test_set.to is None or (test_set.to in targets and run.to in (None, test_set.to))
-    ]
+    fitting = [each for each in found if each.to is None or (each.to in targets and to in (None, each.to))]
     if not fitting:
-        raise DataError(
-            f"data.{chosen} has no pairs into --to ({run.to}); choose one of {', '.join(each.name for each in found)}"
-        )
-    task = config.get("task")
-    bleu = task.get("bleu") if isinstance(task, dict) else None
-    if isinstance(bleu, dict) and bleu.get("tokenize") == "none":  # the run's data are tokenized
-        run.tokenized = True
-    run.name = f"{name}, {chosen}"
-    for test_set in fitting:
-        run.evaluate(test_set, model)
-
-
-def _evaluate_files(
-    run: Evaluation, names: list[str], source: Path | None, reference: Path | None, hypotheses: Path | None
-) -> None:
-    from regard.use.evaluation import EvaluationSet, read_texts
-
-    sources, references, given = (
-        None if file is None else read_texts(str(file))[: run.limit] for file in (source, reference, hypotheses)
-    )
-    assert references is not None
-    if sources is not None and len(sources) != len(references):
-        raise DataError(
-            f"{source} has {len(sources):,} lines and {reference} {len(references):,}; they need the same number"
-        )
-    model = terminal.load_translator(names[0], run.device) if names else None
-    run.name = " ".join(str(each) for each in (*names, hypotheses or source))
-    run.evaluate(EvaluationSet("", sources, references, run.to), model, given)
+        names = ", ".join(each.name for each in found)
+        raise DataError(f"data.{chosen} has no pairs into --to ({to}); choose one of {names}")
+    return chosen, fitting
 
 
 def _print_metrics(
@@ -254,31 +214,19 @@ def _print_metrics(
     terminal.console().print(table)
 
 
-# ------------------------------------------------------------------------------------------------------------- results
-
-
-def _as_table(run: Evaluation) -> dict[str, Any]:
-    reports = {}
-    for name, result in run.results.items():
-        reports[name] = {**result.report.as_table(), "seconds": result.seconds}
-        if run.against is not None:
-            reports[name]["against"] = {metric: each._asdict() for metric, each in result.compared.items()}
-    return {"evaluated": run.name, "against": run.against, "reports": reports}
-
-
-def _print(run: Evaluation) -> None:
+def _print(evaluated: str, against: str | None, results: dict[str, Evaluated]) -> None:
     out = terminal.console()
-    for index, (name, result) in enumerate(run.results.items()):
+    for index, (name, result) in enumerate(results.items()):
         if index:
             out.print()
         count = result.report.sentences
-        title = f"{run.name}, {name}" if name else run.name
+        title = f"{evaluated}, {name}" if name else evaluated
         speed = f", {result.seconds:.1f} s ({count / result.seconds:.1f} per second)" if result.seconds else ""
         out.print(f"{title}: {count:,} sentence{'s' if count != 1 else ''}{speed}", soft_wrap=True)
         _print_report(result.report)
-        if run.against is not None:
+        if against is not None:
             out.print()
-            table = terminal.grid(f"against {run.against}", "here", "there", "p", "95 %", text="signature")
+            table = terminal.grid(f"against {against}", "here", "there", "p", "95 %", text="signature")
             for metric, each in result.compared.items():
                 interval = "" if each.interval is None else f"± {each.interval:.2f}"
                 scores = (f"{each.score:.2f}", f"{each.against:.2f}", f"{each.p:.4f}", interval)
@@ -307,9 +255,6 @@ def _print_report(report: Report) -> None:
         typer.echo(f"  translation  {sentence.hypothesis}")
 
 
-# ------------------------------------------------------------------------------------------------------------- predict
-
-
 def predict_command(
     model: terminal.ModelName,
     inputs: Annotated[
@@ -326,20 +271,13 @@ def predict_command(
     """Apply a model of any task to inputs. The output has one line per input."""
     if inputs and source is not None:
         raise SettingsError(f"give inputs or a file (--input {source}), not both")
+    terminal.prepare()
     import regard
-    from regard.models.cpu import bound_kernel_caches
 
-    bound_kernel_caches()
-    loaded: Any = regard.load(model, device=device)
-    lines = iter(inputs) if inputs else terminal.text_lines(str(source)) if source else None
-    results = (result for chunk in _input_chunks(lines) for result in loaded.predict(chunk))
+    loaded = regard.load(model, device=device)
+    chunks = terminal.input_chunks(inputs, source, CHUNK)
+    results = (result for chunk in chunks for result in loaded.predict(chunk))
     terminal.write_lines((_result_line(result, as_json) for result in results), output)
-
-
-def _input_chunks(lines: Iterator[str] | None) -> Iterator[list[str]]:
-    from regard.use.translator import chunks
-
-    return terminal.read_input(CHUNK) if lines is None else chunks(lines, CHUNK)
 
 
 def _result_line(result: Any, as_json: bool) -> str:

@@ -2,34 +2,31 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from regard.cli.terminal import require_server, say, split_words
+from regard.cli.terminal import given_settings, prepare, require_server, say, settings_options, split_words
 from regard.errors import SettingsError
 from regard.serving.settings import Serving
 from regard.settings import describe, parse
 
 SERVE_EXAMPLE = "Example: regard serve de-en --port 5000 queue=512"
 
+OPTIONS = {name: name for name in ("host", "port", "threads")}
 _HELP = {name: text for name, _, _, text in describe(Serving)}
-_OPTIONS = ("host", "port", "threads", "api_keys")
-_DEFAULTS = Serving()
 
 
+@settings_options(Serving, OPTIONS)
 def serve_command(
     words: Annotated[
         list[str],
         typer.Argument(
             metavar="MODEL... [KEY=VALUE]...",
             help="Shipped models (de-en), run directories or Hugging Face directories, and settings such as queue=512: "
-            f"{', '.join(name for name in _HELP if name not in _OPTIONS)}. docs/settings.md describes them.",
+            f"{', '.join(name for name in _HELP if name not in (*OPTIONS, 'api_keys'))}. See docs/settings.md.",
         ),
     ],
-    host: Annotated[str, typer.Option(help=_HELP["host"])] = _DEFAULTS.host,
-    port: Annotated[int, typer.Option(help=_HELP["port"])] = _DEFAULTS.port,
-    threads: Annotated[int | None, typer.Option(help=_HELP["threads"], show_default="all cores")] = _DEFAULTS.threads,
     api_key: Annotated[
         list[str] | None,
         typer.Option(
@@ -40,18 +37,17 @@ def serve_command(
         ),
     ] = None,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line on stderr for each request.")] = False,
+    **given: Any,
 ) -> None:
     """Translate over HTTP with LibreTranslate's API. Ctrl-C finishes running requests and stops."""
     names, changes = split_words(words)
     if not names:
         raise SettingsError("the model is missing; give a shipped one such as de-en, or a directory")
-    options = {"host": host, "port": port, "threads": threads, "api_keys": api_key or ()}
-    settings: Serving = parse(Serving, {name: value for name, value in options.items() if value is not None} | changes)
+    settings: Serving = parse(Serving, given_settings(OPTIONS, given) | {"api_keys": api_key or ()} | changes)
     require_server("serve")
-    from regard.models.cpu import bound_kernel_caches
     from regard.serving.http import address_of, listen, make_server, run_server
 
-    bound_kernel_caches()
+    prepare(settings.threads)
     with listen(settings.host, settings.port) as listening:
         from regard.serving.translation import create_app, load_translators
 

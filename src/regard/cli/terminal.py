@@ -5,21 +5,22 @@ Nothing here imports torch before a command needs it.
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 import typer
 
 from regard.errors import DataError, InputError, RunError
 from regard.files import write_beside
-from regard.settings import read_overrides
+from regard.settings import Settings, describe, read_overrides, variants
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -32,6 +33,9 @@ PIPED_WIDTH = 200
 FIRST_BLOCK, BLOCK = 2**13, 2**20
 """Bytes that are read from standard input at once: few at first, so that the first results come soon."""
 BOM = b"\xef\xbb\xbf"
+TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "list of str": list[str]}
+"""Types of options by the names that `describe` uses for types of settings."""
+C = TypeVar("C", bound=Callable[..., None])
 
 MODEL_HELP = "A shipped model (de-en, en-de), a run directory or a Hugging Face directory."
 ModelName: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
@@ -56,18 +60,55 @@ def split_words(words: Iterable[str] | None, prefix: str = "") -> tuple[list[str
     return names, read_overrides(word.removeprefix(prefix) for word in given if word not in names)
 
 
-def load_translator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Translator:
-    """Loads a model that translates."""
+def settings_options(kind: type[Settings], paths: Mapping[str, str]) -> Callable[[C], C]:
+    """Adds an option to a command for each setting: option names and paths of settings, such as `length.alpha`.
+
+    The help is the docstring of the setting. The command receives the options as keywords.
+    """
+
+    def add(command: C) -> C:
+        parameters = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]  # without **given
+        for name, path in paths.items():
+            owner, texts, default = kind, [], None
+            for part in path.split("."):
+                type_, _, text = next(found for each, *found in describe(owner) if each == part)
+                texts.append(text)
+                field = owner.model_fields[part]
+                default = field.default if owner is kind and field.default else None
+                owner = next(iter(variants(field.annotation).values()), owner)
+            flags = [f"--{name[:-1]}"] if name.endswith("_") else []  # from_ is --from
+            option = typer.Option(default, *flags, help=" ".join(texts))
+            annotation = TYPES[type_.removesuffix(" | none")]
+            keyword = inspect.Parameter.KEYWORD_ONLY
+            parameters.append(inspect.Parameter(name, keyword, default=option, annotation=annotation))
+        vars(command)["__signature__"] = inspect.Signature(parameters)
+        return command
+
+    return add
+
+
+def given_settings(paths: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings, by path, for which the user gave an option."""
+    return {paths[name]: value for name, value in given.items() if value not in (None, [])}
+
+
+def prepare(threads: int | None = None) -> None:
+    """Prepares PyTorch for a short process."""
     from regard.models.cpu import bound_kernel_caches
 
     bound_kernel_caches()
-    import torch
+    if threads is not None:
+        import torch
 
+        torch.set_num_threads(threads)
+
+
+def load_translator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Translator:
+    """Loads a model that translates."""
+    prepare(threads)
     import regard
     from regard.use.translator import Translator
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     loaded = regard.load(model, device=device, int8=int8)
     if not isinstance(loaded, Translator):
         raise InputError(
@@ -82,9 +123,6 @@ def require_server(verb: str) -> None:
     for name in ("fastapi", "uvicorn", "prometheus_client", "python_multipart"):
         if find_spec(name) is None:
             raise RunError(f"regard {verb} needs the package {name}; run pip install 'regard[serve]'")
-
-
-# -------------------------------------------------------------------------------------------------------------- output
 
 
 def print_json(value: Any) -> None:
@@ -167,7 +205,13 @@ def _print_lines(lines: Iterable[str]) -> None:
             raise InputError(f"standard output cannot be written: {error.strerror}; send it elsewhere") from None
 
 
-# --------------------------------------------------------------------------------------------------------------- input
+def input_chunks(texts: Sequence[str] | None, file: Path | None, size: int) -> Iterator[list[str]]:
+    """Chunks of at most `size` texts: the given ones, the lines of a file, or those of standard input."""
+    from regard.use.translator import chunks
+
+    if texts:
+        return chunks(iter(texts), size)
+    return read_input(size) if file is None else chunks(text_lines(str(file)), size)
 
 
 def text_lines(file: str) -> Iterator[str]:

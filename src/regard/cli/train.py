@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -18,7 +19,6 @@ from regard.settings import did_you_mean
 
 if TYPE_CHECKING:
     from regard.training.curves import RunHistory
-    from regard.training.doctor import Diagnosis
 
 TRAIN_EXAMPLE = "Example: regard train recipes/digits.toml train.minutes=1"
 RUNS_EXAMPLE = "Example: regard runs runs baseline larger"
@@ -29,7 +29,23 @@ RUNS = "runs"
 NOT_COMPARED = ("format", "train.directory", "reference")
 """Settings that differ in all runs, or that describe another run."""
 ASCENDING = ("name", "task", "state", "loss")
-STYLES = {"bad": "bold red", "odd": "bold yellow", "note": "bold cyan", "fine": "dim"}
+FORMATS: dict[str, Callable[[float], str]] = {
+    **dict.fromkeys(("spent", "peak"), percent),
+    **dict.fromkeys(("tokens", "speed"), amount),
+    "minutes": "{:,.1f}".format,
+    "step": "{:,}".format,
+}
+COMPARED = {
+    "step": "steps",
+    "spent": "budget spent",
+    "tokens": "tokens",
+    "minutes": "minutes",
+    "speed": "tokens/s",
+    "peak": "share of peak",
+    "training_loss": "training loss",
+}
+"""Rows of a comparison and their labels."""
+STYLES: dict[Any, str] = {"bad": "bold red", "odd": "bold yellow", "note": "bold cyan", "fine": "dim"}
 
 SortKey: TypeAlias = Literal["name", "task", "state", "step", "spent", "loss", "speed", "minutes", "when"]
 
@@ -66,43 +82,8 @@ def train_command(
     else:
         trained = regard.train(names[0], changes, device=device, threads=threads, display=display)
     if as_json and os.environ.get("RANK", "0") == "0":  # with torchrun, only the first process prints
-        print_json(
-            {
-                "directory": str(trained.directory),
-                "reason": trained.reason,
-                "step": trained.step,
-                "scores": json_value(trained.scores),
-            }
-        )
-
-
-# ---------------------------------------------------------------------------------------------------------------- runs
-
-
-@dataclass(frozen=True)
-class RunRow:
-    """A run in the list of runs."""
-
-    name: str
-    task: str = ""
-    state: str = "unreadable"
-    step: int = 0
-    spent: float | None = None
-    """Share of the budget."""
-    loss: float | None = None
-    """Validation loss of the best weights."""
-    figures: dict[str, float] = field(default_factory=dict)
-    """All validation metrics of the same weights."""
-    training_loss: float | None = None
-    """Median at the end of the run."""
-    speed: float | None = None
-    """Tokens per second."""
-    peak: float | None = None
-    """Share of the hardware's peak FLOPs."""
-    tokens: int = 0
-    minutes: float | None = None
-    when: str = ""
-    """Start in UTC."""
+        found = {"directory": str(trained.directory), "reason": trained.reason, "step": trained.step}
+        print_json(found | {"scores": json_value(trained.scores)})
 
 
 def runs_command(
@@ -123,65 +104,66 @@ def runs_command(
     folder = Path(RUNS)
     if names and Path(names[0]).is_dir() and not is_run(Path(names[0])) and not is_run(folder / names[0]):
         folder, names = Path(names[0]), names[1:]
+    present = sorted(path for path in folder.iterdir() if is_run(path)) if folder.is_dir() else []
+
+    def find(name: str) -> Path:
+        for path in (folder / name, Path(name)):
+            if is_run(path):
+                return path
+        near = did_you_mean(name, [path.name for path in present])
+        raise RunError(f"run ({name}) is unknown{near}; `regard runs {folder}` lists the runs in {folder}")
+
     if len(names) > 1:
-        _compare({name: read_history(_find(folder, name)) for name in names}, as_json)
+        runs = {name: read_history(find(name)) for name in names}
+        rows = [_row(name, run) for name, run in runs.items()]
+        different = setting_differences({name: run.config for name, run in runs.items()})
+        if as_json:
+            print_json({"runs": json_value(rows), "settings": different})
+        else:
+            _print_comparison(rows, different)
         return
-    rows = _sorted([_row(path) for path in [_find(folder, name) for name in names] or _runs_in(folder)], sort)
+    rows = []
+    for path in [find(name) for name in names] or present:
+        try:
+            rows.append(_row(path.name, read_history(path)))
+        except (RegardError, OSError, ValueError) as error:
+            say(f"regard: {error}")
+            rows.append({"name": path.name, "state": "unreadable", "metrics": {}})
+    sortable = [row for row in rows if row.get(sort) not in (None, "")]
+    rows = sorted(sortable, key=lambda row: row[sort], reverse=sort not in ASCENDING) + [
+        row for row in rows if row not in sortable
+    ]
     if as_json:
-        print_json([json_value(asdict(row)) for row in rows])
+        print_json(json_value(rows))
     elif rows:
         _print_rows(rows)
     else:
         say(f"{folder} contains no runs; train one with `regard train RECIPE`")
 
 
-def _runs_in(folder: Path) -> list[Path]:
-    from regard.training.run import is_run
-
-    return sorted(path for path in folder.iterdir() if is_run(path)) if folder.is_dir() else []
-
-
-def _find(folder: Path, name: str) -> Path:
-    """A run by its name in `folder` or by its path."""
-    from regard.training.run import is_run
-
-    for path in (folder / name, Path(name)):
-        if is_run(path):
-            return path
-    near = did_you_mean(name, [path.name for path in _runs_in(folder)])
-    raise RunError(f"run ({name}) is unknown{near}; `regard runs {folder}` lists the runs in {folder}")
-
-
-def _row(path: Path) -> RunRow:
-    """The row of a run; a run that cannot be read has one, too."""
-    from regard.training.curves import read_history
-
-    try:
-        return _summary(path.name, read_history(path))
-    except (RegardError, OSError, ValueError) as error:
-        say(f"regard: {error}")
-        return RunRow(path.name)
-
-
-def _summary(name: str, run: RunHistory) -> RunRow:
-    losses, speeds = run.curve("train", "loss").finite(), run.curve("train", "tokens_per_second").finite()
-    shares = run.curve("train", "peak").finite()
+def _row(name: str, run: RunHistory) -> dict[str, Any]:
+    """A run in the list of runs: shares of the budget (`spent`) and of the hardware's peak, tokens per second, UTC."""
+    medians = {}
+    for key in ("tokens_per_second", "peak"):
+        values = run.curve("train", key).finite()
+        medians[key] = values.median() if len(values) else None
+    losses = run.curve("train", "loss").finite()
     metrics = _best_metrics(run)
-    return RunRow(
-        name=name,
-        task=run.task,
-        state=run.state,
-        step=max(run.last_step, int(run.status.get("step") or 0)),
-        spent=run.spent,
-        loss=metrics.get("loss"),
-        figures=metrics,
-        training_loss=losses.part(0.9, 1).median() if len(losses) else None,
-        speed=speeds.median() if len(speeds) else None,
-        peak=shares.median() if len(shares) else None,
-        tokens=int(run.train[-1].get("tokens", 0)) if run.train else 0,
-        minutes=run.seconds / 60 if run.train else None,
-        when=str(run.environment.get("time", "")),
-    )
+    return {
+        "name": name,
+        "task": run.task,
+        "state": run.state,
+        "step": max(run.last_step, int(run.status.get("step") or 0)),
+        "spent": run.spent,
+        "loss": metrics.get("loss"),
+        "metrics": metrics,
+        "training_loss": losses.part(0.9, 1).median() if len(losses) else None,
+        "speed": medians["tokens_per_second"],
+        "peak": medians["peak"],
+        "tokens": int(run.train[-1].get("tokens", 0)) if run.train else 0,
+        "minutes": run.seconds / 60 if run.train else None,
+        "when": str(run.environment.get("time", "")),
+    }
 
 
 def _best_metrics(run: RunHistory) -> dict[str, float]:
@@ -197,68 +179,42 @@ def _best_metrics(run: RunHistory) -> dict[str, float]:
     }
 
 
-def _sorted(rows: list[RunRow], key: SortKey) -> list[RunRow]:
-    """Rows without a value come last."""
-    present = [row for row in rows if getattr(row, key) not in (None, "")]
-    ordered = sorted(present, key=lambda row: getattr(row, key), reverse=key not in ASCENDING)
-    return [*ordered, *(row for row in rows if row not in present)]
-
-
-def _shown(row: RunRow, name: str) -> str:
+def _shown(row: dict[str, Any], name: str) -> str:
     """A value of a row as text; empty if there is none."""
-    formats: dict[str, Callable[[float], str]] = {
-        "spent": percent,
-        "peak": percent,
-        "tokens": amount,
-        "speed": amount,
-        "minutes": "{:,.1f}".format,
-        "step": "{:,}".format,
-    }
-    value = row.figures.get(name.removeprefix("valid ")) if name.startswith("valid ") else getattr(row, name)
-    return "" if value is None else formats.get(name, four_digits)(value)
+    value = row["metrics"].get(name.removeprefix("valid ")) if name.startswith("valid ") else row.get(name)
+    return "" if value is None else FORMATS.get(name, four_digits)(value)
 
 
-def _print_rows(rows: list[RunRow]) -> None:
+def _print_rows(rows: list[dict[str, Any]]) -> None:
     columns = ("run", "task", "state", "step", "spent", "valid loss", "tokens/s", "minutes", "started (UTC)")
     table = grid(*columns, text="other metrics")
     for column in table.columns[1:3]:
         column.justify = "left"
     for row in rows:
         cells = [_shown(row, name) for name in ("step", "spent", "valid loss", "speed", "minutes")]
-        others = ", ".join(f"{name} {four_digits(value)}" for name, value in row.figures.items() if name != "loss")
-        table.add_row(row.name, row.task, row.state, *cells, row.when[:16].replace("T", " "), others)
+        others = ", ".join(f"{name} {four_digits(value)}" for name, value in row["metrics"].items() if name != "loss")
+        started = row.get("when", "")[:16].replace("T", " ")
+        table.add_row(row["name"], row.get("task", ""), row["state"], *cells, started, others)
     console().print(table)
 
 
-def _compare(compared: dict[str, RunHistory], as_json: bool) -> None:
-    rows = [_summary(name, run) for name, run in compared.items()]
-    different = setting_differences({name: run.config for name, run in compared.items()})
-    if as_json:
-        from regard.training.run import json_value
-
-        print_json({"runs": [json_value(asdict(row)) for row in rows], "settings": different})
-        return
-    out = console()
+def _print_comparison(rows: list[dict[str, Any]], different: dict[str, dict[str, Any]]) -> None:
+    out, names = console(), [row["name"] for row in rows]
     if different:
-        table = grid("setting", *compared)
+        table = grid("setting", *names)
         for key, values in different.items():
-            table.add_row(key, *(_setting_text(values.get(name)) for name in compared))
+            texts = (
+                "" if value is None else value if isinstance(value, str) else json.dumps(value)
+                for value in map(values.get, names)
+            )
+            table.add_row(key, *texts)
         out.print(table)
     else:
         out.print("all settings are the same")
     out.print()
-    table = grid("", *(row.name for row in rows))
-    table.add_row("state", *(row.state for row in rows))
-    labels = {
-        "step": "steps",
-        "spent": "budget spent",
-        "tokens": "tokens",
-        "minutes": "minutes",
-        "speed": "tokens/s",
-        "peak": "share of peak",
-        "training_loss": "training loss",
-    }
-    labels |= {f"valid {metric}": f"valid {metric}" for row in rows for metric in row.figures}
+    table = grid("", *names)
+    table.add_row("state", *(row["state"] for row in rows))
+    labels = COMPARED | {f"valid {metric}": f"valid {metric}" for row in rows for metric in row["metrics"]}
     for name, label in labels.items():
         cells = [_shown(row, name) for row in rows]
         if any(cells):
@@ -268,7 +224,16 @@ def _compare(compared: dict[str, RunHistory], as_json: bool) -> None:
 
 def setting_differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Settings, by dotted name, that are not the same in all runs, with their values; a run may lack one."""
-    flat = {name: dict(_flattened(config)) for name, config in configs.items()}
+
+    def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for key, value in table.items():
+            name = f"{prefix}{key}"
+            if name not in NOT_COMPARED:
+                found |= flattened(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
+        return found
+
+    flat = {name: flattened(config) for name, config in configs.items()}
     keys = dict.fromkeys(key for settings in flat.values() for key in settings)
     found = {key: {name: settings[key] for name, settings in flat.items() if key in settings} for key in keys}
     return {
@@ -276,22 +241,6 @@ def setting_differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, d
         for key, values in found.items()
         if len(values) < len(flat) or any(value != next(iter(values.values())) for value in values.values())
     }
-
-
-def _flattened(table: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for key, value in table.items():
-        name = f"{prefix}{key}"
-        if name not in NOT_COMPARED:
-            found += _flattened(value, f"{name}.") if isinstance(value, Mapping) else [(name, value)]
-    return found
-
-
-def _setting_text(value: object) -> str:
-    return "" if value is None else value if isinstance(value, str) else json.dumps(value)
-
-
-# -------------------------------------------------------------------------------------------------------------- doctor
 
 
 def doctor_command(
@@ -322,7 +271,10 @@ def doctor_command(
         print_json({"run": str(run), "worst": diagnosis.worst, "findings": findings})
         return
     out = console()
-    out.print(f"{run}: {verdict(diagnosis)}\n", style="bold", soft_wrap=True)
+    counts = Counter(finding.level for finding in diagnosis.findings)
+    verdict = "does not look normal" if counts["bad"] or counts["odd"] else "looks normal"
+    summary = ", ".join(f"{counts[level]} {level}" for level in STYLES if counts[level])
+    out.print(f"{run}: {verdict}: {summary}\n", style="bold", soft_wrap=True)
     arrow = "→" if out.encoding.lower().startswith("utf") else "->"
     for finding in diagnosis.findings:
         out.print(f"{finding.level:<5}", style=STYLES[finding.level], end=" ")
@@ -333,10 +285,3 @@ def doctor_command(
         out.print(f"      {finding.evidence}", soft_wrap=True)
         if finding.remedy:
             out.print(f"      {arrow} {finding.remedy}", soft_wrap=True)
-
-
-def verdict(diagnosis: Diagnosis) -> str:
-    """The diagnosis in one line."""
-    counts = {level: diagnosis.count(level) for level in ("bad", "odd", "note", "fine")}
-    text = ", ".join(f"{number} {level}" for level, number in counts.items() if number)
-    return f"{'does not look normal' if counts['bad'] or counts['odd'] else 'looks normal'}: {text}"

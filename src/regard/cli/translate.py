@@ -18,7 +18,6 @@ from regard.use.translation import AHEAD, TranslateOptions
 
 if TYPE_CHECKING:
     from regard.decoding.alignment import Look
-    from regard.decoding.settings import Sampling
     from regard.look.alignment import Aligner, AlignmentScore, GoldLinks, TextPairs, Tried
     from regard.use.translator import Translator
 
@@ -27,11 +26,19 @@ ALIGN_EXAMPLE = "Example: regard align de-en test.de test.en --gold gold.talp --
 
 SEPARATOR = " ||| "
 """Between a translation, its score and its alignment, as in Moses."""
-DEFAULTS = TranslateOptions()
 PAIRS = 500
 """Pairs that are aligned together."""
+OPTIONS = {
+    **{name: name for name in ("to", "beam", "nbest", "prefix", "must", "must_not", "split", "keep", "align")},
+    **{name: f"sampling.{name}" for name in ("temperature", "top_k", "top_p")},
+    "from_": "source",
+    "length": "length.alpha",
+    "batch_tokens": "batch_tokens",
+}
+"""Options of `translate` and their settings."""
 
 
+@terminal.settings_options(TranslateOptions, OPTIONS)
 def translate_command(  # noqa: PLR0913
     model: terminal.ModelName,
     texts: Annotated[
@@ -40,31 +47,13 @@ def translate_command(  # noqa: PLR0913
     ] = None,
     source: terminal.InputFile = None,
     output: terminal.OutputFile = None,
-    to: terminal.To = None,
-    from_: Annotated[str | None, typer.Option("--from", help="Source language; only checked.")] = None,
-    beam: Annotated[int, typer.Option(min=1, help="Beam size; 1 is greedy and fastest.")] = DEFAULTS.beam,
-    nbest: Annotated[int, typer.Option(min=1, help="Number of translations per text, with scores.")] = DEFAULTS.nbest,
-    length: Annotated[
-        float, typer.Option(help="Exponent of the length penalty; larger values favour longer translations.")
-    ] = DEFAULTS.length.alpha,
-    align: Annotated[bool, typer.Option("--align", help="Print the word alignment.")] = False,
-    must: Annotated[list[str] | None, typer.Option(help="Word that must occur; repeatable.")] = None,
-    must_not: Annotated[list[str] | None, typer.Option(help="Word that must not occur; repeatable.")] = None,
-    prefix: Annotated[str, typer.Option(help="Beginning of every translation.")] = DEFAULTS.prefix,
-    temperature: Annotated[
-        float | None, typer.Option(help="Sample with this temperature.", show_default="beam search")
-    ] = None,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the K most likely tokens.")] = None,
-    top_p: Annotated[float | None, typer.Option(help="Sample from the most likely tokens of this total mass.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling.")] = 0,
-    split: Annotated[bool, typer.Option(help="Split texts into sentences.")] = DEFAULTS.split,
-    keep: Annotated[bool, typer.Option(help="Keep placeholders, URLs, tags and numbers.")] = DEFAULTS.keep,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each text.")] = False,
     device: terminal.Device = None,
     threads: terminal.Threads = None,
     int8: Annotated[bool, typer.Option("--int8", help="Use 8-bit weights, on a CPU.")] = False,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Source tokens per batch.")] = None,
     ahead: Annotated[int, typer.Option(min=1, help="Most lines that are read at once.")] = AHEAD,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling.")] = 0,
+    **given: Any,
 ) -> None:
     """Translate texts, or the lines of a file or of standard input. The output has one line per input line."""
     if texts and source is not None:
@@ -73,43 +62,16 @@ def translate_command(  # noqa: PLR0913
         raise DataError(f"{source} does not exist; check the name after --input")
     if output is None and sys.stdout is None:
         raise InputError("standard output is closed; give a file: --output FILE")
-    options = TranslateOptions(
-        to=to,
-        source=from_,
-        beam=beam,
-        nbest=nbest,
-        length=DEFAULTS.length.changed({"alpha": length}),
-        sampling=_sampling(seed, {"temperature": temperature, "top_k": top_k, "top_p": top_p}),
-        prefix=prefix,
-        must=tuple(must or ()),
-        must_not=tuple(must_not or ()),
-        split=split,
-        keep=keep,
-        align=align,
-        details=as_json,
-        batch_tokens=batch_tokens,
-    )
+    changes = terminal.given_settings(OPTIONS, given) | {"details": as_json}
+    if any(path.startswith("sampling.") for path in changes):
+        changes["sampling.seed"] = seed
+    options = TranslateOptions().changed(changes)
     translator = terminal.load_translator(model, device, threads, int8)
     translator.check(options)  # raises errors in the options before anything is read
     with terminal.progress("translating", quiet=sys.stdout.isatty()) as update:
-        rows = (row for chunk in _chunks(texts, source, ahead) for row in translator.translate(chunk, options))
+        chunks = terminal.input_chunks(texts, source, ahead)
+        rows = (row for chunk in chunks for row in translator.translate(chunk, options))
         terminal.write_lines(_translated_lines(rows, options, as_json, not texts, update), output)
-
-
-def _sampling(seed: int, given: dict[str, float | int | None]) -> Sampling | None:
-    from regard.decoding.settings import Sampling
-    from regard.settings import parse
-
-    chosen = {name: value for name, value in given.items() if value is not None}
-    return parse(Sampling, {"seed": seed, **chosen}, "sampling") if chosen else None
-
-
-def _chunks(texts: Sequence[str] | None, source: Path | None, ahead: int) -> Iterator[list[str]]:
-    from regard.use.translator import chunks
-
-    if texts:
-        return chunks(iter(texts), ahead)
-    return terminal.read_input(ahead) if source is None else chunks(terminal.text_lines(str(source)), ahead)
 
 
 def _translated_lines(
@@ -134,9 +96,6 @@ def _translated_lines(
                     parts.append(str(found.alignment))
                 yield SEPARATOR.join(parts)
         update(f"{number + 1:,} lines, {(number + 1) / (perf_counter() - started):.1f} per second")
-
-
-# --------------------------------------------------------------------------------------------------------------- align
 
 
 def align_command(  # noqa: PLR0913

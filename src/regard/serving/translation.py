@@ -11,7 +11,6 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import Any, Literal, NamedTuple, TypeVar
 
-import torch
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, RedirectResponse, StreamingResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -107,8 +106,6 @@ class Translators:
 
 def load_translators(names: Sequence[str], settings: Serving) -> Translators:
     """Loads models and translates one text in each direction, so that the first request is not slower than others."""
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
     models = []
     for name in names:
         loaded = load(name, settings.device)

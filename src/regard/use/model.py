@@ -74,6 +74,8 @@ class Loaded:
     def _task(self) -> Task:
         from regard.tasks.task import load_task  # not needed to translate
 
+        if "task" not in self.config:
+            raise InputError(f"model {self.name} has no task, so it cannot predict; give a run of regard train")
         return load_task(self.directory, self.network)
 
     def translate(self, text: Any, options: Any = None, **changes: Any) -> Any:

@@ -67,7 +67,7 @@ def test_list_as_json() -> None:
     rows = json.loads("\n".join(shown("runs", "runs", "--json", "--sort", "name")))
     assert [row["name"] for row in rows] == ["baseline", "begun", "faster"]
     assert (rows[1]["state"], rows[1]["spent"]) == ("stopped", 0.25)
-    assert rows[0]["figures"] == {"loss": pytest.approx(2.1524, abs=1e-3), "accuracy": 0.5}
+    assert rows[0]["metrics"] == {"loss": pytest.approx(2.1524, abs=1e-3), "accuracy": 0.5}
     assert rows[0]["minutes"] == pytest.approx(2000 / 5 / 60)
 
 

@@ -257,7 +257,7 @@ def test_runs_doctor_and_predict(run: Regard) -> None:
     (row,) = json.loads(run("runs", "--json").out)
     found = tuple(row[name] for name in ("name", "task", "state", "step", "spent"))
     assert found == ("recipe", "translate", "finished", 12, 1)
-    assert row["figures"] == json.loads(Path("runs/recipe/status.json").read_text())["metrics"]
+    assert row["metrics"] == json.loads(Path("runs/recipe/status.json").read_text())["metrics"]
     assert run("runs").out.splitlines()[1].split()[:4] == ["recipe", "translate", "finished", "12"]
     said = run("doctor", "runs/recipe", "--json")
     findings = {finding["title"]: finding for finding in json.loads(said.out)["findings"]}
