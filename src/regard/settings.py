@@ -68,9 +68,6 @@ class Settings(BaseModel, metaclass=_PlainErrors):
         return changed
 
 
-# ------------------------------------------------------------------------------------------------ tables and TOML
-
-
 def parse(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
     """Return a value of `kind` (a `Settings` class or a union of them) from a plain table.
 
@@ -92,9 +89,6 @@ def read_toml(text: str, source: str = "TOML") -> Table:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{source} is not valid TOML: {error}") from None
-
-
-# --------------------------------------------------------------------------------------------------- overriding
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
@@ -146,9 +140,6 @@ def _read_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     return read["value"] if len(read) == 1 else text  # a line break would add further keys
-
-
-# ---------------------------------------------------------------------------------------------- reference documentation
 
 
 def describe(kind: type[Settings]) -> Iterator[tuple[str, str, str, str]]:
@@ -205,9 +196,6 @@ def _toml_value(value: Any) -> str:
         inner = ", ".join(f"{key} = {_toml_value(item)}" for key, item in plain.items())
         return f"{{{inner}}}"
     return tomli_w.dumps({"v": plain}).removeprefix("v = ").strip()
-
-
-# ------------------------------------------------------------------------------------------------------- messages
 
 
 def _settings_error(kind: Any, error: ValidationError, where: str) -> SettingsError:

@@ -50,9 +50,6 @@ def example(cls: type[Settings]) -> Settings:
     return cls(**needed)
 
 
-# ----------------------------------------------------------------------------------------------- strict and frozen
-
-
 def test_a_value_cannot_be_changed_afterwards() -> None:
     with pytest.raises(ValidationError, match="frozen"):
         Decoder().width = 3
@@ -73,9 +70,6 @@ def test_changing_validates_and_leaves_the_original_alone() -> None:
     changed = settings.changed({"attention.heads": 4, "ffn": {"hidden": 99}})
     assert (changed.attention.heads, changed.ffn.hidden) == (4, 99)
     assert settings == Decoder()
-
-
-# -------------------------------------------------------------------------------------------------------- overrides
 
 
 def test_overriding_a_kind_resets_its_table() -> None:
@@ -155,9 +149,6 @@ def test_merge_does_not_touch_what_it_is_given() -> None:
     assert changes == {"a": {"kind": "y"}}
 
 
-# ------------------------------------------------------------------------------------------------------------- TOML
-
-
 @pytest.mark.parametrize("name", sorted(VARIANTS))
 def test_every_variant_survives_toml(name: str) -> None:
     value = example(VARIANTS[name])
@@ -193,9 +184,6 @@ def test_toml_is_read_as_people_write_it() -> None:
 
 def test_a_table_leaves_out_what_is_empty() -> None:
     assert to_table(Attention()) == {"heads": 8, "bias": True, "dropout": 0.0}
-
-
-# ------------------------------------------------------------------------------------------------------ description
 
 
 @pytest.mark.parametrize("name", sorted(VARIANTS))

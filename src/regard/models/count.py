@@ -172,9 +172,6 @@ def _part(name: str) -> str:
     return f"{words[0]}.{'relative' if words[3] == 'relative' else words[2]}"
 
 
-# -------------------------------------------------------------------------------------------------------------- FLOPs
-
-
 @lru_cache(maxsize=8)
 def _cached_products(settings: str) -> Counter[str]:
     from regard.models.build import build
@@ -248,9 +245,6 @@ def _visible(settings: ModelSettings, length: float, causal: bool) -> tuple[floa
         return reach, reach
     both_ways = max(2 * reach - 1, 0)
     return min(length, both_ways), both_ways
-
-
-# ------------------------------------------------------------------------------------------------------------- memory
 
 
 def _memory(settings: ModelSettings, model: Model, length: int, batch: int, dtype: Dtype) -> Memory:

@@ -24,9 +24,6 @@ _FIRST_CAPACITY = 64
 """The initial capacity of a growing cache, in tokens."""
 
 
-# ------------------------------------------------------------------------------------------------------------ families
-
-
 class EncoderDecoder(nn.Module):
     """Encoder and decoder stacks (Vaswani et al. 2017). The decoder attends to the encoder's output."""
 
@@ -233,9 +230,6 @@ def _new_cache(
         capacity = max(capacity or window, window)
     shape = CacheShape(layers, batch, body.kv_heads, body.head_size, body.value_size)
     return RowCache(kind, shape, capacity or _FIRST_CAPACITY, like.device, like.dtype)
-
-
-# --------------------------------------------------------------------------------------------------------------- heads
 
 
 class Output(nn.Module):

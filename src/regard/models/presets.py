@@ -35,7 +35,6 @@ from regard.models.settings import (
     Pooling,
     TextHead,
     Vision,
-    Xavier,
 )
 from regard.settings import did_you_mean
 
@@ -90,22 +89,16 @@ def find_preset(name: str) -> Preset:
     return _BY_NAME[name]
 
 
-# ---------------------------------------------------------------------------------------------------- encoder-decoders
-
 # Attention Is All You Need (Vaswani et al. 2017). The vocabulary is the paper's "about 37000 tokens"; projections have
-# no biases (section 3.2.2); the embeddings and the output share one matrix (section 3.4).
+# no biases (section 3.2.2); the embeddings and the output share one matrix (section 3.4), which is the default.
 BASE = EncoderDecoder(
     vocabulary=37_000,
     width=512,
     depth=6,
     attention=Attention(heads=8, bias=False),
     ffn=Dense(hidden=2048, activation="relu"),
-    norm_place="post",
-    position=Sinusoidal(),
     embedding_scale=True,
-    tied=("source", "target", "output"),
     dropout=0.1,
-    initial=Xavier(),
 )
 BIG = BASE.changed({"width": 1024, "attention.heads": 16, "ffn.hidden": 4096, "dropout": 0.3})
 TINY = BASE.changed(
@@ -113,19 +106,14 @@ TINY = BASE.changed(
 )
 MARIAN = EncoderDecoder(
     vocabulary=58_101,
-    width=512,
-    depth=6,
     attention=Attention(heads=8),
     ffn=Dense(hidden=2048, activation="silu"),
     norm=LayerNorm(eps=1e-5),
-    norm_place="post",
     position=Sinusoidal(order="halves"),
     embedding_scale=True,
-    tied=("source", "target", "output"),
     output_bias=True,
-    dropout=0.1,
-    initial=Xavier(),
 )
+_TABLE_3 = "Vaswani et al. 2017, table 3"
 
 
 def _row(name: str, parameters: int, row: str, changes: dict[str, Any], printed: str | None = None) -> Preset:
@@ -138,9 +126,9 @@ def _row(name: str, parameters: int, row: str, changes: dict[str, Any], printed:
     return Preset(f"transformer-{name}", BASE.changed(changes), parameters, f"Table 3, row {row}", published)
 
 
-def _t5(width: int, depth: int, heads: int, hidden: int) -> EncoderDecoder:
+def _t5(size: str, width: int, depth: int, heads: int, hidden: int, parameters: int, printed: str) -> Preset:
     """T5 v1.0 (Raffel et al. 2020): no biases, unscaled scores, dropout 0.1 everywhere (section 3.1.1)."""
-    return EncoderDecoder(
+    settings = EncoderDecoder(
         vocabulary=32_128,
         width=width,
         depth=depth,
@@ -149,43 +137,33 @@ def _t5(width: int, depth: int, heads: int, hidden: int) -> EncoderDecoder:
         norm=RmsNorm(eps=1e-6),
         norm_place="pre",
         position=Relative(buckets=32, longest=128),
-        tied=("source", "target", "output"),
         output_scale=width**-0.5,
-        dropout=0.1,
         # T5 initialises its queries small instead of scaling the scores. A small deviation does the same.
         initial=Normal(),
     )
+    published = Published(printed, "Raffel et al. 2020, section 3.7")
+    return Preset(f"t5-{size}", settings, parameters, f"T5 v1.0 (Raffel et al. 2020), {size}", published)
 
 
-def _bart(width: int, depth: int, heads: int) -> EncoderDecoder:
+def _bart(size: str, width: int, depth: int, heads: int, parameters: int, printed: str) -> Preset:
     """BART (Lewis et al. 2020), with the dropouts of its checkpoints' configuration."""
-    return EncoderDecoder(
+    settings = EncoderDecoder(
         vocabulary=50_265,
         width=width,
         depth=depth,
         attention=Attention(heads=heads, dropout=0.1),
         ffn=Dense(hidden=4 * width, activation="gelu", dropout=0.1),
         norm=LayerNorm(eps=1e-5),
-        norm_place="post",
         position=Learned(length=1024, offset=2),
         embedding_norm=True,
-        tied=("source", "target", "output"),
-        dropout=0.1,
         initial=Normal(),
     )
-
-
-# ------------------------------------------------------------------------------------------------------------ encoders
+    published = Published(printed, "fairseq, examples/bart")
+    return Preset(f"bart-{size}", settings, parameters, f"BART (Lewis et al. 2020), {size}", published)
 
 
 def _encoder(
-    depth: int,
-    width: int,
-    vocabulary: int,
-    position: TextPosition,
-    segments: int,
-    eps: float,
-    heads: dict[str, TextHead],
+    depth: int, width: int, vocabulary: int, position: TextPosition, segments: int, eps: float, **heads: TextHead
 ) -> Encoder:
     """BERT's shape: post-norm, heads of 64, feed-forward of 4 × width, dropout 0.1 (Devlin et al. 2019)."""
     return Encoder(
@@ -195,29 +173,33 @@ def _encoder(
         attention=Attention(heads=width // 64, dropout=0.1),
         ffn=Dense(activation="gelu"),
         norm=LayerNorm(eps=eps),
-        norm_place="post",
         position=position,
         segments=segments,
         embedding_norm=True,
-        dropout=0.1,
         initial=Normal(),
         heads=heads,
     )
 
 
-def _bert(depth: int, width: int) -> Encoder:
+def _bert(size: str, depth: int, width: int, parameters: int, printed: str) -> Preset:
     """BERT with its pooler. The published sizes include the pooler and not the pre-training heads."""
     pooler = Pooling(pooling="class", dense=True)
-    return _encoder(depth, width, 30_522, Learned(length=512), segments=2, eps=1e-12, heads={"pooler": pooler})
+    settings = _encoder(depth, width, 30_522, Learned(length=512), segments=2, eps=1e-12, pooler=pooler)
+    if size in ("base", "large"):
+        description, source = f"BERT (Devlin et al. 2019), {size}", "Devlin et al. 2019, section 3"
+    else:
+        description, source = f"BERT (Turc et al. 2019), {depth} layers of {width}", "Turc et al. 2019, table 1"
+    return Preset(f"bert-{size}", settings, parameters, description, Published(printed, source))
 
 
-def _roberta(depth: int, width: int) -> Encoder:
+def _roberta(size: str, depth: int, width: int, parameters: int, printed: str, source: str) -> Preset:
     """RoBERTa has no next-sentence task, so its only head is the masked one."""
-    position = Learned(length=512, offset=2)
-    return _encoder(depth, width, 50_265, position, segments=1, eps=1e-5, heads={"masked": Masked()})
+    settings = _encoder(depth, width, 50_265, Learned(length=512, offset=2), segments=1, eps=1e-5, masked=Masked())
+    description = f"RoBERTa (Liu et al. 2019), {size}"
+    return Preset(f"roberta-{size}", settings, parameters, description, Published(printed, source))
 
 
-ROFORMER = _encoder(12, 768, 30_522, Rotary(order="interleaved"), segments=2, eps=1e-12, heads={"masked": Masked()})
+ROFORMER = _encoder(12, 768, 30_522, Rotary(order="interleaved"), segments=2, eps=1e-12, masked=Masked())
 # Without XLNet's relative segments (3 vectors per layer) and its vector for masked positions.
 XLNET_LARGE = Encoder(
     vocabulary=32_000,
@@ -226,36 +208,7 @@ XLNET_LARGE = Encoder(
     attention=Attention(heads=16, bias=False, dropout=0.1),
     ffn=Dense(activation="gelu"),
     norm=LayerNorm(eps=1e-12),
-    norm_place="post",
     position=TransformerXL(),
-    dropout=0.1,
-    initial=Normal(),
-)
-
-# ------------------------------------------------------------------------------------------------------------ decoders
-
-GPT = Decoder(
-    vocabulary=40_478,
-    width=768,
-    depth=12,
-    attention=Attention(heads=12, dropout=0.1),
-    ffn=Dense(activation="gelu-tanh"),
-    norm=LayerNorm(eps=1e-5),
-    norm_place="post",
-    position=Learned(length=512),
-    dropout=0.1,
-    initial=Normal(),
-)
-GOPHER = Decoder(
-    vocabulary=32_000,
-    width=16_384,
-    depth=80,
-    attention=Attention(heads=128, bias=False),
-    ffn=Dense(activation="gelu"),
-    norm=RmsNorm(),
-    norm_place="pre",
-    position=TransformerXL(),
-    dropout=0.0,
     initial=Normal(),
 )
 
@@ -278,16 +231,26 @@ def _gpt2(
     )
 
 
+GPT = _gpt2(12, 768, 12, vocabulary=40_478, length=512).changed(
+    {"norm_place": "post", "initial.scaled_residual": False}
+)
+GOPHER = Decoder(
+    vocabulary=32_000,
+    width=16_384,
+    depth=80,
+    attention=Attention(heads=128, bias=False),
+    ffn=Dense(activation="gelu"),
+    norm=RmsNorm(),
+    norm_place="pre",
+    position=TransformerXL(),
+    dropout=0.0,
+    initial=Normal(),
+)
+
+
 def _llama(
-    vocabulary: int,
-    width: int,
-    depth: int,
-    heads: int,
-    hidden: int,
-    kv_heads: int | None = None,
-    position: Rotary | None = None,
-    tied: bool = True,
-) -> Decoder:
+    vocabulary: int, width: int, depth: int, heads: int, hidden: int, kv_heads: int | None = None, **changes: Any
+) -> ModelSettings:
     """LLaMA (Touvron et al. 2023): rotary positions, RMS norms, pre-norm, a SiLU gate, no biases."""
     return Decoder(
         vocabulary=vocabulary,
@@ -297,18 +260,13 @@ def _llama(
         ffn=Gated(hidden=hidden, activation="silu", bias=False),
         norm=RmsNorm(eps=1e-5),
         norm_place="pre",
-        position=position or Rotary(),
-        tied=tied,
+        position=Rotary(),
         dropout=0.0,
         initial=Normal(),
-    )
+    ).changed(changes)
 
 
-LLAMA_TINY = _llama(512, 64, 5, 8, 172, kv_heads=4).changed({"dropout": 0.05})
-LLAMA_7B = _llama(32_000, 4096, 32, 32, 11_008, tied=False).changed({"norm.eps": 1e-6})
 _LLAMA_3 = Rotary(base=500_000.0, scaling=Llama3Scaling(factor=32.0, original_length=8192))
-
-# -------------------------------------------------------------------------------------------------------------- vision
 
 
 def _vit(width: int, depth: int, heads: int, dropout: float = 0.1, stochastic_depth: float = 0.0) -> Vision:
@@ -343,7 +301,6 @@ VIT_28 = Vision(
     attention=Attention(heads=4),
     ffn=Dense(hidden=128, activation="gelu", dropout=0.1),
     norm_place="pre",
-    dropout=0.1,
     initial=Normal(),
     heads={"label": Classification(classes=10)},
 )
@@ -357,17 +314,9 @@ VIT_32 = Vision(
     norm_place="pre",
     dropout=0.0,
     stochastic_depth=0.1,
-    initial=Xavier(),
     heads={"label": Classification(classes=10)},
 )
 
-# ----------------------------------------------------------------------------------------------------------- the table
-
-_TABLE_3 = "Vaswani et al. 2017, table 3"
-_T5 = "Raffel et al. 2020, section 3.7"
-_BART = "fairseq, examples/bart"
-_DEVLIN = "Devlin et al. 2019, section 3"
-_TURC = "Turc et al. 2019, table 1"
 _GPT2 = "openai/gpt-2, model names (the paper's own counts were wrong)"
 _DEIT = "Touvron et al. 2021, table 1"
 _VIT = "Dosovitskiy et al. 2021, table 1"
@@ -403,29 +352,20 @@ PRESETS: tuple[Preset, ...] = (
     _row("d-smoothing0.2", 63_045_632, "D: label smoothing 0.2 (a training setting; the model is base)", {}),
     # The paper gives no length; 256 is max_length in its own code (tensor2tensor, transformer_base_v1).
     _row("e-learned", 63_307_776, "E: learned positions", {"position": {"kind": "learned", "length": 256}}),
-    Preset("t5-small", _t5(512, 6, 8, 2048), 60_506_624, "T5 v1.0 (Raffel et al. 2020), small", Published("60 M", _T5)),
-    Preset("t5-base", _t5(768, 12, 12, 3072), 222_903_552, "T5 v1.0 (Raffel et al. 2020), base",
-           Published("220 M", _T5)),
-    Preset("t5-large", _t5(1024, 24, 16, 4096), 737_668_096, "T5 v1.0 (Raffel et al. 2020), large",
-           Published("770 M", _T5)),
+    _t5("small", 512, 6, 8, 2048, 60_506_624, "60 M"),
+    _t5("base", 768, 12, 12, 3072, 222_903_552, "220 M"),
+    _t5("large", 1024, 24, 16, 4096, 737_668_096, "770 M"),
     Preset("marian", MARIAN, 73_944_309, "OPUS-MT's Marian shape (Tiedemann and Thottingal 2020), vocabulary of en-de"),
-    Preset("bart-base", _bart(768, 6, 12), 139_420_416, "BART (Lewis et al. 2020), base", Published("140 M", _BART)),
-    Preset("bart-large", _bart(1024, 12, 16), 406_291_456, "BART (Lewis et al. 2020), large",
-           Published("400 M", _BART)),
-    Preset("bert-tiny", _bert(2, 128), 4_385_920, "BERT (Turc et al. 2019), 2 layers of 128",
-           Published("4.4 M", _TURC)),
-    Preset("bert-mini", _bert(4, 256), 11_170_560, "BERT (Turc et al. 2019), 4 layers of 256",
-           Published("11.3 M", _TURC)),
-    Preset("bert-small", _bert(4, 512), 28_763_648, "BERT (Turc et al. 2019), 4 layers of 512",
-           Published("29.1 M", _TURC)),
-    Preset("bert-medium", _bert(8, 512), 41_373_184, "BERT (Turc et al. 2019), 8 layers of 512",
-           Published("41.7 M", _TURC)),
-    Preset("bert-base", _bert(12, 768), 109_482_240, "BERT (Devlin et al. 2019), base", Published("110 M", _DEVLIN)),
-    Preset("bert-large", _bert(24, 1024), 335_141_888, "BERT (Devlin et al. 2019), large", Published("340 M", _DEVLIN)),
-    Preset("roberta-base", _roberta(12, 768), 124_697_433, "RoBERTa (Liu et al. 2019), base",
-           Published("125 M", "fairseq, examples/roberta")),
-    Preset("roberta-large", _roberta(24, 1024), 355_412_057, "RoBERTa (Liu et al. 2019), large",
-           Published("355 M", "Liu et al. 2019, section 5")),
+    _bart("base", 768, 6, 12, 139_420_416, "140 M"),
+    _bart("large", 1024, 12, 16, 406_291_456, "400 M"),
+    _bert("tiny", 2, 128, 4_385_920, "4.4 M"),
+    _bert("mini", 4, 256, 11_170_560, "11.3 M"),
+    _bert("small", 4, 512, 28_763_648, "29.1 M"),
+    _bert("medium", 8, 512, 41_373_184, "41.7 M"),
+    _bert("base", 12, 768, 109_482_240, "110 M"),
+    _bert("large", 24, 1024, 335_141_888, "340 M"),
+    _roberta("base", 12, 768, 124_697_433, "125 M", "fairseq, examples/roberta"),
+    _roberta("large", 24, 1024, 355_412_057, "355 M", "Liu et al. 2019, section 5"),
     Preset("roformer", ROFORMER, 109_121_082, "RoFormer (Su et al. 2021): BERT base with rotary positions"),
     Preset("gpt", GPT, 116_534_784, "GPT (Radford et al. 2018)", Published("117 M", "Radford et al. 2019, table 2")),
     Preset("gpt2", _gpt2(12, 768, 12), 124_439_808, "GPT-2 (Radford et al. 2019), smallest", Published("124 M", _GPT2)),
@@ -435,7 +375,7 @@ PRESETS: tuple[Preset, ...] = (
            Published("774 M", _GPT2)),
     Preset("gpt2-xl", _gpt2(48, 1600, 25), 1_557_611_200, "GPT-2 (Radford et al. 2019), largest",
            Published("1.5 B", "Radford et al. 2019, abstract")),
-    Preset("llama-tiny", LLAMA_TINY, 260_032,
+    Preset("llama-tiny", _llama(512, 64, 5, 8, 172, kv_heads=4, dropout=0.05), 260_032,
            "LLaMA's shape for tests: 5 layers of 64, grouped heads (llama2.c, stories260K)",
            Published("260 k", "llama2.c, README")),
     Preset("llama-small", _llama(32_000, 288, 6, 6, 768), 15_191_712,
@@ -443,7 +383,7 @@ PRESETS: tuple[Preset, ...] = (
     Preset("llama-1b", _llama(128_256, 2048, 16, 32, 8192, kv_heads=8, position=_LLAMA_3), 1_235_814_400,
            "LLaMA 3.2, 1 billion (Meta 2024): grouped heads, tied, scaled rotation",
            Published("1.23 B", "Meta 2024, LLaMA 3.2 model card")),
-    Preset("llama-7b", LLAMA_7B, 6_738_415_616,
+    Preset("llama-7b", _llama(32_000, 4096, 32, 32, 11_008, tied=False, norm={"eps": 1e-6}), 6_738_415_616,
            "LLaMA (Touvron et al. 2023), 7 billion", Published("6.7 B", "Touvron et al. 2023, table 2")),
     Preset("vit-ti16", _deit(192, 3), 5_717_416, "ViT-Ti/16 (DeiT: Touvron et al. 2021)", Published("5 M", _DEIT)),
     Preset("vit-s16", _deit(384, 6), 22_050_664, "ViT-S/16 (DeiT: Touvron et al. 2021)", Published("22 M", _DEIT)),

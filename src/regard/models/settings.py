@@ -29,8 +29,6 @@ from regard.blocks.settings import (
 )
 from regard.settings import Settings, to_table
 
-# ------------------------------------------------------------------------------------------------- initial values
-
 
 class Xavier(Settings):
     """Uniform in ±√(6 / (inputs + outputs)); embeddings normal with variance 1 / width (the paper's own code)."""
@@ -49,9 +47,6 @@ class Normal(Settings):
 
 
 Initial: TypeAlias = Annotated[Xavier | Normal, Field(discriminator="kind")]
-
-
-# ------------------------------------------------------------------------------------------------------------ heads
 
 
 class Masked(Settings):
@@ -122,9 +117,6 @@ def _check_names(heads: Mapping[str, object]) -> None:
     for name in heads:
         if not name or "." in name:
             raise ValueError(f"heads: the name {name!r} must not be empty or contain a dot; choose another one")
-
-
-# --------------------------------------------------------------------------------------------------------- families
 
 
 class Body(Settings):
@@ -324,9 +316,6 @@ class Vision(Body):
 ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 AnyModel: TypeAlias = Annotated[ModelSettings, Field(discriminator="kind")]
 """The type for `parse`: `kind` selects the family."""
-
-
-# ------------------------------------------------------------------------------------------------------- comparing
 
 
 def complete(settings: ModelSettings) -> dict[str, Any]:

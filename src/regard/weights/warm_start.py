@@ -170,9 +170,6 @@ def _as_override(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-# ----------------------------------------------------------------------------------------------------------- positions
-
-
 def _positions(old: Tensor, parameter: Tensor, here: ModelSettings, there: ModelSettings) -> tuple[Tensor, str]:
     if isinstance(here, Vision):
         assert isinstance(there, Vision)
@@ -198,9 +195,6 @@ def _positions(old: Tensor, parameter: Tensor, here: ModelSettings, there: Model
     if given.length > common:
         text += f", {given.length - common:,} not used"
     return result, text
-
-
-# -------------------------------------------------------------------------------------------------------- vocabularies
 
 
 def _side(name: str, settings: ModelSettings) -> Side | None:

@@ -81,9 +81,6 @@ def laid(layout: str) -> list[cases.Laid]:
     return [cases.padded(sources), cases.padded(targets)]
 
 
-# ----------------------------------------------------------------------------------------------------- four families
-
-
 @by_layout
 @pytest.mark.parametrize("position", ["sinusoidal", "relative", "transformer-xl", "rotary"])
 def test_encoder_decoder(position: str, layout: str) -> None:
@@ -132,9 +129,6 @@ def test_several_layers_and_batches_without_padding() -> None:
     check(writer, writer, target.tokens)
 
 
-# ----------------------------------------------------------------------------------------------------------- variants
-
-
 @by_layout
 def test_window_prefix_and_soft_cap(layout: str) -> None:
     attention = blocks.Attention(heads=4, kv_heads=2, window=3, soft_cap=5.0, qk_norm=blocks.RmsNorm())
@@ -160,9 +154,6 @@ def test_training_with_everything_that_is_random(place: str, layout: str) -> Non
     check(model, model, text.tokens, text.layout)
 
 
-# ----------------------------------------------------------------------------------------------------- static shapes
-
-
 def test_batches_of_other_lengths_are_not_compiled_anew() -> None:
     """A packed batch has a fixed number of tokens and sequences, whatever their lengths: so has a padded one."""
     model, counter = fresh(cases.decoder(position=blocks.Rotary())), CompileCounterWithBackend("aot_eager")
@@ -179,9 +170,6 @@ def test_batches_of_other_lengths_are_not_compiled_anew() -> None:
         tokens = torch.randint(0, cases.VOCABULARY, (4, 6))
         assert_close(fast(tokens, padded), model(tokens, padded))
     assert counter.frame_count == 2
-
-
-# ----------------------------------------------------------------------------------------------------- cached decoding
 
 
 def steps_of(call: Callable[[Tensor, Cache], Tensor], cache: Cache, tokens: Tensor) -> list[Tensor]:
@@ -237,9 +225,6 @@ def test_a_cached_step_of_an_encoder_decoder() -> None:
     out = torch.cat([first, *steps_of(step, cache, tokens[:, 1:])], dim=1)
     assert_close(out, model.decode(tokens, memory, source.layout))
     assert counter.frame_count <= 2
-
-
-# ----------------------------------------------------------------------------------------------------------- inductor
 
 
 @pytest.mark.slow

@@ -48,9 +48,6 @@ def run(network: nn.Module, model: ModelSettings, batch: int, length: int, devic
     return scores[0] if scores else hidden
 
 
-# --------------------------------------------------------------------------------------------------------- parameters
-
-
 def test_every_preset_has_the_size_that_it_lists() -> None:
     for entry in PRESETS:
         shapes = {name: tuple(p.shape) for name, p in build(entry.settings, device="meta").named_parameters()}
@@ -76,9 +73,6 @@ def test_parts_are_named_by_what_they_hold() -> None:
     assert parts["encoder.norm"] == 2 * 2 * 2 * 16
     two = EncoderDecoder(vocabulary=30, target_vocabulary=20, tied=("target", "output"), width=16, depth=1)
     assert count(two).parts["target.tokens"] == 20 * 16
-
-
-# -------------------------------------------------------------------------------------------------------------- FLOPs
 
 
 def test_flops_are_those_that_pytorch_counts() -> None:
@@ -133,9 +127,6 @@ def test_a_window_bounds_scores_and_cache() -> None:
             assert training_flops(model, 3, 120, 120) == pytest.approx(9 * counted, rel=1e-12), (name, changes)
 
 
-# ------------------------------------------------------------------------------------------------------------- memory
-
-
 def test_training_takes_16_bytes_per_parameter() -> None:
     """Rajbhandari et al. 2020, section 3.1, for 16 bits; float32 takes the same."""
     dtypes: dict[Dtype, int] = {"bfloat16": 2, "float16": 2, "float32": 4}
@@ -164,9 +155,6 @@ def test_caches() -> None:
     assert memory.cache == 2 * 100 * memory.cache_token
     for name in ("bert-base", "vit-b16"):
         assert count(preset(name)).memory.cache == count(preset(name)).memory.cache_token == 0
-
-
-# -------------------------------------------------------------------------------------------------------- activations
 
 
 def small_model(name: str, dropout: float) -> ModelSettings:
@@ -303,9 +291,6 @@ def test_activations_of_a_layer_as_published() -> None:
     one, two = (count(preset("gpt2", depth=depth), length=8).memory.activations for depth in (1, 2))
     two_norms, softmax = 2 * 2 * 4, 12 * 4
     assert two - one == 8 * (34 * 768 + two_norms + softmax)
-
-
-# ------------------------------------------------------------------------------------------------------- length, batch
 
 
 def test_the_length_comes_from_the_settings() -> None:

@@ -42,9 +42,6 @@ def answer(model: Model, seed: int = 0) -> Tensor:
     return model(tokens)
 
 
-# ------------------------------------------------------------------------------------------------------------- shapes
-
-
 def test_shapes_of_an_encoder_decoder() -> None:
     model = build(cases.encoder_decoder(tied=("target", "output"), target_vocabulary=17))
     source, target = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long)
@@ -108,8 +105,6 @@ def test_every_norm_place_and_feed_forward_runs(family: str, place: str, ffn: bl
     ]
     assert has_final_norm == [place != "post"] * len(has_final_norm)
 
-
-# --------------------------------------------------------------------------------------------------------------- ties
 
 MATRICES = ("source", "target", "output")
 TIES = [(), *itertools.combinations(MATRICES, 2), MATRICES]
@@ -185,9 +180,6 @@ def test_ties_survive_a_change_of_precision_and_loading(tied: tuple[str, ...]) -
     assert {p.dtype for p in found.values()} == {torch.float64}
     for one, other in itertools.combinations(MATRICES, 2):
         assert (found[one] is found[other]) is ({one, other} <= set(tied))
-
-
-# ------------------------------------------------------------------------------------------------------------ layouts
 
 
 @by_position
@@ -326,8 +318,6 @@ def test_segments_reach_the_encoder() -> None:
     assert_close(model(tokens), model(tokens, segments=torch.zeros_like(tokens)), **TIGHT)
 
 
-# ------------------------------------------------------------------------------------------------------------- caches
-
 KINDS: tuple[CacheKind, ...] = ("growing", "fixed", "windowed")
 by_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -380,9 +370,6 @@ def test_the_memory_is_projected_once_in_cached_decoding() -> None:
     assert calls == [0, 1]
 
 
-# ------------------------------------------------------------------------------------------------------------- prefix
-
-
 def reader_of(writer: Any) -> Any:
     """An encoder with a decoder's weights: another family, in which every token sees every other."""
     reader = exact(settings.Encoder(**cases.body(vocabulary=cases.VOCABULARY, position=writer.settings.position)))
@@ -413,9 +400,6 @@ def test_a_prefix_is_continued_from_a_cache(kind: CacheKind) -> None:
     steps = [tokens[:, :4], *tokens[:, 4:].split(1, dim=1)]
     out = [model(new, cache=cache, prefix=prefix) for new in steps]
     assert_close(torch.cat(out, dim=1), wanted, **TIGHT)
-
-
-# --------------------------------------------------------------------------------------------------- precision, places
 
 
 @by_family
@@ -455,9 +439,6 @@ def test_weights_can_be_put_into_a_model_on_meta() -> None:
     made, shell = build(cases.encoder_decoder()), build(cases.encoder_decoder(), device="meta")
     shell.load_state_dict(made.state_dict(), assign=True)
     assert torch.equal(answer(shell.eval()), answer(made.eval()))
-
-
-# ----------------------------------------------------------------------------------------------- dropout and the seed
 
 
 @by_family

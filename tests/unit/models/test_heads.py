@@ -36,9 +36,6 @@ def built(head: settings.TextHead, tokens: nn.Embedding | None = None) -> Any:
     return made
 
 
-# ------------------------------------------------------------------------------------------------------------- output
-
-
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_output_scores(hidden: Tensor, bias: bool, scale: float | None) -> None:
@@ -65,9 +62,6 @@ def test_a_tied_output_follows_its_embedding(hidden: Tensor) -> None:
     assert_close(output(hidden), hidden.sum(-1, keepdim=True).expand(2, 4, VOCABULARY), **TIGHT)
 
 
-# ------------------------------------------------------------------------------------------------------ masked tokens
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_masked_head(hidden: Tensor, tied: bool) -> None:
     """norm(gelu(dense(x))) against the embeddings, plus a bias (Devlin et al. 2019)."""
@@ -84,9 +78,6 @@ def test_masked_head_of_chosen_tokens_alone(hidden: Tensor) -> None:
     head = built(settings.Masked(), nn.Embedding(VOCABULARY, WIDTH, dtype=torch.float64))
     chosen = torch.tensor([[True, False, False, True], [False, True, False, False]])
     assert_close(head(hidden[chosen]), head(hidden)[chosen], **TIGHT)
-
-
-# ---------------------------------------------------------------------------------------------------------- sequences
 
 
 def pooled_by_hand(rows: list[Tensor], kind: settings.PoolingKind) -> Tensor:
@@ -126,9 +117,6 @@ def test_next_sentence_has_berts_pooler_unless_told_otherwise() -> None:
     assert built(settings.Pooling()).pool is None
 
 
-# ------------------------------------------------------------------------------------------------------------- tokens
-
-
 @pytest.mark.parametrize(("chosen", "classes"), [(settings.Tagging(classes=5), 5), (settings.Spans(), 2)])
 def test_token_heads(hidden: Tensor, chosen: settings.TextHead, classes: int) -> None:
     head = built(chosen)
@@ -136,9 +124,6 @@ def test_token_heads(hidden: Tensor, chosen: settings.TextHead, classes: int) ->
     assert_close(head(hidden), wanted, **TIGHT)
     assert_close(head(hidden.flatten(0, 1), pack([[4], [4]], [None]).layouts[0]), wanted.flatten(0, 1), **TIGHT)
     assert wanted.shape == (2, 4, classes)
-
-
-# ------------------------------------------------------------------------------------------------------------ dropout
 
 
 @pytest.mark.parametrize("chosen", [settings.Tagging(dropout=0.5), settings.Classification(dropout=0.5)])

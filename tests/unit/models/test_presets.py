@@ -50,9 +50,6 @@ TABLE_3 = [
 ]
 
 
-# -------------------------------------------------------------------------------------------------------- the names
-
-
 def test_all_that_were_asked_for_exist_once() -> None:
     names = preset_names()
     assert ASKED_FOR | {row[0] for row in TABLE_3} <= set(names)
@@ -85,9 +82,6 @@ def test_unknown_names_get_a_hint() -> None:
 def test_only_giants_and_xlnet_are_counted_only() -> None:
     counted = {entry.name for entry in PRESETS if entry.counted_only}
     assert counted == {"xlnet-large", "megatron-lm", "turing-nlg", "gpt3", "gopher"}
-
-
-# -------------------------------------------------------------------------------------------------- published figures
 
 
 def test_table_3() -> None:
@@ -125,9 +119,6 @@ def test_gopher_in_its_smaller_sizes() -> None:
     for depth, width, heads, printed in sizes:
         settings = preset("gopher", depth=depth, width=width, attention={"heads": heads})
         assert count(settings).parameters == pytest.approx(printed, rel=0.02)
-
-
-# ------------------------------------------------------------------------------------------------------- transformers
 
 
 def parameters_of(model_class: Any, config: Any, leave_out: str = "nothing") -> int:

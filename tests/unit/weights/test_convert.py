@@ -109,9 +109,6 @@ def test_names_of_classes(tmp_path: Path) -> None:
     assert load_labels(tmp_path / "small")["label"].names == ("cat", "dog")
 
 
-# ------------------------------------------------------------------------------------------------------- language tags
-
-
 def test_the_language_tag_is_in_the_template(tmp_path: Path) -> None:
     """Our ids come out of the exported tokenizer, by the plain library."""
     ours = write_translator(tmp_path / "ours", both=True)
@@ -136,9 +133,6 @@ def test_a_direction_must_be_chosen(tmp_path: Path) -> None:
     convert(ours, tmp_path / "out", "int8")  # it keeps both
 
 
-# ---------------------------------------------------------------------------------------------------------- bad input
-
-
 def test_nothing_is_overwritten_by_accident(run: Path, tmp_path: Path) -> None:
     convert(run, tmp_path / "out", "int8")
     before = (tmp_path / "out" / "weights.safetensors").read_bytes()
@@ -156,9 +150,6 @@ def test_nothing_is_overwritten_by_accident(run: Path, tmp_path: Path) -> None:
         convert(run, tmp_path / "file", "int8")
     with pytest.raises(WeightsError, match="nowhere"):
         convert(tmp_path / "nowhere", tmp_path / "new", "int8")
-
-
-# --------------------------------------------------------------------------------------------------------- ctranslate2
 
 
 def test_settings_that_ctranslate2_does_not_have() -> None:

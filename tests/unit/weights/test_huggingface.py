@@ -18,8 +18,6 @@ from regard.models.settings import Spans, Vision
 from regard.weights.directory import load_model
 from regard.weights.huggingface.directory import FAMILIES, family_for, read_pretrained, write_pretrained
 
-# ----------------------------------------------------------------------------------------------------------- both ways
-
 
 def test_a_model_comes_back_equal(tmp_path: Path) -> None:
     for name, settings in SMALL.items():
@@ -100,9 +98,6 @@ def test_options_of_writing(tmp_path: Path) -> None:
     assert {parameter.dtype for parameter in single.parameters()} == {torch.float32}
 
 
-# ------------------------------------------------------------------------------------------------------------- damage
-
-
 def test_missing_and_surplus_tensors(tmp_path: Path) -> None:
     for family, settings in SMALL.items():
         directory = tmp_path / family
@@ -156,9 +151,6 @@ def test_positions_that_are_not_sinusoids(tmp_path: Path) -> None:
             load_model(tmp_path)
     change_tensors(tmp_path, {name: None, "model.encoder.embed_positions.weight": None})
     load_model(tmp_path)
-
-
-# -------------------------------------------------------------------------------- configs that settings cannot express
 
 
 def test_other_model_types_are_not_supported(tmp_path: Path) -> None:
@@ -238,9 +230,6 @@ def test_values_for_training_are_reported_in_the_log(tmp_path: Path, caplog: pyt
         with caplog.at_level(logging.WARNING):
             load_model(tmp_path)
         assert f"{next(iter(changes))} ({next(iter(changes.values()))}) is ignored" in caplog.text
-
-
-# --------------------------------------------------------------------------------- settings that configs cannot express
 
 
 def test_settings_that_would_be_lost(tmp_path: Path) -> None:

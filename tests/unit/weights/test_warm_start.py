@@ -37,8 +37,6 @@ from regard.weights.directory import save_model
 from regard.weights.huggingface.directory import write_pretrained
 from regard.weights.warm_start import Start, read_start, warm_start
 
-# ------------------------------------------------------------------------------------------------------- equal models
-
 
 def test_the_same_settings_give_the_same_answers() -> None:
     for settings in TEXT_FAMILIES:
@@ -94,9 +92,6 @@ def test_the_model_keeps_its_dtype_and_its_parameters() -> None:
         assert torch.equal(model.target.position.weight[:8], old.target.position.weight.to(dtype))
 
 
-# --------------------------------------------------------------------------------------------------------------- heads
-
-
 def test_a_fresh_head_on_a_trained_encoder() -> None:
     old = trained(BERT)
     settings = BERT.changed({}).model_copy(update={"heads": {"topic": Classification(classes=4, dense=True)}})
@@ -133,9 +128,6 @@ def test_a_masked_head_has_a_row_for_each_token() -> None:
     assert torch.equal(new.heads["words"].output.weight, old.heads["words"].output.weight[order])
     assert torch.equal(new.heads["words"].output.bias, old.heads["words"].output.bias[order])
     assert set(found.fitted) == {"embedding.tokens.weight", "heads.words.output.weight", "heads.words.output.bias"}
-
-
-# ----------------------------------------------------------------------------------------------------------- positions
 
 
 def test_more_and_fewer_positions() -> None:
@@ -181,9 +173,6 @@ def test_settings_that_training_adapts_to() -> None:
     keys = ["attention.window is 4 and was none", "position.base is 50000.0 and was 10000.0"]
     keys += ["position.scaling.kind is linear and was none", "position.scaling.factor is 2.0 and was none"]
     assert [note.partition(":")[0] for note in found.notes] == keys
-
-
-# -------------------------------------------------------------------------------------------------------- vocabularies
 
 
 def test_new_tokens_do_not_change_the_others() -> None:
@@ -293,9 +282,6 @@ def test_without_both_tokenizers_equal_sizes_are_copied() -> None:
         assert found.text().splitlines()[-1] == UNCOMPARED
 
 
-# ------------------------------------------------------------------------------------------------------------ refusals
-
-
 def test_settings_that_cannot_be_adapted() -> None:
     cases: list[tuple[dict[str, Any], str]] = [
         ({"width": 32, "ffn.hidden": 64, "attention.head_size": 8}, "model.width=16,"),
@@ -336,9 +322,6 @@ def test_tensors_that_are_not_those_of_the_settings() -> None:
     integers = {name: tensor.to(torch.int8) for name, tensor in old.tensors.items()}
     assert "torch.int8" in message(lambda: warm_start(model, Start(GPT2, integers, None, "runs/old")))
     assert "meta" in message(lambda: warm_start(regard.build(GPT2, device="meta"), old))
-
-
-# --------------------------------------------------------------------------------------------------------- directories
 
 
 def test_a_run_directory(tmp_path: Path) -> None:

@@ -32,8 +32,6 @@ CONFIG_JSON = "config.json"
 TRAINING_ONLY = {"dropout", "stochastic_depth", "initial"}
 """Settings that do not change the output of a trained model. They may be lost."""
 
-# -------------------------------------------------------------------------------------------------------------- config
-
 
 class Config:
     """The values of one config.json. Errors name the file, the key and its value."""
@@ -180,8 +178,6 @@ class ConfigRow:
         return {self.theirs: value} | ({} if self.also is None else {self.also: value})
 
 
-# ------------------------------------------------------------------------------------------------------------- tensors
-
 Tensors = tuple[Tensor, ...]
 
 
@@ -301,9 +297,6 @@ def map_tensors(rows: tuple[TensorRow, ...], shapes: Mapping[str, Tensor], heads
     return TensorMap([(tuple(names), theirs, form) for theirs, (names, form) in groups.items()])
 
 
-# -------------------------------------------------------------------------------------------------------------- family
-
-
 class Family:
     """One `model_type`."""
 
@@ -337,8 +330,6 @@ class Family:
     """Their keys that only training uses, and the value that is used here."""
     tensors: ClassVar[tuple[TensorRow, ...]] = ()
 
-    # ---------------------------------------------------------------------------------------------- to be overridden
-
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return further settings by dotted name. `tensors` have their current names; there may be none."""
         return {}
@@ -363,8 +354,6 @@ class Family:
     def rewritten(self, tensors: dict[str, Tensor], settings: Any) -> dict[str, Tensor]:
         """Return the tensors of a model with `settings` as those of its `equivalent`."""
         return tensors
-
-    # ------------------------------------------------------------------------------------------------------- settings
 
     def read_settings(self, config: Config, tensors: Mapping[str, Tensor]) -> Any:
         config.require(
@@ -412,8 +401,6 @@ class Family:
             f"the model cannot be written as {self.model_type}: {problem}; "
             "keep it as a run directory, or train it with other settings"
         )
-
-    # ---------------------------------------------------------------------------------------------------------- tensors
 
     def tensor_map(self, settings: Any, config: Config, shapes: Mapping[str, Tensor]) -> TensorMap:
         heads = {name: head.kind for name, head in getattr(settings, "heads", {}).items()}
