@@ -176,10 +176,6 @@ def test_bart_without_a_head(tmp_path: Path) -> None:
         hidden = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).last_hidden_state
         ours = saved_and_read(model, tmp_path / f"theirs{tied}")
         assert difference(ours.states(target, ours.encode(source, layout), layout), hidden) < SINGLE
-        if tied:
-            back = written_and_loaded(ours, model, tmp_path / f"ours{tied}", architecture="BartModel")
-            again = back(input_ids=source, attention_mask=mask, decoder_input_ids=target).last_hidden_state
-            assert difference(again, hidden) < SINGLE
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +21,6 @@ from regard.models.settings import EncoderDecoder
 from regard.text.tokenizer import Tokenizer, TokenizerPair
 from regard.weights.directory import settings_of, uncompiled
 
-Quantization: TypeAlias = Literal["int8", "float16", "bfloat16"]
-
 OLDEST = (4, 7)
 """Earlier versions support fewer settings."""
 LENGTH = 2048
@@ -30,18 +28,20 @@ LENGTH = 2048
 ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH"}
 
 
-def write_ctranslate2(
-    model: nn.Module, tokenizers: TokenizerPair, directory: Path | str, quantization: Quantization | None = None
-) -> None:
-    """Write a model for CTranslate2, in float32 unless `quantization` is given.
+def write_ctranslate2(model: nn.Module, tokenizers: TokenizerPair, directory: Path | str) -> None:
+    """Write a model for CTranslate2 in float32.
 
-    `Translator(directory, compute_type="int8")` quantizes float32 weights while it reads them.
+    `Translator(directory, compute_type="int8")` quantizes the weights while it reads them.
     """
     model = uncompiled(model)
     settings = settings_of(model)
     if not isinstance(settings, EncoderDecoder):
         raise WeightsError(f"model.kind ({settings.kind}) cannot be written for ctranslate2, only encoder-decoder can")
-    require_expressible(settings)
+    if problems := [f"{name} is {value}, only {known} is supported" for name, value, known in _problems(settings)]:
+        raise WeightsError(
+            f"the model cannot be written for ctranslate2: {'; '.join(problems)}; keep it as a run directory, or train "
+            "it with other settings"
+        )
     try:
         library = import_module("ctranslate2")
     except ImportError:
@@ -56,22 +56,13 @@ def write_ctranslate2(
     _add_vocabularies(spec, settings, tokenizers)
     spec.config.layer_norm_epsilon = settings.norm.eps
     spec.validate()
-    spec.optimize(quantization=quantization)
+    spec.optimize()
     Path(directory).mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
 
 
-def require_expressible(settings: EncoderDecoder) -> None:
-    """Refuse settings that CTranslate2 does not have, each by its name."""
-    problems = [f"{name} is {value}, only {supported} is supported" for name, value, supported in _problems(settings)]
-    if problems:
-        raise WeightsError(
-            f"the model cannot be written for ctranslate2: {'; '.join(problems)}; keep it as a run directory, or train "
-            "it with other settings"
-        )
-
-
 def _problems(settings: EncoderDecoder) -> Iterator[tuple[str, object, str]]:
+    """Yield each setting that CTranslate2 does not have, its value and the supported ones."""
     attention, position = settings.attention, settings.position
     if settings.ffn.activation not in ACTIVATIONS:
         yield "ffn.activation", settings.ffn.activation, " or ".join(ACTIVATIONS)
@@ -98,18 +89,25 @@ class _Writer:
 
     def __init__(self, library: Any, settings: EncoderDecoder, model: nn.Module) -> None:
         self.library, self.settings = library, settings
-        # Copies: CTranslate2 quantizes in place.
+        # Copies: CTranslate2 changes them in place.
         self.tensors: Mapping[str, Tensor] = {
             name: tensor.detach().to("cpu", torch.float32, copy=True) for name, tensor in model.named_parameters()
         }
 
     def write(self) -> Any:
-        layouts, options = self.library.specs.transformer_spec, self.options()
-        encoder = layouts.TransformerEncoderSpec(self.settings.depth, **options)
-        decoder = layouts.TransformerDecoderSpec(self.settings.decoder_layers, **options)
+        settings, layouts, options = self.settings, self.library.specs.transformer_spec, self.options()
+        encoder = layouts.TransformerEncoderSpec(settings.depth, **options)
+        decoder = layouts.TransformerDecoderSpec(settings.decoder_layers, **options)
         self.stack(encoder, encoder.embeddings[0], "source", "encoder")
         self.stack(decoder, decoder.embeddings, "target", "decoder")
-        self.output(decoder)
+        owner = "output"
+        if "output" in settings.tied:
+            owner = "source.tokens" if "source" in settings.tied else "target.tokens"
+        decoder.projection.weight = self.tensors[f"{owner}.weight"]
+        if settings.output_bias:
+            decoder.projection.bias = self.tensors["output.bias"]
+        if settings.output_scale is not None:
+            decoder.scale_outputs = settings.output_scale
         return layouts.TransformerSpec(encoder, decoder)
 
     def options(self) -> dict[str, Any]:
@@ -141,8 +139,7 @@ class _Writer:
         shared = {"source", "target"} <= set(settings.tied)
         embedding.weight = tensors["source.tokens.weight" if shared else f"{side}.tokens.weight"]
         spec.scale_embeddings = settings.embedding_scale
-        encodings = self.encodings(side)
-        if encodings is not None:
+        if (encodings := self.encodings(side)) is not None:
             spec.position_encodings.encodings = encodings
         if settings.embedding_norm:
             self.norm(spec.layernorm_embedding, f"{side}.norm")
@@ -150,18 +147,18 @@ class _Writer:
             self.norm(spec.layer_norm, f"{stack}.norm")
         for i, layer in enumerate(spec.layer):
             ours = f"{stack}.{i}"
-            self.attention(layer.self_attention, f"{ours}.attention", ("q", "k", "v"))
+            self.attention(layer.self_attention, f"{ours}.attention", "qkv")
             if isinstance(settings.position, Relative):
                 layer.self_attention.relative_attention_bias = tensors[f"{stack}.position.weight"]
                 longest = import_module("numpy").int32(settings.position.longest)
                 layer.self_attention.relative_attention_max_distance = longest
             if stack == "decoder":
-                self.attention(layer.attention, f"{ours}.cross", ("q",), ("k", "v"))
+                self.attention(layer.attention, f"{ours}.cross", "q", "kv")
             gated = isinstance(settings.ffn, Gated)
-            self.linear(layer.ffn.linear_0, f"{ours}.ffn.{'gate' if gated else 'up'}")
+            self.linear(layer.ffn.linear_0, f"{ours}.ffn", "gate" if gated else "up")
             if gated:
-                self.linear(layer.ffn.linear_0_noact, f"{ours}.ffn.up")
-            self.linear(layer.ffn.linear_1, f"{ours}.ffn.down")
+                self.linear(layer.ffn.linear_0_noact, f"{ours}.ffn", "up")
+            self.linear(layer.ffn.linear_1, f"{ours}.ffn", "down")
             self.norm(layer.ffn.layer_norm, f"{ours}.ffn_residual.norm")
 
     def encodings(self, side: str) -> Tensor | None:
@@ -176,20 +173,20 @@ class _Writer:
             return sinusoidal(torch.arange(LENGTH), width, position.base, position.order, torch.float32)
         return torch.zeros(LENGTH, width) if position.kind == "none" else None
 
-    def attention(self, spec: Any, name: str, *groups: tuple[str, ...]) -> None:
-        """Fill one attention and its norm. The projections of a group are one matrix."""
+    def attention(self, spec: Any, name: str, *groups: str) -> None:
+        """Fill one attention and its norm."""
         if self.settings.attention.scale is not None:
             spec.queries_scale = self.settings.attention.scale
-        for linear, group in zip(spec.linear, (*groups, ("out",)), strict=True):
-            linear.weight = torch.cat([self.tensors[f"{name}.{part}.weight"] for part in group])
-            if f"{name}.{group[0]}.bias" in self.tensors:
-                linear.bias = torch.cat([self.tensors[f"{name}.{part}.bias"] for part in group])
+        for linear, group in zip(spec.linear, groups, strict=False):
+            self.linear(linear, name, *group)
+        self.linear(spec.linear[-1], name, "out")
         self.norm(spec.layer_norm, f"{name}_residual.norm")
 
-    def linear(self, spec: Any, name: str) -> None:
-        spec.weight = self.tensors[f"{name}.weight"]
-        if f"{name}.bias" in self.tensors:
-            spec.bias = self.tensors[f"{name}.bias"]
+    def linear(self, spec: Any, name: str, *parts: str) -> None:
+        """Fill one linear layer with several of ours, one below the other."""
+        spec.weight = torch.cat([self.tensors[f"{name}.{part}.weight"] for part in parts])
+        if f"{name}.{parts[0]}.bias" in self.tensors:
+            spec.bias = torch.cat([self.tensors[f"{name}.{part}.bias"] for part in parts])
 
     def norm(self, spec: Any, name: str) -> None:
         weight, norm = self.tensors[f"{name}.weight"], self.settings.norm
@@ -199,22 +196,11 @@ class _Writer:
             # Without a bias, CTranslate2 takes it for an RMS norm.
             spec.gamma, spec.beta = weight, self.tensors.get(f"{name}.bias", torch.zeros_like(weight))
 
-    def output(self, spec: Any) -> None:
-        settings = self.settings
-        owner = "output"
-        if "output" in settings.tied:
-            owner = "source.tokens" if "source" in settings.tied else "target.tokens"
-        spec.projection.weight = self.tensors[f"{owner}.weight"]
-        if settings.output_bias:
-            spec.projection.bias = self.tensors["output.bias"]
-        if settings.output_scale is not None:
-            spec.scale_outputs = settings.output_scale
-
 
 def _add_vocabularies(spec: Any, settings: EncoderDecoder, tokenizers: TokenizerPair) -> None:
     source, target = tokenizers.source, tokenizers.target
-    spec.register_source_vocabulary(token_strings(source, settings.vocabulary))
-    spec.register_target_vocabulary(token_strings(target, settings.target_size))
+    spec.register_source_vocabulary(_token_strings(source, settings.vocabulary))
+    spec.register_target_vocabulary(_token_strings(target, settings.target_size))
     start, end = (target.token(target.role(role)) for role in ("start", "end"))
     if source.token(source.role("end")) != end:
         raise WeightsError(
@@ -229,7 +215,7 @@ def _add_vocabularies(spec: Any, settings: EncoderDecoder, tokenizers: Tokenizer
     spec.config.add_source_eos = True
 
 
-def token_strings(tokenizer: Tokenizer, size: int) -> list[str]:
+def _token_strings(tokenizer: Tokenizer, size: int) -> list[str]:
     """Return all tokens by id, with made-up names for rows of the weights that have no token."""
     if tokenizer.size > size:
         raise WeightsError(

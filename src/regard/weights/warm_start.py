@@ -6,6 +6,7 @@ All other settings that change tensors or results must be equal.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -18,11 +19,10 @@ from torch import Tensor, nn
 from regard.blocks.image_positions import LearnedGridPosition
 from regard.blocks.settings import Learned, Rotary
 from regard.errors import InputError, WeightsError
-from regard.models.build import build
 from regard.models.settings import Encoder, EncoderDecoder, Masked, ModelSettings, Vision, differences
 from regard.text.tokenizer import FILE, SOURCE_FILE, TARGET_FILE, Tokenizer, TokenizerPair
 from regard.weights.directory import load_model, settings_of, uncompiled
-from regard.weights.tensors import check, common_dtype, listed
+from regard.weights.tensors import listed
 
 FITTED = ("vocabulary", "target_vocabulary", "heads", "image", "position.length", "position.offset")
 """Settings that may differ, because their tensors are adapted."""
@@ -99,11 +99,6 @@ def warm_start(model: nn.Module, start: Start, tokenizers: TokenizerPair | None 
     """
     model = uncompiled(model)
     settings, own = settings_of(model), dict(model.named_parameters())
-    if any(parameter.is_meta for parameter in own.values()):
-        raise WeightsError("the model is on the meta device and has no memory; build it on another device")
-    common_dtype(start.tensors, start.source)  # refuses quantized tensors
-    shapes = {name: tuple(value.shape) for name, value in build(start.settings, "meta").named_parameters()}
-    check(shapes, start.tensors, start.source)
     notes = _require_equal(settings, start)
     here, there = (getattr(each, "heads", {}) for each in (settings, start.settings))
     heads = {name for name in here if name in there and here[name].kind == there[name].kind}
@@ -116,8 +111,7 @@ def warm_start(model: nn.Module, start: Start, tokenizers: TokenizerPair | None 
             continue
         side = _side(name, settings)
         if side is not None:
-            unchanged = rows[side].unchanged(len(old))
-            values[name] = (old, "") if unchanged else (rows[side].move(old, generator), rows[side].text())
+            values[name] = rows[side].move(old, generator)
         elif name.startswith(("embedding.", "source.", "target.")) and name.endswith("position.weight"):
             values[name] = _positions(old, parameter, settings, start.settings)
         elif old.shape == parameter.shape:
@@ -202,7 +196,7 @@ def _side(name: str, settings: ModelSettings) -> Side | None:
     if name in ("embedding.tokens.weight", "source.tokens.weight"):
         return "source"
     if name in ("target.tokens.weight", "output.weight", "output.bias"):
-        return "target" if isinstance(settings, EncoderDecoder) else "source"
+        return "target"
     if isinstance(settings, Encoder) and name.startswith("heads.") and ".output." in name:
         return "source" if isinstance(settings.heads[name.split(".")[1]], Masked) else None
     return None
@@ -219,66 +213,67 @@ class _Rows:
     lost: int
     """The number of old tokens that no new row takes."""
 
-    def unchanged(self, size: int) -> bool:
-        return len(self.index) == size and torch.equal(self.index, torch.arange(size))
-
-    def text(self) -> str:
-        new = int((self.index < 0).sum())
-        parts = [f"{len(self.index) - new:,} tokens copied"]
-        if new:
-            parts.append(f"{new:,} new, near the mean of the old")
-        if self.lost:
-            parts.append(f"{self.lost:,} not used")
-        return ", ".join(parts)
-
-    def move(self, old: Tensor, generator: torch.Generator) -> Tensor:
-        """Return `[V, D]` or `[V]` (biases): old rows at their new places, new rows near the mean.
+    def move(self, old: Tensor, generator: torch.Generator) -> tuple[Tensor, str]:
+        """Return `[V, D]` or `[V]` (biases), with a text: old rows at their new positions, new rows near the mean.
 
         At the mean of the old rows, a new token's logit is the mean of theirs, so that it gets at most an average
         token's probability. A row of random noise often gets nearly all of it (Hewitt 2021: Initializing New Word
         Embeddings for Pretrained Language Models).
         """
+        if torch.equal(self.index, torch.arange(len(old))):
+            return old, ""
         new = self.index < 0
+        count = int(new.sum())
         result = old[self.index.clamp(min=0)]
-        if new.any():
+        parts = [f"{len(new) - count:,} tokens copied"]
+        if count:
             tokens = old[: self.known].to(torch.promote_types(old.dtype, torch.float32))
-            mean = tokens.mean(0).expand(int(new.sum()), *old.shape[1:])
+            mean = tokens.mean(0).expand(count, *old.shape[1:])
             if old.dim() > 1:
                 noise = torch.randn(mean.shape, generator=generator, dtype=tokens.dtype)
                 mean = mean + NOISE * tokens.std(0, correction=0) * noise.to(old.device)
             result[new] = mean.to(old.dtype)
-        return result
+            parts.append(f"{count:,} new, near the mean of the old")
+        if self.lost:
+            parts.append(f"{self.lost:,} not used")
+        return result, ", ".join(parts)
 
 
 def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: TokenizerPair | None) -> dict[Side, _Rows]:
+    """Return the rows of both sides. A model with one vocabulary has it on both."""
     old = start.settings
     if isinstance(settings, Vision) or isinstance(old, Vision):
         return {}
-    if isinstance(settings, EncoderDecoder) and isinstance(old, EncoderDecoder):
-        if "source" in settings.tied and tokenizers is not None and not tokenizers.shared:
+    if isinstance(settings, EncoderDecoder) and "source" in settings.tied and tokenizers and not tokenizers.shared:
+        raise WeightsError(
+            f"model.tied ({', '.join(settings.tied)}) needs one tokenizer for both sides, but there are two; "
+            'set text.shared=true, or model.tied=["target", "output"]'
+        )
+    rows: dict[Side, _Rows] = {}
+    sides: dict[Side, str] = {"source": "vocabulary", "target": "target_vocabulary"}
+    for side, key in sides.items():
+        size, old_size = (
+            each.target_size if side == "target" and isinstance(each, EncoderDecoder) else each.vocabulary
+            for each in (settings, old)
+        )
+        new_tokens: Tokenizer | None = tokenizers and getattr(tokenizers, side)
+        old_tokens: Tokenizer | None = start.tokenizer and getattr(start.tokenizer, side)
+        if new_tokens and new_tokens.size > size:
             raise WeightsError(
-                f"model.tied ({', '.join(settings.tied)}) needs one tokenizer for both sides, but there are two; "
-                'set text.shared=true, or model.tied=["target", "output"]'
+                f"model.{key} ({size:,}) is smaller than the tokenizer ({new_tokens.size:,}); "
+                f"set it to {new_tokens.size}"
             )
-        target = _rows("target", settings.target_size, old.target_size, start, tokenizers)
-        return {"source": _rows("source", settings.vocabulary, old.vocabulary, start, tokenizers), "target": target}
-    return {"source": _rows("source", settings.vocabulary, old.vocabulary, start, tokenizers)}
-
-
-def _rows(side: Side, size: int, old_size: int, start: Start, tokenizers: TokenizerPair | None) -> _Rows:
-    key = "target_vocabulary" if side == "target" else "vocabulary"
-    if tokenizers is not None and getattr(tokenizers, side).size > size:
-        needed = getattr(tokenizers, side).size
-        raise WeightsError(f"model.{key} ({size:,}) is smaller than the tokenizer ({needed:,}); set it to {needed}")
-    if tokenizers is not None and start.tokenizer is not None:
-        return _matched_rows(getattr(start.tokenizer, side), old_size, getattr(tokenizers, side), size)
-    if size == old_size:
-        return _Rows(torch.arange(size), size, 0)
-    unknown = "the model has no tokenizer" if tokenizers is None else f"{start.source} has no {FILE}"
-    raise WeightsError(
-        f"model.{key} is {size:,} here and {old_size:,} in {start.source}, and {unknown}, so rows cannot be matched to "
-        "tokens; add the tokenizer"
-    )
+        if new_tokens and old_tokens:
+            rows[side] = _matched_rows(old_tokens, old_size, new_tokens, size)
+        elif size == old_size:
+            rows[side] = _Rows(torch.arange(size), size, 0)
+        else:
+            unknown = f"{start.source} has no {FILE}" if new_tokens else "the model has no tokenizer"
+            raise WeightsError(
+                f"model.{key} is {size:,} here and {old_size:,} in {start.source}, and {unknown}, so rows cannot be "
+                "matched to tokens; add the tokenizer"
+            )
+    return rows
 
 
 def _matched_rows(old: Tokenizer, old_size: int, new: Tokenizer, new_size: int) -> _Rows:
@@ -295,10 +290,8 @@ def _matched_rows(old: Tokenizer, old_size: int, new: Tokenizer, new_size: int) 
         if found is not None:
             return found
         for role in (role for role, own in new.roles.items() if own == number):
-            try:
+            with contextlib.suppress(InputError):
                 return old.role(role)
-            except InputError:
-                continue
         return -1
 
     index = [row if row < old_size else -1 for row in map(find, range(new_size))]
@@ -309,8 +302,6 @@ def _matched_rows(old: Tokenizer, old_size: int, new: Tokenizer, new_size: int) 
 
 def _token(tokenizer: Tokenizer, number: int) -> str | None:
     """Return None beyond the last token, and for an id without a token."""
-    if number >= tokenizer.size:
-        return None
     try:
         return tokenizer.token(number)
     except InputError:

@@ -35,7 +35,7 @@ from regard.models.settings import Classification, Decoder, Encoder, Masked, Spa
 from regard.text.tokenizer import TokenizerPair, write_huggingface
 from regard.weights.directory import save_model
 from regard.weights.huggingface.directory import write_pretrained
-from regard.weights.warm_start import Start, read_start, warm_start
+from regard.weights.warm_start import read_start, warm_start
 
 
 def test_the_same_settings_give_the_same_answers() -> None:
@@ -313,15 +313,6 @@ def test_vocabularies_that_cannot_be_matched() -> None:
     assert "runs/old has no tokenizer.json" in message(lambda: adopted(wider, old, (None, pair())))
     assert "model.vocabulary (20) is smaller" in message(lambda: adopted(GPT2, old, (pair(), more)))
     assert "text.shared=true" in message(lambda: adopted(PAIR, trained(PAIR), (pair(), two)))
-
-
-def test_tensors_that_are_not_those_of_the_settings() -> None:
-    old, model = start_of(trained(GPT2)), regard.build(GPT2)
-    lacking = {name: tensor for name, tensor in old.tensors.items() if name != "output.bias"}
-    assert "output.bias" in message(lambda: warm_start(model, Start(GPT2, lacking, None, "runs/old")))
-    integers = {name: tensor.to(torch.int8) for name, tensor in old.tensors.items()}
-    assert "torch.int8" in message(lambda: warm_start(model, Start(GPT2, integers, None, "runs/old")))
-    assert "meta" in message(lambda: warm_start(regard.build(GPT2, device="meta"), old))
 
 
 def test_a_run_directory(tmp_path: Path) -> None:

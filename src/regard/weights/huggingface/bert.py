@@ -8,7 +8,17 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from regard.models.settings import Classification, Encoder, Masked, NextSentence, Pooling, Spans, Tagging, TextHead
-from regard.weights.huggingface.tables import ACTIVATION, Config, ConfigRow, Family, TensorMap, TensorRow, label_names
+from regard.weights.huggingface.tables import (
+    ACTIVATION,
+    SAME,
+    Config,
+    ConfigRow,
+    Family,
+    Names,
+    TensorMap,
+    label_names,
+    under,
+)
 
 HEADS = {
     "BertModel": {"pooling"},
@@ -53,42 +63,28 @@ class Bert(Family):
         ConfigRow("segments", "type_vocab_size", 2),
         ConfigRow("initial.deviation", "initializer_range", 0.02),
     )
-    constants: ClassVar = {
-        "ffn.kind": "dense",
-        "norm.kind": "layer",
-        "norm_place": "post",
-        "position.kind": "learned",
-        "embedding_norm": True,
-        "initial.kind": "normal",
-    }
+    constants: ClassVar = {"norm_place": "post", "position.kind": "learned", "embedding_norm": True}
     required: ClassVar = {"position_embedding_type": "absolute"}
     written: ClassVar = {"pad_token_id": None}
-    tensors = (
-        TensorRow("embedding.tokens", "bert.embeddings.word_embeddings"),
-        TensorRow("embedding.position", "bert.embeddings.position_embeddings"),
-        TensorRow("embedding.segments", "bert.embeddings.token_type_embeddings"),
-        TensorRow("embedding.norm", "bert.embeddings.LayerNorm"),
-        TensorRow("encoder.{i}.attention.q", f"{LAYER}.attention.self.query"),
-        TensorRow("encoder.{i}.attention.k", f"{LAYER}.attention.self.key"),
-        TensorRow("encoder.{i}.attention.v", f"{LAYER}.attention.self.value"),
-        TensorRow("encoder.{i}.attention.out", f"{LAYER}.attention.output.dense"),
-        TensorRow("encoder.{i}.attention_residual.norm", f"{LAYER}.attention.output.LayerNorm"),
-        TensorRow("encoder.{i}.ffn.up", f"{LAYER}.intermediate.dense"),
-        TensorRow("encoder.{i}.ffn.down", f"{LAYER}.output.dense"),
-        TensorRow("encoder.{i}.ffn_residual.norm", f"{LAYER}.output.LayerNorm"),
-        *(TensorRow(f"heads.{kind}.pool", POOLER) for kind in sorted(POOLED)),
-        TensorRow("heads.masked.dense", f"{PREDICTIONS}.transform.dense"),
-        TensorRow("heads.masked.norm", f"{PREDICTIONS}.transform.LayerNorm"),
-        TensorRow("heads.masked.output", f"{PREDICTIONS}.decoder"),
-        TensorRow("heads.next-sentence.output", "cls.seq_relationship"),
-        TensorRow("heads.classification.output", "classifier"),
-        TensorRow("heads.tagging.output", "classifier"),
-        TensorRow("heads.spans.output", "qa_outputs"),
-    )
+    names: ClassVar[Names] = {
+        **under("embedding", "bert.embeddings", tokens="word_embeddings", position="position_embeddings"),
+        **under("embedding", "bert.embeddings", segments="token_type_embeddings", norm="LayerNorm"),
+        **under("encoder.{i}.attention", f"{LAYER}.attention.self", q="query", k="key", v="value"),
+        **under("encoder.{i}.attention", f"{LAYER}.attention.output", out="dense"),
+        **under("encoder.{i}.attention_residual", f"{LAYER}.attention.output", norm="LayerNorm"),
+        **under("encoder.{i}.ffn", LAYER, up="intermediate.dense", down="output.dense"),
+        **under("encoder.{i}.ffn_residual", LAYER, norm="output.LayerNorm"),
+        **{f"heads.{kind}.pool": (POOLER, SAME) for kind in POOLED},
+        **under("heads.masked", PREDICTIONS, dense="transform.dense", norm="transform.LayerNorm", output="decoder"),
+        "heads.next-sentence.output": ("cls.seq_relationship", SAME),
+        "heads.classification.output": ("classifier", SAME),
+        "heads.tagging.output": ("classifier", SAME),
+        "heads.spans.output": ("qa_outputs", SAME),
+    }
 
-    def rows(self, settings: Encoder) -> tuple[TensorRow, ...]:
+    def names_for(self, settings: Encoder) -> Names:
         tied = any(isinstance(head, Masked) and head.tied for head in settings.heads.values())
-        return (*self.tensors, TensorRow("heads.masked.output", PREDICTIONS)) if tied else self.tensors
+        return self.names | {"heads.masked.output": (PREDICTIONS, SAME)} if tied else self.names
 
     def add_ties(self, mapping: TensorMap, settings: Encoder, config: Config) -> None:
         bias, own = f"{PREDICTIONS}.bias", f"{PREDICTIONS}.decoder.bias"
@@ -119,7 +115,7 @@ class Bert(Family):
         }
         return {"heads": {kind: head.model_dump() for kind, head in heads.items() if kind in kinds}}
 
-    def write_rest(self, settings: Encoder, architecture: str) -> dict[str, Any]:
+    def write_rest(self, settings: Encoder) -> dict[str, Any]:
         if not settings.segments:
             raise self.cannot("segments is 0, only 1 or more are supported")
         config: dict[str, Any] = {}

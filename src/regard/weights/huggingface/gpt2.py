@@ -12,13 +12,15 @@ from regard.weights.huggingface.tables import (
     ACTIVATION,
     FLAG,
     JOINED,
+    SAME,
     TRANSPOSED,
     Codec,
     Config,
     ConfigRow,
     Family,
+    Names,
     TensorMap,
-    TensorRow,
+    under,
 )
 
 LAYER = "transformer.h.{i}"
@@ -52,28 +54,19 @@ class Gpt2(Family):
         ConfigRow("tied", "tie_word_embeddings", True),
         ConfigRow("initial.deviation", "initializer_range", 0.02),
     )
-    constants: ClassVar = {
-        "ffn.kind": "dense",
-        "norm.kind": "layer",
-        "norm_place": "pre",
-        "position.kind": "learned",
-        "initial.kind": "normal",
-        "initial.scaled_residual": True,
-    }
+    constants: ClassVar = {"norm_place": "pre", "position.kind": "learned", "initial.scaled_residual": True}
     required: ClassVar = {"scale_attn_by_inverse_layer_idx": False}
     written: ClassVar = {"bos_token_id": None, "eos_token_id": None}
-    tensors = (
-        TensorRow("embedding.tokens", "transformer.wte"),
-        TensorRow("embedding.position", "transformer.wpe"),
-        TensorRow(tuple(f"decoder.{{i}}.attention.{part}" for part in "qkv"), f"{LAYER}.attn.c_attn", JOINED),
-        TensorRow("decoder.{i}.attention.out", f"{LAYER}.attn.c_proj", TRANSPOSED),
-        TensorRow("decoder.{i}.attention_residual.norm", f"{LAYER}.ln_1"),
-        TensorRow("decoder.{i}.ffn.up", f"{LAYER}.mlp.c_fc", TRANSPOSED),
-        TensorRow("decoder.{i}.ffn.down", f"{LAYER}.mlp.c_proj", TRANSPOSED),
-        TensorRow("decoder.{i}.ffn_residual.norm", f"{LAYER}.ln_2"),
-        TensorRow("decoder.norm", "transformer.ln_f"),
-        TensorRow("output", "lm_head"),
-    )
+    names: ClassVar[Names] = {
+        **under("embedding", "transformer", tokens="wte", position="wpe"),
+        **under("decoder.{i}.attention", f"{LAYER}.attn", JOINED, q="c_attn", k="c_attn", v="c_attn"),
+        **under("decoder.{i}.attention", f"{LAYER}.attn", TRANSPOSED, out="c_proj"),
+        **under("decoder.{i}.attention_residual", LAYER, norm="ln_1"),
+        **under("decoder.{i}.ffn", f"{LAYER}.mlp", TRANSPOSED, up="c_fc", down="c_proj"),
+        **under("decoder.{i}.ffn_residual", LAYER, norm="ln_2"),
+        "decoder.norm": ("transformer.ln_f", SAME),
+        "output": ("lm_head", SAME),
+    }
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         return {"tied": True} if config.architecture(self.architectures) == self.base else {}

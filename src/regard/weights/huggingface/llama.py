@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.blocks.settings import Llama3Scaling, Rotary, YarnScaling
 from regard.models.settings import Decoder
-from regard.weights.huggingface.tables import ACTIVATION, Config, ConfigRow, Family, TensorMap, TensorRow
+from regard.weights.huggingface.tables import ACTIVATION, SAME, Config, ConfigRow, Family, Names, TensorMap, under
 
 LENGTH = 2048
 """The maximum length that is written. Rotary positions have none."""
@@ -62,24 +62,18 @@ class Llama(Family):
         "dropout": 0.0,
         "position.kind": "rotary",
         "position.order": "halves",
-        "initial.kind": "normal",
     }
     required: ClassVar = {"partial_rotary_factor": 1.0}
     written: ClassVar = {"bos_token_id": None, "eos_token_id": None}
-    tensors = (
-        TensorRow("embedding.tokens", "model.embed_tokens"),
-        TensorRow("decoder.{i}.attention.q", f"{LAYER}.self_attn.q_proj"),
-        TensorRow("decoder.{i}.attention.k", f"{LAYER}.self_attn.k_proj"),
-        TensorRow("decoder.{i}.attention.v", f"{LAYER}.self_attn.v_proj"),
-        TensorRow("decoder.{i}.attention.out", f"{LAYER}.self_attn.o_proj"),
-        TensorRow("decoder.{i}.attention_residual.norm", f"{LAYER}.input_layernorm"),
-        TensorRow("decoder.{i}.ffn.gate", f"{LAYER}.mlp.gate_proj"),
-        TensorRow("decoder.{i}.ffn.up", f"{LAYER}.mlp.up_proj"),
-        TensorRow("decoder.{i}.ffn.down", f"{LAYER}.mlp.down_proj"),
-        TensorRow("decoder.{i}.ffn_residual.norm", f"{LAYER}.post_attention_layernorm"),
-        TensorRow("decoder.norm", "model.norm"),
-        TensorRow("output", "lm_head"),
-    )
+    names: ClassVar[Names] = {
+        "embedding.tokens": ("model.embed_tokens", SAME),
+        **under("decoder.{i}.attention", f"{LAYER}.self_attn", q="q_proj", k="k_proj", v="v_proj", out="o_proj"),
+        **under("decoder.{i}.attention_residual", LAYER, norm="input_layernorm"),
+        **under("decoder.{i}.ffn", f"{LAYER}.mlp", gate="gate_proj", up="up_proj", down="down_proj"),
+        **under("decoder.{i}.ffn_residual", LAYER, norm="post_attention_layernorm"),
+        "decoder.norm": ("model.norm", SAME),
+        "output": ("lm_head", SAME),
+    }
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the rotation: `rope_parameters` since version 5, `rope_theta` and `rope_scaling` before."""
@@ -96,9 +90,7 @@ class Llama(Family):
             rest["tied"] = "lm_head.weight" not in tensors
         return rest
 
-    def write_rest(self, settings: Decoder, architecture: str) -> dict[str, Any]:
-        if architecture == self.base and not settings.tied:
-            raise self.cannot(f"tied is False, and {self.base} has no output matrix")
+    def write_rest(self, settings: Decoder) -> dict[str, Any]:
         if not isinstance(settings.position, Rotary):
             return {}
         scaling = _write_scaling(settings.position)

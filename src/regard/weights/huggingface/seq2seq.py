@@ -12,7 +12,17 @@ from regard.blocks.positions import sinusoidal
 from regard.blocks.settings import LayerNorm, Sinusoidal
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
-from regard.weights.huggingface.tables import ACTIVATION, Config, ConfigRow, Family, TensorMap, TensorRow, leading
+from regard.weights.huggingface.tables import (
+    ACTIVATION,
+    SAME,
+    Config,
+    ConfigRow,
+    Family,
+    Names,
+    TensorMap,
+    leading,
+    under,
+)
 
 Part = Literal["source", "target", "output"]
 ALL: tuple[Part, ...] = ("source", "target", "output")
@@ -22,19 +32,15 @@ LENGTH = 1024
 """The number of sinusoids that are written. Ours have no end."""
 
 
-def _stack(name: str) -> tuple[TensorRow, ...]:
+def _stack(name: str) -> Names:
     layer = f"model.{name}.layers.{{i}}"
-    rows = [
-        TensorRow(f"{name}.norm", f"model.{name}.layer_norm"),
-        TensorRow(f"{name}.{{i}}.ffn.up", f"{layer}.fc1"),
-        TensorRow(f"{name}.{{i}}.ffn.down", f"{layer}.fc2"),
-        TensorRow(f"{name}.{{i}}.ffn_residual.norm", f"{layer}.final_layer_norm"),
-    ]
+    names: Names = {f"{name}.norm": (f"model.{name}.layer_norm", SAME)}
+    names |= under(f"{name}.{{i}}.ffn", layer, up="fc1", down="fc2")
+    names |= under(f"{name}.{{i}}.ffn_residual", layer, norm="final_layer_norm")
     for ours, theirs in (("attention", "self_attn"), ("cross", "encoder_attn")):
-        rows.append(TensorRow(f"{name}.{{i}}.{ours}_residual.norm", f"{layer}.{theirs}_layer_norm"))
-        for part in ("q", "k", "v", "out"):
-            rows.append(TensorRow(f"{name}.{{i}}.{ours}.{part}", f"{layer}.{theirs}.{part}_proj"))
-    return tuple(rows)
+        names |= under(f"{name}.{{i}}.{ours}_residual", layer, norm=f"{theirs}_layer_norm")
+        names |= under(f"{name}.{{i}}.{ours}", f"{layer}.{theirs}", q="q_proj", k="k_proj", v="v_proj", out="out_proj")
+    return names
 
 
 class Seq2Seq(Family):
@@ -45,7 +51,6 @@ class Seq2Seq(Family):
     head_names = ("lm_head.", "final_logits_bias")
     ignored = (r"(^|\.)(encoder|decoder)\.version$",)
     from_tensors = frozenset({"tied", "output_bias"})
-    from_values = frozenset({"output_bias"})
 
     pre: ClassVar[bool] = False
     """Whether it is pre-norm, with a final norm."""
@@ -66,8 +71,7 @@ class Seq2Seq(Family):
         ConfigRow("embedding_scale", "scale_embedding", False),
         ConfigRow("initial.deviation", "init_std", 0.02),
     )
-    constants: ClassVar = {"ffn.kind": "dense", "norm.kind": "layer", "norm.eps": 1e-5, "initial.kind": "normal"}
-    training: ClassVar = {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}
+    constants: ClassVar[dict[str, Any]] = {"norm.eps": 1e-5}
     written: ClassVar = {
         "is_encoder_decoder": True,
         "pad_token_id": None,
@@ -75,18 +79,16 @@ class Seq2Seq(Family):
         "eos_token_id": None,
         "forced_eos_token_id": None,
     }
-    tensors = (
-        TensorRow("source.tokens.weight", SOURCE),
-        TensorRow("target.tokens.weight", TARGET),
-        TensorRow("output.weight", OUTPUT),
-        TensorRow("output.bias", BIAS, leading(1)),
-        TensorRow("source.position", "model.encoder.embed_positions"),
-        TensorRow("target.position", "model.decoder.embed_positions"),
-        TensorRow("source.norm", "model.encoder.layernorm_embedding"),
-        TensorRow("target.norm", "model.decoder.layernorm_embedding"),
-        *_stack("encoder"),
-        *_stack("decoder"),
-    )
+    names: ClassVar[Names] = {
+        "source.tokens.weight": (SOURCE, SAME),
+        "target.tokens.weight": (TARGET, SAME),
+        "output.weight": (OUTPUT, SAME),
+        "output.bias": (BIAS, leading(1)),
+        **under("source", "model.encoder", position="embed_positions", norm="layernorm_embedding"),
+        **under("target", "model.decoder", position="embed_positions", norm="layernorm_embedding"),
+        **_stack("encoder"),
+        **_stack("decoder"),
+    }
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         config.require(
@@ -98,6 +100,9 @@ class Seq2Seq(Family):
                 "static_position_embeddings": not self.learned,
             }
         )
+        for key in ("encoder_layerdrop", "decoder_layerdrop"):
+            if config.values.get(key):
+                config.warn(key, 0.0)
         return {
             "norm_place": "pre" if self.pre else "post",
             "embedding_norm": self.learned,
@@ -107,11 +112,9 @@ class Seq2Seq(Family):
             **({} if self.learned else {"position.order": "halves"}),
         }
 
-    def write_rest(self, settings: EncoderDecoder, architecture: str) -> dict[str, Any]:
+    def write_rest(self, settings: EncoderDecoder) -> dict[str, Any]:
         if set(settings.tied) not in (set(ALL), {"source", "target"}, set()):
-            raise self.cannot(
-                f"tied is {list(settings.tied)}, only all three, source and target, or none are supported"
-            )
+            raise self.cannot(f"tied is {list(settings.tied)}, only all, source and target, or none are supported")
         length = {} if self.learned else {"max_position_embeddings": LENGTH}
         return {"tie_word_embeddings": set(settings.tied) == set(ALL), **length}
 
@@ -131,12 +134,8 @@ class Seq2Seq(Family):
         """Whether the file has a tensor for both embeddings."""
         return True
 
-    def rows(self, settings: EncoderDecoder) -> tuple[TensorRow, ...]:
-        return (
-            (*self.tensors, TensorRow("source.tokens.weight", SHARED))
-            if set(settings.tied) == set(ALL)
-            else self.tensors
-        )
+    def names_for(self, settings: EncoderDecoder) -> Names:
+        return self.names | {"source.tokens.weight": (SHARED, SAME)} if set(settings.tied) == set(ALL) else self.names
 
     def add_ties(self, mapping: TensorMap, settings: EncoderDecoder, config: Config) -> None:
         tied = set(settings.tied)
@@ -207,11 +206,6 @@ class Bart(Seq2Seq):
     constants: ClassVar = {**Seq2Seq.constants, "position.offset": 2}
     required: ClassVar = {"extra_pos_embeddings": 2}
 
-    def write_rest(self, settings: EncoderDecoder, architecture: str) -> dict[str, Any]:
-        if architecture == self.base and settings.output_bias:
-            raise self.cannot(f"output_bias is True, and {self.base} has no output matrix")
-        return super().write_rest(settings, architecture)
-
 
 class Marian(Seq2Seq):
     """Marian has sinusoidal positions, and may have two vocabularies."""
@@ -236,7 +230,7 @@ class Marian(Seq2Seq):
     def shares_embeddings(self, config: Config) -> bool:
         return bool(config.read("share_encoder_decoder_embeddings", True))
 
-    def write_rest(self, settings: EncoderDecoder, architecture: str) -> dict[str, Any]:
+    def write_rest(self, settings: EncoderDecoder) -> dict[str, Any]:
         tied = set(settings.tied)
         if tied == {"source", "output"}:
             raise self.cannot(f"tied is {list(settings.tied)}, source and output alone are not supported")

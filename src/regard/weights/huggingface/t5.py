@@ -10,28 +10,34 @@ from torch import Tensor
 
 from regard.blocks.settings import Gated
 from regard.models.settings import EncoderDecoder
-from regard.weights.huggingface.tables import ACTIVATION, Codec, Config, ConfigRow, Family, TensorMap, TensorRow
+from regard.weights.huggingface.tables import (
+    ACTIVATION,
+    SAME,
+    Codec,
+    Config,
+    ConfigRow,
+    Family,
+    Names,
+    TensorMap,
+    under,
+)
 
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"
 
 
-def _stack(name: str, cross: bool, gated: bool) -> tuple[TensorRow, ...]:
-    """Return the rows of one stack: a layer's parts are numbered, and the decoder's have cross-attention in between."""
+def _stack(name: str, cross: bool, gated: bool) -> Names:
+    """Return the names of one stack: a layer's parts are numbered, with cross-attention in between."""
     layer = f"{name}.block.{{i}}.layer"
-    rows = [
-        TensorRow(f"{name}.position.weight", f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"),
-        TensorRow(f"{name}.norm", f"{name}.final_layer_norm"),
-    ]
+    first = f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
+    names: Names = {f"{name}.position.weight": (first, SAME), f"{name}.norm": (f"{name}.final_layer_norm", SAME)}
     parts = [("attention", "SelfAttention"), ("cross", "EncDecAttention")]
     for number, (ours, theirs) in enumerate(parts if cross else parts[:1]):
-        for projection, letter in (("q", "q"), ("k", "k"), ("v", "v"), ("out", "o")):
-            rows.append(TensorRow(f"{name}.{{i}}.{ours}.{projection}", f"{layer}.{number}.{theirs}.{letter}"))
-        rows.append(TensorRow(f"{name}.{{i}}.{ours}_residual.norm", f"{layer}.{number}.layer_norm"))
+        names |= under(f"{name}.{{i}}.{ours}", f"{layer}.{number}.{theirs}", q="q", k="k", v="v", out="o")
+        names |= under(f"{name}.{{i}}.{ours}_residual", f"{layer}.{number}", norm="layer_norm")
     last = f"{layer}.{2 if cross else 1}"
-    rows.append(TensorRow(f"{name}.{{i}}.ffn_residual.norm", f"{last}.layer_norm"))
-    for ours, theirs in (("gate", "wi_0"), ("up", "wi_1" if gated else "wi"), ("down", "wo")):
-        rows.append(TensorRow(f"{name}.{{i}}.ffn.{ours}", f"{last}.DenseReluDense.{theirs}"))
-    return tuple(rows)
+    names |= under(f"{name}.{{i}}.ffn_residual", last, norm="layer_norm")
+    up = "wi_1" if gated else "wi"
+    return names | under(f"{name}.{{i}}.ffn", f"{last}.DenseReluDense", gate="wi_0", up=up, down="wo")
 
 
 def _read_ffn(name: Any) -> dict[str, Any]:
@@ -72,6 +78,7 @@ class T5(Family):
         "norm.kind": "rms",
         "norm_place": "pre",
         "position.kind": "relative",
+        "initial.kind": "xavier",
     }
     required: ClassVar = {"is_encoder_decoder": True}
     written: ClassVar = {"is_encoder_decoder": True}
@@ -88,7 +95,7 @@ class T5(Family):
             **config.read("feed_forward_proj", "relu", Codec(_read_ffn)),
         }
 
-    def write_rest(self, settings: EncoderDecoder, architecture: str) -> dict[str, Any]:
+    def write_rest(self, settings: EncoderDecoder) -> dict[str, Any]:
         if not {"source", "target"} <= set(settings.tied):
             raise self.cannot(f"tied is {list(settings.tied)}, source and target must be tied")
         activation = ACTIVATION.write(settings.ffn.activation)
@@ -100,14 +107,10 @@ class T5(Family):
             "scale_decoder_outputs": settings.output_scale is not None,
         }
 
-    def rows(self, settings: EncoderDecoder) -> tuple[TensorRow, ...]:
+    def names_for(self, settings: EncoderDecoder) -> Names:
         gated = isinstance(settings.ffn, Gated)
-        return (
-            TensorRow("source.tokens", "shared"),
-            TensorRow("output", "lm_head"),
-            *_stack("encoder", cross=False, gated=gated),
-            *_stack("decoder", cross=True, gated=gated),
-        )
+        ends: Names = {"source.tokens": ("shared", SAME), "output": ("lm_head", SAME)}
+        return ends | _stack("encoder", cross=False, gated=gated) | _stack("decoder", cross=True, gated=gated)
 
     def add_ties(self, mapping: TensorMap, settings: EncoderDecoder, config: Config) -> None:
         mapping.copies = dict.fromkeys(("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"), SHARED)

@@ -4,7 +4,7 @@ A new family is one file with a subclass of `Family` and one line in `directory.
 
 - `fields` maps config keys to settings. `constants` are settings that every model of this type has; `required` are
   config keys with the only supported value.
-- `tensors` maps our modules to theirs, with `{i}` for the layer.
+- `names` maps our modules to theirs, with `{i}` for the layer.
 
 What a table cannot express (heads, ties) goes into `read_rest` and `write_rest`.
 """
@@ -33,25 +33,24 @@ TRAINING_ONLY = {"dropout", "stochastic_depth", "initial"}
 """Settings that do not change the output of a trained model. They may be lost."""
 
 
+@dataclass(frozen=True)
 class Config:
     """The values of one config.json. Errors name the file, the key and its value."""
 
-    def __init__(self, values: Mapping[str, Any], source: str = CONFIG_JSON) -> None:
-        self.values = values
-        self.source = source
+    values: Mapping[str, Any]
+    source: str = CONFIG_JSON
 
     def error(self, key: str, problem: str) -> WeightsError:
         return WeightsError(f"{self.source}: {key} ({self.values.get(key)!r}) {problem}")
 
     def read(self, key: str, default: Any, codec: Codec | None = None) -> Any:
         """Return a checked value; an absent or null key has the default."""
-        codec = codec or codec_for(default)
         value = self.values.get(key)
         value = default if value is None else value
         if value is None:
             return None
         try:
-            return codec.read(value)
+            return (codec or codec_for(default)).read(value)
         except ValueError as problem:
             raise self.error(key, str(problem)) from None
 
@@ -136,7 +135,7 @@ def _read_activation(name: Any) -> Activation:
     return ACTIVATIONS[name]
 
 
-SIZE, NUMBER, FLAG = Codec(_read_size), Codec(_read_number), Codec(_read_flag)
+FLAG = Codec(_read_flag)
 ACTIVATION = Codec(_read_activation, lambda ours: next(name for name, known in ACTIVATIONS.items() if known == ours))
 
 
@@ -144,7 +143,7 @@ def codec_for(default: object) -> Codec:
     """Return the codec for values of the default's type; None means an optional size."""
     if isinstance(default, bool):
         return FLAG
-    return NUMBER if isinstance(default, float) else SIZE
+    return Codec(_read_number if isinstance(default, float) else _read_size)
 
 
 @dataclass(frozen=True)
@@ -205,13 +204,13 @@ JOINED = Form(lambda own: _transposed(torch.cat(own)), lambda tensor: _transpose
 """Query, key and value in one tensor, as [in, out]."""
 
 
-@dataclass(frozen=True)
-class TensorRow:
-    """Our modules or tensors (several for a joined tensor), and theirs. `{i}` stands for the layer."""
+Names = dict[str, tuple[str, Form]]
+"""Our modules or tensors, with `{i}` for the layer, and theirs. Several of ours with one of theirs are joined."""
 
-    ours: str | tuple[str, ...]
-    theirs: str
-    form: Form = SAME
+
+def under(ours: str, theirs: str, form: Form = SAME, /, **names: str) -> Names:
+    """Return the names of several modules below one of ours and one of theirs."""
+    return {f"{ours}.{name}": (f"{theirs}.{other}", form) for name, other in names.items()}
 
 
 @dataclass
@@ -274,29 +273,6 @@ def _compare_fixed(found: Tensor, value: Tensor, name: str, source: str) -> None
     raise WeightsError(f"{name} in {source} is not the fixed table that is computed here ({problem})")
 
 
-def map_tensors(rows: tuple[TensorRow, ...], shapes: Mapping[str, Tensor], heads: Mapping[str, str]) -> TensorMap:
-    """Find the place of each of our parameters. `heads` maps a head's name to its kind, which rows use."""
-    known: dict[str, tuple[TensorRow, int]] = {}
-    for row in rows:
-        for place, pattern in enumerate((row.ours,) if isinstance(row.ours, str) else row.ours):
-            known[pattern] = row, place
-    groups: dict[str, tuple[list[str], Form]] = {}
-    for name in shapes:
-        layer = re.search(r"\.(\d+)\.", name)
-        pattern = name.replace(f".{layer[1]}.", ".{i}.", 1) if layer else name
-        if name.startswith("heads."):
-            _, head, rest = name.split(".", 2)
-            pattern = f"heads.{heads[head]}.{rest}"
-        module, _, tensor = pattern.rpartition(".")
-        exact = pattern in known
-        assert exact or module in known, f"no row for {name}"
-        row, place = known[pattern if exact else module]
-        theirs = row.theirs.replace("{i}", layer[1] if layer else "") + ("" if exact else f".{tensor}")
-        names, _ = groups.setdefault(theirs, ([""] * (1 if isinstance(row.ours, str) else len(row.ours)), row.form))
-        names[place] = name
-    return TensorMap([(tuple(names), theirs, form) for theirs, (names, form) in groups.items()])
-
-
 class Family:
     """One `model_type`."""
 
@@ -315,34 +291,30 @@ class Family:
     ignored: ClassVar[tuple[str, ...]] = ()
     """Patterns of buffers that other versions wrote and that hold nothing learned."""
     from_tensors: ClassVar[frozenset[str]] = frozenset()
-    """Settings that a config alone does not tell."""
-    from_values: ClassVar[frozenset[str]] = frozenset()
-    """Settings that may come back changed without a loss: a bias of zeros is read as none."""
+    """Settings that only the tensors give, not the config."""
 
     fields: ClassVar[tuple[ConfigRow, ...]]
     constants: ClassVar[Mapping[str, Any]] = {}
-    """Our settings that this type always has."""
+    """Our settings that this type always has. The kinds are dense, layer and normal by default."""
     required: ClassVar[Mapping[str, Any]] = {}
     """Their keys with the only supported value."""
     written: ClassVar[Mapping[str, Any]] = {}
     """Their keys that are always written."""
-    training: ClassVar[Mapping[str, Any]] = {}
-    """Their keys that only training uses, and the value that is used here."""
-    tensors: ClassVar[tuple[TensorRow, ...]] = ()
+    names: ClassVar[Names] = {}
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return further settings by dotted name. `tensors` have their current names; there may be none."""
         return {}
 
-    def write_rest(self, settings: Any, architecture: str) -> dict[str, Any]:
+    def write_rest(self, settings: Any) -> dict[str, Any]:
         """Return further config values, or raise `self.cannot(...)`."""
         return {}
 
     def architecture_for(self, settings: Any) -> str:
         return self.architectures[0]
 
-    def rows(self, settings: Any) -> tuple[TensorRow, ...]:
-        return self.tensors
+    def names_for(self, settings: Any) -> Names:
+        return self.names
 
     def add_ties(self, mapping: TensorMap, settings: Any, config: Config) -> None:
         """Add copies, spares and fixed values to a mapping."""
@@ -367,29 +339,29 @@ class Family:
             }
         )
         config.architecture(self.architectures)
-        for key, used in self.training.items():
-            if config.values.get(key) not in (None, used):
-                config.warn(key, used)
-        values = {**self.constants, **{row.ours: row.read(config) for row in self.fields}}
+        values = {"ffn.kind": "dense", "norm.kind": "layer", "initial.kind": "normal", **self.constants}
+        values |= {row.ours: row.read(config) for row in self.fields}
         try:
             return parse(self.settings, nested(values | self.read_rest(config, tensors)))
         except SettingsError as error:
             raise WeightsError(f"{config.source} describes an impossible model: {error}; correct it") from None
 
-    def write_config(self, settings: Any, architecture: str, extra: Mapping[str, Any] | None = None) -> Config:
+    def write_config(self, settings: Any, extra: Mapping[str, Any] | None = None) -> Config:
+        architecture = self.architecture_for(settings)
         values = {"model_type": self.model_type, "architectures": [architecture], **self.written}
         ours = complete(settings)
         for row in self.fields:
             if row.ours in ours:
                 values = row.write(ours[row.ours]) | values
-        return Config(values | self.write_rest(settings, architecture) | dict(extra or {}))
+        return Config(values | self.write_rest(settings) | dict(extra or {}))
 
     def require_expressible(self, settings: Any, config: Config, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Refuse settings that come back changed. Without tensors, only those in the config are compared."""
         back = self.read_settings(config, tensors or {})
-        free = TRAINING_ONLY | (self.from_values if tensors else self.from_tensors)
+        # A bias of zeros is read as none.
+        free = TRAINING_ONLY | ({"output_bias"} & self.from_tensors if tensors else self.from_tensors)
         lost = [
-            f"{key} is {_shown(ours)}, only {_shown(theirs)} is supported"
+            f"{key} is {ours}, only {'none' if theirs is None else theirs} is supported"
             for key, (ours, theirs) in differences(_heads_by_kind(settings), _heads_by_kind(back)).items()
             if not free & {key.partition(".")[0], key.rpartition(".")[2]}
         ]
@@ -403,8 +375,21 @@ class Family:
         )
 
     def tensor_map(self, settings: Any, config: Config, shapes: Mapping[str, Tensor]) -> TensorMap:
-        heads = {name: head.kind for name, head in getattr(settings, "heads", {}).items()}
-        mapping = map_tensors(self.rows(settings), shapes, heads)
+        """Return where each of our parameters lies in their file. The names of heads are replaced by their kinds."""
+        known = self.names_for(settings)
+        groups: dict[str, tuple[list[str], Form]] = {}
+        for name in shapes:
+            layer = re.search(r"\.(\d+)\.", name)
+            pattern = name.replace(f".{layer[1]}.", ".{i}.", 1) if layer else name
+            if name.startswith("heads."):
+                _, head, rest = name.split(".", 2)
+                pattern = f"heads.{settings.heads[head].kind}.{rest}"
+            module, _, tensor = pattern.rpartition(".")
+            theirs, form = known[pattern] if pattern in known else known[module]
+            theirs = theirs.replace("{i}", layer[1] if layer else "")
+            theirs = theirs if pattern in known else f"{theirs}.{tensor}"
+            groups.setdefault(theirs, ([], form))[0].append(name)
+        mapping = TensorMap([(tuple(names), theirs, form) for theirs, (names, form) in groups.items()])
         self.add_ties(mapping, settings, config)
         return mapping
 
@@ -424,18 +409,8 @@ class Family:
             result[name] = tensor
         return result
 
-    def names_for(self, architecture: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the tensors under the names that a class uses."""
-        if architecture != self.base:
-            return dict(tensors)
-        return {name.removeprefix(self.prefix): tensor for name, tensor in tensors.items()}
-
 
 def _heads_by_kind(settings: ModelSettings) -> ModelSettings:
     """Return the settings with heads named by their kinds, so that names do not count as a difference."""
     heads = getattr(settings, "heads", None)
     return settings.model_copy(update={"heads": {head.kind: head for head in heads.values()}}) if heads else settings
-
-
-def _shown(value: Any) -> str:
-    return "none" if value is None else str(value)

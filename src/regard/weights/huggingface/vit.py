@@ -11,14 +11,16 @@ from torch import Tensor
 from regard.models.settings import Classification, Vision
 from regard.weights.huggingface.tables import (
     ACTIVATION,
+    SAME,
     Codec,
     Config,
     ConfigRow,
     Family,
     Form,
-    TensorRow,
+    Names,
     label_names,
     leading,
+    under,
 )
 
 CLASSIFIER = "ViTForImageClassification"
@@ -42,10 +44,10 @@ def _read_patch(value: Any) -> int:
 PAIR = Codec(_read_pair, lambda size: size[0] if size[0] == size[1] else list(size))
 PATCH = Codec(_read_patch)
 POSITIONS = Form(
-    lambda own: torch.cat([own[0][None], own[1]])[None],
-    lambda tensor: (tensor[0, 0], tensor[0, 1:]),
+    lambda own: torch.cat([own[1][None], own[0]])[None],
+    lambda tensor: (tensor[0, 1:], tensor[0, 0]),
 )
-"""The positions of the class token [D] and of the patches [P, D], which they keep as [1, 1 + P, D]."""
+"""The positions of the patches [P, D] and of the class token [D], which they keep as [1, 1 + P, D]."""
 
 
 class Vit(Family):
@@ -84,33 +86,22 @@ class Vit(Family):
         ConfigRow("channels", "num_channels", 3),
         ConfigRow("initial.deviation", "initializer_range", 0.02),
     )
-    constants: ClassVar = {
-        "attention.output_bias": True,
-        "ffn.kind": "dense",
-        "norm.kind": "layer",
-        "norm_place": "pre",
-        "position.kind": "learned-2d",
-        "initial.kind": "normal",
-    }
+    constants: ClassVar = {"attention.output_bias": True, "norm_place": "pre", "position.kind": "learned-2d"}
     required: ClassVar = {"pooler_act": "tanh"}
-    tensors = (
-        TensorRow("embedding.class_token", "vit.embeddings.cls_token", leading(2)),
-        TensorRow(
-            ("embedding.position.first", "embedding.position.weight"), "vit.embeddings.position_embeddings", POSITIONS
-        ),
-        TensorRow("embedding.patches", "vit.embeddings.patch_embeddings.projection"),
-        TensorRow("encoder.{i}.attention.q", f"{LAYER}.attention.attention.query"),
-        TensorRow("encoder.{i}.attention.k", f"{LAYER}.attention.attention.key"),
-        TensorRow("encoder.{i}.attention.v", f"{LAYER}.attention.attention.value"),
-        TensorRow("encoder.{i}.attention.out", f"{LAYER}.attention.output.dense"),
-        TensorRow("encoder.{i}.attention_residual.norm", f"{LAYER}.layernorm_before"),
-        TensorRow("encoder.{i}.ffn.up", f"{LAYER}.intermediate.dense"),
-        TensorRow("encoder.{i}.ffn.down", f"{LAYER}.output.dense"),
-        TensorRow("encoder.{i}.ffn_residual.norm", f"{LAYER}.layernorm_after"),
-        TensorRow("encoder.norm", "vit.layernorm"),
-        TensorRow("heads.classification.output", "classifier"),
-        TensorRow("heads.pooling.pool", "vit.pooler.dense"),
-    )
+    names: ClassVar[Names] = {
+        "embedding.class_token": ("vit.embeddings.cls_token", leading(2)),
+        "embedding.position.first": ("vit.embeddings.position_embeddings", POSITIONS),
+        "embedding.position.weight": ("vit.embeddings.position_embeddings", POSITIONS),
+        "embedding.patches": ("vit.embeddings.patch_embeddings.projection", SAME),
+        **under("encoder.{i}.attention", f"{LAYER}.attention.attention", q="query", k="key", v="value"),
+        **under("encoder.{i}.attention", f"{LAYER}.attention.output", out="dense"),
+        **under("encoder.{i}.attention_residual", LAYER, norm="layernorm_before"),
+        **under("encoder.{i}.ffn", LAYER, up="intermediate.dense", down="output.dense"),
+        **under("encoder.{i}.ffn_residual", LAYER, norm="layernorm_after"),
+        "encoder.norm": ("vit.layernorm", SAME),
+        "heads.classification.output": ("classifier", SAME),
+        "heads.pooling.pool": ("vit.pooler.dense", SAME),
+    }
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         config.require({"pooler_output_size": config.read("hidden_size", 768)})
@@ -121,7 +112,7 @@ class Vit(Family):
             heads["pooling"] = {"kind": "pooling", "dense": True}
         return {"heads": heads}
 
-    def write_rest(self, settings: Vision, architecture: str) -> dict[str, Any]:
+    def write_rest(self, settings: Vision) -> dict[str, Any]:
         classes = [head.classes for head in settings.heads.values() if isinstance(head, Classification)]
         return label_names(classes[0]) if classes else {}
 
