@@ -5,19 +5,24 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import nn
 
 from regard.blocks.norms import RmsNorm
 from regard.errors import InputError, SettingsError
-from regard.models import settings
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import Body, ModelSettings, Normal
 
 Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 
+_FAMILIES: dict[str, Any] = {
+    "encoder-decoder": EncoderDecoder,
+    "encoder": Encoder,
+    "decoder": Decoder,
+    "vision": Vision,
+}
 _RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight")
 """Matrices that write to the residual stream."""
 _TABLES = (".tokens.weight", ".segments.weight", ".position.weight")
@@ -34,7 +39,7 @@ def build(model: ModelSettings, device: torch.device | str | None = None, dtype:
     device = torch.device("cpu" if device is None else device)
     # First without memory: PyTorch's own initial values take as long as ours and would be overwritten.
     with torch.device("meta"):
-        network = _assemble(model)
+        network: Model = _FAMILIES[model.kind](model)
     network = network if dtype is None else network.to(dtype)
     if device.type == "meta":
         return network
@@ -42,18 +47,6 @@ def build(model: ModelSettings, device: torch.device | str | None = None, dtype:
     network = network.to_empty(device=device)
     _initialise(network, model)
     return network
-
-
-def _assemble(model: ModelSettings) -> Model:
-    match model:
-        case settings.EncoderDecoder():
-            return EncoderDecoder(model)
-        case settings.Encoder():
-            return Encoder(model)
-        case settings.Decoder():
-            return Decoder(model)
-        case settings.Vision():
-            return Vision(model)
 
 
 def _require_memory(network: Model, device: torch.device) -> None:

@@ -38,13 +38,8 @@ class EncoderDecoder(nn.Module):
         self.target = _text_embedding(model, target)
         self.encoder = _stack(model, model.position)
         self.decoder = _stack(model, model.position, causal=True, cross=True, depth=model.decoder_layers)
-        self.output = Output(
-            tied if "output" in model.tied else None,
-            model.target_size,
-            model.width,
-            model.output_bias,
-            model.output_scale,
-        )
+        tokens = tied if "output" in model.tied else None
+        self.output = Output(tokens, model.target_size, model.width, model.output_bias, model.output_scale)
 
     def forward(
         self,
@@ -115,9 +110,7 @@ class Encoder(nn.Module):
         tokens = nn.Embedding(model.vocabulary, model.width)
         self.embedding = _text_embedding(model, tokens, model.segments)
         self.encoder = _stack(model, model.position)
-        self.heads = name_heads(
-            {name: build_head(head, model.width, model.norm, tokens) for name, head in model.heads.items()}
-        )
+        self.heads = build_heads(model.heads, model.width, model.norm, tokens)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None, segments: Tensor | None = None) -> Tensor:
         """Return the hidden states `[B, T, D]` (or `[N, D]`)."""
@@ -173,7 +166,7 @@ class Vision(nn.Module):
         position = build_grid_position(model.position, model.grid, model.width, model.head_size, model.class_token)
         self.embedding = PatchEmbedding(model.channels, model.patch, model.width, position, model.dropout)
         self.encoder = _stack(model, None)
-        self.heads = name_heads({name: build_head(head, model.width, model.norm) for name, head in model.heads.items()})
+        self.heads = build_heads(model.heads, model.width, model.norm)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return `[B, T, D]` for images `[B, C, height, width]`: class token (if any), then patches."""
@@ -263,19 +256,11 @@ class Output(nn.Module):
         return tap(self, "logits", scores)
 
 
-class Head(nn.Module):
-    """Base of all heads."""
-
-    def taps(self) -> dict[str, Tap]:
-        """The values that can be recorded, by name."""
-        raise NotImplementedError
-
-    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
-        """Return logits for hidden states `[B, T, D]` (or `[N, D]` with a packed layout)."""
-        raise NotImplementedError
+# A head's `forward(hidden, layout)` returns logits for hidden states `[B, T, D]` (or `[N, D]` with a packed layout);
+# `taps` lists the values that can be recorded, by name.
 
 
-class MaskedHead(Head):
+class MaskedHead(nn.Module):
     """Logits `[..., V]` for masked tokens. The input may be the hidden states of selected tokens only."""
 
     def __init__(self, head: settings.Masked, norm: Norm, tokens: nn.Embedding) -> None:
@@ -294,7 +279,7 @@ class MaskedHead(Head):
         return scores
 
 
-class PoolingHead(Head):
+class PoolingHead(nn.Module):
     """One vector `[B, D]` for each sequence."""
 
     def __init__(self, pooling: PoolingKind, dense: bool, width: int) -> None:
@@ -327,7 +312,7 @@ class SequenceHead(PoolingHead):
         return tap(self, "logits", self.output(pooled))
 
 
-class TokenHead(Head):
+class TokenHead(nn.Module):
     """Logits `[..., classes]` for each token; spans have two, for start and end."""
 
     def __init__(self, width: int, classes: int, dropout: float = 0.0) -> None:
@@ -344,7 +329,7 @@ class TokenHead(Head):
 
 def build_head(
     head: settings.TextHead | settings.ImageHead, width: int, norm: Norm, tokens: nn.Embedding | None = None
-) -> Head:
+) -> nn.Module:
     if isinstance(head, settings.Masked):
         assert tokens is not None  # the settings of images have no such head
         return MaskedHead(head, norm, tokens)
@@ -359,11 +344,16 @@ def build_head(
     return PoolingHead(head.pooling, head.dense, width)
 
 
-def name_heads(heads: Mapping[str, Head]) -> nn.ModuleDict:
+def build_heads(
+    heads: Mapping[str, settings.TextHead] | Mapping[str, settings.ImageHead],
+    width: int,
+    norm: Norm,
+    tokens: nn.Embedding | None = None,
+) -> nn.ModuleDict:
     """Return the heads by name. Attribute names of PyTorch modules, such as "type", are refused."""
     named = nn.ModuleDict()
     for name, head in heads.items():
         if hasattr(named, name):
             raise SettingsError(f"heads.{name}: PyTorch uses this name; choose another one, such as {name}_head")
-        named[name] = head
+        named[name] = build_head(head, width, norm, tokens)
     return named

@@ -335,10 +335,10 @@ def complete(settings: ModelSettings) -> dict[str, Any]:
         table["tied"] = sorted(settings.tied)
         table["target_vocabulary"] = settings.target_size
         table["decoder_depth"] = settings.decoder_layers
-    return dict(_flat(table))
+    return dict(_flat(table, ""))
 
 
-def _flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{key}.")

@@ -256,8 +256,7 @@ def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: Tokenize
             each.target_size if side == "target" and isinstance(each, EncoderDecoder) else each.vocabulary
             for each in (settings, old)
         )
-        new_tokens: Tokenizer | None = tokenizers and getattr(tokenizers, side)
-        old_tokens: Tokenizer | None = start.tokenizer and getattr(start.tokenizer, side)
+        new_tokens, old_tokens = (pair and getattr(pair, side) for pair in (tokenizers, start.tokenizer))
         if new_tokens and new_tokens.size > size:
             raise WeightsError(
                 f"model.{key} ({size:,}) is smaller than the tokenizer ({new_tokens.size:,}); "
