@@ -16,10 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import files
+from regard.data import readers
 from regard.data.examples import Labelled, Pair, Problem, Tagged, Text
-from regard.data.files import read_lines
-from regard.data.readers import begin_entities
+from regard.data.readers import begin_entities, read_lines
 from regard.data.settings import (
     Columns,
     DataSettings,
@@ -66,8 +65,8 @@ def write(file: Path, rows: list[str], packer: str, end: str, last: bool) -> str
     return str(file)
 
 
-def read(settings: DataSettings, block: int = files.BLOCK) -> list[object]:
-    with patch.object(files, "BLOCK", block):
+def read(settings: DataSettings, block: int = readers.BLOCK) -> list[object]:
+    with patch.object(readers, "BLOCK", block):
         source = Source(settings, "train")
         found: list[object] = list(source)
     assert source.problems.total == 0
@@ -147,7 +146,7 @@ def test_any_bytes_give_the_lines_that_python_finds(folder: Path, data: bytes, b
     """Held against bytes.split, with text before and after so that the file is neither empty nor binary."""
     data = data.replace(b"\0", b"")
     (folder / "a").write_bytes(b"first\n" + data + b"\nlast")
-    with patch.object(files, "BLOCK", block):
+    with patch.object(readers, "BLOCK", block):
         found = list(read_lines(str(folder / "a")))
     expected = [line.removesuffix(b"\r") for line in (b"first\n" + data + b"\nlast").split(b"\n")]
     assert len(found) == len(expected)

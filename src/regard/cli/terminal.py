@@ -216,7 +216,7 @@ def input_chunks(texts: Sequence[str] | None, file: Path | None, size: int) -> I
 
 def text_lines(file: str) -> Iterator[str]:
     """Lines of a text file, compressed or not; an empty file has none."""
-    from regard.data.files import read_lines
+    from regard.data.readers import read_lines
 
     if Path(file).is_file() and Path(file).stat().st_size == 0:
         return

@@ -181,7 +181,7 @@ def _aligner_back(there: Aligner, name: str | None, device: str | None) -> Align
 
 
 def _pairs(source: Path, target: Path) -> Iterator[list[tuple[str, str]]]:
-    from regard.data.files import require_there
+    from regard.data.readers import require_there
 
     require_there([str(source), str(target)])
     rows = enumerate(zip_longest(terminal.text_lines(str(source)), terminal.text_lines(str(target))), 1)

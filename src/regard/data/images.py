@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal
 import numpy as np
 
 from regard.data.examples import Located, Picture, Pixels, Problem, shown_name
-from regard.data.files import open_bytes
+from regard.data.readers import open_bytes
 from regard.data.settings import STANDARD_INPUT, Idx, ImageFolder, Npz
 from regard.errors import DataError
 

@@ -2,20 +2,28 @@
 
 Each takes the settings and a file, or two that belong together, and yields located examples in the order of the file. A
 line that cannot be used is yielded as a located `Problem`; a file that cannot be used raises a `DataError`.
+Files compressed with gzip, xz or bzip2 are decompressed.
 """
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
+import io
 import json
+import lzma
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import zip_longest
+import sys
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import chain, zip_longest
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Literal, TypeAlias, TypeVar, cast
 
 from regard.data.examples import Answer, Example, Labelled, Located, Pair, Problem, Question, Tagged, Text, shown_name
-from regard.data.files import Line, open_text, read_lines
 from regard.data.settings import (
     STANDARD_INPUT,
     Columns,
@@ -36,13 +44,124 @@ from regard.settings import did_you_mean
 
 E = TypeVar("E", bound=Example)
 Found: TypeAlias = Iterator[Located[E | Problem]]
+Line: TypeAlias = str | Problem
+Records: TypeAlias = Iterator[tuple[int, Sequence[Any] | Problem]]
+"""The number of each line, and the wanted values on it."""
 
+HEAD = 8192
+"""Bytes inspected to tell text from a binary file, as git does."""
+BLOCK = 1 << 20
+"""Bytes decoded at once: whole blocks are about five times faster than single lines."""
 PIECE = 1 << 16
 """A file that is one document is cut at the first line end after this many characters, to bound memory."""
-SLOT_FILES = ("seq.in", "seq.out", "label")
+COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open), (b"BZh", bz2.open))
 
 
-# ------------------------------------------------------------------------------------------------------- parallel text
+def require_there(files: Iterable[str]) -> None:
+    """Raises an error for a missing file, before hours of work on the files before it."""
+    for file in files:
+        if file != STANDARD_INPUT and not Path(file).exists():
+            raise _missing(file)
+
+
+def _missing(file: str) -> DataError:
+    return DataError(f"{shown_name(file)} does not exist; check the name (in a recipe it is relative to data.root)")
+
+
+@contextmanager
+def open_bytes(file: str) -> Iterator[BinaryIO]:
+    """Opens a file and decompresses it. An empty, missing or damaged file raises a `DataError` with its name."""
+    try:
+        with _opened(file) as raw:
+            start = raw.peek(6)[:6]  # standard input cannot be rewound
+            if not start:
+                again = " or was already read" if file == STANDARD_INPUT else ""
+                raise DataError(f"{shown_name(file)} is empty{again}; give a file with data")
+            opener = next((opener for magic, opener in COMPRESSED if start.startswith(magic)), None)
+            if opener is None:
+                yield raw
+            else:
+                with opener(raw) as decompressed:
+                    yield cast(BinaryIO, decompressed)
+    except FileNotFoundError:
+        raise _missing(file) from None
+    except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise DataError(f"{shown_name(file)} cannot be read: {error.strerror}") from None
+        # An OSError without a number is how gzip and bzip2 report damage.
+        message = f"{shown_name(file)} is compressed, but damaged or incomplete ({error}); download it again"
+        raise DataError(message) from None
+
+
+@contextmanager
+def _opened(file: str) -> Iterator[io.BufferedReader]:
+    """Opens a file; standard input stays open afterwards."""
+    if file != STANDARD_INPUT:
+        with Path(file).open("rb") as opened:
+            yield opened
+        return
+    buffer = sys.stdin.buffer
+    reader = buffer if isinstance(buffer, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, buffer))
+    yield reader
+    if reader is not buffer:
+        reader.detach()
+
+
+@contextmanager
+def open_text(file: str) -> Iterator[BinaryIO]:
+    """Like `open_bytes`, for UTF-8 text: refuses a binary file and skips a byte order mark."""
+    with open_bytes(file) as found:
+        buffered = found if isinstance(found, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, found))
+        start = buffered.peek(HEAD)[:HEAD]
+        if not start:
+            raise DataError(f"{shown_name(file)} is empty after decompression; give a file with data")
+        if start.startswith((b"\xff\xfe", b"\xfe\xff")):
+            raise DataError(f"{shown_name(file)} is UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8")
+        if b"\0" in start:
+            position = start.index(b"\0")
+            raise DataError(f"{shown_name(file)} is a binary file (byte {position:,} is zero); give UTF-8 text")
+        if start.startswith(b"\xef\xbb\xbf"):
+            buffered.read(3)
+        yield buffered
+
+
+def read_lines(file: str) -> Iterator[Line]:
+    r"""Yields the lines of a file without their ends; a line that is not UTF-8 text comes as a `Problem`.
+
+    Lines end with \n or \r\n only, as `wc -l` counts them. `str.splitlines` also splits at U+2028, U+0085 and form
+    feeds, so that two parallel files would no longer match if one of them contains such a character.
+    """
+    with open_text(file) as stream:
+        rest: list[bytes] = []
+        while chunk := stream.read(BLOCK):
+            cut = chunk.rfind(b"\n")
+            if cut < 0:
+                rest.append(chunk)
+                continue
+            yield from _decoded(b"".join((*rest, chunk[:cut])))
+            rest = [chunk[cut + 1 :]] if cut + 1 < len(chunk) else []
+        if rest:
+            yield from _decoded(b"".join(rest))
+
+
+def _decoded(block: bytes) -> Iterable[Line]:
+    try:
+        text = block.decode("utf-8")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        return [_decode_line(line.removesuffix(b"\r")) for line in block.split(b"\n")]
+    lines = text.split("\n")
+    return [line.removesuffix("\r") for line in lines] if "\r" in text else lines
+
+
+def _decode_line(line: bytes) -> Line:
+    if b"\0" in line:
+        return Problem("holds a zero byte", f"byte {line.index(0) + 1}")
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return Problem("is not UTF-8", f"byte {error.start + 1} is 0x{line[error.start]:02x}")
 
 
 def read_parallel(_: Parallel, source: str, target: str) -> Found[Pair]:
@@ -57,15 +176,10 @@ def read_parallel(_: Parallel, source: str, target: str) -> Found[Pair]:
             yield Located(line if isinstance(line, Problem) else Problem("is empty"), file, number)
 
 
-def read_pairs(settings: ParallelTsv | ParallelJsonl, file: str) -> Found[Pair]:
-    for number, found in _records(settings, file, source=settings.source, target=settings.target):
-        yield Located(found if isinstance(found, Problem) else Pair(found["source"], found["target"]), file, number)
-
-
 def _unequal(
     files: Sequence[str], readers: Sequence[Iterator[Line]], lines: Sequence[Line | None], number: int
 ) -> DataError:
-    """The error for files of which some end at line `number`, and others do not."""
+    """The error for files of which some end before line `number`, and others do not."""
     counts = [
         f"{shown_name(file)} has {number - 1 if line is None else number + sum(1 for _ in reader):,} lines"
         for file, reader, line in zip(files, readers, lines, strict=True)
@@ -73,7 +187,13 @@ def _unequal(
     return DataError(f"{', '.join(counts)}; line n of each file must belong to line n of the others")
 
 
-# ------------------------------------------------------------------------------------------------------------ raw text
+def read_pairs(settings: ParallelTsv | ParallelJsonl, file: str) -> Found[Pair]:
+    for number, found in _records(settings, file, ["source", "target"]):
+        if isinstance(found, Problem):
+            yield Located(found, file, number)
+        else:
+            source, target = found
+            yield Located(Pair(source, target), file, number)
 
 
 def read_text(settings: RawText, file: str) -> Found[Text]:
@@ -113,27 +233,23 @@ def _read_long(file: str, paragraphs: bool) -> Found[Text]:
 
 
 def read_text_jsonl(settings: RawJsonl, file: str) -> Found[Text]:
-    for number, found in _records(settings, file, text=settings.text):
-        yield Located(found if isinstance(found, Problem) else Text(found["text"]), file, number)
-
-
-# ------------------------------------------------------------------------------------------------------- labelled text
+    for number, found in _records(settings, file, ["text"]):
+        yield Located(found if isinstance(found, Problem) else Text(*found), file, number)
 
 
 def read_labelled(settings: LabelledTsv | LabelledCsv | LabelledJsonl, file: str) -> Found[Labelled]:
-    column = None if settings.labels == "absent" else settings.label
-    for number, found in _records(settings, file, text=settings.text, second=settings.second, label=column):
+    labelled, paired = settings.labels != "absent", settings.second is not None
+    names = ["text", *["second"] * paired, *["label"] * labelled]
+    for number, found in _records(settings, file, names):
         if isinstance(found, Problem):
             yield Located(found, file, number)
             continue
-        label = _label(found.get("label"), settings.labels)
-        example = label if isinstance(label, Problem) else Labelled(found["text"], found.get("second"), label)
+        label = _label(found[-1], settings.labels) if labelled else None
+        example = label if isinstance(label, Problem) else Labelled(found[0], found[1] if paired else None, label)
         yield Located(example, file, number)
 
 
-def _label(value: Any, labels: Literal["classes", "numbers", "absent"]) -> str | float | Problem | None:
-    if labels == "absent":
-        return None
+def _label(value: Any, labels: Literal["classes", "numbers", "absent"]) -> str | float | Problem:
     if labels == "classes":
         if isinstance(value, list | dict | float):
             return Problem("has a label that is not the name of a class", repr(value))
@@ -145,9 +261,6 @@ def _label(value: Any, labels: Literal["classes", "numbers", "absent"]) -> str |
     return label if math.isfinite(label) else Problem("has a label that is not a number", repr(value))
 
 
-# -------------------------------------------------------------------------------------------------------- tagged words
-
-
 def read_columns(settings: Columns, file: str) -> Found[Tagged]:
     """Yields the sentences of a CoNLL file. A bad line makes its whole sentence unusable; it is reported once."""
     split = "\t" if settings.separator == "tab" else None
@@ -156,7 +269,7 @@ def read_columns(settings: Columns, file: str) -> Found[Tagged]:
     tags: list[str] = []
     problem: Problem | None = None
     width = start = 0
-    for number, line in _with_end(file):
+    for number, line in enumerate(chain(read_lines(file), [""]), 1):  # an empty line ends the last sentence
         if isinstance(line, str) and not line.strip():
             if words and problem is None:
                 yield Located(_sentence(words, tags, settings.scheme), file, start)
@@ -166,8 +279,14 @@ def read_columns(settings: Columns, file: str) -> Found[Tagged]:
         if fields and fields[0] == settings.document_mark:
             continue
         start = start if words or problem else number
-        if fields:
-            width = width or _checked_width(file, number, len(fields), settings)
+        if fields and not width:
+            width = len(fields)
+            for name, column in (("word", settings.word), ("tag", settings.tag or 2)):
+                if column > width:
+                    raise DataError(
+                        f"{shown_name(file)}, line {number} has {width} columns, but data.{name} is column {column}; "
+                        f"change data.{name} or data.separator"
+                    )
         if fields and len(fields) == width:
             words.append(fields[settings.word - 1])
             tags.append(fields[tag_index])
@@ -176,43 +295,22 @@ def read_columns(settings: Columns, file: str) -> Found[Tagged]:
             yield Located(problem, file, number)
 
 
-def _with_end(file: str) -> Iterator[tuple[int, Line]]:
-    """Yields the lines, and an empty one after the last, which ends the last sentence."""
-    number = 0
-    for number, line in enumerate(read_lines(file), 1):
-        yield number, line
-    yield number + 1, ""
-
-
-def _checked_width(file: str, number: int, width: int, settings: Columns) -> int:
-    for name, column in (("word", settings.word), ("tag", settings.tag or 2)):
-        if column > width:
-            raise DataError(
-                f"{shown_name(file)}, line {number} has {width} columns, but data.{name} is column {column}; "
-                f"change data.{name} or data.separator"
-            )
-    return width
-
-
 def _sentence(words: Sequence[str], tags: Sequence[str], scheme: str, label: str | None = None) -> Tagged:
     return Tagged(tuple(words), tuple(begin_entities(tags) if scheme == "iob1" else tags), label)
 
 
 def begin_entities(tags: Sequence[str]) -> list[str]:
     """Converts IOB1 to IOB2: the first tag of each entity becomes `B-`."""
-    result: list[str] = []
-    before = "O"
-    for tag in tags:
-        opens = tag.startswith("I-") and (before == "O" or before[2:] != tag[2:])
-        result.append(f"B-{tag[2:]}" if opens else tag)
-        before = tag
-    return result
+    return [
+        f"B-{tag[2:]}" if tag.startswith("I-") and (before == "O" or before[2:] != tag[2:]) else tag
+        for before, tag in zip(["O", *tags], tags, strict=False)
+    ]
 
 
 def read_slots(settings: Slots, folder: str) -> Found[Tagged]:
     if folder == STANDARD_INPUT:
         raise DataError("data of kind slots are folders and cannot come from standard input; give the folder")
-    files = [str(Path(folder) / name) for name in SLOT_FILES]
+    files = [str(Path(folder) / name) for name in ("seq.in", "seq.out", "label")]
     readers = [read_lines(file) for file in files]
     for number, lines in enumerate(zip_longest(*readers), 1):
         if None in lines:
@@ -230,29 +328,25 @@ def read_slots(settings: Slots, folder: str) -> Found[Tagged]:
                 yield Located(Problem("has different numbers of words and tags", detail), files[0], number)
 
 
-# ----------------------------------------------------------------------------------------------------------- questions
-
-
 def read_squad(_: Squad, file: str) -> Found[Question]:
     """Yields the questions of a file in the JSON of SQuAD. The file is read as a whole."""
     with open_text(file) as stream:
         try:
             found = json.load(stream)
-            asked = [
-                (paragraph.get("context"), dict(question))
-                for article in found["data"]
-                for paragraph in article["paragraphs"]
-                for question in paragraph["qas"]
-            ]
-        except UnicodeDecodeError as error:
-            raise DataError(f"{shown_name(file)} is not UTF-8 (byte {error.start + 1:,}); save it as UTF-8") from None
-        except (json.JSONDecodeError, RecursionError) as error:
-            raise DataError(f"{shown_name(file)} is not JSON: {error}; give a file in SQuAD's format") from None
-        except (KeyError, TypeError, AttributeError, ValueError):
-            raise DataError(
-                f"{shown_name(file)} is not in SQuAD's format: it needs data, a list of articles with paragraphs, each "
-                "with a context and qas"
-            ) from None
+        except (ValueError, RecursionError) as error:
+            raise DataError(f"{shown_name(file)} is not JSON ({error}); give a file in SQuAD's format") from None
+    try:
+        asked = [
+            (paragraph.get("context"), dict(question))
+            for article in found["data"]
+            for paragraph in article["paragraphs"]
+            for question in paragraph["qas"]
+        ]
+    except (KeyError, TypeError, AttributeError, ValueError):
+        raise DataError(
+            f"{shown_name(file)} is not in SQuAD's format: it needs data, a list of articles with paragraphs, each "
+            "with a context and qas"
+        ) from None
     for number, (context, question) in enumerate(asked, 1):
         yield Located(_question(context, question, str(question.get("id", number))), file, number, "question")
 
@@ -274,32 +368,15 @@ def _question(context: Any, asked: dict[str, Any], name: str) -> Question | Prob
     return Question(name, str(question), context, tuple(dict.fromkeys(answers)))
 
 
-# ----------------------------------------------------------------------------------------------------- columns and keys
-
-
 def _records(
-    settings: TableFile | ParallelJsonl | RawJsonl | LabelledJsonl, file: str, **columns: int | str | None
-) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
-    """Yields the given columns of each row, or keys of each JSON object, by name. All but the label must be text."""
-    wanted = {name: column for name, column in columns.items() if column is not None}
-    return _rows(settings, file, wanted) if isinstance(settings, TableFile) else _objects(file, wanted)
+    settings: TableFile | ParallelJsonl | RawJsonl | LabelledJsonl, file: str, names: Sequence[str]
+) -> Records:
+    """Yields the columns of each row, or the keys of each JSON object, that the settings with these names give."""
+    columns = [getattr(settings, name) for name in names]
+    return _rows(settings, file, names, columns) if isinstance(settings, TableFile) else _objects(file, names, columns)
 
 
-def _checked(found: dict[str, Any], wanted: Mapping[str, int | str]) -> dict[str, Any] | Problem:
-    for name, value in found.items():
-        if isinstance(value, str):
-            if not value or value.isspace():
-                return Problem(f"has an empty {name}")
-            if not value.isascii() and not _encodes(value):
-                return Problem("holds half a character", name)
-        elif value is None:
-            return Problem(f"has no key {wanted[name]}")
-        elif name != "label":
-            return Problem(f"has no text at {wanted[name]}", f"but {type(value).__name__}")
-    return found
-
-
-def _objects(file: str, wanted: Mapping[str, int | str]) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
+def _objects(file: str, names: Sequence[str], keys: Sequence[str]) -> Records:
     """Yields the values of keys, whose dots lead into nested objects, on each line. Skips empty lines."""
     for number, line in enumerate(read_lines(file), 1):
         if isinstance(line, Problem):
@@ -311,37 +388,55 @@ def _objects(file: str, wanted: Mapping[str, int | str]) -> Iterator[tuple[int, 
                 yield number, Problem("is not JSON", str(error))
                 continue
             if isinstance(found, dict):
-                yield number, _checked({name: _value_at(found, str(key)) for name, key in wanted.items()}, wanted)
+                values = [_value_at(found, name, key) for name, key in zip(names, keys, strict=True)]
+                yield number, next((value for value in values if isinstance(value, Problem)), values)
             else:
                 yield number, Problem("is not a JSON object", type(found).__name__)
 
 
-def _value_at(found: dict[str, Any], key: str) -> Any:
+def _value_at(found: dict[str, Any], name: str, key: str) -> Any:
+    """The value of a key; a `Problem` if it is missing, or is not a text. A label may have any type."""
     value: Any = found
     for part in [key] if key in found else key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
-    return value
+    if value is None:
+        return Problem(f"has no key {key}")
+    if isinstance(value, str):
+        if not value or value.isspace():
+            return Problem(f"has an empty {name}")
+        return value if _encodes(value) else Problem("holds half a character", name)
+    return value if name == "label" else Problem(f"has no text at {key}", f"but {type(value).__name__}")
 
 
-def _rows(
-    settings: TableFile, file: str, wanted: Mapping[str, int | str]
-) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
-    """Yields the wanted columns of each row; every row must have as many columns as the first."""
-    indices: dict[str, int] | None = None
+def _rows(settings: TableFile, file: str, names: Sequence[str], columns: Sequence[int | str]) -> Records:
+    """Yields the columns of each row; every row must have as many columns as the first."""
     width = 0
-    for number, fields in _csv(file, settings.separator) if isinstance(settings, LabelledCsv) else _tsv(file):
-        if isinstance(fields, Problem):
-            yield number, fields
+    numbered = _csv(file, settings.separator) if isinstance(settings, LabelledCsv) else enumerate(read_lines(file), 1)
+    for number, row in numbered:
+        if isinstance(row, str):
+            fields = row.split("\t")
+        elif isinstance(row, Problem):
+            yield number, row
             continue
-        if indices is None:
-            indices = {name: _index(file, column, fields, settings.header) for name, column in wanted.items()}
+        else:
+            fields = row
+        if not width:
             width = len(fields)
+            indices = [_index(file, column, fields, settings.header) for column in columns]
+            # A slice, so that one column is a sequence too. A list comprehension would take four times as long.
+            take = itemgetter(*indices) if len(indices) > 1 else itemgetter(slice(indices[0], indices[0] + 1))
             if settings.header:
                 continue
-        if len(fields) == width:
-            yield number, _checked({name: fields[index] for name, index in indices.items()}, wanted)
-        else:
+        if len(fields) != width:
             yield number, _wrong_width(len(fields), width)
+            continue
+        values = take(fields)
+        for value in values:
+            if not value or value.isspace():
+                yield number, Problem(f"has an empty {names[values.index(value)]}")
+                break
+        else:
+            yield number, values
 
 
 def _index(file: str, column: int | str, first: list[str], header: bool) -> int:
@@ -358,11 +453,6 @@ def _index(file: str, column: int | str, first: list[str], header: bool) -> int:
 
 def _wrong_width(width: int, expected: int) -> Problem:
     return Problem(f"does not have {expected} columns, as the first line has", f"it has {width}")
-
-
-def _tsv(file: str) -> Iterator[tuple[int, list[str] | Problem]]:
-    for number, line in enumerate(read_lines(file), 1):
-        yield number, line if isinstance(line, Problem) else line.split("\t")
 
 
 def _csv(file: str, separator: str) -> Iterator[tuple[int, list[str] | Problem]]:

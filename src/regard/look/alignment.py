@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from regard.data.files import open_bytes
+from regard.data.readers import open_bytes
 from regard.decoding.alignment import (
     Look,
     Weights,

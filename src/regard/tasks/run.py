@@ -19,9 +19,9 @@ import torch
 
 from regard.data.batches import Share
 from regard.data.columns import Examples
-from regard.data.files import require_there
 from regard.data.labels import Labels, Sort
 from regard.data.prepare import Preparation, learn_tokenizers, prepare
+from regard.data.readers import require_there
 from regard.data.settings import SPLITS, STANDARD_INPUT, Split
 from regard.data.source import Source
 from regard.data.store import keep_standard_input

@@ -17,7 +17,7 @@ from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
 from regard.data.examples import Pair, Problem
-from regard.data.files import read_lines
+from regard.data.readers import read_lines
 from regard.data.settings import Pairs, Split
 from regard.data.source import Source
 from regard.errors import DataError, SettingsError

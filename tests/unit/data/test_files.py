@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from regard.data import files
+from regard.data import readers
 from regard.data.examples import Problem
-from regard.data.files import open_bytes, open_text, read_lines, require_there
+from regard.data.readers import open_bytes, open_text, read_lines, require_there
 from regard.errors import DataError, RegardError
 
 TEXT = "Grüße aus Köln\nzwei\n"
@@ -108,7 +108,7 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", [3, 1 << 20])
 def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(files, "BLOCK", block)
+    monkeypatch.setattr(readers, "BLOCK", block)
     cases: list[tuple[bytes, list[object]]] = [
         (b"a", ["a"]),
         (b"a\n", ["a"]),
