@@ -115,8 +115,6 @@ class Checkpointer:
         """In this context the model has the averaged weights, if there is a moving average."""
         return nullcontext() if self.ema is None else self.ema.swapped()
 
-    # ---------------------------------------------------------------------------------------------------------- saving
-
     def save(self, state: TrainingState, metrics: Mapping[str, float] | None, log: int) -> None:
         """Write a checkpoint; with metrics, even empty ones, also a snapshot. `log` is the length of the log."""
         weights, tensors = whole(self.parameters), whole(self.updater.optimizers.tensors())
@@ -194,8 +192,6 @@ class Checkpointer:
             "train.optimizer.rate, increase train.schedule.warmup, set train.clip, or check the data of these steps"
         )
 
-    # -------------------------------------------------------------------------------------------------------- resuming
-
     def resume(self) -> tuple[TrainingState | None, int, list[str]]:
         """Restore the newest intact checkpoint. Returns its state, the length of the log, and messages on damage."""
         checkpoint, damaged = newest_checkpoint(self.run.directory)
@@ -247,8 +243,6 @@ class Checkpointer:
         with torch.no_grad():
             for name, parameter in self.parameters.items():
                 parameter.copy_(placed_like(tensors[name], parameter))
-
-    # --------------------------------------------------------------------------------------------------- final weights
 
     def choose(self) -> str:
         """Put the final weights into the model, and describe them."""

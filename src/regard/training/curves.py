@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-# ----------------------------------------------------------------------------------------------------------- history
-
-
 @dataclass(frozen=True)
 class Curve:
     """One metric over the steps."""
@@ -183,8 +180,6 @@ def _latest(records: Iterable[Table]) -> list[Table]:
         kept.append(record)
     return kept
 
-
-# ----------------------------------------------------------------------------------------------------------- picture
 
 INK, GRID, TRAIN, VALID, OTHER = "#333333", "#e6e6e6", "#2a6fbb", "#d9662b", "#5a7d5a"
 

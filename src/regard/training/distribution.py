@@ -106,9 +106,6 @@ def _device(name: str | None, local: int | None) -> torch.device:
     return device
 
 
-# ------------------------------------------------------------------------------------------------------- the module
-
-
 def distribute(objective: nn.Module, workers: Workers, shard: bool) -> nn.Module:
     """Wrap the objective: each process has a copy (DDP) or a part of every parameter (FSDP2)."""
     if workers.world == 1:

@@ -57,8 +57,6 @@ def diagnose(run: RunHistory) -> Diagnosis:
     return Diagnosis(sorted(findings, key=lambda finding: LEVELS.index(finding.level)))
 
 
-# ---------------------------------------------------------------------------------------------------- course of a run
-
 ENOUGH = 10
 """Lines of the log that a judgement about a curve needs."""
 LEAST_FALL, DIVERGED, STILL_FALLING = 0.02, 0.15, 0.02
@@ -148,8 +146,6 @@ def check_still_improving(run: RunHistory) -> Finding | None:
     return Finding("fine", "the run had converged", evidence)
 
 
-# ------------------------------------------------------------------------------------------------------ learning rate
-
 REACHED = 0.9
 """The log does not contain every step, so this share of the rate counts as reached."""
 
@@ -193,8 +189,6 @@ def _highest_rate(run: RunHistory) -> float | None:
         return rate / math.sqrt(width * run.warmup) if width and run.warmup else None
     return float(rate)
 
-
-# --------------------------------------------------------------------------------------------------------- validation
 
 RISE, STEEP_RISE = 0.02, 0.1
 FAR, TOO_GOOD = 1.3, 0.6
@@ -253,8 +247,6 @@ def check_validation_set(run: RunHistory) -> Finding | None:
     return Finding("fine", "the validation loss is plausible", f"{evidence}; {number:,} examples")
 
 
-# --------------------------------------------------------------------------------------------------------------- data
-
 UNKNOWN = 0.01
 LOST = {"skipped": 0.01, "too_long": 0.05, "removed": 0.3}
 """Shares of the examples above which a loss is reported."""
@@ -295,8 +287,6 @@ def check_lost_examples(run: RunHistory) -> Finding | None:
 def _splits(run: RunHistory) -> dict[str, Mapping[str, Any]]:
     return {split: counts for split, counts in run.data.items() if isinstance(counts, Mapping)}
 
-
-# -------------------------------------------------------------------------------------------------------------- speed
 
 WAIT, LONG_WAIT = 0.01, 0.1
 PADDING, MUCH_PADDING = 0.2, 0.4
@@ -373,8 +363,6 @@ CHECKS: tuple[Check, ...] = (
     check_compilation,
 )
 
-
-# ---------------------------------------------------------------------------------------------------------- reference
 
 TOLERANCE = 0.1
 """Relative difference from the reference that is accepted if the table has no `tolerance`."""

@@ -118,8 +118,6 @@ class Trainer:
         one_batch = self.state.micro is None or self.state.micro >= train.tokens
         return device == "cuda" and self.workers.world == 1 and one_batch and train.packs(device)
 
-    # ------------------------------------------------------------------------------------------------- start and end
-
     def resume(self) -> list[str]:
         """Continue from the newest intact checkpoint. Returns messages about damage."""
         state, log, notes = self.checkpointer.resume()
@@ -193,8 +191,6 @@ class Trainer:
         self.reporter.end(self.state, reason, metrics, kept)
         return Outcome(reason, self.state.step, metrics, kept)
 
-    # -------------------------------------------------------------------------------------------------------- one step
-
     def _take(self, step: Step) -> None:
         state, schedule = self.state, self.train.schedule
         spent = spent_share(self.train, state.spent)
@@ -241,8 +237,6 @@ class Trainer:
         self.objective.set_compiled(self.objective.compiled, self._can_record_graphs())
         text = f"memory ran out; continuing with {self.state.micro:,} tokens at once, with unchanged optimizer steps"
         self.reporter.event(self.state.step, "out-of-memory", text)
-
-    # --------------------------------------------------------------------------------------------------- between steps
 
     def _after_step(self) -> None:
         """Log, evaluate and save if it is due."""

@@ -144,9 +144,6 @@ def placed_like(tensor: Tensor, parameter: Tensor) -> Tensor:
     return placed
 
 
-# -------------------------------------------------------------------------------------------------------------- Muon
-
-
 class Muon(torch.optim.Muon):
     """Muon (Jordan et al. 2024) that orthogonalizes matrices of equal shape together.
 
@@ -193,9 +190,6 @@ def orthogonal(x_NRC: Tensor, coefficients: tuple[float, float, float], iteratio
         gram = x @ x.mT
         x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
     return x.mT if tall else x
-
-
-# ---------------------------------------------------------------------------------------------------- moving average
 
 
 class Ema:

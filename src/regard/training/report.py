@@ -37,9 +37,6 @@ PLAIN_SECONDS = 10.0
 """Shortest time between two lines without a terminal."""
 
 
-# ----------------------------------------------------------------------------------------------------------- display
-
-
 class Display:
     """Shows a run on stderr: a progress bar on a terminal, otherwise a line from time to time.
 
@@ -167,9 +164,6 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# ---------------------------------------------------------------------------------------------------------- reporter
-
-
 def require_tensorboard() -> None:
     """Raise `RunError` if TensorBoard is not installed."""
     try:
@@ -210,8 +204,6 @@ class Reporter:
         self.recompiled: int | None = None
         """Graphs compiled after step `SETTLED` of this session; None if the model is not compiled."""
 
-    # ------------------------------------------------------------------------------------------------------------ time
-
     @contextmanager
     def clock(self, state: TrainingState) -> Iterator[None]:
         """Measure time from that of the state on, and close everything in the end."""
@@ -251,8 +243,6 @@ class Reporter:
     def wait(self) -> float:
         """Share of the training time of this session that was spent waiting for data."""
         return self._totals[0] / max(self._totals[1], 1e-9)
-
-    # --------------------------------------------------------------------------------------------------------- records
 
     def data(self, about: Record) -> None:
         """The first line: the data."""

@@ -81,9 +81,6 @@ def json_value(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-# --------------------------------------------------------------------------------------------------------------- run
-
-
 @dataclass(frozen=True)
 class Status:
     """The content of `status.json`."""
@@ -252,9 +249,6 @@ def _without_nulls(value: Any) -> Any:
     return "none" if value is None else value
 
 
-# --------------------------------------------------------------------------------------------------------------- log
-
-
 class Log:
     """`log.jsonl`: one JSON object for each line. An incomplete last line is removed when the log is opened."""
 
@@ -323,9 +317,6 @@ def read_log(path: Path) -> list[dict[str, Any]]:
             raise RunError(f"{path}, line {number}, is not a JSON object: {line[:40]!r}; remove the line")
         records.append(record)
     return records
-
-
-# ------------------------------------------------------------------------------------------------------- environment
 
 
 def write_environment(directory: Path, device: torch.device) -> None:

@@ -12,8 +12,6 @@ Rate: TypeAlias = Annotated[float, Field(gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Momentum: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
 
-# ------------------------------------------------------------------------------------------------------- schedules
-
 
 class Paper(Settings):
     """rate · width^−0.5 · min(step^−0.5, step · warmup^−1.5) (Vaswani et al. 2017, section 5.3)."""
@@ -72,8 +70,6 @@ class WarmupStableDecay(_Falling):
 Schedule: TypeAlias = Annotated[
     Paper | InverseSquareRoot | Constant | Linear | Cosine | WarmupStableDecay, Field(discriminator="kind")
 ]
-
-# ------------------------------------------------------------------------------------------------------- optimizers
 
 
 class _Optimizer(Settings):
@@ -139,7 +135,6 @@ class Muon(_Optimizer):
 
 Optimizer: TypeAlias = Annotated[AdamW | Adam | Sgd | Muon, Field(discriminator="kind")]
 
-# --------------------------------------------------------------------------------------------------------- the loop
 
 Positive: TypeAlias = Annotated[int, Field(gt=0)]
 Switch: TypeAlias = Literal["auto", "on", "off"]

@@ -26,8 +26,6 @@ from regard.training.optimizers import Optimizers
 from regard.training.settings import Precision
 from regard.training.task import Loss, Trainable
 
-# --------------------------------------------------------------------------------------------------------- precision
-
 
 @dataclass(frozen=True)
 class MixedPrecision:
@@ -75,9 +73,6 @@ def seed_step(seed: int, step: int, rank: int, device: torch.device | None = Non
         getattr(torch, device.type).manual_seed(number)
 
 
-# -------------------------------------------------------------------------------------------------------------- sums
-
-
 class Sums:
     """Named sums that stay on the device until they are read, in float64 if the device has it."""
 
@@ -115,9 +110,6 @@ class Sums:
 
     def clear(self) -> None:
         self._sums = {}
-
-
-# --------------------------------------------------------------------------------------------------------- objective
 
 
 class Objective(nn.Module):
@@ -167,9 +159,6 @@ def graphs_compiled() -> int:
     from torch._dynamo.utils import counters  # the import takes seconds, and most runs on a CPU do not need it
 
     return int(counters["stats"]["unique_graphs"])
-
-
-# -------------------------------------------------------------------------------------------------------------- step
 
 
 @dataclass

@@ -36,9 +36,6 @@ STATE = "state.json"
 _NAME = re.compile(r"\d{6,}")
 
 
-# --------------------------------------------------------------------------------------------------------- checksums
-
-
 class Checksum(NamedTuple):
     """Size in bytes and SHA-256 of a file."""
 
@@ -89,9 +86,6 @@ def read_checksums(directory: Path) -> tuple[dict[str, Checksum], int | None]:
     if found != FORMAT:
         raise ValueError(f"{CHECKSUMS} has format {found!r}, and this version of regard reads format {FORMAT}")
     return files, content.get("step")
-
-
-# ----------------------------------------------------------------------------------------------------------- reading
 
 
 @dataclass(frozen=True)
@@ -160,9 +154,6 @@ def list_checkpoints(run: Path) -> list[Checkpoint]:
     paths = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)] if directory.is_dir() else []
     found = [Checkpoint(path, int(path.name)) for path in paths if path.is_dir()]
     return sorted(found, key=lambda checkpoint: -checkpoint.step)
-
-
-# ----------------------------------------------------------------------------------------------------------- writing
 
 
 def write_checkpoint(

@@ -48,9 +48,6 @@ LABELS = "labels.json"
 SORTS: tuple[Sort, ...] = ("label", "tags")
 
 
-# ----------------------------------------------------------------------------------------------------------- writing
-
-
 def save_model(
     model: nn.Module, directory: Path | str, storage: Storage | None = None, tables: Mapping[str, Any] | None = None
 ) -> None:
@@ -97,9 +94,6 @@ def save_labels(labels: Mapping[Sort, Labels], directory: Path) -> None:
     """Write `labels.json`: the names of the classes that a model predicts, in order."""
     content = {sort: list(known.names) for sort, known in labels.items()}
     write_text(directory / LABELS, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
-
-
-# ----------------------------------------------------------------------------------------------------------- reading
 
 
 def load_model(path: Path | str, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
@@ -209,9 +203,6 @@ def load_labels(directory: Path) -> dict[Sort, Labels]:
     if content:
         raise WeightsError(f"{path} has an unknown key {next(iter(content))}, expected {', '.join(SORTS)}")
     return found
-
-
-# ------------------------------------------------------------------------------------------------------------ models
 
 
 def uncompiled(model: nn.Module) -> nn.Module:

@@ -33,9 +33,6 @@ SMALLEST_QUANTIZED = 1024
 """Matrices with fewer elements are not quantized."""
 
 
-# ----------------------------------------------------------------------------------------------------------- reading
-
-
 def read_tensors(path: Path, allow_non_finite: bool = False) -> dict[str, Tensor]:
     """The tensors of a safetensors file, or of a directory that holds one file or several shards.
 
@@ -122,9 +119,6 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-# ----------------------------------------------------------------------------------------------------------- writing
-
-
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
     """Write a safetensors file. A tensor with several names is written once, under the first name."""
     unique: dict[str, Tensor] = {}
@@ -158,9 +152,6 @@ def _independent(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         storages.add(plain.untyped_storage().data_ptr())
         result[name] = plain
     return result
-
-
-# ------------------------------------------------------------------------------------------------------ quantization
 
 
 class Quantized(NamedTuple):
@@ -213,9 +204,6 @@ def dequantize_all(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tens
                 )
             result[name] = Quantized(tensor, scale).tensor()
     return result
-
-
-# -------------------------------------------------------------------------------------------------------- assignment
 
 
 def build_with(

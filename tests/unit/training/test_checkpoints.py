@@ -152,9 +152,6 @@ def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert checkpointer(tmp_path / "run").resume()[2] == []
 
 
-# ------------------------------------------------------------------------------------------------------------- the mean
-
-
 def test_the_mean_is_taken_in_float64(tmp_path: Path) -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         made = [{"a": torch.randn(50, 3).to(dtype) * 1e3, "b": torch.randn(4).to(dtype)} for _ in range(3)]

@@ -33,9 +33,6 @@ def problems(diagnosis: Diagnosis) -> dict[str, Finding]:
     return {finding.title: finding for finding in diagnosis.findings if finding.level != "fine"}
 
 
-# ------------------------------------------------------------------------------------------------------------- healthy
-
-
 def test_a_healthy_run_is_fine(examine: Callable[..., Diagnosis]) -> None:
     diagnosis = examine(healthy_log())
     assert problems(diagnosis) == {}
@@ -55,9 +52,6 @@ def test_a_run_that_has_just_started(examine: Callable[..., Diagnosis]) -> None:
     for lines in (0, 1, 2, 5):
         diagnosis = examine(healthy_log()[:lines], state="stopped")
         assert list(problems(diagnosis)) == ["the run was stopped before its budget was spent"]
-
-
-# ------------------------------------------------------------------------------------------------------------- problems
 
 
 def from_step(first: int, value: Callable[[int], Record]) -> Callable[[Record], Record | None]:
@@ -311,9 +305,6 @@ def test_a_run_that_ended_by_patience_had_converged(examine: Callable[..., Diagn
     assert not [title for title in problems(examine(log)) if "improving" in title]
 
 
-# ---------------------------------------------------------------------------------------------------------- a reference
-
-
 def reference(factor: float = 1.0, **more: Any) -> dict[str, Any]:
     points = (10, 33, 100, 333, 1000, 2000, 8000)
     table = {
@@ -349,9 +340,6 @@ def test_a_reference_matches_its_own_run(tmp_path: Path) -> None:
     assert max(gaps) / min(gaps) < 1.5, "the points are evenly spaced over the logarithm of the step"
     again = write_run(tmp_path / "again", healthy_log(), config() | {"reference": table})
     assert problems(diagnose(read_history(again))) == {}
-
-
-# --------------------------------------------------------------------------------------------------------------- no run
 
 
 def test_directories_that_are_not_runs(tmp_path: Path) -> None:

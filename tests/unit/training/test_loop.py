@@ -50,9 +50,6 @@ def steps_of(directory: Path, kind: str) -> list[int]:
     return [record["step"] for record in logged(directory, kind)]
 
 
-# ------------------------------------------------------------------------------------------------------------- budgets
-
-
 def test_a_budget_of_steps(tmp_path: Path) -> None:
     outcome = job(tmp_path, steps=7).trainer().run()
     assert (outcome.reason, outcome.step) == ("budget", 7)
@@ -80,9 +77,6 @@ def test_of_several_budgets_the_first_counts(tmp_path: Path) -> None:
 def test_a_run_needs_a_budget(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"train has no budget; set train\.minutes"):
         job(tmp_path).trainer().run()
-
-
-# ---------------------------------------------------------------------------------------------------------------- time
 
 
 @pytest.fixture
@@ -145,9 +139,6 @@ def test_a_checkpoint_is_due_after_some_minutes(clock: SimpleNamespace, tmp_path
     saved = saves(trainer)
     trainer.run()
     assert saved == [4, 8, 10]  # 24 seconds are more than 21
-
-
-# --------------------------------------------------------------------------------------------------------- what is due
 
 
 def saves(trainer: Trainer) -> list[int]:
@@ -234,9 +225,6 @@ def test_a_run_that_is_prolonged_has_not_warmed_up_for_longer(tmp_path: Path) ->
 def test_select_must_be_a_figure(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"train\.select \(bleu\) is not a metric of this task"):
         job(tmp_path, steps=2, select="bleu").trainer().run()
-
-
-# ------------------------------------------------------------------------------------------------------- what is kept
 
 
 @pytest.fixture
@@ -390,9 +378,6 @@ def test_a_crash_leaves_the_screen_in_order(tmp_path: Path) -> None:
     with pytest.raises(Crash):
         trainer.run()
     assert closed
-
-
-# ------------------------------------------------------------------------------------------------------------- signals
 
 
 def test_the_first_signal_is_noted_and_the_second_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:

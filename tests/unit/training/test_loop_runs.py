@@ -109,9 +109,6 @@ def status(directory: Path) -> tuple[str, int, str]:
     return found.state, found.step, found.reason
 
 
-# ------------------------------------------------------------------------------------------------------------- stopped
-
-
 def test_a_stopped_run_says_how_to_go_on_and_ends_the_same(home: Path, tmp_path: Path) -> None:
     display = Stops(STOPPED)
     trained = begin(home, tmp_path / "run", display)
@@ -175,9 +172,6 @@ def test_a_resumed_run_may_be_given_other_parts(stopped: Path) -> None:
         regard.resume(stopped, {"train.micro": 64}, device="cpu", display=display)
     go_on(stopped)
     assert list_checkpoints(stopped)[0].state["state"]["micro"] == 64
-
-
-# ------------------------------------------------------------------------------------------------------------- damaged
 
 
 def flip(path: Path) -> None:
@@ -262,9 +256,6 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_run_and_loses_nothing(
     assert "000008 cannot be written" in reason
     go_on(stopped)
     assert remains(stopped) == remains(home / "straight")
-
-
-# ----------------------------------------------------------------------------------------------------- failed, and data
 
 
 def test_a_loss_that_is_not_finite_fails_the_run(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

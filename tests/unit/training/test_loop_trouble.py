@@ -57,9 +57,6 @@ def apart(one: Trainer, other: Trainer) -> float:
     return max(float((left[name] - right[name]).abs().max()) for name in left)
 
 
-# -------------------------------------------------------------------------------------------------------------- memory
-
-
 def cells(batch: Batch) -> int:
     """Cells of a batch on its last side."""
     if "pixels" in batch.values:
@@ -143,9 +140,6 @@ def test_parts_stay_small_after_a_resume_unless_it_says_otherwise(tmp_path: Path
     assert job("language", tmp_path, steps=4, micro=60).trainer(resume=True).state.micro == 60
 
 
-# ---------------------------------------------------------------------------------------------------------- not finite
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize(
     ("saved", "good"), [({"save_every": 2}, 4), ({"evaluate_every": 3}, 3), ({"log_every": 5}, None)]
@@ -200,9 +194,6 @@ def test_weights_that_overflow_are_not_saved(tmp_path: Path) -> None:
     good = f"the last good checkpoint is that of step 1 in {tmp_path / 'run'}. Lower train.optimizer.rate"
     assert str(caught.value).startswith(f"the weights are not finite after step 2; {good}")
     assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "run")] == [1]
-
-
-# ------------------------------------------------------------------------------------------------------------- compiled
 
 
 def compiled(family: str, directory: Path, run: str, **train: Any) -> Trainer:

@@ -154,9 +154,6 @@ def test_frozen_parameters_are_left_out() -> None:
     assert not names(model, group_parameters(model).tables)
 
 
-# ------------------------------------------------------------------------------------------------------ moving average
-
-
 def test_the_formula_of_the_moving_average() -> None:
     """d = min(decay, (1 + step) / (10 + step)), average ← d · average + (1 − d) · weights."""
     weights = {"a": torch.randn(3, 4, dtype=torch.float64), "b": torch.randn(2, dtype=torch.float64)}

@@ -118,9 +118,6 @@ def test_a_progress_bar_on_a_terminal(clock: SimpleNamespace, monkeypatch: pytes
     assert stream.getvalue().rstrip().endswith("done")
 
 
-# ------------------------------------------------------------------------------------------------------------ reporter
-
-
 def reporter(directory: Path, **train: Any) -> Reporter:
     task: Any = SimpleNamespace(metrics=lambda total, weight, sums: {"loss": total / weight}, source_ratio=0.0)
     run, workers = Run.create(directory / "run", {}), Workers(torch.device("cpu"))

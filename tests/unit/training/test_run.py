@@ -44,9 +44,6 @@ def message(directory: Path) -> str:
     return str(caught.value)
 
 
-# ------------------------------------------------------------------------------------------------------ create and open
-
-
 def test_a_run_is_created_and_opened(tmp_path: Path) -> None:
     made = Run.create(tmp_path / "deep" / "down", CONFIG, fill=lambda place: (place / "labels.json").touch())
     found = Run.open(str(tmp_path / "deep" / "down"))
@@ -125,8 +122,6 @@ def test_settings_that_cannot_be_read(tmp_path: Path) -> None:
         Run.open(tmp_path)
 
 
-# ----------------------------------------------------------------------------------------------------------------- lock
-
 HOLD = """
 import os, sys, time
 from regard.training.run import Run
@@ -181,9 +176,6 @@ def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path)[0] == made
 
 
-# --------------------------------------------------------------------------------------------------- status and weights
-
-
 def test_status(tmp_path: Path) -> None:
     run = Run.create(tmp_path, CONFIG)
     run.set_status("finished", 7, "budget", {"loss": 0.1 + 0.2, "bad": math.nan})
@@ -212,9 +204,6 @@ def test_the_weights_of_a_run_are_loaded(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "fsync", refuse)
     with pytest.raises(RunError, match=r"weights\.safetensors cannot be written \(No space .*--resume"):
         run.write_weights({"w": torch.ones(1)})
-
-
-# ------------------------------------------------------------------------------------------------------------------ log
 
 
 @pytest.fixture
@@ -294,9 +283,6 @@ def test_a_disk_that_accepts_half_a_line(path: Path, monkeypatch: pytest.MonkeyP
         with pytest.raises(RunError, match=r"log\.jsonl cannot be written \(No space left on device; [\d,.]+ MB"):
             log.append({"step": 2})
     assert path.read_text() == '{"step": 1}\n'
-
-
-# ---------------------------------------------------------------------------------------------------------- environment
 
 
 def environment(run: Path) -> dict[str, Any]:

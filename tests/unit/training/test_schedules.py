@@ -88,9 +88,6 @@ def test_a_run_that_is_all_warmup_has_an_end() -> None:
     assert rate_factor(Linear(warmup=5), 5, 1.0, 1.0, 512) == 0.0
 
 
-# ------------------------------------------------------------------------------------------------------------- budgets
-
-
 def test_the_budget_that_is_closest_to_its_end_counts() -> None:
     spent = Spent(step=30, epochs=1.5, tokens=4000, seconds=90)
     for budget, expected in (
@@ -115,9 +112,6 @@ def test_evaluations_are_spread_over_the_budget() -> None:
         assert due == [20 * step // steps for step in range(steps + 1)]
     train = parse(Train, {"steps": 10, "evaluate_every": 4})
     assert [evaluations_due(train, Spent(step=step)) for step in range(1, 11)] == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
-
-
-# ------------------------------------------------------------------------------------------------------------ settings
 
 
 def test_settings_that_contradict_each_other() -> None:

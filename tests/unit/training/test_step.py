@@ -173,9 +173,6 @@ def test_out_of_memory_is_recognised() -> None:
         halve_micro(10, 10)
 
 
-# -------------------------------------------------------------------------------------------------------- random seeds
-
-
 def drawn(seed: int, step: int, rank: int = 0) -> tuple[float, ...]:
     seed_step(seed, step, rank)
     return tuple(torch.rand(4, dtype=torch.float64).tolist())
@@ -205,9 +202,6 @@ def test_what_is_drawn_is_uniform() -> None:
     assert abs(float(first.mean()) - 0.5) < 4 * (1 / 12 / 1000) ** 0.5
     neighbours = torch.corrcoef(torch.stack([first[:-1], first[1:]]))[0, 1]
     assert abs(float(neighbours)) < 4 / 1000**0.5
-
-
-# ----------------------------------------------------------------------------------------------------------- precision
 
 
 @pytest.fixture(autouse=True)
@@ -284,9 +278,6 @@ def test_sixteen_bits_learn_about_the_same(precision: Precision, tmp_path: Path)
         lines = [record for record in read_log(trainer.reporter.run.log) if record["kind"] == "train"]
         found.append([(record["loss"], record["norm"]) for record in lines])
     np.testing.assert_allclose(found[1], found[0], rtol=0.03)
-
-
-# -------------------------------------------------------------------------------------------------- float16's scaling
 
 
 @pytest.fixture

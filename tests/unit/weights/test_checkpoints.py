@@ -54,9 +54,6 @@ def names(run: Path) -> list[str]:
     return sorted(os.listdir(run / "checkpoints"))
 
 
-# ---------------------------------------------------------------------------------------------------- writing, reading
-
-
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path) == (None, [])
     assert write(tmp_path, 500) == tmp_path / "checkpoints" / "000500"
@@ -118,9 +115,6 @@ def test_state_that_json_cannot_hold_leaves_nothing_behind(tmp_path: Path) -> No
     with pytest.raises(TypeError):
         write_plain(tmp_path, 30, {}, {}, {"tensor": torch.ones(1)})
     assert names(tmp_path) == []
-
-
-# --------------------------------------------------------------------------------------------------------------- damage
 
 
 @pytest.fixture
@@ -215,9 +209,6 @@ def test_files_that_cannot_be_read(run: Path, monkeypatch: pytest.MonkeyPatch) -
         newest_checkpoint(run)
     errors.pop(0)
     assert ["Input error" in why for _, why in newest_checkpoint(run)[1]] == [True, True]
-
-
-# ------------------------------------------------------------------------------------------------------------- pruning
 
 
 def test_the_newest_are_kept(tmp_path: Path) -> None:

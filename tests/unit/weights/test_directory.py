@@ -91,9 +91,6 @@ def test_overwriting_a_run(tmp_path: Path) -> None:
     assert load_model(tmp_path).settings == SMALL["vision"]
 
 
-# ------------------------------------------------------------------------------------------------------------ bad input
-
-
 def tensors_of(name: str) -> dict[str, torch.Tensor]:
     return {key: parameter.detach() for key, parameter in regard.build(SMALL[name]).named_parameters()}
 
@@ -162,9 +159,6 @@ def test_a_compiled_model_is_saved_like_any_other(tmp_path: Path) -> None:
     back = dict(load_model(tmp_path).named_parameters())
     assert list(back) == [name for name, _ in model.named_parameters()]
     assert all(torch.equal(back[name], parameter) for name, parameter in model.named_parameters())
-
-
-# ------------------------------------------------------------------------------------------------------------ checksums
 
 
 def filled(value: float) -> dict[str, torch.Tensor]:
@@ -252,9 +246,6 @@ def test_a_kill_leaves_old_or_new_weights(run: Path, monkeypatch: pytest.MonkeyP
     assert json.loads((run / "checksums.json").read_text()).keys() == {"format", "files"}
 
 
-# ---------------------------------------------------------------------------------------------------------- checkpoints
-
-
 def test_a_run_that_has_not_finished_is_its_newest_checkpoint(run: Path) -> None:
     (run / "weights.safetensors").unlink()
     (run / "checksums.json").unlink()
@@ -280,9 +271,6 @@ def test_a_config_without_a_format_is_read(run: Path) -> None:
     assert value(run) == 1
     path.unlink()
     assert "contains no model" in message(run)
-
-
-# --------------------------------------------------------------------------------------------------------------- labels
 
 
 def test_labels(tmp_path: Path) -> None:

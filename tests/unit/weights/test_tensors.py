@@ -58,9 +58,6 @@ def test_a_missing_file(tmp_path: Path) -> None:
         read_tensors(tmp_path / "none.safetensors")
 
 
-# ------------------------------------------------------------------------------------------------------------ shards
-
-
 def shards(directory: Path, weight_map: object) -> Path:
     save_file({"a": torch.zeros(2)}, directory / "one.safetensors")
     save_file({"b": torch.ones(2)}, directory / "two.safetensors")
@@ -99,9 +96,6 @@ def test_broken_json(tmp_path: Path) -> None:
         path.write_bytes(text.encode(errors="surrogateescape"))
         with pytest.raises(WeightsError, match=r"config\.json .* copy"):
             read_json(path)
-
-
-# ----------------------------------------------------------------------------------------------------------- writing
 
 
 def test_a_shared_tensor_is_written_once(tmp_path: Path) -> None:
@@ -158,8 +152,6 @@ def test_a_file_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: 
     write_tensors(tmp_path / "x", {"a": torch.zeros(1)})
     assert events[:2] == ["flush", "rename"]
 
-
-# ----------------------------------------------------------------------------------------------------------------- int8
 
 SETTINGS = EncoderDecoder(vocabulary=300, width=64, depth=2, attention=Attention(heads=4, bias=False))
 
