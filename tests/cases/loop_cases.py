@@ -12,7 +12,7 @@ from typing import Any
 
 from training_cases import Job
 
-from regard.training.loop import Outcome, Trainer
+from regard.training.loop import Trained, Trainer
 from regard.training.report import Display
 from regard.training.run import TIMES, read_log
 from regard.weights.checkpoints import list_checkpoints
@@ -118,7 +118,7 @@ MOMENTS: Mapping[str, Callable[[Trainer, int], None]] = {
 """What may happen to a run, the time of that number that the moment comes."""
 
 
-def interrupted(job: Job, run: Path, moments: list[tuple[str, int]]) -> tuple[Outcome, list[str]]:
+def interrupted(job: Job, run: Path, moments: list[tuple[str, int]]) -> tuple[Trained, list[str]]:
     """Goes through a run with these interruptions, one after the other; tells its end, and what became of each."""
     ends: list[str] = []
     begun = False

@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ from regard.tasks.task import Report, Task, TrainingData, job_tokenizers
 from regard.text.tokenizer import TokenizerPair
 from regard.training.curves import draw_curves
 from regard.training.distribution import Workers, connected
-from regard.training.loop import Outcome, Trainer
+from regard.training.loop import Trained, Trainer
 from regard.training.report import SETTLED, Display, require_tensorboard
 from regard.training.run import Run, require_free, resume_environment, threads_of, write_environment
 from regard.training.schedules import nearest_budget
@@ -67,18 +67,6 @@ CHANGEABLE = (
     "average_of",
 )
 """Settings of `[train]` that can change when a run is resumed. None of them affects the steps already taken."""
-
-
-@dataclass(frozen=True)
-class Trained:
-    """The end of a run, and its directory."""
-
-    directory: Path
-    reason: str
-    """budget, patience, or the name of the signal that stopped it."""
-    step: int
-    scores: dict[str, float]
-    """Metrics of the kept weights on the validation data; empty without such data, or if the run was stopped."""
 
 
 def train(
@@ -378,13 +366,13 @@ def _in(run: Run, workers: Workers) -> Iterator[None]:
 
 
 def _trained(trainer: Trainer, run: Run, workers: Workers, display: Display) -> Trained:
-    outcome = trainer.run()
+    trained = trainer.run()
     if workers.leads:
-        finished = outcome.reason in ("budget", "patience")
-        run.set_status("finished" if finished else "stopped", outcome.step, outcome.reason, outcome.metrics)
-        *lines, next_command = _summary(outcome, trainer, run.directory, _draw(run.directory))
+        finished = trained.reason in ("budget", "patience")
+        run.set_status("finished" if finished else "stopped", trained.step, trained.reason, trained.scores)
+        *lines, next_command = _summary(trained, trainer, _draw(run.directory))
         display.end([*lines, _speed(trainer), next_command])
-    return Trained(run.directory, outcome.reason, outcome.step, outcome.metrics)
+    return trained
 
 
 def _speed(trainer: Trainer) -> str:
@@ -404,21 +392,22 @@ def _draw(directory: Path) -> bool:
     return True
 
 
-def _summary(outcome: Outcome, trainer: Trainer, directory: Path, drawn: bool) -> Iterator[str]:
+def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
     """The result, its directory, and the next command."""
-    if outcome.reason not in ("budget", "patience"):
-        yield f"stopped by {outcome.reason} after {outcome.step:,} steps; everything is saved"
+    directory = trained.directory
+    if trained.reason not in ("budget", "patience"):
+        yield f"stopped by {trained.reason} after {trained.step:,} steps; everything is saved"
         yield f"resume:  regard train --resume {directory}"
         return
     name, _ = nearest_budget(trainer.train, trainer.state.spent)
     spent = f"train.{name} ({trainer.train.budgets[name]:g}) is reached"
-    why = spent if outcome.reason == "budget" else f"the {trainer.train.select} no longer improves"
-    yield f"done after {outcome.step:,} steps and {clock(trainer.state.seconds)}: {why}"
-    if outcome.metrics:
-        metrics = ", ".join(f"{name} {four_digits(value)}" for name, value in outcome.metrics.items())
-        yield f"on the validation data: {metrics}; weights kept: {outcome.kept}"
+    why = spent if trained.reason == "budget" else f"the {trainer.train.select} no longer improves"
+    yield f"done after {trained.step:,} steps and {clock(trainer.state.seconds)}: {why}"
+    if trained.scores:
+        metrics = ", ".join(f"{name} {four_digits(value)}" for name, value in trained.scores.items())
+        yield f"on the validation data: {metrics}; weights kept: {trained.kept}"
     else:
-        yield f"no validation data; weights kept: {outcome.kept}"
+        yield f"no validation data; weights kept: {trained.kept}"
     yield f"saved in {directory}" + (f", curves in {directory / CURVES}" if drawn else "")
     yield f"next:   regard doctor {directory}"
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -29,7 +28,9 @@ from regard.training.schedules import Spent
 from regard.training.settings import Train, lower_is_better
 from regard.training.step import Updater
 from regard.weights.checkpoints import (
-    Checkpoint,
+    EMA,
+    STATE_TENSORS,
+    WEIGHTS,
     Checksum,
     checksum,
     find_damage,
@@ -83,10 +84,6 @@ class TrainingState:
     def spent(self) -> Spent:
         return Spent(self.step, self.epochs, self.tokens, self.seconds)
 
-    @classmethod
-    def from_json(cls, content: dict[str, Any]) -> TrainingState:
-        return cls(**{**content, "position": StepPosition(**content["position"])})
-
 
 @dataclass(frozen=True)
 class Snapshot:
@@ -95,7 +92,7 @@ class Snapshot:
     step: int
     metrics: dict[str, float]
     checksum: Checksum | None = None
-    """None in processes that do not write, and in checkpoints of older versions."""
+    """None in processes that do not write."""
 
 
 class Checkpointer:
@@ -130,7 +127,7 @@ class Checkpointer:
                 "scaler": self.updater.scaler.state_dict(),
                 "threads": torch.get_num_threads(),
                 "processes": self.workers.world,
-                "snapshots": [asdict(each) | {"checksum": _plain(each.checksum)} for each in self.snapshots],
+                "snapshots": [asdict(each) for each in self.snapshots],
             }
             remedy = "earlier checkpoints are intact: free some space, then continue with --resume"
             with disk_errors(self.run.directory / "checkpoints" / f"{state.step:06d}", remedy):
@@ -197,45 +194,31 @@ class Checkpointer:
         checkpoint, damaged = newest_checkpoint(self.run.directory)
         notes = [f"{path} is damaged and not used ({reason})" for path, reason in damaged]
         if checkpoint is None:
-            if notes:
-                notes.append("there is no intact checkpoint, so training starts from the beginning")
+            notes += ["there is no intact checkpoint, so training starts from the beginning"] if notes else []
             return None, 0, notes
-        if notes:
-            notes.append(f"continuing from {checkpoint.path}, the newest intact checkpoint")
+        notes += [f"continuing from {checkpoint.path}, the newest intact checkpoint"] if notes else []
         content = checkpoint.state
-        self._restore(checkpoint)
+        weights = checkpoint.read(WEIGHTS)
+        self._put(weights, str(checkpoint.path))
+        self.updater.optimizers.load(checkpoint.read(STATE_TENSORS))
         self.updater.scaler.load_state_dict(content["scaler"])
-        notes += self._restore_snapshots(content.get("snapshots", []))
+        if self.ema is not None:  # an average that is switched on at a resume starts with the weights
+            self.ema.load(checkpoint.read(EMA) if checkpoint.model.name == EMA else weights)
+        for entry in content["snapshots"]:
+            path, expected = self.snapshot_path(entry["step"]), Checksum(**entry["checksum"])
+            if damage := find_damage(path, expected):
+                notes.append(f"snapshot {path} is not used: {damage}")
+            else:
+                self.snapshots.append(Snapshot(entry["step"], entry["metrics"], expected))
         if content["processes"] != self.workers.world:
             notes.append(
                 f"the run had {content['processes']} processes and now has {self.workers.world}: dropout differs for "
                 "each process, so results differ from an uninterrupted run"
             )
-        state = TrainingState.from_json(content["state"])
+        position = StepPosition(**content["state"]["position"])
+        state = TrainingState(**{**content["state"], "position": position})
         self.saved_step, self.saved_at = state.step, state.seconds
         return state, int(content["log"]), notes
-
-    def _restore(self, checkpoint: Checkpoint) -> None:
-        weights = checkpoint.weights()
-        self._put(weights, str(checkpoint.path))
-        self.updater.optimizers.load(checkpoint.state_tensors())
-        if self.ema is not None:
-            averages = checkpoint.ema() or weights  # an average that is switched on at a resume starts here
-            self.ema.load({name: placed_like(averages[name], tensor) for name, tensor in self.parameters.items()})
-
-    def _restore_snapshots(self, entries: Sequence[Mapping[str, Any]]) -> list[str]:
-        """Take over the snapshots of a checkpoint. Returns messages on those that are lost."""
-        notes = []
-        for entry in entries:
-            path = self.snapshot_path(entry["step"])
-            expected = Checksum(**entry["checksum"]) if entry["checksum"] else None
-            damage = find_damage(path, expected) if expected else None if path.is_file() else f"{path.name} is missing"
-            if damage:
-                notes.append(f"snapshot {path} is not used: {damage}")
-            else:
-                metrics = entry["metrics"] if "metrics" in entry else entry["figures"]  # the name in older versions
-                self.snapshots.append(Snapshot(entry["step"], metrics, expected))
-        return notes
 
     def _put(self, tensors: Mapping[str, Tensor], source: str) -> None:
         """Copy tensors into the parameters in place, so that compiled and distributed modules stay valid."""
@@ -303,7 +286,3 @@ def average_files(paths: Sequence[Path]) -> dict[str, Tensor]:
     except (OSError, SafetensorError) as error:
         raise RunError(f"a snapshot in {paths[0].parent} cannot be read ({error}); continue with --resume") from error
     return result
-
-
-def _plain(value: Checksum | None) -> dict[str, Any] | None:
-    return None if value is None else value._asdict()

@@ -8,6 +8,7 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch
 
 from regard.blocks.layers import set_recompute
 from regard.data.batches import Share
-from regard.data.loader import Loader, Step, Steps
+from regard.data.loader import Loader, Step
 from regard.errors import RunError
 from regard.models.build import Model
 from regard.training.checkpoints import Checkpointer, TrainingState
@@ -46,8 +47,6 @@ SIGNAL_SECONDS = 1.0
 class Interrupt:
     """In this context the first Ctrl-C or SIGTERM is only noted; a later one ends the program as usual."""
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
     def __init__(self) -> None:
         self.received: str | None = None
         """The name of the signal."""
@@ -56,7 +55,7 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in self.SIGNALS}
+            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -72,16 +71,17 @@ class Interrupt:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Trained:
     """How a run ended."""
 
+    directory: Path
     reason: str
-    """budget, patience, or the name of a signal."""
+    """budget, patience, or the name of the signal that stopped it."""
     step: int
-    metrics: dict[str, float]
-    """Metrics of the final weights on the validation data; empty without validation data."""
+    scores: dict[str, float]
+    """Metrics of the kept weights on the validation data; empty without such data, or if the run was stopped."""
     kept: str
-    """A description of the final weights."""
+    """A description of the kept weights; empty if the run was stopped."""
 
 
 class Trainer:
@@ -135,7 +135,7 @@ class Trainer:
         lost = self.reporter.truncate(log)
         return [*notes, lost] if lost else notes
 
-    def run(self) -> Outcome:
+    def run(self) -> Trained:
         """Train until the budget is spent, patience ends or a signal arrives. Saves everything."""
         require_budget(self.train)
         with Interrupt() as interrupt, self.reporter.clock(self.state):
@@ -148,16 +148,23 @@ class Trainer:
             if reason not in ("budget", "patience"):
                 if self.checkpointer.saved_step != self.state.step:
                     self._save()
-                return Outcome(reason, self.state.step, {}, "")
+                return Trained(self.checkpointer.run.directory, reason, self.state.step, {}, "")
             if self.state.evaluated != self.state.step:
                 self._evaluate()
-            return self._finish(reason)
+            kept = self.checkpointer.choose()
+            metrics = self._metrics() if self.task.has("valid") else {}
+            if better := self.checkpointer.reconsider(metrics):
+                kept, metrics = better, self._metrics()
+            self.checkpointer.write_final()
+            self.reporter.end(self.state, reason, metrics, kept)
+            return Trained(self.checkpointer.run.directory, reason, self.state.step, metrics, kept)
 
     def _steps_until_end(self, interrupt: Interrupt) -> str:
         """Take steps from the current position. Returns the reason why the run ends."""
         first = True
+        self._loader = self.task.batches("train", Share(self.workers.rank, self.workers.world, self.state.micro))
         # Batches are made in other processes, which must end in any case.
-        with closing(self._steps()) as steps:
+        with closing(self._loader.steps(self.state.position)) as steps:
             while True:
                 seconds, stop = self.workers.most(self.reporter.seconds(), float(interrupt.received is not None))
                 self.state.seconds = seconds
@@ -176,20 +183,6 @@ class Trainer:
                     self.reporter.first_step_done(self.state)
                     first = False
                 self._after_step()
-
-    def _steps(self) -> Steps:
-        self._loader = self.task.batches("train", Share(self.workers.rank, self.workers.world, self.state.micro))
-        return self._loader.steps(self.state.position)
-
-    def _finish(self, reason: str) -> Outcome:
-        """Choose, evaluate and write the final weights."""
-        kept = self.checkpointer.choose()
-        metrics = self._metrics() if self.task.has("valid") else {}
-        if better := self.checkpointer.reconsider(metrics):
-            kept, metrics = better, self._metrics()
-        self.checkpointer.write_final()
-        self.reporter.end(self.state, reason, metrics, kept)
-        return Outcome(reason, self.state.step, metrics, kept)
 
     def _take(self, step: Step) -> None:
         state, schedule = self.state, self.train.schedule
@@ -249,13 +242,12 @@ class Trainer:
         if due > state.evaluations:
             state.evaluations = due
             self._evaluate()
-        elif (train.save_every is not None and state.step % train.save_every == 0) or self._save_is_late():
+        elif train.save_every is not None and state.step % train.save_every == 0:
             self._save()
-
-    def _save_is_late(self) -> bool:
-        """Whether the last checkpoint is too old on the clock of the first process, so that all save together."""
-        late = self.reporter.seconds() - self.checkpointer.saved_at > 60 * self.train.save_minutes
-        return bool(self.workers.most(float(late and self.workers.leads))[0])
+        else:  # the clock of the first process decides, so that all save together
+            late = self.reporter.seconds() - self.checkpointer.saved_at > 60 * train.save_minutes
+            if self.workers.most(float(late and self.workers.leads))[0]:
+                self._save()
 
     def _finite_window(self) -> dict[str, float]:
         """The sums of the window. NaN and infinity end the run before they are saved."""
@@ -263,9 +255,8 @@ class Trainer:
         norm_counts = not self.updater.scaler.is_enabled()  # float16 skips steps whose gradients overflow
         bad = [name for name, value in sums.items() if not math.isfinite(value) and (norm_counts or name != "norm")]
         if bad:
-            what = "the loss is" if "total" in bad else "the gradient is"
             steps = f"in one of the {int(sums['steps'])} steps up to {self.state.step:,}"
-            raise self.checkpointer.not_finite(what, steps)
+            raise self.checkpointer.not_finite("the loss is" if "total" in bad else "the gradient is", steps)
         return sums
 
     def _evaluate(self) -> None:
@@ -293,13 +284,11 @@ class Trainer:
         if select not in metrics:
             raise RunError(f"train.select ({select}) is not a metric of this task; choose one of {', '.join(metrics)}")
         value, best = metrics[select], self.state.best
-        better = best is None or (value < best if lower_is_better(select) else value > best)
-        better = better and math.isfinite(value)
-        if better:
+        if math.isfinite(value) and (best is None or (value < best if lower_is_better(select) else value > best)):
             self.state.best, self.state.stale = value, 0
-        else:
-            self.state.stale += 1
-        return better
+            return True
+        self.state.stale += 1
+        return False
 
     def _save(self, metrics: dict[str, float] | None = None) -> None:
         """Save a checkpoint; with metrics, even empty ones, also a snapshot."""

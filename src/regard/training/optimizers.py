@@ -6,7 +6,6 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,40 +20,29 @@ _TABLES = (".tokens.weight", ".segments.weight", ".position.weight", "output.wei
 """Matrices that are looked up or produce logits."""
 
 
-@dataclass(frozen=True)
-class ParameterGroups:
-    """The trained parameters of a model by how they are updated."""
-
-    matrices: list[nn.Parameter]
-    """Linear maps inside layers: with weight decay, and updated by Muon."""
-    tables: list[nn.Parameter]
-    """Embeddings, positions and the output."""
-    vectors: list[nn.Parameter]
-    """Norms, biases, factors and single tokens."""
-
-
-def group_parameters(model: nn.Module) -> ParameterGroups:
-    groups = ParameterGroups([], [], [])
+def group_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
+    """The trained parameters: matrices inside layers, which have weight decay and are updated by Muon; all others."""
+    matrices: list[nn.Parameter] = []
+    tables: list[nn.Parameter] = []
+    vectors: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        if not parameter.requires_grad:
-            continue
-        if parameter.dim() < 2 or name.endswith((".relative.content", ".relative.distance")):
-            groups.vectors.append(parameter)
-        elif f".{name}".endswith(_TABLES) or parameter.dim() > 2:
-            groups.tables.append(parameter)
-        else:
-            groups.matrices.append(parameter)
-    return groups
+        if parameter.requires_grad:
+            if parameter.dim() < 2 or name.endswith((".relative.content", ".relative.distance")):
+                vectors.append(parameter)
+            elif f".{name}".endswith(_TABLES) or parameter.dim() > 2:
+                tables.append(parameter)
+            else:
+                matrices.append(parameter)
+    return matrices, [*tables, *vectors]
 
 
 def build_optimizers(optimizer: settings.Optimizer, model: nn.Module) -> Optimizers:
     """The optimizers of a model. Only matrices inside layers have weight decay."""
-    groups = group_parameters(model)
+    matrices, rest = group_parameters(model)
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
-    rest = [*groups.tables, *groups.vectors]
     if isinstance(optimizer, settings.Muon):
         muon = Muon(
-            groups.matrices,
+            matrices,
             lr=optimizer.rate,
             weight_decay=optimizer.decay,
             momentum=optimizer.momentum,
@@ -62,7 +50,7 @@ def build_optimizers(optimizer: settings.Optimizer, model: nn.Module) -> Optimiz
             adjust_lr_fn="original" if optimizer.adjust == "original" else "match_rms_adamw",
         )
         return Optimizers([muon, _torch_optimizer(optimizer.rest, [], rest)], names)
-    return Optimizers([_torch_optimizer(optimizer, groups.matrices, rest)], names)
+    return Optimizers([_torch_optimizer(optimizer, matrices, rest)], names)
 
 
 def _torch_optimizer(
@@ -200,7 +188,8 @@ class Ema:
         self.decay = decay
         self._parameters = {name: parameter.detach() for name, parameter in parameters.items()}
         self._averages = {name: parameter.clone() for name, parameter in self._parameters.items()}
-        self._swapped = False
+        self._swapped: list[str] = []
+        """Names of the parameters whose value is the average."""
 
     def update(self, step: int) -> None:
         """average = decay · average + (1 − decay) · weights. The decay is lower in the first steps."""
@@ -215,10 +204,8 @@ class Ema:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Restore the averages of a checkpoint."""
-        if unknown := sorted(tensors.keys() ^ self._averages.keys()):
-            raise WeightsError(f"the averages belong to another model: {unknown[0]} does not match; start a new run")
         for name, average in self._averages.items():
-            average.copy_(tensors[name])
+            average.copy_(placed_like(tensors[name], average))
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
@@ -227,26 +214,17 @@ class Ema:
         Values are exchanged and tensors stay, so compiled and recorded computations stay valid.
         """
         assert not self._swapped, "the averages are in the model"
-        self._swap()
-        self._swapped = True
-        try:
-            yield
-        finally:
-            self._swap()
-            self._swapped = False
-
-    def _swap(self) -> None:
-        done: list[str] = []
         try:
             for name in self._parameters:
-                self._swap_one(name)
-                done.append(name)
-        except BaseException:  # for example out of memory: undo, so that the model is not a mixture
-            for name in done:
-                self._swap_one(name)
-            raise
+                self._swap(name)
+                self._swapped.append(name)
+            yield
+        finally:  # also if memory runs out in between, so that the model is not a mixture
+            while self._swapped:
+                self._swap(self._swapped[-1])
+                self._swapped.pop()
 
-    def _swap_one(self, name: str) -> None:
+    def _swap(self, name: str) -> None:
         parameter, average = self._parameters[name], self._averages[name]
         with torch.no_grad():
             kept = parameter.clone()

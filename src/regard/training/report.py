@@ -57,22 +57,39 @@ class Display:
         self._update(text, 0.0)
 
     def data(self, record: Record) -> None:
-        """Show the number of examples and tokens of each split."""
-        for line in data_lines(record):
-            self._print(line)
+        """Show one line for each split, then the notes."""
+        for split, counts in record.items():
+            if isinstance(counts, Mapping):
+                parts = [f"{split}: {counts.get('examples', 0):,} examples"]
+                if counts.get("tokens"):
+                    parts.append(f"{amount(counts['tokens'])} tokens")
+                for name in ("skipped", "removed", "too_long"):
+                    if counts.get(name):
+                        parts.append(f"{counts[name]:,} {name.replace('_', ' ')}")
+                if counts.get("unknown"):
+                    parts.append(f"{percent(counts['unknown'])} unknown")
+                self._print(", ".join(parts))
+        for note in record.get("notes") or ():
+            self._print(str(note))
 
     def train(self, record: Record, spent: float, seconds_left: float | None) -> None:
         """Show a line of the log, with the share of the budget that is spent and the remaining time."""
-        self._update(train_line(record, seconds_left), spent)
+        parts = [f"step {record['step']:,}", f"loss {four_digits(record['loss'])}"]
+        if seconds_left is not None:
+            parts.append(f"{clock(seconds_left)} left")
+        parts.append(f"{amount(record['tokens_per_second'])} tokens/s")
+        parts.append(f"{percent(record['peak'])} of peak")
+        parts.append(f"rate {rate(record['rate'])}")
+        self._update("  ".join(parts), spent)
 
     def valid(self, record: Record, best: bool) -> None:
         """Show the metrics of an evaluation."""
         metrics = [
             f"{name} {four_digits(float(value))}"
             for name, value in record.items()
-            if name not in ("step", "seconds", "time", "weight") and _is_number(value)
+            if name not in ("step", "seconds") and _is_number(value)
         ]
-        line = "  ".join([f"step {record.get('step', 0):,}", "valid", *metrics, *(["(best so far)"] if best else [])])
+        line = "  ".join([f"step {record['step']:,}", "valid", *metrics, *(["(best so far)"] if best else [])])
         self._print(line, "bold" if best else "")
 
     def event(self, text: str) -> None:
@@ -120,39 +137,6 @@ class Display:
             self._console.show_cursor(True)
         self._progress.update(self._progress.task_ids[0], description=_printable(text), completed=spent)
         self._progress.refresh()
-
-
-def train_line(record: Record, seconds_left: float | None) -> str:
-    """The most important values of a training record, in order of importance."""
-    values = {name: float(value) for name, value in record.items() if _is_number(value)}
-    parts = [f"step {record.get('step', 0):,}"]
-    if "loss" in values:
-        parts.append(f"loss {four_digits(values['loss'])}")
-    if seconds_left is not None:
-        parts.append(f"{clock(seconds_left)} left")
-    if "tokens_per_second" in values:
-        parts.append(f"{amount(values['tokens_per_second'])} tokens/s")
-    if "peak" in values:
-        parts.append(f"{percent(values['peak'])} of peak")
-    if "rate" in values:
-        parts.append(f"rate {rate(values['rate'])}")
-    return "  ".join(parts)
-
-
-def data_lines(record: Record) -> Iterator[str]:
-    """One line for each split, then the notes."""
-    for split, counts in record.items():
-        if isinstance(counts, Mapping):
-            parts = [f"{split}: {counts.get('examples', 0):,} examples"]
-            if counts.get("tokens"):
-                parts.append(f"{amount(counts['tokens'])} tokens")
-            for name in ("skipped", "removed", "too_long"):
-                if counts.get(name):
-                    parts.append(f"{counts[name]:,} {name.replace('_', ' ')}")
-            if counts.get("unknown"):
-                parts.append(f"{percent(counts['unknown'])} unknown")
-            yield ", ".join(parts)
-    yield from (str(note) for note in record.get("notes") or ())
 
 
 def _printable(text: str) -> str:
@@ -289,8 +273,8 @@ class Reporter:
         source = state.window_tokens * self.task.source_ratio
         flops = training_flops(model, state.window_examples, state.window_tokens, source)
         timed = 1 - self._untimed / max(state.window_tokens, 1)
-        peak, _ = peak_flops(self.workers.device, self._products)
-        return flops * timed / busy / (peak * self.workers.world)
+        peak = peak_flops(self.workers.device, self._products) * self.workers.world
+        return flops * timed / busy / peak
 
     def valid(self, state: TrainingState, metrics: Mapping[str, float], best: bool) -> None:
         record = {"kind": "valid", "step": state.step, **metrics, "best": best, "seconds": self.seconds()}

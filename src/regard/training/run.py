@@ -15,7 +15,6 @@ weights.safetensors  the final model, with its checksum in checksums.json (regar
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import shlex
@@ -66,19 +65,19 @@ def disk_errors(path: Path, remedy: str) -> Iterator[None]:
     except (OSError, SafetensorError) as error:  # safetensors wraps the error of the system
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
         if not isinstance(error, PermissionError):
-            existing = next((each for each in (path.absolute(), *path.absolute().parents) if each.exists()), None)
-            if existing is not None:
-                reason += f"; {shutil.disk_usage(existing).free / 1e6:,.1f} MB are free"
+            existing = next(each for each in (path.absolute(), *path.absolute().parents) if each.exists())
+            reason += f"; {shutil.disk_usage(existing).free / 1e6:,.1f} MB are free"
         raise RunError(f"{path} cannot be written ({reason}); {remedy}") from error
 
 
 def json_value(value: Any) -> Any:
     """The value with None for NaN and infinity, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {key: json_value(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_value(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.loads(json.dumps(value), parse_constant=lambda _: None)
+
+
+def _write_json(path: Path, content: Mapping[str, Any]) -> None:
+    with disk_errors(path, "free some space, or make the directory writable; then continue with --resume"):
+        write_text(path, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
 
 @dataclass(frozen=True)
@@ -165,19 +164,16 @@ class Run:
                 ) from None
         try:
             with disk_errors(self.directory, "make the directory writable"):
-                self._remove_leftovers()
+                for folder in (self.directory, self.directory / CHECKPOINTS, self.snapshots):
+                    # Ours end in .partial; .tmp and six letters are the temporary files of safetensors.
+                    for path in [*folder.glob(".*.partial"), *folder.glob(".tmp??????")]:
+                        if path.is_dir():
+                            shutil.rmtree(path, ignore_errors=True)
+                        else:
+                            path.unlink()
             yield
         finally:
             lock.release()
-
-    def _remove_leftovers(self) -> None:
-        for folder in (self.directory, self.directory / CHECKPOINTS, self.snapshots):
-            # Ours end in .partial; .tmp and six letters are the temporary files of safetensors.
-            for path in [*folder.glob(".*.partial"), *folder.glob(".tmp??????")]:
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink()
 
     @property
     def status(self) -> Status:
@@ -187,9 +183,7 @@ class Run:
         self, state: State, step: int = 0, reason: str = "", metrics: Mapping[str, float | None] | None = None
     ) -> None:
         process = f"{os.getpid()} on {platform.node()}" if state == "running" else ""
-        content = asdict(Status(state, step, reason, json_value(metrics or {}), process))
-        with disk_errors(self.directory / STATUS, "free some space, then continue with --resume"):
-            write_text(self.directory / STATUS, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+        _write_json(self.directory / STATUS, asdict(Status(state, step, reason, json_value(metrics or {}), process)))
 
 
 def read_status(directory: Path) -> Status:
@@ -321,7 +315,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 def write_environment(directory: Path, device: torch.device) -> None:
     """Write `environment.json` at the start of a run."""
-    _write_environment(directory, {**describe_environment(device), "resumes": []})
+    _write_json(directory / ENVIRONMENT, {**describe_environment(device), "resumes": []})
 
 
 def resume_environment(directory: Path, device: torch.device) -> list[str]:
@@ -333,13 +327,12 @@ def resume_environment(directory: Path, device: torch.device) -> list[str]:
         for earlier in content["resumes"]:
             before |= {name: change[1] for name, change in earlier["changed"].items()}
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        _write_environment(directory, {**now, "resumes": []})
+        _write_json(directory / ENVIRONMENT, {**now, "resumes": []})
         return [f"{directory / ENVIRONMENT} is missing or damaged and is written again; changes cannot be detected"]
-    changed = {name: [before.get(name), now[name]] for name in now if before.get(name) != now[name]}
-    for name in ("command", "time"):
-        changed.pop(name, None)
+    kept = now.keys() - {"command", "time"}
+    changed = {name: [before.get(name), now[name]] for name in now if name in kept and before.get(name) != now[name]}
     content["resumes"].append({"time": now["time"], "command": now["command"], "changed": changed})
-    _write_environment(directory, content)
+    _write_json(directory / ENVIRONMENT, content)
     matters = [f"{name} ({old}, now {new})" for name, (old, new) in changed.items() if name in MATTERS]
     return [f"changed since the last start: {', '.join(matters)}; results can differ slightly"] if matters else []
 
@@ -351,11 +344,6 @@ def threads_of(directory: Path) -> int | None:
     except (OSError, ValueError, AttributeError):
         return None
     return found if isinstance(found, int) and found > 0 else None
-
-
-def _write_environment(directory: Path, content: dict[str, Any]) -> None:
-    with disk_errors(directory / ENVIRONMENT, "free some space, or make the directory writable"):
-        write_text(directory / ENVIRONMENT, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

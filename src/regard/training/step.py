@@ -95,14 +95,12 @@ class Sums:
         """The sums over all processes, which must have the same names."""
         if workers.world == 1:
             return self._sums
-        stacked = workers.sum(torch.stack([self._sums[name] for name in self._sums]))
+        stacked = workers.sum(torch.stack([*self._sums.values()]))
         return dict(zip(self._sums, stacked.unbind(), strict=True))
 
     def read(self) -> dict[str, float]:
         """The sums as floats. This waits for the device."""
-        if not self._sums:
-            return {}
-        return dict(zip(self._sums, torch.stack([*self._sums.values()]).tolist(), strict=True))
+        return dict(zip(self._sums, torch.stack([*self._sums.values()]).tolist(), strict=True)) if self._sums else {}
 
     def load(self, sums: Mapping[str, float]) -> None:
         """Restore what `read` returned."""
@@ -137,10 +135,8 @@ class Objective(nn.Module):
         """
         if not wanted:
             self._compute = self._plain
-        elif graphs:
-            self._compute = torch.compile(self._plain, mode="reduce-overhead")
         else:
-            self._compute = torch.compile(self._plain)
+            self._compute = torch.compile(self._plain, mode="reduce-overhead" if graphs else None)
 
     def _plain(self, batch: Any) -> Loss:
         return self._loss(self.model, batch)
@@ -208,16 +204,13 @@ class Updater:
         for part in self.optimizers.parts:
             self.scaler.unscale_(part)
         trained = [parameter for parameter in self.optimizers.parameters if parameter.grad is not None]
-        gradients = [_local(parameter.grad) for parameter in trained if parameter.grad is not None]
+        gradients = [each.grad for each in trained if each.grad is not None]
+        gradients = [each.to_local() if isinstance(each, DTensor) else each for each in gradients]
         # DDP and FSDP2 average over processes; multiplying by their number gives the sum.
         factor = torch.where(weight > 0, self.workers.world / weight, 0)
         torch._foreach_mul_(gradients, factor.to(gradients[0].dtype))
         norm = nn.utils.clip_grad_norm_(trained, math.inf if self.clip is None else self.clip)
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
-
-
-def _local(gradient: Tensor) -> Tensor:
-    return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
 def is_out_of_memory(error: BaseException) -> bool:

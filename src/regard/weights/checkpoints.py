@@ -13,9 +13,9 @@ import os
 import re
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch import Tensor
 
@@ -36,7 +36,8 @@ STATE = "state.json"
 _NAME = re.compile(r"\d{6,}")
 
 
-class Checksum(NamedTuple):
+@dataclass(frozen=True)
+class Checksum:
     """Size in bytes and SHA-256 of a file."""
 
     size: int
@@ -62,10 +63,9 @@ def find_damage(path: Path, expected: Checksum, size_only: bool = False) -> str 
 
 
 def write_checksums(directory: Path, files: Mapping[str, Checksum], step: int | None = None) -> None:
-    content: dict[str, Any] = {"format": FORMAT}
-    if step is not None:
-        content["step"] = step
-    content["files"] = {name: entry._asdict() for name, entry in files.items()}
+    content = {"format": FORMAT, "step": step, "files": {name: asdict(entry) for name, entry in files.items()}}
+    if step is None:
+        del content["step"]
     write_text(directory / CHECKSUMS, json.dumps(content, indent=1) + "\n")
 
 
@@ -95,15 +95,9 @@ class Checkpoint:
     path: Path
     step: int
 
-    def weights(self) -> dict[str, Tensor]:
-        return read_tensors(self.path / WEIGHTS, allow_non_finite=True)
-
-    def ema(self) -> dict[str, Tensor] | None:
-        """The moving average of the weights, if there is one."""
-        return read_tensors(self.path / EMA, allow_non_finite=True) if (self.path / EMA).is_file() else None
-
-    def state_tensors(self) -> dict[str, Tensor]:
-        return read_tensors(self.path / STATE_TENSORS, allow_non_finite=True)
+    def read(self, name: str) -> dict[str, Tensor]:
+        """The tensors of one of the files."""
+        return read_tensors(self.path / name, allow_non_finite=True)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -163,7 +157,7 @@ def write_checkpoint(
     state_tensors: Mapping[str, Tensor],
     state: Mapping[str, Any],
     ema: Mapping[str, Tensor] | None = None,
-) -> Checkpoint:
+) -> None:
     """Write a checkpoint to the disk. It replaces a checkpoint of the same step."""
     parent = run / CHECKPOINTS
     path = parent / f"{step:06d}"
@@ -175,7 +169,7 @@ def write_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         write_tensors(partial / WEIGHTS, weights)
-        write_tensors(partial / STATE_TENSORS, _separate(state_tensors))
+        write_tensors(partial / STATE_TENSORS, state_tensors, once=False)
         if ema is not None:
             write_tensors(partial / EMA, ema)
         write_text(partial / STATE, json.dumps(state) + "\n")
@@ -187,21 +181,10 @@ def write_checkpoint(
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(old, ignore_errors=True)
-    return Checkpoint(path, step)
 
 
-def _separate(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies of tensors that share memory, because `write_tensors` writes a shared tensor once."""
-    seen: set[int] = set()
-    result = {}
-    for name, tensor in tensors.items():
-        result[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
-        seen.add(tensor.data_ptr())
-    return result
-
-
-def prune_checkpoints(run: Path, step: int, keep: int = 2) -> None:
-    """Remove all checkpoints that are older than the newest `keep` intact ones up to `step`.
+def prune_checkpoints(run: Path, step: int) -> None:
+    """Remove all checkpoints that are older than the newest two intact ones up to `step`.
 
     Only the sizes of the files are checked: reading every byte would take as long as saving. A checkpoint is renamed
     before its files are removed, so that no incomplete one is found.
@@ -210,10 +193,10 @@ def prune_checkpoints(run: Path, step: int, keep: int = 2) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     checkpoints = list_checkpoints(run)
     intact = [each for each in checkpoints if each.step <= step and each.damage(size_only=True) is None]
-    if len(intact) <= keep:
+    if len(intact) <= 2:
         return
     for checkpoint in checkpoints:
-        if checkpoint.step < intact[keep - 1].step:
+        if checkpoint.step < intact[1].step:
             removed = checkpoint.path.with_name(f".{checkpoint.path.name}.partial")
             try:
                 os.rename(checkpoint.path, removed)

@@ -86,7 +86,6 @@ def write_weights(directory: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_config(directory: Path, tables: Table) -> None:
-    """Write `config.toml`."""
     write_text(directory / CONFIG, tomli_w.dumps({"format": FORMAT, **tables}))
 
 
@@ -123,9 +122,16 @@ def find_weights(directory: Path) -> Path:
     """The file with the weights of a run: `weights.safetensors`, or that of the newest intact checkpoint."""
     path = directory / WEIGHTS
     if path.is_file():
-        if damage := _damage(path):
-            remedy = "copy it again, or save the model again"
+        damage = None
+        if (directory / CHECKSUMS).is_file():
+            try:
+                files, _ = read_checksums(directory)
+                damage = find_damage(path, files[WEIGHTS]) if WEIGHTS in files else f"{CHECKSUMS} does not list it"
+            except ValueError as error:
+                damage = str(error)
+        if damage:
             checkpoint, _ = newest_checkpoint(directory)
+            remedy = "copy it again, or save the model again"
             if checkpoint is not None:
                 remedy = f"remove it to load the newest checkpoint ({checkpoint.path}) instead"
             raise WeightsError(f"{path} cannot be used: {damage}; {remedy}")
@@ -140,19 +146,6 @@ def find_weights(directory: Path) -> Path:
         )
     remedy = "train it first" if "train" in read_config(directory) else "save the model again"
     raise WeightsError(f"{directory} has no {WEIGHTS} and no checkpoint; {remedy}")
-
-
-def _damage(path: Path) -> str | None:
-    """How the weights differ from their checksum; None if they are equal, or if there is no checksum."""
-    if not (path.parent / CHECKSUMS).is_file():
-        return None
-    try:
-        files, _ = read_checksums(path.parent)
-    except ValueError as error:
-        return str(error)
-    if path.name not in files:
-        return f"{CHECKSUMS} does not list {path.name}"
-    return find_damage(path, files[path.name])
 
 
 def read_settings(directory: Path) -> ModelSettings:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -39,14 +39,19 @@ def read_tensors(path: Path, allow_non_finite: bool = False) -> dict[str, Tensor
     The tensors are memory-mapped. All values are checked once for NaN and infinity, unless `allow_non_finite`.
     """
     tensors = _read_directory(path) if path.is_dir() else _read_file(path)
-    if not allow_non_finite:
-        _require_finite(path, tensors)
+    for name, tensor in {} if allow_non_finite else tensors.items():
+        if tensor.is_floating_point() and tensor.element_size() > 1 and not bool(torch.isfinite(tensor).all()):
+            bad = int((~torch.isfinite(tensor)).sum())
+            raise WeightsError(
+                f"{name} in {path} contains {bad:,} NaN or infinite values of {tensor.numel():,}; use an earlier "
+                "checkpoint, or inspect it with regard.weights.tensors.read_tensors(path, allow_non_finite=True)"
+            )
     return tensors
 
 
 def _read_file(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise WeightsError(f"{path} does not exist; give a safetensors file, or a directory that contains one")
+        raise WeightsError(f"{path} does not exist; give a safetensors file, or download the model again")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             return {name: file.get_tensor(name) for name in file.keys()}
@@ -68,25 +73,6 @@ def _read_directory(directory: Path) -> dict[str, Tensor]:
                 "save the model as safetensors"
             )
         raise WeightsError(f"{directory} has neither {SINGLE} nor {INDEX}; {remedy}")
-    tensors: dict[str, Tensor] = {}
-    for shard, names in _shards(index).items():
-        if not (directory / shard).is_file():
-            raise WeightsError(
-                f"{directory / shard} is missing; according to {INDEX} it contains {len(names)} tensors, such as "
-                f"{names[0]}; download it again"
-            )
-        found = _read_file(directory / shard)
-        if missing := [name for name in names if name not in found]:
-            raise WeightsError(
-                f"{directory / shard} lacks {listed(missing)}, which {INDEX} assigns to it; "
-                "download both files from the same version"
-            )
-        tensors.update((name, found[name]) for name in names)
-    return tensors
-
-
-def _shards(index: Path) -> dict[str, list[str]]:
-    """The names of the tensors in each shard."""
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise WeightsError(f"{index} has no weight_map, so the shards are unknown; download it again")
@@ -95,17 +81,16 @@ def _shards(index: Path) -> dict[str, list[str]]:
         if not isinstance(shard, str) or Path(shard).name != shard:
             raise WeightsError(f"{index} assigns {name} to {shard!r}, expected a file in the same directory; fix it")
         shards.setdefault(shard, []).append(name)
-    return shards
-
-
-def _require_finite(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    for name, tensor in tensors.items():
-        if tensor.is_floating_point() and tensor.element_size() > 1 and not bool(torch.isfinite(tensor).all()):
-            bad = int((~torch.isfinite(tensor)).sum())
+    tensors: dict[str, Tensor] = {}
+    for shard, names in shards.items():
+        found = _read_file(directory / shard)
+        if missing := [name for name in names if name not in found]:
             raise WeightsError(
-                f"{name} in {path} contains {bad:,} NaN or infinite values of {tensor.numel():,}; use an earlier "
-                "checkpoint, or inspect it with regard.weights.tensors.read_tensors(path, allow_non_finite=True)"
+                f"{directory / shard} lacks {listed(missing)}, which {INDEX} assigns to it; "
+                "download both files from the same version"
             )
+        tensors.update((name, found[name]) for name in names)
+    return tensors
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -119,16 +104,25 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file. A tensor with several names is written once, under the first name."""
-    unique: dict[str, Tensor] = {}
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, once: bool = True
+) -> None:
+    """Write a safetensors file. A tensor with several names is written once, under the first name, if `once`."""
+    plain: dict[str, Tensor] = {}
     seen: set[tuple[Any, ...]] = set()
+    storages: set[int] = set()
     for name, tensor in tensors.items():
         identity = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-        if not tensor.numel() or identity not in seen:
-            seen.add(identity)
-            unique[name] = tensor.detach()
-    plain = _independent(unique)
+        if once and tensor.numel() and identity in seen:
+            continue
+        seen.add(identity)
+        # safetensors requires contiguous tensors that do not share storage.
+        copy = tensor.detach().cpu().contiguous()
+        storage = copy.untyped_storage()
+        if storage.data_ptr() in storages or storage.nbytes() != copy.numel() * copy.element_size():
+            copy = copy.clone()
+        storages.add(copy.untyped_storage().data_ptr())
+        plain[name] = copy
 
     def write(partial: Path) -> None:
         partial.touch()
@@ -140,41 +134,16 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[s
     write_beside(path, write)
 
 
-def _independent(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous copies on the CPU that do not share storage; safetensors requires this."""
-    result: dict[str, Tensor] = {}
-    storages: set[int] = set()
-    for name, tensor in tensors.items():
-        plain = tensor.cpu().contiguous()
-        storage = plain.untyped_storage()
-        if storage.data_ptr() in storages or storage.nbytes() != plain.numel() * plain.element_size():
-            plain = plain.clone()
-        storages.add(plain.untyped_storage().data_ptr())
-        result[name] = plain
-    return result
+def quantize(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """An int8 tensor, and one float32 scale for each row that maps its largest magnitude to 127.
 
-
-class Quantized(NamedTuple):
-    """An int8 tensor with one float32 scale for each row."""
-
-    values: Tensor
-    scale: Tensor
-
-    def tensor(self) -> Tensor:
-        """values · scale in float32."""
-        return self.values.float() * self.scale.view(-1, *[1] * (self.values.dim() - 1))
-
-
-def quantize(tensor: Tensor) -> Quantized:
-    """Round each row to int8 with a scale that maps its largest magnitude to 127: the error is at most half a step.
-
-    Clipping the largest values was measured, and does not reduce the squared error with 8 bits.
+    The error is at most half a step. Clipping the largest values does not reduce the squared error with 8 bits.
     """
     rows = tensor.detach().float().flatten(1)
     scale = rows.abs().amax(1) / LARGEST
     scale = torch.where(scale > 0, scale, 1.0)
     values = (rows / scale[:, None]).round().clamp(-LARGEST, LARGEST)
-    return Quantized(values.to(torch.int8).view(tensor.shape), scale)
+    return values.to(torch.int8).view(tensor.shape), scale
 
 
 def quantize_all(tensors: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
@@ -202,7 +171,7 @@ def dequantize_all(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tens
                     f"{name} in {source} is int8 and needs {name}{SCALE} with one float32 for each of its "
                     f"{len(tensor):,} rows, which is {found}; save the model again"
                 )
-            result[name] = Quantized(tensor, scale).tensor()
+            result[name] = tensor.float() * scale.view(-1, *[1] * (tensor.dim() - 1))
     return result
 
 
@@ -262,9 +231,9 @@ def check(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor], 
     """Raise `WeightsError` unless the names and shapes of `tensors` are exactly those of `shapes`."""
     problems = []
     if missing := [name for name in shapes if name not in tensors]:
-        problems.append(f"lacks {_count(missing)}: {listed(missing)}")
+        problems.append(f"lacks {listed(missing)}")
     if unexpected := [name for name in tensors if name not in shapes]:
-        problems.append(f"has {_count(unexpected)} too many: {listed(unexpected)}")
+        problems.append(f"has unexpected tensors: {listed(unexpected)}")
     if not problems:
         wrong = [
             f"{name} is {list(tensors[name].shape)}, expected {list(shape)}"
@@ -272,7 +241,7 @@ def check(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor], 
             if tuple(tensors[name].shape) != shape
         ]
         if wrong:
-            problems.append(f"has {_count(wrong)} of a wrong shape: {listed(wrong)}")
+            problems.append(f"has tensors of a wrong shape: {listed(wrong)}")
     if problems:
         remedy = remedy or "use the settings that the weights were trained with"
         raise WeightsError(f"{source} {'; it '.join(problems)}; {remedy}")
@@ -282,7 +251,3 @@ def listed(names: list[str], limit: int = 5) -> str:
     """Up to `limit` names, and the number of further ones."""
     more = len(names) - limit
     return ", ".join(names[:limit]) + (f" and {more} more" if more > 0 else "")
-
-
-def _count(names: list[str]) -> str:
-    return f"{len(names)} tensor{'s' if len(names) != 1 else ''}"

@@ -7,7 +7,6 @@ import time
 import pytest
 import torch
 
-from regard.errors import InputError
 from regard.training.hardware import datasheet, peak_flops
 
 
@@ -16,7 +15,7 @@ def test_datasheets_by_the_names_that_drivers_give() -> None:
         ("NVIDIA H200", "bfloat16", 989e12),
         ("NVIDIA H100 80GB HBM3", "bfloat16", 989e12),
         ("NVIDIA H100 PCIe", "bfloat16", 756e12),
-        ("NVIDIA A100-SXM4-80GB", "tf32", 156e12),
+        ("NVIDIA A100-SXM4-80GB", "float16", 312e12),
         ("NVIDIA A100-PCIE-40GB", "float32", 19.5e12),
         ("NVIDIA A10", "bfloat16", 125e12),
         ("NVIDIA L4", "float16", 121e12),
@@ -34,34 +33,24 @@ def test_datasheets_by_the_names_that_drivers_give() -> None:
 
 
 def test_a_cpu_is_measured_once_and_near_what_a_product_takes() -> None:
+    peak = peak_flops(torch.device("cpu"), torch.float32)
     start = time.perf_counter()
-    peak, origin = peak_flops("cpu", torch.float32)
-    first = time.perf_counter() - start
-    assert origin == "measured"
-    assert first < 10
-    start = time.perf_counter()
-    assert peak_flops(torch.device("cpu"), "float32") == (peak, origin)
-    assert time.perf_counter() - start < first / 5
-
+    assert peak_flops(torch.device("cpu"), torch.float32) == peak
+    assert time.perf_counter() - start < 0.1
     a, b = torch.randn(512, 512), torch.randn(512, 512)
     rates = []
     for _ in range(20):
         start = time.perf_counter()
         a @ b
         rates.append(2 * 512**3 / (time.perf_counter() - start))
-    assert peak > 0.2 * max(rates)
-    assert peak < 20 * max(rates)
-
-
-def test_a_type_without_products() -> None:
-    with pytest.raises(InputError, match=r"dtype \(int64\) has no peak"):
-        peak_flops("cpu", torch.int64)
+    assert 0.2 * max(rates) < peak < 20 * max(rates)
 
 
 @pytest.mark.gpu
 def test_a_gpu_does_not_beat_its_datasheet() -> None:
     from regard.training.hardware import _measure
 
-    listed, origin = peak_flops("cuda", torch.bfloat16)
-    measured = _measure("cuda", "bfloat16", 1)
-    assert origin == "measured" or 0.4 * listed < measured < 1.05 * listed
+    device = torch.device("cuda")
+    listed = datasheet(torch.cuda.get_device_name(device), "bfloat16")
+    if listed is not None:
+        assert 0.4 * listed < _measure(device, torch.bfloat16, 1) < 1.05 * listed

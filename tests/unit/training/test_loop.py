@@ -303,7 +303,7 @@ def test_a_mean_of_the_best_that_is_worse_than_the_best_is_not_kept(scripted: li
 def test_final_figures_are_those_of_the_weights_that_are_kept(tmp_path: Path) -> None:
     made = job(tmp_path, steps=6, evaluate_every=1, average=3)
     outcome = made.trainer().run()
-    assert outcome.metrics == pytest.approx(metrics_of(made, tmp_path / "run" / "weights.safetensors"), rel=1e-9)
+    assert outcome.scores == pytest.approx(metrics_of(made, tmp_path / "run" / "weights.safetensors"), rel=1e-9)
     assert outcome.kept == "the mean of 3 snapshots (steps 4, 5, 6)"
 
 
@@ -399,7 +399,7 @@ def test_the_first_signal_is_noted_and_the_second_ends_the_program(monkeypatch: 
 
 def test_afterwards_signals_do_what_they_did() -> None:
     seen: list[int] = []
-    before = {number: signal.getsignal(number) for number in Interrupt.SIGNALS}
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
     try:
         mine = signal.getsignal(signal.SIGTERM)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loop_cases import MOMENTS, after, interrupt, interrupted, remains
+from loop_cases import MOMENTS, after, before, interrupt, interrupted, remains
 from training_cases import FAMILIES, Job
 
 from regard.settings import parse
@@ -122,7 +122,7 @@ def test_a_signal_finishes_the_step_and_saves(tmp_path: Path) -> None:
     trainer = job("language", tmp_path, micro=None).trainer()
     after(trainer.updater, "update", 7, interrupt())
     outcome = trainer.run()
-    assert (outcome.reason, outcome.step, outcome.metrics) == ("SIGINT", 7, {})
+    assert (outcome.reason, outcome.step, outcome.scores) == ("SIGINT", 7, {})
     assert trainer.checkpointer.saved_step == 7
     assert (trainer.checkpointer.run.directory / "checkpoints" / "000007").is_dir()
     assert not trainer.checkpointer.run.weights.exists()
@@ -130,21 +130,12 @@ def test_a_signal_finishes_the_step_and_saves(tmp_path: Path) -> None:
 
 def test_a_signal_before_the_first_step_loses_nothing(tmp_path: Path) -> None:
     made = job("language", tmp_path)
-    straight = made.trainer(run=tmp_path / "straight")
-    straight.run()
+    made.trainer(run=tmp_path / "straight").run()
     trainer = made.trainer(run=tmp_path / "broken")
-    trainer._steps = _interrupted_before(trainer._steps)  # type: ignore[method-assign]
+    before(trainer.task, "batches", 1, interrupt())
     assert trainer.run().step == 0
     made.trainer(resume=True, run=tmp_path / "broken").run()
     assert remains(tmp_path / "broken") == remains(tmp_path / "straight")
-
-
-def _interrupted_before(steps: Any) -> Any:
-    def first() -> Any:
-        interrupt()()
-        return steps()
-
-    return first
 
 
 def test_a_prolonged_run_is_evaluated_as_often(tmp_path: Path) -> None:

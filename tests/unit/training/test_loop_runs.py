@@ -18,7 +18,7 @@ import regard
 from regard.errors import DataError, RegardError, RunError
 from regard.tasks import run as tasks_run
 from regard.tasks.translate import TranslateTask
-from regard.training.loop import Trainer
+from regard.training.loop import Interrupt, Trainer
 from regard.training.run import Run, read_log
 from regard.weights.checkpoints import list_checkpoints, write_checkpoint
 from regard.weights.directory import load_model
@@ -134,9 +134,14 @@ def test_ctrl_c_before_the_loop_begins(home: Path, tmp_path: Path) -> None:
 
 def test_ctrl_c_before_the_first_step(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log's first line, on the data, is written once."""
-    plain = Trainer._steps
+    plain = Trainer._steps_until_end
+
+    def interrupted(trainer: Trainer, interrupt: Interrupt) -> str:
+        signal.raise_signal(signal.SIGINT)
+        return plain(trainer, interrupt)
+
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_steps", lambda self: (signal.raise_signal(signal.SIGINT), plain(self))[1])
+        patch.setattr(Trainer, "_steps_until_end", interrupted)
         assert begin(home, tmp_path / "run", Heard()).step == 0
     go_on(tmp_path / "run")
     assert remains(tmp_path / "run") == remains(home / "straight")
@@ -217,7 +222,7 @@ def test_more_processes_than_before_are_told_of(stopped: Path) -> None:
     state = json.loads((newest.path / "state.json").read_text())
     assert state["processes"] == 1
     state["processes"] = 3
-    write_checkpoint(stopped, newest.step, newest.weights(), newest.state_tensors(), state)
+    write_checkpoint(stopped, newest.step, newest.read("weights.safetensors"), newest.read("state.safetensors"), state)
     _, display = go_on(stopped)
     assert any("the run had 3 processes and now has 1" in event for event in display.events)
 

@@ -213,7 +213,7 @@ def uncompiled(family: str, directory: Path) -> Trainer:
 def test_what_cannot_be_compiled_runs_uncompiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from torch._dynamo.exc import BackendCompilerFailed
 
-    def compile_(function: Any) -> Any:
+    def compile_(function: Any, **_: Any) -> Any:
         def failing(*_: Any) -> Any:
             torch.rand(7)  # what was drawn before it failed must not count
             raise BackendCompilerFailed(compile_, RuntimeError("no kernel for this"), None)
@@ -236,7 +236,7 @@ def test_what_cannot_be_compiled_runs_uncompiled(monkeypatch: pytest.MonkeyPatch
 def test_once_a_compiled_step_was_taken_its_errors_are_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from torch._dynamo.exc import TorchDynamoException
 
-    monkeypatch.setattr(torch, "compile", lambda function: lambda *arguments: function(*arguments))
+    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda *arguments: function(*arguments))
     trainer = compiled("language", tmp_path, "run")
 
     def fail() -> None:

@@ -15,7 +15,7 @@ from regard.errors import RunError
 from regard.training import report
 from regard.training.checkpoints import TrainingState
 from regard.training.distribution import Workers
-from regard.training.report import Display, Reporter, data_lines, train_line
+from regard.training.report import Display, Reporter
 from regard.training.run import Run, read_log
 from regard.training.settings import Train
 
@@ -43,42 +43,24 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     return time
 
 
-def test_the_most_important_values_come_first() -> None:
-    line = "step 1,200  loss 3.210  3:05 left  123 k tokens/s  31 % of peak  rate 4.9e-04"
-    assert train_line(RECORD, 185) == line
-    assert train_line({"step": 3, "loss": None}, None) == "step 3"
-
-
-def test_data_in_lines() -> None:
-    record = {
-        "kind": "data",
-        "train": {"examples": 29_000, "tokens": 400_000, "skipped": 3, "too_long": 1, "unknown": 0.002},
-        "valid": {"examples": 10},
-        "notes": ["a note"],
-    }
-    assert [*data_lines(record)] == [
-        "train: 29,000 examples, 400 k tokens, 3 skipped, 1 too long, 0.2 % unknown",
-        "valid: 10 examples",
-        "a note",
-    ]
-
-
 def test_plain_lines(clock: SimpleNamespace) -> None:
     stream = io.StringIO()
     display = Display(stream)
     display.working("reading")
     display.working("reading more")  # too soon
-    display.data({"train": {"examples": 3}})
+    counts = {"examples": 29_000, "tokens": 400_000, "skipped": 3, "too_long": 1, "unknown": 0.002}
+    display.data({"train": counts, "valid": {"examples": 10}, "notes": ["a note"]})
     clock.now += 11
     display.train(RECORD, 0.25, 60)
     display.train({**RECORD, "step": 1201}, 0.26, 59)  # too soon
     display.valid({"kind": "valid", "step": 1201, "loss": 2.5, "accuracy": 0.5, "best": True, "seconds": 3}, True)
     display.event("bad\x1b[2J\nname")
     display.end(["done"])
-    display.close()
     assert stream.getvalue().splitlines() == [
         "reading",
-        "train: 3 examples",
+        "train: 29,000 examples, 400 k tokens, 3 skipped, 1 too long, 0.2 % unknown",
+        "valid: 10 examples",
+        "a note",
         "step 1,200  loss 3.210  1:00 left  123 k tokens/s  31 % of peak  rate 4.9e-04  25 %",
         "step 1,201  valid  loss 2.500  accuracy 0.5000  (best so far)",
         "bad [2J name",
@@ -86,20 +68,14 @@ def test_plain_lines(clock: SimpleNamespace) -> None:
     ]
 
 
-def test_quiet(clock: SimpleNamespace) -> None:
-    stream = Terminal()
-    display = Display(stream, quiet=True)
-    display.working("reading")
-    display.train(RECORD, 0.25, 60)
-    display.event("event")
-    display.end(["done"])
-    assert stream.getvalue() == ""
-
-
 def test_a_progress_bar_on_a_terminal(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("COLUMNS", "100")
     stream = Terminal()
+    display = Display(stream, quiet=True)
+    display.train(RECORD, 0.25, 60)
+    display.end(["done"])
+    assert stream.getvalue() == ""
     display = Display(stream)
     display.train(RECORD, 0.25, 60)
     assert "step 1,200  loss 3.210" in stream.getvalue()

@@ -31,16 +31,17 @@ def content(step: int) -> dict[str, Any]:
 
 
 def write(run: Path, step: int) -> Path:
-    return write_plain(run, step, **content(step)).path
+    write_plain(run, step, **content(step))
+    return run / "checkpoints" / f"{step:06d}"
 
 
 def assert_right(found: Checkpoint | None, step: int) -> None:
     assert found is not None
     expected = content(step)
     assert (found.step, found.state) == (step, expected["state"])
-    assert_equal(found.weights(), expected["weights"])
-    assert_equal(found.state_tensors(), expected["state_tensors"])
-    assert_equal(found.ema() or {}, expected["ema"])
+    assert_equal(found.read("weights.safetensors"), expected["weights"])
+    assert_equal(found.read("state.safetensors"), expected["state_tensors"])
+    assert_equal(found.read("ema.safetensors"), expected["ema"])
 
 
 def assert_equal(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -64,23 +65,23 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert damaged == []
     assert names(tmp_path) == ["000500", "1500000", "999999"]
     assert sorted(os.listdir(tmp_path / "checkpoints" / "000500")) == FILES
+    write_plain(tmp_path, 2_000_000, {"w": torch.zeros(1)}, {}, {"old": True})
+    write(tmp_path, 2_000_000)  # replaces the one of the same step
+    assert_right(newest_checkpoint(tmp_path)[0], 2_000_000)
+    assert len(names(tmp_path)) == 4
+    with pytest.raises(TypeError):  # nothing is left behind
+        write_plain(tmp_path, 30, {}, {}, {"tensor": torch.ones(1)})
+    assert len(names(tmp_path)) == 4
 
 
 def test_without_an_average_with_nan_and_with_state_under_two_names(tmp_path: Path) -> None:
     one = torch.tensor([float("nan"), torch.inf, 1])
-    found = write_plain(tmp_path, 1, {"w": one}, {"a": one, "b": one, "empty": one[:0]}, {})
-    assert found.ema() is None
+    write_plain(tmp_path, 1, {"w": one}, {"a": one, "b": one, "empty": one[:0]}, {})
+    found = Checkpoint(tmp_path / "checkpoints" / "000001", 1)
     assert found.model.name == "weights.safetensors"
-    assert found.weights()["w"].isnan().tolist() == [True, False, False]
-    assert found.state_tensors().keys() == {"a", "b", "empty"}
+    assert found.read("weights.safetensors")["w"].isnan().tolist() == [True, False, False]
+    assert found.read("state.safetensors").keys() == {"a", "b", "empty"}
     assert found.damage() is None
-
-
-def test_a_checkpoint_of_the_same_step_is_replaced(tmp_path: Path) -> None:
-    write_plain(tmp_path, 3, {"w": torch.zeros(1)}, {}, {"old": True})
-    write(tmp_path, 3)
-    assert_right(newest_checkpoint(tmp_path)[0], 3)
-    assert names(tmp_path) == ["000003"]
 
 
 def test_file_modes_follow_the_umask(tmp_path: Path) -> None:
@@ -111,12 +112,6 @@ def test_all_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "checkpoints").stat().st_ino in flushed
 
 
-def test_state_that_json_cannot_hold_leaves_nothing_behind(tmp_path: Path) -> None:
-    with pytest.raises(TypeError):
-        write_plain(tmp_path, 30, {}, {}, {"tensor": torch.ones(1)})
-    assert names(tmp_path) == []
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
     for step in (10, 20):
@@ -145,6 +140,11 @@ def test_missing_and_truncated_files(run: Path) -> None:
         assert reason(run) == f"{name} is missing"
         path.write_bytes(good)
     assert_right(newest_checkpoint(run)[0], 20)
+    for step in ("000010", "000020"):
+        (run / "checkpoints" / step / "state.json").write_text("{}")
+    found, damaged = newest_checkpoint(run)
+    assert found is None
+    assert [path.name for path, _ in damaged] == ["000020", "000010"]
 
 
 def test_a_flipped_bit_anywhere(tmp_path: Path) -> None:
@@ -189,14 +189,6 @@ def test_other_content_of_the_checksums(run: Path) -> None:
         assert expected in reason(run)
 
 
-def test_nothing_good_is_left(run: Path) -> None:
-    for step in ("000010", "000020"):
-        (run / "checkpoints" / step / "state.json").write_text("{}")
-    found, damaged = newest_checkpoint(run)
-    assert found is None
-    assert [path.name for path, _ in damaged] == ["000020", "000010"]
-
-
 def test_files_that_cannot_be_read(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Missing permissions are an error; an error of the disk is damage."""
     errors: list[OSError] = [PermissionError(13, "Permission denied", "/there/state.json"), OSError(5, "Input error")]
@@ -211,22 +203,23 @@ def test_files_that_cannot_be_read(run: Path, monkeypatch: pytest.MonkeyPatch) -
     assert ["Input error" in why for _, why in newest_checkpoint(run)[1]] == [True, True]
 
 
-def test_the_newest_are_kept(tmp_path: Path) -> None:
+def test_the_newest_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for step in (1, 2, 3, 4, 5):
         write(tmp_path, step)
     (tmp_path / "checkpoints" / "000004" / "weights.safetensors").unlink()
     prune_checkpoints(tmp_path, 5)  # a damaged one does not count
     assert names(tmp_path) == ["000003", "000004", "000005"]
-    prune_checkpoints(tmp_path, 3, keep=1)  # newer than the step: of a run that went back to an earlier one
-    assert names(tmp_path) == ["000003", "000004", "000005"]
-    prune_checkpoints(tmp_path, 5, keep=1)
-    assert names(tmp_path) == ["000005"]
+    write(tmp_path, 2)
+    prune_checkpoints(tmp_path, 3)  # newer than the step: of a run that went back to an earlier one
+    assert names(tmp_path) == ["000002", "000003", "000004", "000005"]
+    write(tmp_path, 4)
 
-
-def test_a_checkpoint_that_cannot_be_removed_stays(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise OSError(30, "Read-only file system")
 
-    monkeypatch.setattr(os, "rename", refuse)
-    prune_checkpoints(run, 20, keep=1)
-    assert [found.step for found in list_checkpoints(run)] == [20, 10]
+    with monkeypatch.context() as patches:
+        patches.setattr(os, "rename", refuse)
+        prune_checkpoints(tmp_path, 5)  # a checkpoint that cannot be removed stays
+    assert [found.step for found in list_checkpoints(tmp_path)] == [5, 4, 3, 2]
+    prune_checkpoints(tmp_path, 5)
+    assert names(tmp_path) == ["000004", "000005"]
