@@ -13,9 +13,9 @@ from attention_support import IMAGE_POSITIONS, RULES, Rule
 from torch import Tensor
 
 from regard.blocks import settings
-from regard.blocks.attention import Attention
 from regard.blocks.cache import CacheShape, RowCache
 from regard.blocks.image_positions import build_grid_position
+from regard.blocks.layers import Attention
 from regard.blocks.layout import Layout, Packed, Padded, pack
 from regard.blocks.positions import Position, Signals, build_attended, build_embedded
 from regard.blocks.visibility import Visibility

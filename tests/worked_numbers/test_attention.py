@@ -10,11 +10,9 @@ from torch import Tensor, nn, tensor
 from torch.testing import assert_close
 
 from regard.blocks import settings
-from regard.blocks.attention import Attention
 from regard.blocks.kernels import attend, attention_weights, masked_softmax
-from regard.blocks.layers import Residual
+from regard.blocks.layers import Attention, Residual, build_norm
 from regard.blocks.layout import Padded
-from regard.blocks.norms import build_norm
 from regard.blocks.positions import Signals
 from regard.blocks.visibility import Visibility
 from regard.models.settings import Decoder

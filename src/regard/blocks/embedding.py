@@ -10,8 +10,8 @@ from torch.nn import functional
 
 from regard.blocks import settings
 from regard.blocks.image_positions import Grid, GridPosition
+from regard.blocks.layers import build_norm
 from regard.blocks.layout import Layout, Packed, Padded, readable
-from regard.blocks.norms import build_norm
 from regard.blocks.positions import Position, build_embedded
 from regard.blocks.recording import EMBEDDING_TAPS, Tap, named_taps, tap
 from regard.blocks.settings import PoolingKind

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regard.decoding.fast.topk import Continuations, best_continuations
+from regard.decoding.fast import Continuations, best_continuations
 from regard.decoding.model import SHAPES, Inputs, SearchModel, checks, up_to, wide
 from regard.decoding.rules import NEVER, RuleBook
 from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules, hypothesis

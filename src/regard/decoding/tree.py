@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.decoding.beam import BeamBatch, BeamField, BeamSearch
 from regard.decoding.decode import jobs_for, require_possible
-from regard.decoding.fast.topk import Continuations
+from regard.decoding.fast import Continuations
 from regard.decoding.model import Model, search_model
 from regard.decoding.rules import NEVER
 from regard.decoding.settings import Beam, Ends, Hypothesis, Rules, Wish

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import nn
 
-from regard.blocks.norms import RmsNorm
+from regard.blocks.layers import RmsNorm
 from regard.errors import InputError, SettingsError
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import Body, ModelSettings, Normal

@@ -17,8 +17,7 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 import torch
 from torch import Tensor, nn
 
-from regard.blocks.attention import Attention
-from regard.blocks.layers import Layer
+from regard.blocks.layers import Attention, Layer
 from regard.blocks.recording import is_recorded
 from regard.errors import InputError
 from regard.models.families import Output

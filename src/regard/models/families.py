@@ -12,9 +12,8 @@ from torch.nn import functional
 from regard.blocks.cache import Cache, CacheKind, CacheShape, RowCache
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding, pool
 from regard.blocks.image_positions import build_grid_position
-from regard.blocks.layers import LayerPlan, Stack, StackPlan, activation
+from regard.blocks.layers import LayerPlan, Stack, StackPlan, activation, build_norm
 from regard.blocks.layout import Layout, Padded, layout_of
-from regard.blocks.norms import build_norm
 from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, named_taps, tap, tap_pass
 from regard.blocks.settings import NoPosition, Norm, PoolingKind, TextPosition, TransformerXL
 from regard.errors import InputError, SettingsError

@@ -11,7 +11,7 @@ from torch.nn import functional
 from torch.testing import assert_close
 
 from regard.blocks import settings
-from regard.blocks.attention import Attention
+from regard.blocks.layers import Attention
 from regard.blocks.layout import Padded
 from regard.blocks.visibility import Visibility
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from regard.blocks.attention import Attention
 from regard.blocks.cache import CacheKind, CacheShape, CrossCache, RowCache
+from regard.blocks.layers import Attention
 from regard.blocks.layout import Padded, pack
 from regard.blocks.settings import Attention as AttentionSettings
 from regard.blocks.settings import Learned

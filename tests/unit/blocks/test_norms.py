@@ -9,7 +9,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from regard.blocks import settings
-from regard.blocks.norms import RmsNorm, build_norm
+from regard.blocks.layers import RmsNorm, build_norm
 
 
 def rms(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:

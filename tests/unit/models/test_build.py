@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regard.blocks import settings as blocks
-from regard.blocks.norms import RmsNorm
+from regard.blocks.layers import RmsNorm
 from regard.models import settings
 from regard.models.build import build
 

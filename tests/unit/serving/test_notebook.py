@@ -78,4 +78,4 @@ def test_no_server_is_needed() -> None:
                 waiting += [name.name for name in node.names]
             for name in ("fastapi", "starlette", "uvicorn", "matplotlib"):
                 assert not any(each.partition(".")[0] == name for each in waiting), f"{module} imports {name}"
-    assert {"regard.serving.page_file", "regard.look.study", "regard.blocks.attention"} <= seen
+    assert {"regard.serving.page_file", "regard.look.study", "regard.blocks.layers"} <= seen

@@ -13,11 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.blocks.attention import Attention
 from regard.blocks.cache import BeamCache
-from regard.blocks.layers import Dense, Layer, Residual
+from regard.blocks.layers import Attention, Dense, Layer, Residual, RmsNorm
 from regard.blocks.layout import Padded
-from regard.blocks.norms import RmsNorm
 from regard.blocks.positions import Position
 from regard.decoding.fast.triton_step import add_norm, attend_memory, attend_own, embed, inherit
 from regard.decoding.model import Inputs, Model, State

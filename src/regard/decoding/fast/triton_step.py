@@ -16,8 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-from regard.blocks.attention import Attention
-from regard.blocks.norms import RmsNorm
+from regard.blocks.layers import Attention, RmsNorm
 
 LEAST_QUERIES, MOST_QUERIES = 16, 64
 """Queries of one program: no fewer can be multiplied, and of more their sums would not fit its registers."""

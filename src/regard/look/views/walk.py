@@ -12,7 +12,7 @@ from functools import lru_cache, partial
 import torch
 from torch import Tensor
 
-from regard.blocks.attention import Attention
+from regard.blocks.layers import Attention
 from regard.errors import InputError
 from regard.look.heads import attentions_of
 from regard.look.study import Study, StudyRun

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from regard.decoding.fast.topk import BLOCK, ROWS, best_continuations
+from regard.decoding.fast import BLOCK, ROWS, best_continuations
 
 
 @pytest.mark.parametrize("vocabulary", [7, BLOCK, 3 * BLOCK + 5, 11 * BLOCK, 40 * BLOCK + 1])

@@ -8,8 +8,7 @@ from fused_cases import DEVICE, INTERPRETED, needs_triton
 from torch import Tensor, nn
 
 from regard.blocks import settings
-from regard.blocks.attention import Attention
-from regard.blocks.norms import RmsNorm
+from regard.blocks.layers import Attention, RmsNorm
 
 pytestmark = needs_triton
 
