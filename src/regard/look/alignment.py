@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from regard.data.readers import open_bytes
 from regard.decoding.alignment import (
@@ -30,7 +31,6 @@ from regard.decoding.alignment import (
 )
 from regard.errors import DataError
 from regard.settings import Table
-from regard.text.tokenizer import Span
 from regard.use.translator import Translator
 from regard.weights.directory import read_config, write_config
 
@@ -38,6 +38,8 @@ TextPairs: TypeAlias = Sequence[tuple[str, str]]
 """Sources with their translations."""
 Link: TypeAlias = tuple[int, int]
 Links: TypeAlias = frozenset[Link]
+Heads: TypeAlias = tuple[tuple[int, int], ...]
+"""Layer and head, from 0."""
 _GOLD_LINK = re.compile(r"(\d+)([-p?])(\d+)")
 _AROUND = [(row, column) for row in (-1, 0, 1) for column in (-1, 0, 1) if row or column]
 
@@ -96,9 +98,7 @@ def word_counts(pairs: TextPairs) -> list[tuple[int, int]]:
 
 def _highest(weights_TS: Weights) -> Links:
     """For each target word the source word with the highest weight, if that is above 0."""
-    if not weights_TS.size:
-        return frozenset()
-    best_T = weights_TS.argmax(1)
+    best_T = weights_TS.argmax(1) if weights_TS.size else ()
     return frozenset((int(source), target) for target, source in enumerate(best_T) if weights_TS[target, source] > 0)
 
 
@@ -113,17 +113,11 @@ def _by_head(side: Aligner, pairs: TextPairs, layers: Sequence[int], consumed: b
     found = []
     each = head_weights(model.network, read, outputs, ends, layers, consumed)
     for (source, text), encoding, weights_LHTS in zip(pairs, encoded, each, strict=True):
-        sides = (model.input_spans(source), list(_spans(source))), (encoding.offsets, list(_spans(text)))
+        words = [[match.span() for match in re.finditer(r"\S+", each)] for each in (source, text)]
+        sides = (model.input_spans(source), words[0]), (encoding.offsets, words[1])
         written_LHTS = weights_LHTS[:, :, : len(encoding.ids)]
         found.append(np.stack([[word_weights(head_TS, *sides) for head_TS in layer] for layer in written_LHTS]))
     return found
-
-
-def _spans(text: str) -> Iterator[Span]:
-    return (match.span() for match in re.finditer(r"\S+", text))
-
-
-# ---------------------------------------------------------------------------------------------------------------- links
 
 
 def swap_links(links: Iterable[Link]) -> Links:
@@ -168,10 +162,9 @@ class GoldLinks(NamedTuple):
 
 
 class AlignmentScore(NamedTuple):
-    """Alignments compared with gold (Och and Ney 2003)."""
+    """Alignments compared with gold (Och and Ney 2003). The error is 1 − (sure + possible found) / (found + sure)."""
 
     error: float
-    """Alignment error rate: 1 − (sure found + possible found) / (found + sure)."""
     precision: float
     recall: float
 
@@ -179,7 +172,7 @@ class AlignmentScore(NamedTuple):
 def score_links(found: Sequence[Iterable[Link]], gold: Sequence[GoldLinks]) -> AlignmentScore:
     """The score over all pairs together."""
     each = [(frozenset(links), *right) for links, right in zip(found, gold, strict=True)]
-    links, sure = sum(len(row[0]) for row in each), sum(len(row[1]) for row in each)
+    links, sure = (sum(len(row[i]) for row in each) for i in (0, 1))
     right, allowed = (sum(len(row[0] & row[i]) for row in each) for i in (1, 2))
     return AlignmentScore(
         1 - (right + allowed) / max(links + sure, 1), allowed / links if links else 1.0, right / sure if sure else 1.0
@@ -219,9 +212,6 @@ def _parse_link(path: Path, number: int, word: str) -> tuple[Link, bool]:
     return (int(found[1]), int(found[3])), found[2] == "-"
 
 
-# ------------------------------------------------------------------------------------------------------------- choosing
-
-
 class Tried(NamedTuple):
     """An attention with its alignment error rate on the pairs that it was chosen on."""
 
@@ -235,29 +225,28 @@ def choose_heads(side: Aligner, pairs: TextPairs, gold: Sequence[GoldLinks]) -> 
     Heads are added one by one, each time the one that reduces the error most, until none does.
     """
     network = side.model.network
-    layers = [look_at(network, layer).heads for layer in range(len(network.decoder))]
-    every = tuple(head for heads in layers for head in heads)
-    tried = []
+    layers = range(len(network.decoder))
+    offers = [look_at(network, layer).heads for layer in layers]
+    if len(offers) > 1:
+        offers.append(tuple(head for heads in offers for head in heads))
+    tried = set()
     for consumed in (False, True):
-        by_head = _by_head(side, pairs, range(len(network.decoder)), consumed)
-        for heads in (*layers, every) if len(layers) > 1 else layers:
-            tried.append(_best_heads(by_head, range(len(network.decoder)), gold, Look(heads, consumed)))
-    return sorted(set(tried), key=lambda one: one.error)
+        by_head = _by_head(side, pairs, layers, consumed)
 
+        def error(heads: Heads, by_head: Sequence[Weights] = by_head) -> float:
+            means = (mean_of_heads(each_LHTS, layers, heads) for each_LHTS in by_head)
+            return score_links([word_alignment(weights_TS) for weights_TS in means], gold).error
 
-def _best_heads(by_head: Sequence[Weights], layers: Sequence[int], gold: Sequence[GoldLinks], offered: Look) -> Tried:
-    def error(heads: tuple[tuple[int, int], ...]) -> float:
-        means = (mean_of_heads(each_LHTS, layers, heads) for each_LHTS in by_head)
-        return score_links([word_alignment(weights_TS) for weights_TS in means], gold).error
-
-    chosen: tuple[tuple[int, int], ...] = ()
-    best = float("inf")
-    while left := [head for head in offered.heads if head not in chosen]:
-        found, head = min((error((*chosen, head)), head) for head in left)
-        if found >= best:
-            break
-        best, chosen = found, (*chosen, head)
-    return Tried(Look(tuple(sorted(chosen)), offered.consumed), best)
+        for offered in offers:
+            chosen: Heads = ()
+            best = float("inf")
+            while left := [head for head in offered if head not in chosen]:
+                found, head = min((error((*chosen, head)), head) for head in left)
+                if found >= best:
+                    break
+                best, chosen = found, (*chosen, head)
+            tried.add(Tried(Look(tuple(sorted(chosen)), consumed), best))
+    return sorted(tried, key=lambda one: one.error)
 
 
 @dataclass(frozen=True)
@@ -302,17 +291,6 @@ def measured_in(config: Table) -> list[MeasuredAlignment]:
     entries = align.get("measured") if isinstance(align, dict) else None
     found = []
     for entry in entries if isinstance(entries, list) else []:
-        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
-            joined = entry.get("joined")
-            found.append(
-                MeasuredAlignment(
-                    to=str(entry.get("to", "")),
-                    data=str(entry.get("data", "")),
-                    pairs=int(entry["pairs"]),
-                    error=float(entry["error"]),
-                    naive=float(entry["naive"]),
-                    joined=None if joined is None else float(joined),
-                    heads=str(entry.get("heads", "")),
-                )
-            )
+        with contextlib.suppress(TypeError, ValidationError):
+            found.append(TypeAdapter(MeasuredAlignment).validate_python({"to": "", "data": "", **entry}))
     return found

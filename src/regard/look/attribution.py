@@ -81,7 +81,14 @@ def attribute(
     if most_steps < 2:
         raise InputError(f"most_steps ({most_steps}) must be at least 2")
     name, given = _input(model, value, at)
-    start = _fitting(baseline, given, name)
+    start = torch.zeros_like(given) if baseline is None else baseline.to(given)
+    try:
+        start = start.expand_as(given)
+    except RuntimeError:
+        raise InputError(
+            f"baseline has shape {list(start.shape)}, and {name} has shape {list(given.shape)}; give the same shape, "
+            "or one vector for all tokens"
+        ) from None
     before = _gradient(model, value, name, start)[1]
     slope, after = _gradient(model, value, name, given)
     if method == "gradient":
@@ -133,15 +140,3 @@ def _gradient(model: nn.Module | Loaded, value: Value, name: str, at: Tensor) ->
     if slope is None:
         raise InputError(f"the value does not depend on {name}, or was computed without gradients")
     return slope.detach(), float(result.detach())
-
-
-def _fitting(baseline: Tensor | None, given: Tensor, name: str) -> Tensor:
-    if baseline is None:
-        return torch.zeros_like(given)
-    try:
-        return baseline.to(given).expand_as(given)
-    except RuntimeError:
-        raise InputError(
-            f"baseline has shape {list(baseline.shape)}, and {name} has shape {list(given.shape)}; give the "
-            "same shape, or one vector for all tokens"
-        ) from None

@@ -12,6 +12,8 @@ import math
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
+from functools import partial, reduce
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -77,9 +79,6 @@ def head_named(model: nn.Module | Loaded, address: str) -> HeadAddress:
     return heads[int(found[4])]
 
 
-# -------------------------------------------------------------------------------------------------------------- changes
-
-
 class HeadChange(NamedTuple):
     """A change to one head: silenced, unless it is scaled or replaced by its mean."""
 
@@ -118,7 +117,6 @@ def edits_for(
     means: Callable[[Iterable[str]], Mapping[str, Tensor]],
 ) -> dict[str, Edit]:
     """The edits for `regard.record`. `means` computes the mean outputs of some attentions."""
-    found: dict[str, list[Edit]] = {}
     silent = ablation(each.head for each in changes if not each.mean and each.factor is None)
     average = [each.head for each in changes if each.mean]
     replaced = ablation(average, means({head.attention for head in average})) if average else {}
@@ -127,20 +125,12 @@ def edits_for(
         for each in changes
         if each.factor is not None
     ]
-    each: list[tuple[str, Edit]] = [*silent.items(), *scaled, *replaced.items()]
-    for name, edit in each:
-        found.setdefault(name, []).append(edit)
     known, heads = names_of(model), network_of(model).settings.attention.heads
-    return {name: _in_order([bound(each, name, known[name], heads) for each in edits]) for name, edits in found.items()}
-
-
-def _in_order(edits: Sequence[Callable[[Tensor], Tensor]]) -> Edit:
-    def change(x: Tensor) -> Tensor:
-        for edit in edits:
-            x = edit(x)
-        return x
-
-    return change
+    found: dict[str, list[Callable[[Tensor], Tensor]]] = {}
+    edits: list[tuple[str, Edit]] = [*silent.items(), *scaled, *replaced.items()]
+    for name, edit in edits:
+        found.setdefault(name, []).append(bound(edit, name, known[name], heads))
+    return {name: partial(reduce, lambda x, edit: edit(x), each) for name, each in found.items()}
 
 
 def ablation(heads: Iterable[HeadAddress], means: Mapping[str, Tensor] | None = None) -> dict[str, Ablate]:
@@ -171,17 +161,12 @@ def mean_outputs(
     return means
 
 
-# ------------------------------------------------------------------------------------------------------- what they do
-
-
 class Importance(NamedTuple):
-    """The effect of silencing one head."""
+    """The metric without one head, and its change."""
 
     head: HeadAddress
     value: float
-    """The metric without the head."""
     change: float
-    """`value` − the metric of the whole model."""
 
 
 class RandomControl(NamedTuple):
@@ -217,11 +202,8 @@ class Ablation:
 
     def without(self, heads: Sequence[HeadAddress]) -> float:
         """The metric without some heads."""
-        with torch.no_grad():
-            if not heads:
-                return float(self.metric())
-            with record(self.model, edit=ablation(heads, self.means)):
-                return float(self.metric())
+        with torch.no_grad(), record(self.model, edit=ablation(heads, self.means)) if heads else nullcontext():
+            return float(self.metric())
 
     def each(self, heads: Sequence[HeadAddress] | None = None) -> list[Importance]:
         """Each head silenced alone, sorted by the size of the change."""

@@ -97,9 +97,6 @@ class ReadInput:
     pixels: Tensor | None = None
 
 
-# -------------------------------------------------------------------------------------------------------------- reading
-
-
 def read(loaded: Loaded, given: Input, limit: int) -> ReadInput:
     """Tokenizes an input. Raises `InputError` for more than `limit` tokens."""
     network, tokenizers = loaded.network, loaded.tokenizers
@@ -227,9 +224,6 @@ def decoded(loaded: Loaded, tokens: Sequence[int]) -> str:
     """The text of output tokens. A model may have more tokens than its tokenizer."""
     tokenizer = loaded.tokenizers.target if loaded.tokenizers else None
     return "" if tokenizer is None else tokenizer.decode([token for token in tokens if token < tokenizer.size])
-
-
-# -------------------------------------------------------------------------------------------------------------- answers
 
 
 def forward(loaded: Loaded, given: ReadInput) -> dict[str, Tensor]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from rich.cells import cell_len, set_cell_size
 from torch import Tensor
 from torch.nn.functional import adaptive_max_pool2d
 
@@ -40,9 +41,6 @@ LONG = 64 * 64
 SHOWN = 0.995
 """In a long input, colours end at this quantile: the first token sees only itself, and all else would be pale."""
 LENS_POSITIONS = 32
-
-
-# ------------------------------------------------------------------------------------------------------------- drawing
 
 
 def new_figure(width: float, height: float) -> Figure:
@@ -105,11 +103,7 @@ def _name_axes(axes: Axes, rows: Sequence[str], columns: Sequence[str], every: i
     axes.set_xticks(across, labels=names, rotation=45, ha="left", rotation_mode="anchor")
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
-
-
-# ------------------------------------------------------------------------------------------------------------ attention
+    axes.spines[:].set_visible(False)
 
 
 def draw_heads(study: Study, run: StudyRun, at: str = "") -> Figure:
@@ -143,8 +137,7 @@ def _draw_grid(study: Study, run: StudyRun, group: AttentionGroup) -> Figure:
             pooled_QK = adaptive_max_pool2d(map_QK[None], [min(length, SMALL_MAP) for length in map_QK.shape])[0]
             image = panel.imshow((pooled_QK / _cap(pooled_QK)).numpy(), "Blues", vmin=0, vmax=1, aspect="auto")
             panel.set(xticks=[], yticks=[])
-            for spine in panel.spines.values():
-                spine.set(color=LINE, linewidth=0.6)
+            panel.spines[:].set(color=LINE, linewidth=0.6)
             if f"{group.stack}.{layer}.{group.kind}.{head}" in run.given.ablated:
                 image.set_alpha(0.3)
                 panel.plot([0, 1], [0, 1], color=MARK, lw=1.4, transform=panel.transAxes)
@@ -158,7 +151,8 @@ def _draw_grid(study: Study, run: StudyRun, group: AttentionGroup) -> Figure:
     scale = figure.colorbar(image, cax=figure.add_axes((*corner, 0.16 / width, tall / height)))
     scale.set_label("weight ÷ largest of the map", fontsize=8, color=GREY)
     scale.ax.tick_params(labelsize=7, colors=GREY)
-    figure.text(0.5, 0.1 / height, _axes_note(group), fontsize=8, color=GREY, ha="center")
+    note = f"rows: queries of the {group.queries}, columns: keys of the {group.keys}"
+    figure.text(0.5, 0.1 / height, note, fontsize=8, color=GREY, ha="center")
     figure.text(0.5, 1 - 0.2 / height, group.label, fontsize=12, color=INK, ha="center", va="center")
     return figure
 
@@ -182,17 +176,11 @@ def _draw_head(study: Study, run: StudyRun, group: AttentionGroup, layer: int, h
         axes.hlines(torch.arange(len(queries) - 1) + 0.5, -0.5, len(keys) - 0.5, colors="white", lw=0.8)
         axes.vlines(torch.arange(len(keys) - 1) + 0.5, -0.5, len(queries) - 0.5, colors="white", lw=0.8)
     figure.colorbar(image, ax=axes, shrink=min(1.0, 3 / (cell * len(queries))), aspect=16, pad=0.03, label="weight")
-    axes.set_xlabel(_axes_note(group), fontsize=8, color=GREY)
+    note = f"rows: queries of the {group.queries}, columns: keys of the {group.keys}"
+    axes.set_xlabel(note, fontsize=8, color=GREY)
     silent = " (silent)" if f"{group.stack}.{layer}.{group.kind}.{head}" in run.given.ablated else ""
     axes.set_title(f"{group.label}, layer {layer + 1}, head {head + 1}{silent}", fontsize=10, color=INK)
     return figure
-
-
-def _axes_note(group: AttentionGroup) -> str:
-    return f"rows: queries of the {group.queries}, columns: keys of the {group.keys}"
-
-
-# ----------------------------------------------------------------------------------------------------------------- lens
 
 
 def draw_lens(found: Mapping[str, Any], tokens: Sequence[str]) -> Figure:
@@ -229,13 +217,9 @@ def draw_lens(found: Mapping[str, Any], tokens: Sequence[str]) -> Figure:
     axes.set_yticks(range(len(names)), names, fontsize=8)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
+    axes.spines[:].set_visible(False)
     figure.colorbar(image, ax=axes, label="probability", shrink=0.9)
     return figure
-
-
-# ------------------------------------------------------------------------------------------------------------ alignment
 
 
 def draw_alignment(alignment: Alignment, path: Path, title: str = "") -> None:
@@ -257,21 +241,23 @@ def alignment_text(alignment: Alignment, width: int = 80) -> str:
     If the source words do not fit above their columns, the columns are numbered and a list follows.
     """
     source, target = ([_printable(word) for word in words] for words in (alignment.source, alignment.target))
-    margin = max((_columns(word) for word in target), default=0) + 1
-    cells = [max(_columns(word), CELL) + 1 for word in source]
+    margin = max((cell_len(word) for word in target), default=0) + 1
+    cells = [max(cell_len(word), CELL) + 1 for word in source]
     heads, named = source, margin + sum(cells) <= width
     if not named:
         heads = [str(number) for number in range(1, len(source) + 1)]
         cells = [max(len(head), CELL) + 1 for head in heads]
-    lines = [" " * margin + "".join(_padded(head, cell) for head, cell in zip(heads, cells, strict=True))]
+    lines = [" " * margin + "".join(set_cell_size(head, cell) for head, cell in zip(heads, cells, strict=True))]
     for word, weights in zip(target, alignment.weights, strict=True):
         shades = [SHADES[min(max(round(float(weight) * 4), 0), 4)] * CELL for weight in weights]
-        lines.append(_padded(word, margin) + "".join(_padded(s, cell) for s, cell in zip(shades, cells, strict=True)))
+        lines.append(
+            set_cell_size(word, margin) + "".join(set_cell_size(s, cell) for s, cell in zip(shades, cells, strict=True))
+        )
     if not named:
         lines += ["", ""]
         for number, word in enumerate(source, 1):
             entry = f"{number} {word}  "
-            if lines[-1] and _columns(lines[-1]) + _columns(entry) > width:
+            if lines[-1] and cell_len(lines[-1]) + cell_len(entry) > width:
                 lines.append("")
             lines[-1] += entry
     return "\n".join(line.rstrip() for line in lines)
@@ -280,12 +266,3 @@ def alignment_text(alignment: Alignment, width: int = 80) -> str:
 def _printable(word: str) -> str:
     """Control and directional characters would break the table."""
     return "".join(c if unicodedata.category(c)[0] != "C" else "\N{REPLACEMENT CHARACTER}" for c in word)
-
-
-def _columns(text: str) -> int:
-    """Terminal columns: East Asian characters take two, combining ones none."""
-    return sum(2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text if not unicodedata.combining(c))
-
-
-def _padded(word: str, columns: int) -> str:
-    return word + " " * max(columns - _columns(word), 0)

@@ -132,7 +132,7 @@ class NamedImage:
 
 
 class _Recorded(Exception):  # noqa: N818
-    """Ends a forward pass when everything wanted is recorded."""
+    """Ends a forward pass when everything is recorded."""
 
 
 def _stop(x: Tensor) -> Tensor:
@@ -185,21 +185,16 @@ class Study:
     def group(self, stack: str, kind: str) -> AttentionGroup:
         return next(each for each in self.attentions if (each.stack, each.kind) == (stack, kind))
 
-    def locate(self, at: str, default: int = -1) -> tuple[AttentionGroup, int | None, int | None]:
-        """Parses `decoder.cross` (all heads) or `decoder.1.cross.0` (one head): the group, the layer, the head.
-
-        `default` is the index of the group that an empty address means.
-        """
+    def locate(self, at: str) -> tuple[AttentionGroup, int | None, int | None]:
+        """Parses `decoder.cross` (all heads; by default the last kind) or `decoder.1.cross.0` (one head)."""
         if not at:
-            return self.attentions[default], None, None
+            return self.attentions[-1], None, None
         stack, _, kind = at.partition(".")
         whole = [each for each in self.attentions if (each.stack, each.kind) == (stack, kind)]
         if whole:
             return whole[0], None, None
         head = head_named(self.loaded, at)
         return self.group(head.stack, head.kind), head.layer, head.number
-
-    # ------------------------------------------------------------------------------------------------------------- run
 
     def run(self, given: Input) -> StudyRun:
         """Reads an input. Its tensors are fetched one by one with `tensor`."""
@@ -225,10 +220,11 @@ class Study:
 
     def _keep(self, key: str, given: Input, found: ReadInput, plain: StudyRun | None) -> StudyRun:
         lengths = [len(side.tokens) for side in found.sides.values()]
-        settings = self.loaded.settings
-        shapes = {name: _shape(name, tap, settings, 1, lengths) for name, tap in self.names.items()}
-        unbatched = {name: shape[1:] if self.names[name].sizes[0] == "B" else shape for name, shape in shapes.items()}
-        self._runs[key] = StudyRun(key, given, found, unbatched, self._output, plain)
+        shapes = {}
+        for name, tap in self.names.items():
+            shape = _shape(name, tap, self.loaded.settings, 1, lengths)
+            shapes[name] = shape[1:] if tap.sizes[0] == "B" else shape
+        self._runs[key] = StudyRun(key, given, found, shapes, self._output, plain)
         while len(self._runs) > MAX_RUNS:
             self._means.pop(self._runs.popitem(last=False)[0], None)
         return self._runs[key]
@@ -259,10 +255,7 @@ class Study:
     def edited(self, run: StudyRun) -> Iterator[None]:
         """Within the block the model has the changes of a run."""
         edits = self.changes(run)
-        if not edits:
-            yield
-            return
-        with record(self.loaded, edit=edits):
+        with record(self.loaded, edit=edits) if edits else contextlib.nullcontext():
             yield
 
     def _output(self, run: StudyRun) -> RunOutput:
@@ -279,8 +272,6 @@ class Study:
         options = TranslateOptions(to=target_of(self.loaded, run.given.to))
         with self.edited(run):
             return self.loaded.output_text(self.loaded.decode(run.sides["encoder"].ids, options))
-
-    # --------------------------------------------------------------------------------------------------------- tensors
 
     def tensor(self, key: str, name: str) -> Tensor:
         """A tensor of a run by its name, without the batch dimension, in float32.
@@ -331,9 +322,6 @@ class Study:
         return found
 
 
-# ------------------------------------------------------------------------------------------------------------- estimate
-
-
 def estimate(
     model: nn.Module | Loaded | ModelSettings,
     *patterns: str,
@@ -349,9 +337,7 @@ def estimate(
     """
     network = build(model, device="meta") if isinstance(model, ModelSettings) else network_of(model)
     settings, known = network.settings, names_of(network)
-    lengths = [source or length, length] if isinstance(settings, EncoderDecoder) else [length]
-    if isinstance(settings, Vision):
-        lengths = [settings.tokens]
+    lengths = [settings.tokens] if isinstance(settings, Vision) else [source or length, length]
     names = {name for pattern in patterns for name in matching(pattern, known)}
     return sum(4 * math.prod(_shape(name, known[name], settings, batch, lengths)) for name in names)
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -85,8 +86,8 @@ class WordVectors:
         rows = [torch.as_tensor(vector) for vector in vectors.values()]
         if len({row.shape for row in rows}) != 1:
             raise InputError("vectors must all have the same length, and there must be at least one")
-        dtype = torch.float64 if any(row.dtype == torch.float64 for row in rows) else torch.float32
-        return cls(list(vectors), torch.stack([row.to(dtype) for row in rows]))
+        doubles = any(row.dtype == torch.float64 for row in rows)
+        return cls(list(vectors), torch.stack(rows).to(torch.float64 if doubles else torch.float32))
 
     @classmethod
     def one_hot(cls, words: Sequence[str]) -> WordVectors:
@@ -167,8 +168,6 @@ class WordVectors:
                     schedule.step()
         return cls(words, centres.weight.detach())
 
-    # ----------------------------------------------------------------------------------------------------- questions
-
     @cached_property
     def units(self) -> Tensor:
         """`[N, D]`: the vectors divided by their length; a zero vector stays zero."""
@@ -189,9 +188,6 @@ class WordVectors:
 
     def __len__(self) -> int:
         return len(self.words)
-
-    def __repr__(self) -> str:
-        return f"WordVectors({len(self):,} words, width {self.vectors.shape[1]})"
 
     def similarity(self, first: str, second: str) -> float:
         """The cosine of two words."""
@@ -235,8 +231,6 @@ class WordVectors:
         order = scores_N.argsort(descending=True, stable=True)[: count + len(left_out)].tolist()
         found = [Neighbour(self.words[row], float(scores_N[row])) for row in order if self.words[row] not in left_out]
         return found[:count]
-
-    # --------------------------------------------------------------------------------------------------------- files
 
     def save(self, directory: Path | str) -> None:
         """Writes vectors.safetensors and words.txt, one word a line."""
@@ -288,10 +282,8 @@ def _vocabulary(tokenizer: Tokenizer, size: int) -> dict[str, int]:
     """Ids by the tokens' own spelling. Vocabularies from elsewhere may have holes."""
     found = {}
     for number in range(min(tokenizer.size, size)):
-        try:
+        with suppress(InputError):
             found[tokenizer.token(number)] = number
-        except InputError:
-            continue
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 import re
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -17,6 +18,7 @@ from torch import Tensor
 from regard.errors import InputError, RegardError
 from regard.look.alignment import measured_in
 from regard.look.heads import MEAN
+from regard.look.input import target_of
 from regard.look.study import Study, StudyRun
 from regard.look.views import view_named, views_of
 from regard.look.views.compare import names_of_both
@@ -101,7 +103,8 @@ def page_file(
     known = {name: view_named(study, name) for name in views} or views_of(study)
     state = _state(study, run, at) | {"view": next(iter(known))}
     page = SavedPage(study, run, state)
-    packing = _Packing(room, _exact(run), say)
+    cells = sum(math.prod(shape) for name, shape in run.shapes.items() if name.endswith(".weights"))
+    packing = _Packing(room, 4 * cells <= EXACT_BYTES, say)
     asked = {"run": [_run_answer(page)]} | {name: list(view.stored(page)) for name, view in known.items()}
     for name, wanted in asked.items():
         packing.add(name, [each for each in wanted if each.first])
@@ -134,8 +137,7 @@ def location_state(study: Study, at: str) -> dict[str, str]:
 
 def _state(study: Study, run: StudyRun, at: str) -> dict[str, str]:
     given, loaded = run.given, study.loaded
-    directions = loaded.directions if isinstance(loaded, Translator) else []
-    to = directions[0][1] if given.to is None and len(directions) > 1 else given.to
+    to = target_of(loaded, given.to) if isinstance(loaded, Translator) else given.to
     mean = bool(given.ablated) and all(text.endswith(MEAN) for text in given.ablated)
     heads = [text.removesuffix(MEAN) for text in given.ablated] if mean else given.ablated
     state = {"target": given.target, "to": to, "off": ",".join(heads), "mean": "1" if mean else None}
@@ -150,14 +152,6 @@ def _run_answer(page: SavedPage) -> StoredAnswer:
         text=given.text, target=given.target or None, to=page.state.get("to"), image=image, ablated=list(given.ablated)
     )
     return StoredAnswer("run", request, lambda: describe_run(page.run))
-
-
-def _exact(run: StudyRun) -> bool:
-    cells = sum(int(np.prod(shape)) for name, shape in run.shapes.items() if name.endswith(".weights"))
-    return 4 * cells <= EXACT_BYTES
-
-
-# -------------------------------------------------------------------------------------------------------------- packing
 
 
 class _Packing:
@@ -236,9 +230,6 @@ def _short(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _short(each) for name, each in value.items()}
     return [_short(each) for each in value] if isinstance(value, list | tuple) else value
-
-
-# ----------------------------------------------------------------------------------------------------------------- html
 
 
 def _assembled(data: dict[str, Any], views: Collection[str], theme: str | None) -> str:

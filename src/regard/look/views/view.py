@@ -122,7 +122,7 @@ class PageView:
 
 
 def first_of(first: int, count: int) -> list[int]:
-    return [first, *(number for number in range(count) if number != first)]
+    return sorted(range(count), key=lambda number: number != first)
 
 
 def packed(values: Tensor) -> Answer:
