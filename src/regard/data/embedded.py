@@ -57,8 +57,6 @@ def origin_of(settings: EmbeddedSettings, split: Split) -> list[Path]:
             assert_never(settings)
 
 
-# ------------------------------------------------------------------------------------------------------------- grammar
-
 GrammarPart: TypeAlias = Literal["train", "valid", "test", "pronouns"]
 Links: TypeAlias = tuple[tuple[int, int], ...]
 
@@ -127,8 +125,6 @@ def _grammar_rows(part: GrammarPart) -> Iterator[list[str]]:
             yield line.rstrip("\n").split("\t")
 
 
-# ------------------------------------------------------------------------------------------- Python's standard library
-
 FOLD = 20
 """One of this many documents belongs to validation."""
 SKIPPED = {"__pycache__", "idle_test", "lib2to3", "site-packages", "test", "tests", "turtledemo", "ensurepip"}
@@ -194,8 +190,6 @@ def _decode(content: bytes) -> str:
     except (SyntaxError, UnicodeDecodeError):
         return ""
 
-
-# -------------------------------------------------------------------------------------------------------------- digits
 
 BRIGHTEST = 16
 """Grey values range from 0 to 16."""

@@ -132,18 +132,15 @@ def shown_name(file: str) -> str:
     return "standard input" if file == STANDARD_INPUT else file
 
 
-def excerpt(example: Example, width: int = 60) -> str:
+def excerpt(example: Example) -> str:
     """An example on one short line, for lists of skipped or removed examples."""
-    parts: list[str] = []
-    for name, side in example.sides().items():
-        if isinstance(side, bytes):
-            parts.append(f"{name} of {len(side):,} bytes")
-        else:
-            parts.append(" ".join((f"{side[: width - 1]}…" if len(side) > width else side).split()))
-    return " | ".join(parts)
+    return " | ".join(
+        f"{name} of {len(side):,} bytes"
+        if isinstance(side, bytes)
+        else " ".join((f"{side[:59]}…" if len(side) > 60 else side).split())
+        for name, side in example.sides().items()
+    )
 
-
-# ------------------------------------------------------------------------------------------------------------- tallies
 
 SHOWN = 3
 """First examples that are kept for each reason."""

@@ -25,8 +25,6 @@ SHOWN = 3
 """First examples of a leak that are shown."""
 LINE = "line"
 """The side by which raw text is compared, whatever a document is."""
-WHOLE = "whole"
-"""The name of all sides of an example together."""
 
 
 @dataclass(frozen=True)
@@ -152,7 +150,7 @@ class _Gathered:
             for side, text in sides.items():
                 self.marks[side].append(text_mark(text))
             if len(sides) > 1:
-                self.marks[WHOLE].append(text_mark(*sides.values()))
+                self.marks["whole"].append(text_mark(*sides.values()))
         for sort, names in labels_in(example).items():
             self.labels[sort].update(names)
         if isinstance(example, Labelled) and isinstance(example.label, float):
@@ -214,16 +212,6 @@ def _examples_at(settings: DataSettings, split: Split, positions: set[int]) -> d
 
 def summarise(counts: Counter[int]) -> LengthSummary:
     """Summarises lengths, given how often each occurs."""
-    total = sum(length * count for length, count in counts.items())
-    mean = total / counts.total()
-    return LengthSummary(total, mean, percentile(counts, 0.5), percentile(counts, 0.95), longest=max(counts))
-
-
-def percentile(counts: Counter[int], share: float) -> int:
-    """The smallest length that at least this share of the texts do not exceed."""
-    wanted, seen = share * counts.total(), 0
-    for length in sorted(counts):
-        seen += counts[length]
-        if seen >= wanted:
-            break
-    return length
+    lengths = np.repeat(list(counts), list(counts.values()))
+    median, high = np.quantile(lengths, (0.5, 0.95), method="inverted_cdf")
+    return LengthSummary(int(lengths.sum()), float(lengths.mean()), int(median), int(high), int(lengths.max()))

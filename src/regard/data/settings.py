@@ -141,9 +141,6 @@ class TableFile(Settings):
         return self
 
 
-# ------------------------------------------------------------------------------------------------------------- filters
-
-
 class Filters(_Compatible):
     """Filters of all kinds of text. They apply to training data only: a score needs the whole valid and test split."""
 
@@ -191,9 +188,6 @@ class PairFilters(Filters):
     """Repeated pairs are removed: pairs with both sides equal, or with an equal source or target."""
     copies: bool = False
     """Whether pairs are removed whose target equals the source, apart from case and spaces."""
-
-
-# ------------------------------------------------------------------------------------------------------ parallel text
 
 
 class Pairs(Texts):
@@ -254,9 +248,6 @@ class ParallelJsonl(PairsFromFiles):
     """Key of the target text."""
 
 
-# ----------------------------------------------------------------------------------------------------------- raw text
-
-
 class RawTexts(Texts):
     """Settings of all kinds of raw text."""
 
@@ -286,9 +277,6 @@ class RawJsonl(RawTexts, FromFiles):
     kind: Literal["text-jsonl"] = "text-jsonl"
     text: Key = "text"
     """Key of the text."""
-
-
-# ------------------------------------------------------------------------------------------------------ labelled text
 
 
 class LabelledTexts(Texts, FromFiles, UnseenLabels):
@@ -339,9 +327,6 @@ class LabelledJsonl(LabelledTexts):
     """Key of the label."""
 
 
-# ------------------------------------------------------------------------------------------- tagged words and questions
-
-
 class TaggedTexts(Texts, FromFiles, UnseenLabels):
     """Settings of all kinds of tagged words."""
 
@@ -380,9 +365,6 @@ class Squad(Texts, FromFiles):
     """What to do with a context over `longest`; split: overlapping parts are read one after another."""
 
 
-# ------------------------------------------------------------------------------------------------------------- images
-
-
 class ImageFolder(FromFiles, UnseenLabels):
     """A folder of images for each class, with the name of the class; any format that Pillow reads."""
 
@@ -408,9 +390,6 @@ class Npz(FromFiles, UnseenLabels):
     """Name of the array of labels."""
 
 
-# --------------------------------------------------------------------------------------------------- embedded corpora
-
-
 class Grammar(Pairs):
     """English–German pairs of a small grammar, shipped with the package (docs/grammar.md)."""
 
@@ -433,7 +412,7 @@ class Grammar(Pairs):
 
     def pairs(self, split: Split) -> int:
         """The number of pairs of a split."""
-        return {"train": self.train_pairs, "valid": self.valid_pairs, "test": self.test_pairs}[split]
+        return int(getattr(self, f"{split}_pairs"))
 
 
 class PythonLibrary(RawTexts):

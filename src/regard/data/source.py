@@ -16,7 +16,6 @@ from regard.data.settings import (
     STANDARD_INPUT,
     DataSettings,
     EmbeddedSettings,
-    Filters,
     Grammar,
     PairFilters,
     Pairs,
@@ -93,8 +92,8 @@ class Source:
         """Yields the examples with their locations; a split without any is an error."""
         examples = self._read()
         filters = getattr(self.settings, "filters", None) if self.split == "train" else None
-        if filters is not None and (checks := checks_of(filters)):
-            examples = self._filter(examples, checks)
+        if filters is not None and filters != type(filters)():
+            examples = self._filter(examples, make_check(filters))
         if isinstance(self.settings, Pairs) and self.settings.both:
             examples = _both_directions(examples, *self.settings.directions[0])
         first = next(examples, None)
@@ -122,10 +121,9 @@ class Source:
                     raise DataError(f"{located.where} {example.reason}{detail}; {remedy}")
                 self.problems.count(example.reason, f"{located.where}{detail}")
 
-    def _filter(self, examples: Iterator[Located[Example]], checks: list[Check]) -> Iterator[Located[Example]]:
+    def _filter(self, examples: Iterator[Located[Example]], check: Check) -> Iterator[Located[Example]]:
         for located in examples:
-            reason = next((reason for check in checks if (reason := check(located.example)) is not None), None)
-            if reason is None:
+            if (reason := check(located.example)) is None:
                 yield located
             else:
                 self.removed.count(reason, f"{located.where} ({excerpt(located.example)})")
@@ -146,33 +144,50 @@ def missing_split(settings: DataSettings, split: Split) -> str:
     return f"data.{split} is empty; give it a list of files"
 
 
-# ------------------------------------------------------------------------------------------------------------- filters
-
 Check: TypeAlias = Callable[[Example], str | None]
-"""Returns the reason to remove an example, or None to keep it."""
 
 
-def checks_of(settings: Filters) -> list[Check]:
-    """The checks that are switched on; the first reason counts, and those that need memory come last."""
-    checks: list[Check] = []
-    for unit, measure, least, most in (
-        ("characters", len, settings.min_characters, settings.max_characters),
-        ("words", _words, settings.min_words, settings.max_words),
-    ):
-        if least is not None or most is not None:
-            checks.append(_bounded(unit, measure, least, most))
-    if isinstance(settings, PairFilters):
-        if settings.ratio is not None:
-            checks.append(_even(settings.ratio))
-        if settings.copies:
-            checks.append(_copy)
-        if settings.duplicates == "pair":
-            checks.append(_Repeated("is a duplicate"))
-        elif settings.duplicates is not None:
-            checks.append(_Repeated(f"is a duplicate by its {settings.duplicates}", settings.duplicates))
-    elif isinstance(settings, TextFilters) and settings.duplicates:
-        checks.append(_Repeated("is a duplicate"))
-    return checks
+def make_check(filters: PairFilters | TextFilters) -> Check:
+    """Returns a function that gives the reason to remove an example, or None to keep it."""
+    bounds: list[tuple[str, Callable[[Side], int], int, float]] = [
+        (unit, measure, least or 0, most or float("inf"))
+        for unit, measure, least, most in (
+            ("characters", len, filters.min_characters, filters.max_characters),
+            ("words", _words, filters.min_words, filters.max_words),
+        )
+        if least is not None or most is not None
+    ]
+    seen: set[int] = set()  # marks, so that memory does not grow with the length of examples
+
+    def check(example: Example) -> str | None:
+        sides = example.sides()
+        for unit, measure, least, most in bounds:
+            lengths = [measure(side) for side in sides.values()]
+            if min(lengths) < least:
+                return f"has fewer than {least:,} {unit}"
+            if max(lengths) > most:
+                return f"has more than {most:,} {unit}"
+        if isinstance(filters, PairFilters):
+            assert isinstance(example, Pair)
+            if filters.ratio is not None:
+                lengths = [max(1, _words(side)) for side in sides.values()]
+                if max(lengths) > filters.ratio * min(lengths):
+                    return f"has a side over {filters.ratio:g} times as long"
+            if filters.copies and example.source.casefold().split() == example.target.casefold().split():
+                return "copies its source"
+        if filters.duplicates:
+            by_side = filters.duplicates in ("source", "target")
+            mark = text_mark(sides[str(filters.duplicates)]) if by_side else text_mark(*sides.values())
+            if mark in seen:
+                return f"is a duplicate by its {filters.duplicates}" if by_side else "is a duplicate"
+            seen.add(mark)
+        return None
+
+    return check
+
+
+def _words(text: Side) -> int:
+    return len(text.split())
 
 
 def text_mark(*sides: Side) -> int:
@@ -183,48 +198,3 @@ def text_mark(*sides: Side) -> int:
         digest.update(b"%d:" % len(data))  # so that ("ab", "c") and ("a", "bc") differ
         digest.update(data)
     return int.from_bytes(digest.digest(), "little")
-
-
-def _words(text: Side) -> int:
-    return len(text.split())
-
-
-def _bounded(unit: str, measure: Callable[[Side], int], least: int | None, most: int | None) -> Check:
-    low, high = least or 0, float("inf") if most is None else most
-
-    def check(example: Example) -> str | None:
-        lengths = [measure(side) for side in example.sides().values()]
-        if min(lengths) < low:
-            return f"has fewer than {low:,} {unit}"
-        return f"has more than {high:,} {unit}" if max(lengths) > high else None
-
-    return check
-
-
-def _even(ratio: float) -> Check:
-    def check(example: Example) -> str | None:
-        lengths = [max(1, _words(side)) for side in example.sides().values()]
-        return f"has a side over {ratio:g} times as long" if max(lengths) > ratio * min(lengths) else None
-
-    return check
-
-
-def _copy(example: Example) -> str | None:
-    assert isinstance(example, Pair)
-    return "copies its source" if example.source.casefold().split() == example.target.casefold().split() else None
-
-
-class _Repeated:
-    """Remembers 64 bits of each example, so that memory does not grow with the length of examples."""
-
-    def __init__(self, reason: str, side: str | None = None) -> None:
-        self._reason, self._side = reason, side
-        self._seen: set[int] = set()
-
-    def __call__(self, example: Example) -> str | None:
-        sides = example.sides()
-        mark = text_mark(*sides.values()) if self._side is None else text_mark(sides[self._side])
-        if mark in self._seen:
-            return self._reason
-        self._seen.add(mark)
-        return None

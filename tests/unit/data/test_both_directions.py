@@ -1,4 +1,4 @@
-"""One model for two directions: each pair both ways, the language to be written told by a tag."""
+"""One model for two directions: each pair is used both ways, and a tag gives the target language."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def written(tmp_path: Path, **more: Any) -> dict[str, Any]:
     return {"kind": "parallel", "root": str(tmp_path), "train": ["t.en", "t.de"], "languages": ["en", "de"], **more}
 
 
-def test_each_pair_comes_both_ways(tmp_path: Path) -> None:
+def test_directions(tmp_path: Path) -> None:
     settings = parse(AnyData, written(tmp_path, both=True), "data")
     assert settings.directions == (("en", "de"), ("de", "en"))
     assert list(Source(settings, "train")) == [
@@ -40,16 +40,10 @@ def test_each_pair_comes_both_ways(tmp_path: Path) -> None:
         Pair("the cat", "die Katze", "de"),
         Pair("die Katze", "the cat", "en"),
     ]
-
-
-def test_one_way_nothing_is_told(tmp_path: Path) -> None:
     settings = parse(AnyData, written(tmp_path), "data")
     assert settings.directions == (("en", "de"),)
     assert list(Source(settings, "train")) == [Pair("a dog", "ein Hund"), Pair("the cat", "die Katze")]
     assert parse(AnyData, {**written(tmp_path), "languages": "none"}, "data").directions == ()
-
-
-def test_the_grammar_knows_its_languages() -> None:
     settings = parse(AnyData, {"kind": "grammar", "direction": "de-en", "both": True, "valid_pairs": 3}, "data")
     assert settings.directions == (("de", "en"), ("en", "de"))
     pairs = list(Source(settings, "valid"))
@@ -58,23 +52,23 @@ def test_the_grammar_knows_its_languages() -> None:
     assert pairs[0].source == pairs[1].target
 
 
-def test_the_tag_stands_first_in_what_is_encoded(tmp_path: Path) -> None:
+def test_the_source_begins_with_the_tag(tmp_path: Path) -> None:
     pairs = list(Source(parse(AnyData, written(tmp_path, both=True), "data"), "train"))
     special = {"extra": [tag("de"), tag("en")]}
     tokenizers = TokenizerPair.of(train_tokenizer(parse(Words, {"special": special}, "text"), [*ENGLISH, *GERMAN]))
     sources = TranslateTask(Translate(), EncoderDecoder(), tokenizers).encode(pairs)["source"]
     end = tokenizers.source.role("end")
-    for number, text, language in ((0, "a dog", "de"), (3, "die Katze", "en")):
+    for index, text, language in ((0, "a dog", "de"), (3, "die Katze", "en")):
         wanted = [tokenizers.source.extra[tag(language)], *tokenizers.source.ids([text])[0]]
-        assert sources[number] == wanted
-        assert tokenizers.inputs([text], [language]) == [[*wanted, end]], "the same for use as for training"
+        assert sources[index] == wanted
+        assert tokenizers.inputs([text], [language]) == [[*wanted, end]]
     plain = TokenizerPair.of(train_tokenizer(Words(), [*ENGLISH, *GERMAN]))
     with pytest.raises(SettingsError, match=r"data\.both needs a tokenizer with the special token <2de>"):
         TranslateTask(Translate(), EncoderDecoder(), plain).encode(pairs)
 
 
-def test_a_job_has_its_tags_in_the_vocabulary(tmp_path: Path) -> None:
-    recipe = {
+def test_the_vocabulary_has_the_tags(tmp_path: Path) -> None:
+    recipe: dict[str, Any] = {
         "task": "translate",
         "data": written(tmp_path, both=True),
         "text": {"kind": "words"},
@@ -85,28 +79,16 @@ def test_a_job_has_its_tags_in_the_vocabulary(tmp_path: Path) -> None:
     assert set(task.tokenizers.source.extra) == {"<2de>", "<2en>"}
     (batch,) = next(iter(task.batches("train", Share()).once())).batches
     assert len(batch.sequences["source"].tokens) == 4
+    recipe["text"]["shared"] = False
+    with pytest.raises(SettingsError, match=r"data\.both needs one vocabulary for both sides; set text\.shared = true"):
+        make_job("both", recipe, {})
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
+def test_settings_without_two_languages(tmp_path: Path) -> None:
+    for changes, message in [
         ({"languages": "none", "both": True}, "both = true needs two different languages"),
         ({"languages": ["en", "en"], "both": True}, "both = true needs two different languages"),
         ({"languages": ["e n", "de"]}, "languages"),
-    ],
-)
-def test_languages_that_cannot_be(tmp_path: Path, changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(SettingsError, match=told):
-        parse(AnyData, {**written(tmp_path), **changes}, "data")
-
-
-def test_two_vocabularies_have_no_place_for_tags(tmp_path: Path) -> None:
-    recipe = {
-        "task": "translate",
-        "data": written(tmp_path, both=True),
-        "text": {"kind": "words", "shared": False},
-        "model": {"preset": "transformer-tiny"},
-        "train": {"steps": 1},
-    }
-    with pytest.raises(SettingsError, match=r"data\.both needs one vocabulary for both sides; set text\.shared = true"):
-        make_job("both", recipe, {})
+    ]:
+        with pytest.raises(SettingsError, match=message):
+            parse(AnyData, {**written(tmp_path), **changes}, "data")

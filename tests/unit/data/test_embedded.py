@@ -22,9 +22,6 @@ ROOT = Path(__file__).parents[3]
 SMALL = Grammar(train_pairs=40, valid_pairs=10, test_pairs=20)
 
 
-# ------------------------------------------------------------------------------------------------------------- grammar
-
-
 def test_the_grammar() -> None:
     for split, count in zip(SPLITS, (40, 10, 20), strict=True):
         source = Source(SMALL, split)
@@ -65,15 +62,12 @@ def test_annotations_fit_their_sentences() -> None:
                 assert {pair.referent.noun, pair.referent.distractor} <= {*pair.alignment}
 
 
-def test_splits_share_no_sentence() -> None:
+def test_splits_share_no_sentence_and_are_filtered() -> None:
     train, valid, test = ({pair.source for pair in grammar_pairs(split)} for split in SPLITS)
     assert not train & valid
     assert not train & test
     assert not valid & test
     assert not train & {pair.source for pair in grammar_pairs("pronouns")}
-
-
-def test_pairs_are_filtered_as_any() -> None:
     source = Source(SMALL.changed({"filters.max_words": 5}), "train")
     kept = list(source)
     assert len(kept) + source.removed.total == 40
@@ -81,16 +75,13 @@ def test_pairs_are_filtered_as_any() -> None:
     assert max(len(side.split()) for pair in kept for side in pair.sides().values()) <= 5
 
 
-def test_the_page_on_the_grammar_shows_what_it_gives(capsys: pytest.CaptureFixture[str]) -> None:
+def test_examples_in_the_docs(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "grammar.md").read_text(encoding="utf-8")
     code = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
     assert len(code) >= 2
     for example, shown in code:
         exec(compile(example, "docs/grammar.md", "exec"), {})
         assert capsys.readouterr().out == shown
-
-
-# ------------------------------------------------------------------------------------------- Python's standard library
 
 
 def test_the_library_of_this_machine() -> None:
@@ -111,6 +102,8 @@ def test_the_library_of_this_machine() -> None:
 
 
 def test_names(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no Python source"):
+        list(python_documents("train", tmp_path))
     for name in ("b.py", "a.py", "test/c.py", "pack/tests/d.py", "pack/e.py", "notes.txt"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("x = 1\n" * 50, encoding="utf-8")
@@ -132,15 +125,7 @@ def test_declared_encodings_and_docstrings(tmp_path: Path) -> None:
     assert texts(True) == {"documented.py": f"Top {'x' * 200}.\n\nOf A.\n\nOf f."}
 
 
-def test_an_installation_without_source(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no Python source"):
-        list(python_documents("train", tmp_path))
-
-
-# -------------------------------------------------------------------------------------------------------------- digits
-
-
-def test_digits() -> None:
+def test_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("sklearn")
     from sklearn.datasets import load_digits
 
@@ -156,22 +141,13 @@ def test_digits() -> None:
     loaded = load_digits()
     images = np.rint(loaded.images * 255 / 16).astype(np.uint8)
     assert given == sorted((str(label), image.tobytes()) for image, label in zip(images, loaded.target, strict=True))
-
-
-def test_digits_without_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "sklearn", None)
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
     with pytest.raises(InputError, match=r"scikit-learn.*regard\[vision\]"):
-        _ = Source(Digits(), "train").origin
-    with pytest.raises(InputError, match="scikit-learn"):
         list(Source(Digits(), "train"))
 
 
-# ------------------------------------------------------------------------------------------------------------ all three
-
-
-def test_origins() -> None:
-    """The cache is keyed by the content of these files."""
+def test_origins_and_reports() -> None:
+    """The cache is keyed by the content of the origin's files."""
     assert [path.name for path in Source(SMALL, "train").origin] == ["train.tsv.xz"]
     names = [path.name for path in Source(PythonLibrary(), "train").origin]
     assert "decoder.py" in names
@@ -179,9 +155,6 @@ def test_origins() -> None:
     pytest.importorskip("sklearn")
     (table,) = Source(Digits(), "train").origin
     assert table.is_file()
-
-
-def test_a_report_of_corpora_without_files() -> None:
     found = report_data(SMALL)
     assert {split: each.examples for split, each in found.splits.items()} == {"train": 40, "valid": 10, "test": 20}
     assert found.splits["train"].files == ()

@@ -30,27 +30,20 @@ def test_labels_of_examples() -> None:
         assert labels_in(example) == {}
     tags = Labels(("B-X", "I-X", "O"))
     assert tags.indices == {"B-X": 0, "I-X": 1, "O": 2}
-    assert "O" in tags
-    assert "Play" not in tags
-    assert len(tags) == 3
+    assert ("O" in tags, "Play" in tags, len(tags)) == (True, False, 3)
 
 
-def test_an_unseen_label_stops_the_run() -> None:
+def test_unseen_labels() -> None:
     known = {"label": Labels(("happy", "sad"))}
     test = located(Labelled("x", None, "sad"), Labelled("y", None, "hapy"))
     with pytest.raises(DataError, match=r"test\.tsv, line 2 has the label hapy.*did you mean happy.*data\.unseen"):
         list(with_known_labels(test, known, "stop", Tally()))
 
-
-@pytest.mark.parametrize(("unseen", "left"), [("skip", 1), ("keep", 2)])
-def test_an_unseen_tag_is_counted(unseen: Any, left: int) -> None:
-    known = {"tags": Labels(("O",))}
-    tally = Tally()
     test = located(Tagged(("b",), ("O",)), Tagged(("c", "d"), ("O", "B-X")))
-    assert len(list(with_known_labels(test, known, unseen, tally))) == left
-    assert tally.text() == "1 × has a tag that does not occur in training: test.tsv, line 2 (B-X)"
-
-
-def test_many_labels_are_not_all_listed() -> None:
+    unseen: Any
+    for unseen, left in (("skip", 1), ("keep", 2)):
+        tally = Tally()
+        assert len(list(with_known_labels(test, {"tags": Labels(("O",))}, unseen, tally))) == left
+        assert tally.text() == "1 × has a tag that does not occur in training: test.tsv, line 2 (B-X)"
     labels = Labels(tuple(f"l{number:02}" for number in range(30)))
     assert labels.known == "l00, l01, l02, l03, l04, l05, l06, l07, l08, l09, l10, l11, … (30 in all)"

@@ -1,16 +1,23 @@
-"""Text formats: the examples that are read, and every bad line by its reason."""
+"""Text files and formats: the examples that are read, and every bad line by its reason."""
 
 from __future__ import annotations
 
+import bz2
+import gzip
+import io
 import json
+import lzma
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from regard.data import readers
-from regard.data.examples import Answer, Labelled, Pair, Question, Tagged, Text
-from regard.data.readers import begin_entities
+from regard.data.examples import Answer, Labelled, Pair, Problem, Question, Tagged, Text
+from regard.data.readers import begin_entities, open_bytes, read_lines, require_there
 from regard.data.settings import (
     Columns,
     DataSettings,
@@ -26,7 +33,7 @@ from regard.data.settings import (
     Squad,
 )
 from regard.data.source import Source
-from regard.errors import DataError
+from regard.errors import DataError, RegardError
 
 
 @pytest.fixture(autouse=True)
@@ -38,17 +45,96 @@ def write(name: str, data: str | bytes) -> None:
     Path(name).write_bytes(data if isinstance(data, bytes) else data.encode())
 
 
-def write_rows(name: str, rows: list[Any]) -> None:
-    write(name, "\n".join(map(json.dumps, rows)))
-
-
 def read(settings: DataSettings) -> tuple[list[Any], list[str]]:
     """The training examples, and the problems, one line for each reason."""
     source = Source(settings, "train")
     return list(source), source.problems.text().splitlines()
 
 
-# ------------------------------------------------------------------------------------------------------ parallel text
+TEXT = "Grüße aus Köln\nzwei\n"
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "plain": lambda data: data,
+    "gzip": gzip.compress,
+    "xz": lzma.compress,
+    "bzip2": bz2.compress,
+}
+
+
+def lines(file: str) -> list[object]:
+    return list(read_lines(file))
+
+
+def test_the_content_decides_and_not_the_name() -> None:
+    for pack in PACKERS.values():
+        for name in ("a.txt", "a.gz", "a.xz"):
+            write(name, pack(b"\xef\xbb\xbf" + TEXT.encode()))
+            assert lines(name) == ["Grüße aus Köln", "zwei"]
+    write("members", gzip.compress(b"one\n") + gzip.compress(b"two\n"))
+    assert lines("members") == ["one", "two"]
+
+
+def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    for pack in PACKERS.values():
+        for buffered in (True, False):
+            raw = io.BytesIO(pack(TEXT.encode()))
+            monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BufferedReader(raw) if buffered else raw))
+            assert lines("-") == ["Grüße aus Köln", "zwei"]
+            assert not raw.closed
+    with pytest.raises(DataError, match="standard input is empty or was already read"):
+        lines("-")
+    require_there(["-"])
+
+
+def test_files_that_cannot_be_used() -> None:
+    assert issubclass(DataError, RegardError)
+    for content, message in [
+        (b"", "is empty"),
+        (gzip.compress(b""), "is empty after decompression"),
+        (b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", "byte 8 is zero"),
+        (("\ufeff" + TEXT).encode("utf-16-le"), "UTF-16"),
+        (("\ufeff" + TEXT).encode("utf-16-be"), "UTF-16"),
+    ]:
+        write("a", content)
+        with pytest.raises(DataError, match=f"a .*{message}"):
+            lines("a")
+    for action in (lambda: lines("none"), lambda: require_there(["a", "none"])):
+        with pytest.raises(DataError, match=r"none does not exist.*data\.root"):
+            action()
+    with pytest.raises(DataError, match="cannot be read: "):
+        lines(".")
+
+
+def test_damaged_files() -> None:
+    for name in ("gzip", "xz", "bzip2"):
+        data = PACKERS[name](bytes(range(1, 256)) * 100)
+        changed = bytearray(data)
+        changed[len(data) // 2] ^= 0xFF
+        changed[-6] ^= 0xFF
+        for damaged in (data[: len(data) // 2], bytes(changed)):
+            write("a", damaged)
+            with pytest.raises(DataError, match="damaged or incomplete"), open_bytes("a") as stream:
+                stream.read()
+
+
+def test_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    cases: list[tuple[bytes, list[object]]] = [
+        (b"a", ["a"]),
+        (b"a\n", ["a"]),
+        (b"a\nb", ["a", "b"]),
+        (b"\n", [""]),
+        (b"\n\na\n\n", ["", "", "a", ""]),
+        (b"a\r\nb\r\n", ["a", "b"]),
+        ("längere Zeile\nß\n".encode(), ["längere Zeile", "ß"]),
+        (b"one\ngr\xfc\xdfe\r\nthree\r\n", ["one", Problem("is not UTF-8", "byte 3 is 0xfc"), "three"]),
+        (b"text\n" * 2000 + b"ze\0ro\n", [*["text"] * 2000, Problem("holds a zero byte", "byte 3")]),
+    ]
+    for sign in ("\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c", "\x1d", "\x1e", "\r"):
+        cases.append((f"a{sign}b\nc\n".encode(), [f"a{sign}b", "c"]))
+    for block in (3, 1 << 20):
+        monkeypatch.setattr(readers, "BLOCK", block)
+        for data, expected in cases:
+            write("a", data)
+            assert lines("a") == expected, data
 
 
 def test_parallel_files() -> None:
@@ -113,9 +199,6 @@ def test_parallel_jsonl() -> None:
     ]
 
 
-# ----------------------------------------------------------------------------------------------------------- raw text
-
-
 def test_documents() -> None:
     write("a.txt", b"one\ntwo\n\n \nthr\xffee\nfour\r\nfive")
     problems = ["1 × is not UTF-8: a.txt, line 5 (byte 4 is 0xff)"]
@@ -143,9 +226,6 @@ def test_raw_jsonl() -> None:
         [Text("one\n\ntwo")],
         ["1 × has no key body: a.jsonl, line 2"],
     )
-
-
-# ------------------------------------------------------------------------------------------------------ labelled text
 
 
 def test_labelled_tsv() -> None:
@@ -191,17 +271,9 @@ def test_invalid_csv() -> None:
 
 
 def test_labelled_jsonl() -> None:
-    write_rows(
-        "a.jsonl",
-        [
-            {"text": "one", "label": 1},
-            {"text": "two", "label": "b"},
-            {"text": "three", "label": True},
-            {"text": "four", "label": [1]},
-            {"text": "five"},
-            {"label": 1},
-        ],
-    )
+    rows = ['"text": "one", "label": 1', '"text": "two", "label": "b"', '"text": "three", "label": true']
+    rows += ['"text": "four", "label": [1]', '"text": "five"', '"label": 1']
+    write("a.jsonl", "".join(f"{{{row}}}\n" for row in rows))
     assert read(LabelledJsonl(train=["a.jsonl"])) == (
         [Labelled("one", None, "1"), Labelled("two", None, "b"), Labelled("three", None, "true")],
         [
@@ -210,7 +282,7 @@ def test_labelled_jsonl() -> None:
             "1 × has no key text: a.jsonl, line 6",
         ],
     )
-    write_rows("a.jsonl", [{"a": "x", "b": "y", "n": 0.5}, {"a": "x", "n": 1}, {"a": "x", "b": "y", "n": False}])
+    write("a.jsonl", '{"a": "x", "b": "y", "n": 0.5}\n{"a": "x", "n": 1}\n{"a": "x", "b": "y", "n": false}')
     settings = LabelledJsonl(train=["a.jsonl"], text="a", second="b", label="n", labels="numbers")
     assert read(settings) == (
         [Labelled("x", "y", 0.5)],
@@ -220,8 +292,6 @@ def test_labelled_jsonl() -> None:
         ],
     )
 
-
-# ------------------------------------------------------------------------------------------------------- tagged words
 
 CONLL = """\
 -DOCSTART- -X- -X- O
@@ -301,8 +371,6 @@ def test_slots() -> None:
     with pytest.raises(DataError, match="standard input"):
         read(Slots(train=["-"]))
 
-
-# ---------------------------------------------------------------------------------------------------------- questions
 
 CONTEXT = "Ada was born in 1815."
 

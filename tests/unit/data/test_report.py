@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data.report import LabelRange, Leak, report_data, summarise
+from regard.data.report import LabelRange, Leak, LengthSummary, report_data, summarise
 from regard.data.settings import LabelledTsv, Npz, Parallel, RawText
 
 
@@ -24,21 +24,11 @@ def write(**files: str) -> None:
         Path(name).write_text(text, encoding="utf-8")
 
 
-# ------------------------------------------------------------------------------------------------------------- lengths
-
-
-def test_lengths_agree_with_numpy() -> None:
-    values = np.random.default_rng(0).geometric(0.05, 999)
-    counts = Counter(int(value) for value in values)
-    found = summarise(counts)
-    assert found.total == values.sum()
-    assert found.mean == pytest.approx(values.mean())
-    assert found.longest == values.max()
-    assert found.median == np.quantile(values, 0.5, method="inverted_cdf")
-    assert found.percentile_95 == np.quantile(values, 0.95, method="inverted_cdf")
-
-
-# -------------------------------------------------------------------------------------------------------------- report
+def test_lengths() -> None:
+    """The percentile is the smallest length that at least this share of the texts do not exceed."""
+    assert summarise(Counter({3: 1})) == LengthSummary(3, 3.0, 3, 3, 3)
+    assert summarise(Counter({9: 5, 1: 50, 2: 45})) == LengthSummary(185, 1.85, 1, 2, 9)
+    assert summarise(Counter({9: 6, 1: 49, 2: 45})) == LengthSummary(193, 1.93, 2, 9, 9)
 
 
 def test_pairs() -> None:
@@ -65,7 +55,7 @@ def test_pairs() -> None:
     )
 
 
-def test_what_filters_removed() -> None:
+def test_filters_and_labels() -> None:
     write(a="a\tx\na\tx\nb\ty\n")
     settings = LabelledTsv(train=["a"], valid=["a"]).changed({"filters.duplicates": True})
     found = report_data(settings)
@@ -73,13 +63,9 @@ def test_what_filters_removed() -> None:
     assert found.splits["valid"].duplicates == {"text": 1}
     assert found.splits["train"].labels == {"label": {"x": 1, "y": 1}}
     assert found.leaks == (Leak("train", "valid", "text", 3, 1.0, ("a, line 1 (a)", "a, line 2 (a)", "a, line 3 (b)")),)
-
-
-def test_labels_that_are_numbers() -> None:
     write(a="a\t1\nb\t2.5\nc\t2.5\n")
-    found = report_data(LabelledTsv(train=["a"], labels="numbers"))
-    assert found.splits["train"].numbers == LabelRange(1.0, 2.0, 2.5)
-    assert found.splits["train"].labels == {}
+    train = report_data(LabelledTsv(train=["a"], labels="numbers")).splits["train"]
+    assert (train.numbers, train.labels) == (LabelRange(1.0, 2.0, 2.5), {})
 
 
 def test_raw_text_is_compared_by_lines_and_measured_by_documents(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -105,7 +91,7 @@ def test_images() -> None:
     assert found.lengths == {}
 
 
-def test_only_some_splits_and_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_and_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.data.report.EVERY", 2)
     write(a="a\nb\nc\nd\ne\n")
     calls: list[tuple[str, int]] = []
@@ -114,9 +100,4 @@ def test_only_some_splits_and_progress(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(found.splits) == ["valid"]
     assert calls == [("valid", 2), ("valid", 4)]
     assert found.splits["valid"].unknown == {}
-
-
-def test_a_report_is_plain_data() -> None:
-    write(a="a b\n")
-    found = report_data(RawText(train=["a"]))
-    assert json.loads(json.dumps(asdict(found)))["splits"]["train"]["lengths"]["text"]["longest"] == 2
+    assert json.loads(json.dumps(asdict(found)))["splits"]["valid"]["lengths"]["text"]["longest"] == 1

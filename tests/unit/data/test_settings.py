@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 from settings_cases import from_toml, to_toml
 
@@ -27,12 +25,6 @@ from regard.tasks.recipe import data_settings
 from regard.tasks.task import all_tasks
 
 KINDS = variants(AnyData)
-
-
-def message(action: Callable[[], object]) -> str:
-    with pytest.raises(SettingsError) as caught:
-        action()
-    return str(caught.value)
 
 
 def test_toml_gives_back_an_equal_value() -> None:
@@ -77,58 +69,40 @@ def test_settings_of_older_run_directories() -> None:
             parse(AnyData, table, "data")
 
 
-# ------------------------------------------------------------------------------------------------------------- recipes
-
 RECIPE = 'task = "translate"\n[data]\ntrain = ["train.en.gz", "train.de.gz"]\n'
 
 
-def test_a_task_has_its_usual_kind() -> None:
-    assert data_settings(read_toml(RECIPE)) == Parallel(train=("train.en.gz", "train.de.gz"))
+def test_recipes() -> None:
+    """A task has its usual kind; changes come last; another kind resets the table only where the recipe names one."""
+    recipe, files = read_toml(RECIPE), ("train.en.gz", "train.de.gz")
+    assert data_settings(recipe) == Parallel(train=files)
     assert {task.data_kind for task in all_tasks().values()} <= {*KINDS, None}
-
-
-def test_a_kind_may_be_given() -> None:
-    recipe = read_toml('task = "translate"\n[data]\nkind = "parallel-tsv"\ntrain = ["a.tsv"]\n')
-    assert data_settings(recipe) == ParallelTsv(train=("a.tsv",))
-
-
-def test_changes_come_last() -> None:
-    found = data_settings(read_toml(RECIPE), {"root": "/data", "filters": {"ratio": 2.0}})
-    assert found.root == "/data"
+    found = data_settings(recipe, {"root": "/data", "filters": {"ratio": 2.0}})
     assert isinstance(found, Parallel)
-    assert found.filters.ratio == 2.0
-
-
-def test_another_kind_resets_the_table_only_where_the_recipe_names_one() -> None:
-    files = ("train.en.gz", "train.de.gz")
-    assert data_settings(read_toml(RECIPE), {"kind": "text"}) == RawText(train=files)
+    assert (found.root, found.filters.ratio) == ("/data", 2.0)
+    assert data_settings(recipe, {"kind": "text"}) == RawText(train=files)
     assert data_settings(read_toml(RECIPE + 'kind = "parallel"'), {"kind": "text"}) == RawText()
+    grammar = read_toml('task = "translate"\n[data]\nkind = "grammar"\ntrain_pairs = 50\n')
+    assert data_settings(grammar) == Grammar(train_pairs=50)
+    assert data_settings(grammar, {"direction": "de-en"}) == Grammar(train_pairs=50, direction="de-en")
+    assert data_settings({"task": "image"}, {"kind": "digits"}) == Digits()
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
+def test_bad_recipes() -> None:
+    for text, expected in [
         ("", "data needs a kind"),
         ('task = "image"\n[data]\ntrain = ["a.tsv"]', "data needs a kind"),
-        ('task = "imge"\n[data]\ntrain = ["a.tsv"]', "task.kind (imge) is unknown (did you mean image?)"),
-        ('data = "a.tsv"', "data ('a.tsv') must be a table"),
-        ('task = "translate"\n[data]\ntrian = ["a", "b"]', "unknown setting data.trian (did you mean train?)"),
-        ('[data]\nkind = "paralel"', "data.kind (paralel) is not known (did you mean parallel?)"),
-    ],
-)
-def test_bad_recipes(text: str, expected: str) -> None:
-    assert message(lambda: data_settings(read_toml(text))).startswith(expected)
+        ('task = "imge"\n[data]\ntrain = ["a.tsv"]', r"task\.kind \(imge\) .*did you mean image"),
+        ('data = "a.tsv"', r"data \('a.tsv'\) must be a table"),
+        ('task = "translate"\n[data]\ntrian = ["a", "b"]', r"data\.trian \(did you mean train\?\)"),
+        ('[data]\nkind = "paralel"', r"data\.kind \(paralel\) .*did you mean parallel"),
+    ]:
+        with pytest.raises(SettingsError, match=expected):
+            data_settings(read_toml(text))
 
 
-def test_the_splits_that_there_are() -> None:
+def test_splits() -> None:
     assert RawText(train=("a",), test=("b",)).splits == ("train", "test")
     assert RawText().splits == ()
     assert Grammar().splits == Digits().splits == SPLITS
     assert PythonLibrary().splits == ("train", "valid")
-
-
-def test_an_embedded_corpus_needs_no_files() -> None:
-    recipe = read_toml('task = "translate"\n[data]\nkind = "grammar"\ntrain_pairs = 50\n')
-    assert data_settings(recipe) == Grammar(train_pairs=50)
-    assert data_settings(recipe, {"direction": "de-en"}) == Grammar(train_pairs=50, direction="de-en")
-    assert data_settings({"task": "image"}, {"kind": "digits"}) == Digits()

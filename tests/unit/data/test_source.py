@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from regard.data.examples import Labelled, Located, Pair, Text, excerpt
-from regard.data.settings import AnyData, Filters, LabelledTsv, PairFilters, Parallel, ParallelTsv, RawText, TextFilters
-from regard.data.source import READERS, Source, checks_of, text_mark
+from regard.data.settings import AnyData, LabelledTsv, PairFilters, Parallel, ParallelTsv, RawText, TextFilters
+from regard.data.source import READERS, Source, make_check, text_mark
 from regard.errors import DataError
 from regard.settings import variants
 
@@ -43,23 +43,14 @@ def test_every_kind_has_a_reader() -> None:
     assert {*READERS, "grammar", "python", "digits"} == {*variants(AnyData)}
 
 
-def test_reading_is_lazy() -> None:
+def test_lazy_reading_and_the_root() -> None:
     Path("rest.tsv").write_bytes(b"\0")
-    source = Source(ParallelTsv(train=["a.tsv", "rest.tsv"]), "train").located()
-    assert next(source).example == Pair("a", "A")
-
-
-def test_the_root(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
+    assert next(Source(ParallelTsv(train=["a.tsv", "rest.tsv"]), "train").located()).example == Pair("a", "A")
+    Path("in").mkdir()
     Path("in/a.txt").write_text("x\n", encoding="utf-8")
     source = Source(RawText(root="in", train=["a.txt", "-", "/b"]), "train")
     assert source.files == (str(Path("in/a.txt")), "-", str(Path("/b")))
     assert len(list(Source(RawText(root="in", train=["a.txt"]), "train"))) == 1
-
-
-def test_a_bad_line_stops_the_run_if_the_settings_say_so() -> None:
-    with pytest.raises(DataError, match=r"a\.tsv, line 3 .*\(it has 1\).*data\.bad"):
-        list(Source(ParallelTsv(train=["a.tsv"], bad="stop"), "train"))
 
 
 def test_only_training_is_filtered() -> None:
@@ -71,7 +62,9 @@ def test_only_training_is_filtered() -> None:
     assert valid.removed.total == 0
 
 
-def test_a_split_without_examples() -> None:
+def test_errors() -> None:
+    with pytest.raises(DataError, match=r"a\.tsv, line 3 .*\(it has 1\).*data\.bad"):
+        list(Source(ParallelTsv(train=["a.tsv"], bad="stop"), "train"))
     with pytest.raises(DataError, match=r"data\.valid is empty"):
         Source(RawText(), "valid")
     Path("a.txt").write_text("\n\n", encoding="utf-8")
@@ -82,14 +75,10 @@ def test_a_split_without_examples() -> None:
         list(Source(RawText(train=["b.txt"]), "train"))
 
 
-# ------------------------------------------------------------------------------------------------------------- filters
-
-
-def removed(filters: Filters, *examples: Any) -> dict[int, str]:
+def removed(filters: PairFilters | TextFilters, *examples: Any) -> dict[int, str]:
     """The number of each removed example, and the reason."""
-    checks = checks_of(filters)
-    reasons = [next((r for check in checks if (r := check(example))), None) for example in examples]
-    return {number: reason for number, reason in enumerate(reasons, 1) if reason}
+    check = make_check(filters)
+    return {number: reason for number, example in enumerate(examples, 1) if (reason := check(example))}
 
 
 def test_lengths_apply_to_both_sides() -> None:
