@@ -18,12 +18,11 @@ from hypothesis import strategies as st
 
 from regard.data import readers
 from regard.data.examples import Labelled, Pair, Problem, Tagged, Text
-from regard.data.readers import begin_entities, read_lines
+from regard.data.readers import read_lines
 from regard.data.settings import (
     Columns,
     DataSettings,
     LabelledCsv,
-    LabelledJsonl,
     Parallel,
     ParallelJsonl,
     ParallelTsv,
@@ -110,15 +109,6 @@ def test_raw_text_by_lines_and_as_a_file(folder: Path, rows: list[str], packer: 
     assert "".join(piece.text for piece in pieces if isinstance(piece, Text)) == "".join(f"{row}\n" for row in rows)
 
 
-@given(st.lists(st.tuples(texts(""), st.floats(-9, 9)), min_size=1, max_size=8))
-def test_numbers(folder: Path, rows: list[tuple[str, float]]) -> None:
-    file = write(
-        folder / "a", [json.dumps({"text": text, "label": label}) for text, label in rows], "plain", "\n", True
-    )
-    found = read(LabelledJsonl(train=(file,), labels="numbers"))
-    assert found == [Labelled(text, None, label) for text, label in rows]
-
-
 words = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=5)
 sentences = st.lists(st.tuples(words, st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"])), min_size=1, max_size=6)
 
@@ -129,16 +119,6 @@ def test_columns(folder: Path, found: list[list[tuple[str, str]]], packer: str, 
     file = write(folder / "a", rows, packer, end, True)
     expected = [Tagged(tuple(word for word, _ in each), tuple(tag for _, tag in each)) for each in found]
     assert read(Columns(train=(file,)), block) == expected
-
-
-@given(sentences)
-def test_entities_keep_their_bounds(sentence: list[tuple[str, str]]) -> None:
-    """IOB1 and its IOB2 mark the same words with the same kinds, and doing it twice changes nothing."""
-    tags = [tag for _, tag in sentence]
-    begun = begin_entities(tags)
-    assert [tag[2:] for tag in begun] == [tag[2:] for tag in tags]
-    assert begin_entities(begun) == begun
-    assert all(not tag.startswith("I-") for tag in begun[:1])
 
 
 @given(st.binary(max_size=60), blocks)

@@ -7,7 +7,7 @@ from tools.grammar.adjectives import ADJECTIVES, LIVING_ADJECTIVES, PLACED_ADJEC
 from tools.grammar.clauses import Clause, Tense, passive, verbal, with_modal
 from tools.grammar.draw import Draw
 from tools.grammar.german import ACCUSATIVE, DATIVE, GENITIVE, NOMINATIVE
-from tools.grammar.nouns import NOUNS, Noun, nouns_of
+from tools.grammar.nouns import NOUNS, Noun
 from tools.grammar.parts import subject
 from tools.grammar.phrases import (
     BARE,
@@ -17,7 +17,6 @@ from tools.grammar.phrases import (
     NUMBERS,
     POSSESSIVES,
     THE,
-    THIS,
     A,
     Determiner,
     Phrase,
@@ -67,9 +66,6 @@ def cases(determiner: Determiner, word: str, plural: bool = False, adjective: st
     return ", ".join(words(each.german) for each in made)
 
 
-# -------------------------------------------------------------------------------------------------------------- German
-
-
 def test_declension() -> None:
     my, _, _, her, our, _ = POSSESSIVES
     for found, expected in [
@@ -78,10 +74,7 @@ def test_declension() -> None:
         (cases(THE, "sheep"), "das kleine Schaf, das kleine Schaf, dem kleinen Schaf, des kleinen Schafes"),
         (cases(THE, "dog", True), "die kleinen Hunde, die kleinen Hunde, den kleinen Hunden, der kleinen Hunde"),
         (cases(THE, "boy"), "der kleine Junge, den kleinen Jungen, dem kleinen Jungen, des kleinen Jungen"),
-        (cases(THE, "bear", True), "die kleinen Bären, die kleinen Bären, den kleinen Bären, der kleinen Bären"),
-        (cases(THE, "car", True), "die kleinen Autos, die kleinen Autos, den kleinen Autos, der kleinen Autos"),
         (cases(A, "dog"), "ein kleiner Hund, einen kleinen Hund, einem kleinen Hund, eines kleinen Hundes"),
-        (cases(A, "cat"), "eine kleine Katze, eine kleine Katze, einer kleinen Katze, einer kleinen Katze"),
         (cases(A, "child"), "ein kleines Kind, ein kleines Kind, einem kleinen Kind, eines kleinen Kindes"),
         (cases(A, "lion"), "ein kleiner Löwe, einen kleinen Löwen, einem kleinen Löwen, eines kleinen Löwen"),
         (
@@ -89,14 +82,12 @@ def test_declension() -> None:
             "keine kleinen Häuser, keine kleinen Häuser, keinen kleinen Häusern, keiner kleinen Häuser",
         ),
         (cases(BARE, "coffee", adjective="cold"), "kalter Kaffee, kalten Kaffee, kaltem Kaffee, kalten Kaffees"),
-        (cases(BARE, "milk", adjective="cold"), "kalte Milch, kalte Milch, kalter Milch, kalter Milch"),
         (cases(BARE, "beer", adjective="cold"), "kaltes Bier, kaltes Bier, kaltem Bier, kalten Bieres"),
         (
             cases(NUMBERS[0], "egg", True, "fresh"),
             "zwei frische Eier, zwei frische Eier, zwei frischen Eiern, zwei frischer Eier",
         ),
         (cases(MANY, "cow", True), "viele kleine Kühe, viele kleine Kühe, vielen kleinen Kühen, vieler kleiner Kühe"),
-        (cases(THIS, "cow"), "diese kleine Kuh, diese kleine Kuh, dieser kleinen Kuh, dieser kleinen Kuh"),
         (cases(EVERY, "horse"), "jedes kleine Pferd, jedes kleine Pferd, jedem kleinen Pferd, jedes kleinen Pferdes"),
         (cases(my, "hat", adjective="new").split(", ")[1], "meinen neuen Hut"),
         (cases(her, "hat", adjective="new").split(", ")[0], "ihr neuer Hut"),
@@ -193,15 +184,6 @@ def test_pronouns_and_prepositions() -> None:
     ]:
         draw = Draw("train")
         assert words(prepositional(draw, "to", preposition, phrase(draw, word, case)).german) == expected
-
-
-def test_every_kind_of_place_has_all_three_genders() -> None:
-    for kind in ("way", "broad", "slope", "water", "soft", "stony", "room", "public", "far", "land"):
-        genders = [entry.gender for entry in nouns_of((kind,))]
-        assert min(genders.count(gender) for gender in range(3)) >= 3, kind
-
-
-# ------------------------------------------------------------------------------------------- English, and word order
 
 
 def test_english_forms() -> None:
