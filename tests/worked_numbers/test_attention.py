@@ -10,7 +10,7 @@ from torch import Tensor, nn, tensor
 from torch.testing import assert_close
 
 from regard.blocks import settings
-from regard.blocks.kernels import attend, attention_weights, masked_softmax
+from regard.blocks.kernels import Scoring, attend, attention_scores, masked_softmax
 from regard.blocks.layers import Attention, Residual, build_norm
 from regard.blocks.layout import Padded
 from regard.blocks.positions import Signals
@@ -32,7 +32,10 @@ def as_head(x: Tensor) -> Tensor:
 
 def weights_of(q: Tensor, k: Tensor, causal: bool = False, scale: float | None = None) -> Tensor:
     """`[Q, K]`: the attention weights of one head."""
-    return attention_weights(as_head(q), as_head(k), seeing(len(q), len(k), causal), scale)[0, 0]
+    visibility = seeing(len(q), len(k), causal)
+    scoring = Scoring(q.shape[-1] ** -0.5 if scale is None else scale)
+    scores = attention_scores(as_head(q), as_head(k), visibility, scoring)
+    return masked_softmax(scores, visibility.visible(q.device)[:, None])[0, 0]
 
 
 # Attention without parameters, as lectures introduce it.
@@ -182,7 +185,7 @@ def test_shapes_of_many_heads(heads: int, key_size: int, projection: int, output
     visibility = seeing(6, 6)
     q = attention.q(x).unflatten(-1, (heads, key_size))
     k, _ = attention.keys_and_values(x, Signals())
-    assert attention_weights(q, k, visibility)[0].shape == (heads, 6, 6)
+    assert attention_scores(q, k, visibility, Scoring(0.5))[0].shape == (heads, 6, 6)
     assert attention(x, visibility).shape == (1, 6, 16)
 
 

@@ -107,9 +107,6 @@ class Cache:
         return Visibility(queries, memory)
 
 
-# ---------------------------------------------------------------------------------------------------------------- rows
-
-
 class RowCache(Cache):
     """One sequence in each row; rows may differ in length."""
 
@@ -229,9 +226,6 @@ class RowCache(Cache):
                 grown[:, : self.capacity] = old
                 setattr(layer, name, grown)
         self.capacity = capacity
-
-
-# --------------------------------------------------------------------------------------------------------------- beams
 
 
 class BeamCache(Cache):

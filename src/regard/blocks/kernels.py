@@ -34,8 +34,6 @@ _log = logging.getLogger("regard.attention")
 _forced: ContextVar[Backend | None] = ContextVar("regard_attention_backend", default=None)
 _announced: set[tuple[Backend, str]] = set()
 
-# --------------------------------------------------------------------------------------------------------- score biases
-
 
 @dataclass(frozen=True)
 class ScoreBias:
@@ -96,37 +94,15 @@ def distance_span(visibility: Visibility) -> tuple[int, int]:
     return -ahead, max(reach - 1, 1)
 
 
-# ------------------------------------------------------------------------------------------------------------ reference
-
-
-def attention_weights(
-    q: Tensor,
-    k: Tensor,
-    visibility: Visibility,
-    scale: float | None = None,
-    bias: ScoreBias | None = None,
-    soft_cap: float | None = None,
-) -> Tensor:
-    """`[R, H, Q, K]`: attention weights. A row sums to one, or to zero if its query sees nothing.
+def attention_scores(q: Tensor, k: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
+    """`[R, H, Q, K]`: scores of all pairs, visible or not.
 
     q is `[B, Q, H, E]` or `[N, H, E]`; k has G heads, each shared by H / G query heads.
     """
-    scores_RHQK = attention_scores(q, k, visibility, scale, bias, soft_cap)
-    return masked_softmax(scores_RHQK, visibility.visible(q.device)[:, None])
-
-
-def attention_scores(
-    q: Tensor,
-    k: Tensor,
-    visibility: Visibility,
-    scale: float | None = None,
-    bias: ScoreBias | None = None,
-    soft_cap: float | None = None,
-) -> Tensor:
-    """`[R, H, Q, K]`: scores of all pairs, visible or not."""
+    scale, bias, soft_cap, _ = scoring
     q_RQHE, k_RKHE = visibility.grid(q), visibility.grid(k)
     k_RKHE = k_RKHE.repeat_interleave(q_RQHE.shape[-2] // k_RKHE.shape[-2], dim=-2)
-    scores_RHQK = torch.einsum("rqhe,rkhe->rhqk", q_RQHE, k_RKHE) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    scores_RHQK = torch.einsum("rqhe,rkhe->rhqk", q_RQHE, k_RKHE) * scale
     if soft_cap is not None:
         scores_RHQK = soft_cap * torch.tanh(scores_RHQK / soft_cap)
     if bias is not None:
@@ -153,12 +129,10 @@ def mix(weights_RHQK: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
 
 def reference(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
     """softmax(Q Kᵀ · scale) V as in the paper: the oracle of the other backends."""
-    weights_RHQK = attention_weights(q, k, visibility, scoring.scale, scoring.bias, scoring.soft_cap)
+    scores_RHQK = attention_scores(q, k, visibility, scoring)
+    weights_RHQK = masked_softmax(scores_RHQK, visibility.visible(q.device)[:, None])
     weights_RHQK = functional.dropout(weights_RHQK, scoring.dropout, training=scoring.dropout > 0)
     return mix(weights_RHQK, v, visibility)
-
-
-# -------------------------------------------------------------------------------------------------------- fused kernels
 
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
@@ -279,9 +253,6 @@ def _compiled_flex() -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
     return torch.compile(flex_attention, dynamic=True)
-
-
-# --------------------------------------------------------------------------------------------------------------- attend
 
 
 class AttentionCall(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -140,65 +141,37 @@ class Attention(nn.Module):
         return x if signals.rotation is None else rotate(x, signals.rotation)
 
 
-def activation(name: settings.Activation) -> Callable[[Tensor], Tensor]:
-    """The activation function of a name in the settings."""
-    functions: dict[settings.Activation, Callable[[Tensor], Tensor]] = {
-        "relu": functional.relu,
-        "gelu": functional.gelu,
-        "gelu-tanh": _gelu_tanh,
-        "silu": functional.silu,
-        "relu2": _relu_squared,
-    }
-    return functions[name]
-
-
-def _gelu_tanh(x: Tensor) -> Tensor:
-    """The tanh form of GELU (Hendrycks and Gimpel 2016), which GPT-2 uses."""
-    return functional.gelu(x, approximate="tanh")
-
-
 def _relu_squared(x: Tensor) -> Tensor:
     """So et al. 2021: Primer."""
     return functional.relu(x).square()
 
 
-class Dense(nn.Module):
-    """down(activation(up(x)))."""
+ACTIVATIONS: dict[settings.Activation, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "gelu-tanh": partial(functional.gelu, approximate="tanh"),
+    "silu": functional.silu,
+    "relu2": _relu_squared,
+}
 
-    def __init__(self, ffn: settings.Dense, width: int) -> None:
+
+class FeedForward(nn.Module):
+    """down(activation(up(x))), or with a gate down(activation(gate(x)) · up(x))."""
+
+    def __init__(self, ffn: settings.FeedForward, width: int) -> None:
         super().__init__()
         hidden = ffn.hidden_for(width)
+        self.gate = nn.Linear(width, hidden, bias=ffn.bias) if isinstance(ffn, settings.Gated) else None
         self.up = nn.Linear(width, hidden, bias=ffn.bias)
         self.down = nn.Linear(hidden, width, bias=ffn.bias)
-        self.activation = activation(ffn.activation)
+        self.activation = ACTIVATIONS[ffn.activation]
         self.dropout = ffn.dropout
 
     def forward(self, x: Tensor) -> Tensor:
         x = tap(self, "input", x)
-        hidden = tap(self, "hidden", self.activation(self.up(x)))
-        return tap(self, "out", self.down(functional.dropout(hidden, self.dropout, self.training)))
-
-
-class Gated(nn.Module):
-    """down(activation(gate(x)) · up(x))."""
-
-    def __init__(self, ffn: settings.Gated, width: int) -> None:
-        super().__init__()
-        hidden = ffn.hidden_for(width)
-        self.gate = nn.Linear(width, hidden, bias=ffn.bias)
-        self.up = nn.Linear(width, hidden, bias=ffn.bias)
-        self.down = nn.Linear(hidden, width, bias=ffn.bias)
-        self.activation = activation(ffn.activation)
-        self.dropout = ffn.dropout
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = tap(self, "input", x)
-        hidden = tap(self, "hidden", self.activation(self.gate(x)) * self.up(x))
-        return tap(self, "out", self.down(functional.dropout(hidden, self.dropout, self.training)))
-
-
-def build_feed_forward(ffn: settings.FeedForward, width: int) -> nn.Module:
-    return Gated(ffn, width) if isinstance(ffn, settings.Gated) else Dense(ffn, width)
+        hidden = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
+        hidden = functional.dropout(tap(self, "hidden", hidden), self.dropout, self.training)
+        return tap(self, "out", self.down(hidden))
 
 
 class Residual(nn.Module):
@@ -283,16 +256,6 @@ class View:
     memory: Tensor | None = None
     cross: Visibility | None = None
 
-    def without_memo(self) -> View:
-        """The same without cached masks."""
-        bias, cross = self.signals.bias, self.cross
-        return View(
-            replace(self.attention, memo={}),
-            self.signals if bias is None else self.signals._replace(bias=replace(bias, memo={})),
-            self.memory,
-            None if cross is None else replace(cross, memo={}),
-        )
-
 
 class Layer(nn.Module):
     """Self-attention, cross-attention in decoders with a memory, feed-forward; each with a residual connection."""
@@ -303,7 +266,7 @@ class Layer(nn.Module):
         self.attention_residual = self._residual(plan, drop_path)
         self.cross = Attention(plan.attention, plan.width) if plan.cross else None
         self.cross_residual = self._residual(plan, drop_path) if plan.cross else None
-        self.ffn = build_feed_forward(plan.ffn, plan.width)
+        self.ffn = FeedForward(plan.ffn, plan.width)
         self.ffn_residual = self._residual(plan, drop_path)
 
     def taps(self) -> dict[str, Tap]:
@@ -377,7 +340,7 @@ class Stack(nn.Module):
         """`[..., D]` through every layer.
 
         `keys` is the layout from `Cache.plan`; without a cache it equals `queries`. `rotation` is for images, whose
-        positions are not places in a sequence.
+        positions are not those of a sequence.
         """
         attention = Visibility(queries, keys or queries, self.causal, self.window, prefix)
         cross: Visibility | None = None
@@ -411,7 +374,10 @@ def _recomputed(layer: Layer, x: Tensor, view: View) -> Tensor:
 
     def forward(x: Tensor) -> Tensor:
         # Without cached masks, or the second pass would read those of the first.
-        out: Tensor = layer(x, view.without_memo())
+        bias, cross = view.signals.bias, view.cross
+        signals = view.signals if bias is None else view.signals._replace(bias=replace(bias, memo={}))
+        cross = None if cross is None else replace(cross, memo={})
+        out: Tensor = layer(x, View(replace(view.attention, memo={}), signals, view.memory, cross))
         return out
 
     out: Tensor = checkpoint(forward, x, use_reentrant=False)

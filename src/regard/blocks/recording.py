@@ -45,8 +45,6 @@ In 16 bits a kernel also rounds the weights and its result, so a few roundings m
 
 Change: TypeAlias = Callable[[Tensor], Tensor]
 
-# --------------------------------------------------------------------------------------------------------------- names
-
 
 @dataclass(frozen=True)
 class Tap:
@@ -161,9 +159,6 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
     return found
 
 
-# ---------------------------------------------------------------------------------------------------------------- taps
-
-
 class Attended(NamedTuple):
     """The arguments of one attention call."""
 
@@ -177,11 +172,14 @@ class Attended(NamedTuple):
 _recorder: ContextVar[Recorder | None] = ContextVar("regard_recorder", default=None)
 
 
+def current_recorder() -> Recorder | None:
+    """The recorder of this context; None in compiled code."""
+    return None if is_compiling() else _recorder.get()
+
+
 def tap(module: nn.Module, name: str, x: Tensor) -> Tensor:
     """x, or its replacement by a recorder. The full name is the module's path in its model, a dot, and `name`."""
-    if is_compiling():
-        return x
-    recorder = _recorder.get()
+    recorder = current_recorder()
     return x if recorder is None else recorder.tap(module, name, x)
 
 
@@ -189,9 +187,7 @@ def tap_attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring, mixed: Tensor
 ) -> Tensor:
     """`mixed`, the output of the heads, or its replacement by a recorder."""
-    if is_compiling():
-        return mixed
-    recorder = _recorder.get()
+    recorder = current_recorder()
     if recorder is None:
         return mixed
     return recorder.tap_attention(module, Attended(q, k, v, visibility, scoring), mixed)
@@ -199,24 +195,15 @@ def tap_attention(
 
 def tap_pass(module: nn.Module, cache: object | None = None) -> None:
     """Announces a forward pass of a model and its cache, so that recorders can count decoding steps."""
-    if is_compiling():
-        return
-    recorder = _recorder.get()
+    recorder = current_recorder()
     if recorder is not None:
         recorder.tap_pass(module, cache)
 
 
 def is_recorded(module: nn.Module) -> bool:
     """Whether a recorder listens to this module, so that its forward must not be bypassed."""
-    if is_compiling():
-        return False
-    recorder = _recorder.get()
+    recorder = current_recorder()
     return recorder is not None and recorder.covers(module)
-
-
-def current_recorder() -> Recorder | None:
-    """The recorder of this context."""
-    return _recorder.get()
 
 
 @contextmanager
@@ -227,9 +214,6 @@ def recorded_by(recorder: Recorder) -> Iterator[None]:
         yield
     finally:
         _recorder.reset(token)
-
-
-# ------------------------------------------------------------------------------------------------------------- results
 
 
 @dataclass(frozen=True)
@@ -327,9 +311,6 @@ class Recording(Mapping[str, Tensor | list[Tensor]]):
             )
 
 
-# ------------------------------------------------------------------------------------------------------------ recorder
-
-
 class Recorder:
     """Records and edits the taps of one model. All taps go to `outer` first, so recorders can be nested."""
 
@@ -420,7 +401,7 @@ def derive(name: str, attended: Attended, mixed: Tensor) -> tuple[Tensor, Tensor
         raise RecordError(f"{name} is random while dropout ({scoring.dropout}) is on; call model.eval() first")
     with torch.autocast(mixed.device.type, enabled=False):
         q, k = _wide(attended.q), _wide(attended.k)
-        scores_RHQK = attention_scores(q, k, visibility, scoring.scale, scoring.bias, scoring.soft_cap)
+        scores_RHQK = attention_scores(q, k, visibility, scoring)
         visible = visibility.visible(q.device)[:, None]
         weights_RHQK = masked_softmax(scores_RHQK, visible)
         _check_weights(name, attended, weights_RHQK.detach(), mixed.detach())
@@ -444,9 +425,6 @@ def _check_weights(name: str, attended: Attended, weights_RHQK: Tensor, mixed: T
 
 def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == torch.float64 else x.float()
-
-
-# -------------------------------------------------------------------------------------------------------------- record
 
 
 @contextmanager
@@ -483,15 +461,8 @@ def record(
         yield recording
 
 
-class _Uncompiled:
-    """Number of recordings at a time. The compiler's stance belongs to the process, so threads share it."""
-
-    def __init__(self) -> None:
-        self.lock, self.count = Lock(), 0
-        self.stance = ExitStack()
-
-
-_running = _Uncompiled()
+_lock, _running, _stance = Lock(), [0], ExitStack()
+"""The number of running recordings: the compiler's stance belongs to the process, so threads share it."""
 
 
 @contextmanager
@@ -500,14 +471,14 @@ def _uncompiled() -> Iterator[None]:
     if "torch._dynamo" not in sys.modules:  # it takes a second to import, and without it nothing is compiled
         yield
         return
-    with _running.lock:
-        if _running.count == 0:
-            _running.stance.enter_context(torch.compiler.set_stance("force_eager"))
-        _running.count += 1
+    with _lock:
+        if _running[0] == 0:
+            _stance.enter_context(torch.compiler.set_stance("force_eager"))
+        _running[0] += 1
     try:
         yield
     finally:
-        with _running.lock:
-            _running.count -= 1
-            if _running.count == 0:
-                _running.stance.close()
+        with _lock:
+            _running[0] -= 1
+            if _running[0] == 0:
+                _stance.close()

@@ -20,9 +20,6 @@ NormPlace: TypeAlias = Literal["pre", "post", "sandwich"]
 PoolingKind: TypeAlias = Literal["class", "mean", "max"]
 
 
-# ------------------------------------------------------------------------------------------------------- norms
-
-
 class LayerNorm(Settings):
     """(x − mean) / √(variance + eps) · weight + bias, over the features of one token (Ba et al. 2016)."""
 
@@ -44,9 +41,6 @@ class RmsNorm(Settings):
 
 
 Norm: TypeAlias = Annotated[LayerNorm | RmsNorm, Field(discriminator="kind")]
-
-
-# ------------------------------------------------------------------------------------------------------- attention
 
 
 class Attention(Settings):
@@ -74,9 +68,6 @@ class Attention(Settings):
     """A token sees only tokens fewer than this many places away; none: all."""
     dropout: Rate = 0.0
     """Dropout on the attention weights."""
-
-
-# ---------------------------------------------------------------------------------------------------- feed-forward
 
 
 class Dense(Settings):
@@ -114,9 +105,6 @@ class Gated(Settings):
 
 
 FeedForward: TypeAlias = Annotated[Dense | Gated, Field(discriminator="kind")]
-
-
-# ------------------------------------------------------------------------------------------------------- positions
 
 
 class Sinusoidal(Settings):

@@ -128,9 +128,6 @@ def head_weights(
     return results
 
 
-# ---------------------------------------------------------------------------------------------------------------- words
-
-
 def word_weights(
     weights_TS: Weights, sources: tuple[Sequence[Span], Sequence[Span]], targets: tuple[Sequence[Span], Sequence[Span]]
 ) -> Weights:

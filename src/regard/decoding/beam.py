@@ -183,8 +183,6 @@ class BeamSearch:
         else:  # on a CPU, copying all scores would cost as much as some steps
             self.scores_NV = scores_NV
 
-    # -------------------------------------------------------------------------------------------------------- one step
-
     def _candidates(self) -> Continuations:
         """The 2K best continuations of each input's open sequences."""
         open_, wanted = self.open, 2 * self.beam.size
@@ -272,8 +270,6 @@ class BeamSearch:
             return alive_B  # a penalty that rewards may raise a sum
         divisor = self.farthest_B if beam.length.alpha > 0 else now_1
         return alive_B & (best_B / divisor > rank_BK[:, beam.nbest - 1])
-
-    # --------------------------------------------------------------------------------------------------------- results
 
     def _leave_only(self, kept_B: Tensor) -> None:
         kept = kept_B.tolist()

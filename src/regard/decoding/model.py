@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -43,54 +43,10 @@ class Inputs(NamedTuple):
     layout: Padded
 
 
-class SearchState(Protocol):
-    """The inputs that were read, and the beams written so far."""
-
-    stays: bool
-    """Whether all memory stays in place, as a CUDA graph needs."""
-
-    def step(self, tokens_N: Tensor) -> Tensor:
-        """Appends a token to each row; returns the logits `[N, V]` of the next one."""
-
-    def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
-        """Row n continues row `rows_N[n]`. If inputs are dropped, `inputs_B` are those that stay."""
-
-    def attended(self) -> Tensor | None:
-        """`[N, S]`: attention of the last step to the source; None unless coverage needs it."""
-
-
-class SearchModel(Protocol):
-    """A model, or several, to decode from."""
-
-    device: torch.device
-    vocabulary: int
-    reads_source: bool
-    """Whether inputs are sources of an encoder-decoder; otherwise they are prompts to continue."""
-    dtype: torch.dtype
-    """Of scores and their sums: float32 or float64, since sums of many steps are compared."""
-    paths: FastPaths
-    original: Model
-    """The model as given; of an ensemble, the first."""
-
-    def room(self, read: int) -> int | None:
-        """How many tokens can be written after an input of `read` tokens; None: any number."""
-
-    def lay_out(self, inputs: Sequence[Sequence[int]]) -> Inputs:
-        """Pads the inputs, as `begin` reads them."""
-
-    def begin(
-        self, inputs: Sequence[Sequence[int]] | Inputs, longest: int, beams: int = 1, coverage: bool = False
-    ) -> tuple[SearchState, Tensor]:
-        """Reads the inputs; returns the state and the logits `[B, V]` of the first token.
-
-        At most `longest` tokens will be written. With `coverage`, the state keeps the attention to the source.
-        """
-
-
 def search_model(model: Models, ends: Ends, paths: FastPaths | None = None) -> SearchModel:
     """Prepares a model for decoding. Several models are an ensemble: the mean of their probabilities."""
     if isinstance(model, EncoderDecoder | Decoder):
-        return _Single(model, ends, select(model) if paths is None else paths)
+        return SearchModel(model, ends, select(model) if paths is None else paths)
     if isinstance(model, nn.Module):
         raise InputError(f"a {type(model).__name__} cannot write text; give an encoder-decoder or a decoder")
     models = [search_model(each, ends) for each in model]
@@ -130,8 +86,15 @@ def up_to(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 
-class _Single:
+class SearchModel:
     """An encoder-decoder, whose encoder runs once, or a decoder, which continues prompts of different lengths."""
+
+    original: Model
+    """The model as given; of an ensemble, the first."""
+    reads_source: bool
+    """Whether inputs are sources of an encoder-decoder; otherwise they are prompts to continue."""
+    dtype: torch.dtype
+    """Of scores and their sums: float32 or float64, since sums of many steps are compared."""
 
     def __init__(self, model: Model, ends: Ends, paths: FastPaths) -> None:
         if model.training:
@@ -139,7 +102,7 @@ class _Single:
         self.reads_source = isinstance(model, EncoderDecoder)
         if self.reads_source and ends.start is None:
             raise InputError("an encoder-decoder needs Ends.start, the token before the first written one; give it")
-        self.original: Model = model
+        self.original = model
         self.start, self.paths = ends.start, paths
         self.model = current_packed(model) if paths.packed else model
         embedding = model.target if isinstance(model, EncoderDecoder) else model.embedding
@@ -150,16 +113,22 @@ class _Single:
         self.longest = position.length if isinstance(position, Learned) else None
 
     def room(self, read: int) -> int | None:
+        """How many tokens can be written after an input of `read` tokens; None: any number."""
         if self.longest is None or self.reads_source:
             return self.longest
         return self.longest - read + 1  # the last token is written and never read
 
     def lay_out(self, inputs: Sequence[Sequence[int]]) -> Inputs:
+        """Pads the inputs, as `begin` reads them."""
         return Inputs(*padded(inputs, self.device, SHAPES if self.paths.fixed else 1, self.longest))
 
     def begin(
         self, inputs: Sequence[Sequence[int]] | Inputs, longest: int, beams: int = 1, coverage: bool = False
     ) -> tuple[SearchState, Tensor]:
+        """Reads the inputs; returns the state and the logits `[B, V]` of the first token.
+
+        At most `longest` tokens will be written. With `coverage`, the state keeps the attention to the source.
+        """
         if coverage and not self.reads_source:
             raise InputError("beam.coverage needs a source, and a decoder has none; set it to 0")
         given = inputs if isinstance(inputs, Inputs) else self.lay_out(inputs)
@@ -178,7 +147,10 @@ class _Single:
 
 
 class State:
-    """A `SearchState` that runs the model's own forward with a `BeamCache`."""
+    """The inputs that were read and the beams written so far, in a `BeamCache` for the model's own forward."""
+
+    stays: bool
+    """Whether all memory stays in place, as a CUDA graph needs."""
 
     def __init__(self, model: Model, cache: BeamCache, coverage: bool = False, raw: bool = False) -> None:
         self.model, self.cache, self.raw = model, cache, raw
@@ -228,6 +200,7 @@ class State:
         return logits_NV if self.raw else wide(logits_NV)
 
     def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
+        """Row n continues row `rows_N[n]`. If inputs are dropped, `inputs_B` are those that stay."""
         self.cache.select(rows_N, inputs_B)
         if self.attended_NS is not None:
             self.attended_NS = self.attended_NS.index_select(0, rows_N)
@@ -238,6 +211,7 @@ class State:
             self.layout = Padded(len(inputs_B), self.layout.time, lengths_B)
 
     def attended(self) -> Tensor | None:
+        """`[N, S]`: attention of the last step to the source; None unless coverage needs it."""
         return self.attended_NS
 
     def tensors(self) -> list[Tensor]:
@@ -246,10 +220,7 @@ class State:
         return self.cache.tensors() if lengths_B is None else [*self.cache.tensors(), lengths_B]
 
 
-# ----------------------------------------------------------------------------------------------------------- ensembles
-
-
-class _Ensemble:
+class _Ensemble(SearchModel):
     """Several models that write together."""
 
     def __init__(self, models: Sequence[SearchModel], paths: FastPaths) -> None:
@@ -257,22 +228,22 @@ class _Ensemble:
         first = models[0]
         self.original = first.original
         self.device, self.vocabulary, self.reads_source = first.device, first.vocabulary, first.reads_source
+        self.longest = first.longest
         self.dtype = functools.reduce(torch.promote_types, (each.dtype for each in models))
 
     def room(self, read: int) -> int | None:
         return min((room for each in self.models if (room := each.room(read)) is not None), default=None)
 
-    def lay_out(self, inputs: Sequence[Sequence[int]]) -> Inputs:
-        return self.models[0].lay_out(inputs)
-
     def begin(
         self, inputs: Sequence[Sequence[int]] | Inputs, longest: int, beams: int = 1, coverage: bool = False
     ) -> tuple[SearchState, Tensor]:
         begun = [each.begin(inputs, longest, beams, coverage) for each in self.models]
-        return _EnsembleState([state for state, _ in begun]), mean_of([scores for _, scores in begun])
+        return EnsembleState([state for state, _ in begun]), mean_of([scores for _, scores in begun])
 
 
-class _EnsembleState:
+class EnsembleState:
+    """The states of several models; next tokens are those of the mean of their probabilities."""
+
     stays = False
 
     def __init__(self, states: Sequence[SearchState]) -> None:
@@ -288,6 +259,9 @@ class _EnsembleState:
     def attended(self) -> Tensor | None:
         attended = [where for state in self.states if (where := state.attended()) is not None]
         return torch.stack(attended).mean(0) if attended else None
+
+
+SearchState: TypeAlias = State | EnsembleState
 
 
 def mean_of(scores: Sequence[Tensor]) -> Tensor:

@@ -22,8 +22,6 @@ NEVER = -torch.inf
 ANY = -2
 """In a table of words: any token."""
 
-# ------------------------------------------------------------------------------------------------------------- sampling
-
 
 def top_k(scores_NV: Tensor, count: int) -> Tensor:
     """Keeps the `count` highest scores, and ties with the last of them."""
@@ -65,9 +63,6 @@ def draw(scores_NV: Tensor, uniform_N: Tensor) -> Tensor:
     token_N = torch.searchsorted(bounds_NV, target_N1, right=True)[:, 0]
     last_N = (chances_NV > 0).cumsum(-1).argmax(-1)  # rounding never leads beyond the last possible token
     return torch.minimum(token_N, last_N)
-
-
-# ------------------------------------------------------------------------------------------- penalties and prohibitions
 
 
 def penalise_repetition(scores_NV: Tensor, history_NT: Tensor, penalty: float) -> Tensor:
@@ -125,9 +120,6 @@ def force(scores_NV: Tensor, token_N: Tensor) -> Tensor:
     """Leaves one token, at no cost, in each row whose number is not negative."""
     forced_NV = torch.full_like(scores_NV, NEVER).scatter(1, token_N[:, None].clamp(min=0), 0.0)
     return torch.where((token_N >= 0)[:, None], forced_NV, scores_NV)
-
-
-# ------------------------------------------------------------------------------------------------------------ rule book
 
 
 class RuleBook:

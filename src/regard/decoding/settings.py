@@ -19,8 +19,6 @@ Token: TypeAlias = Annotated[int, Field(ge=0)]
 Word: TypeAlias = Annotated[tuple[Token, ...], Field(strict=False, min_length=1)]
 """A word as a sequence of tokens."""
 
-# ----------------------------------------------------------------------------------------------------- length penalties
-
 
 class Power(Settings):
     """Divides a score by length^alpha (as transformers and fairseq do; 1: the mean over tokens)."""
@@ -57,7 +55,6 @@ class NoPenalty(Settings):
 
 LengthPenalty: TypeAlias = Annotated[Power | Paper | NoPenalty, Field(discriminator="kind")]
 
-# ------------------------------------------------------------------------------------------------------------- searches
 
 Stop: TypeAlias = Literal["all", "best", "first"]
 
@@ -111,8 +108,6 @@ class Beam(Settings):
 Search: TypeAlias = Greedy | Sampling | Beam
 AnySearch: TypeAlias = Annotated[Search, Field(discriminator="kind")]
 """A search as `parse` reads it from a table, by its `kind`."""
-
-# ---------------------------------------------------------------------------------------------------------------- rules
 
 
 class Absolute(Settings):
@@ -172,9 +167,6 @@ class Rules(Settings):
         """Whether any rule depends on the tokens written so far."""
         penalties = self.repetition != 1 or self.frequency != 0 or self.presence != 0
         return penalties or self.ngram > 0 or bool(self.must_not)
-
-
-# ------------------------------------------------------------------------------------------------ requests and results
 
 
 @dataclass(frozen=True)

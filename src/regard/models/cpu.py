@@ -9,7 +9,6 @@ N: rows of the input, I: input size, O: output size.
 from __future__ import annotations
 
 import copy
-import functools
 import os
 import weakref
 from typing import Literal, TypeAlias, TypeVar, get_args
@@ -100,9 +99,6 @@ class EightBitLinear(nn.Module):
         return out_NO.view(*x.shape[:-1], out_NO.shape[-1])
 
 
-# ------------------------------------------------------------------------------------------------------------- prepared
-
-
 def prepared(model: AnyModule, numbers: Numbers = "float32") -> AnyModule:
     """A copy of the model for inference on a CPU, with its current weights; the original stays as it is.
 
@@ -145,49 +141,35 @@ def _is_plain(parameter: Tensor) -> bool:
     return parameter.dtype == torch.float32 and parameter.device.type == "cpu"
 
 
-class _Contents:
-    """The values of a model's parameters at one time, to detect any change.
+def _checksum(model: nn.Module) -> Tensor:
+    """Products of all parameters, in chunks, with the same random numbers; and the values after the last chunk.
 
-    Addresses and version counters show most changes, but neither writes through `.data` or NumPy nor those in inference
-    mode. So all values are read: in products with random numbers, which show every change, permutations too, that is
-    larger than rounding.
+    Addresses and version counters do not show writes through `.data` or NumPy, nor those in inference mode. These
+    products show every change that is larger than rounding, permutations included.
     """
-
-    def __init__(self, model: nn.Module) -> None:
-        self.versions, self.products = _versions(model), _products(model)
-
-    def same(self, model: nn.Module) -> bool:
-        return self.versions == _versions(model) and torch.equal(self.products, _products(model))
+    random = torch.randn(CHUNK, generator=torch.Generator().manual_seed(0))
+    found = []
+    for parameter in model.parameters():
+        flat = parameter.detach().flatten()
+        whole = len(flat) // CHUNK * CHUNK
+        found += [flat[:whole].view(-1, CHUNK) @ random, flat[whole:]]
+    return torch.cat(found)
 
 
 def _versions(model: nn.Module) -> list[tuple[int, int]]:
     return [(each.data_ptr(), 0 if each.is_inference() else each._version) for each in model.parameters()]
 
 
-def _products(model: nn.Module) -> Tensor:
-    """Products of all parameters, in chunks, with the same random numbers; and the values after the last chunk."""
-    found = []
-    for parameter in model.parameters():
-        flat = parameter.detach().flatten()
-        whole = len(flat) // CHUNK * CHUNK
-        found += [flat[:whole].view(-1, CHUNK) @ _random_numbers(), flat[whole:]]
-    return torch.cat(found)
-
-
-@functools.cache
-def _random_numbers() -> Tensor:
-    return torch.randn(CHUNK, generator=torch.Generator().manual_seed(0))
-
-
-_packed: weakref.WeakKeyDictionary[nn.Module, tuple[_Contents, nn.Module]] = weakref.WeakKeyDictionary()
+_packed: weakref.WeakKeyDictionary[nn.Module, tuple[list[tuple[int, int]], Tensor, nn.Module]]
+_packed = weakref.WeakKeyDictionary()
 
 
 def current_packed(model: AnyModule) -> AnyModule:
     """`prepared(model)` in float32, kept until the model's weights change in any way."""
-    known = _packed.get(model)
-    if known is None or not known[0].same(model):
-        known = _packed[model] = _Contents(model), prepared(model)
-    twin = known[1]
+    known, versions, checksum = _packed.get(model), _versions(model), _checksum(model)
+    if known is None or known[0] != versions or not torch.equal(known[1], checksum):
+        known = _packed[model] = versions, checksum, prepared(model)
+    twin = known[2]
     assert isinstance(twin, type(model))
     return twin
 
@@ -196,8 +178,13 @@ def _twin(module: nn.Module, kind: type[PackedLinear | EightBitLinear]) -> nn.Mo
     """The module itself if nothing in it changes; otherwise a shallow copy with other parts."""
     if type(module) is nn.Linear:
         return kind(module.weight, module.bias)
-    if type(module) is Output:
-        return _output_twin(module, kind)
+    if type(module) is Output:  # one product that includes weights, scale and bias
+        weight_VD = module.matrix if module.scale is None else module.matrix * module.scale
+        output = copy.copy(module)
+        output._parameters = dict.fromkeys(module._parameters)
+        output.__dict__.pop("product", None)  # a plain attribute would hide the module
+        output._modules = {"product": kind(weight_VD, module.bias)}
+        return output
     parts = {name: part if part is None else _twin(part, kind) for name, part in module._modules.items()}
     if isinstance(module, Layer):
         parts["attention"] = _joined(module.attention, parts["attention"], kind)
@@ -205,16 +192,6 @@ def _twin(module: nn.Module, kind: type[PackedLinear | EightBitLinear]) -> nn.Mo
         return module
     twin = copy.copy(module)
     twin._modules = parts
-    return twin
-
-
-def _output_twin(output: Output, kind: type[PackedLinear | EightBitLinear]) -> Output:
-    """An output layer with one packed product that includes weights, scale and bias."""
-    weight_VD = output.matrix
-    twin = copy.copy(output)
-    twin._parameters = dict.fromkeys(output._parameters)
-    twin.__dict__.pop("product", None)  # a plain attribute would hide the module
-    twin._modules = {"product": kind(weight_VD if output.scale is None else weight_VD * output.scale, output.bias)}
     return twin
 
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from regard.blocks.cache import Cache, CacheKind, CacheShape, RowCache
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding, pool
 from regard.blocks.image_positions import build_grid_position
-from regard.blocks.layers import LayerPlan, Stack, StackPlan, activation, build_norm
+from regard.blocks.layers import ACTIVATIONS, LayerPlan, Stack, StackPlan, build_norm
 from regard.blocks.layout import Layout, Padded, layout_of
 from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, named_taps, tap, tap_pass
 from regard.blocks.settings import NoPosition, Norm, PoolingKind, TextPosition, TransformerXL
@@ -266,7 +266,7 @@ class MaskedHead(nn.Module):
         super().__init__()
         width = tokens.embedding_dim
         self.dense = nn.Linear(width, width)
-        self.activation = activation(head.activation)
+        self.activation = ACTIVATIONS[head.activation]
         self.norm = build_norm(norm, width)
         self.output = Output(tokens if head.tied else None, tokens.num_embeddings, width, bias=True)
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks.cache import BeamCache
-from regard.blocks.layers import Attention, Dense, Layer, Residual, RmsNorm
+from regard.blocks.layers import Attention, FeedForward, Layer, Residual, RmsNorm
 from regard.blocks.layout import Padded
 from regard.blocks.positions import Position
 from regard.decoding.fast.triton_step import add_norm, attend_memory, attend_own, embed, inherit
@@ -156,11 +156,12 @@ def _joined(attention: Attention) -> tuple[Tensor, Tensor | None]:
     return torch.cat([each.weight for each in three]), torch.cat(given) if given else None
 
 
-def _feed_forward(ffn: nn.Module, y_ND: Tensor) -> Tensor:
+def _feed_forward(ffn: FeedForward, y_ND: Tensor) -> Tensor:
     """The feed-forward; with ReLU, the product and the activation are one kernel."""
-    if type(ffn) is not Dense or ffn.activation is not functional.relu or type(ffn.up) is not nn.Linear:
-        plain_ND: Tensor = ffn(y_ND)
-        return plain_ND
-    bias: Tensor | None = ffn.up.bias
-    out_ND: Tensor = ffn(y_ND) if bias is None else ffn.down(torch._addmm_activation(bias, y_ND, ffn.up.weight.T))
+    out_ND: Tensor
+    relu = ffn.gate is None and ffn.activation is functional.relu
+    if not relu or type(ffn.up) is not nn.Linear or ffn.up.bias is None:
+        out_ND = ffn(y_ND)
+    else:
+        out_ND = ffn.down(torch._addmm_activation(ffn.up.bias, y_ND, ffn.up.weight.T))
     return out_ND

@@ -28,9 +28,6 @@ CELLS = 1024
 """Cells of a mask that a program moves for each row."""
 
 
-# ---------------------------------------------------------------------------------------------------------- attention
-
-
 @triton.jit
 def _attend(
     new,  # [N, STRIDE]: queries, and behind them new keys and values where OWN
@@ -180,9 +177,6 @@ def inherit(seen_NC: Tensor, rows_N: Tensor, inputs: int) -> None:
     block = min(triton.next_power_of_2(columns), max(CELLS // lanes, 16))
     grid = (inputs, triton.cdiv(columns, block))
     _inherit[grid](seen_NC.view(torch.uint8), rows_N, columns, ROWS=rows, LANES=lanes, BLOCK=block)
-
-
-# ----------------------------------------------------------------------------------------- what joins the other parts
 
 
 @triton.jit(do_not_specialize=["bound"])
