@@ -1,6 +1,6 @@
 """Positions on a grid of patches: the column x and the row y of each, counted from the top left.
 
-A class token, where there is one, stands before the patches and has no place on the grid.
+A class token, if there is one, precedes the patches and has no grid position.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ class GridPosition(nn.Module):
         self.class_token = class_token
 
     def embed(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-        """`[T, D]`, added to the class token, where there is one, and the patches."""
+        """`[T, D]`: the encoding to add to the class token, if there is one, and to the patches; None: nothing."""
         return None
 
     def rotation(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Rotation | None:
-        """How queries and keys turn."""
+        """The rotation of queries and keys; None: no rotation."""
         return None
 
     def with_class_token(self, of_patches: Tensor, of_class_token: Tensor) -> Tensor:
-        """`[P, ...]` with the class token's row before it, where there is one."""
+        """`[P, ...]` after the row of the class token, if there is one."""
         return torch.cat([of_class_token[None], of_patches]) if self.class_token else of_patches
 
 
@@ -70,7 +70,7 @@ class SinusoidalGridPosition(GridPosition):
 
 
 class LearnedGridPosition(GridPosition):
-    """One vector for each patch of the grid it was made for; resized (bicubic) for another grid."""
+    """One learned vector for each patch of a grid; resized (bicubic) for other grids."""
 
     def __init__(self, grid: Grid, width: int, class_token: bool) -> None:
         super().__init__(class_token)
@@ -88,7 +88,7 @@ class LearnedGridPosition(GridPosition):
 
 
 class RotaryGridPosition(GridPosition):
-    """The first half of the turned pairs by the column, the second by the row; the class token does not turn."""
+    """Rotates the first half of the pairs by the column, the second half by the row; the class token stays."""
 
     def __init__(self, position: settings.Rotary2d, head_size: int, class_token: bool) -> None:
         super().__init__(class_token)

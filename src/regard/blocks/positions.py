@@ -1,6 +1,6 @@
 """Positions of text: sinusoidal, learned, rotary, and relative (T5, ALiBi, Transformer-XL).
 
-A position encoding either adds to the embeddings (`embed`) or informs attention (`signals`).
+A position encoding is either added to the embeddings (`embed`) or used inside attention (`signals`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from regard.errors import InputError
 
 
 class Rotation(NamedTuple):
-    """Angles by which pairs of a head's first channels turn: `[..., T, 1, pairs]`, ready to meet `[..., T, H, E]`."""
+    """Rotation of pairs of channels: `[..., T, 1, pairs]`, to broadcast with `[..., T, H, E]`."""
 
     cos: Tensor
     sin: Tensor
@@ -36,7 +36,7 @@ class Distances(NamedTuple):
 
 
 class Signals(NamedTuple):
-    """What positions tell the attention of every layer in one forward pass."""
+    """Position inputs of the attention of every layer in one forward pass."""
 
     rotation: Rotation | None = None
     bias: ScoreBias | None = None
@@ -47,25 +47,25 @@ class Position(nn.Module):
     """No position, and the base of all others."""
 
     def embed(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-        """What is added to the embeddings: `[B or 1, T, D]`, or `[N, D]`."""
+        """The encoding to add to the embeddings: `[B or 1, T, D]`, or `[N, D]`; None: nothing."""
         return None
 
     def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
-        """What the attention of every layer is told; queries and new keys have the same places."""
+        """The inputs of attention; queries and new keys have the same positions."""
         return Signals()
 
 
 def angle_dtype(device: torch.device) -> torch.dtype:
-    """Angles are worked out in float64, so that far places stay exact; Apple's GPUs have none."""
+    """Angles are computed in float64, so that large positions stay exact; Apple's GPUs have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
 def frequencies(
     width: int, base: float = 10_000.0, dtype: torch.dtype = torch.float64, device: torch.device | None = None
 ) -> Tensor:
-    """`[⌈width / 2⌉]`: radians a place by which pair j turns, base^(−2j / width).
+    """`[⌈width / 2⌉]`: radians per position of pair j, base^(−2j / width).
 
-    Worked out where it is needed: a copy to a GPU would halt it, and could not be recorded.
+    Computed on the device: a copy to a GPU would wait for it, and cannot be part of a CUDA graph.
     """
     return base ** -(torch.arange(0, width, 2, dtype=dtype, device=device) / width)
 
@@ -77,7 +77,7 @@ def sinusoidal(
     order: ChannelOrder = "interleaved",
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """`[..., width]`: the encodings of positions of any shape; of an odd width the last cosine is left out."""
+    """`[..., width]`: the encodings of positions of any shape; an odd width drops the last cosine."""
     exact = angle_dtype(positions.device)
     angles = positions.to(exact)[..., None] * frequencies(width, base, exact, positions.device)
     sines, cosines = angles.sin(), angles.cos()
@@ -92,7 +92,7 @@ def sinusoidal(
 
 
 class SinusoidalPosition(Position):
-    """Adds the encoding of its place to each token."""
+    """Adds the encoding of its position to each token."""
 
     def __init__(self, position: settings.Sinusoidal, width: int) -> None:
         super().__init__()
@@ -111,13 +111,13 @@ class SinusoidalPosition(Position):
         return self._encode(places.clamp(min=0), dtype)
 
     def _encode(self, places: Tensor, dtype: torch.dtype) -> Tensor:
-        # Rounded to float32 first: Marian's checkpoints hold such a table, and a float64 model must agree with them.
+        # Rounded to float32 first, as the tables in Marian's checkpoints, so that a float64 model agrees with them.
         table = sinusoidal(places, self.width, self.position.base, self.position.order, torch.float32)
         return table.to(dtype)
 
 
 class LearnedPosition(Position):
-    """Adds the vector of its place to each token; there is none beyond the last."""
+    """Adds a learned vector to each token; positions beyond the last one raise."""
 
     def __init__(self, position: settings.Learned, width: int) -> None:
         super().__init__()
@@ -128,21 +128,21 @@ class LearnedPosition(Position):
     def embed(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
         if layout.longest > self.length:
             raise InputError(
-                f"a sequence of {layout.longest} tokens is beyond the {self.length} learned positions; shorten it, or "
-                'train with a larger position.length, or choose a position.kind without an end, such as "rotary"'
+                f"a sequence of {layout.longest} tokens exceeds position.length ({self.length}); shorten it, train "
+                'with a larger position.length, or choose a position.kind without a limit, such as "rotary"'
             )
         return self.weight[layout.places(device).clamp(min=0) + self.offset]
 
 
 def rotation(angles: Tensor, dtype: torch.dtype, order: ChannelOrder = "halves", factor: float = 1.0) -> Rotation:
-    """The rotation by angles `[..., T, pairs]`. Kept in at least float32: 16 bits would blur far places."""
+    """The rotation by angles `[..., T, pairs]`. At least float32, since 16 bits are too coarse for large positions."""
     kept = torch.float64 if dtype == torch.float64 else torch.float32
     cos, sin = (factor * turn[..., None, :] for turn in (angles.cos(), angles.sin()))
     return Rotation(cos.to(kept), sin.to(kept), order)
 
 
 def rotate(x: Tensor, turn: Rotation) -> Tensor:
-    """Turns the first 2 × pairs channels of `[..., T, H, E]`; the rest pass."""
+    """Rotates the first 2 × pairs channels of `[..., T, H, E]`; the others stay."""
     pairs = turn.cos.shape[-1]
     turned, rest = x[..., : 2 * pairs].to(turn.cos.dtype), x[..., 2 * pairs :]
     if turn.order == "halves":
@@ -163,7 +163,7 @@ def rotary_frequencies(
     dtype: torch.dtype = torch.float64,
     device: torch.device | None = None,
 ) -> tuple[Tensor, float]:
-    """`[channels / 2]` radians a place, stretched as the settings say, and a factor on cosines and sines."""
+    """`[channels / 2]`: radians per position after scaling, and a factor for cosines and sines."""
     scaling = position.scaling
     plain = frequencies(channels, position.base, dtype, device)
     if scaling is None:
@@ -171,7 +171,7 @@ def rotary_frequencies(
     if isinstance(scaling, settings.LinearScaling):
         return plain / scaling.factor, 1.0
     if isinstance(scaling, settings.NtkScaling):
-        # A single pair turns by one radian whatever the base.
+        # A single pair rotates by one radian with every base.
         stretch = scaling.factor ** (channels / max(channels - 2, 1))
         return frequencies(channels, position.base * stretch, dtype, device), 1.0
     if isinstance(scaling, settings.YarnScaling):
@@ -180,7 +180,7 @@ def rotary_frequencies(
 
 
 def _yarn(plain: Tensor, base: float, channels: int, scaling: settings.YarnScaling) -> Tensor:
-    """Interpolates pairs that turn fewer than beta_slow times over the original length, keeps those above beta_fast."""
+    """Interpolates pairs with fewer than beta_slow rotations over the original length, keeps those above beta_fast."""
 
     def pair_that_turns(times: float) -> float:
         return channels * math.log(scaling.original_length / (times * 2 * math.pi)) / (2 * math.log(base))
@@ -193,7 +193,7 @@ def _yarn(plain: Tensor, base: float, channels: int, scaling: settings.YarnScali
 
 
 def _llama3(plain: Tensor, scaling: settings.Llama3Scaling) -> Tensor:
-    """Divides long wavelengths by the factor, keeps short ones, and blends between."""
+    """Divides the frequency of long wavelengths by the factor, keeps short ones, and interpolates between."""
     turns = scaling.original_length * plain / (2 * math.pi)
     span = scaling.high_frequency_factor - scaling.low_frequency_factor
     kept = ((turns - scaling.low_frequency_factor) / span).clamp(0, 1)
@@ -201,7 +201,7 @@ def _llama3(plain: Tensor, scaling: settings.Llama3Scaling) -> Tensor:
 
 
 class RotaryPosition(Position):
-    """Tells the attention by which angles queries and keys turn."""
+    """Rotates queries and keys in attention."""
 
     def __init__(self, position: settings.Rotary, channels: int) -> None:
         super().__init__()
@@ -217,10 +217,10 @@ class RotaryPosition(Position):
 
 
 def bucket(distance: Tensor, buckets: int, longest: int, causal: bool) -> Tensor:
-    """The bucket of each distance (query's place − key's place), as in T5 (Raffel et al. 2020, section 2.1).
+    """The bucket of each distance (position of the query − of the key), as in T5 (Raffel et al. 2020, section 2.1).
 
-    Half of the buckets are for one distance each, the others grow with its logarithm up to `longest`. Where keys may
-    follow the query, they have the upper half of all buckets to themselves.
+    Half of the buckets hold one distance each, the others grow with the logarithm up to `longest`. Unless attention is
+    causal, keys after the query use the upper half of all buckets.
     """
     first = torch.zeros_like(distance)
     if causal:
@@ -236,7 +236,7 @@ def bucket(distance: Tensor, buckets: int, longest: int, causal: bool) -> Tensor
 
 
 def alibi_slopes(heads: int) -> Tensor:
-    """`[H]`: 2^(−8/n), 2^(−16/n), … for n heads; where n is no power of two, the series of 2n fills the gaps."""
+    """`[H]`: 2^(−8/n), 2^(−16/n), … for n heads; if n is not a power of two, values of the series of 2n follow."""
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2 ** (-8 * (head + 1) / power) for head in range(power)]
     between = [2 ** (-8 * (head + 1) / (2 * power)) for head in range(0, 2 * power, 2)]
@@ -260,7 +260,7 @@ class RelativePosition(Position):
 
 
 class AlibiPosition(Position):
-    """A fixed penalty for each place of distance. Keys that follow the query are penalised alike."""
+    """A fixed penalty, proportional to the distance in both directions."""
 
     def __init__(self, heads: int) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ class AlibiPosition(Position):
 
 
 class TransformerXLPosition(Position):
-    """Encodes every distance; each layer projects them and scores them with its queries."""
+    """Encodes every distance; each layer projects the encodings and multiplies them with its queries."""
 
     def __init__(self, position: settings.TransformerXL, width: int) -> None:
         super().__init__()
@@ -289,7 +289,7 @@ class TransformerXLPosition(Position):
 
 
 class RelativeScores(nn.Module):
-    """One layer's share of Transformer-XL: (q + u)·k + (q + v)·(W r), with r the encoded distance (Dai et al. 2019)."""
+    """Transformer-XL in one layer: (q + u)·k + (q + v)·(W r), where r is the encoded distance (Dai et al. 2019)."""
 
     def __init__(self, width: int, heads: int, head_size: int) -> None:
         super().__init__()
@@ -300,14 +300,14 @@ class RelativeScores(nn.Module):
     def forward(
         self, q: Tensor, distances: Distances, visibility: Visibility, scale: float
     ) -> tuple[Tensor, ScoreBias]:
-        """The queries to compare with keys, and the scores of distances for each query."""
+        """The queries for the product with keys, and the distance scores of each query."""
         distances_RHE = self.project(distances.encoding).unflatten(-1, self.distance.shape)
         table_BHQR = torch.einsum("bqhe,rhe->bhqr", visibility.grid(q + self.distance), distances_RHE) * scale
         return q + self.content, ScoreBias(table_BHQR, distances.zero)
 
 
 def build_embedded(position: settings.TextPosition, width: int) -> Position:
-    """The module that adds to the embeddings; one that does nothing, where the kind works inside attention."""
+    """The module that adds to the embeddings; an empty one if the kind is used inside attention."""
     if isinstance(position, settings.Sinusoidal):
         return SinusoidalPosition(position, width)
     if isinstance(position, settings.Learned):
@@ -316,7 +316,7 @@ def build_embedded(position: settings.TextPosition, width: int) -> Position:
 
 
 def build_attended(position: settings.TextPosition, width: int, heads: int, head_size: int, causal: bool) -> Position:
-    """The module that informs attention; one that does nothing, where the kind adds to the embeddings."""
+    """The module used inside attention; an empty one if the kind is added to the embeddings."""
     if isinstance(position, settings.Rotary):
         return RotaryPosition(position, position.channels(head_size))
     if isinstance(position, settings.Relative):

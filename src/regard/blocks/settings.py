@@ -1,4 +1,4 @@
-"""Settings of the blocks. A variant is a type, and its `kind` is what a recipe writes. No torch in here."""
+"""Settings of the blocks. Each variant is a type; recipes select it by `kind`. No torch at import."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from regard.settings import Settings
 
 Positive: TypeAlias = Annotated[int, Field(gt=0)]
 Rate: TypeAlias = Annotated[float, Field(ge=0.0, lt=1.0)]
-"""A probability of being dropped."""
+"""A dropout probability."""
 
 Activation: TypeAlias = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2"]
 ChannelOrder: TypeAlias = Literal["interleaved", "halves"]
-"""How sine and cosine (or the two members of a rotated pair) lie: in turn, or all of one before all of the other."""
+"""Order of sines and cosines (or of the channels of a rotated pair): alternating, or one half after the other."""
 
 NormPlace: TypeAlias = Literal["pre", "post", "sandwich"]
 PoolingKind: TypeAlias = Literal["class", "mean", "max"]
@@ -44,7 +44,7 @@ Norm: TypeAlias = Annotated[LayerNorm | RmsNorm, Field(discriminator="kind")]
 
 
 class Attention(Settings):
-    """Multi-head attention (Vaswani et al. 2017, section 3.2), with what came after."""
+    """Multi-head attention (Vaswani et al. 2017, section 3.2), with later extensions."""
 
     heads: Positive = 8
     """Number of query heads."""
@@ -63,9 +63,9 @@ class Attention(Settings):
     qk_norm: Norm | None = None
     """Norm over each head's queries and keys, before any rotation."""
     soft_cap: float | None = Field(default=None, gt=0)
-    """Scores are bounded smoothly to ± this, before any position bias is added; none: not bounded."""
+    """Scores are smoothly limited to ± this value, before a position bias is added; none: no limit."""
     window: Positive | None = None
-    """A token sees only tokens fewer than this many places away; none: all."""
+    """A token sees only tokens fewer than this many positions away; none: all."""
     dropout: Rate = 0.0
     """Dropout on the attention weights."""
 
@@ -92,7 +92,7 @@ class Gated(Settings):
 
     kind: Literal["gated"] = "gated"
     hidden: Positive | None = None
-    """Width of gate and value; none: 8/3 × width rounded up to a multiple of 8, as many weights as a dense one."""
+    """Width of gate and value; none: 8/3 × width rounded up to a multiple of 8: as many weights as dense."""
     activation: Activation = "silu"
     """The activation of the gate."""
     bias: bool = False
@@ -114,17 +114,17 @@ class Sinusoidal(Settings):
     base: float = Field(default=10_000.0, gt=1)
     """Wavelengths run from 2π to 2π · base."""
     order: ChannelOrder = "interleaved"
-    """Sine and cosine in turn (the paper), or all sines before all cosines (tensor2tensor, Marian)."""
+    """Alternating sines and cosines (the paper), or all sines before all cosines (tensor2tensor, Marian)."""
 
 
 class Learned(Settings):
-    """One learned vector for each place, added to the embeddings."""
+    """One learned vector for each position, added to the embeddings."""
 
     kind: Literal["learned"] = "learned"
     length: Positive = 512
     """The longest sequence."""
     offset: int = Field(default=0, ge=0)
-    """Unused rows before place 0 (2 in BART and RoBERTa)."""
+    """Unused rows before position 0 (2 in BART and RoBERTa)."""
 
 
 class Relative(Settings):
@@ -132,9 +132,9 @@ class Relative(Settings):
 
     kind: Literal["relative"] = "relative"
     buckets: int = Field(default=32, ge=4)
-    """Number of buckets; near distances have one each, far ones share."""
+    """Number of buckets; small distances have one each, large ones share."""
     longest: Positive = 128
-    """From this distance on, all share the last bucket."""
+    """Distances from this value on share the last bucket."""
 
     @model_validator(mode="after")
     def _buckets_reach(self) -> Self:
@@ -163,7 +163,7 @@ class LinearScaling(Settings):
 
 
 class NtkScaling(Settings):
-    """A larger base, so that high frequencies stay and low ones stretch."""
+    """A larger base, which keeps high frequencies and lowers low ones."""
 
     kind: Literal["ntk"] = "ntk"
     factor: float = Field(ge=1)
@@ -171,7 +171,7 @@ class NtkScaling(Settings):
 
 
 class YarnScaling(Settings):
-    """High frequencies kept, low ones interpolated, a ramp between, scores sharpened (Peng et al. 2023)."""
+    """Keeps high frequencies, interpolates low ones, with a ramp between, and scales scores (Peng et al. 2023)."""
 
     kind: Literal["yarn"] = "yarn"
     factor: float = Field(ge=1)
@@ -179,29 +179,27 @@ class YarnScaling(Settings):
     original_length: Positive
     """Length that the model was trained for."""
     beta_fast: float = Field(default=32.0, gt=0)
-    """Channels that turn more often than this over original_length are kept."""
+    """Channels with more rotations than this over original_length are kept."""
     beta_slow: float = Field(default=1.0, gt=0)
-    """Channels that turn less often than this are interpolated."""
+    """Channels with fewer rotations than this are interpolated."""
 
     @model_validator(mode="after")
     def _ramp_rises(self) -> Self:
         if self.beta_slow > self.beta_fast:
-            raise ValueError(
-                f"beta_slow ({self.beta_slow}) must not be above beta_fast ({self.beta_fast}); exchange them"
-            )
+            raise ValueError(f"beta_slow ({self.beta_slow}) must be at most beta_fast ({self.beta_fast}); swap them")
         return self
 
 
 class Llama3Scaling(Settings):
-    """Long wavelengths divided by a factor, short ones kept, a smooth step between (LLaMA 3.1)."""
+    """Divides low frequencies by a factor and keeps high ones, with a smooth step between (LLaMA 3.1)."""
 
     kind: Literal["llama3"] = "llama3"
     factor: float = Field(default=8.0, ge=1)
     """How many times longer the sequences may be."""
     low_frequency_factor: float = Field(default=1.0, gt=0)
-    """Wavelengths over original_length / this are divided."""
+    """Frequencies of wavelengths above original_length / this value are divided."""
     high_frequency_factor: float = Field(default=4.0, gt=0)
-    """Wavelengths under original_length / this are kept."""
+    """Frequencies of wavelengths below original_length / this value are kept."""
     original_length: Positive = 8192
     """Length that the model was trained for."""
 
@@ -221,20 +219,20 @@ RotaryScaling: TypeAlias = Annotated[
 
 
 class Rotary(Settings):
-    """Pairs of query and key channels turned by an angle that grows with the place (Su et al. 2021: RoFormer)."""
+    """Pairs of query and key channels, rotated by an angle that grows with the position (Su et al. 2021: RoFormer)."""
 
     kind: Literal["rotary"] = "rotary"
     base: float = Field(default=10_000.0, gt=1)
-    """Pair j turns by base^(−2j / channels) for each place."""
+    """Pair j rotates by base^(−2j / channels) per position."""
     fraction: float = Field(default=1.0, gt=0, le=1)
-    """Share of each head's channels that turn; the rest carry no position."""
+    """Share of each head's channels that are rotated; the others carry no position."""
     order: ChannelOrder = "halves"
-    """Which channels make a pair: j and j + half (LLaMA), or 2j and 2j + 1 (RoFormer)."""
+    """Which channels form a pair: j and j + half (LLaMA), or 2j and 2j + 1 (RoFormer)."""
     scaling: RotaryScaling | None = None
-    """How angles are stretched for sequences longer than those trained on."""
+    """How angles are scaled for sequences longer than those in training; none: not scaled."""
 
     def channels(self, head_size: int) -> int:
-        """How many of a head's channels turn."""
+        """Number of rotated channels of a head."""
         return int(head_size * self.fraction)
 
 
@@ -245,7 +243,7 @@ class Alibi(Settings):
 
 
 class NoPosition(Settings):
-    """No position at all: the model sees a set, or, with a causal view, a growing prefix."""
+    """No position: the model sees a set, or with causal attention a growing prefix."""
 
     kind: Literal["none"] = "none"
 
@@ -267,11 +265,11 @@ class Learned2d(Settings):
 
 
 class Rotary2d(Settings):
-    """Half of each head's channels turned by the column, half by the row; the class token is not turned."""
+    """Rotates half of each head's channels by the column, half by the row; the class token is not rotated."""
 
     kind: Literal["rotary-2d"] = "rotary-2d"
     base: float = Field(default=100.0, gt=1)
-    """Pair j turns by base^(−4j / channels) for each step of the grid."""
+    """Pair j rotates by base^(−4j / channels) per grid step."""
 
 
 TextPosition: TypeAlias = Annotated[

@@ -40,9 +40,6 @@ def built(**chosen: object) -> Attention:
     return attention
 
 
-# --------------------------------------------------------------------------------------------- torch's own attention
-
-
 def pair(bias: bool = True) -> tuple[Attention, nn.MultiheadAttention]:
     """Both with the same weights; theirs hold query, key and value in one matrix."""
     ours = built(bias=bias)
@@ -56,42 +53,28 @@ def pair(bias: bool = True) -> tuple[Attention, nn.MultiheadAttention]:
     return ours, theirs
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_self_attention(x: Tensor, bias: bool) -> None:
-    ours, theirs = pair(bias)
-    assert_close(ours(x, seeing()), theirs(x, x, x, need_weights=False)[0], **TIGHT)
-
-
-def test_masked_attention(x: Tensor) -> None:
+def test_as_in_torch(x: Tensor, memory: Tensor) -> None:
+    for bias in (True, False):
+        ours, theirs = pair(bias)
+        assert_close(ours(x, seeing()), theirs(x, x, x, need_weights=False)[0], **TIGHT)
     ours, theirs = pair()
     hidden = torch.ones(5, 5, dtype=torch.bool).triu(1)
-    wanted = theirs(x, x, x, attn_mask=hidden, need_weights=False)[0]
-    assert_close(ours(x, seeing(causal=True)), wanted, **TIGHT)
-
-
-def test_attention_over_rows_of_different_lengths(x: Tensor) -> None:
-    ours, theirs = pair()
-    lengths = torch.tensor([3, 5])
-    layout = Padded.of(lengths)
-    padding = torch.arange(5) >= lengths[:, None]
-    wanted = theirs(x, x, x, key_padding_mask=padding, need_weights=False)[0]
-    out = ours(x, Visibility(layout, layout))
-    assert_close(out[~padding], wanted[~padding], **TIGHT)
-    assert_close(out[padding], ours.out.bias.expand(2, -1), **TIGHT)  # what sees nothing gets zero, then the bias
-
-
-def test_cross_attention(x: Tensor, memory: Tensor) -> None:
-    ours, theirs = pair()
+    assert_close(ours(x, seeing(causal=True)), theirs(x, x, x, attn_mask=hidden, need_weights=False)[0], **TIGHT)
     wanted = theirs(x, memory, memory, need_weights=False)[0]
     assert_close(ours(x, seeing(5, 4), memory=memory), wanted, **TIGHT)
 
 
-def test_cross_attention_over_sources_of_different_lengths(x: Tensor, memory: Tensor) -> None:
+def test_rows_of_different_lengths_as_in_torch(x: Tensor, memory: Tensor) -> None:
     ours, theirs = pair()
-    lengths = torch.tensor([4, 1])
-    padding = torch.arange(4) >= lengths[:, None]
-    wanted = theirs(x, memory, memory, key_padding_mask=padding, need_weights=False)[0]
-    assert_close(ours(x, Visibility(Padded(2, 5), Padded.of(lengths)), memory=memory), wanted, **TIGHT)
+    layout = Padded.of(torch.tensor([3, 5]))
+    padding = ~layout.real(x.device)
+    wanted = theirs(x, x, x, key_padding_mask=padding, need_weights=False)[0]
+    out = ours(x, Visibility(layout, layout))
+    assert_close(out[~padding], wanted[~padding], **TIGHT)
+    assert_close(out[padding], ours.out.bias.expand(2, -1), **TIGHT)  # a query that sees nothing gets zero
+    sources = Padded.of(torch.tensor([4, 1]))
+    wanted = theirs(x, memory, memory, key_padding_mask=~sources.real(x.device), need_weights=False)[0]
+    assert_close(ours(x, Visibility(Padded(2, 5), sources), memory=memory), wanted, **TIGHT)
 
 
 def test_gradients_are_those_of_torch(x: Tensor, memory: Tensor) -> None:
@@ -101,9 +84,6 @@ def test_gradients_are_those_of_torch(x: Tensor, memory: Tensor) -> None:
     joined = torch.cat([ours.q.weight.grad, ours.k.weight.grad, ours.v.weight.grad])
     assert_close(joined, theirs.in_proj_weight.grad)
     assert_close(ours.out.weight.grad, theirs.out_proj.weight.grad)
-
-
-# -------------------------------------------------------------------------------------------------------- variants
 
 
 def by_formula(attention: Attention, x: Tensor, scale: float, cap: float | None = None) -> Tensor:
@@ -130,46 +110,24 @@ def normed(x: Tensor, norm: nn.Module) -> Tensor:
     return x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
 
 
-def test_the_head_size_is_free(x: Tensor) -> None:
-    attention = built(head_size=7)
-    assert attention.q.weight.shape == (HEADS * 7, WIDTH)
-    assert_close(attention(x, seeing()), by_formula(attention, x, 1 / math.sqrt(7)), **TIGHT)
-
-
-@pytest.mark.parametrize("value_size", [2, 9])
-def test_values_may_have_another_size(x: Tensor, value_size: int) -> None:
-    attention = built(value_size=value_size)
-    assert attention.v.weight.shape == (HEADS * value_size, WIDTH)
-    assert attention.out.weight.shape == (WIDTH, HEADS * value_size)
-    assert_close(attention(x, seeing()), by_formula(attention, x, 1 / 2), **TIGHT)
-
-
-@pytest.mark.parametrize("norm", [settings.RmsNorm(), settings.LayerNorm()])
-def test_queries_and_keys_may_be_normed_head_by_head(x: Tensor, norm: settings.Norm) -> None:
-    attention = built(qk_norm=norm)
-    assert attention.q_norm.weight.shape == (WIDTH // HEADS,)
-    assert_close(attention(x, seeing()), by_formula(attention, x, 1 / 2), **TIGHT)
-    # A norm forgets how long queries are.
-    with torch.no_grad():
-        attention.q.weight *= 100
-        attention.q.bias *= 100
-    assert_close(attention(x, seeing()), by_formula(attention, x, 1 / 2), **TIGHT)
-
-
-def test_the_scale_may_be_chosen(x: Tensor) -> None:
-    attention = built(scale=0.9)
-    assert_close(attention(x, seeing()), by_formula(attention, x, 0.9), **TIGHT)
-
-
-def test_scores_may_be_bounded(x: Tensor) -> None:
-    attention = built(soft_cap=0.4)
-    assert_close(attention(x, seeing()), by_formula(attention, x, 1 / 2, cap=0.4), **TIGHT)
-
-
-@pytest.mark.parametrize("kv_heads", [1, 3])
-def test_grouped_heads_by_the_formula(x: Tensor, kv_heads: int) -> None:
-    attention = built(kv_heads=kv_heads)
-    assert_close(attention(x, seeing()), by_formula(attention, x, 1 / 2), **TIGHT)
+def test_variants_by_the_formula(x: Tensor) -> None:
+    variants: list[tuple[dict[str, object], float, float | None]] = [
+        ({"head_size": 7}, 1 / math.sqrt(7), None),
+        ({"value_size": 2}, 1 / 2, None),
+        ({"value_size": 9}, 1 / 2, None),
+        ({"qk_norm": settings.RmsNorm()}, 1 / 2, None),
+        ({"qk_norm": settings.LayerNorm()}, 1 / 2, None),
+        ({"scale": 0.9}, 0.9, None),
+        ({"soft_cap": 0.4}, 1 / 2, 0.4),
+        ({"kv_heads": 1}, 1 / 2, None),
+        ({"kv_heads": 3}, 1 / 2, None),
+    ]
+    for chosen, scale, cap in variants:
+        attention = built(**chosen)
+        assert attention.q.weight.shape == (HEADS * int(chosen.get("head_size", 4)), WIDTH)
+        assert attention.out.weight.shape == (WIDTH, HEADS * attention.value_size)
+        wanted = by_formula(attention, x, scale, cap)
+        assert_close(attention(x, seeing()), wanted, **TIGHT, msg=lambda m, c=chosen: f"{c}: {m}")
 
 
 @pytest.mark.parametrize("kv_heads", [1, 2, 4])

@@ -33,9 +33,6 @@ def full(cache: RowCache, time: int) -> tuple[Tensor, Tensor]:
     return cache.layers[0].append(k, v)
 
 
-# ------------------------------------------------------------------------------------------------------ what it holds
-
-
 @given(
     kind=st.sampled_from(["growing", "fixed", "windowed"]),
     ragged=st.booleans(),
@@ -77,9 +74,6 @@ def test_keys_are_those_that_were_given(
                 for place, cell in held.items():
                     assert k[row, cell].item() == diary[row][place]
                     assert v[row, cell].flatten().tolist() == [diary[row][place], -diary[row][place]]
-
-
-# -------------------------------------------------------------------------------------------------------- three kinds
 
 
 def test_a_growing_cache_doubles() -> None:
@@ -138,9 +132,6 @@ def test_a_windowed_cache_never_grows() -> None:
         assert cache.layers[0].k_BCGE.shape[1] == 3
 
 
-# ------------------------------------------------------------------------------------------------------------- errors
-
-
 @pytest.mark.parametrize(
     "layout",
     [
@@ -186,9 +177,6 @@ def test_a_models_cache_has_its_shapes() -> None:
         assert layer.k_BCGE.dtype == torch.float64
 
 
-# -------------------------------------------------------------------------------------------------------------- cross
-
-
 def test_a_cross_cache_projects_the_memory_once() -> None:
     attention = Attention(AttentionSettings(heads=2), width=8)
     cache, calls = CrossCache(), []
@@ -219,7 +207,7 @@ def test_a_call_beyond_the_positions_leaves_the_cache_as_it_was() -> None:
     model, tokens = build(settings).eval(), torch.arange(6)[None]
     cache = model.new_cache(1)
     model(tokens[:, :4], cache=cache)
-    with pytest.raises(InputError, match="a sequence of 8 tokens is beyond the 6 learned positions"):
+    with pytest.raises(InputError, match="8 tokens exceeds position.length"):
         model(tokens[:, :4], cache=cache)
     assert torch.allclose(model(tokens[:, 4:], cache=cache), model(tokens)[:, 4:], atol=1e-6)
 
@@ -247,9 +235,6 @@ def test_caches_that_cannot_be_made() -> None:
         model.new_cache(2, "ring")
     with pytest.raises(InputError, match=r"capacity \(0\) must be at least 1"):
         model.new_cache(2, "fixed", 0)
-
-
-# ----------------------------------------------------------------------------------------------------- choosing rows
 
 
 def test_what_the_encoder_said_is_chosen_apart() -> None:

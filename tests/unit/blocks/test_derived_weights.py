@@ -75,9 +75,6 @@ def place(cell: tuple[int, ...], laid: cases.Laid, weights_RHQK: Tensor) -> tupl
     return cell[0], cell[1]
 
 
-# ----------------------------------------------------------------------------------------- every family and layout
-
-
 @pytest.mark.parametrize("layout", ["padded", "packed", "rows"])
 @pytest.mark.parametrize("family", ["encoder-decoder", "encoder", "decoder"])
 @pytest.mark.parametrize("changes", [*VARIANTS, *POSITIONS])
@@ -169,9 +166,6 @@ def test_autocast_rounds_the_model_and_not_the_weights() -> None:
         seen = recorded(model, sides, "*.weights")
     weights = seen["decoder.1.attention.weights"][0, :, :5]
     assert_close(weights.sum(-1), torch.ones(4, 5), rtol=0, atol=1e-6)
-
-
-# ------------------------------------------------------------------------------------------------------------ refusal
 
 
 def refused(model: nn.Module, sides: list[cases.Laid]) -> str:

@@ -36,9 +36,6 @@ def edited(model: Any, edit: dict[str, Any], *patterns: str) -> tuple[Tensor, An
     return out, seen
 
 
-# -------------------------------------------------------------------------------------------------------------- heads
-
-
 def without_heads(model: Any, part: str, heads: list[int], factor: float = 0.0) -> Any:
     """The same model with columns of an output matrix scaled, which is all that a head can say."""
     changed = copy.deepcopy(model)
@@ -99,9 +96,6 @@ def test_patterns_edit_every_layer() -> None:
     assert silent == [{0}, {0, 2}]
 
 
-# ------------------------------------------------------------------------------------------------------------ weights
-
-
 def test_forced_weights_mix_the_values() -> None:
     """Uniform ones give the mean of the values; and what is recorded is what was used."""
     model, part = fresh("decoder"), "decoder.1.attention"
@@ -133,9 +127,6 @@ def test_edited_scores_go_through_the_softmax() -> None:
     assert_close(weights, scores.softmax(-1))
     wanted = weights @ v.transpose(1, 2).repeat_interleave(2, 1)
     assert_close(heads, wanted.transpose(1, 2), rtol=0, atol=1e-6)
-
-
-# ----------------------------------------------------------------------------------------------------------- patching
 
 
 def test_a_patched_stream_carries_another_input() -> None:
@@ -172,9 +163,6 @@ def test_positions_of_another_length_and_of_packed_batches() -> None:
     with torch.no_grad(), regard.record(model, name, edit={name: Patch(seen[name][0], [4], [1])}) as packed:
         model(laid.tokens, laid.layout)
     assert_close(packed[name][4], seen[name][0, 1])
-
-
-# ---------------------------------------------------------------------------------------------- functions, gradients
 
 
 def test_any_function_of_the_tensor() -> None:
@@ -234,9 +222,6 @@ def test_gradients_flow_through_edits() -> None:
     assert not stream.grad[:, [0, 1, 3]].any()
 
 
-# --------------------------------------------------------------------------------------------------- where they apply
-
-
 def test_an_edit_reaches_every_step_of_decoding() -> None:
     """As the model whose matrix was changed writes."""
     model, given = decoding_cases.translator(dtype=torch.float32), decoding_cases.inputs(6)
@@ -254,9 +239,6 @@ def test_an_edit_of_a_prepared_model() -> None:
     model, part = fresh("encoder-decoder"), "encoder.1.attention"
     out, _ = edited(prepared(model.eval()), {f"{part}.heads": Ablate([2])})
     assert_close(out, without_heads(model, part, [2])(SOURCE, TOKENS).detach(), rtol=1e-4, atol=1e-5)
-
-
-# ------------------------------------------------------------------------------------------------------------ refusal
 
 
 def test_edits_that_do_not_fit_raise() -> None:

@@ -39,43 +39,22 @@ def tokens() -> Tensor:
     return torch.tensor([[1, 5, 9], [0, 5, 2]])
 
 
-# ------------------------------------------------------------------------------------------------------------- text
-
-
-def test_tokens_alone(tokens: Tensor) -> None:
+def test_the_sum_of_tokens_segments_and_positions(tokens: Tensor) -> None:
+    layout, segments = Padded(2, 3), torch.tensor([[0, 1, 1], [0, 0, 1]])
     made = embedding()
-    out = made(tokens, Padded(2, 3))
-    for b in range(2):
-        for t in range(3):
-            assert torch.equal(out[b, t], made.tokens.weight[tokens[b, t]])
-
-
-def test_the_paper_multiplies_tokens_by_the_root_of_the_width_and_positions_not(tokens: Tensor) -> None:
-    made = embedding(settings.Learned(length=4), scaled=True)
+    assert torch.equal(made(tokens, layout), made.tokens.weight[tokens])
+    made = embedding(settings.Learned(length=4), scaled=True)  # the paper scales tokens, not positions
     wanted = made.tokens.weight[tokens] * math.sqrt(WIDTH) + made.position.weight[:3]
-    assert_close(made(tokens, Padded(2, 3)), wanted, rtol=0, atol=1e-12)
-
-
-def test_segments_are_added(tokens: Tensor) -> None:
+    assert_close(made(tokens, layout), wanted, rtol=0, atol=1e-12)
     made = embedding(segments=2)
-    segments = torch.tensor([[0, 1, 1], [0, 0, 1]])
     wanted = made.tokens.weight[tokens] + made.segments.weight[segments]
-    assert_close(made(tokens, Padded(2, 3), segments), wanted, rtol=0, atol=1e-12)
-
-
-def test_without_segments_every_token_is_of_the_first(tokens: Tensor) -> None:
-    made = embedding(segments=2)
-    layout = Padded(2, 3)
+    assert_close(made(tokens, layout, segments), wanted, rtol=0, atol=1e-12)
     assert torch.equal(made(tokens, layout), made(tokens, layout, torch.zeros_like(tokens)))
-    assert not torch.equal(made(tokens, layout), embedding()(tokens, layout))
-
-
-def test_the_norm_follows_the_whole_sum(tokens: Tensor) -> None:
-    """As in BERT: norm(token + segment + position)."""
+    # As in BERT: norm(token + segment + position).
     made = embedding(settings.Learned(length=4), norm=settings.LayerNorm(eps=1e-3), segments=2)
     total = made.tokens.weight[tokens] + made.segments.weight[0] + made.position.weight[:3]
     wanted = functional.layer_norm(total, (WIDTH,), made.norm.weight, made.norm.bias, 1e-3)
-    assert_close(made(tokens, Padded(2, 3)), wanted, rtol=0, atol=1e-12)
+    assert_close(made(tokens, layout), wanted, rtol=0, atol=1e-12)
 
 
 def test_dropout_falls_on_the_sum_in_training_alone() -> None:
@@ -110,22 +89,14 @@ def test_packed_tokens_start_anew_in_each_sequence(position: settings.TextPositi
         assert_close(out[start : start + len(sequence)], wanted[0], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("number", [-1, 10])
-def test_a_token_that_the_embedding_does_not_have(number: int) -> None:
-    with pytest.raises(InputError) as caught:
-        embedding()(torch.tensor([[3, number, 4]]), Padded(1, 3))
-    assert str(caught.value) == (
-        f"token {number} is out of range: the model has indices from 0 to 9; "
-        "use the tokenizer that the model was trained with"
-    )
-
-
-def test_the_edges_of_the_range_and_no_numbers_at_all_pass() -> None:
+def test_indices_outside_of_the_embedding() -> None:
+    for index in (-1, 10):
+        with pytest.raises(InputError, match=f"token {index} is out of range: the model has indices from 0 to 9"):
+            embedding()(torch.tensor([[3, index, 4]]), Padded(1, 3))
+    with pytest.raises(InputError, match=r"token indices have dtype torch\.float32"):
+        check_range(torch.ones(2), 5, "token")
     check_range(torch.tensor([0, 9]), 10, "token")
     check_range(torch.tensor([], dtype=torch.long), 10, "token")
-
-
-# ----------------------------------------------------------------------------------------------------------- images
 
 
 def patches(class_token: bool, position: settings.ImagePosition, dropout: float = 0.0) -> PatchEmbedding:
@@ -179,19 +150,11 @@ def test_image_dropout_falls_in_training_alone() -> None:
     assert_close(out[kept], 2 * whole[kept])
 
 
-@pytest.mark.parametrize("shape", [(1, 3, 4, 6), (2, 4, 6), (1, 1, 2, 4, 6)])
-def test_images_of_another_shape(shape: tuple[int, ...]) -> None:
-    with pytest.raises(InputError) as caught:
-        patches(True, settings.NoPosition())(torch.zeros(shape, dtype=torch.float64))
-    assert str(caught.value) == f"images have shape {list(shape)}, expected [batch, 2, height, width]"
-
-
-@pytest.mark.parametrize("size", [(5, 6), (4, 7), (1, 1)])
-def test_images_that_cannot_be_cut(size: tuple[int, int]) -> None:
-    with pytest.raises(InputError, match="not multiples of patch"):
-        patches(True, settings.NoPosition())(torch.zeros(1, 2, *size, dtype=torch.float64))
-
-
-def test_numbers_that_are_not_whole() -> None:
-    with pytest.raises(InputError, match=r"token indices have dtype torch.float32"):
-        check_range(torch.ones(2), 5, "token")
+def test_images_that_do_not_fit() -> None:
+    made = patches(True, settings.NoPosition())
+    for shape in ((1, 3, 4, 6), (2, 4, 6), (1, 1, 2, 4, 6)):
+        with pytest.raises(InputError, match=r"expected \[batch, 2, height, width\]"):
+            made(torch.zeros(shape, dtype=torch.float64))
+    for size in ((5, 6), (4, 7), (1, 1)):
+        with pytest.raises(InputError, match="not multiples of patch"):
+            made(torch.zeros(1, 2, *size, dtype=torch.float64))

@@ -16,9 +16,6 @@ CPU = torch.device("cpu")
 META = torch.device("meta")
 
 
-# ------------------------------------------------------------------------------------------------------------- padded
-
-
 @given(lengths=st.lists(st.integers(0, 7), min_size=1, max_size=5), room=st.none() | st.integers(0, 3))
 def test_padded_rows_by_brute_force(lengths: list[int], room: int | None) -> None:
     longest = max(lengths)
@@ -32,27 +29,17 @@ def test_padded_rows_by_brute_force(lengths: list[int], room: int | None) -> Non
     assert layout.longest >= longest
 
 
-def test_full_rows_are_all_real() -> None:
+def test_full_rows_rows_after_a_cache_and_cells_out_of_order() -> None:
     layout = Padded(2, 3)
-    assert layout.real(CPU) is None
-    assert layout.places(CPU).tolist() == [[0, 1, 2]]
-    assert layout.plain
-
-
-def test_rows_that_continue_a_cache() -> None:
+    assert (layout.real(CPU), layout.places(CPU).tolist(), layout.plain) == (None, [[0, 1, 2]], True)
     layout = Padded(2, 3, start=4)
-    assert layout.places(CPU).tolist() == [[4, 5, 6]]
-    assert layout.longest == 7
-    assert not layout.plain
-
-
-def test_cells_out_of_order() -> None:
+    assert (layout.places(CPU).tolist(), layout.longest, layout.plain) == ([[4, 5, 6]], 7, False)
     places = torch.tensor([[3, 4, 2], [-1, 0, -1]])
     layout = Padded(2, 3, places_BT=places, bound=9)
     assert layout.real(CPU).tolist() == [[True, True, True], [False, True, False]]
     assert torch.equal(layout.places(CPU), places)
-    assert layout.longest == 9
-    assert not layout.plain
+    assert (layout.longest, layout.plain) == (9, False)
+    assert Padded.of(torch.tensor([], dtype=torch.long)).shape == (0, 0)
 
 
 def test_layouts_move_to_a_device_with_all_their_tensors() -> None:
@@ -63,9 +50,6 @@ def test_layouts_move_to_a_device_with_all_their_tensors() -> None:
     assert packed.to(META).offsets_S1.device == META
     assert packed.to("cpu") == packed  # nothing else changes
     assert Padded(2, 2).to(META) == Padded(2, 2)
-
-
-# ------------------------------------------------------------------------------------------------------------- packed
 
 
 def test_two_sides_worked_by_hand() -> None:
@@ -165,65 +149,36 @@ def test_longest_cuts_fillers_and_bounds_examples() -> None:
         pack([[5]], widths=[10], longest=4)
 
 
-def test_the_second_side_must_fit_its_row_too() -> None:
-    with pytest.raises(InputError, match=r"a sequence of 5 tokens is longer than a row \(4\); widen the rows"):
-        pack([[1, 2], [1, 5]], widths=[4, 4])
-
-
-# ------------------------------------------------------------------------------------------------------------- checks
-
-
-def test_a_batch_without_a_layout_is_full() -> None:
-    assert layout_of(torch.zeros(2, 3), None) == Padded(2, 3)
-
-
-def test_a_layout_that_fits_is_given_back() -> None:
+def test_layout_of() -> None:
     padded, packed = Padded(2, 3), pack([[2], [1]], [None]).layouts[0]
+    assert layout_of(torch.zeros(2, 3), None) == padded
     assert layout_of(torch.zeros(2, 3), padded) is padded
     assert layout_of(torch.zeros(3), packed) is packed
-
-
-def test_packed_tokens_that_do_not_fit_are_refused() -> None:
-    layout = pack([[2], [1]], [None]).layouts[0]
     with pytest.raises(InputError, match=r"layout has shape \[3\]"):
-        layout_of(torch.zeros(2, 3), layout)
+        layout_of(torch.zeros(2, 3), packed)
+    with pytest.raises(InputError, match=r"layout \(Tensor\) must be Padded or Packed"):
+        layout_of(torch.ones(2, 5), torch.ones(2, 5))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [
+def test_lengths_and_offsets_that_do_not_fit() -> None:
+    with pytest.raises(InputError, match=r"a sequence of 5 tokens is longer than a row \(4\)"):
+        pack([[1, 2], [1, 5]], widths=[4, 4])
+    for lengths, message in (
         ([9, 3], "lengths ([9, 3]) must be between 0 and time (5)"),
         ([-1, 3], "lengths ([-1, 3]) must be between 0 and time (5)"),
-        ([5.0, 3.0], "lengths have shape [2] and dtype torch.float32, expected [2] integers: give one for each row"),
-        ([[5], [3]], "lengths have shape [2, 1] and dtype torch.int64, expected [2] integers: give one for each row"),
-    ],
-)
-def test_lengths_that_do_not_fit(lengths: list[float], message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        Padded.of(torch.tensor(lengths), 5)
-    assert str(caught.value) == message
-
-
-@pytest.mark.parametrize(
-    ("offsets", "longest", "width", "message"),
-    [
+        ([5.0, 3.0], "lengths have shape [2] and dtype torch.float32, expected [2] integers"),
+        ([[5], [3]], "lengths have shape [2, 1] and dtype torch.int64, expected [2] integers"),
+    ):
+        with pytest.raises(InputError) as caught:
+            Padded.of(torch.tensor(lengths), 5)
+        assert str(caught.value).startswith(message)
+    for offsets, longest, width, message in (
         ([0, 4, 8], 8, None, "offsets ([0, 4, 8]) must rise from 0 to tokens (10)"),
         ([2, 6, 10], 8, None, "offsets ([2, 6, 10]) must rise from 0 to tokens (10)"),
         ([0, 8, 4, 10], 8, None, "offsets ([0, 8, 4, 10]) must rise from 0 to tokens (10)"),
         ([0, 6, 10], 2, None, "a sequence of 6 tokens is longer than longest (2)"),
         ([0, 6, 10], 6, 5, "offsets ([0, 6, 10]) make a sequence cross a row of width 5"),
-    ],
-)
-def test_offsets_that_do_not_fit(offsets: list[int], longest: int, width: int | None, message: str) -> None:
-    with pytest.raises(InputError) as caught:
-        Packed(10, torch.tensor(offsets, dtype=torch.int32), longest, width)
-    assert str(caught.value).startswith(message)
-
-
-def test_a_mask_is_no_layout() -> None:
-    with pytest.raises(InputError, match=r"layout \(Tensor\) must be Padded or Packed"):
-        layout_of(torch.ones(2, 5), torch.ones(2, 5))  # type: ignore[arg-type]
-
-
-def test_no_rows() -> None:
-    assert Padded.of(torch.tensor([], dtype=torch.long)).shape == (0, 0)
+    ):
+        with pytest.raises(InputError) as caught:
+            Packed(10, torch.tensor(offsets, dtype=torch.int32), longest, width)
+        assert str(caught.value).startswith(message)

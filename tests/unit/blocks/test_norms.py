@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
-import pytest
 import torch
 from torch import nn
 from torch.testing import assert_close
@@ -16,56 +17,42 @@ def rms(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     return x / np.sqrt((x**2).mean(-1, keepdims=True) + eps) * weight
 
 
-@pytest.mark.parametrize("eps", [1e-6, 0.1])
-@pytest.mark.parametrize("unit_offset", [False, True])
-def test_rms_norm_by_its_formula(eps: float, unit_offset: bool) -> None:
-    norm = build_norm(settings.RmsNorm(eps=eps, unit_offset=unit_offset), width=7).double()
-    x, weight = torch.randn(2, 3, 7, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
-    norm.load_state_dict({"weight": weight})
-    wanted = rms(x.numpy(), weight.numpy() + unit_offset, eps)
-    np.testing.assert_allclose(norm(x).detach().numpy(), wanted, rtol=1e-12)
+def test_rms_norm_by_its_formula() -> None:
+    for eps, unit_offset in itertools.product((1e-6, 0.1), (False, True)):
+        norm = build_norm(settings.RmsNorm(eps=eps, unit_offset=unit_offset), width=7).double()
+        x, weight = torch.randn(2, 3, 7, dtype=torch.float64), torch.randn(7, dtype=torch.float64)
+        norm.load_state_dict({"weight": weight})
+        wanted = rms(x.numpy(), weight.numpy() + unit_offset, eps)
+        np.testing.assert_allclose(norm(x).detach().numpy(), wanted, rtol=1e-12)
 
 
-def test_rms_norm_equals_pytorchs() -> None:
-    norm, other = build_norm(settings.RmsNorm(eps=1e-5), width=7), nn.RMSNorm(7, eps=1e-5)
-    weight, x = torch.randn(7), torch.randn(4, 7)
-    norm.load_state_dict({"weight": weight})
-    other.load_state_dict({"weight": weight})
-    assert_close(norm(x), other(x))
+def test_rms_norm_squares_16_bits_in_float32() -> None:
+    """300² is beyond float16, and a sum of 4096 squares is too large for bfloat16."""
+    for dtype in (torch.float16, torch.bfloat16):
+        norm = build_norm(settings.RmsNorm(), width=4096).to(dtype)
+        x = (300 * torch.randn(3, 4096)).to(dtype)
+        wanted = rms(x.double().numpy(), np.ones(4096), 1e-6)
+        assert norm(x).dtype == dtype
+        got = norm(x).detach().double().numpy()
+        np.testing.assert_allclose(got, wanted, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_rms_norm_squares_16_bits_in_float32(dtype: torch.dtype) -> None:
-    """300² is beyond float16, and a sum of 4096 squares beyond what bfloat16 can add up."""
-    norm = build_norm(settings.RmsNorm(), width=4096).to(dtype)
-    x = (300 * torch.randn(3, 4096)).to(dtype)
-    wanted = rms(x.double().numpy(), np.ones(4096), 1e-6)
-    assert norm(x).dtype == dtype
-    np.testing.assert_allclose(norm(x).detach().double().numpy(), wanted, rtol=2 * torch.finfo(dtype).eps, atol=1e-6)
+def test_layer_norm_by_its_formula() -> None:
+    for bias in (True, False):
+        norm = build_norm(settings.LayerNorm(eps=1e-3, bias=bias), width=5).double()
+        assert {name for name, _ in norm.named_parameters()} == ({"weight", "bias"} if bias else {"weight"})
+        for parameter in norm.parameters():
+            nn.init.normal_(parameter)
+        x = torch.randn(3, 5, dtype=torch.float64).numpy()
+        centred = x - x.mean(-1, keepdims=True)
+        wanted = centred / np.sqrt(x.var(-1, keepdims=True) + 1e-3) * norm.weight.detach().numpy()
+        wanted = wanted + norm.bias.detach().numpy() if bias else wanted
+        np.testing.assert_allclose(norm(torch.from_numpy(x)).detach().numpy(), wanted, rtol=1e-12)
 
 
-@pytest.mark.parametrize("bias", [True, False])
-def test_layer_norm_equals_pytorchs_formula(bias: bool) -> None:
-    norm = build_norm(settings.LayerNorm(eps=1e-3, bias=bias), width=5).double()
-    assert {name for name, _ in norm.named_parameters()} == ({"weight", "bias"} if bias else {"weight"})
-    for parameter in norm.parameters():
-        nn.init.normal_(parameter)
-    x = torch.randn(3, 5, dtype=torch.float64).numpy()
-    centred = x - x.mean(-1, keepdims=True)
-    wanted = centred / np.sqrt(x.var(-1, keepdims=True) + 1e-3) * norm.weight.detach().numpy()
-    wanted = wanted + norm.bias.detach().numpy() if bias else wanted
-    np.testing.assert_allclose(norm(torch.from_numpy(x)).detach().numpy(), wanted, rtol=1e-12)
-
-
-@pytest.mark.parametrize(
-    "chosen", [settings.LayerNorm(), settings.RmsNorm(), settings.RmsNorm(unit_offset=True)], ids=lambda s: repr(s)
-)
-def test_the_scale_starts_at_one(chosen: settings.Norm) -> None:
-    norm, x = build_norm(chosen, width=6).double(), torch.randn(2, 6, dtype=torch.float64)
-    with_ones = nn.RMSNorm(6, eps=1e-6) if isinstance(chosen, settings.RmsNorm) else nn.LayerNorm(6, eps=1e-5)
-    assert_close(norm(x), with_ones.double()(x))
-
-
-def test_a_unit_offset_lets_weight_decay_pull_the_scale_to_one() -> None:
-    norm = RmsNorm(4, eps=1e-6, unit_offset=True)
-    assert torch.equal(norm.weight, torch.zeros(4))
+def test_the_scale_starts_at_one() -> None:
+    x = torch.randn(2, 6, dtype=torch.float64)
+    for chosen in (settings.LayerNorm(), settings.RmsNorm(), settings.RmsNorm(unit_offset=True)):
+        with_ones = nn.RMSNorm(6, eps=1e-6) if isinstance(chosen, settings.RmsNorm) else nn.LayerNorm(6, eps=1e-5)
+        assert_close(build_norm(chosen, width=6).double()(x), with_ones.double()(x))
+    assert torch.equal(RmsNorm(4, eps=1e-6, unit_offset=True).weight, torch.zeros(4))  # weight decay pulls to one

@@ -55,9 +55,6 @@ def run(model: Any, batch: int = 2, source: int = 5, target: int = 4, seed: int 
     return torch.cat([head(out).flatten() for head in model.heads.values()]) if kind == "encoder" else out
 
 
-# -------------------------------------------------------------------------------------------------------------- names
-
-
 @pytest.mark.parametrize("changes", [{}, {"norm_place": "pre", "position": blocks.NoPosition()}], ids=["post", "pre"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_name_of_the_table_is_heard_and_no_other(family: str, changes: dict[str, Any]) -> None:
@@ -134,9 +131,6 @@ def test_nothing_and_no_model_are_refused() -> None:
         regard.record("de-en", "*").__enter__()
 
 
-# -------------------------------------------------------------------------------------------------------------- calls
-
-
 def test_one_call_is_a_tensor_and_several_are_a_list() -> None:
     model, name = fresh("encoder"), "encoder.1.residual"
     with regard.record(model, name, "encoder.out") as seen:
@@ -198,9 +192,6 @@ def test_after_the_block_no_one_listens_even_if_it_failed() -> None:
     assert taps.current_recorder() is None
 
 
-# ------------------------------------------------------------------------------------------------------------- memory
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pattern", ["*", "*.weights", "*.q", "*.logits"])
 def test_the_estimate_is_what_a_recording_takes(family: str, pattern: str) -> None:
@@ -232,9 +223,6 @@ def test_decoding_is_counted_as_it_grows() -> None:
     with regard.record(model, "*.weights", limit=2000) as seen, pytest.raises(regard.RecordError):
         decode(model, [[2, 3]], Ends(ENDS.start, None), rules=rules)
     assert 5 < len(seen.events) < 30
-
-
-# ----------------------------------------------------------------------------------------------------------- decoding
 
 
 @pytest.mark.parametrize("position", cases.TEXT_POSITIONS)
@@ -352,9 +340,6 @@ def test_recomputed_activations_are_heard_once() -> None:
     assert len(seen.events) == len(seen)
 
 
-# -------------------------------------------------------------------------------------------------- threads, nesting
-
-
 def test_two_models_at_once_and_one_only_once() -> None:
     first, second = fresh("decoder"), fresh("encoder")
     with regard.record(first, "*.residual") as one, regard.record(second, "*.residual") as two:
@@ -417,9 +402,6 @@ def test_tasks_do_not_hear_each_other() -> None:
         return await asyncio.gather(listen(1), listen(2))
 
     assert asyncio.run(both()) == [[1, 1, 1], [2, 2, 2]]
-
-
-# ---------------------------------------------------------------------------------------------------------- when off
 
 
 def test_a_tap_that_no_one_hears_gives_back_what_it_got() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -17,7 +18,6 @@ from regard.models.build import build
 from regard.models.settings import Encoder
 
 WIDTH = 6
-PLACES = ("pre", "post", "sandwich")
 
 
 def randomised(module: nn.Module) -> nn.Module:
@@ -30,26 +30,20 @@ def layer_norm(x: Tensor, norm: nn.Module) -> Tensor:
     return functional.layer_norm(x, (WIDTH,), norm.weight, norm.bias, 1e-5)
 
 
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("scale", [None, 0.1])
-def test_the_equation_of_each_place(place: settings.NormPlace, scale: float | None) -> None:
-    """post: norm(x + f(x)); pre: x + f(norm(x)); sandwich: x + after(f(norm(x))). f(…) is scaled where asked."""
-    residual = randomised(Residual(settings.LayerNorm(), place, WIDTH, layer_scale=scale))
-    f, x = nn.Linear(WIDTH, WIDTH).double(), torch.randn(2, 3, WIDTH, dtype=torch.float64)
-    by = 1.0 if scale is None else residual.scale
-    if place == "post":
-        wanted = layer_norm(x + by * f(x), residual.norm)
-    elif place == "pre":
-        wanted = x + by * f(layer_norm(x, residual.norm))
-    else:
-        wanted = x + by * layer_norm(f(layer_norm(x, residual.norm)), residual.after)
-    assert_close(residual(x, f), wanted, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("place", PLACES)
-def test_only_a_sandwich_has_a_second_norm(place: settings.NormPlace) -> None:
-    residual = Residual(settings.RmsNorm(), place, WIDTH)
-    assert (residual.after is not None) is (place == "sandwich")
+def test_the_equation_of_each_place() -> None:
+    """post: norm(x + f(x)); pre: x + f(norm(x)); sandwich: x + after(f(norm(x))). Layer scale multiplies f(…)."""
+    for place, scale in itertools.product(("pre", "post", "sandwich"), (None, 0.1)):
+        residual = randomised(Residual(settings.LayerNorm(), place, WIDTH, layer_scale=scale))
+        assert (residual.after is not None) is (place == "sandwich")
+        f, x = nn.Linear(WIDTH, WIDTH).double(), torch.randn(2, 3, WIDTH, dtype=torch.float64)
+        by = 1.0 if scale is None else residual.scale
+        if place == "post":
+            wanted = layer_norm(x + by * f(x), residual.norm)
+        elif place == "pre":
+            wanted = x + by * f(layer_norm(x, residual.norm))
+        else:
+            wanted = x + by * layer_norm(f(layer_norm(x, residual.norm)), residual.after)
+        assert_close(residual(x, f), wanted, rtol=0, atol=1e-12)
 
 
 def test_layer_scale_starts_at_its_value_and_learns() -> None:
@@ -58,9 +52,6 @@ def test_layer_scale_starts_at_its_value_and_learns() -> None:
     x = torch.zeros(1, 2, WIDTH)
     residual(x, lambda y: torch.full_like(y, 3.0)).sum().backward()
     assert_close(residual.scale.grad, torch.full((WIDTH,), 2 * 3.0))
-
-
-# ---------------------------------------------------------------------------------------------------------- dropout
 
 
 def test_dropout_falls_on_what_the_sublayer_adds_alone() -> None:
@@ -88,9 +79,6 @@ def test_nothing_is_dropped_in_evaluation() -> None:
     residual = Residual(settings.LayerNorm(), "pre", WIDTH, dropout=0.5, drop_path=0.5).eval()
     x = torch.randn(50, 2, WIDTH)
     assert torch.equal(residual(x, torch.ones_like, Padded(50, 2)), x + 1)
-
-
-# -------------------------------------------------------------------------------------------------- stochastic depth
 
 
 def added_by(layout: Layout | None, x: Tensor, rate: float) -> Tensor:

@@ -104,9 +104,6 @@ def check(queries: Side, keys: Side, rules: Rules) -> Fused:
     return fused
 
 
-# --------------------------------------------------------------------------------------------------- random rules
-
-
 @st.composite
 def rules_for(draw: st.DrawFn, sequences: int) -> Rules:
     causal = draw(st.booleans())
@@ -186,52 +183,20 @@ def test_two_packed_sides(lengths: list[list[int]], widths: tuple[int | None, in
         check(queries, keys, Rules())
 
 
-# ----------------------------------------------------------------------------------------------------- cheap forms
-
-
-def test_causal_rows_need_no_mask() -> None:
-    side = full(2, 5)
-    fused = check(side, side, Rules(causal=True))
-    assert fused == Fused(causal=True, mask=None, blind=None)
-
-
-def test_causal_ragged_rows_need_no_mask() -> None:
-    side = ragged([2, 0, 5], 5)
-    fused = check(side, side, Rules(causal=True))
-    assert fused.causal
-    assert fused.mask is None
-
-
-def test_lengths_alone_need_one_row_of_mask() -> None:
-    side = ragged([2, 0, 5], 5)
-    fused = check(side, side, Rules())
-    assert not fused.causal
-    assert fused.mask.shape == (3, 1, 5)
-
-
-def test_full_rows_that_see_everything_need_nothing() -> None:
-    side = full(2, 5)
-    assert check(side, side, Rules()) == Fused(False, None, None)
-    assert check(full(2, 3), side, Rules()) == Fused(False, None, None)
-
-
-def test_a_cached_step_of_one_token_needs_nothing() -> None:
-    """The newest token sees all that is in the cache, so causality says nothing."""
-    assert check(full(2, 1, start=6), full(2, 7), Rules(causal=True)) == Fused(False, None, None)
-
-
-def test_a_single_token_in_the_midst_needs_a_mask() -> None:
+def test_the_cheapest_exact_form() -> None:
+    nothing, rows, uneven = Fused(False, None, None), full(2, 5), ragged([2, 0, 5], 5)
+    assert check(rows, rows, Rules(causal=True)) == Fused(True, None, None)
+    assert check(rows, rows, Rules()) == check(full(2, 3), rows, Rules()) == nothing
+    assert check(uneven, uneven, Rules(causal=True))[:2] == (True, None)
+    fused = check(uneven, uneven, Rules())
+    assert (fused.causal, fused.mask.shape) == (False, (3, 1, 5))
+    # The newest token sees the whole cache, so causality hides nothing.
+    assert check(full(2, 1, start=6), full(2, 7), Rules(causal=True)) == nothing
     assert check(full(2, 1, start=4), full(2, 7), Rules(causal=True)).mask is not None
-
-
-def test_several_cached_tokens_need_a_mask() -> None:
     assert check(full(2, 2, start=5), full(2, 7), Rules(causal=True)).mask is not None
-
-
-def test_a_window_that_hides_nothing_costs_nothing() -> None:
-    side = full(2, 5)
-    assert check(side, side, Rules(causal=True, window=5)) == Fused(True, None, None)
-    assert check(side, side, Rules(causal=True, window=4)).mask is not None
+    # A window that hides nothing costs nothing.
+    assert check(rows, rows, Rules(causal=True, window=5)) == Fused(True, None, None)
+    assert check(rows, rows, Rules(causal=True, window=4)).mask is not None
 
 
 def test_what_is_worked_out_is_kept_for_the_next_layer() -> None:
@@ -239,9 +204,6 @@ def test_what_is_worked_out_is_kept_for_the_next_layer() -> None:
     visibility = visibility_of(side, side, Rules(causal=True, window=2))
     assert visibility.fused(CPU) is visibility.fused(CPU)
     assert visibility.visible(CPU) is visibility.visible(CPU)
-
-
-# ---------------------------------------------------------------------------------------------- distances that count
 
 
 @given(data=st.data(), lengths=lengths_of, width=st.none() | st.integers(6, 9))
@@ -272,24 +234,13 @@ def test_the_span_of_one_row_of_six(rules: Rules, span: tuple[int, int]) -> None
     assert distance_span(visibility_of(side, side, rules)) == span
 
 
-# ------------------------------------------------------------------------------------------------------------ errors
-
-
-def test_a_padded_side_and_a_packed_one() -> None:
-    one = pack([[3], [2]], [None]).layouts[0]
-    for queries, keys in ((Padded(2, 3), one), (one, Padded(2, 3))):
-        with pytest.raises(InputError, match="must both be padded or both be packed; pack or pad the other side"):
-            Visibility(queries, keys)
-
-
-def test_packed_sides_with_other_counts() -> None:
+def test_sides_that_do_not_fit() -> None:
     three, two = pack([[3], [2], [1]], [None]).layouts[0], pack([[3], [2]], [None]).layouts[0]
+    for queries, keys in ((Padded(2, 3), two), (two, Padded(2, 3))):
+        with pytest.raises(InputError, match="both be padded or both be packed"):
+            Visibility(queries, keys)
     with pytest.raises(InputError, match="queries have 3 sequences and keys 2"):
         Visibility(three, two)
-
-
-@pytest.mark.parametrize("prefix", [[1], [1, 2, 3]])
-def test_a_prefix_for_each_sequence(prefix: list[int]) -> None:
-    with pytest.raises(InputError) as caught:
-        Visibility(Padded(2, 4), Padded(2, 4), causal=True, prefix=torch.tensor(prefix))
-    assert f"prefix has shape [{len(prefix)}], expected [2]" in str(caught.value)
+    for prefix in ([1], [1, 2, 3]):
+        with pytest.raises(InputError, match="prefix has shape"):
+            Visibility(Padded(2, 4), Padded(2, 4), causal=True, prefix=torch.tensor(prefix))

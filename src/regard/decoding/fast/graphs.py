@@ -24,7 +24,7 @@ Work: TypeAlias = Callable[[], None]
 Record: TypeAlias = Callable[[Work], Work]
 
 MOST = 16
-"""Graphs to keep for each model; the least recently used one is dropped first."""
+"""Graphs kept for each model; the least recently used one is dropped first."""
 INPUTS = 8
 """Batches are filled up to multiples of this many inputs, or of more for large batches."""
 
@@ -68,7 +68,7 @@ def filled(jobs: Sequence[Job]) -> list[Job]:
 
 
 def _shape(batch: BeamBatch, model: nn.Module) -> Hashable:
-    """What batches that share a graph have in common, the addresses of the weights included."""
+    """The key of a graph: shapes and settings, and the addresses of the weights."""
     given = tuple((tuple(each.shape), each.dtype) for each in _given(batch))
     weights = tuple((each.data_ptr(), each.dtype) for each in model.parameters())
     return given, weights, batch.longest, batch.ends, batch.beam, batch.rules

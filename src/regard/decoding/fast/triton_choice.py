@@ -1,10 +1,10 @@
-"""Triton kernels of a choice: from the scores of all rows to what each input goes on with, in two kernels.
+"""Triton kernels of beam selection: from the scores of all rows to the next beams of each input, in two kernels.
 
-The first reads all scores once and leaves, for each row, the logarithm of the sum of their exponentials and the highest
-score of each block of the vocabulary. The second does for one input what `BeamSearch.choose` spells out. Imported only
-where they run: not every machine has Triton.
+The first reads all scores once and stores, for each row, the logarithm of the sum of their exponentials and the highest
+score of each block of the vocabulary. The second computes `BeamSearch.choose` for one input. Import this module only
+where it runs: not every machine has Triton.
 
-B: inputs, R: rows of each before the choice, K: after it, N = B × R, V: vocabulary, M: blocks of it, L: the longest
+B: inputs, R: rows of each before the selection, K: after it, N = B × R, V: vocabulary, M: blocks of it, L: the longest
 sequence.
 """
 
@@ -23,15 +23,15 @@ from regard.decoding.beam import STEPS, BeamField
 from regard.decoding.settings import Beam
 
 BLOCK = 64
-"""Tokens of a block at least."""
+"""Smallest number of tokens of a block."""
 MOST_BLOCKS = 4096
-"""Blocks that the rows of an input have together at most, as long as blocks can be made larger."""
+"""Largest number of blocks of all rows of an input, unless blocks have their largest size."""
 LARGEST = 1024
 """Tokens of the largest block."""
 TOGETHER, WARPS = 4096, 8
-"""Scores that a program reads at a time, and its threads, in units of 32."""
+"""Scores that a program reads at a time, and its threads in units of 32."""
 
-# What kernels take from outside must be known when they are compiled.
+# Globals of a kernel must be compile-time constants.
 _TOKEN, _CHANCE, _PARENT, _RANK, _LENGTH = (tl.constexpr(int(field)) for field in list(BeamField)[:5])
 _STEPS, _FIELDS = tl.constexpr(STEPS), tl.constexpr(len(BeamField))
 _FIRST, _BEST, _ALL = tl.constexpr(0), tl.constexpr(1), tl.constexpr(2)
@@ -48,7 +48,7 @@ def _scan(
     BLOCK: tl.constexpr,
     LANES: tl.constexpr,
 ):
-    """One row."""
+    """Processes one row."""
     n, lane, w = tl.program_id(0).to(tl.int64), tl.arange(0, LANES), tl.arange(0, BLOCK)
     highest = tl.full([LANES], float("-inf"), tl.float32)
     total = tl.zeros([LANES], tl.float32)
@@ -59,7 +59,7 @@ def _scan(
         top = tl.max(x, axis=1)
         tl.store(tops + n * blocks + m, top, mask=m < blocks)
         above = tl.maximum(highest, top)
-        level = tl.where(above == float("-inf"), 0.0, above)  # −∞ − −∞ is no number
+        level = tl.where(above == float("-inf"), 0.0, above)  # −∞ − −∞ is NaN
         total = total * tl.exp(highest - level) + tl.sum(tl.exp(x - level[:, None]), axis=1)
         highest = above
     top = tl.max(highest, axis=0)
@@ -79,12 +79,12 @@ def _best_blocks(
     LANES: tl.constexpr,
     PLACES: tl.constexpr,
 ):
-    """`[LANES]`: the blocks, counted through all rows of an input, in which its best continuations are; −1: none."""
+    """`[LANES]`: the blocks that contain the best continuations, numbered over all rows of an input; −1: none."""
     place, lane = tl.arange(0, PLACES), tl.arange(0, LANES)
     row = place // blocks
     inside = row < ROWS
     top = tl.load(tops + first * blocks + place, mask=inside, other=float("-inf"))
-    # Rounded as the sums of its tokens are, the highest of a block is the sum of its best.
+    # Rounded as the sums of tokens are, so that the maximum of a block equals the sum of its best token.
     value = tl.load(sums + first + row, mask=inside, other=0.0) + (
         top - tl.load(excess + first + row, mask=inside, other=0.0)
     )
@@ -158,7 +158,7 @@ def _choose(
     PLACES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """One input."""
+    """Processes one input."""
     b = tl.program_id(0).to(tl.int64)
     first, lane, f = b * ROWS, tl.arange(0, LANES), tl.arange(0, 8)[None, :]
     chosen = _best_blocks(tops, excess, sums, first, blocks, ROWS, 2 * SIZE, LANES, PLACES)
@@ -169,7 +169,7 @@ def _choose(
     chance = score - tl.load(excess + first + parent)
     total = tl.where(found, tl.load(sums + first + parent) + chance, float("-inf"))
 
-    # Which end here, and where each of them and of those in the pool comes among both, the best first.
+    # Candidates that end here, and the rank of each of them and of each pool entry among both, the best first.
     now, kept = tl.load(step).to(tl.int32), lane < SIZE
     divisor, is_live = tl.load(divisors + tl.minimum(now, steps)), tl.load(live + b) != 0
     hit = (token == END) | (tl.load(longest + b) <= now)
@@ -183,7 +183,7 @@ def _choose(
     place = tl.sum((both & above).to(tl.int32), axis=1)
     place += tl.sum((both & (old_rank[None, :] >= rank[:, None])).to(tl.int32), axis=1)
 
-    # Which go on: the first that do not end, and behind them, to fill up, those that do.
+    # Candidates that stay open: the first that do not end; those that end fill the remaining rows.
     candidate = lane < 2 * SIZE
     goes, stops = candidate & (hit == 0), candidate & hit
     onward = tl.sum((goes[None, :] & earlier).to(tl.int32), axis=1)
@@ -191,7 +191,7 @@ def _choose(
     onward = tl.where(goes, onward, behind)
     open_total = tl.where(goes, total, float("-inf"))
 
-    # Whether the search does: see `BeamSearch._may_improve`.
+    # Whether the search continues: see `BeamSearch._may_improve`.
     top = tl.max(open_total, axis=0)
     last = NBEST - 1 if STOP == _ALL else SIZE - 1
     bar = tl.max(tl.where(kept & (old_place == last), old_rank, float("-inf")), axis=0)
@@ -210,7 +210,7 @@ def _choose(
     new = tl.where(f == _PARENT, parent.to(tl.float64)[:, None], new)
     new = tl.where(f == _RANK, rank.to(tl.float64)[:, None], new)
     new = tl.where(f == _LENGTH, now.to(tl.float64), new)
-    tl.debug_barrier()  # all is read before anything is written over it
+    tl.debug_barrier()  # all values are read before any is overwritten
     tl.store(live + b, stays_live.to(tl.uint8))
     old_stays, comes = (kept & (old_place < SIZE))[:, None], (kept & (place < SIZE))[:, None]
     tl.store(pooled + old_place[:, None] * _FIELDS + f, old, mask=old_stays & (f < _FIELDS))
@@ -224,11 +224,11 @@ def _choose(
 
 
 class Board(NamedTuple):
-    """What a choice reads and changes, in its place."""
+    """The tensors that a selection reads and changes in place."""
 
     sums_BR: Tensor
     new_sums_BK: Tensor
-    """Where the sums go; the same tensor, unless the beam is widened."""
+    """Output of the sums: the same tensor, unless the number of rows changes."""
     tokens_BK: Tensor
     rows_BK: Tensor
     history_LBKF: Tensor
@@ -241,7 +241,7 @@ class Board(NamedTuple):
 
 
 def scan(scores_NV: Tensor, rows: int) -> tuple[Tensor, Tensor, int]:
-    """By how much each row's scores exceed log-probabilities, the highest of each of its blocks, and their size."""
+    """Logsumexp of each row, the highest score of each block, and the size of a block."""
     count, vocabulary = scores_NV.shape
     block = BLOCK
     while block < LARGEST and rows * triton.cdiv(vocabulary, block) > MOST_BLOCKS:
@@ -255,7 +255,7 @@ def scan(scores_NV: Tensor, rows: int) -> tuple[Tensor, Tensor, int]:
 
 
 def choose_beams(scores_NV: Tensor, board: Board, beam: Beam, end: int | None) -> None:
-    """What `BeamSearch.choose` does to the board, where no rule changes scores; equal ones go by their place."""
+    """`BeamSearch.choose` on a board, if no rule changes scores; ties are ordered by index."""
     inputs, rows = board.sums_BR.shape
     scores_NV = scores_NV.contiguous()
     excess_N, tops_NM, block = scan(scores_NV, rows)

@@ -1,7 +1,7 @@
-"""Triton kernels of a step of decoding: all that lies between its matrix products, in a kernel each.
+"""Triton kernels of a decoding step: everything between its matrix products.
 
-A step has few rows and many small parts, so that a GPU spends most of its time between kernels; these do in one what
-PyTorch does in three to ten. Imported only where they run: not every machine has Triton.
+A step has few rows and many small operations, so a GPU spends most of its time between kernels. Each kernel here
+replaces three to ten of PyTorch. Import this module only where it runs: not every machine has Triton.
 
 B: inputs, K: rows of each, N = B × K, C: columns of each, D: width, H and G: heads of queries and of keys, E: size of a
 head, V: of its values.
@@ -19,22 +19,22 @@ from torch import Tensor, nn
 from regard.blocks.layers import Attention, RmsNorm
 
 LEAST_QUERIES, MOST_QUERIES = 16, 64
-"""Queries of one program: no fewer can be multiplied, and of more their sums would not fit its registers."""
+"""Queries of one program: `tl.dot` needs the minimum; beyond the maximum, registers do not hold the sums."""
 COLUMNS, BYTES = 64, 32 * 1024
-"""Columns that a program looks at together, unless their keys and values take more bytes than this."""
+"""Columns that a program processes at a time; fewer if their keys and values exceed the bytes."""
 WARPS, STAGES = 4, 2
-"""Of attention: threads of a program, in units of 32, and how many turns of its loop are loaded at once."""
+"""Of attention: threads of a program in units of 32, and loop iterations that are loaded at once."""
 CELLS = 1024
-"""Cells of a mask that a program moves for each row."""
+"""Cells of a mask that a program moves."""
 
 
 @triton.jit
 def _attend(
-    new,  # [N, STRIDE]: queries, and behind them new keys and values where OWN
+    new,  # [N, STRIDE]: queries, followed by new keys and values if OWN
     keys,  # [B, C, G, E]
     values,  # [B, C, G, V]
-    seen,  # [N, C], where OWN
-    limits,  # [1]: steps before this one, where OWN; otherwise [B]: columns of each input
+    seen,  # [N, C], if OWN
+    limits,  # [1]: earlier steps, if OWN; otherwise [B]: columns of each input
     out,  # [N, H, V]
     columns,
     scale,
@@ -48,7 +48,7 @@ def _attend(
     QUERIES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """The queries of one input that share a head of keys, or some of them."""
+    """Processes queries of one input that share a head of keys."""
     b, g = tl.program_id(0).to(tl.int64), tl.program_id(1)
     query = tl.program_id(2) * QUERIES + tl.arange(0, QUERIES)
     row, head = query // GROUP, g * GROUP + query % GROUP
@@ -61,7 +61,7 @@ def _attend(
         value = n * STRIDE + (GROUP + 1) * G * E + g * V
         own_key = tl.load(new + key[:, None] + e[None, :], mask=real[:, None], other=0.0)
         own_value = tl.load(new + value[:, None] + v[None, :], mask=real[:, None], other=0.0)
-        # Each row sees itself, from what was just loaded: no program waits for what another stores.
+        # Each row sees itself through the loaded values, so no program waits for the stores of another.
         highest = tl.sum(q.to(tl.float32) * own_key.to(tl.float32), axis=1) * scale
         total = tl.full([QUERIES], 1.0, tl.float32)
         mixed = own_value.to(tl.float32)
@@ -102,16 +102,16 @@ def _attend(
 def attend_own(
     attention: Attention, new_NX: Tensor, cells: tuple[Tensor, Tensor], seen_NC: Tensor, time_1: Tensor
 ) -> Tensor:
-    """`[N, H × V]`: self-attention of rows whose queries, keys and values lie one behind the other in `new_NX`.
+    """`[N, H × V]`: self-attention of rows with queries, keys and values concatenated in `new_NX`.
 
     Rows attend to the columns that they have seen and to themselves. Their own keys and values become the next columns,
-    and are seen from now on.
+    which they see from now on.
     """
     return _attended(attention, new_NX, cells, seen_NC.view(torch.uint8), time_1, own=True)
 
 
 def attend_memory(attention: Attention, q_NX: Tensor, memory: tuple[Tensor, Tensor], lengths_B: Tensor) -> Tensor:
-    """`[N, H × V]`: cross-attention of rows to the source of their input, as far as that goes."""
+    """`[N, H × V]`: cross-attention of rows to the real tokens of their source."""
     return _attended(attention, q_NX, memory, q_NX, lengths_B, own=False)
 
 
@@ -159,19 +159,19 @@ def _inherit(
     LANES: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """Some columns of one input, whose rows change places."""
+    """Reorders the rows of one input, for some columns."""
     b = tl.program_id(0).to(tl.int64)
     row, c = tl.arange(0, LANES), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     n = b * ROWS + row
     parent = tl.load(rows + n, mask=row < ROWS, other=0)
     cells = (row < ROWS)[:, None] & (c < columns)[None, :]
     theirs = tl.load(seen + parent[:, None] * columns + c[None, :], mask=cells, other=0)
-    tl.debug_barrier()  # all is read before anything is written over it
+    tl.debug_barrier()  # all values are read before any is overwritten
     tl.store(seen + n[:, None] * columns + c[None, :], theirs, mask=cells)
 
 
 def inherit(seen_NC: Tensor, rows_N: Tensor, inputs: int) -> None:
-    """Row n of a mask becomes what row `rows_N[n]`, of the same input, was; in its place."""
+    """Replaces row n of a mask by row `rows_N[n]` of the same input, in place."""
     rows, columns = len(rows_N) // inputs, seen_NC.shape[1]
     lanes = triton.next_power_of_2(rows)
     block = min(triton.next_power_of_2(columns), max(CELLS // lanes, 16))
@@ -192,7 +192,7 @@ def _embed(tokens, table, places, time, out, width, bound, scale, D: tl.constexp
 
 
 def embed(tokens_N: Tensor, table_VD: Tensor, scale: float, places_TD: Tensor | None, time_1: Tensor) -> Tensor:
-    """`[N, D]`: scaled vectors of tokens, and that of the place to which all have come."""
+    """`[N, D]`: scaled token embeddings plus the encoding of the current position."""
     width = table_VD.shape[1]
     out_ND = table_VD.new_empty(len(tokens_N), width)
     bound = 1 if places_TD is None else len(places_TD)
@@ -228,7 +228,7 @@ def _add_norm(
     BIASED: tl.constexpr,
     OFFSET: tl.constexpr,
 ):
-    """One row; its sums in float32."""
+    """Processes one row; sums are in float32."""
     d = tl.arange(0, D)
     inside, place = d < width, tl.program_id(0).to(tl.int64) * width + d
     y = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
@@ -245,7 +245,7 @@ def _add_norm(
 
 
 def add_norm(x_ND: Tensor, added_ND: Tensor | None, norm: nn.LayerNorm | RmsNorm) -> tuple[Tensor, Tensor]:
-    """x + added, or x alone, and the norm of it."""
+    """x + added (or x), and its norm."""
     width, out_ND = x_ND.shape[1], torch.empty_like(x_ND)
     total_ND = x_ND if added_ND is None else torch.empty_like(x_ND)
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
