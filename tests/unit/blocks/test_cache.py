@@ -207,7 +207,7 @@ def test_a_call_beyond_the_positions_leaves_the_cache_as_it_was() -> None:
     model, tokens = build(settings).eval(), torch.arange(6)[None]
     cache = model.new_cache(1)
     model(tokens[:, :4], cache=cache)
-    with pytest.raises(InputError, match="8 tokens exceeds position.length"):
+    with pytest.raises(InputError, match=r"8 tokens exceeds position\.length"):
         model(tokens[:, :4], cache=cache)
     assert torch.allclose(model(tokens[:, 4:], cache=cache), model(tokens)[:, 4:], atol=1e-6)
 
