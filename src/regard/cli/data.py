@@ -15,7 +15,7 @@ from regard.errors import SettingsError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from regard.data.report import DataReport, SplitReport
+    from regard.data.report import DataReport
     from regard.data.settings import DataSettings
 
 DATA_EXAMPLE = "Example: regard data recipes/multi30k-en-de.toml data.root=DIR"
@@ -77,7 +77,13 @@ def _print(found: DataReport) -> None:
     parts: list[Any] = [_counts(found)]
     if any(split.lengths for split in found.splits.values()):
         parts.append(_lengths(found))
-    texts = (_labels(found), _leaks(found), _left_out(found))
+    left_out = [
+        f"{name}: {reason.count:,} {action}: {text}; first {reason.first[0]}"
+        for name, split in found.splits.items()
+        for action, reasons in (("skipped", split.skipped), ("removed", split.removed))
+        for text, reason in reasons.items()
+    ]
+    texts = (_labels(found), _leaks(found), left_out)
     parts += ["\n".join(lines) for lines in texts if lines]
     for index, part in enumerate(parts):
         if index:
@@ -90,23 +96,11 @@ def _counts(found: DataReport) -> Table:
     for name, split in found.splits.items():
         left_out = [sum(reason.count for reason in reasons.values()) for reasons in (split.skipped, split.removed)]
         duplicates = split.duplicates.get("whole", next(iter(split.duplicates.values()), 0))
-        extra = _sizes(split) if split.sizes else _by_side(split.duplicates)
+        sides = [f"{side} {count:,}" for side, count in split.duplicates.items() if side != "whole" and count]
+        by_side = f"(by side: {', '.join(sides)})" if "whole" in split.duplicates and sides else ""
+        extra = _listed(split.sizes, 3) or ("(of lines)" if split.duplicates.get("line") else by_side)
         table.add_row(name, *(f"{number:,}" for number in (split.examples, *left_out, duplicates)), extra)
     return table
-
-
-def _by_side(duplicates: Mapping[str, int]) -> str:
-    """The number of duplicates on each side of a pair."""
-    if duplicates.get("line"):
-        return "(of lines)"
-    sides = [f"{side} {count:,}" for side, count in duplicates.items() if side != "whole" and count]
-    return f"(by side: {', '.join(sides)})" if "whole" in duplicates and sides else ""
-
-
-def _sizes(split: SplitReport) -> str:
-    shown = [f"{size} ({count:,})" for size, count in list(split.sizes.items())[:3]]
-    more = len(split.sizes) - len(shown)
-    return ", ".join(shown) + (f", {more:,} other sizes" if more else "")
 
 
 def _lengths(found: DataReport) -> Table:
@@ -120,8 +114,8 @@ def _lengths(found: DataReport) -> Table:
     return table
 
 
-def _listed(counts: Mapping[str, int]) -> str:
-    shown = [f"{label} ({count:,})" for label, count in list(counts.items())[:LABELS]]
+def _listed(counts: Mapping[str, int], most: int = LABELS) -> str:
+    shown = [f"{label} ({count:,})" for label, count in list(counts.items())[:most]]
     more = len(counts) - len(shown)
     return ", ".join(shown) + (f", and {more:,} more" if more else "")
 
@@ -147,13 +141,4 @@ def _leaks(found: DataReport) -> list[str]:
         + ("as a whole" if leak.side == "whole" else f"by {leak.side}")
         + (f"; first {leak.first[0]}" if leak.first else "")
         for leak in found.leaks
-    ]
-
-
-def _left_out(found: DataReport) -> list[str]:
-    return [
-        f"{name}: {reason.count:,} {action}: {text}; first {reason.first[0]}"
-        for name, split in found.splits.items()
-        for action, reasons in (("skipped", split.skipped), ("removed", split.removed))
-        for text, reason in reasons.items()
     ]

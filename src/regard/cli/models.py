@@ -62,10 +62,21 @@ def count_command(
     preset = find_preset(model) if model in preset_names() else None
     if preset is not None and preset.settings != settings:
         preset = None  # the published size belongs to the unchanged preset
-    if as_json:
-        print_json(_count_table(model, settings, counted, preset, by))
-    else:
+    if not as_json:
         _print_count(model, settings, counted, preset, by)
+        return
+    flops, memory = counted.flops, counted.memory
+    result: dict[str, Any] = {"model": model, **asdict(counted)}
+    tensors = result.pop("tensors")
+    result["flops"] |= {"sequence": flops.sequence, "forward": flops.forward, "training": flops.training}
+    result["memory"] |= {"training": memory.training, "inference": memory.inference}
+    if preset is not None and preset.published is not None:
+        published = preset.published
+        gap = counted.parameters - published.parameters
+        result["published"] = {**asdict(published), "parameters": published.parameters, "difference": gap}
+    if by == "tensor":
+        result["tensors"] = tensors
+    print_json(result | {"settings": to_table(settings)})
 
 
 def read_model(words: list[str]) -> tuple[str, ModelSettings]:
@@ -80,24 +91,6 @@ def read_model(words: list[str]) -> tuple[str, ModelSettings]:
     model = names[0]
     is_recipe = model not in preset_names() and (model.endswith(".toml") or Path(model).is_file())
     return model, model_settings(read_recipe(Path(model)) if is_recipe else {"model": {"preset": model}}, changes)
-
-
-def _count_table(
-    model: str, settings: ModelSettings, counted: Count, preset: Preset | None, by: Listing
-) -> dict[str, Any]:
-    flops, memory = counted.flops, counted.memory
-    result: dict[str, Any] = {"model": model, **asdict(counted)}
-    tensors = result.pop("tensors")
-    result["flops"] |= {"sequence": flops.sequence, "forward": flops.forward, "training": flops.training}
-    result["memory"] |= {"training": memory.training, "inference": memory.inference}
-    if preset is not None and preset.published is not None:
-        published = preset.published
-        gap = counted.parameters - published.parameters
-        result["published"] = {**asdict(published), "parameters": published.parameters, "difference": gap}
-    if by == "tensor":
-        result["tensors"] = tensors
-    result["settings"] = to_table(settings)
-    return result
 
 
 def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Preset | None, by: Listing) -> None:
