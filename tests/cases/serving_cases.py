@@ -1,4 +1,4 @@
-"""A translator that needs no model: it says what it was asked for, fails when told to, and waits when told to."""
+"""A translator without a model: it repeats texts, and fails or waits on request."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from regard.serving.translation import Route, Translated
 BAD = "BAD"
 """A text that makes the whole batch fail."""
 WRONG = "WRONG"
-"""A text that its sender can mend."""
+"""A text with an error that its sender can correct."""
 
 
 class Parrot:
-    """Answers `de>en:text`, and as alternatives the same with a number. Held back while `held` is not set."""
+    """Answers `de>en:text`, and as alternatives the same with a number. Waits while `go` is not set."""
 
     def __init__(self, directions: Sequence[tuple[str, str]] = (("de", "en"), ("en", "de"))) -> None:
         self.directions = directions
@@ -34,7 +34,7 @@ class Parrot:
         if any(BAD in text for text in texts):
             raise RuntimeError(f"secret {BAD}")
         if any(WRONG in text for text in texts):
-            raise InputError("input 0 is wrong; mend it")
+            raise InputError("input 0 is wrong; correct it")
         return [
             Translated(tuple(said(text, route, number) for number in range(route.alternatives + 1)), 3)
             for text in texts
@@ -49,7 +49,7 @@ class Parrot:
             yield f"{word} "
 
     def hold(self) -> None:
-        """What comes next waits for `go.set()`."""
+        """The next calls wait for `go.set()`."""
         self.begun.clear()
         self.go.clear()
 

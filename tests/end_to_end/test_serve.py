@@ -1,4 +1,4 @@
-"""`regard serve` as a process: it starts, answers, and ends well when it is told to."""
+"""`regard serve` as a process: it starts, answers and stops."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def translate(address: str, q: str | list[str]) -> str | list[str]:
         return found
 
 
-def figures(address: str) -> str:
+def metrics(address: str) -> str:
     with urlopen(f"{address}/metrics", timeout=SECONDS) as answer:
         found: bytes = answer.read()
         return found.decode()
@@ -62,7 +62,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_translator(tmp_path_factory.mktemp("model"))
 
 
-def test_it_answers_as_the_translator_does_and_ends_well(model: Path) -> None:
+def test_it_answers_as_the_translator_does_and_stops(model: Path) -> None:
     texts = [f"ein Hund {number} läuft durch den Schnee" for number in range(8)]
     wanted = load(model, "cpu").translate(texts, to="en", beam=2)
     with serving(model) as (process, address):
@@ -74,17 +74,17 @@ def test_it_answers_as_the_translator_does_and_ends_well(model: Path) -> None:
             translate(address, "a" * 100_000)
         assert refused.value.code == 413
         refused.value.close()
-        assert 'regard_requests_total{method="POST",path="/translate",status="200"} 9' in figures(address)
+        assert 'regard_requests_total{method="POST",path="/translate",status="200"} 9' in metrics(address)
         process.send_signal(signal.SIGTERM)
         assert process.wait(SECONDS) == 0
         assert process.stderr is not None
-        assert process.stderr.read() == ""  # nothing is told of what went well
+        assert process.stderr.read() == ""
 
 
-def test_what_has_begun_is_finished_on_ctrl_c(model: Path) -> None:
+def test_running_requests_are_finished_on_ctrl_c(model: Path) -> None:
     with serving(model, "--verbose", "batch_tokens=1") as (process, address), ThreadPoolExecutor(1) as client:
         asked = client.submit(translate, address, ["ein Hund läuft durch den Schnee. "] * 20)
-        while "\nregard_queue_texts 0.0\n" in figures(address):
+        while "\nregard_queue_texts 0.0\n" in metrics(address):
             assert not asked.done()
         process.send_signal(signal.SIGINT)
         assert len(asked.result(SECONDS)) == 20

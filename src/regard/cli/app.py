@@ -23,23 +23,23 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,  # a bug shows a plain traceback; `main` prints all other errors
 )
-for name, example, command in (
-    ("align", translate.ALIGN_EXAMPLE, translate.align_command),
-    ("convert", models.CONVERT_EXAMPLE, models.convert_command),
-    ("count", models.COUNT_EXAMPLE, models.count_command),
-    ("data", data.DATA_EXAMPLE, data.data_command),
-    ("demo", demo.DEMO_EXAMPLE, demo.demo_command),
-    ("doctor", train.DOCTOR_EXAMPLE, train.doctor_command),
-    ("evaluate", evaluate.EVALUATE_EXAMPLE, evaluate.evaluate_command),
-    ("look", look.LOOK_EXAMPLE, look.look_command),
-    ("predict", evaluate.PREDICT_EXAMPLE, evaluate.predict_command),
-    ("presets", models.PRESETS_EXAMPLE, models.presets_command),
-    ("runs", train.RUNS_EXAMPLE, train.runs_command),
-    ("serve", serve.SERVE_EXAMPLE, serve.serve_command),
-    ("train", train.TRAIN_EXAMPLE, train.train_command),
-    ("translate", translate.TRANSLATE_EXAMPLE, translate.translate_command),
+for name, command, example in (
+    ("align", translate.align_command, "regard align de-en test.de test.en --gold gold.talp --joined"),
+    ("convert", models.convert_command, "regard convert runs/multi30k-en-de --to ctranslate2 out"),
+    ("count", models.count_command, "regard count transformer-base attention.kv_heads=2 --length 128"),
+    ("data", data.data_command, "regard data recipes/multi30k-en-de.toml data.root=DIR"),
+    ("demo", demo.demo_command, "regard demo"),
+    ("doctor", train.doctor_command, "regard doctor runs/multi30k-en-de --png curves.png"),
+    ("evaluate", evaluate.evaluate_command, "regard evaluate runs/multi30k-en-de --split test --against runs/older"),
+    ("look", look.look_command, 'regard look de-en "Ein Hund läuft durch den Schnee."'),
+    ("predict", evaluate.predict_command, "regard predict runs/digits image.png --json"),
+    ("presets", models.presets_command, "regard presets --json"),
+    ("runs", train.runs_command, "regard runs runs baseline larger"),
+    ("serve", serve.serve_command, "regard serve de-en --port 5000 queue=512"),
+    ("train", train.train_command, "regard train recipes/digits.toml train.minutes=1"),
+    ("translate", translate.translate_command, 'regard translate de-en "Ein Hund läuft durch den Schnee."'),
 ):
-    app.command(name, epilog=example)(command)
+    app.command(name, epilog=f"Example: {example}")(command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from regard.data.report import DataReport
     from regard.data.settings import DataSettings
 
-DATA_EXAMPLE = "Example: regard data recipes/multi30k-en-de.toml data.root=DIR"
 
 SplitName: TypeAlias = Literal["train", "valid", "test"]
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-DEMO_EXAMPLE = "Example: regard demo"
 
 MODEL = "de-en"
 SENTENCES = (

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from regard.use.evaluation import Compared, EvaluationSet, Report
     from regard.use.translator import Translator
 
-EVALUATE_EXAMPLE = "Example: regard evaluate runs/multi30k-en-de --split test --against runs/older"
-PREDICT_EXAMPLE = "Example: regard predict runs/digits image.png --json"
 
 NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "bleu-tokenized": "BLEU, tokenized, lower case"}
 CHUNK = 256

@@ -16,7 +16,6 @@ from regard.settings import describe, parse
 if TYPE_CHECKING:
     from regard.look.study import NamedImage, Study, StudyRun
 
-LOOK_EXAMPLE = 'Example: regard look de-en "Ein Hund läuft durch den Schnee."'
 _DEFAULTS = PageSettings()
 _PORT_HELP = next(text for name, _, _, text in describe(PageSettings) if name == "port")
 

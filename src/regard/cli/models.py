@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from regard.models.presets import Preset
     from regard.models.settings import ModelSettings
 
-COUNT_EXAMPLE = "Example: regard count transformer-base attention.kv_heads=2 --length 128"
-PRESETS_EXAMPLE = "Example: regard presets --json"
-CONVERT_EXAMPLE = "Example: regard convert runs/multi30k-en-de --to ctranslate2 out"
 
 Listing: TypeAlias = Literal["part", "tensor"]
 DtypeName: TypeAlias = Literal["float64", "float32", "bfloat16", "float16"]

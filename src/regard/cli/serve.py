@@ -11,8 +11,6 @@ from regard.errors import SettingsError
 from regard.serving.settings import Serving
 from regard.settings import describe, parse
 
-SERVE_EXAMPLE = "Example: regard serve de-en --port 5000 queue=512"
-
 OPTIONS = {name: name for name in ("host", "port", "threads")}
 _HELP = {name: text for name, _, _, text in describe(Serving)}
 

@@ -77,10 +77,12 @@ def settings_options(kind: type[Settings], paths: Mapping[str, str]) -> Callable
                 default = field.default if owner is kind and field.default else None
                 owner = next(iter(variants(field.annotation).values()), owner)
             flags = [f"--{name[:-1]}"] if name.endswith("_") else []  # from_ is --from
+            texts += ["Repeatable."] if type_.startswith("list") else []
             option = typer.Option(default, *flags, help=" ".join(texts))
             annotation = TYPES[type_.removesuffix(" | none")]
-            keyword = inspect.Parameter.KEYWORD_ONLY
-            parameters.append(inspect.Parameter(name, keyword, default=option, annotation=annotation))
+            parameters.append(
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
+            )
         vars(command)["__signature__"] = inspect.Signature(parameters)
         return command
 

@@ -20,9 +20,6 @@ from regard.settings import did_you_mean
 if TYPE_CHECKING:
     from regard.training.curves import RunHistory
 
-TRAIN_EXAMPLE = "Example: regard train recipes/digits.toml train.minutes=1"
-RUNS_EXAMPLE = "Example: regard runs runs baseline larger"
-DOCTOR_EXAMPLE = "Example: regard doctor runs/multi30k-en-de --png curves.png"
 
 RUNS = "runs"
 """The usual directory of runs."""

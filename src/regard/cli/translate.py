@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from regard.look.alignment import Aligner, AlignmentScore, GoldLinks, TextPairs, Tried
     from regard.use.translator import Translator
 
-TRANSLATE_EXAMPLE = 'Example: regard translate de-en "Ein Hund läuft durch den Schnee."'
-ALIGN_EXAMPLE = "Example: regard align de-en test.de test.en --gold gold.talp --joined"
 
 SEPARATOR = " ||| "
 """Between a translation, its score and its alignment, as in Moses."""

@@ -1,4 +1,4 @@
-"""`regard evaluate`: figures for people and for programs; what is wrong is one line."""
+"""`regard evaluate` and `regard predict`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sacrebleu
 import torch
 from typer.testing import CliRunner
 
@@ -62,33 +63,27 @@ def refused(*words: object) -> RegardError:
     return result.exception
 
 
-# ------------------------------------------------------------------------------------------------------------- files
-
-
-def test_translations_that_are_there(tmp_path: Path) -> None:
+def test_given_translations(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("a b c d e\n")
     (tmp_path / "right").write_text("a b c d f\n")
-    told = json.loads(shown("--hypotheses", tmp_path / "out", "--reference", tmp_path / "right", "--json"))
-    report = told["reports"][""]
+    words = ("--hypotheses", tmp_path / "out", "--reference", tmp_path / "right")
+    report = json.loads(shown(*words, "--json"))["reports"][""]
     assert report["metrics"]["bleu"]["score"] == pytest.approx(100 * 0.2**0.25)  # worked out in test_scoring
     assert report["metrics"]["ter"]["score"] == pytest.approx(20)
     assert (report["sentences"], report["exact"], report["seconds"]) == (1, 0, None)
-    text = shown("--hypotheses", tmp_path / "out", "--reference", tmp_path / "right")
-    lines = text.splitlines()
+    lines = shown(*words).splitlines()
     assert lines[0] == f"{tmp_path / 'out'}: 1 sentence"
-    assert lines[2].split()[:3] == [
-        "BLEU",
-        "66.87",
-        "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:" + version(),
-    ]
+    signature = f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
+    assert lines[2].split()[:3] == ["BLEU", "66.87", signature]
     assert ["exact", "matches", "0.0", "%"] in [line.split() for line in lines]
     assert lines[-2:] == ["  reference    a b c d f", "  translation  a b c d e"]
-
-
-def version() -> str:
-    import sacrebleu
-
-    return sacrebleu.__version__
+    (tmp_path / "out").write_text("A b c d .\n")
+    (tmp_path / "right").write_text("a b c d .\n")
+    plain = json.loads(shown(*words, "--json", "--tokenized"))["reports"][""]["metrics"]
+    assert plain["bleu"]["score"] < 100
+    assert plain["bleu-tokenized"]["score"] == pytest.approx(100)
+    lower = json.loads(shown(*words, "--json", "--lowercase", "--tokenize", "none"))["reports"][""]["metrics"]
+    assert lower["bleu"] == plain["bleu-tokenized"]
 
 
 def test_two_files_are_compared(tmp_path: Path) -> None:
@@ -96,32 +91,18 @@ def test_two_files_are_compared(tmp_path: Path) -> None:
     (tmp_path / "good").write_text("".join(f"a b c d {number}\n" for number in range(40)))
     (tmp_path / "bad").write_text("".join(f"a b x d {number}\n" for number in range(40)))
     words = ("--hypotheses", tmp_path / "good", "--reference", tmp_path / "right", "--against", tmp_path / "bad")
-    told = json.loads(shown(*words, "--json"))["reports"][""]["against"]
-    assert told["bleu"]["score"] == pytest.approx(100)
-    assert told["bleu"]["against"] < 60
-    assert told["bleu"]["p"] < 0.01
+    found = json.loads(shown(*words, "--json"))["reports"][""]["against"]
+    assert found["bleu"]["score"] == pytest.approx(100)
+    assert found["bleu"]["against"] < 60
+    assert found["bleu"]["p"] < 0.01
     table = next(line for line in shown(*words).splitlines() if line.startswith("against"))
     assert table.split() == ["against", str(tmp_path / "bad"), "here", "there", "p", "95", "%", "signature"]
 
 
-def test_case_and_words(tmp_path: Path) -> None:
-    (tmp_path / "out").write_text("A b c d .\n")
-    (tmp_path / "right").write_text("a b c d .\n")
-    words = ("--hypotheses", tmp_path / "out", "--reference", tmp_path / "right", "--json")
-    plain = json.loads(shown(*words, "--tokenized"))["reports"][""]["metrics"]
-    assert plain["bleu"]["score"] < 100
-    assert plain["bleu-tokenized"]["score"] == pytest.approx(100)
-    lower = json.loads(shown(*words, "--lowercase", "--tokenize", "none"))["reports"][""]["metrics"]
-    assert lower["bleu"] == plain["bleu-tokenized"]
-
-
-# -------------------------------------------------------------------------------------------------------------- models
-
-
 def test_a_run_on_its_own_data(home: Path, tmp_path: Path) -> None:
-    told = json.loads(shown(home / "run", "--json", "--save", tmp_path / "out.de", "--device", "cpu", "--worst", 1))
-    assert told["evaluated"] == f"{home / 'run'}, test"
-    report = told["reports"]["en-de"]
+    found = json.loads(shown(home / "run", "--json", "--save", tmp_path / "out.de", "--device", "cpu", "--worst", 1))
+    assert found["evaluated"] == f"{home / 'run'}, test"
+    report = found["reports"]["en-de"]
     expected = load(home / "run", device="cpu").translate(ENGLISH, beam=5, split=False, keep=False)
     assert (tmp_path / "out.de").read_text(encoding="utf-8").splitlines() == [
         " ".join(e.splitlines()) for e in expected
@@ -132,19 +113,23 @@ def test_a_run_on_its_own_data(home: Path, tmp_path: Path) -> None:
 
 
 def test_both_directions_have_a_report_each(home: Path, tmp_path: Path) -> None:
-    told = json.loads(shown(home / "both", "--json", "--limit", 2, "--save", tmp_path / "out"))
-    assert {name: report["sentences"] for name, report in told["reports"].items()} == {"en-de": 2, "de-en": 2}
+    found = json.loads(shown(home / "both", "--json", "--limit", 2, "--save", tmp_path / "out"))
+    assert {name: report["sentences"] for name, report in found["reports"].items()} == {"en-de": 2, "de-en": 2}
     assert {path.name for path in tmp_path.iterdir()} == {"out.en-de", "out.de-en"}
-    told = json.loads(shown(home / "both", "--json", "--to", "en"))
-    assert list(told["reports"]) == ["de-en"]
+    found = json.loads(shown(home / "both", "--json", "--to", "en"))
+    assert list(found["reports"]) == ["de-en"]
     assert isinstance(refused(home / "both", "--to", "fr"), DataError)
 
 
-def test_a_file_in_place_of_a_split(home: Path) -> None:
+def test_a_file_in_place_of_a_split_and_moved_data(home: Path, tmp_path: Path) -> None:
     words = (home / "run", "--input", home / "test.en", "--reference", home / "test.de", "--json", "--limit", 3)
     report = json.loads(shown(*words))["reports"][""]
     assert report["sentences"] == 3
     assert report["worst"][0]["source"] in ENGLISH
+    for language in ("en", "de"):
+        (tmp_path / f"test.{language}").write_text("eins\nzwei\n")
+    found = json.loads(shown(home / "run", f"data.root={tmp_path}", "--json"))
+    assert found["reports"]["en-de"]["sentences"] == 2
 
 
 def test_two_models_on_the_same_texts(home: Path) -> None:
@@ -153,14 +138,7 @@ def test_two_models_on_the_same_texts(home: Path) -> None:
     assert [row.split()[3] for row in table[1:]] == ["1.0000"] * 3
 
 
-def test_data_that_have_moved(home: Path, tmp_path: Path) -> None:
-    for language in ("en", "de"):
-        (tmp_path / f"test.{language}").write_text("eins\nzwei\n")
-    told = json.loads(shown(home / "run", f"data.root={tmp_path}", "--json"))
-    assert told["reports"]["en-de"]["sentences"] == 2
-
-
-def test_another_task_has_its_own_figures(tmp_path: Path) -> None:
+def test_another_task_has_its_own_metrics(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(Bpe(size=80), ENGLISH)
     (tmp_path / "valid.txt").write_text("\n\n".join(ENGLISH) + "\n")
     settings = Decoder(vocabulary=tokenizer.size, width=16, depth=1, attention=Attention(heads=2))
@@ -171,15 +149,12 @@ def test_another_task_has_its_own_figures(tmp_path: Path) -> None:
     }
     save_model(regard.build(settings), tmp_path / "run", tables=tables)
     TokenizerPair.of(tokenizer).save(tmp_path / "run")
-    told = json.loads(shown(tmp_path / "run", "--json", "--device", "cpu"))
-    assert told["split"] == "valid"
-    assert set(told["metrics"]) >= {"loss", "perplexity", "accuracy"}
+    found = json.loads(shown(tmp_path / "run", "--json", "--device", "cpu"))
+    assert found["split"] == "valid"
+    assert set(found["metrics"]) >= {"loss", "perplexity", "accuracy"}
     lines = shown(tmp_path / "run", "--device", "cpu").splitlines()
     assert lines[0].startswith(f"{tmp_path / 'run'}, valid")
     assert lines[1].split()[0] == "loss"
-
-
-# ------------------------------------------------------------------------------------------------------------- errors
 
 
 def test_wrong_options(home: Path, tmp_path: Path) -> None:
@@ -205,9 +180,6 @@ def test_wrong_options(home: Path, tmp_path: Path) -> None:
         error = refused(*words)
         assert isinstance(error, kind), words
         assert message in str(error)
-
-
-# ------------------------------------------------------------------------------------------------------------- predict
 
 
 def test_predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

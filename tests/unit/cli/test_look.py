@@ -36,14 +36,19 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     return found
 
 
-def test_the_browser_is_sent_to_the_text(tmp_path: Path, opened: list[str | None]) -> None:
+def test_the_address_contains_the_text_and_the_view(tmp_path: Path, opened: list[str | None]) -> None:
     model = str(write_translator(tmp_path))
-    words = ["look", model, "ein <b>Hund</b> & mehr", "--target", "a dog", "--port", "0"]
-    assert runner.invoke(app, words).exit_code == 0
-    assert opened[0] is not None
-    assert opened[0].endswith("/#text=ein+%3Cb%3EHund%3C%2Fb%3E+%26+mehr&target=a+dog")
+    for words, end in (
+        (["ein <b>Hund</b> & mehr", "--target", "a dog"], "/#text=ein+%3Cb%3EHund%3C%2Fb%3E+%26+mehr&target=a+dog"),
+        (
+            ["ein Hund", "--view", "walk", "--at", "decoder.0.cross.1"],
+            "#text=ein+Hund&at=decoder.cross&layer=0&head=1&view=walk",
+        ),
+    ):
+        assert runner.invoke(app, ["look", model, *words, "--port", "0"]).exit_code == 0
+        assert str(opened[-1]).endswith(end)
     done = runner.invoke(app, ["look", model, "--port", "0", "--no-browser"])
-    assert opened[1] is None
+    assert opened[-1] is None
     assert "on http://127.0.0.1:" in done.stderr
 
 
@@ -67,25 +72,23 @@ def test_a_picture_for_a_model_of_images(tmp_path: Path, monkeypatch: pytest.Mon
     assert "nowhere.png" in str(error)
 
 
-def test_view_and_place_are_in_the_address(tmp_path: Path, opened: list[str | None]) -> None:
-    model = str(write_translator(tmp_path))
-    words = ["look", model, "ein Hund", "--view", "walk", "--at", "decoder.0.cross.1", "--port", "0"]
-    assert runner.invoke(app, words).exit_code == 0
-    assert str(opened[0]).endswith("#text=ein+Hund&at=decoder.cross&layer=0&head=1&view=walk")
-
-
-def test_a_file(tmp_path: Path) -> None:
+def test_a_page_and_a_picture(tmp_path: Path) -> None:
     model, file = str(write_translator(tmp_path / "model")), tmp_path / "look.html"
     done = runner.invoke(app, ["look", model, "ein Hund", "--to", "en", "--html", str(file)])
     assert done.exit_code == 0, done.output
     assert re.search(r"look\.html: heads, walk, .*compare; \d\.\d MiB", done.stderr)
     page = file.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    assert "http://" not in page
-    assert 'src="' not in page
+    assert not re.search(r'http://|src="', page)
     done = runner.invoke(app, ["look", model, "ein", "--html", str(file), "--views", "heads, walk", "--view", "walk"])
     assert "heads, walk;" in done.stderr
     assert '"view":"walk"' in file.read_text(encoding="utf-8")
+    picture = tmp_path / "a.png"
+    words = ["look", model, "ein Hund", "--picture", str(picture), "--view", "heads", "--at", "decoder.0.cross.1"]
+    done = runner.invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert picture.stat().st_size > 1000
+    assert "KiB" in done.stderr
 
 
 def test_what_had_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,23 +97,6 @@ def test_what_had_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(regard.serving.page_file, "page_file", small)
     done = runner.invoke(app, ["look", model, "ein Hund", "--html", str(file), "--views", "heads,walk"])
     assert re.search(r"walk: \d+ answers are left out", done.stderr), done.stderr
-
-
-def test_a_picture(tmp_path: Path) -> None:
-    model, file = str(write_translator(tmp_path / "model")), tmp_path / "a.png"
-    words = ["look", model, "ein Hund", "--picture", str(file), "--view", "heads", "--at", "decoder.0.cross.1"]
-    done = runner.invoke(app, words)
-    assert done.exit_code == 0, done.output
-    assert file.stat().st_size > 1000
-    assert re.search(r"KiB", done.stderr)
-
-
-def test_an_image(tmp_path: Path) -> None:
-    pillow = pytest.importorskip("PIL.Image", reason="needs the package pillow")
-    pillow.new("L", (16, 16), 100).save(tmp_path / "in.png")
-    model = str(write_vision(tmp_path / "model"))
-    done = runner.invoke(app, ["look", model, str(tmp_path / "in.png"), "--html", str(tmp_path / "out.html")])
-    assert done.exit_code == 0, done.output
 
 
 def test_another_model_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

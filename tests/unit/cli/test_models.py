@@ -39,9 +39,6 @@ def counted(*arguments: str) -> Any:
     return json.loads(shown("count", *arguments, "--json"))
 
 
-# --------------------------------------------------------------------------------------------------------------- count
-
-
 def test_count() -> None:
     text = shown("count", "gpt2")
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
@@ -121,9 +118,6 @@ def test_numbers_as_text() -> None:
     assert {number: size(number) for number in sizes} == sizes
     assert difference(63, 65) == "-3.1 %"
     assert difference(2_598_912, 2_600_000) == "+0.0 %"
-
-
-# ------------------------------------------------------------------------------------------------------------- convert
 
 
 @pytest.fixture

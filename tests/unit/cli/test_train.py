@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
@@ -101,23 +100,8 @@ def config(run: str) -> dict[str, Any]:
     return tomllib.loads(Path(run, "config.toml").read_text(encoding="utf-8"))
 
 
-# ---------------------------------------------------------------------------------------------------------------- help
-
-
-def test_help_has_an_example_and_needs_no_torch() -> None:
-    code = "import sys; sys.modules['torch'] = None; sys.argv = ['regard', 'train', '--help']\n"
-    code += "from regard.cli.app import main; main()"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "Example: regard train recipes/" in done.stdout
-    assert all(option in done.stdout for option in ("--resume", "--device", "--threads", "--quiet", "--json"))
-
-
-# --------------------------------------------------------------------------------------------------------- a whole run
-
-
-def test_a_run_reports_on_stderr(run: Regard) -> None:
-    said = run("train", "recipe.toml", "train.directory=new", "--device", "cpu")
+def test_a_run_reports_on_stderr_and_can_be_repeated(run: Regard, home: Path) -> None:
+    said = run("train", "recipe.toml", "train.directory=new", "--threads", "1", "--device", "cpu")
     assert (said.code, said.out) == (0, "")
     lines = said.err.splitlines()
     assert lines[0].startswith("train: 12 examples, ")
@@ -125,31 +109,20 @@ def test_a_run_reports_on_stderr(run: Regard) -> None:
     assert any(line.startswith("done after 12 steps") and "train.steps (12)" in line for line in lines)
     assert "next:   regard doctor new" in lines
     assert load_model("new").settings.kind == "encoder-decoder"
-
-
-def test_the_result_as_json(run: Regard) -> None:
-    said = run("train", "recipe.toml", "train.directory=new", "--json", "--quiet", "--device", "cpu")
-    assert (said.code, said.err) == (0, "")
-    found = json.loads(said.out)
-    status = json.loads(Path("new/status.json").read_text())
-    assert found == {"directory": "new", "reason": "budget", "step": 12, "scores": status["metrics"]}
-    assert found["scores"]["loss"] == read_log(Path("new/log.jsonl"))[-1]["loss"]
-
-
-def test_overrides_and_threads_are_kept_with_the_run(run: Regard) -> None:
-    words = ["model.dropout=0.25", "train.optimizer.rate=2e-3", "train.steps=1", "train.directory=new"]
-    assert run("train", "recipe.toml", *words, "--threads", "2", "-q", "--device", "cpu").code == 0
-    kept = config("new")
-    assert (kept["model"]["dropout"], kept["train"]["optimizer"]["rate"], kept["train"]["steps"]) == (0.25, 2e-3, 1)
-    assert json.loads(Path("new/environment.json").read_text())["threads"] == 2
-
-
-def test_the_same_recipe_gives_the_same_run_again(run: Regard, home: Path) -> None:
-    assert run("train", "recipe.toml", "train.directory=new", "--threads", "1", "-q", "--device", "cpu").code == 0
     assert Path("new/weights.safetensors").read_bytes() == (home / "runs/recipe/weights.safetensors").read_bytes()
 
 
-# ------------------------------------------------------------------------------------------------------------ resuming
+def test_a_result_as_json_and_overrides(run: Regard, home: Path) -> None:
+    words = ["model.dropout=0.25", "train.optimizer.rate=2e-3", "train.steps=1", "train.directory=new"]
+    said = run("train", "recipe.toml", *words, "--threads", "2", "--json", "--quiet", "--device", "cpu")
+    assert (said.code, said.err) == (0, "")
+    found = json.loads(said.out)
+    status = json.loads(Path("new/status.json").read_text())
+    assert found == {"directory": "new", "reason": "budget", "step": 1, "scores": status["metrics"]}
+    assert found["scores"]["loss"] == read_log(Path("new/log.jsonl"))[-1]["loss"]
+    kept = config("new")
+    assert (kept["model"]["dropout"], kept["train"]["optimizer"]["rate"], kept["train"]["steps"]) == (0.25, 2e-3, 1)
+    assert json.loads(Path("new/environment.json").read_text())["threads"] == 2
 
 
 def test_a_resumed_run_can_be_extended(run: Regard) -> None:
@@ -204,9 +177,6 @@ def test_data_that_changed_or_moved(run: Regard) -> None:
     assert "train.start=runs/recipe" in said.err
 
 
-# ------------------------------------------------------------------------------------------------------------- refusals
-
-
 def test_an_error_is_one_line(run: Regard) -> None:
     for words, code, message in (
         ("", 2, "the recipe is missing"),
@@ -236,23 +206,6 @@ def test_an_error_is_one_line(run: Regard) -> None:
         assert not Path("new").exists()
 
 
-def test_useless_files(run: Regard) -> None:
-    for content, message in (
-        (b"", "train.en is empty"),
-        (b"\x00\x01" * 500, "train.en is a binary file"),
-        (b"one line\n", "train.en has 1 lines"),
-        (b"\n" * 12, "data.train (train.en, train.de)"),
-    ):
-        Path("train.en").write_bytes(content)
-        said = run("train", "recipe.toml", "train.directory=new")
-        assert said.code == 1
-        assert message in said.err
-        assert not Path("new").exists()
-
-
-# ------------------------------------------------------------------------------------------- other commands on the run
-
-
 def test_runs_doctor_and_predict(run: Regard) -> None:
     (row,) = json.loads(run("runs", "--json").out)
     found = tuple(row[name] for name in ("name", "task", "state", "step", "spent"))
@@ -265,6 +218,10 @@ def test_runs_doctor_and_predict(run: Regard) -> None:
     assert "bad" in {finding["level"] for title, finding in findings.items() if "warm-up" in title}
     said = run("predict", "runs/recipe", "the dog runs", "the cat sleeps", "--device", "cpu")
     assert (said.code, said.err, said.out.count("\n")) == (0, "", 2)
+    no_task = Path("runs/recipe/config.toml")
+    no_task.write_text(no_task.read_text(encoding="utf-8").replace("[task]", "[other]"), encoding="utf-8")
+    said = run("predict", "runs/recipe", "the dog runs", "--device", "cpu")
+    assert (said.code, "runs/recipe has no task" in said.err) == (1, True)
 
 
 def test_a_reference_is_met_by_the_same_run_and_not_by_another(run: Regard) -> None:

@@ -46,27 +46,18 @@ def expected(place: Path) -> list[str]:
     return [text.replace("\n", " ") for text in load(place, "cpu").translate(LINES.split("\n"))]
 
 
-def test_lines_of_standard_input(place: Path, expected: list[str]) -> None:
+def test_lines_of_standard_input(place: Path, expected: list[str], tmp_path: Path) -> None:
     for given in (LINES, LINES + "\n", LINES.replace("\n", "\r\n"), "\ufeff" + LINES):
         result = translate(place, given=given)
         assert result.exit_code == 0, result.exception
         assert result.stdout == "".join(f"{line}\n" for line in expected)
     assert translate(place, "--ahead", "1", given=LINES).stdout == "".join(f"{line}\n" for line in expected)
-
-
-def test_nothing_gives_nothing(place: Path, tmp_path: Path) -> None:
     assert translate(place, given="").stdout == ""
     (tmp_path / "empty").touch()
     assert translate(place, "--input", str(tmp_path / "empty")).stdout == ""
-
-
-def test_only_a_line_feed_ends_a_line(place: Path) -> None:
-    odd = ["\x85", "\u2028", "\x0c", "\x1c", "\v", "\r"]
+    odd = ["\x85", "\u2028", "\x0c", "\x1c", "\v", "\r"]  # only a line feed ends a line
     result = translate(place, "--beam", "1", given="".join(f"ein{each}Hund\n" for each in odd) + "und")
     assert result.stdout.count("\n") == len(odd) + 1
-
-
-def test_texts_on_the_command_line(place: Path, expected: list[str]) -> None:
     result = translate(place, "ein Hund läuft", "und eine Katze")
     assert result.stdout == f"{expected[0]}\n{expected[3]}\n"
 
@@ -95,13 +86,8 @@ def test_json(place: Path) -> None:
     plain = json.loads(translate(place, "--json", "ein").stdout)
     assert "nbest" not in plain
     assert "alignment" not in plain
-
-
-def test_several_and_their_words_as_text(place: Path) -> None:
     result = translate(place, "--nbest", "2", "--align", "ein Hund", "und")
-    lines = [
-        line.split(" ||| ") for line in result.stdout.rstrip("\n").replace("\r", "").split("\n") if " ||| " in line
-    ]
+    lines = [line.split(" ||| ") for line in result.stdout.replace("\r", "").split("\n") if " ||| " in line]
     assert [line[0] for line in lines if line[0].isdigit()] == ["0", "0", "1", "1"]
     assert all("-" in line[-1] or line[-1] == "" for line in lines)
 
@@ -132,7 +118,7 @@ def test_wrong_options(place: Path) -> None:
     assert "did you mean de-en?" in str(error)
 
 
-def test_lines_before_a_wrong_one_are_format_links(place: Path, expected: list[str], tmp_path: Path) -> None:
+def test_lines_before_a_wrong_one_are_translated(place: Path, expected: list[str], tmp_path: Path) -> None:
     given = LINES.encode() + b"\nein\xe4\nein\n"
     (tmp_path / "in").write_bytes(given)
     for ahead in ("1", "2", "1000"):
@@ -145,9 +131,6 @@ def test_lines_before_a_wrong_one_are_format_links(place: Path, expected: list[s
             assert "line 5 is not UTF-8" in str(result.exception)
 
 
-# ------------------------------------------------------------------------------------------------------- as a process
-
-
 def process(place: Path, *arguments: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "regard", "translate", str(place), "--device", "cpu", "--threads", "1", *arguments]
     pipe = subprocess.PIPE
@@ -155,7 +138,7 @@ def process(place: Path, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def test_lines_that_come_slowly_are_translated_as_they_come(place: Path, expected: list[str]) -> None:
-    """No line waits for the next; what is wrong with one is told behind what came before it."""
+    """No line waits for the next; what is wrong with one is found behind what came before it."""
     with process(place) as running:
         assert running.stdin
         assert running.stdout
@@ -172,7 +155,7 @@ def test_lines_that_come_slowly_are_translated_as_they_come(place: Path, expecte
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is only known to Linux")
-def test_a_full_disk_is_told_in_one_line(place: Path) -> None:
+def test_a_full_disk_is_found_in_one_line(place: Path) -> None:
     command = [sys.executable, "-m", "regard", "translate", str(place), "--device", "cpu", "ein"]
     with open("/dev/full", "wb") as full:
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
@@ -190,50 +173,39 @@ def test_progress_on_a_terminal_leaves_nothing_behind_after_ctrl_c(place: Path, 
     with (tmp_path / "out").open("wb") as out:
         running = subprocess.Popen([*command, "--input", str(tmp_path / "in")], stdout=out, stderr=theirs)
     os.close(theirs)
-    told = b""
-    while b"lines" not in told:
-        told += os.read(ours, 4096)
+    found = b""
+    while b"lines" not in found:
+        found += os.read(ours, 4096)
     running.send_signal(signal.SIGINT)
     with suppress(OSError):  # how Linux says that nobody is at the other end any more
         while more := os.read(ours, 4096):
-            told += more
+            found += more
     os.close(ours)
     assert running.wait(60) == 130
-    assert b"Traceback" not in told
-    assert told.rstrip().endswith(b"\x1b[2K")  # the line is gone
-    assert told.count(b"\x1b[?25h") == told.count(b"\x1b[?25l")  # and the cursor is back
-
-
-def test_a_pipe_that_is_closed_ends_it_quietly(place: Path) -> None:
-    with process(place, "--ahead", "1", "--beam", "1") as running:
-        assert running.stdin
-        assert running.stdout
-        assert running.stderr
-        running.stdin.write(b"ein Hund\n" * 2_000)
-        running.stdin.flush()
-        assert running.stdout.readline()
-        running.stdout.close()
-        with suppress(BrokenPipeError):
-            running.stdin.close()
-        assert running.wait(60) == 1
-        assert running.stderr.read() == b""
+    assert b"Traceback" not in found
+    assert found.rstrip().endswith(b"\x1b[2K")  # the line is gone
+    assert found.count(b"\x1b[?25h") == found.count(b"\x1b[?25l")  # and the cursor is back
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
-def test_ctrl_c_ends_it_quietly(place: Path) -> None:
-    with process(place, "--ahead", "1", "--beam", "1") as running:
-        assert running.stdin
-        assert running.stdout
-        assert running.stderr
-        running.stdin.write(b"ein Hund\n")
-        running.stdin.flush()
-        assert running.stdout.readline()  # and now it waits for more
-        running.send_signal(signal.SIGINT)
-        assert running.wait(60) == 130
-        assert b"Traceback" not in running.stderr.read()
+def test_a_closed_pipe_and_ctrl_c_end_it_quietly(place: Path) -> None:
+    for closed in (True, False):
+        with process(place, "--ahead", "1", "--beam", "1") as running:
+            assert running.stdin
+            assert running.stdout
+            assert running.stderr
+            running.stdin.write(b"ein Hund\n" * (2_000 if closed else 1))
+            running.stdin.flush()
+            assert running.stdout.readline()
+            if closed:
+                running.stdout.close()
+                with suppress(BrokenPipeError):
+                    running.stdin.close()
+            else:
+                running.send_signal(signal.SIGINT)
+            assert running.wait(60) == (1 if closed else 130)
+            assert b"Traceback" not in running.stderr.read()
 
-
-# --------------------------------------------------------------------------------------------------------------- align
 
 SOURCES = ["ein Hund läuft", "", "und eine Katze", "durch den Schnee"]
 TARGETS = ["a dog is running", "", "and a cat too", "through the snow"]
@@ -273,42 +245,33 @@ def test_a_line_of_links_for_each_pair() -> None:
 
 
 @pytest.mark.usefixtures("_files")
-def test_gold_that_it_made_itself_is_without_error() -> None:
+def test_gold_links_heads_and_a_saved_choice() -> None:
     Path("gold").write_text("".join(f"{line}\n" for line in own()), encoding="utf-8")
-    told = json.loads(run_align("--to", "en", "--gold", "gold", "--json").stdout)
-    assert told["pairs"] == len(SOURCES)
-    assert told["scores"]["one direction"] == {"error": 0.0, "precision": 1.0, "recall": 1.0}
-    assert set(told["scores"]) == {"one direction", "last layer"}
-    plain = run_align("--to", "en", "--gold", "gold", "--joined")
+    gold = ("--to", "en", "--gold", "gold")
+    found = json.loads(run_align(*gold, "--json").stdout)
+    assert found["pairs"] == len(SOURCES)
+    assert found["scores"]["one direction"] == {"error": 0.0, "precision": 1.0, "recall": 1.0}
+    assert set(found["scores"]) == {"one direction", "last layer"}
+    plain = run_align(*gold, "--joined")
     assert "both directions" in plain.stdout
     assert "step that writes a word" in plain.stdout
-
-
-@pytest.mark.usefixtures("_files")
-def test_a_choice_is_scored_on_the_other_pairs_and_kept() -> None:
-    Path("gold").write_text("".join(f"{line}\n" for line in own()), encoding="utf-8")
-    told = json.loads(run_align("--to", "en", "--gold", "gold", "--choose", "3", "--save", "--json").stdout)
-    assert told["pairs"] == 1
-    best = told["tried"][0]
-    assert told["look"] == {"heads": best["heads"], "consumed": best["consumed"]}
+    for words, look in (
+        (("--head", "0.1", "--consumed"), {"heads": [[0, 1]], "consumed": True}),
+        (("--layer", "-1"), {"heads": [[0, 0], [0, 1]], "consumed": False}),
+    ):
+        assert json.loads(run_align(*gold, *words, "--json").stdout)["look"] == look
+    assert "candidates" in run_align(*gold, "--choose", "3").stdout
+    found = json.loads(run_align(*gold, "--choose", "3", "--save", "--json").stdout)
+    assert found["pairs"] == 1
+    best = found["tried"][0]
+    assert found["look"] == {"heads": best["heads"], "consumed": best["consumed"]}
     kept = regard.load("model", device="cpu").frame.look
     assert kept is not None
     assert [list(head) for head in kept.heads] == best["heads"]
-    assert "candidates" in run_align("--to", "en", "--gold", "gold", "--choose", "3").stdout
-    scores = told["scores"]
     (measured,) = measured_in(regard.load("model", device="cpu").config)
     assert (measured.to, measured.data, measured.pairs, measured.joined) == ("en", "gold", 1, None)
-    assert measured.error == scores["one direction"]["error"]
-    assert measured.naive == scores["last layer"]["error"]
-
-
-@pytest.mark.usefixtures("_files")
-def test_heads_that_are_named() -> None:
-    Path("gold").write_text("".join(f"{line}\n" for line in own()), encoding="utf-8")
-    told = json.loads(run_align("--to", "en", "--gold", "gold", "--head", "0.1", "--consumed", "--json").stdout)
-    assert told["look"] == {"heads": [[0, 1]], "consumed": True}
-    told = json.loads(run_align("--to", "en", "--gold", "gold", "--layer", "-1", "--json").stdout)
-    assert told["look"] == {"heads": [[0, 0], [0, 1]], "consumed": False}
+    assert measured.error == found["scores"]["one direction"]["error"]
+    assert measured.naive == found["scores"]["last layer"]["error"]
 
 
 @pytest.mark.usefixtures("_files")

@@ -120,9 +120,6 @@ def test_a_client_that_goes_away_frees_its_items(running: Running) -> None:
         running.parrot.go.set()
         assert answer_of(first)[0] == 200
     assert running.parrot.batches[before:] == [["first"]]
-
-
-def test_a_stream_whose_client_goes_away_stops(running: Running) -> None:
     with running.connect() as leaving:
         leaving.sendall(request("a " * 400, "/translate/stream"))
         assert b"200" in leaving.recv(20)
@@ -156,19 +153,13 @@ def test_hostile_bytes_get_a_client_error(running: Running) -> None:
         assert 400 <= status < 500, raw[:40]
 
 
-def test_a_body_that_is_announced_too_long_is_refused_at_once(running: Running) -> None:
-    status, headers, _ = running.send(POST + b"Content-Length: 10000000000\r\n\r\n")
+def test_a_body_that_is_too_long_or_does_not_arrive(running: Running) -> None:
+    status, headers, _ = running.send(POST + b"Content-Length: 10000000000\r\n\r\n")  # it is refused at once
     assert (status, headers["connection"]) == (413, "close")
-
-
-def test_a_client_that_reads_only_after_sending_gets_the_error(running: Running) -> None:
     address = f"http://127.0.0.1:{running.port}/translate"
-    with pytest.raises(HTTPError, match="413") as refused:
+    with pytest.raises(HTTPError, match="413") as refused:  # this client reads only after sending all
         urlopen(Request(address, b"a" * 4_000_000, {"Content-Type": "application/json"}), timeout=SECONDS)
     refused.value.close()
-
-
-def test_a_body_without_an_end_is_cut_off(running: Running) -> None:
     chunk = b"1000\r\n" + b"a" * 0x1000 + b"\r\n"
     sent = 0
     with running.connect() as client, contextlib.suppress(ConnectionError):
@@ -177,9 +168,6 @@ def test_a_body_without_an_end_is_cut_off(running: Running) -> None:
             client.sendall(chunk)
             sent += 0x1000
     assert sent < 100 * BODY_LIMIT  # the buffers of the system are included
-
-
-def test_a_body_that_does_not_arrive(running: Running) -> None:
     begun = time.monotonic()
     assert running.send(request()[:-5])[0] == 408
     assert time.monotonic() - begun < 5
@@ -187,34 +175,6 @@ def test_a_body_that_does_not_arrive(running: Running) -> None:
         leaving.sendall(request()[:-5])
     running.wait_until("regard_queue_texts 0.0")
     assert running.send(request("next"))[0] == 200
-
-
-def test_requests_may_follow_each_other_on_a_connection(running: Running) -> None:
-    with running.connect() as client:
-        for text in ("eins", "zwei"):
-            client.sendall(request(text))
-            assert answer_of(client)[2] == f'{{"translatedText":"de>en:{text}"}}'.encode()
-        client.sendall(request("drei") + request("vier"))
-        assert b"drei" in answer_of(client)[2]
-
-
-def test_running_requests_are_finished_at_shutdown() -> None:
-    running = Running()
-    running.parrot.hold()
-    with running.connect() as first, running.connect() as second, running.connect() as idle:
-        first.sendall(request("first"))
-        assert running.parrot.begun.wait(SECONDS)
-        second.sendall(request("second"))
-        running.wait_until("regard_queue_texts 1.0")
-        running.server.should_exit = True
-        until = time.monotonic() + SECONDS
-        while idle.recv(1) != b"":  # the idle connection is closed
-            assert time.monotonic() < until
-        with pytest.raises(ConnectionError):
-            running.connect()
-        running.parrot.go.set()
-        assert (answer_of(first)[0], answer_of(second)[0]) == (200, 200)
-    running.end()
 
 
 def test_a_port_in_use_and_an_address_of_another_machine() -> None:

@@ -50,15 +50,13 @@ def test_models_by_name_and_loaded(study: Study, tmp_path: Path) -> None:
     assert (tmp_path / "look.html").read_text(encoding="utf-8") == by_name.html
     with pytest.raises(InputError, match="cannot be written"):
         by_name.save(tmp_path / "none" / "look.html")
-
-
-def test_wrong_wishes(study: Study) -> None:
-    with pytest.raises(InputError, match=r"height \(5\) must be from 100"):
-        regard.show(study, "the dog", height=5)
-    with pytest.raises(InputError, match=r"theme \(pink\) must be system, light or dark"):
-        regard.show(study, "the dog", theme="pink")  # type: ignore[arg-type]
-    with pytest.raises(InputError, match=r"view \(waltz\).*did you mean walk"):
-        regard.show(study, "the dog", ("heads", "waltz"))
+    for options, message in (
+        ({"height": 5}, r"height \(5\) must be from 100"),
+        ({"theme": "pink"}, r"theme \(pink\) must be system, light or dark"),
+        ({"view": ("heads", "waltz")}, r"view \(waltz\).*did you mean walk"),
+    ):
+        with pytest.raises(InputError, match=message):
+            regard.show(study, "the dog", **options)
 
 
 def test_no_server_is_needed() -> None:

@@ -60,9 +60,6 @@ def result(job: QueuedJob) -> list[Any]:
     return job.future.result(SECONDS)
 
 
-# ------------------------------------------------------------------------------------------------------ order of items
-
-
 def taken(queue: RequestQueue) -> list[str]:
     return [job.items[index] for job, index in queue.take()]
 
@@ -71,67 +68,38 @@ def submit(queue: RequestQueue, name: str, *sizes: int, key: str = "a") -> Queue
     return queue.submit(key, [f"{name}{number}" for number in range(len(sizes))], sizes)
 
 
-def test_jobs_take_turns_item_by_item() -> None:
+def test_the_order_of_items() -> None:
     queue = RequestQueue(Work(), 100, batch_size=4)
     submit(queue, "many", 1, 1, 1)
     submit(queue, "a", 1)
     submit(queue, "b", 1)
-    assert taken(queue) == ["many0", "a0", "b0", "many1"]
+    assert taken(queue) == ["many0", "a0", "b0", "many1"], "jobs take turns item by item"
     submit(queue, "c", 1)
     assert taken(queue) == ["many2", "c0"]
     assert queue.items == 0
-
-
-def test_the_first_job_is_always_in_the_batch() -> None:
-    queue = RequestQueue(Work(), 100, batch_size=4)
     for name, size in (("a", 2), ("long", 9), ("b", 2), ("c", 2)):
         submit(queue, name, size)
     assert taken(queue) == ["a0", "b0"]
     submit(queue, "d", 2)
-    assert taken(queue) == ["long0"]
-    assert taken(queue) == ["c0", "d0"]
-
-
-def test_a_batch_has_one_key() -> None:
-    queue = RequestQueue(Work(), 100, batch_size=9)
+    assert [taken(queue), taken(queue)] == [["long0"], ["c0", "d0"]], "the first job is always in the batch"
     for name, key in (("a", "x"), ("b", "y"), ("c", "z"), ("d", "x")):
         submit(queue, name, 1, key=key)
-    assert [taken(queue) for _ in range(4)] == [["a0", "d0"], ["b0"], ["c0"], []]
+    assert [taken(queue) for _ in range(4)] == [["a0", "d0"], ["b0"], ["c0"], []], "a batch has one key"
 
 
-def test_a_cancelled_job_frees_its_items() -> None:
-    queue = RequestQueue(Work(), 100, batch_size=1)
-    leaving = submit(queue, "a", 1, 2, 3)
-    submit(queue, "b", 5)
-    assert taken(queue) == ["a0"]
-    assert queue.items == 3
-    queue.cancel(leaving)
-    queue.cancel(leaving)
-    assert queue.items == 1
-    assert taken(queue) == ["b0"]
-
-
-# ---------------------------------------------------------------------------------------------------------- the worker
-
-
-def test_waiting_items_share_a_batch(queue: RequestQueue, work: Work) -> None:
+def test_a_shared_batch_and_a_full_queue(queue: RequestQueue, work: Work) -> None:
     work.hold(queue)
-    jobs = [queue.submit("a", [text]) for text in ("one", "two", "three")]
-    work.go.set()
-    assert [result(job) for job in jobs] == [["ONE"], ["TWO"], ["THREE"]]
-    assert work.batches == [["first"], ["one", "two", "three"]]
-
-
-def test_a_full_queue_answers_503(queue: RequestQueue, work: Work) -> None:
-    work.hold(queue)
-    queue.submit("a", ["a", "b", "c"])
+    jobs = [queue.submit("a", items) for items in (["one"], ["two", "three"])]
     with pytest.raises(HTTPException) as caught:
         queue.submit("a", ["d", "e"])
     assert caught.value.status_code == 503
     assert 1 <= int((caught.value.headers or {})["Retry-After"]) <= 60
-    queue.submit("a", ["d"])
+    jobs.append(queue.submit("a", ["d"]))
     with pytest.raises(HTTPException):
         queue.stream(StreamJob(iter("e"), print))
+    work.go.set()
+    assert [result(job) for job in jobs] == [["ONE"], ["TWO", "THREE"], ["D"]]
+    assert [sorted(batch) for batch in work.batches] == [["first"], ["d", "one", "three", "two"]]
 
 
 def test_one_bad_item_does_not_harm_the_others(queue: RequestQueue, work: Work) -> None:

@@ -38,9 +38,6 @@ def translate(client: TestClient, **fields: Any) -> Any:
     return client.post("/translate", json={"q": "Hund", "source": "de", "target": "en", **fields})
 
 
-# -------------------------------------------------------------------------------------------------------- translations
-
-
 def test_texts_and_alternatives(client: TestClient) -> None:
     assert translate(client).json() == {"translatedText": "de>en:Hund"}
     assert translate(client, q=["ein", "Hund"]).json() == {"translatedText": ["de>en:ein", "de>en:Hund"]}
@@ -63,12 +60,15 @@ def test_the_source_language_is_detected(client: TestClient) -> None:
     assert unknown == {"translatedText": "en>de:Xylophon", "detectedLanguage": {"confidence": 0.0, "language": "en"}}
     html = '<a href="the and of"><i>Der Hund ist da</i></a>'
     assert translate(client, q=html, source="auto", format="html").json()["detectedLanguage"]["language"] == "de"
-
-
-def test_a_text_in_the_target_language_is_returned_unchanged(client: TestClient) -> None:
-    text = "The dog is on the sofa"
+    text = "The dog is on the sofa"  # already in the target language
     assert translate(client, q=text, source="auto").json()["translatedText"] == text
     assert translate(client, q=text, source="en", target="en").json() == {"translatedText": text}
+    (german,) = client.post("/detect", json={"q": "Wir haben es nicht gesehen"}).json()
+    assert german["language"] == "de"
+    assert german["confidence"] > 70
+    (unknown,) = client.post("/detect", data={"q": "Xylophon"}).json()
+    assert unknown["confidence"] == 0
+    assert client.post("/detect", json={"q": "a" * 201}).status_code == 413
 
 
 def test_forms(client: TestClient) -> None:
@@ -109,9 +109,6 @@ def test_streams(client: TestClient) -> None:
         assert (answer.status_code, list(answer.json())) == (400, ["error"]), wrong
 
 
-# ------------------------------------------------------------------------------------------------------ wrong requests
-
-
 def test_wrong_requests_name_the_field(client: TestClient) -> None:
     cases: list[tuple[dict[str, Any], int, str]] = [
         ({"q": None}, 400, "missing q"),
@@ -132,7 +129,7 @@ def test_wrong_requests_name_the_field(client: TestClient) -> None:
         ({"q": "a" * 201}, 413, "201 characters, at most 200"),
         ({"q": ["a" * 101, "b" * 100]}, 413, "201 characters"),
         ({"q": ["a"] * 6}, 400, "6 texts, at most 5"),
-        ({"q": WRONG}, 400, "mend it"),
+        ({"q": WRONG}, 400, "correct it"),
     ]
     for fields, status, message in cases:
         answer = translate(client, **fields)
@@ -162,7 +159,7 @@ def test_hostile_json_is_refused() -> None:
                 assert (answer.status_code, list(answer.json())) == (400, ["error"]), body[:40]
 
 
-def test_hostile_forms_are_refused(client: TestClient) -> None:
+def test_hostile_forms_bodies_and_addresses_are_refused(client: TestClient) -> None:
     part = b'--x\r\nContent-Disposition: form-data; name="q"\r\n\r\n\xff\r\n--x--'
     for content_type, body, status in (
         (FORM, b"q=%ff&source=de&target=en", 400),
@@ -180,19 +177,10 @@ def test_hostile_forms_are_refused(client: TestClient) -> None:
     ):
         answer = client.post("/translate", content=body, headers={"Content-Type": content_type.encode()})
         assert (answer.status_code, list(answer.json())) == (status, ["error"]), (content_type, body[:40])
-
-
-def test_a_body_without_a_length_is_limited(client: TestClient) -> None:
-    endless = (b"a" * 10_000 for _ in range(body_limit(SETTINGS.characters) // 1000))
+    endless = (b"a" * 10_000 for _ in range(body_limit(SETTINGS.characters) // 1000))  # without a length
     assert client.post("/translate", content=endless, headers=JSON).status_code == 413
-
-
-def test_unknown_addresses_and_methods(client: TestClient) -> None:
-    for answer, status in (
-        (client.get("/nowhere"), 404),
-        (client.get("/translate"), 405),
-        (client.post("/health"), 405),
-    ):
+    for method, address, status in (("GET", "/nowhere", 404), ("GET", "/translate", 405), ("POST", "/health", 405)):
+        answer = client.request(method, address)
         assert (answer.status_code, list(answer.json())) == (status, ["error"])
 
 
@@ -226,9 +214,6 @@ def test_api_keys() -> None:
         assert client.get("/frontend/settings").json()["keyRequired"] is True
 
 
-# --------------------------------------------------------------------------------------------------- about the server
-
-
 def test_languages(client: TestClient) -> None:
     assert client.get("/languages").json() == [
         {"code": "de", "name": "German", "targets": ["de", "en"]},
@@ -242,23 +227,6 @@ def test_languages(client: TestClient) -> None:
         assert "en to de is not supported; choose one of de to en" in answer.json()["error"]
 
 
-def test_detection(client: TestClient) -> None:
-    (german,) = client.post("/detect", json={"q": "Wir haben es nicht gesehen"}).json()
-    assert german["language"] == "de"
-    assert german["confidence"] > 70
-    (unknown,) = client.post("/detect", data={"q": "Xylophon"}).json()
-    assert unknown["confidence"] == 0
-    assert client.post("/detect", json={}).status_code == 400
-    assert client.post("/detect", json={"q": "a" * 201}).status_code == 413
-
-
-def test_settings_for_libretranslate(client: TestClient) -> None:
-    found = client.get("/frontend/settings").json()
-    assert found["charLimit"] == 200
-    assert found["language"]["target"] == {"code": "en", "name": "English"}
-    assert found["keyRequired"] is False
-
-
 def test_the_docs_page_works_offline(client: TestClient) -> None:
     assert client.get("/", follow_redirects=False).headers["location"] == "/docs"
     page = client.get("/docs")
@@ -270,29 +238,23 @@ def test_the_docs_page_works_offline(client: TestClient) -> None:
         assert client.get(address).status_code == 200
     assert client.get("/docs.js").headers["content-type"].startswith("text/javascript")
     assert "://" not in client.get("/docs.js").text
-
-
-def test_openapi_describes_every_address(client: TestClient) -> None:
-    described = client.get("/openapi.json").json()
-    assert set(described["paths"]) == {
-        "/translate", "/translate/stream", "/detect", "/languages", "/frontend/settings", "/health", "/metrics"
-    }  # fmt: skip
-    body = described["paths"]["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    described = client.get("/openapi.json").json()["paths"]
+    paths = "/translate /translate/stream /detect /languages /frontend/settings /health /metrics"
+    assert set(described) == set(paths.split())
+    body = described["/translate"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(body["required"]) == {"q", "source", "target"}
     assert body["properties"]["format"]["enum"] == ["text", "html"]
-    assert "503" in described["paths"]["/translate"]["post"]["responses"]
+    assert "503" in described["/translate"]["post"]["responses"]
+    found = client.get("/frontend/settings").json()
+    assert (found["charLimit"], found["keyRequired"]) == (200, False)
+    assert found["language"]["target"] == {"code": "en", "name": "English"}
 
 
 def test_scripts_of_other_pages_need_a_setting(client: TestClient) -> None:
     origin = {"Origin": "https://page.example"}
     assert "access-control-allow-origin" not in client.get("/languages", headers=origin).headers
-    settings = Serving(origins=("https://page.example",))
-    with TestClient(create_app(Parrot(), settings), HOST) as other:
-        for answer, status in (
-            (other.get("/languages", headers=origin), 200),
-            (other.post("/translate", json={}, headers=origin), 400),
-        ):
-            assert answer.status_code == status
+    with TestClient(create_app(Parrot(), Serving(origins=("https://page.example",))), HOST) as other:
+        for answer in (other.get("/languages", headers=origin), other.post("/translate", json={}, headers=origin)):
             assert answer.headers["access-control-allow-origin"] == "https://page.example"
         stranger = other.get("/languages", headers={"Origin": "https://other.example"})
         assert "access-control-allow-origin" not in stranger.headers
@@ -331,28 +293,19 @@ def test_metrics() -> None:
 
 
 def test_the_log_contains_no_texts_keys_or_addresses() -> None:
-    said: list[str] = []
-    app = create_app(Parrot(), Serving(api_keys=("geheim",)), said.append, verbose=True)
-    with TestClient(app, HOST) as client:
-        answer = translate(client, q=f"privat {BAD}", api_key="geheim")
-        assert (answer.status_code, list(answer.json())) == (500, ["error"])
-        assert "secret" not in answer.text
-        client.post("/translate?q=privat&api_key=geheim&source=de&target=en")
-        client.get("/privat")
-    assert len([line for line in said if line.startswith(("POST /translate ", "GET other "))]) == 3
-    assert len([line for line in said if line.startswith("error: RuntimeError in serving_cases.py")]) == 1
-    assert not [line for line in said if re.search("privat|geheim|secret", line)]
-
-
-def test_without_verbose_the_log_has_only_internal_errors() -> None:
-    said: list[str] = []
-    with TestClient(create_app(Parrot(), SETTINGS, said.append), HOST) as client:
-        translate(client)
-        translate(client, target="fr")
-        assert said == []
-        translate(client, q=BAD)
-        client.post("/translate/stream", json={"q": f"a {BAD}", "source": "de", "target": "en"})
-    assert len(said) == 2
+    for verbose, requests in ((True, 3), (False, 0)):
+        said: list[str] = []
+        app = create_app(Parrot(), Serving(api_keys=("geheim",)), said.append, verbose)
+        with TestClient(app, HOST) as client:
+            answer = translate(client, q=f"privat {BAD}", api_key="geheim")
+            assert (answer.status_code, list(answer.json())) == (500, ["error"])
+            assert "secret" not in answer.text
+            client.post("/translate?q=privat&api_key=geheim&source=de&target=en")
+            client.get("/privat")
+        assert len([line for line in said if line.startswith(("POST /translate ", "GET other "))]) == requests
+        assert len([line for line in said if line.startswith("error: RuntimeError in serving_cases.py")]) == 1
+        assert len(said) == requests + 1
+        assert not [line for line in said if re.search("privat|geheim|secret", line)]
 
 
 def test_the_docs_page_states_the_defaults_and_runs() -> None:
@@ -364,8 +317,6 @@ def test_the_docs_page_states_the_defaults_and_runs() -> None:
         exec(code, {})
 
 
-# -------------------------------------------------------------------------------------------------------------- models
-
 THERE, BACK = Route("de", "en"), Route("en", "de")
 
 
@@ -374,14 +325,9 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_translator(tmp_path_factory.mktemp("tiny"))
 
 
-@pytest.fixture(scope="module")
-def models(directory: Path) -> Translators:
-    return load_translators([str(directory)], Serving(beam=2, device="cpu"))
-
-
-def test_models_answer_as_the_translator_does(models: Translators, directory: Path) -> None:
-    both = [models, Parrot()]
-    assert [list(each.directions) for each in both] == [[("de", "en"), ("en", "de")]] * 2
+def test_models_answer_as_the_translator_does(directory: Path, tmp_path: Path) -> None:
+    models = load_translators([str(directory)], Serving(beam=2, device="cpu"))
+    assert models.directions == [("de", "en"), ("en", "de")]
     translator = load(directory, "cpu")
     texts = ["ein Hund", "eine Katze. und der Schnee?", "", "<b>Hund</b>"]
     found = models.translate(texts, THERE)
@@ -396,16 +342,13 @@ def test_models_answer_as_the_translator_does(models: Translators, directory: Pa
     assert len(pieces) > 1
     short, long = models.sizes(["Hund", "ein Hund läuft durch den Schnee"], THERE)
     assert 1 <= short < long <= len("ein Hund läuft durch den Schnee".encode())
-
-
-def test_several_models_serve_one_direction_each(directory: Path, tmp_path: Path) -> None:
-    first, second = load(write_translator(tmp_path / "one", both=False), "cpu"), load(directory, "cpu")
+    assert isinstance(translator, Translator)
+    first = load(write_translator(tmp_path / "one", both=False), "cpu")
     assert isinstance(first, Translator)
-    assert isinstance(second, Translator)
-    models = Translators([first, second], beam=1)
+    models = Translators([first, translator], beam=1)  # two models serve one direction each
     assert models.directions == [("de", "en"), ("en", "de")]
     assert models.translate(["Hund"], THERE)[0].versions[0] == first.translate("Hund", beam=1)
-    assert models.translate(["dog"], BACK)[0].versions[0] == second.translate("dog", beam=1, to="de")
+    assert models.translate(["dog"], BACK)[0].versions[0] == translator.translate("dog", beam=1, to="de")
 
 
 def test_models_without_languages_and_models_that_cannot_translate(tmp_path: Path) -> None:
