@@ -180,6 +180,9 @@ def test_wrong_options(home: Path, tmp_path: Path) -> None:
         error = refused(*words)
         assert isinstance(error, kind), words
         assert message in str(error)
+    result = CliRunner().invoke(app, ["predict", str(tmp_path / "decoder"), "eins", "--device", "cpu"])
+    assert isinstance(result.exception, InputError)
+    assert "decoder has no task" in str(result.exception)
 
 
 def test_predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -218,10 +218,6 @@ def test_runs_doctor_and_predict(run: Regard) -> None:
     assert "bad" in {finding["level"] for title, finding in findings.items() if "warm-up" in title}
     said = run("predict", "runs/recipe", "the dog runs", "the cat sleeps", "--device", "cpu")
     assert (said.code, said.err, said.out.count("\n")) == (0, "", 2)
-    no_task = Path("runs/recipe/config.toml")
-    no_task.write_text(no_task.read_text(encoding="utf-8").replace("[task]", "[other]"), encoding="utf-8")
-    said = run("predict", "runs/recipe", "the dog runs", "--device", "cpu")
-    assert (said.code, "runs/recipe has no task" in said.err) == (1, True)
 
 
 def test_a_reference_is_met_by_the_same_run_and_not_by_another(run: Regard) -> None:
