@@ -257,23 +257,22 @@ def doctor_command(
     if reference:
         typer.echo(reference_of(run), nl=False)
         return
-    diagnosis = diagnose(read_history(run))
+    findings = diagnose(read_history(run))
     if png is not None:
         from regard.training.curves import draw_curves
 
         draw_curves(run, png)
         say(f"wrote {png}")
     if as_json:
-        findings = [asdict(finding) for finding in diagnosis.findings]
-        print_json({"run": str(run), "worst": diagnosis.worst, "findings": findings})
+        print_json({"run": str(run), "worst": findings[0].level, "findings": [asdict(each) for each in findings]})
         return
     out = console()
-    counts = Counter(finding.level for finding in diagnosis.findings)
+    counts = Counter(finding.level for finding in findings)
     verdict = "does not look normal" if counts["bad"] or counts["odd"] else "looks normal"
     summary = ", ".join(f"{counts[level]} {level}" for level in STYLES if counts[level])
     out.print(f"{run}: {verdict}: {summary}\n", style="bold", soft_wrap=True)
     arrow = "→" if out.encoding.lower().startswith("utf") else "->"
-    for finding in diagnosis.findings:
+    for finding in findings:
         out.print(f"{finding.level:<5}", style=STYLES[finding.level], end=" ")
         if finding.level == "fine":
             out.print(f"{finding.title}: {finding.evidence}", style="dim", soft_wrap=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -33,28 +33,25 @@ class Finding:
     """What to do; empty if nothing is to be done."""
 
 
-Check: TypeAlias = Callable[[RunHistory], Finding | None]
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """The findings, the most severe first."""
-
-    findings: list[Finding]
-
-    @property
-    def worst(self) -> Level:
-        return self.findings[0].level if self.findings else "fine"
-
-    def count(self, level: Level) -> int:
-        return sum(finding.level == level for finding in self.findings)
-
-
-def diagnose(run: RunHistory) -> Diagnosis:
-    """Run all checks."""
-    findings = [finding for check in CHECKS if (finding := check(run)) is not None]
-    findings += reference_checks(run)
-    return Diagnosis(sorted(findings, key=lambda finding: LEVELS.index(finding.level)))
+def diagnose(run: RunHistory) -> list[Finding]:
+    """The findings of all checks, the most severe first."""
+    checks = (
+        check_end,
+        check_finite,
+        check_training_loss,
+        check_still_improving,
+        check_learning_rate,
+        check_overfitting,
+        check_validation_set,
+        check_unknown_tokens,
+        check_lost_examples,
+        check_waiting,
+        check_padding,
+    )
+    found = [finding for check in checks if (finding := check(run)) is not None]
+    return sorted(
+        [*found, *event_findings(run), *reference_checks(run)], key=lambda finding: LEVELS.index(finding.level)
+    )
 
 
 ENOUGH = 10
@@ -153,7 +150,9 @@ REACHED = 0.9
 def check_learning_rate(run: RunHistory) -> Finding | None:
     """Whether the learning rate reaches its value, is not zero for long, and warm-up ends in time."""
     rates = run.curve("train", "rate").finite()
-    wanted = _highest_rate(run)
+    wanted = run.setting("train.optimizer.rate")
+    if run.setting("train.schedule.kind") == "paper" and wanted is not None:  # the rate at the end of warm-up
+        wanted /= math.sqrt(run.setting("model.width") * run.warmup)
     if not len(rates) or wanted is None:
         return None
     highest = float(rates.values.max())
@@ -177,17 +176,6 @@ def check_learning_rate(run: RunHistory) -> Finding | None:
         remedy = "decrease train.schedule.warmup, or increase the budget"
         return Finding("odd", "the learning rate was never reached", evidence, remedy)
     return Finding("fine", "the learning rate is as set", evidence)
-
-
-def _highest_rate(run: RunHistory) -> float | None:
-    """The learning rate at the end of warm-up."""
-    rate = run.setting("train.optimizer.rate")
-    if not isinstance(rate, int | float):
-        return None
-    if run.setting("train.schedule.kind") == "paper":
-        width = run.setting("model.width")
-        return rate / math.sqrt(width * run.warmup) if width and run.warmup else None
-    return float(rate)
 
 
 RISE, STEEP_RISE = 0.02, 0.1
@@ -318,50 +306,32 @@ def check_padding(run: RunHistory) -> Finding | None:
     return Finding("odd" if share > MUCH_PADDING else "note", "batches have much padding", evidence, remedy)
 
 
-def check_memory(run: RunHistory) -> Finding | None:
-    """Whether memory ran out."""
-    events = [event for event in run.events if event.get("what") == "out-of-memory"]
-    if not events:
-        return None
-    evidence = f"{_times(len(events))}, last at step {events[-1].get('step', 0):,}: {events[-1].get('text', '')}"
-    remedy = "set train.micro to the number of tokens at once that it ended with, or train.recompute=true"
-    return Finding("odd", "memory ran out", evidence, remedy)
-
-
-def check_compilation(run: RunHistory) -> Finding | None:
-    """Whether compilation failed, or was repeated."""
-    failed = [event for event in run.events if event.get("what") == "compile-fallback"]
-    if failed:
-        evidence = str(failed[-1].get("text", "compilation failed"))
-        remedy = "fix the error, or set train.compile=off to skip the attempt"
-        return Finding("odd", "the model is not compiled", evidence, remedy)
-    again = [event for event in run.events if str(event.get("what", "")).startswith("recompil")]
-    if again:
-        evidence = f"{_times(len(again))}, last at step {again[-1].get('step', 0):,}: {again[-1].get('text', '')}"
-        remedy = "set train.layout=packed, whose batches have one shape, or train.compile=off"
-        return Finding("odd", "the model was compiled again during training", evidence, remedy)
-    return None
-
-
-def _times(number: int) -> str:
-    return "once" if number == 1 else f"{number} times"
-
-
-CHECKS: tuple[Check, ...] = (
-    check_end,
-    check_finite,
-    check_training_loss,
-    check_still_improving,
-    check_learning_rate,
-    check_overfitting,
-    check_validation_set,
-    check_unknown_tokens,
-    check_lost_examples,
-    check_waiting,
-    check_padding,
-    check_memory,
-    check_compilation,
-)
+def event_findings(run: RunHistory) -> list[Finding]:
+    """Whether memory ran out, or compilation failed or was repeated."""
+    findings = []
+    for what, title, remedy in (
+        (
+            "out-of-memory",
+            "memory ran out",
+            "set train.micro to the number of tokens at once that it ended with, or train.recompute=true",
+        ),
+        (
+            "compile-fallback",
+            "the model is not compiled",
+            "fix the error, or set train.compile=off to skip the attempt",
+        ),
+        (
+            "recompilation",
+            "the model was compiled again during training",
+            "set train.layout=packed, whose batches have one shape, or train.compile=off",
+        ),
+    ):
+        events = [event for event in run.events if event.get("what") == what]
+        if events:
+            times = "once" if len(events) == 1 else f"{len(events)} times"
+            evidence = f"{times}, last at step {events[-1].get('step', 0):,}: {events[-1].get('text', '')}"
+            findings.append(Finding("odd", title, evidence, remedy))
+    return findings
 
 
 TOLERANCE = 0.1

@@ -17,7 +17,6 @@ from loop_cases import Crash, after, before, crash, remains
 from safetensors.torch import load_file
 from training_cases import Job, parameters
 
-from regard.data.batches import Share
 from regard.errors import RunError, SettingsError
 from regard.settings import parse
 from regard.training import loop, report
@@ -50,33 +49,18 @@ def steps_of(directory: Path, kind: str) -> list[int]:
     return [record["step"] for record in logged(directory, kind)]
 
 
-def test_a_budget_of_steps(tmp_path: Path) -> None:
-    outcome = job(tmp_path, steps=7).trainer().run()
+def test_budgets_of_steps_epochs_and_tokens(tmp_path: Path) -> None:
+    outcome = job(tmp_path / "steps", steps=7).trainer().run()
     assert (outcome.reason, outcome.step) == ("budget", 7)
-
-
-def test_a_budget_of_epochs_sees_every_example_as_often(tmp_path: Path) -> None:
-    trainer = job(tmp_path, epochs=2).trainer()
-    trainer.run()
-    assert trainer.state.examples == 2 * 40
-    assert trainer.state.position.epoch == 2
-
-
-def test_a_budget_of_tokens_ends_with_the_step_that_reaches_it(tmp_path: Path) -> None:
-    job(tmp_path, total_tokens=300, log_every=1).trainer().run()
-    *before_last, last = [record["tokens"] for record in logged(tmp_path, "train")]
+    for number, more in enumerate(({}, {"steps": 100, "total_tokens": 10_000, "minutes": 60})):
+        trainer = job(tmp_path / f"epochs{number}", epochs=2, **more).trainer()
+        assert trainer.run().reason == "budget"
+        assert (trainer.state.examples, trainer.state.position.epoch) == (2 * 40, 2)
+    job(tmp_path / "tokens", total_tokens=300, log_every=1).trainer().run()
+    *before_last, last = [record["tokens"] for record in logged(tmp_path / "tokens", "train")]
     assert max(before_last) < 300 <= last
-
-
-def test_of_several_budgets_the_first_counts(tmp_path: Path) -> None:
-    trainer = job(tmp_path, steps=100, epochs=1, total_tokens=10_000, minutes=60).trainer()
-    assert trainer.run().reason == "budget"
-    assert trainer.state.examples == 40
-
-
-def test_a_run_needs_a_budget(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"train has no budget; set train\.minutes"):
-        job(tmp_path).trainer().run()
+        job(tmp_path / "none").trainer().run()
 
 
 @pytest.fixture
@@ -154,24 +138,15 @@ def saves(trainer: Trainer) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize(("steps", "expected"), [(40, [*range(2, 41, 2)]), (7, [*range(1, 8)])])
-def test_about_twenty_evaluations(steps: int, expected: list[int], tmp_path: Path) -> None:
-    job(tmp_path, steps=steps, evaluate_every=None).trainer().run()
-    assert steps_of(tmp_path, "valid") == expected
-
-
-def test_evaluations_come_at_their_rhythm_and_at_the_end(tmp_path: Path) -> None:
-    trainer = job(tmp_path, steps=10, evaluate_every=4).trainer()
-    saved = saves(trainer)
-    trainer.run()
-    assert steps_of(tmp_path, "valid") == saved == [4, 8, 10]
-
-
-def test_checkpoints_come_at_their_rhythm(tmp_path: Path) -> None:
+def test_evaluations_and_checkpoints_come_at_their_intervals(tmp_path: Path) -> None:
+    for number, (steps, expected) in enumerate([(40, [*range(2, 41, 2)]), (7, [*range(1, 8)])]):
+        job(tmp_path / str(number), steps=steps, evaluate_every=None).trainer().run()
+        assert steps_of(tmp_path / str(number), "valid") == expected  # about twenty
     trainer = job(tmp_path, steps=10, evaluate_every=5, save_every=3).trainer()
     saved = saves(trainer)
     trainer.run()
     assert saved == [3, 5, 6, 9, 10]
+    assert steps_of(tmp_path, "valid") == [5, 10]
     assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "run")] == [10, 9]
 
 
@@ -270,13 +245,6 @@ def test_the_best_snapshots_are_kept_and_the_best_is_the_model(scripted: list[fl
     assert [record["best"] for record in logged(tmp_path, "valid")] == [True, True, False, True, False, False]
 
 
-def test_a_first_figure_that_is_no_number_is_not_the_best(scripted: list[float], tmp_path: Path) -> None:
-    scripted += [float("nan"), 2.0]
-    trainer = job(tmp_path, steps=2, evaluate_every=1).trainer()
-    trainer.run()
-    assert trainer.state.best == 2.0
-
-
 @pytest.mark.parametrize(("which", "expected"), [("last", [4, 5, 6]), ("best", [2, 4, 5])])
 def test_a_mean_of_snapshots_is_their_mean(
     which: str, expected: list[int], scripted: list[float], tmp_path: Path
@@ -333,13 +301,6 @@ def test_a_moving_average_is_evaluated_and_kept(tmp_path: Path) -> None:
     assert {name: evaluated[name] for name in expected} == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_moving_average_does_not_disturb_training(tmp_path: Path) -> None:
-    plain = job(tmp_path, steps=6, evaluate_every=2).trainer(run=tmp_path / "plain")
-    averaged = job(tmp_path, steps=6, evaluate_every=2, ema=0.9).trainer(run=tmp_path / "averaged")
-    plain_weights, weights = run_with_weights(plain), run_with_weights(averaged)
-    assert equal(plain_weights[6], weights[6])
-
-
 @pytest.mark.parametrize("ema", [None, 0.9])
 def test_without_validation_data_the_last_weights_are_kept(ema: float | None, tmp_path: Path) -> None:
     trainer = job(tmp_path, valid=0, steps=4, ema=ema).trainer()
@@ -351,23 +312,15 @@ def test_without_validation_data_the_last_weights_are_kept(ema: float | None, tm
     assert equal(outcome_weights, weights[4]) == (ema is None)
 
 
-def test_evaluation_leaves_training_as_it_was(tmp_path: Path) -> None:
-    """Dropout is off while figures are taken, and on again afterwards; chance is not drawn on."""
-    rarely = Job("language", job(tmp_path, steps=6).train, tmp_path, model_changes={"depth": 1, "dropout": 0.3})
-    often = Job(
-        "language", job(tmp_path, steps=6, evaluate_every=1).train, tmp_path, model_changes={"depth": 1, "dropout": 0.3}
-    )
-    one, other = rarely.trainer(run=tmp_path / "one"), often.trainer(run=tmp_path / "other")
-    assert equal(run_with_weights(one)[6], run_with_weights(other)[6])
-
-
-def test_batches_of_a_run_are_those_of_its_task(tmp_path: Path) -> None:
-    """The loop takes the loader's steps in their order, each once."""
-    made = job(tmp_path, steps=9, log_every=1)
-    made.trainer().run()
-    steps = made.task().batches("train", Share()).steps()
-    total = np.cumsum([next(steps).tokens for _ in range(9)])
-    assert [record["tokens"] for record in logged(tmp_path, "train")] == total.tolist()
+def test_evaluation_and_the_moving_average_leave_training_as_it_was(tmp_path: Path) -> None:
+    """Dropout is off during evaluation, and on again afterwards; no random numbers are drawn."""
+    found = []
+    for name, more in (("plain", {}), ("evaluated", {"evaluate_every": 1}), ("averaged", {"ema": 0.9})):
+        train = job(tmp_path, steps=6, **more).train
+        made = Job("language", train, tmp_path, model_changes={"depth": 1, "dropout": 0.3})
+        found.append(run_with_weights(made.trainer(run=tmp_path / name))[6])
+    assert equal(found[0], found[1])
+    assert equal(found[0], found[2])
 
 
 def test_a_crash_leaves_the_screen_in_order(tmp_path: Path) -> None:

@@ -223,12 +223,8 @@ def test_records_come_back_exactly_and_in_order(path: Path) -> None:
         assert path.stat().st_size == log.bytes  # it is in the file at once
     assert [[*record.items()] for record in read_log(path)] == [[*record.items()] for record in records]
     assert path.read_bytes().count(b"\n") == 3
-
-
-def test_nan_and_infinity_are_null(path: Path) -> None:
-    Log(path).append({"a": math.nan, "b": [math.inf, (1.0, -math.inf)], "c": {"d": math.nan}})
-    assert read_log(path) == [{"a": None, "b": [None, [1.0, None]], "c": {"d": None}}]
-    json.loads(path.read_text(), parse_constant=pytest.fail)
+    log.append({"a": math.nan, "b": [math.inf, (1.0, -math.inf)], "c": {"d": math.nan}})
+    assert read_log(path)[-1] == {"a": None, "b": [None, [1.0, None]], "c": {"d": None}}
 
 
 def test_back_to_a_checkpoint(path: Path) -> None:
@@ -248,16 +244,13 @@ def test_back_to_a_checkpoint(path: Path) -> None:
     assert "has 0 bytes" in (log.truncate(100) or "")
 
 
-def test_an_incomplete_last_line(path: Path) -> None:
+def test_incomplete_and_damaged_lines(path: Path) -> None:
     for kept in range(12, 24):
         path.write_text('{"step": 1}\n{"step": 2}\n')
         os.truncate(path, kept)
         assert read_log(path) == [{"step": 1}]
         Log(path).append({"step": 3})
         assert read_log(path) == [{"step": 1}, {"step": 3}]
-
-
-def test_a_damaged_line_is_named(path: Path) -> None:
     for content in (b'{"step": 1}\n[2]\n{"step": 3}\n', b'{"step": 1}\n{"step": \xff\n'):
         path.write_bytes(content)
         with pytest.raises(RunError, match=r"log\.jsonl, line 2, is not a JSON object"):
@@ -315,9 +308,6 @@ def test_changes_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert resume_environment(tmp_path, CPU) == []
     monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     assert "threads (99, now" in resume_environment(tmp_path, CPU)[0]
-
-
-def test_a_damaged_environment_is_written_again(tmp_path: Path) -> None:
     for text in (None, "{", "[]", '{"resumes": [3]}', "{}"):
         (tmp_path / "environment.json").unlink(missing_ok=True)
         if text is not None:

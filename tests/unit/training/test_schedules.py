@@ -55,9 +55,6 @@ def test_the_papers_formula() -> None:
     for step in (1, 100, 3999, 4000, 4001, 100_000):
         expected = 512**-0.5 * min(step**-0.5, step * 4000**-1.5)
         assert rate_factor(Paper(), step, 0.0, 0.0, 512) == pytest.approx(expected, rel=1e-12)
-
-
-def test_the_papers_highest_rate_is_at_the_end_of_warmup() -> None:
     rates = [rate_factor(Paper(), step, 0.0, 0.0, 512) for step in range(1, 8001)]
     assert rates.index(max(rates)) == 3999
     assert max(rates) == pytest.approx(7e-4, abs=1e-5)  # 1 / √(512 · 4000)
@@ -82,9 +79,6 @@ def test_a_budget_of_minutes_ends_at_the_floor_whatever_the_steps() -> None:
     assert rate_factor(schedule, 731, 0.625, 0.25, 512) == pytest.approx(0.525)
     assert rate_factor(schedule, 9999, 1.0, 0.25, 512) == pytest.approx(0.05)
     assert rate_factor(schedule, 10_000, 1.2, 0.25, 512) == pytest.approx(0.05)
-
-
-def test_a_run_that_is_all_warmup_has_an_end() -> None:
     assert rate_factor(Linear(warmup=5), 5, 1.0, 1.0, 512) == 0.0
 
 
