@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -107,10 +107,6 @@ class Checkpointer:
         self.saved_step = -1
         self.saved_at = 0.0
         """In seconds of the run."""
-
-    def averaged(self) -> AbstractContextManager[None]:
-        """In this context the model has the averaged weights, if there is a moving average."""
-        return nullcontext() if self.ema is None else self.ema.swapped()
 
     def save(self, state: TrainingState, metrics: Mapping[str, float] | None, log: int) -> None:
         """Write a checkpoint; with metrics, even empty ones, also a snapshot. `log` is the length of the log."""

@@ -40,10 +40,6 @@ class Curve:
         wanted = np.isfinite(self.values)
         return Curve(self.steps[wanted], self.values[wanted])
 
-    def after(self, step: float) -> Curve:
-        wanted = self.steps > step
-        return Curve(self.steps[wanted], self.values[wanted])
-
     def part(self, start: float, end: float) -> Curve:
         """The points between two shares of them: part(0.9, 1) is the last tenth. It has at least one point."""
         first = min(int(start * len(self)), len(self) - 1)
@@ -69,9 +65,6 @@ class Curve:
 
     def median(self) -> float:
         return float(np.median(self.values))
-
-    def mean(self) -> float:
-        return float(np.mean(self.values))
 
     def lowest(self) -> tuple[int, float]:
         """Step and value."""

@@ -193,7 +193,7 @@ def check_overfitting(run: RunHistory) -> Finding | None:
     step, lowest = valid.lowest()
     end = float(np.min(valid.values[-2:]))
     evidence = f"validation loss {four_digits(lowest)} at step {step:,}, {four_digits(end)} at the end"
-    if len(valid.after(step)) >= 2 and end > (1 + RISE) * lowest and calm.values[-1] < calm.at(step):
+    if np.sum(valid.steps > step) >= 2 and end > (1 + RISE) * lowest and calm.values[-1] < calm.at(step):
         return Finding(
             "odd" if end > (1 + STEEP_RISE) * lowest else "note",
             f"overfits from step {step:,} on",
@@ -285,7 +285,7 @@ def check_waiting(run: RunHistory) -> Finding | None:
     waits = run.curve("train", "wait").finite()
     if not len(waits):
         return None
-    share = (waits.after(waits.steps[0]) if len(waits) > 2 else waits).mean()  # kernels are loaded in the first line
+    share = float(np.mean(waits.values[1 if len(waits) > 2 else 0 :]))  # kernels are loaded in the first line
     evidence = f"{percent(share)} of the time"
     if share <= WAIT:
         return Finding("fine", "training does not wait for data", evidence)
@@ -298,7 +298,7 @@ def check_padding(run: RunHistory) -> Finding | None:
     padding = run.curve("train", "padding").finite()
     if not len(padding):
         return None
-    share = padding.mean()
+    share = float(np.mean(padding.values))
     evidence = f"{percent(share)} of all positions"
     if share <= PADDING:
         return Finding("fine", "batches have little padding", evidence)

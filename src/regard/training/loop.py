@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -265,7 +265,8 @@ class Trainer:
         metrics: dict[str, float] = {}
         with self.reporter.paused():
             if self.task.has("valid"):
-                with self.checkpointer.averaged():
+                ema = self.checkpointer.ema
+                with nullcontext() if ema is None else ema.swapped():
                     metrics = self._metrics()
                 self.reporter.valid(self.state, metrics, self._is_best(metrics))
         self.state.evaluated = self.state.step

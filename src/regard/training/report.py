@@ -239,6 +239,9 @@ class Reporter:
         total, weight, steps = sums.pop("total"), sums.pop("weight"), sums.pop("steps")
         norm, clipped = sums.pop("norm") / steps, sums.pop("clipped") / steps
         busy = max(time.perf_counter() - self._mark, 1e-9)
+        source = state.window_tokens * self.task.source_ratio
+        flops = training_flops(model, state.window_examples, state.window_tokens, source)
+        timed = 1 - self._untimed / max(state.window_tokens, 1)
         record: dict[str, Any] = {
             "kind": "train",
             "step": state.step,
@@ -253,7 +256,9 @@ class Reporter:
             "seconds": self.seconds(),
             "tokens_per_second": (state.window_tokens - self._untimed) / busy,
             "wait": self._waited / busy,
-            "peak": self._share_of_peak(state, model, busy),
+            # FLOPs of the model per second over the peak of all devices (MFU, Chowdhery et al. 2022): padding and
+            # recomputed activations do not count as work.
+            "peak": flops * timed / busy / (peak_flops(self.workers.device, self._products) * self.workers.world),
         }
         if self.workers.device.type == "cuda":
             record["memory"] = torch.cuda.max_memory_allocated(self.workers.device)
@@ -264,17 +269,6 @@ class Reporter:
         since, then = self._pace
         left = (self.seconds() - then) * (1 - spent) / (spent - since) if spent > since else None
         self.display.train(record, spent, left)
-
-    def _share_of_peak(self, state: TrainingState, model: ModelSettings, busy: float) -> float:
-        """FLOPs of the model per second over the peak of all devices (MFU, Chowdhery et al. 2022).
-
-        Padding and recomputed activations do not count as work.
-        """
-        source = state.window_tokens * self.task.source_ratio
-        flops = training_flops(model, state.window_examples, state.window_tokens, source)
-        timed = 1 - self._untimed / max(state.window_tokens, 1)
-        peak = peak_flops(self.workers.device, self._products) * self.workers.world
-        return flops * timed / busy / peak
 
     def valid(self, state: TrainingState, metrics: Mapping[str, float], best: bool) -> None:
         record = {"kind": "valid", "step": state.step, **metrics, "best": best, "seconds": self.seconds()}
