@@ -144,7 +144,7 @@ def test_the_walk_by_keyboard(served: dict[str, Served], watched: Watched) -> No
 
 def test_hostile_text_is_shown_as_text(served: dict[str, Served], watched: Watched) -> None:
     page = watched.open(served["decoder"].address, text=HOSTILE)
-    for view in ("walk", "decode", "heads"):
+    for view in ("walk", "decode", "lens", "compare", "heads"):
         page.locator(f"#tab-{view}").click()
         page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] {READY}")
         assert page.locator("img").count() == 0

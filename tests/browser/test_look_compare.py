@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually
+from browser_cases import READY, TEXT, Served, Watched, eventually
 from tiny_models import write_decoder, write_encoder
 from tiny_translator import TEXTS
 
@@ -142,16 +142,3 @@ def test_models_with_other_tokens(tmp_path: Path, watched: Watched) -> None:
     assert page.locator("#map-0").count() == 0
     assert len(numbers(page, "after")) == 3
     one.close()
-
-
-def test_dark_paints_otherwise_and_hostile_text_is_text(served: dict[str, Served], watched: Watched) -> None:
-    page = watched.open(served["decoder"].address, text=HOSTILE, view="compare")
-    place = "c.width * 0.6, c.height * 0.9, 1, 1"
-    middle = f"c => c.getContext('2d').getImageData({place}).data.join()"
-    light = page.locator("#map-2").evaluate(middle)
-    page.locator("#theme").click()
-    page.wait_for_selector("[data-theme=dark]")
-    eventually(lambda: page.locator("#map-2").count() and page.locator("#map-2").evaluate(middle) != light)
-    page.wait_for_selector(READY)
-    assert page.locator("img").count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

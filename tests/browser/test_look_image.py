@@ -140,9 +140,6 @@ def test_an_upload_is_read_as_training_reads_it(served: dict[str, Served], watch
     assert last(one).key == before
 
 
-# ---------------------------------------------------------------------------------------------------------------- heads
-
-
 @pytest.mark.parametrize(
     ("family", "at", "name"),
     [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually
+from browser_cases import READY, TEXT, Served, Watched
 
 from regard.look.input import Input
 from regard.look.views.lens import lens_answer
@@ -70,15 +70,6 @@ def test_classes_of_the_whole_input(served: dict[str, Served], watched: Watched)
     assert "once in 3" in page.locator("#baseline").inner_text()
 
 
-def test_silent_heads_are_silent_here_too(served: dict[str, Served], watched: Watched) -> None:
-    head = "decoder.0.attention.1"
-    page = watched.open(served["decoder"].address, text=TEXT, view="lens", off=head)
-    page.locator("#cell-2-1").hover()
-    expected = found_in(served["decoder"], ablated=(head,))["layers"][2]["chances"][1]
-    assert shown(page) == pytest.approx(expected, abs=1e-4)
-    assert expected != found_in(served["decoder"])["layers"][2]["chances"][1]
-
-
 def test_a_long_text_scrolls_in_its_box_and_only_what_is_seen_is_drawn(
     served: dict[str, Served], watched: Watched
 ) -> None:
@@ -95,14 +86,3 @@ def test_a_long_text_scrolls_in_its_box_and_only_what_is_seen_is_drawn(
     box, outer = last.bounding_box(), page.locator("#lens").bounding_box()
     assert outer["x"] <= box["x"]
     assert box["x"] + box["width"] <= outer["x"] + outer["width"] + 1
-
-
-def test_dark_paints_otherwise_and_hostile_text_is_text(served: dict[str, Served], watched: Watched) -> None:
-    page = watched.open(served["decoder"].address, text=HOSTILE, view="lens")
-    shade = "getComputedStyle(document.querySelector('#cell-2-0')).backgroundColor"
-    light = page.evaluate(shade)
-    page.locator("#theme").click()
-    page.wait_for_selector("[data-theme=dark]")
-    eventually(lambda: page.locator("#cell-2-0").count() and page.evaluate(shade) != light)
-    assert page.locator("img").count() == 0
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

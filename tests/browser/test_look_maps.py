@@ -71,9 +71,6 @@ def point_at(page: Any, canvas: str, row: int, column: int) -> None:
     page.mouse.move(box["x"] + left + (column + 0.5) * wide, box["y"] + top + (row + 0.5) * high)
 
 
-# -------------------------------------------------------------------------------------------------------------- vectors
-
-
 @pytest.mark.parametrize("family", ["translator", "decoder", "encoder"])
 def test_points_and_cosines_are_pythons(served: dict[str, Served], watched: Watched, family: str) -> None:
     one = served[family]
@@ -178,10 +175,10 @@ def test_sentences_that_cannot_be_shown_are_told(served: dict[str, Served], brow
     page.locator(".sentences button").click()
     page.wait_for_selector(".spot")
     assert page.locator("#status.error").count() == 0
+    page = other.open(served["encoder"].address, text=TEXT, view="positions", places="9999")
+    assert "length" in page.locator("#status.error").inner_text()
+    assert page.locator(".positions").get_attribute("data-length") == "64"
     other.context.close()
-
-
-# ------------------------------------------------------------------------------------------------------------ positions
 
 
 def test_encodings_dots_and_distances_are_pythons(served: dict[str, Served], watched: Watched) -> None:
@@ -192,10 +189,8 @@ def test_encodings_dots_and_distances_are_pythons(served: dict[str, Served], wat
     for row, column in ((7, 1), (23, 9), (0, 15)):
         point_at(page, "#encodings", row, column)
         assert abs(shown(page, "#readout [data-value]") - float(wanted.matrix[row, order[column]])) < 1e-4
-        assert (
-            f"PE({row}, {order[column]}) = {'cos' if order[column] % 2 else 'sin'}"
-            in page.locator("#readout").inner_text()
-        )
+        wave = "cos" if order[column] % 2 else "sin"
+        assert f"PE({row}, {order[column]}) = {wave}" in page.locator("#readout").inner_text()
     point_at(page, "#alike", 3, 17)
     assert abs(shown(page, "#readout [data-value]") - float(wanted.cosines[3, 17])) < 1e-4
     assert abs(shown(page, "#readout [data-other]") - float(wanted.dots[3, 17])) < 1e-4
@@ -267,14 +262,6 @@ def test_patches_of_an_image(kinds: dict[str, Served], watched: Watched) -> None
     assert page.evaluate("document.activeElement.id") == "alike"
     point_at(page, "#alike", 0, 0)
     assert abs(shown(page, "#readout [data-value]") - float(cosines[9, 0])) < 1e-4
-
-
-def test_an_address_that_asks_too_much(tmp_path: Path, served: dict[str, Served], browser: Any) -> None:
-    other = Watched(browser)
-    page = other.open(served["encoder"].address, text=TEXT, view="positions", places="9999")
-    assert "length" in page.locator("#status.error").inner_text()
-    assert page.locator(".positions").get_attribute("data-length") == "64"
-    other.context.close()
 
 
 def test_dark_maps_are_dark(served: dict[str, Served], watched: Watched) -> None:

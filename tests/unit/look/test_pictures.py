@@ -100,9 +100,6 @@ def test_views_of_each_family(studies: dict[str, Study]) -> None:
     assert len(paths) == len(set(paths))
 
 
-# ------------------------------------------------------------------------------------------------------------ alignment
-
-
 def alignment(source: list[str], target: list[str], weights: np.ndarray = WEIGHTS) -> Alignment:
     return Alignment(source, target, [(0, 0)], (Block(0, 0, weights),))
 

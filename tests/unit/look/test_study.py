@@ -64,27 +64,6 @@ def test_weights_are_the_models_own_and_changes_apply(studies: dict[str, Study])
     assert silent.answers[0].rows[-1].actual is None
 
 
-def test_heads_replaced_by_their_mean(studies: dict[str, Study]) -> None:
-    heads = ("decoder.0.attention.1", "decoder.1.attention.0")
-    study, plain = run_of(studies, "decoder")
-    zero, mean = (
-        study.run(Input(TEXT, ablated=heads)),
-        study.run(Input(TEXT, ablated=tuple(f"{h}=mean" for h in heads))),
-    )
-    tokens = torch.tensor([plain.sides["decoder"].ids])
-    with regard.record(study.network, "*.heads") as seen:
-        study.network(tokens)
-    edit = {
-        f"decoder.{layer}.attention.heads": Ablate([head], seen.calls(f"decoder.{layer}.attention.heads")[0][0].mean(0))
-        for layer, head in ((0, 1), (1, 0))
-    }
-    with torch.no_grad(), regard.record(study.network, edit=edit):
-        scores = study.network(tokens)[0].softmax(-1)
-    best = [row.candidates[0].chance for row in mean.answers[0].rows]
-    assert np.allclose(best, scores.max(-1).values.numpy(), atol=1e-5)
-    assert not np.allclose(best, [row.candidates[0].chance for row in zero.answers[0].rows], atol=1e-5)
-
-
 def test_classes_and_masked_tokens(studies: dict[str, Study]) -> None:
     names = [(answer.name, answer.each) for answer in run_of(studies, "encoder")[1].answers]
     assert names == [("masked", True), ("label", False)]

@@ -53,13 +53,6 @@ def test_the_decks_contexts() -> None:
         assert given.nearest("other", 1)[0].word == "moved"
 
 
-def test_one_hot_vectors_know_nothing() -> None:
-    given = WordVectors.one_hot([*ROYAL, "tree"])
-    assert given["king"].tolist() == [0, 1, 0, 0, 0]
-    assert given.similarity("man", "king") == 0
-    assert given.accuracy([ROYAL])[:3] == (0, 0, 1), "a tie is not an answer"
-
-
 def test_analogies_by_hand() -> None:
     found = PEOPLE.analogy("man", "king", "woman")
     assert [each.word for each in found] == ["queen", "tree"], "the three given words are left out"
@@ -84,6 +77,9 @@ def test_accuracy_and_neighbours() -> None:
     assert found.share == pytest.approx(2 / 3)
     assert found.baseline == found.by_neighbour / 3
     assert PEOPLE.accuracy([]).share == 0.0
+    one_hot = WordVectors.one_hot([*ROYAL, "tree"])
+    assert one_hot["king"].tolist() == [0, 1, 0, 0, 0]
+    assert one_hot.accuracy([ROYAL])[:3] == (0, 0, 1), "a tie is not an answer"
     assert PEOPLE.accuracy([ROYAL]).by_neighbour == 1, "queen is nearest to woman among the others"
     assert PEOPLE.nearest(torch.tensor([2.0, 0.0, 0.2]), 2)[0] == ("man", pytest.approx(1.0))
     assert len(PEOPLE.nearest("man", 100)) == 4
@@ -118,8 +114,6 @@ def test_files(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no word vectors"):
         WordVectors.load(tmp_path)
 
-
-# ------------------------------------------------------------------------------------------------------------ skip-gram
 
 PLACES = {
     "throne": ("king", "queen"),
@@ -156,16 +150,6 @@ def test_king_minus_man_plus_woman_is_queen() -> None:
     assert scored.baseline <= 0.5, "neighbours alone do not answer"
 
 
-def test_words_of_a_subject_are_neighbours() -> None:
-    subjects = [["boat", "wave", "harbour", "sail", "tide"], ["oven", "flour", "bread", "salt", "yeast"]]
-    draw = random.Random(2)
-    lines = [" ".join(draw.choices(draw.choice(subjects), k=6)) for _ in range(1500)]
-    found = WordVectors.train(lines, **SMALL)
-    for subject in subjects:
-        for word in subject:
-            assert {near.word for near in found.nearest(word, 4)} == {*subject} - {word}
-
-
 def test_seeds_and_counts() -> None:
     lines = royal_lines(200)
     once, again, other = (WordVectors.train(lines, **SMALL | {"epochs": 2}, seed=seed) for seed in (0, 0, 1))
@@ -188,9 +172,6 @@ def test_windows_against_loops() -> None:
         each = itertools.product(range(len(known)), repeat=2)
         wanted += [[known[here], known[there]] for here, there in each if 0 < abs(here - there) <= 3]
     assert sorted(_window_pairs(texts, rows, 3).tolist()) == sorted(wanted)
-
-
-# --------------------------------------------------------------------------------------------------------------- models
 
 
 def model_of(family: type[Encoder] | type[Decoder], size: int) -> Any:

@@ -109,6 +109,11 @@ def test_every_family(tmp_path: Path) -> None:
 
 def test_hostile_text_stays_data(study: Study) -> None:
     page = page_file(study, study.run(Input(HOSTILE, to="en"))).html
+    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
+    assert policy
+    assert policy[1].startswith("default-src 'none'")
+    assert "http:" not in policy[1] + page.replace(policy[0], "").replace("http://www.w3.org/2000/svg", "")
+    assert str(Path(study.loaded.name).parent) not in page, "the path of the model is private"
     assert page.isascii()
     assert "onerror=alert" not in page.replace("\\u003cimg src=x onerror=alert(1)\\u003e", "")
     assert page.count("</script>") == page.count("<script") == 3
@@ -116,15 +121,6 @@ def test_hostile_text_stays_data(study: Study) -> None:
     data = data_of(page)
     assert data["state"]["text"] == data["answers"][0]["asked"]["text"] == HOSTILE
     assert unpacked(data["answers"][0])["sides"]["encoder"]["text"] == HOSTILE
-
-
-def test_no_request_leaves_the_page(study: Study) -> None:
-    page = page_file(study, study.run(Input("ein Hund", to="en"))).html
-    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
-    assert policy
-    assert policy[1].startswith("default-src 'none'")
-    assert "http:" not in policy[1] + page.replace(policy[0], "").replace("http://www.w3.org/2000/svg", "")
-    assert str(Path(study.loaded.name).parent) not in page, "the path of the model is private"
 
 
 def test_chosen_views(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:

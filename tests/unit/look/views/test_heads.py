@@ -20,8 +20,6 @@ from regard.look.heads import HeadAddress, attentions_of, heads_of
 from regard.look.study import Study
 from regard.look.views.heads import (
     HeadNote,
-    PatternScore,
-    entropy,
     head_notes,
     induction,
     notes_on,
@@ -78,15 +76,6 @@ def inductive() -> Any:
 
 def by_head(notes: list[HeadNote]) -> dict[HeadAddress, HeadNote]:
     return {note.head: note for note in notes}
-
-
-# ---------------------------------------------------------------------------------------------------------------- notes
-
-
-def test_entropy_of_uniform_and_single_weights() -> None:
-    assert float(entropy(torch.full((7,), 1 / 7))) == pytest.approx(math.log(7))
-    assert entropy(torch.eye(3)).tolist() == [0.0, 0.0, 0.0]
-    assert float(entropy(torch.tensor([0.25, 0.75]))) == pytest.approx(0.25 * math.log(4) + 0.75 * math.log(4 / 3))
 
 
 def test_uniform_heads_without_padding() -> None:
@@ -199,6 +188,7 @@ def test_induction_against_chance() -> None:
     assert right.value == pytest.approx(11 / 12, abs=1e-3)
     assert right.chance == pytest.approx(chance)
     assert uniform.value == pytest.approx(chance, abs=1e-6)
+    assert (uniform.lift, right.lift) == pytest.approx((0, (11 / 12 - chance) / (1 - chance)), abs=1e-3)
     assert found[HeadAddress("decoder", 0, "attention", 0)].value == pytest.approx(0.0, abs=1e-3)
 
 
@@ -211,21 +201,13 @@ def test_induction_draws_tokens_without_replacement() -> None:
     assert torch.equal(tokens[:, :8], tokens[:, 8:])
     assert all(len(set(row)) == 8 for row in tokens[:, :8].tolist())
     assert len({tuple(row) for row in tokens.tolist()}) > 1, "rows differ"
-    with pytest.raises(InputError, match=r"length \(11\)"):
-        induction(model, length=11, tokens=range(10))
-
-
-def test_lift_and_errors() -> None:
-    assert [PatternScore(*pair).lift for pair in ((0.25, 0.25), (1.0, 0.25), (0.625, 0.25), (1.0, 1.0))] == [
-        0,
-        1,
-        0.5,
-        0,
-    ]
-    with pytest.raises(InputError, match="vision"):
-        induction(build(cases.vision()))
-    with pytest.raises(InputError, match="argument 1 must be tokens"):
-        head_notes(build(cases.encoder_decoder()).eval(), torch.tensor([[1, 2]]))
+    for wrong, message in (
+        (lambda: induction(model, length=11, tokens=range(10)), r"length \(11\)"),
+        (lambda: induction(build(cases.vision())), "vision"),
+        (lambda: head_notes(build(cases.encoder_decoder()).eval(), torch.tensor([[1, 2]])), "argument 1 must be tok"),
+    ):
+        with pytest.raises(InputError, match=message):
+            wrong()
 
 
 def test_notes_on_a_run_equal_those_on_a_batch(studies: dict[str, Study]) -> None:
@@ -257,9 +239,6 @@ def test_notes_where_there_is_little_to_measure(studies: dict[str, Study]) -> No
     assert (alone["entropy"], alone["share"], alone["best"]) == (0, None, "induction")
     score = next(each for head, each in induction(study.network).items() if str(head) == "decoder.0.attention.0")
     assert (alone["score"], alone["chance"]) == pytest.approx((score.value, score.chance))
-
-
-# -------------------------------------------------------------------------------------------------------------- rollout
 
 
 def step(weights_HTT: Any) -> Any:
