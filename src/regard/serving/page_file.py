@@ -7,7 +7,7 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -112,7 +112,7 @@ def page_file(
     order = sorted(asked, key=lambda name: name == "heads")
     for number, name in enumerate(order):
         share = packing.room if number == len(order) - 1 else packing.room // 2
-        packing.fill(name, [each for each in asked[name] if not each.first], share)
+        packing.add(name, [each for each in asked[name] if not each.first], share)
     shown = [name for name in views_of(study) if name in known]
     model = about(study)
     data = {
@@ -164,42 +164,31 @@ class _Packing:
         self.left: dict[str, int] = {}
         self._held: set[str] = set()
 
-    def add(self, view: str, needed: Iterable[StoredAnswer]) -> None:
-        """Adds what a view cannot be shown without."""
-        for stored in self._new(needed):
-            self.say(f"{view}: first answers")
-            packed = self._packed(stored)
-            if len(packed["packed"]) > self.room:
+    def add(self, view: str, wanted: Sequence[StoredAnswer], share: int | None = None) -> None:
+        """Adds answers up to a share of the room. Without a share, the view cannot be shown without them."""
+        end, full = 0 if share is None else self.room - share, False
+        for number, stored in enumerate(wanted, 1):
+            key = f"{stored.path} {stored.request.model_dump_json()}"
+            if key in self._held:  # several views may ask the same
+                continue
+            self.say(f"{view}: first answers" if share is None else f"{view}: {number:,} of {len(wanted):,}")
+            packed = {} if full else self._packed(stored)
+            full = full or self.room - len(packed["packed"]) < end
+            if full and share is None:
                 raise InputError(
                     f"view {view} needs more than the {self.room / 2**20:,.3g} MiB that are left in a file; give a "
                     "shorter text or fewer views, or use the server"
                 )
-            self._take(stored, packed)
-
-    def fill(self, view: str, wanted: Sequence[StoredAnswer], share: int) -> None:
-        """Adds what a view may ask later, up to its share of the room."""
-        end, full = self.room - share, False
-        for number, stored in enumerate(self._new(wanted), 1):
-            self.say(f"{view}: {number:,} of {len(wanted):,}")
-            packed = {} if full else self._packed(stored)
-            full = full or self.room - len(packed["packed"]) < end
             if full:
                 self.left[view] = self.left.get(view, 0) + 1
-            else:
-                self._take(stored, packed)
-
-    def _new(self, wanted: Iterable[StoredAnswer]) -> Iterator[StoredAnswer]:
-        """Several views may ask the same."""
-        return (stored for stored in wanted if _key(stored) not in self._held)
-
-    def _take(self, stored: StoredAnswer, packed: dict[str, Any]) -> None:
-        self.room -= len(packed["packed"])
-        self.answers.append(packed)
-        self._held.add(_key(stored))
-        fields = type(stored.request).model_fields.items()
-        self.defaults[stored.path] = {
-            name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()
-        }
+                continue
+            self.room -= len(packed["packed"])
+            self.answers.append(packed)
+            self._held.add(key)
+            fields = type(stored.request).model_fields.items()
+            self.defaults[stored.path] = {
+                name: each.get_default(call_default_factory=True) for name, each in fields if not each.is_required()
+            }
 
     def _packed(self, stored: StoredAnswer) -> dict[str, Any]:
         made: dict[str, Any] = {"path": stored.path, "asked": stored.request.model_dump()}
@@ -217,10 +206,6 @@ class _Packing:
         else:
             content = json.dumps(_short(answer), allow_nan=False, separators=(",", ":")).encode("ascii")
         return made | {"packed": base64.b64encode(zlib.compress(content)).decode()}
-
-
-def _key(stored: StoredAnswer) -> str:
-    return f"{stored.path} {stored.request.model_dump_json()}"
 
 
 def _short(value: Any) -> Any:
