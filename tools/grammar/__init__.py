@@ -1,4 +1,4 @@
-"""A small English–German grammar: correct pairs without end, with gold word alignments and gold referents.
+"""A small English–German grammar: any number of correct pairs, with gold word alignments and gold referents.
 
 `pairs("train", seed=1, count=1000)` streams pairs; `Corpus("train", seed=1)[i]` makes any one of them alone.
 `python -m tools.grammar` writes the part of it that Regard ships as data.

@@ -1,6 +1,6 @@
 """The adjectives and adverbs.
 
-A row reads `english German [comparative superlative] : kinds`: what is left out follows the rules, and the kinds are
+A row is `english German [comparative superlative] : kinds`. Forms that are left out follow the rules; the kinds are
 those of the nouns that the adjective may describe.
 """
 
@@ -69,7 +69,7 @@ impatient ungeduldig
 exhausted erschöpft
 timid ängstlich
 """
-"""What only a living being may be; together with `PLACED` they decide what *it* refers to."""
+"""Adjectives for living beings only; together with `PLACED` they decide what *it* refers to."""
 
 PLACED = """
 wide breit

@@ -149,11 +149,11 @@ class Clause:
     verbal: Verbal
     objects: list[Phrase] = field(default_factory=list)
     place: Phrase | None = None
-    """Where, where to, or how something is: what German puts behind nicht."""
+    """Places, directions and predicates, which follow nicht in German."""
     time: Phrase | None = None
     frequency: Phrase | None = None
     negation: int = 0
-    """The link of nicht; 0 where the clause has none (or kein says it)."""
+    """The link of nicht; 0 if the clause has none (or has kein instead)."""
 
     # ------------------------------------------------------------------------------------------------------- English
 
@@ -209,11 +209,11 @@ class Clause:
         return [*self.subject.german, self.verbal.finite, *self._middle(), *self._end()]
 
     def german_after(self) -> list[Token]:
-        """Verb first: a question, or what follows something else that took the first place."""
+        """Verb first: in a question, or after another phrase at the start of the sentence."""
         return [self.verbal.finite, *self.subject.german, *self._middle(), *self._end()]
 
     def german_last(self) -> list[Token]:
-        """Verb last: what follows weil, dass, wenn, obwohl, or a relative pronoun."""
+        """Verb last: after weil, dass, wenn, obwohl or a relative pronoun."""
         verbal = self.verbal
         text, link, hint = verbal.finite
         return [*self.subject.german, *self._middle(), *verbal.end, (verbal.prefix + text, link, hint)]

@@ -54,7 +54,7 @@ CONSTRUCTIONS: dict[str, tuple[Construction, int]] = {
     "if-it": (referents.if_or_when, 4),
     "passive-it": (referents.avoided, 4),
 }
-"""Every construction with its weight: how often it is drawn."""
+"""Every construction with its relative frequency."""
 
 REFERENT_CONSTRUCTIONS = tuple(
     name for name, (make, _) in CONSTRUCTIONS.items() if make.__module__ == referents.__name__

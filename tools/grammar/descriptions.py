@@ -1,4 +1,4 @@
-"""Constructions that say how things are: adjectives, comparison, possession, the passive."""
+"""Constructions that describe things: adjectives, comparison, possession, the passive."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def quality(draw: Draw, adjective: Adjective, degree: float = 0.4) -> Phrase:
 
 
 def known(draw: Draw, thing: Noun, case: int = NOMINATIVE, one: bool = False) -> Phrase:
-    """A known thing without an adjective, which would only repeat or contradict what is said about it."""
+    """A known thing without an adjective, which could repeat or contradict the statement about it."""
     several = not one and thing.several and draw.sometimes(0.3)
     return noun_phrase(draw, thing, case, draw.pick(CERTAIN_SEVERAL if several else CERTAIN), several)
 
@@ -170,7 +170,7 @@ HANDLERS = tuple(
     verb for verb in TRANSITIVES if {"thing", "clothes", "vehicle"} & {*verb.objects} and verb.english.base != "have"
 )
 POSSESSIONS = ((owned, PEOPLE, OWNED, HANDLERS), (owned, PEOPLE, OWNED, HANDLERS), (part, WHOLES, PARTS, OPENERS))
-"""How it is said, who or what owns, what is owned, and what else may be done with that."""
+"""The form of the phrase, kinds of owners, kinds of possessions, and verbs that fit the possession."""
 
 
 def passives(draw: Draw) -> Sentence:

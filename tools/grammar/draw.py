@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Named(Protocol):
-    """What has an English lemma."""
+    """A word with an English lemma."""
 
     @property
     def english(self) -> str: ...
@@ -55,7 +55,7 @@ class NoneAdmittedError(Exception):
 
 
 class Draw:
-    """The random numbers of one sentence, and the numbers that link words, counted from 1."""
+    """The random choices of one sentence, and the numbers of its links, counted from 1."""
 
     def __init__(self, split: Split) -> None:
         self.split = split

@@ -50,7 +50,7 @@ STRONG: Table = (
     ("em", "er", "em", "en"),
     ("en", "er", "en", "er"),
 )
-"""Adjective endings where nothing before them shows the case: no article, numbers, viele, einige."""
+"""Adjective endings if no word before them shows the case: without an article, after numerals, viele, einige."""
 
 
 def declined(stem: str, endings: Table) -> Table:
@@ -59,7 +59,7 @@ def declined(stem: str, endings: Table) -> Table:
 
 
 def attributive_stem(adjective: str) -> str:
-    """What endings are put to: müde -> müd-, dunkel -> dunkl-, teuer -> teur-, hoch -> hoh-."""
+    """The stem before endings: müde -> müd-, dunkel -> dunkl-, teuer -> teur-, hoch -> hoh-."""
     if adjective == "hoch":
         return "hoh"
     if adjective.endswith("e"):
@@ -76,7 +76,7 @@ def comparative(adjective: str) -> str:
 
 
 def superlative(adjective: str) -> str:
-    """The stem that endings are put to: klein -> kleinst-, bekannt -> bekanntest-."""
+    """The stem of the superlative before endings: klein -> kleinst-, bekannt -> bekanntest-."""
     return adjective + ("est" if adjective.endswith(("t", "d", "s", "ß", "z", "x", "sch", "eu", "au")) else "st")
 
 
@@ -128,7 +128,7 @@ class Conjugated(NamedTuple):
 
     @property
     def with_zu(self) -> str:
-        """What follows um: zu sehen, aufzumachen (one word where the prefix is separable)."""
+        """The infinitive after um: zu sehen, aufzumachen (one word if the prefix is separable)."""
         return f"{self.prefix}zu{self.infinitive.removeprefix(self.prefix)}" if self.prefix else f"zu {self.infinitive}"
 
 
@@ -181,9 +181,9 @@ def _command(infinitive: str, third: str) -> str:
 def conjugate(
     infinitive: str, third: str = "", past: str = "", participle: str = "", auxiliary: str = ""
 ) -> Conjugated:
-    """Conjugate a verb; what is left out follows the rules of weak verbs. `auf-machen` marks a separable prefix.
+    """Conjugate a verb; forms that are left out follow the rules of weak verbs. `auf-machen` marks a separable prefix.
 
-    `third` (er ...) and `past` (ich ...) are given without the prefix, `participle` without it too.
+    `third` (er ...), `past` (ich ...) and `participle` are given without the prefix.
     """
     prefix, _, base = infinitive.rpartition("-")
     if not participle:

@@ -331,8 +331,8 @@ class Noun(NamedTuple):
 
     @property
     def several(self) -> bool:
-        """Whether it comes in the plural too: not where that looks like the singular (sheep), and not for places,
-        of which there are so many that each plural would be too rare to be learned."""
+        """Whether it also occurs in the plural: not if the plural equals the singular (sheep), and not for places,
+        since each of the many plurals would be too rare to be learned."""
         return self.counted and self.plural != self.english and not {"only", "place"} & {*self.kinds}
 
     @property

@@ -1,4 +1,4 @@
-"""Parts that many constructions share: who does what to whom, chosen so that it makes sense and fits the split."""
+"""Parts that many constructions share: subjects, verbs and objects that make sense together and fit the split."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def subject(draw: Draw, who: Who, certain: bool = False, one: bool = False) -> P
 
 
 def event(draw: Draw, verbs: tuple[Verb, ...], kinds: tuple[str, ...] | None = None) -> tuple[Who, Verb, Noun]:
-    """Who does what to what, of this split."""
+    """A subject, a verb and an object that belong to this split."""
     while True:
         verb = draw.pick(verbs)
         who = someone(draw, kinds or verb.subjects)
@@ -63,13 +63,13 @@ def event(draw: Draw, verbs: tuple[Verb, ...], kinds: tuple[str, ...] | None = N
 
 
 def alone(draw: Draw, who: Who, verb: Verb) -> bool:
-    """Whether this split may say it without an object. Pronouns are kept for training: du singst has a form of its own,
-    which would be missing there if the test had the combination."""
+    """Whether this split may use the verb without an object. Pronouns occur only in training: *du singst* has its own
+    verb form, which training would lack if the combination belonged to the test split."""
     return draw.split == "train" if isinstance(who, int) else draw.admits(lemma(who), verb.english.base)
 
 
 def action(draw: Draw, kinds: tuple[str, ...] | None = None) -> tuple[Who, Verb]:
-    """Who does what, of this split."""
+    """A subject and a verb that belong to this split."""
     while True:
         verb = draw.pick(INTRANSITIVES)
         who = someone(draw, kinds or verb.subjects)
@@ -78,7 +78,7 @@ def action(draw: Draw, kinds: tuple[str, ...] | None = None) -> tuple[Who, Verb]
 
 
 def time(draw: Draw, tense: Tense) -> Phrase | None:
-    """Now and then a time that suits the tense."""
+    """Sometimes adds a time that suits the tense."""
     times = TIMES.get(tense)
     return word(draw, *draw.pick(times)) if times and draw.chance() < 0.3 else None
 

@@ -44,7 +44,7 @@ class Phrase(NamedTuple):
 
 
 class Determiner(NamedTuple):
-    """What stands before a noun: `german[case][column]` and the endings that adjectives take after it."""
+    """The word before a noun: `german[case][column]`, and the endings of adjectives after it."""
 
     english: str
     german: Table | None

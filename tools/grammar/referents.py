@@ -71,7 +71,7 @@ PLACED_FITS = {
     "stuffy": ("room", "enter leave avoid"),
     "smoky": ("room", "enter leave avoid"),
 }
-"""Which kind of place may be so, and what an animal then does not do with it (or does: leave, avoid)."""
+"""The kinds of place that an adjective fits, and the verbs that an animal then does not do (or does: leave, avoid)."""
 
 REACHABLE = {
     "cross": ("way", "broad", "slope", "water", "soft"),
@@ -82,7 +82,7 @@ REACHABLE = {
     "explore": ("room", "soft", "far", "land"),
 }
 AWAY = ("leave", "avoid")
-"""An animal does these because of what is wrong, and the others in spite of it."""
+"""An animal does these because of the defect, and the others in spite of it."""
 
 
 def _by_gender(kinds: tuple[str, ...]) -> tuple[tuple[Noun, ...], ...]:
@@ -96,7 +96,7 @@ PLACE_ADJECTIVES = tuple(adjective for adjective in ADJECTIVES if adjective.engl
 
 
 class Scene(NamedTuple):
-    """An animal, a place, what happens between them, and why."""
+    """An animal, a place, an action and its reason."""
 
     animal: Noun
     place: Noun

@@ -38,7 +38,7 @@ EXAMPLES = (
     ("wolf", "street", "tired"),
     ("wolf", "street", "icy"),
 )
-"""Animal, place, and what one of them was too much of: combinations of the test's, which no training has seen."""
+"""Animal, place, and the adjective of one of them: combinations of the test split, which never occur in training."""
 SHOWN = 5
 """Wrong translations that a report keeps."""
 
@@ -65,7 +65,7 @@ class GrammarReport:
     """Further sentences, each with a pronoun that depends on its referent."""
     pronoun_accuracy: float
     nearest_noun: float
-    """Share of pronouns with the gender of the noun that stands nearer to *it*."""
+    """Share of pronouns with the gender of the noun that is nearer to *it*."""
     majority: float
     """Share of pronouns with the gender that most of them have: the best that a constant can do."""
     wrong_by_construction: dict[str, int]
@@ -108,16 +108,16 @@ def grammar_report(translate: Translate, seed: int, split: Split = "test", count
 
 
 def pronoun_of(german: str) -> str:
-    """The only er, sie or es of a text; nothing where it has none, or several.
+    """The only er, sie or es of a text; empty if it has none or several.
 
-    In sentences with a referent both nouns are nouns, and no other pronoun stands there.
+    A sentence with a referent has no other pronoun.
     """
     found = [word for word in (token.lower() for token in tokenise(german)) if word in PRONOUNS.values()]
     return found[0] if len(found) == 1 else ""
 
 
 def _is_nearer(referent: Referent) -> bool:
-    """Whether the noun that is meant is the one that stands nearer to *it* in the source."""
+    """Whether the referent is the noun that is nearer to *it* in the source."""
     place, _ = referent.pronoun
     return abs(place - referent.noun[0]) < abs(place - referent.distractor[0])
 
@@ -126,7 +126,7 @@ def _is_nearer(referent: Referent) -> bool:
 
 
 class Resolution(NamedTuple):
-    """A sentence whose *it* must be resolved, and what a translator made of it."""
+    """A sentence whose *it* must be resolved, and its translation."""
 
     source: str
     translation: str

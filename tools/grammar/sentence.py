@@ -45,7 +45,7 @@ class Pair(NamedTuple):
 
 
 class Resolved(NamedTuple):
-    """The links of a pronoun, of the noun that it stands for and of the other noun, with the nouns' genders."""
+    """The links of a pronoun, of its referent and of the other noun, with the genders of the nouns."""
 
     pronoun: int
     noun: int
@@ -69,7 +69,7 @@ def tokenise(text: str) -> list[str]:
 
 
 def detokenise(tokens: tuple[str, ...] | list[str]) -> str:
-    """The sentence as it is written: marks stand close to the word before them."""
+    """The sentence as text, without a space before punctuation marks."""
     return re.sub(r" ([.,?!])", r"\1", " ".join(tokens))
 
 

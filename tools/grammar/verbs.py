@@ -55,7 +55,7 @@ watch | beobachten | person animal | person animal
 chase | jagen | animal | animal
 hide hid hidden | verstecken | person animal | thing food
 """
-"""In an object list a noun may stand for itself: what a kind would be too wide for."""
+"""A list of objects may name a single noun if a kind would be too wide."""
 
 DATIVE = """
 help | helfen hilft half geholfen | person | person animal
@@ -133,7 +133,7 @@ reach | erreichen | animal
 avoid | meiden . mied gemieden | animal
 explore | erkunden | animal
 """
-"""What animals do with places, in the sentences whose *it* must be resolved."""
+"""Verbs for animals and places, in the sentences whose *it* must be resolved."""
 
 MODALS = {
     "can": modal("können", "kann", "konnte"),

@@ -38,12 +38,6 @@ class Labels:
         """The class of each name."""
         return {name: index for index, name in enumerate(self.names)}
 
-    @property
-    def known(self) -> str:
-        """The first names, for a message."""
-        more = f", … ({len(self):,} in all)" if len(self) > SHOWN else ""
-        return ", ".join(self.names[:SHOWN]) + more
-
 
 def labels_in(example: Example) -> dict[Sort, tuple[str, ...]]:
     """The names of classes and tags of one example; numbers do not count."""
@@ -77,11 +71,12 @@ def with_known_labels(
             sort, name = strange
             what = "tag" if sort == "tags" else "label"
             if unseen == "stop":
-                labels = known.get(sort, Labels(()))
+                names = known.get(sort, Labels(())).names
+                more = f", … ({len(names):,} in all)" if len(names) > SHOWN else ""
                 raise DataError(
                     f"{located.where} has the {what} {name}, which does not occur in training"
-                    f"{did_you_mean(name, labels.names)}; known: {labels.known}. Fix it, or set data.unseen to "
-                    '"skip", or to "keep" to count it as a mistake'
+                    f"{did_you_mean(name, names)}; known: {', '.join(names[:SHOWN])}{more}. Fix it, or set data.unseen "
+                    'to "skip", or to "keep" to count it as a mistake'
                 )
             tally.count(f"has a {what} that does not occur in training", f"{located.where} ({name})")
         if strange is None or unseen == "keep":

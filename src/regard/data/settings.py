@@ -37,9 +37,7 @@ Column: TypeAlias = Annotated[int | str, PlainValidator(_column)]
 Key: TypeAlias = Annotated[str, Field(min_length=1)]
 """A key of a JSON object; dots lead into nested objects: `translation.en`."""
 Language: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
-"""The code of a language, such as `de`."""
 Direction: TypeAlias = tuple[str, str]
-"""Source language and target language."""
 
 
 class _Compatible(Settings):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from regard.data.embedded import grammar_pairs, python_documents, python_library
+from regard.data.embedded import grammar_pairs, grammar_tokens, python_documents, python_library
 from regard.data.examples import Located, Pair, Picture
 from regard.data.report import report_data
 from regard.data.settings import SPLITS, AnyData, Digits, Grammar, PythonLibrary
@@ -62,12 +62,16 @@ def test_annotations_fit_their_sentences() -> None:
                 assert {pair.referent.noun, pair.referent.distractor} <= {*pair.alignment}
 
 
-def test_splits_share_no_sentence_and_are_filtered() -> None:
-    train, valid, test = ({pair.source for pair in grammar_pairs(split)} for split in SPLITS)
+def test_splits_share_words_but_no_sentence() -> None:
+    pairs = {split: list(grammar_pairs(split)) for split in SPLITS}
+    train, valid, test = ({pair.source for pair in pairs[split]} for split in SPLITS)
     assert not train & valid
     assert not train & test
     assert not valid & test
     assert not train & {pair.source for pair in grammar_pairs("pronouns")}
+    texts = {split: " ".join(f"{pair.source} {pair.target}" for pair in pairs[split]) for split in SPLITS}
+    words = {split: {*grammar_tokens(text.lower())} for split, text in texts.items()}
+    assert (words["valid"] | words["test"]) - words["train"] == {"roter"}
     source = Source(SMALL.changed({"filters.max_words": 5}), "train")
     kept = list(source)
     assert len(kept) + source.removed.total == 40

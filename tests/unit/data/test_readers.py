@@ -147,9 +147,6 @@ def test_parallel_files() -> None:
             "1 × is not UTF-8: a.en, line 3 (byte 3 is 0xfc)",
         ],
     )
-
-
-def test_unequal_line_counts() -> None:
     for sources, targets in [(3, 2), (2, 3), (1, 5), (2000, 1)]:
         write("a.en", "x\n" * sources)
         write("a.de", "y\n" * targets)
@@ -199,7 +196,7 @@ def test_parallel_jsonl() -> None:
     ]
 
 
-def test_documents() -> None:
+def test_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     write("a.txt", b"one\ntwo\n\n \nthr\xffee\nfour\r\nfive")
     problems = ["1 × is not UTF-8: a.txt, line 5 (byte 4 is 0xff)"]
     expected = {
@@ -209,18 +206,12 @@ def test_documents() -> None:
     }
     for document, texts in expected.items():
         assert read(RawText(train=["a.txt"]).changed({"document": document})) == (texts, problems)
-
-
-def test_a_long_file_comes_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(readers, "PIECE", 8)
+    monkeypatch.setattr(readers, "PIECE", 8)  # a long file comes in pieces
     write("a.txt", "first\nsecond\nthird\n\nlast\n")
     write("b.txt", "other\n")
     examples, _ = read(RawText(train=["a.txt", "b.txt"], document="file"))
     assert examples == [Text("first\nsecond\n", ends=False), Text("third\n\nlast\n"), Text("other\n")]
     assert read(RawText(train=["a.txt"], document="paragraph"))[0][0] == Text("first\nsecond\nthird\n")
-
-
-def test_raw_jsonl() -> None:
     write("a.jsonl", '{"body": "one\\n\\ntwo"}\n{"text": "x"}\n')
     assert read(RawJsonl(train=["a.jsonl"], text="body")) == (
         [Text("one\n\ntwo")],
@@ -229,16 +220,13 @@ def test_raw_jsonl() -> None:
 
 
 def test_labelled_tsv() -> None:
-    """CoLA's columns: source, label, the author's mark, text."""
+    # CoLA's columns: source, label, the author's mark, text
     write("a.tsv", 'gj04\t1\t\tThe "sailors" rode.\ngj04\t0\t*\tThey rode "home.\ngj04\t\t\tNo label.\n')
     assert read(LabelledTsv(train=["a.tsv"], text=4, label=2)) == (
         [Labelled('The "sailors" rode.', None, "1"), Labelled('They rode "home.', None, "0")],
         ["1 × has an empty label: a.tsv, line 3"],
     )
-
-
-def test_labelled_tsv_with_a_header_a_byte_order_mark_and_two_texts() -> None:
-    """MRPC's: Windows line ends, names with signs in them."""
+    # MRPC's: a header with a byte order mark, Windows line ends, two texts
     write("a.tsv", b"\xef\xbb\xbfQuality\t#1 ID\t#1 String\t#2 String\r\n1\t7\tone\tuno\r\n0\t8\ttwo\r\n")
     settings = LabelledTsv(train=["a.tsv"], header=True, text="#1 String", second="#2 String", label="Quality")
     problems = ["1 × does not have 4 columns, as the first line has: a.tsv, line 3 (it has 3)"]
@@ -247,8 +235,8 @@ def test_labelled_tsv_with_a_header_a_byte_order_mark_and_two_texts() -> None:
     assert read(absent) == ([Labelled("one", None, None)], problems)
 
 
-def test_numbers_as_labels_in_csv() -> None:
-    """STS-B's: a quoted field may hold commas, quotes and line ends."""
+def test_labelled_csv() -> None:
+    # STS-B's: a quoted field may hold commas, quotes and line ends
     write("a.csv", '"A, b","say ""hi""",5.0\nline,"over\ntwo lines",2\nx,y,much\nx,y,nan\n\nx,y\n')
     settings = LabelledCsv(train=["a.csv"], text=1, second=2, label=3, labels="numbers")
     assert read(settings) == (
@@ -258,9 +246,6 @@ def test_numbers_as_labels_in_csv() -> None:
             "1 × does not have 3 columns, as the first line has: a.csv, line 7 (it has 2)",
         ],
     )
-
-
-def test_invalid_csv() -> None:
     write("a.csv", b'one;1\ngr\xfcn;2\n"three" x;3\nfour;4\n')
     examples, problems = read(LabelledCsv(train=["a.csv"], separator=";"))
     assert examples == [Labelled("one", None, "1"), Labelled("four", None, "4")]
