@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import transformers as hf
 from huggingface_cases import (
     DOUBLE,
     SINGLE,
@@ -27,23 +28,6 @@ from huggingface_cases import (
 from numpy_models import llama_logits, t5_logits
 from safetensors.torch import load_file
 from torch import Tensor, nn
-from transformers import (
-    BartConfig,
-    BartForConditionalGeneration,
-    BertConfig,
-    BertForPreTraining,
-    GPT2Config,
-    GPT2LMHeadModel,
-    LlamaConfig,
-    LlamaForCausalLM,
-    MarianConfig,
-    MarianMTModel,
-    PreTrainedModel,
-    T5Config,
-    T5ForConditionalGeneration,
-    ViTConfig,
-    ViTForImageClassification,
-)
 from translation_cases import Batch, batch_for, ours_of, theirs_of
 
 
@@ -60,7 +44,7 @@ def parameters(model: nn.Module) -> int:
 
 @torch.no_grad()
 def test_bert_base(directory: Path) -> None:
-    model = random_model(BertForPreTraining, BertConfig())
+    model = random_model(hf.BertForPreTraining, hf.BertConfig())
     ours = saved_and_read(model, directory)
     assert parameters(ours) == 110_106_428
     layout, mask, real = ragged(2, 16)
@@ -77,7 +61,7 @@ def test_bert_base(directory: Path) -> None:
 
 @torch.no_grad()
 def test_gpt2(directory: Path) -> None:
-    model = random_model(GPT2LMHeadModel, GPT2Config())
+    model = random_model(hf.GPT2LMHeadModel, hf.GPT2Config())
     ours = saved_and_read(model, directory)
     assert parameters(ours) == 124_439_808
     layout, mask, real = ragged(2, 16)
@@ -91,7 +75,7 @@ def test_gpt2(directory: Path) -> None:
 
 @torch.no_grad()
 def test_vit_base(directory: Path) -> None:
-    model = random_model(ViTForImageClassification, ViTConfig(num_labels=1000))
+    model = random_model(hf.ViTForImageClassification, hf.ViTConfig(num_labels=1000))
     ours = saved_and_read(model, directory)
     assert parameters(ours) == 86_567_656
     images = torch.randn(2, 3, 224, 224)
@@ -101,7 +85,7 @@ def test_vit_base(directory: Path) -> None:
     assert difference(ours.heads["classification"](ours(images)), model(images).logits) < DOUBLE
 
 
-def step_by_step(ours: nn.Module, model: PreTrainedModel, batch: Batch) -> float:
+def step_by_step(ours: nn.Module, model: hf.PreTrainedModel, batch: Batch) -> float:
     """How far cached decoding, over a ragged source, is from theirs."""
     source, target, layout, _, mask, _, _ = batch
     encoded = model.get_encoder()(input_ids=source, attention_mask=mask)
@@ -109,7 +93,7 @@ def step_by_step(ours: nn.Module, model: PreTrainedModel, batch: Batch) -> float
     return difference(stepwise(ours, target, 11, "growing", (ours.encode(source, layout), layout)), expected)
 
 
-def translation(kind: type[PreTrainedModel], config: MarianConfig | BartConfig, directory: Path) -> nn.Module:
+def translation(kind: type[hf.PreTrainedModel], config: hf.MarianConfig | hf.BartConfig, directory: Path) -> nn.Module:
     model = random_model(kind, config)
     ours = saved_and_read(model, directory)
     batch = batch_for(model, 0, times=(16, 15))
@@ -127,21 +111,21 @@ def in_both_stacks(layers: int, attention_heads: int, ffn_dim: int) -> dict[str,
 
 @torch.no_grad()
 def test_marian_as_opus_mt(directory: Path) -> None:
-    config = MarianConfig(
+    config = hf.MarianConfig(
         **in_both_stacks(layers=6, attention_heads=8, ffn_dim=2048),
         d_model=512,
         activation_function="swish",
         scale_embedding=True,
         max_position_embeddings=512,
     )
-    ours = translation(MarianMTModel, config, directory)
+    ours = translation(hf.MarianMTModel, config, directory)
     assert parameters(ours) == 73_886_208 + 58_101
 
 
 @torch.no_grad()
 def test_bart_base(directory: Path) -> None:
-    config = BartConfig(**in_both_stacks(layers=6, attention_heads=12, ffn_dim=3072), d_model=768)
-    ours = translation(BartForConditionalGeneration, config, directory)
+    config = hf.BartConfig(**in_both_stacks(layers=6, attention_heads=12, ffn_dim=3072), d_model=768)
+    ours = translation(hf.BartForConditionalGeneration, config, directory)
     assert parameters(ours) == 139_420_416 + 50_265  # theirs do not count the output's bias, a buffer
 
 
@@ -151,8 +135,8 @@ def float64_weights(directory: Path) -> dict[str, object]:
 
 @torch.no_grad()
 def test_t5_base(directory: Path) -> None:
-    config = T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12)
-    model = random_model(T5ForConditionalGeneration, config)
+    config = hf.T5Config(d_model=768, d_ff=3072, num_layers=12, num_heads=12)
+    model = random_model(hf.T5ForConditionalGeneration, config)
     ours = saved_and_read(model, directory)
     assert parameters(ours) == 222_903_552
     batch = batch_for(model, 0, times=(16, 15))
@@ -172,7 +156,7 @@ def test_t5_base(directory: Path) -> None:
 
 @torch.no_grad()
 def test_llama_as_smollm2_135m(directory: Path) -> None:
-    config = LlamaConfig(
+    config = hf.LlamaConfig(
         vocab_size=49152,
         hidden_size=576,
         intermediate_size=1536,
@@ -184,7 +168,7 @@ def test_llama_as_smollm2_135m(directory: Path) -> None:
         tie_word_embeddings=True,
         rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
     )
-    model = random_model(LlamaForCausalLM, config)
+    model = random_model(hf.LlamaForCausalLM, config)
     ours = saved_and_read(model, directory)
     assert parameters(ours) == 134_515_008
     layout, mask, real = ragged(2, 16)

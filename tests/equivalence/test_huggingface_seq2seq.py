@@ -7,21 +7,11 @@ import random
 from pathlib import Path
 
 import torch
+import transformers as hf
 from huggingface_cases import DOUBLE, SINGLE, difference, random_model, saved_and_read, written_and_loaded
 from numpy_models import t5_logits
 from safetensors.torch import load_file, save_file
 from torch import nn
-from transformers import (
-    AutoModelForSeq2SeqLM,
-    BartConfig,
-    BartForConditionalGeneration,
-    BartModel,
-    MarianConfig,
-    MarianMTModel,
-    PreTrainedModel,
-    T5Config,
-    T5ForConditionalGeneration,
-)
 from translation_cases import assert_same, assert_same_stepwise, batch_for, ours_of, theirs_of
 
 import regard
@@ -30,11 +20,11 @@ from regard.models.settings import EncoderDecoder
 from regard.weights.huggingface.directory import read_pretrained, write_pretrained
 
 
-def bart_config(seed: int) -> BartConfig:
+def bart_config(seed: int) -> hf.BartConfig:
     draw = random.Random(seed)
     heads, hidden = draw.choice([1, 2, 3, 4]), draw.choice([8, 24, 50])
     vocabulary = draw.randint(20, 60)
-    return BartConfig(
+    return hf.BartConfig(
         vocab_size=vocabulary,
         tie_word_embeddings=seed % 4 != 1,
         d_model=heads * draw.choice([-(-16 // heads), 10, 17]),
@@ -52,12 +42,12 @@ def bart_config(seed: int) -> BartConfig:
     )
 
 
-def marian_config(seed: int) -> MarianConfig:
+def marian_config(seed: int) -> hf.MarianConfig:
     draw = random.Random(seed)
     heads, hidden = draw.choice([1, 2, 3, 4]), draw.choice([8, 24, 50])
     shared = seed % 3 != 0
     vocabulary = draw.randint(20, 60)
-    return MarianConfig(
+    return hf.MarianConfig(
         vocab_size=vocabulary,
         decoder_vocab_size=vocabulary if shared else draw.randint(20, 60),
         share_encoder_decoder_embeddings=shared,
@@ -77,9 +67,9 @@ def marian_config(seed: int) -> MarianConfig:
     )
 
 
-def t5_config(seed: int) -> T5Config:
+def t5_config(seed: int) -> hf.T5Config:
     draw = random.Random(seed)
-    return T5Config(
+    return hf.T5Config(
         vocab_size=draw.randint(20, 60),
         d_model=draw.choice([16, 20, 33]),
         d_kv=draw.choice([3, 8]),
@@ -95,9 +85,9 @@ def t5_config(seed: int) -> T5Config:
     )
 
 
-def t5_model(seed: int) -> T5ForConditionalGeneration:
+def t5_model(seed: int) -> hf.T5ForConditionalGeneration:
     """Tied and scaled as version 1.0, or with an output of its own as 1.1, which their class only takes from a file."""
-    model = random_model(T5ForConditionalGeneration, t5_config(seed), seed)
+    model = random_model(hf.T5ForConditionalGeneration, t5_config(seed), seed)
     if seed % 2:
         with torch.no_grad():
             model.lm_head.weight = nn.Parameter(model.shared.weight.flip(0, 1) * 0.7)
@@ -105,12 +95,12 @@ def t5_model(seed: int) -> T5ForConditionalGeneration:
     return model
 
 
-def model_of(name: str, seed: int) -> PreTrainedModel:
+def model_of(name: str, seed: int) -> hf.PreTrainedModel:
     if name == "t5":
         return t5_model(seed)
     if name == "bart":
-        return random_model(BartForConditionalGeneration, bart_config(seed), seed)
-    return random_model(MarianMTModel, marian_config(seed), seed)
+        return random_model(hf.BartForConditionalGeneration, bart_config(seed), seed)
+    return random_model(hf.MarianMTModel, marian_config(seed), seed)
 
 
 @torch.no_grad()
@@ -131,7 +121,7 @@ def test_logits_at_random_sizes(tmp_path: Path) -> None:
                 assert difference(ours_of(exact, batch), theirs_of(model.double(), batch)) < DOUBLE, (name, seed)
 
 
-def against_numpy(model: PreTrainedModel, exact: nn.Module, directory: Path, seed: int) -> None:
+def against_numpy(model: hf.PreTrainedModel, exact: nn.Module, directory: Path, seed: int) -> None:
     """T5 computes norms and scores in float32 in transformers, whatever the dtype."""
     weights = {name: tensor.double().numpy() for name, tensor in load_file(directory / "model.safetensors").items()}
     config = json.loads((directory / "config.json").read_text())
@@ -171,7 +161,7 @@ def test_bart_without_a_head(tmp_path: Path) -> None:
     for tied in (True, False):
         config = bart_config(2)
         config.tie_word_embeddings = tied
-        model = random_model(BartModel, config)
+        model = random_model(hf.BartModel, config)
         source, target, layout, _, mask, _, _ = batch_for(model, 0)
         hidden = model(input_ids=source, attention_mask=mask, decoder_input_ids=target).last_hidden_state
         ours = saved_and_read(model, tmp_path / f"theirs{tied}")
@@ -182,7 +172,7 @@ def test_bart_without_a_head(tmp_path: Path) -> None:
 def test_an_untied_bart_file_of_version_4(tmp_path: Path) -> None:
     """It shared the embeddings even when the output was a matrix of its own, and wrote them once."""
     config = bart_config(1)
-    model = random_model(BartForConditionalGeneration, config)
+    model = random_model(hf.BartForConditionalGeneration, config)
     model.model.encoder.embed_tokens.weight = model.model.decoder.embed_tokens.weight = model.model.shared.weight
     batch = batch_for(model, 0)
     expected = theirs_of(model, batch)
@@ -239,7 +229,7 @@ def test_the_papers_own_model_is_one_of_theirs(tmp_path: Path) -> None:
         for parameter in ours.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
         write_pretrained(ours, tmp_path / name)
-        theirs, report = AutoModelForSeq2SeqLM.from_pretrained(
+        theirs, report = hf.AutoModelForSeq2SeqLM.from_pretrained(
             tmp_path / name, output_loading_info=True, dtype=torch.float64
         )
         assert not any(report.values()), report

@@ -57,8 +57,8 @@ def test_norms_start_at_one_and_biases_at_zero(family: str, initial: settings.In
 
 
 @by_family
-def test_xavier(family: str) -> None:
-    """Uniform in ±√(6 / (inputs + outputs)); tables normal with variance 1 / width."""
+def test_deviations(family: str) -> None:
+    """Xavier: uniform in ±√(6 / (inputs + outputs)); tables normal with variance 1 / width. Normal: as given."""
     for kind, name, parameter in parameters_by_kind(wide(family)):
         if kind == "matrix":
             outputs, inputs = parameter.shape[0], parameter[0].numel()
@@ -68,30 +68,23 @@ def test_xavier(family: str) -> None:
             assert has_deviation(parameter, bound / math.sqrt(3)), name
         elif kind == "table":
             assert has_deviation(parameter, 1 / math.sqrt(64)), name
-
-
-@by_family
-def test_normal(family: str) -> None:
     for kind, name, parameter in parameters_by_kind(wide(family, initial=settings.Normal(deviation=0.05))):
         if kind in ("matrix", "table"):
             assert has_deviation(parameter, 0.05), name
 
 
-@pytest.mark.parametrize("position", ["learned", "relative", "transformer-xl"])
-def test_positions_of_a_text_start_too(position: str) -> None:
-    model = wide("decoder", position=cases.TEXT_POSITIONS[position])
-    found = {name: (kind, parameter) for kind, name, parameter in parameters_by_kind(model)}
-    name = {
-        "learned": "embedding.position.weight",
-        "relative": "decoder.position.weight",
-        "transformer-xl": "decoder.0.attention.relative.project.weight",
-    }[position]
-    kind, parameter = found[name]
-    assert kind == ("matrix" if position == "transformer-xl" else "table")
-    deviation = 1 / math.sqrt(64)  # of a 64 × 64 matrix after Xavier too: √(6 / 128) / √3
-    assert has_deviation(parameter, deviation)
-    if position == "transformer-xl":
-        assert not found["decoder.0.attention.relative.content"][1].any()
+def test_positions_of_a_text_are_initialised() -> None:
+    for position, name, expected in (
+        ("learned", "embedding.position.weight", "table"),
+        ("relative", "decoder.position.weight", "table"),
+        ("transformer-xl", "decoder.0.attention.relative.project.weight", "matrix"),
+    ):
+        model = wide("decoder", position=cases.TEXT_POSITIONS[position])
+        found = {name: (kind, parameter) for kind, name, parameter in parameters_by_kind(model)}
+        kind, parameter = found[name]
+        assert kind == expected
+        assert has_deviation(parameter, 1 / math.sqrt(64))  # a 64 × 64 matrix after Xavier: √(6 / 128) / √3, the same
+    assert not found["decoder.0.attention.relative.content"][1].any()
 
 
 def test_the_name_of_a_head_does_not_matter() -> None:

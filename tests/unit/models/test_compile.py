@@ -110,15 +110,12 @@ def test_decoder(position: str, layout: str) -> None:
     check(model, model, text.tokens, text.layout)
 
 
-@pytest.mark.parametrize("position", cases.IMAGE_POSITIONS)
-def test_vision(position: str) -> None:
-    model = fresh(cases.vision(position=cases.IMAGE_POSITIONS[position]))
-    check(model, lambda images: model.heads["class"](model(images)), torch.randn(2, 2, 8, 12))
-
-
-def test_vision_with_resized_positions() -> None:
-    model = fresh(cases.vision())
-    check(model, lambda images: model.heads["class"](model(images)), torch.randn(2, 2, 12, 8))
+def test_vision() -> None:
+    """Images of two sizes; learned positions are resized for the second."""
+    for position, size in [*((position, (8, 12)) for position in cases.IMAGE_POSITIONS.values()), (None, (12, 8))]:
+        torch._dynamo.reset()
+        model = fresh(cases.vision(**{} if position is None else {"position": position}))
+        check(model, lambda images, model=model: model.heads["class"](model(images)), torch.randn(2, 2, *size))
 
 
 def test_several_layers_and_batches_without_padding() -> None:

@@ -42,35 +42,22 @@ def answer(model: Model, seed: int = 0) -> Tensor:
     return model(tokens)
 
 
-def test_shapes_of_an_encoder_decoder() -> None:
-    model = build(cases.encoder_decoder(tied=("target", "output"), target_vocabulary=17))
+def test_shapes_of_text_models() -> None:
     source, target = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long)
+    model: Any = build(cases.encoder_decoder(tied=("target", "output"), target_vocabulary=17))
     assert model(source, target).shape == (2, 3, 17)
     assert model.encode(source).shape == (2, 5, 16)
     assert model.decode(target, model.encode(source)).shape == (2, 3, 17)
     assert model.states(target, model.encode(source)).shape == (2, 3, 16)
-
-
-def test_shapes_of_an_encoder() -> None:
     model = build(cases.encoder())
-    hidden = model(torch.zeros(2, 5, dtype=torch.long))
+    hidden = model(source)
     assert hidden.shape == (2, 5, 16)
     shapes = {name: tuple(head(hidden).shape) for name, head in model.heads.items()}
-    assert shapes == {
-        "masked": (2, 5, cases.VOCABULARY),
-        "next": (2, 2),
-        "class": (2, 3),
-        "tags": (2, 5, 4),
-        "spans": (2, 5, 2),
-        "vector": (2, 16),
-    }
-
-
-def test_shapes_of_a_decoder() -> None:
+    by_token = {"masked": (2, 5, cases.VOCABULARY), "tags": (2, 5, 4), "spans": (2, 5, 2)}
+    assert shapes == by_token | {"next": (2, 2), "class": (2, 3), "vector": (2, 16)}
     model = build(cases.decoder())
-    tokens = torch.zeros(2, 5, dtype=torch.long)
-    assert model(tokens).shape == (2, 5, cases.VOCABULARY)
-    assert model.states(tokens).shape == (2, 5, 16)
+    assert model(source).shape == (2, 5, cases.VOCABULARY)
+    assert model.states(source).shape == (2, 5, 16)
 
 
 @pytest.mark.parametrize("position", cases.IMAGE_POSITIONS)
@@ -126,6 +113,10 @@ def test_ties_share_parameters(tied: tuple[str, ...]) -> None:
     in_model = [p for p in model.parameters() if p.shape == (cases.VOCABULARY, 16)]
     assert len(in_model) == 3 - max(len(tied) - 1, 0)
     assert {id(p) for p in found.values()} == {id(p) for p in in_model}
+    model.load_state_dict(build(cases.encoder_decoder(tied=tied)).state_dict())
+    loaded = matrices(model.to(torch.float64))
+    for one, other in itertools.combinations(MATRICES, 2):
+        assert (loaded[one] is loaded[other]) is ({one, other} <= set(tied))
 
 
 @by_tie
@@ -169,17 +160,6 @@ def test_a_deep_copy_keeps_its_own_ties(tied: tuple[str, ...]) -> None:
         mine["output"].zero_()
     assert torch.equal(answer(twin), torch.zeros_like(before))
     assert torch.equal(answer(model), before)
-
-
-@by_tie
-def test_ties_survive_a_change_of_precision_and_loading(tied: tuple[str, ...]) -> None:
-    model = build(cases.encoder_decoder(tied=tied))
-    model.load_state_dict(build(cases.encoder_decoder(tied=tied)).state_dict())
-    model = model.to(torch.float64)
-    found = matrices(model)
-    assert {p.dtype for p in found.values()} == {torch.float64}
-    for one, other in itertools.combinations(MATRICES, 2):
-        assert (found[one] is found[other]) is ({one, other} <= set(tied))
 
 
 @by_position
@@ -414,31 +394,14 @@ def test_a_model_computes_in_its_own_precision(family: str, dtype: torch.dtype) 
 
 
 @by_family
-def test_a_model_is_built_in_the_precision_asked_for(family: str) -> None:
-    model = build(cases.FAMILIES[family](), dtype=torch.bfloat16)
-    assert {p.dtype for p in model.parameters()} == {torch.bfloat16}
-
-
-@by_family
-def test_on_meta_nothing_is_allocated_and_shapes_are_known(family: str) -> None:
+def test_a_model_on_meta_has_shapes_and_takes_weights(family: str) -> None:
     made, shell = build(cases.FAMILIES[family]()), build(cases.FAMILIES[family](), device="meta")
     assert {p.device.type for p in shell.parameters()} == {"meta"}
     shapes = {name: p.shape for name, p in made.named_parameters()}
     assert {name: p.shape for name, p in shell.named_parameters()} == shapes
-    assert shell.state_dict().keys() == made.state_dict().keys()
-
-
-def test_a_model_on_meta_tells_the_shapes_of_its_answers() -> None:
-    tokens = torch.zeros(2, 5, dtype=torch.long, device="meta")
-    out = build(cases.encoder_decoder(position=blocks.Rotary()), device="meta")(tokens, tokens)
-    assert out.device.type == "meta"
-    assert out.shape == (2, 5, cases.VOCABULARY)
-
-
-def test_weights_can_be_put_into_a_model_on_meta() -> None:
-    made, shell = build(cases.encoder_decoder()), build(cases.encoder_decoder(), device="meta")
     shell.load_state_dict(made.state_dict(), assign=True)
     assert torch.equal(answer(shell.eval()), answer(made.eval()))
+    assert {p.dtype for p in build(cases.FAMILIES[family](), dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
 
 
 @by_family

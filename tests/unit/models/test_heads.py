@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -36,12 +37,10 @@ def built(head: settings.TextHead, tokens: nn.Embedding | None = None) -> Any:
     return made
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("scale", [None, 0.3])
-def test_output_scores(hidden: Tensor, bias: bool, scale: float | None) -> None:
+def test_output_scores(hidden: Tensor) -> None:
     tokens = nn.Embedding(VOCABULARY, WIDTH, dtype=torch.float64)
-    for output in (Output(None, VOCABULARY, WIDTH, bias, scale), Output(tokens, VOCABULARY, WIDTH, bias, scale)):
-        output.double()
+    for tied, bias, scale in itertools.product((None, tokens), (True, False), (None, 0.3)):
+        output = Output(tied, VOCABULARY, WIDTH, bias, scale).double()
         for parameter in output.parameters():
             nn.init.normal_(parameter)
         weight = tokens.weight if output.weight is None else output.weight
@@ -49,15 +48,11 @@ def test_output_scores(hidden: Tensor, bias: bool, scale: float | None) -> None:
         assert_close(output(hidden), wanted + output.bias if bias else wanted, **TIGHT)
 
 
-def test_a_tied_output_owns_no_matrix() -> None:
-    tokens = nn.Embedding(VOCABULARY, WIDTH)
-    assert dict(Output(tokens, VOCABULARY, WIDTH, bias=False).named_parameters()) == {}
-    assert set(Output(tokens, VOCABULARY, WIDTH, bias=True).state_dict()) == {"bias"}
-
-
-def test_a_tied_output_follows_its_embedding(hidden: Tensor) -> None:
+def test_a_tied_output_uses_the_matrix_of_its_embedding(hidden: Tensor) -> None:
     tokens = nn.Embedding(VOCABULARY, WIDTH, dtype=torch.float64)
+    assert set(Output(tokens, VOCABULARY, WIDTH, bias=True).state_dict()) == {"bias"}
     output = Output(tokens, VOCABULARY, WIDTH, bias=False)
+    assert dict(output.named_parameters()) == {}
     tokens.weight = nn.Parameter(torch.ones(VOCABULARY, WIDTH, dtype=torch.float64))
     assert_close(output(hidden), hidden.sum(-1, keepdim=True).expand(2, 4, VOCABULARY), **TIGHT)
 
@@ -72,10 +67,6 @@ def test_masked_head(hidden: Tensor, tied: bool) -> None:
     x = functional.layer_norm(x, (WIDTH,), head.norm.weight, head.norm.bias, 1e-3)
     matrix = tokens.weight if tied else head.output.weight
     assert_close(head(hidden), x @ matrix.T + head.output.bias, **TIGHT)
-
-
-def test_masked_head_of_chosen_tokens_alone(hidden: Tensor) -> None:
-    head = built(settings.Masked(), nn.Embedding(VOCABULARY, WIDTH, dtype=torch.float64))
     chosen = torch.tensor([[True, False, False, True], [False, True, False, False]])
     assert_close(head(hidden[chosen]), head(hidden)[chosen], **TIGHT)
 
@@ -84,34 +75,30 @@ def pooled_by_hand(rows: list[Tensor], kind: settings.PoolingKind) -> Tensor:
     return torch.stack([{"class": row[0], "mean": row.mean(0), "max": row.max(0).values}[kind] for row in rows])
 
 
-@pytest.mark.parametrize("kind", ["class", "mean", "max"])
-@pytest.mark.parametrize("dense", [True, False])
-@pytest.mark.parametrize("layout", ["full", "ragged", "packed"])
-def test_sequence_heads(hidden: Tensor, kind: settings.PoolingKind, dense: bool, layout: str) -> None:
-    """pool, then tanh(linear) where asked (BERT's pooler), then the scores."""
-    rows = [hidden[0], hidden[1]] if layout == "full" else [hidden[0], hidden[1, :3]]
-    given = {
-        "full": (hidden, None),
-        "ragged": (hidden, Padded.of(torch.tensor([4, 3]))),
-        "packed": (torch.cat(rows), pack([[4], [3]], [None]).layouts[0]),
-    }[layout]
-    chosen = {"pooling": kind, "dense": dense}
-    heads = [
-        built(settings.Pooling(**chosen)),
-        built(settings.Classification(classes=5, **chosen)),
-        built(settings.NextSentence(**chosen)),
+def test_sequence_heads(hidden: Tensor) -> None:
+    """Pool, then tanh(linear) if `dense` (BERT's pooler), then the logits."""
+    ragged = [hidden[0], hidden[1, :3]]
+    layouts = [
+        ([hidden[0], hidden[1]], (hidden, None)),
+        (ragged, (hidden, Padded.of(torch.tensor([4, 3])))),
+        (ragged, (torch.cat(ragged), pack([[4], [3]], [None]).layouts[0])),
     ]
-    for head, classes in zip(heads, (WIDTH, 5, 2), strict=True):
-        wanted = pooled_by_hand(rows, kind)
-        if dense:
-            wanted = torch.tanh(wanted @ head.pool.weight.T + head.pool.bias)
-        if classes != WIDTH:
-            wanted = wanted @ head.output.weight.T + head.output.bias
-        assert_close(head(*given), wanted, **TIGHT)
-        assert wanted.shape == (2, classes)
-
-
-def test_next_sentence_has_berts_pooler_unless_told_otherwise() -> None:
+    kinds: tuple[settings.PoolingKind, ...] = ("class", "mean", "max")
+    for kind, dense, (rows, given) in itertools.product(kinds, (True, False), layouts):
+        chosen = {"pooling": kind, "dense": dense}
+        heads = [
+            built(settings.Pooling(**chosen)),
+            built(settings.Classification(classes=5, **chosen)),
+            built(settings.NextSentence(**chosen)),
+        ]
+        for head, classes in zip(heads, (WIDTH, 5, 2), strict=True):
+            wanted = pooled_by_hand(rows, kind)
+            if dense:
+                wanted = torch.tanh(wanted @ head.pool.weight.T + head.pool.bias)
+            if classes != WIDTH:
+                wanted = wanted @ head.output.weight.T + head.output.bias
+            assert_close(head(*given), wanted, **TIGHT)
+            assert wanted.shape == (2, classes)
     assert built(settings.NextSentence()).pool is not None
     assert built(settings.Classification()).pool is None
     assert built(settings.Pooling()).pool is None
@@ -127,7 +114,7 @@ def test_token_heads(hidden: Tensor, chosen: settings.TextHead, classes: int) ->
 
 
 @pytest.mark.parametrize("chosen", [settings.Tagging(dropout=0.5), settings.Classification(dropout=0.5)])
-def test_dropout_falls_before_the_last_layer_in_training_alone(hidden: Tensor, chosen: settings.TextHead) -> None:
+def test_dropout_comes_before_the_last_layer_and_only_in_training(hidden: Tensor, chosen: settings.TextHead) -> None:
     head = built(chosen)
     calm = built(chosen.model_copy(update={"dropout": 0.0}))
     calm.load_state_dict(head.state_dict())

@@ -130,7 +130,7 @@ def test_a_masked_head_has_a_row_for_each_token() -> None:
     assert set(found.fitted) == {"embedding.tokens.weight", "heads.words.output.weight", "heads.words.output.bias"}
 
 
-def test_more_and_fewer_positions() -> None:
+def test_more_and_fewer_positions_and_an_offset() -> None:
     for settings in TEXT_FAMILIES:
         old = trained(settings)
         new, found, before = adopted(settings.changed({"position.length": 11}), old, (pair(), pair()))
@@ -143,10 +143,7 @@ def test_more_and_fewer_positions() -> None:
     new, found, _ = adopted(GPT2.changed({"position.length": 6}), old, (pair(), pair()))
     assert torch.equal(answers(new), answers(old))
     assert found.fitted == {"embedding.position.weight": "6 positions copied, 2 not used"}
-
-
-def test_positions_after_an_offset() -> None:
-    """With an offset of 2, row 2 is position 0, as in RoBERTa."""
+    # With an offset of 2, row 2 is position 0, as in RoBERTa.
     old = trained(GPT2.changed({"position.offset": 2}))
     new, *_ = adopted(GPT2, old, (pair(), pair()))
     assert torch.equal(answers(new), answers(old))
@@ -260,9 +257,7 @@ def test_two_vocabularies() -> None:
     assert torch.equal(new.source.tokens.weight, old.source.tokens.weight)
     assert torch.equal(new.target.tokens.weight[:7], old.target.tokens.weight[[6, 0, 1, 2, 3, 4, 5]])
     assert set(found.fitted) == {"target.tokens.weight", "output.bias"}
-
-
-def test_three_tied_matrices_stay_one() -> None:
+    # Three tied matrices stay one.
     old, more = trained(PAIR), extend(words(), ["<de>"])
     new, found, _ = adopted(PAIR.changed({"vocabulary": SIZE + 1}), old, (pair(), pair(more)))
     assert new.source.tokens.weight is new.target.tokens.weight
