@@ -363,6 +363,5 @@ def differences(ours: ModelSettings, theirs: ModelSettings) -> dict[str, tuple[A
 
 def _equal(ours: Any, theirs: Any) -> bool:
     """Compare values; numbers that were computed in two ways (1 / √width) may differ in the last bit."""
-    if isinstance(ours, float) and isinstance(theirs, float):
-        return math.isclose(ours, theirs, rel_tol=1e-12)
-    return bool(ours == theirs)
+    numbers = isinstance(ours, float) and isinstance(theirs, float)
+    return math.isclose(ours, theirs, rel_tol=1e-12) if numbers else bool(ours == theirs)

@@ -16,7 +16,6 @@ from regard.text.tokenizer import (
     FILE,
     HUGGINGFACE_ROLES,
     SOURCE_FILE,
-    TARGET_FILE,
     TokenizerPair,
     source_json,
     write_huggingface,
@@ -33,6 +32,7 @@ from regard.weights.directory import (
 )
 from regard.weights.huggingface.directory import write_pretrained
 from regard.weights.huggingface.tables import CONFIG_JSON
+from regard.weights.warm_start import load_tokenizers
 
 Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"]
 
@@ -51,8 +51,7 @@ def convert(
     source, target = Path(source), Path(target)
     _require_free(source, target, form, force)
     model = load_model(source)
-    has_text = any((source / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
-    tokenizers = TokenizerPair.load(source) if has_text else None
+    tokenizers = load_tokenizers(source)
     tables = read_config(source) if (source / CONFIG).is_file() else {}
     if form == "huggingface":
         _write_huggingface(source, target, model, tokenizers, _tagged(source, tables, language))

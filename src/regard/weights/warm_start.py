@@ -50,15 +50,15 @@ class Start:
 
 def read_start(path: Path | str) -> Start:
     """Read the model, and the tokenizers if there are any, of a run directory or a Hugging Face directory."""
-    directory = Path(path)
-    model = load_model(directory)
-    has_tokenizer = any((directory / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
-    return Start(
-        model.settings,
-        {name: parameter.detach() for name, parameter in model.named_parameters()},
-        TokenizerPair.load(directory) if has_tokenizer else None,
-        str(directory),
-    )
+    model = load_model(path)
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    return Start(model.settings, tensors, load_tokenizers(Path(path)), str(path))
+
+
+def load_tokenizers(directory: Path) -> TokenizerPair | None:
+    """Return the tokenizers of a directory, or None if it has none."""
+    found = any((directory / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
+    return TokenizerPair.load(directory) if found else None
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import regard
-from regard.blocks.settings import (
-    Alibi,
-    Attention,
-    Dense,
-    Gated,
-    Learned,
-    Relative,
-    RmsNorm,
-    Rotary,
-    TransformerXL,
-)
+from regard.blocks.settings import Alibi, Attention, Dense, Gated, Learned, Relative, RmsNorm, Rotary, TransformerXL
 from regard.errors import SettingsError
 from regard.models.build import build
 from regard.models.count import Dtype, count, training_flops
@@ -198,10 +188,7 @@ def small_model(name: str, dropout: float) -> ModelSettings:
             position=Rotary(),
         ),
         "transformer-xl": lambda: Encoder(
-            **text,
-            attention=Attention(heads=8, bias=False, dropout=dropout),
-            ffn=gelu,
-            position=TransformerXL(),
+            **text, attention=Attention(heads=8, bias=False, dropout=dropout), ffn=gelu, position=TransformerXL()
         ),
         "alibi": lambda: Decoder(**text, attention=plain, ffn=gelu, position=Alibi(), norm_place="pre"),
     }[name]()  # type: ignore[no-any-return]

@@ -122,7 +122,7 @@ class Seq2Seq(Family):
         """Return the ties that remain when tie_word_embeddings is false.
 
         The present transformers then keeps every matrix apart; earlier versions still shared the two embeddings and
-        wrote them once. Only the tensors tell.
+        wrote them once. Only the tensors show which.
         """
         source, target = tensors.get(SOURCE), tensors.get(TARGET)
         shared = source is None or target is None or torch.equal(source, target)
@@ -163,9 +163,13 @@ class Seq2Seq(Family):
         changes: dict[str, Any] = {"attention.bias": True, "attention.output_bias": None, "ffn.bias": True}
         if isinstance(settings.norm, LayerNorm):
             changes["norm.bias"] = True
-        if _interleaved(settings) and not self.learned:
+        if self.must_reorder(settings):
             changes["position.order"] = "halves"
         return settings.changed(changes)
+
+    def must_reorder(self, settings: EncoderDecoder) -> bool:
+        position = settings.position
+        return isinstance(position, Sinusoidal) and position.order == "interleaved" and not self.learned
 
     def rewritten(self, tensors: dict[str, Tensor], settings: EncoderDecoder) -> dict[str, Tensor]:
         shapes = dict(build(self.equivalent(settings), device="meta").named_parameters())
@@ -173,22 +177,16 @@ class Seq2Seq(Family):
         tensors = {
             name: tensors[name] if name in tensors else like.new_zeros(value.shape) for name, value in shapes.items()
         }
-        if not _interleaved(settings) or self.learned:
-            return tensors
-        width = settings.width
-        order = torch.cat([torch.arange(0, width, 2), torch.arange(1, width, 2)]).to(like.device)
-        return {name: _reordered(name, tensor, order) for name, tensor in tensors.items()}
-
-
-def _interleaved(settings: EncoderDecoder) -> bool:
-    return isinstance(settings.position, Sinusoidal) and settings.position.order == "interleaved"
-
-
-def _reordered(name: str, tensor: Tensor, order: Tensor) -> Tensor:
-    *_, part, kind = name.split(".")
-    if part in ("out", "down", "norm", "after"):  # they write channels, or have a value for each
-        return tensor[order]
-    return tensor[:, order] if kind == "weight" else tensor  # all other matrices read channels
+        if self.must_reorder(settings):
+            order = torch.arange(settings.width, device=like.device)
+            order = torch.cat([order[::2], order[1::2]])
+            for name, tensor in tensors.items():
+                *_, part, kind = name.split(".")
+                if part in ("out", "down", "norm", "after"):  # they write channels, or have a value for each
+                    tensors[name] = tensor[order]
+                elif kind == "weight":  # all other matrices read channels
+                    tensors[name] = tensor[:, order]
+        return tensors
 
 
 class Bart(Seq2Seq):

@@ -84,9 +84,9 @@ class T5(Family):
     written: ClassVar = {"is_encoder_decoder": True}
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        # Version 1.0 scales the decoder's output, 1.1 does not; old configs tell only by whether weights are tied.
+        # Version 1.0 scales the decoder's output, 1.1 does not. In old configs, tied weights mean version 1.0.
         scaled = config.read("scale_decoder_outputs", config.read("tie_word_embeddings", True))
-        # The present configs do not tell whether the output is tied: transformers looks into the file.
+        # The present configs do not state whether the output is tied: transformers looks into the file.
         output, shared = tensors.get(OUTPUT), tensors.get(SHARED)
         own_output = output is not None and shared is not None and not torch.equal(output, shared)
         return {

@@ -95,22 +95,13 @@ class Codec:
     write: Callable[[Any], Any] = lambda value: value
 
 
-def _read_size(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError("must be a positive integer; correct it")
-    return value
+def _checked(wanted: str, valid: Callable[[Any], bool]) -> Codec:
+    def read(value: Any) -> Any:
+        if not valid(value):
+            raise ValueError(f"must be {wanted}; correct it")
+        return value
 
-
-def _read_number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError("must be a number; correct it")
-    return float(value)
-
-
-def _read_flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("must be true or false; correct it")
-    return value
+    return Codec(read)
 
 
 ACTIVATIONS: dict[str, Activation] = {
@@ -135,7 +126,9 @@ def _read_activation(name: Any) -> Activation:
     return ACTIVATIONS[name]
 
 
-FLAG = Codec(_read_flag)
+SIZE = _checked("a positive integer", lambda value: type(value) is int and value > 0)
+NUMBER = _checked("a number", lambda value: type(value) in (int, float))
+FLAG = _checked("true or false", lambda value: type(value) is bool)
 ACTIVATION = Codec(_read_activation, lambda ours: next(name for name, known in ACTIVATIONS.items() if known == ours))
 
 
@@ -143,7 +136,7 @@ def codec_for(default: object) -> Codec:
     """Return the codec for values of the default's type; None means an optional size."""
     if isinstance(default, bool):
         return FLAG
-    return Codec(_read_number if isinstance(default, float) else _read_size)
+    return NUMBER if isinstance(default, float) else SIZE
 
 
 @dataclass(frozen=True)
