@@ -112,7 +112,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"h\.0\.attn\.c_attn\.weight is \[48, 16\].*\[16, 48\]"):  # their layout
         load_model(tmp_path)
     change_config(directory(), {"n_layer": 2})
-    with pytest.raises(WeightsError, match=r"12 tensors: transformer\.h\.1\."):
+    with pytest.raises(WeightsError, match=r"lacks transformer\.h\.1\..* 7 more"):
         load_model(tmp_path)
     change_tensors(directory(), {"transformer.wte.weight": torch.full((20, 16), float("nan"))})
     with pytest.raises(WeightsError, match=r"transformer\.wte\.weight .*320 NaN"):
