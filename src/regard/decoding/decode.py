@@ -11,6 +11,7 @@ from regard.decoding import beam, constrained, greedy
 from regard.decoding.fast import select
 from regard.decoding.model import Models, SearchModel, search_model
 from regard.decoding.settings import (
+    NO_WISH,
     Beam,
     Ends,
     Greedy,
@@ -21,7 +22,6 @@ from regard.decoding.settings import (
     Sampling,
     Search,
     Wish,
-    wishes_for,
 )
 from regard.errors import InputError
 
@@ -52,7 +52,9 @@ def decode(
     if batch_tokens < 1:
         raise InputError(f"batch_tokens ({batch_tokens}) must be at least 1")
     search, rules = search or Greedy(), rules or Rules()
-    asked = wishes_for(inputs, wishes)
+    asked = [NO_WISH] * len(inputs) if wishes is None else wishes
+    if len(asked) != len(inputs):
+        raise InputError(f"there are {len(asked)} wishes for {len(inputs)} inputs; give one for each, Wish() for none")
     results: list[list[Hypothesis]] = [[] for _ in inputs]
     with torch.inference_mode():
         prepared = search_model(model, ends, select(model, search, rules, asked, fixed))

@@ -93,15 +93,21 @@ def block_ngrams(scores_NV: Tensor, history_NT: Tensor, size: int) -> Tensor:
     return _exclude(scores_NV, grams_NWn[..., -1].clamp(min=0), match_NW)
 
 
-def words_table(words: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """`[M, L]`: words aligned at their end, `ANY` before them, for `block_words`."""
-    longest = max(len(word) for word in words)
-    return torch.tensor([[ANY] * (longest - len(word)) + list(word) for word in words], device=device)
+def words_table(words: Sequence[Sequence[Sequence[int]]], device: torch.device) -> Tensor:
+    """`[N, M, L]`: the words of each row, aligned at their end, for `block_words`.
+
+    `ANY` precedes shorter words; a word that ends in −1 excludes nothing.
+    """
+    longest, most = max(len(word) for row in words for word in row), max(map(len, words))
+    table = []
+    for row in words:
+        aligned = [[ANY] * (longest - len(word)) + list(word) for word in row]
+        table.append(aligned + [[-1] * longest] * (most - len(row)))
+    return torch.tensor(table, device=device)
 
 
-def block_words(scores_NV: Tensor, history_NT: Tensor, words: Tensor) -> Tensor:
-    """Excludes each token that would complete a word. Words are `[M, L]`, or `[N, M, L]` if rows have their own."""
-    words_NML = words if words.dim() == 3 else words[None]
+def block_words(scores_NV: Tensor, history_NT: Tensor, words_NML: Tensor) -> Tensor:
+    """Excludes each token that would complete a word."""
     start = words_NML.shape[-1] - 1
     tail_NT = history_NT[:, max(history_NT.shape[1] - start, 0) :]
     tail_NT = torch.nn.functional.pad(tail_NT, (start - tail_NT.shape[1], 0), value=-1)
@@ -139,23 +145,23 @@ class RuleBook:
         forced = [[*job.wish.prefix, *[-1] * (prefix - len(job.wish.prefix))] for job in jobs]
         self.forced_BT = torch.tensor(forced, dtype=torch.long, device=device)
         self.is_end_V = torch.arange(model.vocabulary, device=device) == (-1 if ends.end is None else ends.end)
-        self.words = words_table(rules.must_not, device) if rules.must_not else None
-        self.own_words_BML = _own_words(jobs, device)
+        words = [[*rules.must_not, *job.wish.must_not] for job in jobs]
+        self.words_BML = words_table(words, device) if any(words) else None
         self.steady = is_steady(rules, (job.wish for job in jobs))
         """Whether no score is ever changed."""
 
     @property
     def looks_back(self) -> bool:
         """Whether any rule depends on the tokens written so far."""
-        return self.rules.looks_back or self.own_words_BML is not None
+        return self.rules.looks_back or self.words_BML is not None
 
     def select(self, inputs_B: Tensor) -> None:
         """Keeps the given inputs."""
         self.before_BT, self.longest_B, self.forced_BT = (
             each.index_select(0, inputs_B) for each in (self.before_BT, self.longest_B, self.forced_BT)
         )
-        if self.own_words_BML is not None:
-            self.own_words_BML = self.own_words_BML.index_select(0, inputs_B)
+        if self.words_BML is not None:
+            self.words_BML = self.words_BML.index_select(0, inputs_B)
 
     def apply(self, scores_NV: Tensor, written_NT: Tensor, step: int) -> Tensor:
         """The scores of a step after all rules. `written_NT` is read only if `looks_back`."""
@@ -177,10 +183,8 @@ class RuleBook:
             scores_NV = penalise_counts(scores_NV, written_NT, rules.frequency, rules.presence)
         if rules.ngram:
             scores_NV = block_ngrams(scores_NV, history_NT, rules.ngram)
-        if self.words is not None:
-            scores_NV = block_words(scores_NV, history_NT, self.words)
-        if self.own_words_BML is not None:
-            scores_NV = block_words(scores_NV, history_NT, self.own_words_BML.repeat_interleave(rows, 0))
+        if self.words_BML is not None:
+            scores_NV = block_words(scores_NV, history_NT, self.words_BML.repeat_interleave(rows, 0))
         return scores_NV
 
     def forced(self, step: int) -> Tensor | None:
@@ -190,16 +194,3 @@ class RuleBook:
             free_B = torch.full_like(self.longest_B, -1) if forced_B is None else forced_B
             forced_B = torch.where(self.longest_B == step + 1, self.end, free_B)
         return forced_B
-
-
-def _own_words(jobs: Sequence[Job], device: torch.device) -> Tensor | None:
-    """`[B, M, L]`: the words that each input excludes; a row that ends in −1 excludes nothing."""
-    most = max(len(job.wish.must_not) for job in jobs)
-    if not most:
-        return None
-    longest = max(len(word) for job in jobs for word in job.wish.must_not)
-    table = []
-    for job in jobs:
-        words = [[ANY] * (longest - len(word)) + list(word) for word in job.wish.must_not]
-        table.append(words + [[-1] * longest] * (most - len(words)))
-    return torch.tensor(table, device=device)

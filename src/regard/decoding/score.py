@@ -37,8 +37,11 @@ def score(
         for batch in batches(jobs, batch_tokens, 1):
             sources = [inputs[job.place] for job in batch]
             wanted = [[*targets[job.place], *tail] for job in batch]
-            for job, chances in zip(batch, _chances(model, sources, wanted, ends), strict=True):
-                results[job.place] = chances
+            scores_BTV = _scores(model, sources, wanted, ends)
+            for job, source, target, scores_TV in zip(batch, sources, wanted, scores_BTV, strict=True):
+                start = _skip(model, source)
+                token_T1 = torch.tensor(target, dtype=torch.long, device=scores_TV.device)[:, None]
+                results[job.place] = scores_TV[start : start + len(target)].gather(1, token_T1)[:, 0].tolist()
     return results
 
 
@@ -59,19 +62,6 @@ def _skip(model: Models, tokens: Sequence[int]) -> int:
     """Positions before the one that predicts the first written token: those of a prompt but its last."""
     first = model if isinstance(model, torch.nn.Module) else model[0]
     return 0 if isinstance(first, EncoderDecoder) else len(tokens) - 1
-
-
-def _chances(
-    model: Models, sources: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], ends: Ends
-) -> list[list[float]]:
-    scores_BTV = _scores(model, sources, wanted, ends)
-    found = []
-    for row, (source, target) in enumerate(zip(sources, wanted, strict=True)):
-        start = _skip(model, source)
-        each = torch.tensor(target, dtype=torch.long, device=scores_BTV.device)
-        chances = scores_BTV[row, start : start + len(target)].gather(1, each[:, None])[:, 0]
-        found.append(chances.tolist())
-    return found
 
 
 def _scores(

@@ -12,7 +12,6 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field, model_validator
 
 from regard.blocks.settings import Positive
-from regard.errors import InputError
 from regard.settings import Settings
 
 Token: TypeAlias = Annotated[int, Field(ge=0)]
@@ -220,15 +219,6 @@ class Job:
 
 
 NO_WISH = Wish()
-
-
-def wishes_for(inputs: Sequence[Sequence[int]], wishes: Sequence[Wish] | None) -> Sequence[Wish]:
-    """One wish for each input."""
-    if wishes is None:
-        return [NO_WISH] * len(inputs)
-    if len(wishes) != len(inputs):
-        raise InputError(f"there are {len(wishes)} wishes for {len(inputs)} inputs; give one for each, Wish() for none")
-    return wishes
 
 
 def is_steady(rules: Rules, wishes: Iterable[Wish]) -> bool:

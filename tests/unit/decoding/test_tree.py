@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -10,7 +11,7 @@ from decoding_cases import ENDS, continuer, translator
 
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Paper, Power, Rules, Wish
-from regard.decoding.tree import Tree, search_tree
+from regard.decoding.tree import search_tree
 from regard.errors import InputError
 
 RULES = Rules(longest=Absolute(tokens=8))
@@ -23,30 +24,21 @@ BEAMS = [
 INPUT = [3, 5, 2, 4, 1]
 
 
-def tree_of(beam: Beam, seed: int = 2, rules: Rules = RULES) -> Tree:
-    return search_tree(translator(seed=seed), INPUT, ENDS, beam, rules)
-
-
-@pytest.mark.parametrize("beam", BEAMS, ids=str)
-@pytest.mark.parametrize("family", [translator, continuer])
-def test_it_finds_what_decoding_finds(beam: Beam, family: object) -> None:
-    model = family(seed=3)  # type: ignore[operator]
-    (expected,) = decode(model, [INPUT], ENDS, beam, RULES)
-    tree = search_tree(model, INPUT, ENDS, beam, RULES)
-    assert [each.tokens for each in tree.found] == [each.tokens for each in expected]
-    assert [each.score for each in tree.found] == pytest.approx([each.score for each in expected])
-
-
-@pytest.mark.parametrize("beam", BEAMS, ids=str)
-def test_each_finding_is_a_path_of_the_tree(beam: Beam) -> None:
-    tree = tree_of(beam)
-    finished = {}
-    for number, node in enumerate(tree.nodes):
-        if node.fate == "finished":
-            tokens = [tree.nodes[at].token for at in tree.path(number)]
-            finished[tuple(tokens[:-1] if tokens[-1] == ENDS.end else tokens)] = node.score
-    for found in tree.found:
-        assert finished[tuple(found.tokens)] == pytest.approx(found.score)
+def test_it_finds_what_decoding_finds() -> None:
+    """Each result is a finished path of the tree."""
+    for beam, family in itertools.product(BEAMS, (translator, continuer)):
+        model = family(seed=3)
+        (expected,) = decode(model, [INPUT], ENDS, beam, RULES)
+        tree = search_tree(model, INPUT, ENDS, beam, RULES)
+        assert [each.tokens for each in tree.found] == [each.tokens for each in expected], beam
+        assert [each.score for each in tree.found] == pytest.approx([each.score for each in expected])
+        finished = {}
+        for number, node in enumerate(tree.nodes):
+            if node.fate == "finished":
+                tokens = [tree.nodes[at].token for at in tree.path(number)]
+                finished[tuple(tokens[:-1] if tokens[-1] == ENDS.end else tokens)] = node.score
+        for found in tree.found:
+            assert finished[tuple(found.tokens)] == pytest.approx(found.score)
 
 
 @pytest.mark.parametrize("beam", BEAMS, ids=str)
@@ -67,7 +59,7 @@ def test_totals_are_sums_of_chances_and_chances_are_the_models(beam: Beam) -> No
 
 def test_what_was_dropped_is_no_better_than_what_went_on() -> None:
     beam = Beam(size=3, nbest=3)
-    tree = tree_of(beam)
+    tree = search_tree(translator(seed=2), INPUT, ENDS, beam, RULES)
     for step in range(max(node.step for node in tree.nodes) + 1):
         here = [node for node in tree.nodes if node.step == step]
         assert len(here) <= 2 * beam.size

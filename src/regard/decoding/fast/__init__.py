@@ -73,14 +73,12 @@ def select(
     # A replayed greedy search is a beam search of size 1.
     narrow = replay if beam is None else beam.size <= WIDEST
     choice = on_gpu and plain and narrow and not watched and weight.dtype != torch.float64 and triton_works("cuda")
-    step = choice and fixed and isinstance(first, EncoderDecoder) and _has_triton_step(first)
+    step = choice and fixed and isinstance(first, EncoderDecoder)
+    if step and isinstance(first, EncoderDecoder):
+        from regard.decoding.fast.triton_model import serves
+
+        step = serves(first)
     return FastPaths(packed, fixed, replay, step, choice)
-
-
-def _has_triton_step(model: EncoderDecoder) -> bool:
-    from regard.decoding.fast.triton_model import serves
-
-    return serves(model)
 
 
 @functools.cache
