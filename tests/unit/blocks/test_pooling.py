@@ -11,11 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.blocks.embedding import PoolingKind, pool
-from regard.blocks.layout import Padded, pack
+from regard.blocks.layout import Layout, Padded, pack
 
 WIDTH = 3
 KINDS: tuple[PoolingKind, ...] = get_args(PoolingKind)
-by_kind = pytest.mark.parametrize("kind", KINDS)
 lengths_of = st.lists(st.integers(0, 5), min_size=1, max_size=5)
 
 
@@ -31,46 +30,41 @@ def random_sequences(lengths: list[int]) -> list[torch.Tensor]:
     return [torch.randn(n, WIDTH, dtype=torch.float64) - 9 for n in lengths]
 
 
-@by_kind
+def check(x: torch.Tensor, layout: Layout, chosen: list[int], sequences: list[torch.Tensor]) -> None:
+    for kind in KINDS:
+        out = pool(x, layout, kind)
+        assert out.shape == (layout.count, WIDTH)
+        np.testing.assert_allclose(out[chosen].numpy(), [wanted(s.numpy(), kind) for s in sequences], rtol=1e-12)
+
+
 @given(lengths=lengths_of, room=st.integers(0, 2))
-def test_padded(kind: PoolingKind, lengths: list[int], room: int) -> None:
+def test_padded(lengths: list[int], room: int) -> None:
     sequences, time = random_sequences(lengths), max(*lengths, 1) + room
     x = torch.full((len(lengths), time, WIDTH), 1e4, dtype=torch.float64)
     for row, sequence in zip(x, sequences, strict=True):
         row[: len(sequence)] = sequence
-    out = pool(x, Padded.of(torch.tensor(lengths), time), kind)
-    np.testing.assert_allclose(out.numpy(), [wanted(s.numpy(), kind) for s in sequences], rtol=1e-12)
+    check(x, Padded.of(torch.tensor(lengths), time), list(range(len(lengths))), sequences)
 
 
-@by_kind
 @given(lengths=lengths_of, width=st.none() | st.integers(5, 8))
-def test_packed(kind: PoolingKind, lengths: list[int], width: int | None) -> None:
-    sequences = random_sequences(lengths)
-    packing = pack([[n] for n in lengths], [width])
+def test_packed(lengths: list[int], width: int | None) -> None:
+    sequences, packing = random_sequences(lengths), pack([[n] for n in lengths], [width])
     layout = packing.layouts[0]
     x = torch.full((layout.tokens, WIDTH), 1e4, dtype=torch.float64)
     for s, sequence in zip(packing.sequences, sequences, strict=True):
         start = int(layout.offsets_S1[s])
         x[start : start + len(sequence)] = sequence
-    out = pool(x, layout, kind)
-    assert out.shape == (layout.count, WIDTH)
-    np.testing.assert_allclose(out[packing.sequences].numpy(), [wanted(s.numpy(), kind) for s in sequences], rtol=1e-12)
+    check(x, layout, packing.sequences, sequences)
 
 
-@by_kind
-def test_no_token_at_all(kind: PoolingKind) -> None:
-    for layout in (Padded.of(torch.tensor([0, 0])), pack([[0], [0]], [None]).layouts[0]):
-        assert torch.equal(pool(torch.randn(*layout.shape, WIDTH), layout, kind), torch.zeros(2, WIDTH))
-
-
-@by_kind
-def test_full_rows(kind: PoolingKind) -> None:
+def test_full_rows_and_no_token_at_all() -> None:
     x = torch.randn(3, 4, WIDTH, dtype=torch.float64)
-    out = pool(x, Padded(3, 4), kind)
-    np.testing.assert_allclose(out.numpy(), [wanted(row.numpy(), kind) for row in x], rtol=1e-12)
+    check(x, Padded(3, 4), [0, 1, 2], list(x))
+    for layout in (Padded.of(torch.tensor([0, 0])), pack([[0], [0]], [None]).layouts[0]):
+        check(torch.randn(*layout.shape, WIDTH), layout, [0, 1], [torch.zeros(0, WIDTH)] * 2)
 
 
-@by_kind
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("packed", [False, True])
 def test_gradients_reach_the_tokens_of_the_sequence_alone(kind: PoolingKind, packed: bool) -> None:
     """The second of three sequences, of two tokens, between one of three and an empty one."""
