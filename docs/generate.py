@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Annotated, Any, get_args, get_origin
 
 import annotated_types
 
+import regard
 from regard.blocks import recording
 from regard.blocks import settings as blocks
 from regard.blocks.kernels import BACKENDS
@@ -278,7 +280,55 @@ def taps_page() -> str:
     return TAPS_INTRODUCTION + "".join(rows) + TAPS_NOTES
 
 
-PAGES = {"settings.md": settings_page, "support.md": support_page, "taps.md": taps_page}
+API_INTRODUCTION = """\
+# API reference
+
+Made from the docstrings by `make docs`; edit those, not this page. These are the names in `regard` itself; other
+modules may change between versions.
+"""
+
+
+def api_page() -> str:
+    """Signature and docstring of every public name, and of the public methods of classes."""
+    lines = [API_INTRODUCTION]
+    for name in sorted(regard.__all__, key=str.lower):
+        value = getattr(regard, name)
+        if inspect.ismodule(value):
+            lines += [f"## `regard.{name}`", "", _doc(value), ""]
+            members = [getattr(value, each) for each in getattr(value, "__all__", sorted(vars(value)))]
+            for member in members:
+                if (
+                    inspect.isclass(member)
+                    and member.__module__ == value.__name__
+                    and not member.__name__.startswith("_")
+                ):
+                    lines += [f"### `{member.__name__}{_signature(member)}`", "", _doc(member), ""]
+        elif callable(value):
+            lines += [f"## `regard.{name}{_signature(value)}`", "", _doc(value), ""]
+            if inspect.isclass(value) and not issubclass(value, Exception):
+                for method, function in vars(value).items():
+                    if inspect.isfunction(function) and not method.startswith("_"):
+                        lines += [f"### `{name}.{method}{_signature(function)}`", "", _doc(function), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _signature(value: Any) -> str:
+    """The parameters as they are written, without their types; those stand in the code."""
+    try:
+        found = inspect.signature(value)
+    except (TypeError, ValueError):
+        return ""
+    if inspect.isclass(value) and issubclass(value, Exception):
+        return ""
+    parameters = [each.replace(annotation=inspect.Parameter.empty) for each in found.parameters.values()]
+    return str(found.replace(parameters=parameters, return_annotation=inspect.Signature.empty)).replace("(self, ", "(")
+
+
+def _doc(value: Any) -> str:
+    return inspect.cleandoc(value.__doc__ or "")
+
+
+PAGES = {"api.md": api_page, "settings.md": settings_page, "support.md": support_page, "taps.md": taps_page}
 
 if __name__ == "__main__":
     for name, page in PAGES.items():
