@@ -17,6 +17,7 @@ from regard.blocks import settings as blocks
 from regard.blocks.kernels import BACKENDS
 from regard.data import settings as data
 from regard.decoding import settings as decoding
+from regard.decoding.settings import TranslateOptions
 from regard.models import settings as models
 from regard.serving.settings import PageSettings, Serving
 from regard.settings import Settings, describe, kind_of, variants
@@ -25,7 +26,6 @@ from regard.tasks.recipe import AnyText
 from regard.tasks.task import all_tasks
 from regard.text import settings as text
 from regard.training import settings as training
-from regard.use.translation import TranslateOptions
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "cases"))
 import attention_support as support

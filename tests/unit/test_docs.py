@@ -15,6 +15,7 @@ from settings_cases import from_toml
 
 from regard.blocks import edits
 from regard.data import settings as data
+from regard.decoding.settings import TranslateOptions
 from regard.look import attribution
 from regard.look.views import heads
 from regard.models import settings as models
@@ -26,7 +27,6 @@ from regard.tasks.task import all_tasks
 from regard.text import settings as text
 from regard.training.run import ENVIRONMENT, STATUS
 from regard.training.settings import Train
-from regard.use.translation import TranslateOptions
 from regard.weights.checkpoints import CHECKSUMS, WEIGHTS
 from regard.weights.directory import CONFIG
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 import typer
 
 from regard.cli import terminal
+from regard.decoding.settings import TranslateOptions
 from regard.errors import DataError, SettingsError
-from regard.use.translation import TranslateOptions
 
 if TYPE_CHECKING:
     from regard.use.evaluation import Compared, EvaluationSet, Report

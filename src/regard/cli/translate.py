@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli import terminal
+from regard.decoding.settings import AHEAD, TranslateOptions
 from regard.errors import DataError, InputError, SettingsError
-from regard.use.translation import AHEAD, TranslateOptions
 
 if TYPE_CHECKING:
     from regard.decoding.alignment import Look

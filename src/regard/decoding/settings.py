@@ -168,6 +168,78 @@ class Rules(Settings):
         return penalties or self.ngram > 0 or bool(self.must_not)
 
 
+AHEAD = 1_000
+"""Number of lines that are read before the first of them is written."""
+_BEAM = Beam()
+_CONSTRAINED_BEAM = 5
+"""Smallest beam of a search with words that must occur."""
+_Strings: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)]
+
+
+class TranslateOptions(Settings):
+    """How to translate, and what to return."""
+
+    to: str | None = None
+    """Target language; none: the only one of the model."""
+    source: str | None = None
+    """Source language, which is only checked; none: the one that the model reads for `to`."""
+    beam: Positive = 5
+    """Beam size; 1 is greedy search, which is faster."""
+    nbest: Positive = 1
+    """Number of translations of each text, best first."""
+    length: LengthPenalty = Paper()
+    """Length penalty."""
+    coverage: float = Field(default=0.0, ge=0)
+    """Weight of the coverage penalty on source tokens with little attention; 0: none."""
+    stop: Stop = "all"
+    """When a beam search stops; see `Beam.stop`."""
+    sampling: Sampling | None = None
+    """Samples tokens instead of searching."""
+    rules: Rules = Rules()
+    """Rules for every translation: largest and smallest length, penalties of repetition."""
+    prefix: str = ""
+    """The start of the translation."""
+    must: _Strings = ()
+    """Words that must occur (terminology). The text is then translated without splitting into sentences."""
+    must_not: _Strings = ()
+    """Words that must not occur. They win over `keep`."""
+    split: bool = True
+    """Whether texts are split into sentences. They are always split into lines."""
+    keep: bool = True
+    """Whether placeholders, addresses, HTML and XML tags, and numbers are kept; see docs/translating.md."""
+    align: bool = False
+    """Whether the result contains a word alignment."""
+    layer: int | None = None
+    """The decoder layer whose attention aligns words, from 0; none: the model's own choice."""
+    details: bool = False
+    """Whether the result contains scores and tokens; implied by nbest and align."""
+    batch_tokens: Positive | None = None
+    """Number of tokens in a batch, counted once for every beam; none: the default."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.sampling is None and self.nbest > self.beam:
+            raise ValueError(f"nbest ({self.nbest}) must be at most beam ({self.beam}); raise beam")
+        if self.sampling is not None and self.must:
+            raise ValueError("must needs a beam search and cannot be combined with sampling; leave one of them out")
+        return self
+
+    @property
+    def detailed(self) -> bool:
+        """Whether the result is a `Translation` or a list of them, not a string."""
+        return self.details or self.align or self.nbest > 1
+
+    def search(self, nbest: int, must: bool = False) -> Search:
+        """The search for `nbest` translations. Words that must occur need a beam."""
+        if self.sampling is not None:
+            return self.sampling
+        if self.beam == 1 and not must:
+            return Greedy()
+        size, coverage = (max(self.beam, _CONSTRAINED_BEAM), 0.0) if must else (self.beam, self.coverage)
+        fields = {"size": size, "nbest": nbest, "length": self.length, "coverage": coverage, "stop": self.stop}
+        return _BEAM.model_copy(update=fields)  # the values are valid already
+
+
 @dataclass(frozen=True)
 class Ends:
     """The tokens that begin and end a written sequence."""

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.data.images import read_image
-from regard.decoding.settings import Ends
+from regard.decoding.settings import Ends, TranslateOptions
 from regard.errors import InputError
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import Classification, Masked, NextSentence, Tagging
@@ -25,7 +25,6 @@ from regard.models.settings import Vision as VisionSettings
 from regard.tasks.image import fitted, to_input
 from regard.text.tokenizer import Span, Tokenizer
 from regard.use.model import Loaded
-from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
 from regard.weights.directory import load_labels
 

@@ -20,7 +20,7 @@ from torch.nn.functional import adaptive_max_pool2d
 from regard.errors import InputError
 from regard.files import write_beside
 from regard.look.study import AttentionGroup, Study, StudyRun
-from regard.use.translation import Alignment
+from regard.use.translator import Alignment
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from regard.blocks.edits import Edit
 from regard.blocks.recording import Tap, matching, names_of, network_of, record
+from regard.decoding.settings import TranslateOptions
 from regard.errors import InputError
 from regard.look.heads import change_named, edits_for, head_named, mean_outputs
 from regard.look.input import (
@@ -51,7 +52,6 @@ from regard.models.settings import (
 )
 from regard.tasks.recipe import reach
 from regard.use.model import Loaded
-from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
 
 MAX_TOKENS = 1024

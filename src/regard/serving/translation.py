@@ -20,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 import regard
+from regard.decoding.settings import TranslateOptions
 from regard.errors import InputError, RegardError
 from regard.serving.http import (
     CLIENT_GONE,
@@ -40,7 +41,6 @@ from regard.serving.languages import NAMES, Detected, detect_language
 from regard.serving.queue import RequestQueue, StreamJob
 from regard.serving.settings import Serving, Text, body_limit
 from regard.use.model import load
-from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
 
 CLOSE_SECONDS = 5.0

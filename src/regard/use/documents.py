@@ -9,15 +9,16 @@ from __future__ import annotations
 import html
 import re
 import unicodedata
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import chain
-from typing import Literal, TypeAlias
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, chain, pairwise
+from typing import Literal, NamedTuple, TypeAlias
 
 from regard.text.tokenizer import Span
 
-# ----------------------------------------------------------------------------------------------------------- sentences
+# Sentences
 
 _CLOSING = re.escape("\"'”’“‘»«›‹)]}）」』】》〉")
 _LINE_ENDS = "\n\r\v\f\x1c-\x1e\x85\u2028\u2029"
@@ -64,27 +65,22 @@ def sentence_spans(text: str) -> list[Span]:
         for match in _END.finditer(text)
         if match["mark"] is None or (_can_start(text, match.end()) and not _is_abbreviation(text, match))
     ]
-    return _stripped(text, ends)
+    return _stripped(text, pairwise((0, *ends, len(text))))
 
 
 def line_spans(text: str) -> list[Span]:
     """The lines of a text that are not blank, without the white space around them."""
-    ends, end = [], 0
-    for line in text.splitlines(keepends=True):
-        end += len(line)
-        ends.append(end)
-    return _stripped(text, ends)
+    ends = accumulate(map(len, text.splitlines(keepends=True)), initial=0)
+    return _stripped(text, pairwise(ends))
 
 
-def _stripped(text: str, ends: Sequence[int]) -> list[Span]:
-    found: list[Span] = []
-    start = 0
-    for end in (*ends, len(text)):
-        part = text[start:end]
-        if inner := part.strip():
-            first = start + len(part) - len(part.lstrip())
+def _stripped(text: str, spans: Iterable[Span]) -> list[Span]:
+    """Spans without the white space at their edges; blank ones are left out."""
+    found = []
+    for start, end in spans:
+        if inner := text[start:end].strip():
+            first = text.index(inner, start)
             found.append((first, first + len(inner)))
-        start = end
     return found
 
 
@@ -124,11 +120,9 @@ _CUTS = (
 
 def cut_spans(text: str, span: Span, fits: Callable[[Span], bool]) -> list[Span]:
     """Parts of a long sentence that fit, each cut near its middle: after a semicolon, a comma, a word, or anywhere."""
-    start, end = span
-    start += len(text[start:end]) - len(text[start:end].lstrip())
-    end -= len(text[start:end]) - len(text[start:end].rstrip())
-    if start >= end:
+    if not (inner := _stripped(text, [span])):
         return []
+    start, end = inner[0]
     if fits((start, end)) or end - start == 1:
         return [(start, end)]
     middle, quarter = (start + end) // 2, (end - start) // 4
@@ -147,7 +141,7 @@ def gap_after(sentence: str) -> str:
     return "" if not sentence or unicodedata.east_asian_width(sentence[-1]) in ("W", "F") else " "
 
 
-# --------------------------------------------------------------------------------------------------------------- items
+# Items
 
 Kind: TypeAlias = Literal["block", "open", "close", "empty", "other", "number"]
 """block: a tag or comment that ends a sentence; open, close, empty: tags inside a sentence."""
@@ -188,8 +182,7 @@ _ATTRIBUTES = re.compile(r"\s*+/?\s*+\Z|\s[^=]*=")
 _TRAILING = ".,;:!?…'’"
 
 
-@dataclass(frozen=True)
-class Item:
+class Item(NamedTuple):
     """A part of a text that a translation must not change."""
 
     start: int
@@ -267,14 +260,13 @@ def unknown_items(text: str, unknown: Sequence[Span]) -> list[Item]:
 
 def without_overlap(items: Sequence[Item], more: Sequence[Item]) -> list[Item]:
     """`items`, and those of `more` that do not overlap them, in order."""
-    found, before = list(items), iter([*items, None])
-    current = next(before)
+    starts = [item.start for item in items]
+    free = []
     for item in more:
-        while current is not None and current.end <= item.start:
-            current = next(before)
-        if current is None or item.end <= current.start:
-            found.append(item)
-    return sorted(found, key=lambda item: item.start)
+        next_one = bisect_left(starts, item.end)  # the first item that starts after it
+        if next_one == 0 or items[next_one - 1].end <= item.start:
+            free.append(item)
+    return sorted([*items, *free])
 
 
 def mask_items(text: str, items: Sequence[Item]) -> str:
@@ -288,6 +280,12 @@ def mask_items(text: str, items: Sequence[Item]) -> str:
         parts += [text[done : item.start], hidden]
         done = item.end
     return "".join((*parts, text[done:]))
+
+
+def spans_between(text: str, items: Sequence[Item]) -> list[Span]:
+    """The text between items, without white space at the edges."""
+    edges = [0, *(edge for item in items for edge in (item.start, item.end)), len(text)]
+    return _stripped(text, zip(edges[::2], edges[1::2], strict=True))
 
 
 def pieces_of(text: str, items: Sequence[Item], split: bool) -> list[Span]:
@@ -312,7 +310,7 @@ def pieces_of(text: str, items: Sequence[Item], split: bool) -> list[Span]:
     return inner
 
 
-# ----------------------------------------------------------------------------------------------------------- stand-ins
+# Stand-ins
 
 MOST_STAND_INS = 8
 """A sentence with more items is translated in the parts between them."""
@@ -322,8 +320,7 @@ _ESCAPES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"))
 _WHOLE_WORD = re.compile(r"(?<!\w)(?<!\d[.,])\w++(?![.,]\d)")
 
 
-@dataclass(frozen=True)
-class StandIn:
+class StandIn(NamedTuple):
     """A word that replaces an item; `left` and `right`: whether a space was added there."""
 
     word: str
@@ -389,13 +386,16 @@ def protect(sentence: str, items: Sequence[Item], level: int, writable: Callable
     items = _merged(items)
     if len(items) > MOST_STAND_INS:
         return None
-    words = {"other": _stand_in_words(level), "number": (str(n) for n in chain(range(3, 10), range(12, 100)))}
+    others = (f"{letter}{n}" for n in range(1, 100) for letter in "XYZQ")
+    if level:
+        others = (str(111 * n % 899 + 101) for n in range(1, 800))
+    numbers = (str(n) for n in chain(range(3, 10), range(12, 100)))
     parts: list[str] = []
     stand_ins: list[StandIn] = []
     outside, done = "", 0
     for item in items:
-        names = words["number" if item.kind == "number" else "other"]
-        word = next((name for name in names if name not in sentence), None)
+        words = numbers if item.kind == "number" else others
+        word = next((word for word in words if word not in sentence), None)
         if word is None or not writable(word):
             return None
         left, right = sentence[item.start - 1 : item.start].isalnum(), sentence[item.end : item.end + 1].isalnum()
@@ -406,19 +406,13 @@ def protect(sentence: str, items: Sequence[Item], level: int, writable: Callable
     return Protected("".join((*parts, _unescape(sentence[done:]))), tuple(stand_ins), escapes)
 
 
-def _stand_in_words(level: int) -> Iterator[str]:
-    if level == 0:
-        return (f"{letter}{number}" for number in range(1, 100) for letter in "XYZQ")
-    return (str(111 * number % 899 + 101) for number in range(1, 800))
-
-
 def _merged(items: Sequence[Item]) -> list[Item]:
     """Items that touch become one."""
     found: list[Item] = []
     for item in items:
         if found and found[-1].end == item.start:
             kind: Kind = "empty" if found[-1].kind in TAGS and item.kind in TAGS else "other"
-            found[-1] = replace(found[-1], end=item.end, text=found[-1].text + item.text, kind=kind)
+            found[-1] = Item(found[-1].start, item.end, found[-1].text + item.text, kind)
         else:
             found.append(item)
     return found
@@ -428,7 +422,7 @@ def _unescape(text: str) -> str:
     return _ENTITY.sub(lambda match: html.unescape(match[0]), text) if "&" in text else text
 
 
-# ------------------------------------------------------------------------------------------------------------- numbers
+# Numbers
 
 _NUMBER = re.compile(r"\d{1,3}(?:[ \u00a0\u202f]\d{3})+(?!\d)|\d+(?:[.,'’\u00a0\u202f٫٬]\d+)*")
 _JOINED = re.compile(r"[.,:'’\u00a0\u202f]*+\w++")

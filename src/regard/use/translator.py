@@ -11,21 +11,22 @@ batches, and joined again.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from regard.decoding import score as scoring
-from regard.decoding.alignment import cross_weights, look_at, word_alignment, word_weights, written_spans
+from regard.decoding.alignment import Weights, cross_weights, look_at, word_alignment, word_weights, written_spans
 from regard.decoding.decode import BATCH_TOKENS
 from regard.decoding.decode import decode as decode_tokens
 from regard.decoding.decode import stream as stream_tokens
-from regard.decoding.settings import Greedy, Hypothesis, Rules, Sampling, Wish
+from regard.decoding.settings import AHEAD, Greedy, Hypothesis, Rules, Sampling, TranslateOptions, Wish
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
 from regard.settings import Table, to_table
@@ -41,12 +42,13 @@ from regard.use.documents import (
     number_items,
     pieces_of,
     protect,
+    spans_between,
     unknown_items,
     without_overlap,
 )
 from regard.use.model import Frame, Loaded
-from regard.use.translation import AHEAD, Alignment, Block, TranslateOptions, Translation, joined
 
+_DEFAULTS = TranslateOptions()
 _FIRST_CHUNK = 64
 """Number of lines in the first chunk; each chunk has up to twice as many as the one before."""
 _CHUNK_CHARACTERS = 200_000
@@ -60,7 +62,59 @@ _ATTEMPTS = 4
 
 
 @dataclass(frozen=True)
-class _Request:
+class Alignment:
+    """A word alignment of a text and its translation."""
+
+    source: list[str]
+    target: list[str]
+    pairs: list[tuple[int, int]]
+    """Indices of aligned source and target words, from 0."""
+    blocks: tuple[tuple[int, int, Weights], ...] = field(compare=False, repr=False)
+    """For each sentence, the indices of its first target and source word, and its weights. The weights of a whole book
+    would not fit into memory."""
+
+    @property
+    def weights(self) -> Weights:
+        """`[target words, source words]`: attention weights; zero across sentences."""
+        table = np.zeros((len(self.target), len(self.source)), np.float32)
+        for row, column, some in self.blocks:
+            table[row : row + some.shape[0], column : column + some.shape[1]] = some
+        return table
+
+    def __str__(self) -> str:
+        """As alignment tools write it: 0-0 1-2."""
+        return " ".join(f"{source}-{target}" for source, target in self.pairs)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation of a text."""
+
+    text: str
+    score: float
+    """The score of the search: log-probabilities with penalties, summed over sentences."""
+    tokens: list[str]
+    """Tokens as written in the vocabulary, without ends; stand-ins where something was kept."""
+    token_scores: list[float]
+    """Log-probability of each token and of the end of each sentence."""
+    finished: bool
+    """Whether every sentence has its end, and none was cut off at the largest length."""
+    looped: bool
+    """Whether a sentence ends in a repetition, a sign of a failing model."""
+    kept: bool
+    """Whether everything that `keep` protects is present."""
+    alignment: Alignment | None = None
+    """The word alignment, if asked for."""
+
+    def as_table(self) -> dict[str, Any]:
+        """For JSON."""
+        table = {name: value for name, value in vars(self).items() if name != "alignment"}
+        if self.alignment is not None:
+            table["alignment"] = {name: getattr(self.alignment, name) for name in ("source", "target", "pairs")}
+        return table
+
+
+class _Request(NamedTuple):
     """Options, translated into tokens."""
 
     options: TranslateOptions
@@ -68,22 +122,18 @@ class _Request:
     """The target language, if the model names it."""
     rules: Rules
     wish: Wish
-    prefix: tuple[int, ...]
-    """The first tokens of a text, `options.prefix` included."""
+    first: Wish
+    """The wish for the first sentence of a text, which also has the prefix of the options."""
     forbidden: re.Pattern[str] | None
 
-    def wish_of(self, piece: _Piece) -> Wish:
-        return replace(self.wish, prefix=self.prefix) if piece.first else self.wish
 
-
-@dataclass(frozen=True)
-class _Candidate:
+class _Candidate(NamedTuple):
     hypothesis: Hypothesis
     text: str
     """As decoded, with stand-ins."""
     restored: str | None
     """With the protected items; None: some are lost."""
-    lost: tuple[str, ...]
+    lost: list[str]
     """Numbers that are missing."""
 
 
@@ -91,14 +141,16 @@ class _Candidate:
 class _Piece:
     """A sentence during its translation."""
 
+    span: Span
     text: str
     first: bool
-    """Whether it is the first one of its text; a prefix applies only to it."""
+    """Whether it is the first one of its text."""
     items: list[Item]
     protected: Protected
     ids: list[int] = field(default_factory=list)
+    """Empty if there is nothing to translate."""
     candidates: list[_Candidate] = field(default_factory=list)
-    """Best first; empty if there is nothing to translate."""
+    """Best first."""
     parts: _Document | None = None
     """The text between the items, if a model does not copy the stand-ins."""
     alignments: list[Alignment] = field(default_factory=list)
@@ -108,16 +160,8 @@ class _Piece:
         """Whether something may be lost, so that several hypotheses are compared."""
         return bool(self.protected.stand_ins) or any(map(str.isdigit, self.text))
 
-    @property
-    def has_words(self) -> bool:
-        """Whether there are letters outside the items. Numbers and signs need no translation."""
-        spans = [(item.start, item.end) for item in self.items]
-        edges = [0, *(edge for span in spans for edge in span), len(self.text)]
-        return any(map(str.isalpha, "".join(self.text[a:b] for a, b in zip(edges[::2], edges[1::2], strict=True))))
 
-
-@dataclass
-class _Document:
+class _Document(NamedTuple):
     """Pieces, and the text before, between and after them."""
 
     pieces: list[_Piece]
@@ -149,17 +193,11 @@ class Translator(Loaded):
         limits = [reach(network.settings), config.get("data", {}).get("longest")]
         self.reach = min((limit for limit in limits if isinstance(limit, int)), default=_REACH)
         """Largest number of tokens in a sentence; longer ones are cut."""
-        target = tokenizers.target
+        source, target = tokenizers.source, tokenizers.target
         self.special = {*target.roles.values(), *target.extra.values()} - {frame.ends.end} - {*frame.prefix}
         """Ids of special tokens, which a translation never contains."""
+        self._unknown = source.roles.get("unknown"), target.roles.get("unknown")
         self._writable: dict[str, bool] = {}
-
-    @property
-    def languages(self) -> list[str]:
-        """All source and target languages."""
-        return list(dict.fromkeys(language for direction in self.directions for language in direction))
-
-    # ------------------------------------------------------------------------------------------------------ public API
 
     def translate(self, text: str | Sequence[str], options: TranslateOptions | None = None, **changes: Any) -> Any:
         """Translates a text or a list of texts.
@@ -168,10 +206,13 @@ class Translator(Loaded):
         result is a string; with `details` or `align` a `Translation`; with `nbest` above 1 a list of them. For a list
         of texts it is a list.
         """
-        chosen = options_for(options, changes)
-        rows = self.translations([text] if isinstance(text, str) else text, chosen)
-        found = [_result(row, chosen) for row in rows]
-        return found[0] if isinstance(text, str) else found
+        if changes and options is None:
+            options = TranslateOptions(**changes)
+        elif changes and options is not None:
+            tables = {name: to_table(new) if hasattr(new, "model_dump") else new for name, new in changes.items()}
+            options = options.changed(tables)
+        found = self._plain(self.translations([text] if isinstance(text, str) else text, options), options)
+        return next(found) if isinstance(text, str) else list(found)
 
     def predict(self, inputs: Sequence[str]) -> list[str]:
         """The translation of each text."""
@@ -193,9 +234,17 @@ class Translator(Loaded):
         """As `translate`, for any number of texts; at most `ahead` of them are in memory."""
         if ahead < 1:
             raise InputError(f"ahead ({ahead}) must be at least 1")
-        chosen = options or TranslateOptions()
-        self.check(chosen)
-        return (_result(row, chosen) for some in chunks(iter(lines), ahead) for row in self.translations(some, chosen))
+        self.check(options or _DEFAULTS)
+        rows = (row for some in chunks(iter(lines), ahead) for row in self.translations(some, options))
+        return self._plain(rows, options)
+
+    @staticmethod
+    def _plain(rows: Iterable[list[Translation]], options: TranslateOptions | None) -> Iterator[Any]:
+        """The translations in the form that the options ask for."""
+        options = options or _DEFAULTS
+        if options.nbest > 1:
+            return iter(rows)
+        return (row[0] if options.detailed else row[0].text for row in rows)
 
     def stream(self, text: str, options: TranslateOptions | None = None) -> Iterator[str]:
         """The translation in parts, while it is decoded: the result of `translate` with `beam=1` or sampling.
@@ -207,7 +256,8 @@ class Translator(Loaded):
             raise InputError("a stream needs beam=1, and does not support nbest, align, details and must")
         check_texts([text])
         request = self._request(chosen)
-        return self._stream(self._split([text], request)[0], request)
+        pieces, gaps = self._split([text], request)[0]
+        return filter(None, _interleaved(gaps, (self._stream_piece(piece, request) for piece in pieces)))
 
     def score(
         self, sources: Sequence[str], targets: Sequence[str], options: TranslateOptions | None = None
@@ -235,13 +285,12 @@ class Translator(Loaded):
         """Raises an error if the model cannot translate with these options."""
         self._request(options)
 
-    # --------------------------------------------------------------------------------------------------- text and ids
+    # Text and ids
 
     def target_language(self, source: str | None = None, to: str | None = None) -> str | None:
         """The target language for a choice of languages; None if the model does not name any."""
-        chosen = " and ".join(
-            f"{key} ({value})" for key, value in (("source", source), ("to", to)) if value is not None
-        )
+        given = {"source": source, "to": to}
+        chosen = " and ".join(f"{key} ({value})" for key, value in given.items() if value is not None)
         if not self.directions:
             if chosen:
                 raise InputError(f"{chosen} cannot be checked: model {self.name} does not name languages; leave it out")
@@ -283,64 +332,52 @@ class Translator(Loaded):
     def decode(self, ids: Sequence[int], options: TranslateOptions | None = None) -> list[int]:
         """The tokens of the best translation of one input."""
         request = self._request(options)
-        return self._search([ids], [replace(request.wish, prefix=request.prefix)], 1, request)[0][0].tokens
-
-    # ------------------------------------------------------------------------------------------------------- options
+        return self._search([ids], [request.first], 1, request)[0][0].tokens
 
     def _request(self, options: TranslateOptions | None) -> _Request:
-        chosen = options or TranslateOptions()
-        to = self.target_language(chosen.source, chosen.to)
-        if self.tagged and to is not None and tag(to) not in self.tokenizers.source.extra:
-            raise InputError(f"the tokenizer of model {self.name} has no token {tag(to)}; copy the whole model again")
-        never = self.frame.never
-        rules = chosen.rules.changed({"must_not": (*chosen.rules.must_not, *never)}) if never else chosen.rules
+        options = options or _DEFAULTS
+        to = self.target_language(options.source, options.to)
+        if self.tagged and tag(str(to)) not in self.tokenizers.source.extra:
+            raise InputError(
+                f"the tokenizer of model {self.name} has no token {tag(str(to))}; copy the whole model again"
+            )
+        rules = options.rules
+        if self.frame.never:
+            rules = rules.changed({"must_not": (*rules.must_not, *self.frame.never)})
+        forms = [
+            ids for word in options.must_not for ids in (self.tokenizers.target.ids([word])[0], self._inside(word))
+        ]
         wish = Wish(
             prefix=self.frame.prefix,
-            must=[self._tokens_of("must", word, inside=True) for word in chosen.must],
-            must_not=[form for word in chosen.must_not for form in self._forms(word)],
+            must=[self._known("must", word, self._inside(word)) for word in options.must],
+            must_not=[ids for ids in forms if ids and self._unknown[1] not in ids],
         )
-        prefix = self._tokens_of("prefix", chosen.prefix) if chosen.prefix else []
-        words = "|".join(rf"\b{re.escape(word)}\b" for word in chosen.must_not)
-        return _Request(
-            chosen,
-            to,
-            rules,
-            wish,
-            (*self.frame.prefix, *prefix),
-            re.compile(words) if words else None,
-        )
+        first = wish
+        if options.prefix:
+            ids = self._known("prefix", options.prefix, self.tokenizers.target.ids([options.prefix])[0])
+            first = replace(wish, prefix=(*self.frame.prefix, *ids))
+        words = "|".join(rf"\b{re.escape(word)}\b" for word in options.must_not)
+        return _Request(options, to, rules, wish, first, re.compile(words) if words else None)
 
-    @property
-    def _unknown(self) -> int | None:
-        return self.tokenizers.target.roles.get("unknown")
-
-    def _tokens_of(self, option: str, words: str, inside: bool = False) -> list[int]:
-        tokens = self._inside(words) if inside else self.tokenizers.target.ids([words])[0]
-        if not tokens or self._unknown in tokens:
+    def _known(self, option: str, words: str, ids: list[int]) -> list[int]:
+        if not ids or self._unknown[1] in ids:
             raise InputError(f"{option} ({words!r}) contains characters outside the model's vocabulary; leave it out")
-        return tokens
+        return ids
 
     def _inside(self, word: str) -> list[int]:
         """The tokens of a word after another word; a space may belong to them."""
         before, both, alone = self.tokenizers.target.ids(["a", f"a {word}", word])
         return both[len(before) :] if both[: len(before)] == before else alone
 
-    def _forms(self, word: str) -> list[list[int]]:
-        """The tokens of a word at the start of a sentence and inside it."""
-        alone, inside = self.tokenizers.target.ids([word])[0], self._inside(word)
-        forms = [alone] if alone == inside else [alone, inside]
-        return [form for form in forms if form and self._unknown not in form]
-
     def _is_writable(self, word: str) -> bool:
         """Whether both vocabularies represent a stand-in exactly."""
         if word not in self._writable:
-            source = self.tokenizers.source
-            ids = self._inside(word)
-            known = bool(ids) and self._unknown not in ids and source.roles.get("unknown") not in source.ids([word])[0]
-            self._writable[word] = known and self.output_text(ids).strip() == word
+            read, written = self.tokenizers.source.ids([word])[0], self._inside(word)
+            known = bool(written) and self._unknown[0] not in read and self._unknown[1] not in written
+            self._writable[word] = known and self.output_text(written).strip() == word
         return self._writable[word]
 
-    # ----------------------------------------------------------------------------------------------------- sentences
+    # Sentences
 
     def _split(self, texts: Sequence[str], request: _Request) -> list[_Document]:
         """The pieces of each text, encoded, each within the reach of the model."""
@@ -348,17 +385,17 @@ class Translator(Loaded):
         documents = []
         for text in texts:
             items = find_items(text) if options.keep else []
-            spans = pieces_of(text, items, options.split and not options.must)
-            documents.append(self._document(text, spans, request, first=True))
+            documents.append(self._document(text, pieces_of(text, items, options.split and not options.must), request))
         self._encode([piece for document in documents for piece in document.pieces], request)
-        for document in documents:
-            if any(len(piece.ids) > self.reach for piece in document.pieces):
-                self._cut(document, request)
+        for place, (pieces, _) in enumerate(documents):
+            if any(len(piece.ids) > self.reach for piece in pieces):
+                spans = [span for piece in pieces for span in self._cut(piece, request)]
+                documents[place] = self._document(texts[place], spans, request)
+                self._encode(documents[place].pieces, request)
         return documents
 
-    def _document(self, text: str, spans: Sequence[Span], request: _Request, first: bool) -> _Document:
+    def _document(self, text: str, spans: Sequence[Span], request: _Request, first: bool = True) -> _Document:
         """The pieces of a text, given their spans. If stand-ins are impossible, the parts between items are pieces."""
-        inner: list[Span] = []
         pieces: list[_Piece] = []
         for start, end in spans:
             items = self._items(text[start:end], request)
@@ -366,12 +403,12 @@ class Translator(Loaded):
             parts = [(start, end)]
             if protected is None:
                 if not request.options.must:
-                    parts = [(start + a, start + b) for a, b in _around(text[start:end], items)]
+                    parts = [(start + a, start + b) for a, b in spans_between(text[start:end], items)]
                 items = []
-            for a, b in parts:
-                pieces.append(_Piece(text[a:b], first and not pieces, items, protected or Protected(text[a:b])))
-            inner += parts
-        edges = [0, *(edge for span in inner for edge in span), len(text)]
+            for span in parts:
+                part = text[slice(*span)]
+                pieces.append(_Piece(span, part, first and not pieces, items, protected or Protected(part)))
+        edges = [0, *(edge for piece in pieces for edge in piece.span), len(text)]
         return _Document(pieces, [text[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)])
 
     def _items(self, text: str, request: _Request) -> list[Item]:
@@ -379,65 +416,50 @@ class Translator(Loaded):
         if not request.options.keep:
             return []
         items = find_items(text)
-        unknown = self.tokenizers.source.roles.get("unknown")
-        if unknown is not None and self._spells:
+        if self._spells:
             encoding = self.tokenizers.source.encode(text, framed=False)
-            spans = [span for span, token in zip(encoding.offsets, encoding.ids, strict=True) if token == unknown]
-            items = without_overlap(items, unknown_items(text, spans))
+            pairs = zip(encoding.offsets, encoding.ids, strict=True)
+            unknown = [span for span, token in pairs if token == self._unknown[0]]
+            items = without_overlap(items, unknown_items(text, unknown))
         forbidden = request.forbidden
         return [item for item in items if forbidden is None or not forbidden.search(item.text)]
 
     @cached_property
     def _spells(self) -> bool:
         """Whether the tokenizer reads an unknown word letter by letter, not as one unknown token."""
-        unknown = self.tokenizers.source.roles.get("unknown")
-        return all(unknown not in ids for ids in self.tokenizers.source.ids(list("aeinrst")))
+        unknown = self._unknown[0]
+        return unknown is not None and all(unknown not in ids for ids in self.tokenizers.source.ids(list("aeinrst")))
 
     def _encode(self, pieces: Sequence[_Piece], request: _Request) -> None:
-        asked = [piece for piece in pieces if self._is_asked(piece, request)]
+        """Sets the ids of pieces. Numbers and signs need no translation."""
+        asked = []
+        for piece in pieces:
+            words = (piece.text[start:end] for start, end in spans_between(piece.text, piece.items))
+            if request.options.must or request.options.prefix or any(map(str.isalpha, "".join(words))):
+                asked.append(piece)
         for piece, ids in zip(asked, self.inputs([p.protected.text for p in asked], request.to), strict=True):
             piece.ids = ids
 
-    @staticmethod
-    def _is_asked(piece: _Piece, request: _Request) -> bool:
-        return bool(request.options.must or request.options.prefix) or piece.has_words
+    def _cut(self, piece: _Piece, request: _Request) -> list[Span]:
+        """The spans of parts of a piece that fit the model."""
+        text, start = piece.text, piece.span[0]
+        if len(piece.ids) <= self.reach:
+            return [piece.span]
+        if request.options.must:
+            raise InputError(
+                f"must needs a text in one piece, but {text[:30]!r}… is longer than the {self.reach} tokens that "
+                "the model reads; shorten it"
+            )
 
-    def _cut(self, document: _Document, request: _Request) -> None:
-        """Replaces the pieces of a document that are too long by parts that fit."""
-        pieces, gaps = document.pieces, document.gaps
-        document.pieces, document.gaps = [], gaps[:1]
-        for piece, gap in zip(pieces, gaps[1:], strict=True):
-            text = piece.text
+        def fits(span: Span) -> bool:
+            parts = self._document(text, [span], request).pieces
+            self._encode(parts, request)
+            return all(len(part.ids) <= self.reach for part in parts)
 
-            def fits(span: Span, text: str = text) -> bool:
-                part = self._document(text, [span], request, first=False).pieces
-                self._encode(part, request)
-                return all(len(each.ids) <= self.reach for each in part)
+        spans = cut_spans(mask_items(text, piece.items), (0, len(text)), fits)
+        return [(start + first, start + last) for first, last in spans]
 
-            spans = [(0, len(text))] if len(piece.ids) <= self.reach else []
-            spans = spans or cut_spans(mask_items(text, piece.items), (0, len(text)), fits)
-            if len(spans) > 1 and request.options.must:
-                raise InputError(
-                    f"must needs a text in one piece, but {text[:30]!r}… is longer than the {self.reach} tokens that "
-                    "the model reads; shorten it"
-                )
-            parts = self._document(text, spans, request, first=piece.first)
-            self._encode(parts.pieces, request)
-            document.gaps[-1] += parts.gaps[0]
-            document.pieces += parts.pieces
-            document.gaps += [*parts.gaps[1:-1], parts.gaps[-1] + gap] if parts.pieces else []
-
-    def _join(self, document: _Document, request: _Request) -> list[Translation]:
-        """The n-th translation of a text from the n-th ones of its pieces, or the last ones."""
-        rows = [self._results(piece, request) for piece in document.pieces]
-        found = []
-        for rank in range(max(map(len, rows), default=1)):
-            parts = [row[min(rank, len(row) - 1)] for row in rows]
-            text = "".join(_interleaved([part.text for part in parts], document.gaps))
-            found.append(joined(text, parts, request.options.align))
-        return found
-
-    # ------------------------------------------------------------------------------------------------------- decoding
+    # Decoding
 
     def _write(self, pieces: Sequence[_Piece], request: _Request) -> None:
         """Decodes pieces. If something that must be kept is lost, a piece is decoded again with other stand-ins, and
@@ -453,17 +475,20 @@ class Translator(Loaded):
             items = without_overlap(piece.items, number_items(piece.text, lost))
             protected = protect(piece.text, items, 0 if best.restored is not None else 1, self._is_writable)
             if protected is not None:
-                again.append((piece, _Piece(piece.text, piece.first, items, protected)))
-        self._encode([second for _, second in again], request)
-        self._decode_pieces([second for _, second in again], request)
+                again.append((piece, _Piece(piece.span, piece.text, piece.first, items, protected)))
+        seconds = [second for _, second in again]
+        self._encode(seconds, request)
+        self._decode_pieces(seconds, request)
         for piece, second in again:
             best = second.candidates[0]
             if best.restored is not None and (not best.lost or piece.candidates[0].restored is None):
-                piece.protected, piece.candidates = second.protected, second.candidates
+                piece.ids, piece.protected, piece.candidates = second.ids, second.protected, second.candidates
+        parts: list[_Piece] = []
         for piece in asked:
             if piece.candidates[0].restored is None and not request.options.must:
-                piece.parts = self._document(piece.text, _around(piece.text, piece.items), request, piece.first)
-        parts = [part for piece in asked if piece.parts for part in piece.parts.pieces]
+                spans = spans_between(piece.text, piece.items)
+                piece.parts = self._document(piece.text, spans, request, piece.first)
+                parts += piece.parts.pieces
         if parts:
             self._encode(parts, request)
             self._write(parts, request)
@@ -475,16 +500,13 @@ class Translator(Loaded):
             if not some:
                 continue
             nbest = max(options.nbest, options.beam) if careful and options.sampling is None else options.nbest
-            rows = self._search([p.ids for p in some], [request.wish_of(p) for p in some], nbest, request)
-            for piece, row in zip(some, rows, strict=True):
-                found = [self._candidate(piece, hypothesis, options.keep) for hypothesis in row]
-                found.sort(key=lambda each: (each.restored is None, len(each.lost)))
-                piece.candidates = found
-
-    def _candidate(self, piece: _Piece, hypothesis: Hypothesis, keep: bool) -> _Candidate:
-        text = self.output_text(hypothesis.tokens)
-        lost = piece.protected.lost_numbers(text) if keep and piece.careful else []
-        return _Candidate(hypothesis, text, piece.protected.restore(text), tuple(lost))
+            wishes = [request.first if piece.first else request.wish for piece in some]
+            for piece, row in zip(some, self._search([p.ids for p in some], wishes, nbest, request), strict=True):
+                for hypothesis in row:
+                    text = self.output_text(hypothesis.tokens)
+                    lost = piece.protected.lost_numbers(text) if options.keep and careful else []
+                    piece.candidates.append(_Candidate(hypothesis, text, piece.protected.restore(text), lost))
+                piece.candidates.sort(key=lambda each: (each.restored is None, len(each.lost)))
 
     def _search(
         self, inputs: Sequence[Sequence[int]], wishes: Sequence[Wish], nbest: int, request: _Request
@@ -493,14 +515,17 @@ class Translator(Loaded):
         wishes = list(wishes)
         found = self._decode(inputs, wishes, nbest, request)
         for _ in range(_ATTEMPTS):
-            unwanted = {place: words for place, row in enumerate(found) if (words := self._unwanted(row, request))}
+            unwanted = {
+                place: sorted(words)
+                for place, row in enumerate(found)
+                if (words := {word for each in row for word in self._unwanted(each.tokens, request.forbidden)})
+            }
             if not unwanted:
                 break
-            for place, words in unwanted.items():
-                wishes[place] = replace(wishes[place], must_not=[*wishes[place].must_not, *words])
-            places = list(unwanted)
-            again = self._decode([inputs[p] for p in places], [wishes[p] for p in places], nbest, request)
-            for place, row in zip(places, again, strict=True):
+            for place, more in unwanted.items():
+                wishes[place] = replace(wishes[place], must_not=[*wishes[place].must_not, *more])
+            again = self._decode([inputs[p] for p in unwanted], [wishes[p] for p in unwanted], nbest, request)
+            for place, row in zip(unwanted, again, strict=True):
                 found[place] = row
         return found
 
@@ -520,27 +545,29 @@ class Translator(Loaded):
     def _without_special(self, wish: Wish) -> Wish:
         return replace(wish, must_not=[*wish.must_not, *((token,) for token in sorted(self.special))])
 
-    def _unwanted(self, found: Sequence[Hypothesis], request: _Request) -> list[tuple[int, ...]]:
-        """Sequences of tokens in hypotheses that must not occur there."""
-        words: set[tuple[int, ...]] = set()
-        for hypothesis in found:
-            if self.special.intersection(hypothesis.tokens):
-                words |= {(token,) for token in self.special}
-            if request.forbidden is not None:
-                words |= self._forbidden_tokens(hypothesis.tokens, request.forbidden)
-        return sorted(words)
+    def _unwanted(self, tokens: Sequence[int], forbidden: re.Pattern[str] | None) -> set[tuple[int, ...]]:
+        """Sequences of tokens that must not occur: special tokens, and forbidden words, however they are segmented."""
+        found: set[tuple[int, ...]] = set()
+        if self.special.intersection(tokens):
+            found |= {(token,) for token in self.special}
+        matches = list(forbidden.finditer(self.output_text(tokens))) if forbidden else []
+        spans = self.output_spans(tokens) if matches else []
+        for match in matches:
+            pairs = zip(tokens, spans, strict=True)
+            found.add(tuple(token for token, (a, b) in pairs if a < match.end() and b > match.start()))
+        return found - {()}
 
-    def _forbidden_tokens(self, tokens: Sequence[int], forbidden: re.Pattern[str]) -> set[tuple[int, ...]]:
-        """The tokens of forbidden words, however they are segmented."""
-        places = [match.span() for match in forbidden.finditer(self.output_text(tokens))]
-        spans = self.output_spans(tokens) if places else []
-        runs = (
-            tuple(token for token, span in zip(tokens, spans, strict=True) if span[0] < end and span[1] > start)
-            for start, end in places
-        )
-        return {run for run in runs if run}
+    # Results
 
-    # -------------------------------------------------------------------------------------------------------- results
+    def _join(self, document: _Document, request: _Request) -> list[Translation]:
+        """The n-th translation of a text from the n-th ones of its pieces, or the last ones."""
+        rows = [self._results(piece, request) for piece in document.pieces]
+        found = []
+        for rank in range(max(map(len, rows), default=1)):
+            parts = [row[min(rank, len(row) - 1)] for row in rows]
+            text = "".join(_interleaved(document.gaps, ([part.text] for part in parts)))
+            found.append(_joined(text, parts, request.options.align))
+        return found
 
     def _results(self, piece: _Piece, request: _Request) -> list[Translation]:
         if piece.parts is not None:
@@ -548,43 +575,33 @@ class Translator(Loaded):
         align = request.options.align
         if not piece.candidates:  # nothing to translate
             words = [piece.text[start:end] for start, end in word_spans(piece.text)]
-            blocks = tuple(Block(place, place, np.ones((1, 1), np.float32)) for place in range(len(words)))
-            alignment = Alignment(words, words, [(place, place) for place in range(len(words))], blocks)
+            pairs = [(place, place) for place in range(len(words))]
+            alignment = Alignment(words, words, pairs, tuple((i, i, np.ones((1, 1), np.float32)) for i, _ in pairs))
             return [Translation(piece.text, 0.0, [], [], True, False, True, alignment if align else None)]
-        found = []
-        for place, each in enumerate(self._chosen(piece, request)):
-            hypothesis = each.hypothesis
-            found.append(
-                Translation(
-                    each.text if each.restored is None else each.restored,
-                    hypothesis.score,
-                    [self.tokenizers.target.token(token) for token in hypothesis.tokens],
-                    hypothesis.token_scores,
-                    hypothesis.finished,
-                    hypothesis.looped,
-                    each.restored is not None and not each.lost,
-                    piece.alignments[place] if align else None,
-                )
+        return [
+            Translation(
+                each.text if each.restored is None else each.restored,
+                each.hypothesis.score,
+                [self.tokenizers.target.token(token) for token in each.hypothesis.tokens],
+                each.hypothesis.token_scores,
+                each.hypothesis.finished,
+                each.hypothesis.looped,
+                each.restored is not None and not each.lost,
+                piece.alignments[place] if align else None,
             )
-        return found
-
-    @staticmethod
-    def _chosen(piece: _Piece, request: _Request) -> list[_Candidate]:
-        """The candidates to return: those that keep the most, sorted by score."""
-        return sorted(piece.candidates[: request.options.nbest], key=lambda each: -each.hypothesis.score)
+            for place, each in enumerate(_chosen(piece, request))
+        ]
 
     def _align(self, pieces: Sequence[_Piece], request: _Request) -> None:
         """Computes the word alignments of all chosen candidates in batches."""
-        whole = [piece for piece in pieces if piece.parts is None]
-        pairs = [(piece, each) for piece in whole for each in self._chosen(piece, request)]
+        pairs = [(piece, each) for piece in pieces if piece.parts is None for each in _chosen(piece, request)]
         options = request.options
-        look = self.frame.look if options.layer is None else look_at(self.network, options.layer)
         weights = cross_weights(
             self.network,
             [piece.ids for piece, _ in pairs],
             [each.hypothesis.tokens for _, each in pairs],
             self.frame.ends,
-            look,
+            self.frame.look if options.layer is None else look_at(self.network, options.layer),
             options.batch_tokens or BATCH_TOKENS,
         )
         for (piece, each), table in zip(pairs, weights, strict=True):
@@ -593,67 +610,33 @@ class Translator(Loaded):
             spans = self.input_spans(read), self.output_spans(each.hypothesis.tokens)
             by_word = word_weights(table, (spans[0], source), (spans[1], target))
             originals = {stand_in.word: stand_in.item.text for stand_in in piece.protected.stand_ins}
-            sides = [
+            first, second = (
                 [originals.get(text[a:b], text[a:b]) for a, b in words]
                 for text, words in ((read, source), (written, target))
-            ]
-            piece.alignments.append(Alignment(sides[0], sides[1], word_alignment(by_word), (Block(0, 0, by_word),)))
+            )
+            piece.alignments.append(Alignment(first, second, word_alignment(by_word), ((0, 0, by_word),)))
         nested = [part for piece in pieces if piece.parts for part in piece.parts.pieces]
         if nested:
             self._align(nested, request)
 
-    # -------------------------------------------------------------------------------------------------------- streams
-
-    def _stream(self, document: _Document, request: _Request) -> Iterator[str]:
-        written = ""
-        for place, gap in enumerate(document.gaps):
-            if place and not gap and place < len(document.pieces):
-                gap = gap_after(written)
-            if gap:
-                yield gap
-            if place < len(document.pieces):
-                written = ""
-                for part in self._stream_piece(document.pieces[place], request):
-                    written += part
-                    yield part
-
     def _stream_piece(self, piece: _Piece, request: _Request) -> Iterator[str]:
-        if not piece.ids or not piece.protected.plain or piece.careful:
+        if not piece.ids or piece.careful or piece.protected.escapes:
             self._write([piece], request)
             yield self._results(piece, request)[0].text
             return
         search = request.options.sampling or Greedy()
-        wish = self._without_special(request.wish_of(piece))
+        wish = self._without_special(request.first if piece.first else request.wish)
         tokens: list[int] = []
         recent: list[str] = []
         sent = ""
         for token, _ in stream_tokens(self.network, piece.ids, self.frame.ends, search, request.rules, wish):
             tokens.append(token)
             recent = [*recent[-_LAG:], self.output_text(tokens)]
-            sure = _common_prefix(recent) if len(recent) > _LAG else ""
+            sure = os.path.commonprefix(recent) if len(recent) > _LAG else ""  # noqa: RUF071 (texts, not paths)
             if len(sure) > len(sent):
                 yield sure[len(sent) :]
                 sent = sure
         yield self.output_text(tokens)[len(sent) :]
-
-
-# ------------------------------------------------------------------------------------------------------------- helpers
-
-
-def options_for(options: TranslateOptions | None, changes: Table) -> TranslateOptions:
-    """The options with some fields changed."""
-    if not changes:
-        return options or TranslateOptions()
-    if options is None:
-        return TranslateOptions(**changes)
-    plain = {name: to_table(value) if hasattr(value, "model_dump") else value for name, value in changes.items()}
-    return options.changed(plain)
-
-
-def _result(row: list[Translation], options: TranslateOptions) -> str | Translation | list[Translation]:
-    if options.nbest > 1:
-        return row
-    return row[0] if options.detailed else row[0].text
 
 
 def chunks(lines: Iterator[str], ahead: int) -> Iterator[list[str]]:
@@ -663,24 +646,19 @@ def chunks(lines: Iterator[str], ahead: int) -> Iterator[list[str]]:
     """
     chunk: list[str] = []
     size, room = 0, min(_FIRST_CHUNK, ahead)
-    failed: Exception | None = None
-    while failed is None:
-        try:
-            line = next(lines)
-        except StopIteration:
-            break
-        except Exception as error:
-            failed = error
-            break
-        chunk.append(line)
-        size += len(line)
-        if len(chunk) >= room or size >= _CHUNK_CHARACTERS:
+    try:
+        for line in lines:
+            chunk.append(line)
+            size += len(line)
+            if len(chunk) >= room or size >= _CHUNK_CHARACTERS:
+                yield chunk
+                chunk, size, room = [], 0, min(2 * room, ahead)
+    except Exception:
+        if chunk:
             yield chunk
-            chunk, size, room = [], 0, min(2 * room, ahead)
+        raise
     if chunk:
         yield chunk
-    if failed is not None:
-        raise failed
 
 
 def _directions(config: Table) -> tuple[list[tuple[str, str]], bool]:
@@ -696,27 +674,41 @@ def _directions(config: Table) -> tuple[list[tuple[str, str]], bool]:
     return [(source, target), (target, source)] if both else [(source, target)], both
 
 
-def _around(text: str, items: Sequence[Item]) -> list[Span]:
-    """The text between items, without white space at the edges."""
-    edges = [0, *(edge for item in items for edge in (item.start, item.end)), len(text)]
-    found = []
-    for start, end in zip(edges[::2], edges[1::2], strict=True):
-        if inner := text[start:end].strip():
-            first = text.index(inner, start)
-            found.append((first, first + len(inner)))
-    return found
+def _chosen(piece: _Piece, request: _Request) -> list[_Candidate]:
+    """The candidates to return: those that keep the most, sorted by score."""
+    return sorted(piece.candidates[: request.options.nbest], key=lambda each: -each.hypothesis.score)
 
 
-def _interleaved(sentences: Sequence[str], gaps: Sequence[str]) -> Iterator[str]:
-    """Sentences with the gaps between them, or with a space if there is none and the script needs one."""
+def _interleaved(gaps: Sequence[str], sentences: Iterable[Iterable[str]]) -> Iterator[str]:
+    """Sentences, each in parts, and the gaps between them, or a space if there is none and the script needs one."""
     yield gaps[0]
-    for place, sentence in enumerate(sentences):
-        yield sentence
-        gap = gaps[place + 1]
-        yield gap if gap or place + 1 == len(sentences) else gap_after(sentence)
+    for place, parts in enumerate(sentences, 1):
+        sentence = ""
+        for part in parts:
+            sentence += part
+            yield part
+        yield gaps[place] if gaps[place] or place == len(gaps) - 1 else gap_after(sentence)
 
 
-def _common_prefix(texts: Sequence[str]) -> str:
-    first, last = min(texts), max(texts)
-    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), min(len(first), len(last)))
-    return first[:same]
+def _joined(text: str, parts: Sequence[Translation], align: bool) -> Translation:
+    """The translation of a text from the translations of its sentences."""
+    source: list[str] = []
+    target: list[str] = []
+    pairs: list[tuple[int, int]] = []
+    blocks: list[tuple[int, int, Weights]] = []
+    for alignment in (part.alignment for part in parts if part.alignment):
+        row, column = len(target), len(source)
+        pairs += [(column + first, row + second) for first, second in alignment.pairs]
+        blocks += [(row + first, column + second, weights) for first, second, weights in alignment.blocks]
+        source += alignment.source
+        target += alignment.target
+    return Translation(
+        text,
+        sum(part.score for part in parts),
+        [token for part in parts for token in part.tokens],
+        [score for part in parts for score in part.token_scores],
+        all(part.finished for part in parts),
+        any(part.looped for part in parts),
+        all(part.kept for part in parts),
+        Alignment(source, target, pairs, tuple(blocks)) if align else None,
+    )

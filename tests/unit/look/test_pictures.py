@@ -16,7 +16,7 @@ from regard.look.pictures import alignment_text, draw_alignment, draw_heads, dra
 from regard.look.study import Study
 from regard.look.views import VIEWS, draw_view, views_of
 from regard.look.views.lens import lens_answer
-from regard.use.translation import Alignment, Block
+from regard.use.translator import Alignment
 
 HOSTILE = "<img> $x_1^2$ \\frac \u202eabc\u202c \u0007 漢字 😀 שלום " + "x" * 60
 WEIGHTS = np.array([[1.0, 0.0, 0.0], [0.0, 0.2, 0.8]], np.float32)
@@ -101,7 +101,7 @@ def test_views_of_each_family(studies: dict[str, Study]) -> None:
 
 
 def alignment(source: list[str], target: list[str], weights: np.ndarray = WEIGHTS) -> Alignment:
-    return Alignment(source, target, [(0, 0)], (Block(0, 0, weights),))
+    return Alignment(source, target, [(0, 0)], ((0, 0, weights),))
 
 
 def test_alignment_as_text() -> None:

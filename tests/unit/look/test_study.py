@@ -11,10 +11,10 @@ from study_cases import IMAGE, TEXT, run_of
 
 import regard
 from regard.blocks.edits import Ablate
+from regard.decoding.settings import TranslateOptions
 from regard.errors import InputError
 from regard.look.input import Input
 from regard.look.study import Study, estimate
-from regard.use.translation import TranslateOptions
 from regard.use.translator import Translator
 
 

@@ -16,7 +16,7 @@ from tiny_translator import write_translator
 
 from regard.blocks.settings import Attention
 from regard.decoding.score import score
-from regard.decoding.settings import Absolute, Rules
+from regard.decoding.settings import Absolute, Power, Rules, TranslateOptions
 from regard.errors import InputError, SettingsError
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
@@ -24,8 +24,7 @@ from regard.text.settings import Words
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
 from regard.use.model import load
-from regard.use.translation import Alignment, Block, TranslateOptions, Translation, joined
-from regard.use.translator import Translator, options_for
+from regard.use.translator import Alignment, Translation, Translator, _joined
 from regard.weights.directory import save_model
 
 SHORT = {"longest": {"kind": "absolute", "tokens": 8}}
@@ -162,8 +161,8 @@ def test_forbidden_words_are_found_in_any_segmentation(model: Translator) -> Non
     pieces = [token for letter in "the dog" for token in model.tokenizers.target.ids([letter])[0]]
     assert model.output_text(pieces) == "the dog"
     forbidden = re.compile(r"\bthe dog\b")
-    assert model._forbidden_tokens(pieces, forbidden) == {tuple(pieces)}
-    assert model._forbidden_tokens(model.tokenizers.target.ids(["the dogs"])[0], forbidden) == set()
+    assert model._unwanted(pieces, forbidden) == {tuple(pieces)}
+    assert model._unwanted(model.tokenizers.target.ids(["the dogs"])[0], forbidden) == set()
 
 
 def test_special_tokens_do_not_occur(model: Translator) -> None:
@@ -217,11 +216,13 @@ def test_directions(tagged: Translator, model: Translator) -> None:
         assert all(part in str(caught.value) for part in parts)
 
 
-def test_options_and_keywords() -> None:
-    base = TranslateOptions(beam=3, must_not=("x",))
-    assert options_for(base, {}) is base
-    assert options_for(base, {"nbest": 2, "sampling": None}) == TranslateOptions(beam=3, must_not=("x",), nbest=2)
-    assert options_for(None, {"length": {"kind": "power", "alpha": 1.0}}).length.kind == "power"
+def test_options_and_keywords(model: Translator) -> None:
+    base = TranslateOptions(beam=3, rules=SHORT)
+    found = model.translate("ein Hund", base, nbest=2, sampling=None)
+    assert found == model.translate("ein Hund", beam=3, nbest=2, rules=SHORT)
+    assert model.translate("ein Hund", base, length=Power(alpha=1.0), details=True).score == pytest.approx(
+        model.translate("ein Hund", base, length={"kind": "power", "alpha": 1.0}, details=True).score
+    )
 
 
 @pytest.mark.parametrize(
@@ -367,6 +368,8 @@ def test_lost_numbers_are_replaced_by_small_ones() -> None:
     found = model.translate("The dog sees 17 cat at 15:30 and {name} 8.", details=True)
     assert (found.text, found.kept) == ("Der Hund sieht 17 Katze at 15:30 and {name} 8.", True)
     assert model.asked == ["The dog sees 17 cat at 15:30 and X1 8.", "The dog sees 4 cat at 6 and X1 8."]
+    shorter = scripted(lambda text: re.sub(r"\d\d+", "viele", word_by_word(text)))
+    assert "17" in shorter.translate("The dog sees 17 cat.", align=True).alignment.source  # as read the second time
     never = scripted(lambda text: word_by_word(re.sub(r"\d+ ?", "", text)))
     lost = never.translate("The dog sees 17 big cat.", details=True)
     assert (lost.text, lost.kept, len(never.asked)) == ("Der Hund sieht große Katze.", False, 2)
@@ -423,10 +426,10 @@ def test_joined_translations() -> None:
     def part(text: str, score: float, kept: bool = True) -> Translation:
         words = text.split()
         pairs = [(place, place) for place in range(len(words))]
-        block = Block(0, 0, np.eye(len(words), dtype=np.float32))
+        block = (0, 0, np.eye(len(words), dtype=np.float32))
         return Translation(text, score, words, [score], True, False, kept, Alignment(words, words, pairs, (block,)))
 
-    whole = joined("a b c", [part("a b", -1.0), part("c", -2.0, kept=False)], align=True)
+    whole = _joined("a b c", [part("a b", -1.0), part("c", -2.0, kept=False)], align=True)
     assert (whole.text, whole.score, whole.tokens, whole.token_scores) == ("a b c", -3.0, ["a", "b", "c"], [-1.0, -2.0])
     assert (whole.finished, whole.looped, whole.kept) == (True, False, False)
     assert str(whole.alignment) == "0-0 1-1 2-2"
