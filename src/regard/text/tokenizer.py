@@ -195,16 +195,36 @@ class Tokenizer:
     def from_json(cls, text: str) -> Tokenizer:
         """The tokenizer of a string that `json` returned."""
         ours = json.loads(text)["model"]["regard"]
-        table = {
-            key: value for key, value in ours.get("settings", {}).items() if key != "dropout"
-        }  # no longer a setting
+        table = {key: value for key, value in ours.get("settings", {}).items() if key != "dropout"}  # an old setting
         settings = parse(AnyTokenizer, table, "text") if table else None
         return cls(tokenizers.Tokenizer.from_str(text), ours["roles"], ours["extra"], settings)
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
         """The tokenizer in a file, or in the `tokenizer.json` of a directory, of Regard or of Hugging Face."""
-        return _load(Path(path))
+        path = Path(path)
+        file = path / FILE if path.is_dir() else path
+        if not file.is_file():
+            raise DataError(_missing(path, file))
+        model = _read_json(file).get("model")
+        if not isinstance(model, dict) or "vocab" not in model:
+            raise DataError(f"{file} has no model.vocab, so it is not a tokenizer file; give a {FILE}")
+        try:
+            inner = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises plain Exception
+            raise DataError(f"{file} cannot be read by tokenizers {tokenizers.__version__}: {error}") from None
+        ours = model.get("regard")
+        if ours is None:
+            return cls(inner, *_find_roles(inner, model, file.parent))
+        version = ours.get("version") if isinstance(ours, dict) else ours
+        if version != VERSION:
+            raise DataError(f"{file} has format {version!r}, expected {VERSION}; install a newer version of regard")
+        for token in (*ours["roles"].values(), *ours["extra"]):
+            if inner.token_to_id(token) is None:
+                raise DataError(
+                    f"{file} names the special token {token}, which is not in its vocabulary; copy it again"
+                )
+        return cls.from_json(file.read_text(encoding="utf-8"))
 
     def save(self, path: Path | str) -> None:
         """Writes a file; for a directory, its `tokenizer.json`."""
@@ -310,33 +330,6 @@ def check_text(text: object, place: int, error: type[RegardError] = InputError) 
         ) from None
 
 
-# ------------------------------------------------------------------------------------------------------------- reading
-
-
-def _load(path: Path) -> Tokenizer:
-    file = path / FILE if path.is_dir() else path
-    if not file.is_file():
-        raise DataError(_missing(path, file))
-    text = _read_text(file)
-    model = _read_json(file, text).get("model")
-    if not isinstance(model, dict) or "vocab" not in model:
-        raise DataError(f"{file} has no model.vocab, so it is not a tokenizer file; give a {FILE}")
-    try:
-        inner = tokenizers.Tokenizer.from_str(text)
-    except Exception as error:  # the library raises plain Exception
-        raise DataError(f"{file} cannot be read by tokenizers {tokenizers.__version__}: {error}") from None
-    ours = model.get("regard")
-    if ours is None:
-        return Tokenizer(inner, *_find_roles(inner, model, file.parent))
-    version = ours.get("version") if isinstance(ours, dict) else ours
-    if version != VERSION:
-        raise DataError(f"{file} has format {version!r}, expected {VERSION}; install a newer version of regard")
-    for token in (*ours["roles"].values(), *ours["extra"]):
-        if inner.token_to_id(token) is None:
-            raise DataError(f"{file} names the special token {token}, which is not in its vocabulary; copy it again")
-    return Tokenizer.from_json(text)
-
-
 def _find_roles(
     inner: tokenizers.Tokenizer, model: dict[str, Any], directory: Path
 ) -> tuple[dict[Role, str], list[str]]:
@@ -345,7 +338,7 @@ def _find_roles(
     stated: dict[str, Any] = {}
     for name in ("special_tokens_map.json", CONFIG_FILE):  # the second one wins
         if (directory / name).is_file():
-            stated |= _read_json(directory / name, _read_text(directory / name))
+            stated |= _read_json(directory / name)
     unknown = model.get("unk_token")
     if isinstance(model.get("unk_id"), int) and isinstance(model["vocab"], list):
         unknown = model["vocab"][model["unk_id"]][0]
@@ -362,18 +355,12 @@ def _find_roles(
     return roles, [token for token in dict.fromkeys(special) if token not in roles.values()]
 
 
-def _read_text(file: Path) -> str:
+def _read_json(file: Path) -> dict[str, Any]:
     try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file} is not valid UTF-8 ({error}); copy or download it again") from None
-
-
-def _read_json(file: Path, text: str) -> dict[str, Any]:
-    try:
-        content = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{file} is not valid JSON ({error}); copy or download it again") from None
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        form = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
+        raise DataError(f"{file} is not valid {form} ({error}); copy or download it again") from None
     if not isinstance(content, dict):
         raise DataError(f"{file} is a JSON {type(content).__name__}, expected an object; copy or download it again")
     return content
@@ -390,9 +377,6 @@ def _missing(path: Path, file: Path) -> str:
         f"{path} has no {FILE}, only {', '.join(found)}; convert it with transformers: "
         "AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)"
     )
-
-
-# ------------------------------------------------------------------------------------------------------ Hugging Face
 
 
 def source_json(tokenizer: Tokenizer, language: str | None = None, *, end: bool = True) -> dict[str, Any]:

@@ -113,9 +113,6 @@ class _Corpus:
             self.progress(stage, count, total)
 
 
-# --------------------------------------------------------------------------------------------------- vocabularies
-
-
 def _learn(settings: AnyTokenizer, texts: _Corpus) -> models.Model:
     match settings:
         case ByteBpe() | Bpe():
@@ -271,9 +268,6 @@ def _train(
     draft.train_from_iterator(texts, trainer)
     content: dict[str, Any] = json.loads(draft.to_str())["model"]
     return content
-
-
-# ------------------------------------------------------------------------------------------------------- pipeline
 
 
 def _with_pipeline(settings: AnyTokenizer, model: models.Model) -> tokenizers.Tokenizer:

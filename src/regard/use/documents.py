@@ -419,7 +419,7 @@ def _merged(items: Sequence[Item]) -> list[Item]:
 
 
 def _unescape(text: str) -> str:
-    return _ENTITY.sub(lambda match: html.unescape(match[0]), text) if "&" in text else text
+    return _ENTITY.sub(lambda match: html.unescape(match[0]), text)
 
 
 # Numbers

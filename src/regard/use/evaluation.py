@@ -248,9 +248,6 @@ def _worst(
     ]
 
 
-# ----------------------------------------------------------------------------------------------------------- test sets
-
-
 @dataclass(frozen=True)
 class EvaluationSet:
     """Texts of one direction with their references."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -80,17 +80,6 @@ class Loaded:
 
     def translate(self, text: Any, options: Any = None, **changes: Any) -> Any:
         """See `Translator.translate`."""
-        self._cannot_translate()
-
-    def stream(self, text: str, options: Any = None) -> Iterator[str]:
-        """See `Translator.stream`."""
-        self._cannot_translate()
-
-    def translations(self, texts: Sequence[str], options: Any = None) -> list[list[Any]]:
-        """See `Translator.translations`."""
-        self._cannot_translate()
-
-    def _cannot_translate(self) -> NoReturn:
         if self.settings.kind == "encoder-decoder":
             raise InputError(f"model {self.name} has no {FILE}, so it cannot translate; copy one into its directory")
         raise InputError(

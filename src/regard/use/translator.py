@@ -15,7 +15,6 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -197,6 +196,9 @@ class Translator(Loaded):
         self.special = {*target.roles.values(), *target.extra.values()} - {frame.ends.end} - {*frame.prefix}
         """Ids of special tokens, which a translation never contains."""
         self._unknown = source.roles.get("unknown"), target.roles.get("unknown")
+        letters = [token for ids in source.ids(list("aeinrst")) for token in ids]
+        self._spells = self._unknown[0] is not None and self._unknown[0] not in letters
+        """Whether the tokenizer reads an unknown word letter by letter, not as one unknown token."""
         self._writable: dict[str, bool] = {}
 
     def translate(self, text: str | Sequence[str], options: TranslateOptions | None = None, **changes: Any) -> Any:
@@ -234,7 +236,7 @@ class Translator(Loaded):
         """As `translate`, for any number of texts; at most `ahead` of them are in memory."""
         if ahead < 1:
             raise InputError(f"ahead ({ahead}) must be at least 1")
-        self.check(options or _DEFAULTS)
+        self._request(options)  # raises an error before anything is read
         rows = (row for some in chunks(iter(lines), ahead) for row in self.translations(some, options))
         return self._plain(rows, options)
 
@@ -424,12 +426,6 @@ class Translator(Loaded):
         forbidden = request.forbidden
         return [item for item in items if forbidden is None or not forbidden.search(item.text)]
 
-    @cached_property
-    def _spells(self) -> bool:
-        """Whether the tokenizer reads an unknown word letter by letter, not as one unknown token."""
-        unknown = self._unknown[0]
-        return unknown is not None and all(unknown not in ids for ids in self.tokenizers.source.ids(list("aeinrst")))
-
     def _encode(self, pieces: Sequence[_Piece], request: _Request) -> None:
         """Sets the ids of pieces. Numbers and signs need no translation."""
         asked = []
@@ -566,7 +562,18 @@ class Translator(Loaded):
         for rank in range(max(map(len, rows), default=1)):
             parts = [row[min(rank, len(row) - 1)] for row in rows]
             text = "".join(_interleaved(document.gaps, ([part.text] for part in parts)))
-            found.append(_joined(text, parts, request.options.align))
+            found.append(
+                Translation(
+                    text,
+                    sum(part.score for part in parts),
+                    [token for part in parts for token in part.tokens],
+                    [score for part in parts for score in part.token_scores],
+                    all(part.finished for part in parts),
+                    any(part.looped for part in parts),
+                    all(part.kept for part in parts),
+                    _joined([part.alignment for part in parts if part.alignment]) if request.options.align else None,
+                )
+            )
         return found
 
     def _results(self, piece: _Piece, request: _Request) -> list[Translation]:
@@ -690,25 +697,15 @@ def _interleaved(gaps: Sequence[str], sentences: Iterable[Iterable[str]]) -> Ite
         yield gaps[place] if gaps[place] or place == len(gaps) - 1 else gap_after(sentence)
 
 
-def _joined(text: str, parts: Sequence[Translation], align: bool) -> Translation:
-    """The translation of a text from the translations of its sentences."""
+def _joined(parts: Sequence[Alignment]) -> Alignment:
     source: list[str] = []
     target: list[str] = []
     pairs: list[tuple[int, int]] = []
     blocks: list[tuple[int, int, Weights]] = []
-    for alignment in (part.alignment for part in parts if part.alignment):
+    for part in parts:
         row, column = len(target), len(source)
-        pairs += [(column + first, row + second) for first, second in alignment.pairs]
-        blocks += [(row + first, column + second, weights) for first, second, weights in alignment.blocks]
-        source += alignment.source
-        target += alignment.target
-    return Translation(
-        text,
-        sum(part.score for part in parts),
-        [token for part in parts for token in part.tokens],
-        [score for part in parts for score in part.token_scores],
-        all(part.finished for part in parts),
-        any(part.looped for part in parts),
-        all(part.kept for part in parts),
-        Alignment(source, target, pairs, tuple(blocks)) if align else None,
-    )
+        pairs += [(column + first, row + second) for first, second in part.pairs]
+        blocks += [(row + first, column + second, weights) for first, second, weights in part.blocks]
+        source += part.source
+        target += part.target
+    return Alignment(source, target, pairs, tuple(blocks))

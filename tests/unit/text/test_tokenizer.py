@@ -25,8 +25,6 @@ from regard.text.train import train_tokenizer
 TEXT = "Der Hund läuft durch die breite Straße!"
 CASES = Path(__file__).parents[2] / "cases"
 
-# -------------------------------------------------------------------------------------------------------------- frames
-
 
 def test_frames() -> None:
     for kind in KINDS:
@@ -60,9 +58,6 @@ def test_batches_equal_single_texts() -> None:
         assert tokenizer.ids(texts, start=True, end=True) == [[first, *ids, last] for ids in bare]
         assert tokenizer.ids(texts, end=True) == [[*ids, last] for ids in bare]
         assert tokenizer.ids([]) == []
-
-
-# -------------------------------------------------------------------------------------------------- offsets and words
 
 
 def test_offsets_point_into_the_text() -> None:
@@ -102,15 +97,6 @@ def test_word_spans() -> None:
     text = "What's 3.5 well-known, (really)?"
     words = ["What's", "3.5", "well-known", ",", "(", "really", ")", "?"]
     assert [text[start:end] for start, end in word_spans(text)] == words
-
-
-# ------------------------------------------------------------------------------------------------ decoding and special
-
-
-def test_known_text_comes_back() -> None:
-    texts = ["Der Hund läuft durch den Schnee.", "The old man remembers den Schnee."]
-    for kind in KINDS:
-        assert trained(kind).decode_batch(trained(kind).ids(texts, start=True, end=True)) == texts
 
 
 def test_special_tokens_in_texts() -> None:
@@ -163,9 +149,6 @@ def test_normalisation() -> None:
     short = train_tokenizer(WordPiece(longest_word=5), ["abcdef abcde"] * 3)
     assert short.encode("abcdef abcde", framed=False).tokens[0] == "[UNK]"
     assert "[UNK]" not in short.encode("abcde", framed=False).tokens
-
-
-# ------------------------------------------------------------------------------------------------ values and processes
 
 
 def test_tokenizers_are_values() -> None:
@@ -223,9 +206,6 @@ def test_worker_processes_agree_and_print_nothing(method: str, tmp_path: Path) -
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "")
 
 
-# --------------------------------------------------------------------------------------------------------- wrong input
-
-
 def test_wrong_texts() -> None:
     tokenizer = trained("byte-bpe")
     surrogate: list[str] = ["a", "b\ud800"]
@@ -249,9 +229,6 @@ def test_wrong_ids_and_roles() -> None:
             trained("bpe").token(number)
     with pytest.raises(InputError, match=r"no unknown token .*text\.special\.unknown"):
         trained("bytes").role("unknown")
-
-
-# --------------------------------------------------------------------------------------------------------------- files
 
 
 def test_files_round_trip(tmp_path: Path) -> None:

@@ -55,9 +55,6 @@ def spoilt(texts: list[str], share: float, seed: int) -> list[str]:
     return [" ".join("wrong" if drawn.random() < share else word for word in text.split()) for text in texts]
 
 
-# ------------------------------------------------------------------------------------------------------------- metrics
-
-
 def test_metrics_by_hand() -> None:
     """BLEU: 4 of 5 words, 3 of 4 pairs, 2 of 3 triples, 1 of 2 quadruples, equal lengths. TER: 1 of 5 words."""
     expected = 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** (1 / 4)
@@ -93,9 +90,6 @@ def test_wrong_arguments() -> None:
         evaluate_texts(["a", "b"], ["a", "b"], ["x"])
     with pytest.raises(DataError, match="1 translations do not match 2 references"):
         compare(["a", "b"], ["a"], ["a", "b"])
-
-
-# ------------------------------------------------------------------------------------------------------------- reports
 
 
 def test_reports() -> None:
@@ -156,9 +150,6 @@ def test_significance() -> None:
     assert compare(ours, other, references, samples=50) == compare(ours, other, references, samples=50)
 
 
-# ----------------------------------------------------------------------------------------------------------- test sets
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Any]:
     for split, count in (("valid", 2), ("test", 3)):
@@ -203,9 +194,6 @@ def test_tasks_and_texts(tmp_path: Path) -> None:
         read_texts(str(tmp_path / "texts"))
     (tmp_path / "texts").write_bytes(b"good\n\nalso good")
     assert read_texts(str(tmp_path / "texts")) == ["good", "", "also good"]
-
-
-# ------------------------------------------------------------------------------------------------------- other tasks
 
 
 def know_nothing(settings: ModelSettings, directory: Path, tables: dict[str, Any]) -> None:

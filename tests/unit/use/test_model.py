@@ -30,7 +30,6 @@ def test_a_run_that_translates(tmp_path: Path) -> None:
     assert model.tokenizers.shared
     assert not model.network.training
     assert model.directions == [("de", "en"), ("en", "de")]
-    assert model.languages == ["de", "en"]
     assert repr(model) == f"Translator({tmp_path}, encoder-decoder)"
 
 
@@ -43,9 +42,6 @@ def test_a_name_that_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(both.directions) == 2
     with pytest.raises(InputError, match=r"to \(de\) does not fit model de-en, which translates de to en"):
         load("de-en", "cpu").translate("a", to="de")
-
-
-def test_a_shipped_name_whose_files_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.use.model.place_of", lambda shipped: tmp_path / "gone")
     with pytest.raises(WeightsError, match=r"files of model de-en are missing"):
         load("de-en")
@@ -82,9 +78,8 @@ def test_models_that_cannot_translate(tmp_path: Path) -> None:
     model = load(tmp_path / "a", "cpu")
     assert not isinstance(model, Translator)
     assert model.tokenizers is None
-    for action in (model.translate, model.stream, model.translations):
-        with pytest.raises(InputError, match="has kind decoder and cannot translate"):
-            action("a")
+    with pytest.raises(InputError, match="has kind decoder and cannot translate"):
+        model.translate("a")
     directory.save_model(regard.build(SMALL), tmp_path / "b")
     with pytest.raises(InputError, match=r"has no tokenizer\.json, so it cannot translate"):
         load(tmp_path / "b", "cpu").translate("a")
@@ -103,9 +98,6 @@ def test_a_tag_that_is_missing_is_told(tmp_path: Path) -> None:
     model.tagged = True
     with pytest.raises(InputError, match="has no token <2en>"):
         model.translate("ein Hund")
-
-
-# --------------------------------------------------------------------------------------------------------- Hugging Face
 
 
 def test_a_hugging_face_directory(tmp_path: Path) -> None:
