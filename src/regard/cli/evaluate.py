@@ -81,12 +81,14 @@ def evaluate_command(  # noqa: PLR0913
     names, changes = terminal.split_words(words, "data.")
     _check(names, source, reference, hypotheses)
     terminal.prepare(threads)
+    from regard.tasks.task import find_task
     from regard.use.evaluation import Counting, EvaluationSet, compare, evaluate_texts, read_texts, task_of
 
     config: dict[str, Any] = {}
     if reference is None:
         directory, config = _config(names[0])
-        if task_of(config) not in (None, "translate"):
+        kind = task_of(config)
+        if kind is not None and not find_task(kind).translates:
             _print_metrics(directory, split, changes, device, as_json)
             return
     model = terminal.load_translator(names[0], device) if names else None

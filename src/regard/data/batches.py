@@ -20,8 +20,6 @@ import numpy as np
 from regard.data.store import Integers
 from regard.errors import DataError, SettingsError
 
-# ----------------------------------------------------------------------------------------------------------- lengths
-
 
 @dataclass(frozen=True)
 class Lengths:
@@ -74,9 +72,6 @@ class Lengths:
         )
 
 
-# ------------------------------------------------------------------------------------------------------------- plans
-
-
 @dataclass(frozen=True)
 class StepPosition:
     """The next step: its number in its pool, and the pool's number in its epoch, all counted from 0."""
@@ -109,9 +104,6 @@ class Share:
     """Most tokens in one batch; none: all of the share of a step."""
 
 
-# ------------------------------------------------------------------------------------------------------------ padded
-
-
 @dataclass(frozen=True)
 class PaddedPlan:
     """Steps of examples of similar lengths, each of at most `tokens` cells on either side, padding included."""
@@ -140,7 +132,7 @@ class PaddedPlan:
 
     def least(self, lengths: Lengths) -> int:
         """The smallest possible batch in tokens: the longest example, or one packed row."""
-        return _up(max(1, *lengths.longest), self.multiple)
+        return round_up(max(1, *lengths.longest), self.multiple)
 
     def steps(self, examples: Integers, lengths: Lengths) -> list[Group]:
         """The steps of these examples; each example is in one of them."""
@@ -158,7 +150,7 @@ class PaddedPlan:
         times = self._times(step.lengths)
         whole = len(times) * times[0]
         count = len(_cut(times, share.micro or whole)) - 1
-        count = _up(count, share.world)
+        count = round_up(count, share.world)
         # The smallest size that gives this number of batches: then all have about the same size.
         size = bisect_left(range(whole), True, key=lambda size: len(_cut(times, size)) - 1 <= count)
         cuts = _cut(times, size)
@@ -171,7 +163,7 @@ class PaddedPlan:
 
     def time(self, lengths: Integers) -> int:
         """Cells in a row of a batch on a side with these lengths."""
-        return _up(max(1, int(lengths.max(initial=1))), self.multiple)
+        return round_up(max(1, int(lengths.max(initial=1))), self.multiple)
 
     def _times(self, lengths: Integers) -> list[int]:
         """Cells of each example on its longer side, in falling order."""
@@ -187,9 +179,6 @@ def _cut(times: Sequence[int], cells: int, most: int | None = None) -> list[int]
         fitting = max(1, cells // times[cuts[-1]])
         cuts.append(min(len(times), cuts[-1] + min(fitting, most or fitting)))
     return cuts
-
-
-# ------------------------------------------------------------------------------------------------------------ packed
 
 
 @dataclass(frozen=True)
@@ -212,11 +201,11 @@ class PackedPlan:
         """Rows of `row` tokens on the last side (none: the longest example's, and at least 256), `tokens` a step."""
         if row is not None and row > tokens:
             raise SettingsError(f"train.row ({row}) must be at most train.tokens ({tokens}); lower it")
-        width = row or min(tokens, _up(max(lengths.longest[-1], 256), 8))
+        width = row or min(tokens, round_up(max(lengths.longest[-1], 256), 8))
         _require_fit(lengths, [*lengths.longest[:-1], width], "train.row" if row else "train.tokens")
         means = [max(mean, 1.0) for mean in lengths.means]
         others = [
-            _up(max(longest, math.ceil(width * mean / means[-1])), 8)
+            round_up(max(longest, math.ceil(width * mean / means[-1])), 8)
             for longest, mean in zip(lengths.longest[:-1], means[:-1], strict=True)
         ]
         return PackedPlan(
@@ -293,7 +282,7 @@ class PackedPlan:
         assert step.bounds is not None
         held = len(step.bounds) - 1
         each = self.rows_at_once(share)
-        count = _up(-(-held // each), share.world)
+        count = round_up(-(-held // each), share.world)
         return [_rows(step, min(i * each, held), min((i + 1) * each, held), each) for i in range(count)]
 
     def rows_at_once(self, share: Share) -> int:
@@ -382,7 +371,7 @@ def _fill(lengths: Integers, widths: Sequence[int], most: int) -> list[list[int]
     return rows
 
 
-def _up(number: int, multiple: int) -> int:
+def round_up(number: int, multiple: int) -> int:
     return -(-number // multiple) * multiple
 
 

@@ -25,8 +25,6 @@ from regard.errors import DataError
 IGNORED = -100
 """The label of a cell that no loss reads: padding, fillers, tokens that are not predicted."""
 
-# ----------------------------------------------------------------------------------------------------------- tensors
-
 
 @dataclass(frozen=True)
 class Sequences:
@@ -65,9 +63,6 @@ class Batch:
             {name: Sequences(change(each.tokens), layout(each.layout)) for name, each in self.sequences.items()},
             {name: change(value) for name, value in self.values.items()},
         )
-
-
-# ------------------------------------------------------------------------------------------------------------- grids
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,6 @@ def lay_out(batch: Group, plan: Plan) -> list[Grid]:
     """The grids of a batch, one for each side."""
     if isinstance(plan, PaddedPlan):
         return [_padded(lengths, plan) for lengths in batch.lengths.T]
-    assert isinstance(plan, PackedPlan)
     assert batch.bounds is not None
     rows = len(batch.bounds) - 1
     counts = np.diff(batch.bounds)
@@ -145,8 +139,6 @@ def _packed(lengths: Integers, sequences: Integers, shape: tuple[int, int], plan
     layout = Packed(shape[0] * width, torch.from_numpy(offsets), limit, width)
     return Grid(layout, offsets[sequences].astype(np.int64), lengths, sequences)
 
-
-# ----------------------------------------------------------------------------------------------------------- columns
 
 LABELS = 1 << 32
 """Labels are stored in 4 bytes; the largest value stands for no label."""

@@ -15,17 +15,18 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
 from queue import Full, Queue
 from threading import Event, Thread
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from regard.data.batches import Group, Lengths, Plan, Share, StepPosition
+from regard.data.batches import Group, Lengths, Plan, Share, StepPosition, round_up
 from regard.data.columns import Batch, Draw, Examples
 from regard.data.store import Integers
 from regard.errors import DataError
@@ -74,7 +75,7 @@ class Planner:
         self.seed = seed
         count = max(1, round(len(lengths) / plan.pool_size(lengths)))
         size = -(-len(lengths) // count)
-        self._size = -(-size // plan.grain) * plan.grain
+        self._size = round_up(size, plan.grain)
         self._epoch: int | None = None
         self._order: Integers | None = None
 
@@ -146,53 +147,51 @@ class Loader:
 
     def _steps(self, planner: Planner, start: StepPosition, once: bool) -> Steps:
         # One process plans ahead, so that the end of a pool causes no delay; it feeds the others.
-        with _loaded(_Planning(planner), _pools(planner, start, once), min(1, self.workers)) as planned:
+        pools = _pools(planner, start, once)
+        with _loaded(_Computed(planner.steps), pools, min(1, self.workers)) as planned:
             jobs = _jobs(planner, planned, start, 0 if once else self.seed)
             # The first job is made here: a wrong position raises an error before more processes start.
             jobs = chain([next(jobs)], jobs)
-            collating = _Collating(self.examples, self.plan, self.share)
+            collating = _Computed(partial(_collated, self.examples, self.plan, self.share))
             with _loaded(collating, jobs, self.workers, self.pin) as made, _ahead(made, self.workers) as ready:
                 for step in ready:
                     yield step.opened() if isinstance(step, _Parcel) else step
 
 
-# ------------------------------------------------------------------------------------------------- inside the workers
+_Job: TypeAlias = tuple[Group, Draw, StepPosition, StepPosition, float]
+"""The last arguments of `_collated`."""
 
 
-class _Job(NamedTuple):
-    group: Group
-    draw: Draw
-    position: StepPosition
-    next: StepPosition
-    epochs: float
+class _Computed(Dataset[T]):
+    """A dataset whose items are the results of a function."""
+
+    def __init__(self, function: Callable[..., T]) -> None:
+        self._function = function
+
+    def __getitem__(self, arguments: tuple[Any, ...]) -> T:
+        return self._function(*arguments)
 
 
-class _Planning(Dataset[list[Group]]):
-    def __init__(self, planner: Planner) -> None:
-        self._planner = planner
-
-    def __getitem__(self, pool: tuple[int, int]) -> list[Group]:
-        return self._planner.steps(*pool)
-
-
-class _Collating(Dataset[Step]):
-    def __init__(self, examples: Examples, plan: Plan, share: Share) -> None:
-        self._examples = examples
-        self._plan = plan
-        self._share = share
-
-    def __getitem__(self, job: _Job) -> Step:
-        parts = self._plan.split(job.group, self._share)
-        mine = parts[self._share.rank :: self._share.world]
-        return Step(
-            [self._examples.collate(part, self._plan, job.draw) for part in mine],
-            job.position,
-            job.next,
-            examples=len(job.group.examples),
-            tokens=int(job.group.lengths[:, -1].sum()),
-            cells=sum(map(self._plan.cells, parts)),
-            epochs=job.epochs,
-        )
+def _collated(
+    examples: Examples,
+    plan: Plan,
+    share: Share,
+    group: Group,
+    draw: Draw,
+    position: StepPosition,
+    following: StepPosition,
+    epochs: float,
+) -> Step:
+    parts = plan.split(group, share)
+    return Step(
+        [examples.collate(part, plan, draw) for part in parts[share.rank :: share.world]],
+        position,
+        following,
+        examples=len(group.examples),
+        tokens=int(group.lengths[:, -1].sum()),
+        cells=sum(map(plan.cells, parts)),
+        epochs=epochs,
+    )
 
 
 def _pools(planner: Planner, start: StepPosition, once: bool) -> Iterator[tuple[int, int]]:
@@ -219,7 +218,7 @@ def _jobs(planner: Planner, planned: Iterable[list[Group]], start: StepPosition,
             seen += len(groups[number].examples)
             following = StepPosition(epoch, pool, number + 1) if number + 1 < len(groups) else after
             epochs = epoch + seen / len(planner.lengths)
-            yield _Job(groups[number], Draw(seed, epoch), position, following, epochs)
+            yield groups[number], Draw(seed, epoch), position, following, epochs
             position = following
 
 
@@ -244,12 +243,9 @@ class _Packer(pickle.Pickler):
         return (torch.from_numpy, (value.numpy(),)) if isinstance(value, Tensor) else NotImplemented
 
 
-# ------------------------------------------------------------------------------------------------------- the workers
-
-
 @contextmanager
 def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool = False) -> Iterator[Iterator[T]]:
-    """The items of a dataset in the order of these indices; workers, if any, end with the block."""
+    """The items for these indices, in order; workers, if any, end with the block."""
     with warnings.catch_warnings():
         # Workers only read files and compute with numpy, so fork is safe; and the user chose their number.
         warnings.filterwarnings("ignore", ".*use of fork\\(\\) may lead to deadlocks", DeprecationWarning)
@@ -259,7 +255,7 @@ def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool
             batch_size=None,
             sampler=indices,
             num_workers=workers,
-            collate_fn=_parcelled if workers else _unchanged,
+            collate_fn=_parcelled if workers else None,
             pin_memory=pin and torch.cuda.is_available(),
             worker_init_fn=_ignore_interrupts if workers else None,
             multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
@@ -314,10 +310,6 @@ def _ahead(made: Iterator[T], workers: int) -> Iterator[Iterator[T]]:
     finally:
         over.set()
         thread.join()
-
-
-def _unchanged(value: T) -> T:
-    return value
 
 
 def _parcelled(value: Any) -> Any:

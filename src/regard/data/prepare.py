@@ -51,6 +51,8 @@ ENCODERS = 2
 
 Encode: TypeAlias = Callable[[Sequence[Any]], Mapping[str, Any]]
 """Turns examples into the values of each column; see `Task.encode`."""
+_Chunk: TypeAlias = list[Located[Any]]
+"""Examples that are encoded together."""
 Progress: TypeAlias = Callable[[int, int | None], None]
 """Called with the number of examples that are done, and the number of all examples if it is known."""
 
@@ -127,76 +129,66 @@ def data_key(source: Source) -> Table:
     return {name: value for name, value in to_table(source.settings).items() if name not in left_out}
 
 
-# --------------------------------------------------------------------------------------------------------- one pass
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    first: int
-    located: list[Located[Any]]
-
-
 def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, report: Progress | None) -> None:
     writer = StoreWriter(directory, {name: column.size for name, column in shaper.columns.items()})
     try:
         unseen, read = Tally(), 0
-        for chunk, encoded in _encoded(_chunks(_known(source, shaper, unseen)), shaper, encode):
-            writer.append(shaper.shape(chunk.located, encoded))
-            read = chunk.first + len(chunk.located)
+        examples = source.located()
+        treatment = getattr(source.settings, "unseen", None)
+        if treatment is not None and shaper.known:
+            examples = with_known_labels(examples, shaper.known, treatment, unseen)
+        for chunk, encoded in _encoded(_chunks(examples), shaper.columns, encode):
+            writer.append(shaper.shape(chunk, encoded))
+            read += len(chunk)
             if report is not None:
                 report(read, source.size)
         if not writer.size:
-            raise DataError(_nothing_left(source, shaper.too_long, unseen))
-        learned = shaper.renumber(writer)
-        tallies = {
-            "too_long": shaper.too_long,
-            "skipped": source.problems,
-            "removed": source.removed,
-            "unseen": unseen,
+            reasons = [text for tally in (shaper.too_long, unseen) if (text := tally.text())]
+            long = shaper.too_long.total
+            remedy = 'raise data.longest, or set data.too_long = "truncate"' if long else "check its labels"
+            raise DataError("\n".join([f"data.{source.split} has no example left; {remedy}:", *reasons]))
+        about: Table = {
+            "read": read,
+            "tokens": {name: writer.written[name] for name in shaper.tokens},
+            "unknown": dict(shaper.unknown),
+            "labels": shaper.renumber(writer),
         }
-        writer.finish(
-            {
-                "read": read,
-                "tokens": {name: writer.written[name] for name in shaper.tokens},
-                "unknown": dict(shaper.unknown),
-                "labels": learned,
-                **{name: _as_table(tally) for name, tally in tallies.items()},
-            }
-        )
+        for name, tally in (
+            ("too_long", shaper.too_long),
+            ("skipped", source.problems),
+            ("removed", source.removed),
+            ("unseen", unseen),
+        ):
+            about[name] = {text: {"count": each.count, "first": each.first} for text, each in tally.reasons.items()}
+        writer.finish(about)
     except BaseException:
         writer.abandon()
         raise
 
 
-def _known(source: Source, shaper: _Shaper, unseen: Tally) -> Iterator[Located[Example]]:
-    """The examples; those with labels that the training data does not have are treated as `data.unseen` says."""
-    treatment = getattr(source.settings, "unseen", None)
-    if treatment is None or not shaper.known:
-        return source.located()
-    return with_known_labels(source.located(), shaper.known, treatment, unseen)
-
-
 def _chunks(examples: Iterator[Located[Example]]) -> Iterator[_Chunk]:
-    first, size, held = 0, 0, list[Located[Any]]()
+    size, held = 0, list[Located[Any]]()
     for located in examples:
         held.append(located)
         example = located.example
         size += example.pixels.size if isinstance(example, Picture) else sum(map(len, example.sides().values()))
         if len(held) == CHUNK or size >= CHUNK_SIZE:
-            yield _Chunk(first, held)
-            first, size, held = first + len(held), 0, []
+            yield held
+            size, held = 0, []
     if held:
-        yield _Chunk(first, held)
+        yield held
 
 
-def _encoded(chunks: Iterator[_Chunk], shaper: _Shaper, encode: Encode) -> Iterator[tuple[_Chunk, dict[str, Any]]]:
+def _encoded(
+    chunks: Iterator[_Chunk], columns: Mapping[str, Column], encode: Encode
+) -> Iterator[tuple[_Chunk, dict[str, Any]]]:
     """Each chunk with its columns, in order. Only a few chunks exist at any time, so memory does not grow."""
 
     def work(chunk: _Chunk) -> dict[str, Any]:
-        values = encode([located.example for located in chunk.located])
+        values = encode([located.example for located in chunk])
         return {
             name: values[name] if isinstance(column, LabelColumn) else column.ragged(values[name])
-            for name, column in shaper.columns.items()
+            for name, column in columns.items()
         }
 
     with ThreadPoolExecutor(ENCODERS) as pool:
@@ -332,19 +324,6 @@ class _Shaper:
         self.too_long.count(f"has a {name} of over {self._longest:,} tokens", located.where)
 
 
-def _as_table(tally: Tally) -> Table:
-    return {name: {"count": reason.count, "first": reason.first} for name, reason in tally.reasons.items()}
-
-
-def _nothing_left(source: Source, too_long: Tally, unseen: Tally) -> str:
-    reasons = [text for tally in (too_long, unseen) if (text := tally.text())]
-    remedy = 'raise data.longest, or set data.too_long = "truncate"' if too_long.total else "check its labels"
-    return "\n".join([f"data.{source.split} has no example left; {remedy}:", *reasons])
-
-
-# ---------------------------------------------------------------------------------------------------------- tokenizers
-
-
 def learn_tokenizers(
     source: Source, settings: AnyTokenizer, *, most: int = MOST_TEXTS, report: TextProgress | None = None
 ) -> TokenizerPair:
@@ -386,31 +365,29 @@ class _Sample:
         self._source, self._most, self._side = source, most, side
 
     def __len__(self) -> int:
-        return self._wanted * self._each
+        _, wanted = self._sizes
+        return wanted * len(self._texts(self._first))
 
     def __iter__(self) -> Iterator[str]:
-        size, wanted = self._size, self._wanted
+        size, wanted = self._sizes
         for number, example in enumerate(self._read()):
             if (number + 1) * wanted // size > number * wanted // size:
                 yield from self._texts(example)
 
-    @cached_property
-    def sides(self) -> tuple[str, ...]:
-        return tuple(next(iter(self._read())).sides())
-
-    @cached_property
-    def _size(self) -> int:
-        known = self._source.size
-        return sum(1 for _ in self._read()) if known is None else known
-
-    @cached_property
-    def _each(self) -> int:
-        """Texts of an example: a sample has all of them, or one side would be left out."""
-        return len(self._texts(next(iter(self._read()))))
-
     @property
-    def _wanted(self) -> int:
-        return min(self._size, max(1, self._most // self._each))
+    def sides(self) -> tuple[str, ...]:
+        return tuple(self._first.sides())
+
+    @cached_property
+    def _first(self) -> Example:
+        return next(iter(self._read()))
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int]:
+        """The number of all examples and of those in the sample, which has all texts of an example, or none."""
+        known = self._source.size
+        size = sum(1 for _ in self._read()) if known is None else known
+        return size, min(size, max(1, self._most // len(self._texts(self._first))))
 
     def _read(self) -> Source:
         return Source(self._source.settings, self._source.split)

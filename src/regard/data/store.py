@@ -33,6 +33,7 @@ from regard.errors import DataError
 from regard.files import flush_directory, write_text
 
 VERSION = 2
+"""Of the format of a store."""
 ABOUT = "about.json"
 CACHE_VERSION = 2
 """Raise it when the same files and settings give other entries of the cache."""
@@ -125,14 +126,13 @@ class Store:
         """Everything that was written by `StoreWriter.finish`."""
         self.size: int = self.about["examples"]
         """Number of examples."""
-        self._values: dict[str, NDArray[Any]] = {}
-        self._offsets: dict[str, Integers] = {}
+        self._columns: dict[str, tuple[NDArray[Any], Integers]] = {}
         for name, dtype in self.about["columns"].items():
             values = _map(directory / f"{name}.values", np.dtype(dtype))
             offsets = _map(directory / f"{name}.offsets", np.dtype(np.int64))
             if len(offsets) != self.size + 1 or len(values) != offsets[-1]:
                 raise DataError(f"{directory} is damaged: {name} is cut off; remove it, and it is made again")
-            self._values[name], self._offsets[name] = values, offsets
+            self._columns[name] = values, offsets
 
     def __len__(self) -> int:
         return self.size
@@ -143,11 +143,11 @@ class Store:
 
     def values(self, column: str) -> NDArray[Any]:
         """The values of all examples, one after the other, memory-mapped."""
-        return self._values[column]
+        return self._columns[column][0]
 
     def offsets(self, column: str) -> Integers:
         """`[examples + 1]`: where each example begins, and the end of the last."""
-        return self._offsets[column]
+        return self._columns[column][1]
 
 
 class StoreWriter:
@@ -161,6 +161,7 @@ class StoreWriter:
         directory.mkdir(parents=True, exist_ok=True)
         self._values = {name: (directory / f"{name}.values").open("wb") for name in sizes}
         self._offsets = {name: (directory / f"{name}.offsets").open("wb") for name in sizes}
+        self._files = (*self._values.values(), *self._offsets.values())
         self.written = dict.fromkeys(sizes, 0)
         """Values written so far, by column."""
         for file in self._offsets.values():
@@ -192,7 +193,7 @@ class StoreWriter:
 
     def finish(self, about: Mapping[str, Any] | None = None) -> None:
         """Flushes everything to disk; `about` is stored with it."""
-        for file in (*self._values.values(), *self._offsets.values()):
+        for file in self._files:
             file.flush()
             os.fsync(file.fileno())
             file.close()
@@ -202,7 +203,7 @@ class StoreWriter:
 
     def abandon(self) -> None:
         """Closes the files after an error; their directory is useless then."""
-        for file in (*self._values.values(), *self._offsets.values()):
+        for file in self._files:
             with suppress(OSError):  # a full disk refuses to take the rest
                 file.close()
 
@@ -225,9 +226,6 @@ def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
     count = path.stat().st_size // dtype.itemsize
     # An empty file cannot be mapped. A plain array view of the map is faster to index.
     return np.asarray(np.memmap(path, dtype, mode="r", shape=(count,))) if count else np.empty(0, dtype)
-
-
-# ----------------------------------------------------------------------------------------------------------- the cache
 
 
 def cache_folder() -> Path:

@@ -179,9 +179,6 @@ def data_settings(recipe: Mapping[str, Any], changes: Mapping[str, Any] | None =
     return settings
 
 
-# ----------------------------------------------------------------------------------------------------------- the model
-
-
 def model_settings(recipe: Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> ModelSettings:
     """The model of a recipe: its preset, then its table `[model]`, then `changes`.
 

@@ -47,24 +47,8 @@ from regard.weights.warm_start import Start, read_start, warm_start
 CURVES = "curves.png"
 
 CHANGEABLE = (
-    "steps",
-    "epochs",
-    "total_tokens",
-    "minutes",
-    "micro",
-    "workers",
-    "compile",
-    "recompute",
-    "evaluate_every",
-    "patience",
-    "select",
-    "keep",
-    "save_every",
-    "save_minutes",
-    "log_every",
-    "tensorboard",
-    "average",
-    "average_of",
+    *("steps", "epochs", "total_tokens", "minutes", "micro", "workers", "compile", "recompute", "evaluate_every"),
+    *("patience", "select", "keep", "save_every", "save_minutes", "log_every", "tensorboard", "average", "average_of"),
 )
 """Settings of `[train]` that can change when a run is resumed. None of them affects the steps already taken."""
 
@@ -96,9 +80,7 @@ def train(
             trainer = Trainer(task, model, job.train, run, workers, shown)
             assert task.data is not None
             trainer.reporter.data(task.data.summary)
-            for note in notes:
-                shown.event(note)
-            return _trained(trainer, run, workers, shown)
+            return _trained(trainer, run, workers, shown, notes)
 
 
 def resume(
@@ -123,7 +105,16 @@ def resume(
     with _session(device, threads, display) as (workers, shown), _in(run, workers):
         task = _prepared(job, workers, shown, None, job_tokenizers(job, run.directory))
         assert task.data is not None
-        _require_same_data(run.directory, prepared, task.data.fingerprints)
+        if prepared != task.data.fingerprints:
+            if any(isinstance(name, list) for name in prepared.values()):
+                reason = "was begun by an older version of regard, whose prepared data has another format"
+                raise RunError(
+                    f"{run.directory} {reason}; start a new run from its weights with train.start={run.directory}"
+                )
+            raise DataError(
+                f"the data of {run.directory} has changed since the run began, so it cannot be resumed; restore the "
+                f"data, or start a new run from its weights with train.start={run.directory}"
+            )
         checkpoint, damaged = newest_checkpoint(run.directory)
         if checkpoint is None and (damaged or run.weights.exists()):
             raise RunError(
@@ -141,9 +132,7 @@ def resume(
                 run.configure({**run.config, "train": job.train.model_dump(), "data": job.data.model_dump()})
         if trainer.checkpointer.saved_step < 0:  # no checkpoint, so the log was emptied
             trainer.reporter.data(task.data.summary)
-        for note in [*notes, f"resuming at step {trainer.state.step:,}"]:
-            shown.event(note)
-        return _trained(trainer, run, workers, shown)
+        return _trained(trainer, run, workers, shown, [*notes, f"resuming at step {trainer.state.step:,}"])
 
 
 def evaluate_run(
@@ -172,9 +161,6 @@ def evaluate_run(
         )
         types = mixed_precision(job.train.precision, workers.device)
         return chosen, evaluate(Objective(network, task), task, chosen, workers, types, job.train.micro)
-
-
-# ------------------------------------------------------------------------------------------------------------ the data
 
 
 def prepare_job(
@@ -259,23 +245,6 @@ def _prepared(
     return task or prepare_job(job, workers.device, start, tokenizers)
 
 
-def _require_same_data(directory: Path, before: Any, now: Mapping[str, str]) -> None:
-    if before == now:
-        return
-    if any(isinstance(name, list) for name in before.values()):
-        raise RunError(
-            f"{directory} was begun by an older version of regard, whose prepared data has another format; start a new "
-            f"run from its weights with train.start={directory}"
-        )
-    raise DataError(
-        f"the data of {directory} has changed since the run began, so it cannot be resumed; restore the data, or start "
-        f"a new run from its weights with train.start={directory}"
-    )
-
-
-# ------------------------------------------------------------------------------------------------------ step by step
-
-
 @contextmanager
 def _session(device: str | None, threads: int | None, display: Display | None) -> Iterator[tuple[Workers, Display]]:
     """The processes of a run, and their one display."""
@@ -308,12 +277,10 @@ def _model(job: TrainingJob, task: Task, workers: Workers, start: Start | None) 
     notes: list[str] = []
     if start is not None:
         notes = warm_start(model, start, task._tokenizers, seed=job.train.seed).text().splitlines()
-    heads = getattr(model, "heads", None)
-    others = [name for name in heads or () if name != task.head] if task.head is not None else []
-    for name in others:
-        assert isinstance(heads, torch.nn.ModuleDict)
-        heads[name].requires_grad_(False)
-    if others:
+    heads: Any = getattr(model, "heads", None)
+    if task.head is not None and (others := [name for name in heads or () if name != task.head]):
+        for name in others:
+            heads[name].requires_grad_(False)
         notes.append(f"not trained, because this task does not use them: heads {', '.join(others)}")
     return model, notes
 
@@ -365,22 +332,15 @@ def _in(run: Run, workers: Workers) -> Iterator[None]:
             raise
 
 
-def _trained(trainer: Trainer, run: Run, workers: Workers, display: Display) -> Trained:
+def _trained(trainer: Trainer, run: Run, workers: Workers, display: Display, notes: list[str]) -> Trained:
+    for note in notes:
+        display.event(note)
     trained = trainer.run()
     if workers.leads:
         finished = trained.reason in ("budget", "patience")
         run.set_status("finished" if finished else "stopped", trained.step, trained.reason, trained.scores)
-        *lines, next_command = _summary(trained, trainer, _draw(run.directory))
-        display.end([*lines, _speed(trainer), next_command])
+        display.end(list(_summary(trained, trainer, _draw(run.directory))))
     return trained
-
-
-def _speed(trainer: Trainer) -> str:
-    reporter = trainer.reporter
-    text = f"waited for data {100 * reporter.wait:.2f} % of the time"
-    if reporter.recompiled is not None:
-        text += f"; {reporter.recompiled} recompilations after step {SETTLED}"
-    return text
 
 
 def _draw(directory: Path) -> bool:
@@ -393,10 +353,14 @@ def _draw(directory: Path) -> bool:
 
 
 def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
-    """The result, its directory, and the next command."""
-    directory = trained.directory
+    """The result, its directory, the speed, and the next command."""
+    directory, reporter = trained.directory, trainer.reporter
+    speed = f"waited for data {100 * reporter.wait:.2f} % of the time"
+    if reporter.recompiled is not None:
+        speed += f"; {reporter.recompiled} recompilations after step {SETTLED}"
     if trained.reason not in ("budget", "patience"):
         yield f"stopped by {trained.reason} after {trained.step:,} steps; everything is saved"
+        yield speed
         yield f"resume:  regard train --resume {directory}"
         return
     name, _ = nearest_budget(trainer.train, trainer.state.spent)
@@ -409,22 +373,18 @@ def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
     else:
         yield f"no validation data; weights kept: {trained.kept}"
     yield f"saved in {directory}" + (f", curves in {directory / CURVES}" if drawn else "")
+    yield speed
     yield f"next:   regard doctor {directory}"
-
-
-# ----------------------------------------------------------------------------------------------------------- resuming
 
 
 def _require_changeable(changes: Table) -> None:
     """Raises an error for a change that a resumed run cannot have."""
+    allowed = ("data.root", *(f"train.{key}" for key in CHANGEABLE))
     for part, table in changes.items():
-        if part == "data" and isinstance(table, Mapping) and set(table) <= {"root"}:
-            continue
-        for key in table if part == "train" and isinstance(table, Mapping) else [""]:
-            if part != "train" or key not in CHANGEABLE:
-                name = f"{part}.{key}" if key else part
-                mistyped = part == "train" and key not in Train.model_fields
-                near = did_you_mean(key, CHANGEABLE) if mistyped else ""
+        for name in [f"{part}.{key}" for key in table] if isinstance(table, Mapping) else [part]:
+            if name not in allowed:
+                key = name.removeprefix("train.")
+                near = did_you_mean(key, CHANGEABLE) if part == "train" and key not in Train.model_fields else ""
                 raise SettingsError(
                     f"{name} cannot be changed when a run is resumed{near}; data.root can, and of train: "
                     f"{', '.join(CHANGEABLE)}. For other changes start a new run with train.start=RUN"

@@ -7,7 +7,7 @@ docs/tasks.md adds one step by step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -61,18 +61,16 @@ class TrainingData:
         workers = self.train.workers
         if workers is None:
             workers = GPU_WORKERS if on_gpu else 0
-        examples = self.examples[split]
-        return Loader(
-            examples, self._plan(examples), self.train.seed, share, workers if split == "train" else 0, pin=on_gpu
-        )
-
-    def _plan(self, examples: Examples) -> Plan:
-        train, lengths = self.train, examples.lengths
+        examples, train = self.examples[split], self.train
+        lengths = examples.lengths
+        plan: Plan
         if not train.packs(self.device.type):
-            return PaddedPlan(train.tokens, train.examples, multiple=8 if self.device.type == "cuda" else 1)
-        if lengths.uniform:
-            return PackedPlan.alike(train.tokens, lengths.longest[0], train.examples)
-        return PackedPlan.for_lengths(lengths, train.tokens, train.row, train.examples)
+            plan = PaddedPlan(train.tokens, train.examples, multiple=8 if on_gpu else 1)
+        elif lengths.uniform:
+            plan = PackedPlan.alike(train.tokens, lengths.longest[0], train.examples)
+        else:
+            plan = PackedPlan.for_lengths(lengths, train.tokens, train.row, train.examples)
+        return Loader(examples, plan, train.seed, share, workers if split == "train" else 0, pin=on_gpu)
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -83,24 +81,20 @@ class TrainingData:
     def summary(self) -> Table:
         """Counts of each split, and what was left out, for the first line of the log."""
         found: Table = {}
+        notes: list[str] = []
+        shown = {"too_long": TOO_LONG[getattr(self.settings, "too_long", "skip")]}
         for split, made in self.preparations.items():
             counts, tokens = made.counts, self.examples[split].tokens
-            left_out = {
-                name: sum(reason["count"] for reason in counts[name].values())
-                for name in ("skipped", "removed", "too_long", "unseen")
-            }
-            unknown = sum(counts["unknown"].values()) / max(tokens, 1)
-            found[split] = {"examples": made.store.size, "tokens": tokens, **left_out, "unknown": unknown}
-        return {**found, "notes": list(self._notes())}
-
-    def _notes(self) -> Iterator[str]:
-        too_long = TOO_LONG[getattr(self.settings, "too_long", "skip")]
-        for split, made in self.preparations.items():
-            yield from made.notes
+            found[split] = {"examples": made.store.size, "tokens": tokens}
+            notes += made.notes
             for what in ("skipped", "removed", "too_long", "unseen"):
-                for reason, found in made.counts[what].items():
-                    shown = too_long if what == "too_long" else what
-                    yield f"{split}, {shown}: {found['count']:,} × {reason}; first {found['first'][0]}"
+                found[split][what] = sum(each["count"] for each in counts[what].values())
+                notes += [
+                    f"{split}, {shown.get(what, what)}: {each['count']:,} × {reason}; first {each['first'][0]}"
+                    for reason, each in counts[what].items()
+                ]
+            found[split]["unknown"] = sum(counts["unknown"].values()) / max(tokens, 1)
+        return {**found, "notes": notes}
 
 
 class Task:
@@ -117,6 +111,8 @@ class Task:
     """The kind of data if `data.kind` is not set; none: it must be set."""
     text_kind: ClassVar[str | None] = None
     """The kind of tokenizer if `text.kind` is not set; none: the task reads no text."""
+    translates: ClassVar[bool] = False
+    """Whether `regard evaluate` scores translations (BLEU, chrF, TER) instead of computing `metrics`."""
     metric_names: tuple[str, ...] = ("loss", "perplexity", "accuracy")
     """The metrics of an evaluation; `train.select` names one of them."""
     version: ClassVar[int] = 1
@@ -146,14 +142,10 @@ class Task:
         assert self._tokenizers is not None
         return self._tokenizers
 
-    # ---------------------------------------------------------------------------------------------------- the recipe
-
     @classmethod
     def complete(cls, job: TrainingJob) -> TrainingJob:
         """The job with everything that this kind of task adds to it. Checks what settings classes cannot."""
         return job
-
-    # ------------------------------------------------------------------------------------------------------ the data
 
     def limit(self, train: Train, data: DataSettings) -> int | None:
         """The most tokens of an example. It is part of the name of prepared data, so it is None where possible."""
@@ -177,8 +169,6 @@ class Task:
     def fit(self) -> ModelSettings:
         """The settings of the model with the head that this task needs, whose name becomes `head`."""
         return self.model
-
-    # ------------------------------------------------------------------------------------------------------ training
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         """The loss of one batch, as sums."""
@@ -205,8 +195,6 @@ class Task:
         assert self.data is not None
         means = self.data.examples["train"].lengths.means
         return means[0] / max(means[-1], 1e-9) if len(means) > 1 else 0.0
-
-    # ----------------------------------------------------------------------------------------------------------- use
 
     def predict(self, model: Model, inputs: Sequence[Any]) -> list[Any]:
         """The prediction of each input, as a value that JSON can hold. Inputs are texts, or files of images."""
@@ -243,8 +231,6 @@ def context_limit(context: int, across: bool, model: ModelSettings, train: Train
         raise SettingsError(f"task.context ({context:,}) exceeds {name} ({held:,}); lower it, or raise {name}")
     return None if across else context
 
-
-# --------------------------------------------------------------------------------------------------- the table of tasks
 
 REGISTERED: dict[str, type[Task]] = {}
 """Tasks that are not part of the library."""

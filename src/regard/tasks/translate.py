@@ -88,6 +88,7 @@ class TranslateTask(Task):
     example = Pair
     data_kind = "parallel"
     text_kind = "bpe"
+    translates = True
     settings: Translate
 
     def __init__(self, settings: TaskSettings, *details: Any) -> None:
@@ -117,12 +118,7 @@ class TranslateTask(Task):
         return {
             "source": TokenColumn(source.size, pad, None, source.role("end"), source.roles.get("unknown")),
             "target": TokenColumn(
-                target.size,
-                pad,
-                target.role("start"),
-                target.role("end"),
-                target.roles.get("unknown"),
-                predict=True,
+                target.size, pad, target.role("start"), target.role("end"), target.roles.get("unknown"), predict=True
             ),
         }
 

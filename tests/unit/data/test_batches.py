@@ -21,30 +21,25 @@ def epoch(planner: Planner, number: int = 0) -> list[Group]:
     return [step for pool in range(planner.pools) for step in planner.steps(number, pool)]
 
 
-PLANS: dict[str, Plan] = {"padded": PaddedPlan(200, pool=3), "packed": PackedPlan(4, (64, 64), pool=3)}
-each_plan = pytest.mark.parametrize("plan", PLANS.values(), ids=list(PLANS))
+PLANS: tuple[Plan, ...] = (PaddedPlan(200, pool=3), PackedPlan(4, (64, 64), pool=3))
 
 
-@each_plan
-def test_a_seed_and_an_epoch_decide_everything(plan: Plan) -> None:
+def test_seed_and_epoch_decide_everything_and_a_pool_is_planned_alone() -> None:
     lengths = Lengths.listed(np.random.default_rng(0).integers(1, 40, size=(500, 2)))
+    for plan in PLANS:
 
-    def order(seed: int, number: int) -> list[int]:
-        return [int(i) for step in epoch(Planner(plan, lengths, seed), number) for i in step.examples]
+        def order(seed: int, number: int, plan: Plan = plan) -> list[int]:
+            return [int(i) for step in epoch(Planner(plan, lengths, seed), number) for i in step.examples]
 
-    assert order(1, 0) == order(1, 0)
-    assert order(1, 0) != order(1, 1)
-    assert order(1, 0) != order(2, 0)
-
-
-@each_plan
-def test_a_pool_is_planned_alone(plan: Plan) -> None:
-    lengths = Lengths.listed(np.random.default_rng(0).integers(1, 40, size=(500, 2)))
-    through = Planner(plan, lengths, seed=1)
-    before = [through.steps(number, pool) for number in (0, 1) for pool in range(through.pools)]
-    assert through.pools > 5
-    alone = Planner(plan, lengths, seed=1).steps(1, 4)
-    assert [step.examples.tolist() for step in alone] == [step.examples.tolist() for step in before[through.pools + 4]]
+        assert order(1, 0) == order(1, 0)
+        assert order(1, 0) != order(1, 1)
+        assert order(1, 0) != order(2, 0)
+        through = Planner(plan, lengths, seed=1)
+        before = [through.steps(number, pool) for number in (0, 1) for pool in range(through.pools)]
+        assert through.pools > 5
+        alone = Planner(plan, lengths, seed=1).steps(1, 4)
+        expected = before[through.pools + 4]
+        assert [step.examples.tolist() for step in alone] == [step.examples.tolist() for step in expected]
 
 
 def test_little_is_wasted() -> None:
@@ -54,48 +49,31 @@ def test_little_is_wasted() -> None:
     assert lengths.sum() / sum(len(step.examples) * int(step.lengths.max()) for step in steps) > 0.95
     steps = epoch(Planner(PackedPlan(32, (128,)), Lengths.listed(lengths), 0))
     assert lengths.sum() / (128 * 32 * len(steps)) > 0.97
-
-
-def test_little_is_wasted_on_either_of_two_sides() -> None:
-    lengths = Lengths.listed(sentence_lengths(20_000, 2))
-    plan = PackedPlan.for_lengths(lengths, 16_384)
-    rows = sum(len(step.bounds) - 1 for step in epoch(Planner(plan, lengths, 0)) if step.bounds is not None)
-    for mean, width in zip(lengths.means, plan.widths, strict=True):
+    two = Lengths.listed(sentence_lengths(20_000, 2))
+    plan = PackedPlan.for_lengths(two, 16_384)
+    rows = sum(len(step.bounds) - 1 for step in epoch(Planner(plan, two, 0)) if step.bounds is not None)
+    for mean, width in zip(two.means, plan.widths, strict=True):
         assert mean * 20_000 / (rows * width) > 0.95
 
 
 def test_steps_are_not_in_the_order_of_their_lengths() -> None:
     lengths = Lengths.listed(np.random.default_rng(0).integers(1, 100, size=(2000, 1)))
-    means = [float(step.lengths.mean()) for step in epoch(Planner(PaddedPlan(400), lengths, 0))]
-    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
+    for plan in (PaddedPlan(400), PackedPlan(4, (128,), pool=500)):
+        means = [float(step.lengths.mean()) for step in epoch(Planner(plan, lengths, 0))]
+        assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
 
 
-def test_packed_rows_of_an_epoch_are_not_in_the_order_of_their_lengths() -> None:
-    lengths = Lengths.listed(np.random.default_rng(0).integers(1, 100, size=(2000, 1)))
-    means = [float(step.lengths.mean()) for step in epoch(Planner(PackedPlan(4, (128,), pool=500), lengths, 0))]
-    assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
-
-
-@pytest.mark.parametrize("plan", [PaddedPlan(10), PackedPlan(1, (10,))], ids=["padded", "packed"])
-def test_what_fits_no_step_is_refused(plan: Plan) -> None:
-    with pytest.raises(
-        DataError, match=r"2 examples are longer than (train.tokens|widths) \(10\), the longest has 30 tokens; "
+def test_examples_that_fit_no_step_are_refused() -> None:
+    for plan, rows, message in (
+        (PaddedPlan(10), ([5], [11], [30]), r"2 examples are longer than train\.tokens \(10\), the longest has 30"),
+        (PackedPlan(1, (10,)), ([5], [11], [30]), r"2 examples are longer than widths \(10\)"),
+        (PackedPlan(1, (10, 20), longest=8), ([5, 5], [3, 9]), r"1 examples are longer than longest \(8\)"),
     ):
-        Planner(plan, listed([5], [11], [30]), 0)
-
-
-def test_what_is_longer_than_sequences_may_be_is_refused() -> None:
-    with pytest.raises(DataError, match=r"1 examples are longer than longest \(8\), the longest has 9"):
-        Planner(PackedPlan(1, (10, 20), longest=8), listed([5, 5], [3, 9]), 0)
-
-
-@each_plan
-def test_no_examples_are_refused(plan: Plan) -> None:
-    with pytest.raises(DataError, match="there are no examples to make batches of; check the data's files"):
-        Planner(plan, Lengths.listed(np.zeros((0, 2), dtype=np.int64)), 0)
-
-
-# ------------------------------------------------------------------------------------------------- sizes of packed rows
+        with pytest.raises(DataError, match=message):
+            Planner(plan, listed(*rows), 0)
+    for plan in PLANS:
+        with pytest.raises(DataError, match="no examples"):
+            Planner(plan, Lengths.listed(np.zeros((0, 2), dtype=np.int64)), 0)
 
 
 def test_rows_follow_from_the_lengths() -> None:
@@ -106,15 +84,9 @@ def test_rows_follow_from_the_lengths() -> None:
     assert plan.most == 11  # twice 256 / 50
     assert plan.longest == 60
     assert plan.fillers == 5  # 256 = 4 · 60 + 16
-
-
-def test_rows_hold_the_longest_example() -> None:
     plan = PackedPlan.for_lengths(listed([500, 10], [1, 300]), 1000)
     assert plan.widths == (504, 304)
     assert PackedPlan.for_lengths(listed([3], [90]), 100).widths == (100,)
-
-
-def test_rows_of_a_given_width() -> None:
     assert PackedPlan.for_lengths(listed([3], [9]), 100, row=10).widths == (10,)
     with pytest.raises(SettingsError, match=r"train\.row \(200\)"):
         PackedPlan.for_lengths(listed([3]), 100, row=200)
@@ -135,17 +107,12 @@ def test_examples_of_one_length_make_full_steps_but_for_the_last() -> None:
         PackedPlan.alike(99, 100)
 
 
-@pytest.mark.parametrize(
-    "plan", [PaddedPlan(200, examples=7), PackedPlan(4, (64, 64), examples=7)], ids=["padded", "packed"]
-)
-def test_a_step_may_be_bounded_by_its_examples(plan: Plan) -> None:
+def test_the_examples_of_a_step_are_limited() -> None:
     lengths = Lengths.listed(np.random.default_rng(0).integers(1, 10, size=(500, 2)))
-    sizes = [len(step.examples) for step in epoch(Planner(plan, lengths, 0))]
-    assert max(sizes) == 7
-    assert np.mean(sizes) > 5
-
-
-# ------------------------------------------------------------------------------------------------------------- shares
+    for plan in (PaddedPlan(200, examples=7), PackedPlan(4, (64, 64), examples=7)):
+        sizes = [len(step.examples) for step in epoch(Planner(plan, lengths, 0))]
+        assert max(sizes) == 7
+        assert np.mean(sizes) > 5
 
 
 def test_a_padded_step_is_split_evenly() -> None:
@@ -153,17 +120,12 @@ def test_a_padded_step_is_split_evenly() -> None:
     step = Group(np.arange(10), np.full((10, 1), 5))
     parts = PaddedPlan(50).split(step, Share(world=4))
     assert [len(part.examples) for part in parts] == [3, 3, 3, 1]
-
-
-def test_padded_parts_keep_to_micro() -> None:
     step = Group(np.arange(6), np.array([[10], [9], [4], [4], [3], [2]]))
     parts = PaddedPlan(60).split(step, Share(micro=20))
     assert [part.examples.tolist() for part in parts] == [[0, 1], [2, 3, 4, 5]]
     alone = PaddedPlan(60).split(step, Share(micro=1))
     assert [part.examples.tolist() for part in alone] == [[i] for i in range(6)]
-
-
-def test_padding_to_a_multiple_counts_against_the_budget() -> None:
+    # Padding to a multiple counts against the budget.
     lengths = Lengths.listed(np.full((12, 1), 9))
     steps = epoch(Planner(PaddedPlan(64, multiple=8), lengths, 0))
     assert [len(step.examples) for step in steps] == [4, 4, 4]
@@ -190,18 +152,12 @@ def test_what_must_be_held_at_once() -> None:
     assert PackedPlan(2, (40, 32)).least(lengths) == 32
 
 
-# ------------------------------------------------------------------------------------------------------------ lengths
-
-
 def test_lengths_of_stored_examples(tmp_path: Path) -> None:
     store = stored(tmp_path / "a", {"source": [[5, 2], [2]], "target": [[1, 2], [1, 7, 7, 2]]})
     lengths = pairs_in(store).lengths
     assert len(lengths) == 2
     assert lengths.of(np.array([1, 0, 1])).tolist() == [[1, 3], [2, 1], [1, 3]]
     assert (lengths.longest, lengths.means, lengths.uniform) == ((2, 3), (1.5, 2.0), False)
-
-
-def test_listed_lengths() -> None:
     lengths = listed([1, 5], [2, 4])
     assert (len(lengths), lengths.longest, lengths.means) == (2, (2, 5), (1.5, 4.5))
     alike = Lengths(10**9, ((None, 7),))  # would be 8 GB if it were stored

@@ -169,8 +169,6 @@ def test_labels_of_texts_and_of_tokens_by_hand(tmp_path: Path) -> None:
     assert batch.values["tags"].tolist() == [IGNORED, 5, IGNORED, IGNORED, 3, 4, IGNORED, IGNORED]
 
 
-# ------------------------------------------------------------------------------------- whole epochs, whatever the split
-
 SHARES = [Share(), Share(world=3), Share(micro=20), Share(world=2, micro=11)]
 
 

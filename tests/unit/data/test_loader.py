@@ -60,9 +60,6 @@ def agree(ours: list[Step], theirs: list[Step]) -> bool:
     return figures[0] == figures[1] and all(same(a.batches, b.batches) for a, b in zip(ours, theirs, strict=True))
 
 
-# --------------------------------------------------------------------------------------------- the same steps each time
-
-
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_run_goes_on_from_any_position(tmp_path: Path, kind: str) -> None:
     loader = loader_of(kind, tmp_path)
@@ -103,8 +100,8 @@ def test_each_epoch_hides_other_tokens_and_evaluation_always_the_same(tmp_path: 
         assert step.batches[0].values["labels"].tolist() == next(loader.once()).batches[0].values["labels"].tolist()
 
 
-def test_a_loader_that_is_sent_to_another_process_is_the_same(tmp_path: Path) -> None:
-    """Where processes cannot be forked, what they work with is sent to them."""
+def test_a_loader_in_another_process_is_the_same(tmp_path: Path) -> None:
+    """Where processes cannot be forked, their data is pickled."""
     loader = loader_of("masked, packed", tmp_path)
     sent = Loader(*pickle.loads(pickle.dumps((loader.examples, loader.plan))), loader.seed)
     assert agree(first(sent, 5), first(loader, 5))
@@ -125,9 +122,6 @@ def test_the_random_state_of_the_program_is_untouched(tmp_path: Path, workers: i
     assert before[1:] == after[1:]
 
 
-# ------------------------------------------------------------------------------------------------------------- figures
-
-
 @pytest.mark.parametrize("share", [Share(), Share(world=3), Share(micro=20)], ids=str)
 @pytest.mark.parametrize("kind", ["pairs, padded", "pairs, packed"])
 def test_figures_are_those_of_the_whole_step(tmp_path: Path, kind: str, share: Share) -> None:
@@ -146,24 +140,15 @@ def test_figures_are_those_of_the_whole_step(tmp_path: Path, kind: str, share: S
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_epochs_count_what_was_seen(tmp_path: Path, kind: str) -> None:
-    loader = loader_of(kind, tmp_path)
+def test_epochs_are_counted_and_an_evaluation_reads_each_example_once(tmp_path: Path, kind: str) -> None:
+    loader = loader_of(kind, tmp_path / "a", seed=3)
     seen = 0
     for step in first(loader, 50):
         seen += step.examples
         assert step.epochs == pytest.approx(seen / len(loader.examples.lengths), abs=1e-12)
         assert (step.next.epoch > step.position.epoch) == (seen % len(loader.examples.lengths) == 0)
         assert step.next.epoch == int(step.epochs)
-    middle = first(loader, 2, StepPosition(2, 0, 1))[0]
-    assert 2 < middle.epochs < 3
-
-
-# ---------------------------------------------------------------------------------------------------------- evaluation
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_once_is_each_example_once_whatever_the_seed(tmp_path: Path, kind: str) -> None:
-    loader = loader_of(kind, tmp_path / "a", seed=3)
+    assert 2 < first(loader, 2, StepPosition(2, 0, 1))[0].epochs < 3
     steps = list(loader.once())
     assert sum(step.examples for step in steps) == len(loader.examples.lengths)
     assert steps[-1].epochs == 1.0
@@ -184,9 +169,6 @@ def test_once_is_shared_among_processes(tmp_path: Path) -> None:
     )
 
 
-# ---------------------------------------------------------------------------------------------------- shares and limits
-
-
 def test_another_share_of_the_same_steps(tmp_path: Path) -> None:
     loader = loader_of("pairs, padded", tmp_path)
     halved = loader_of("pairs, padded", tmp_path, share=Share(micro=32))
@@ -195,23 +177,16 @@ def test_another_share_of_the_same_steps(tmp_path: Path) -> None:
     assert [step.tokens for step in whole] == [step.tokens for step in parts]
     assert max(len(step.batches) for step in parts) > 1
     assert all(batch.values["target.next"].numel() <= 32 for step in parts for batch in step.batches)
+    assert loader.longest == max(loader.examples.lengths.longest)
+    assert loader_of("pairs, packed", tmp_path / "packed").longest == 16
 
 
-def test_what_must_be_held_at_once(tmp_path: Path) -> None:
-    padded, packed = (loader_of(kind, tmp_path / kind) for kind in ("pairs, padded", "pairs, packed"))
-    assert padded.longest == max(padded.examples.lengths.longest)
-    assert packed.longest == 16
-
-
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("position", [StepPosition(0, 99, 0), StepPosition(0, 0, 99)])
-def test_a_position_elsewhere_is_refused(tmp_path: Path, position: StepPosition, workers: int) -> None:
-    with pytest.raises(DataError, match=r"the position to resume from \(.*99.*\) is not in this data"):
-        first(loader_of("pairs, padded", tmp_path, workers), 1, position)
-    assert not children()
-
-
-# ------------------------------------------------------------------------------------------------------------- workers
+def test_a_position_outside_of_the_data_is_refused(tmp_path: Path) -> None:
+    for position in (StepPosition(0, 99, 0), StepPosition(0, 0, 99)):
+        for workers in (0, 1):
+            with pytest.raises(DataError, match=r"position.*99"):
+                first(loader_of("pairs, padded", tmp_path, workers), 1, position)
+            assert not children()
 
 
 def children() -> list[int]:
@@ -235,27 +210,19 @@ def test_workers_end_with_their_steps(tmp_path: Path, end: str) -> None:
     assert not children()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals")
-def test_workers_leave_interrupts_to_the_program(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="only there the sender of a signal is known")
+def test_workers_leave_signals_to_the_program(tmp_path: Path) -> None:
     loader = loader_of("pairs, padded", tmp_path, workers=1)
     with closing(loader.steps()) as steps:
         next(steps)
         for child in children():
             os.kill(child, signal.SIGINT)
-        assert agree(list(itertools.islice(steps, 20)), first(loader_of("pairs, padded", tmp_path / "b"), 21)[1:])
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells who sends a signal")
-def test_workers_leave_a_batch_systems_sigterm_to_the_program(tmp_path: Path) -> None:
-    loader = loader_of("pairs, padded", tmp_path, workers=1)
-    with closing(loader.steps()) as steps:
-        next(steps)
-        subprocess.run(["kill", "-TERM", *map(str, children())], check=True)
+        subprocess.run(["kill", "-TERM", *map(str, children())], check=True)  # as a batch system does
         assert agree(list(itertools.islice(steps, 20)), first(loader_of("pairs, padded", tmp_path / "b"), 21)[1:])
     assert not children()
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux alone")
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
 def test_python_does_not_warn_of_forking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python 3.12 and later do, in a program with threads; here warnings are errors."""
     fork = os.fork

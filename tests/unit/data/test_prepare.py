@@ -1,8 +1,9 @@
-"""Preparing: what is stored, compared with plain lists; made once, found again, made again when anything changes."""
+"""Prepared data and learned tokenizers: their content, and when they are made again."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -13,22 +14,40 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
 from data_cases import texts_of
 from hypothesis import given
 from hypothesis import strategies as st
-from text_cases import CORPUS, trained
+from text_cases import CORPUS, settings_of, trained
 
 from regard.data import prepare as preparing
 from regard.data import readers
 from regard.data.columns import LABELS, Column, LabelColumn, TokenColumn, TokenLabelColumn
 from regard.data.examples import Located, Pair, Tagged, Text
 from regard.data.labels import Labels
-from regard.data.prepare import Preparation, _Shaper, prepare
-from regard.data.settings import Columns, DataSettings, Grammar, Parallel, ParallelTsv, RawText
+from regard.data.prepare import Preparation, _Sample, _Shaper, learn_tokenizers, prepare
+from regard.data.settings import (
+    AnyData,
+    Columns,
+    DataSettings,
+    Grammar,
+    LabelledTsv,
+    Npz,
+    Parallel,
+    ParallelTsv,
+    RawText,
+)
 from regard.data.source import Source
 from regard.data.store import Ragged
 from regard.errors import DataError, RegardError, SettingsError
-from regard.text.tokenizer import Tokenizer, TokenizerPair
+from regard.models.settings import EncoderDecoder
+from regard.settings import parse
+from regard.tasks.recipe import make_job
+from regard.tasks.run import prepare_job
+from regard.tasks.translate import Translate, TranslateTask
+from regard.text.settings import AnyTokenizer, Bytes, Words
+from regard.text.tokenizer import SOURCE_FILE, Tokenizer, TokenizerPair, tag
+from regard.text.train import train_pair, train_tokenizer
 
 BPE = trained("bpe")
 START, END, UNKNOWN = (BPE.roles[role] for role in ("start", "end", "unknown"))
@@ -86,8 +105,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     monkeypatch.setattr(preparing, "_make", counted)
     return directories
 
-
-# --------------------------------------------------------------------------------- shapes, compared with plain lists
 
 texts = st.lists(st.sampled_from(CORPUS), min_size=1, max_size=3).map(" ".join) | st.just("Ω")
 limits = st.none() | st.integers(3, 30)
@@ -190,14 +207,11 @@ def test_chunks_end_by_number_and_by_size(lengths: list[int], number: int, size:
     located = [Located(Text("x" * length), "a", index) for index, length in enumerate(lengths)]
     with patch.object(preparing, "CHUNK", number), patch.object(preparing, "CHUNK_SIZE", size):
         chunks = list(preparing._chunks(iter(located)))
-    assert [each for chunk in chunks for each in chunk.located] == located
-    assert [chunk.first for chunk in chunks] == np.cumsum([0, *(len(c.located) for c in chunks[:-1])]).tolist()
+    assert [each for chunk in chunks for each in chunk] == located
+
     for chunk in chunks:
-        assert len(chunk.located) <= number
-        assert sum(len(each.example.text) for each in chunk.located[:-1]) < size
-
-
-# ----------------------------------------------------------------------------------------------------- through files
+        assert len(chunk) <= number
+        assert sum(len(each.example.text) for each in chunk[:-1]) < size
 
 
 def test_pairs_from_files_and_from_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -236,9 +250,6 @@ def test_labels_are_learned_and_then_known() -> None:
     Path("valid.txt").write_text("a C\nbird D\n\n")
     data = Columns(train=("train.txt",), valid=("valid.txt",), unseen="keep")
     columns = {"text": TokenColumn(300, first=1, last=2), "tags": TokenLabelColumn(of="text"), "label": LabelColumn()}
-
-    def first(tag: str, word: str) -> list[str | None]:
-        return [tag, *[None] * (len(word) - 1)]
 
     def encode(examples: Sequence[Tagged]) -> Mapping[str, Any]:
         return {
@@ -303,9 +314,6 @@ def test_the_smaller_limit_holds() -> None:
     assert prepared(pairs(), longest=by_model).store.size == sum(n <= by_model for n in lengths)
     with pytest.raises(DataError, match=r"data\.longest(.|\n)*50 × has a source of over 3 tokens"):
         prepared(pairs(longest=3))
-
-
-# ---------------------------------------------------------------------------------------------------------- the cache
 
 
 def test_what_does_not_matter_makes_nothing_again(made: list[Path]) -> None:
@@ -391,9 +399,6 @@ def test_two_processes_that_prepare_the_same_at_once() -> None:
     assert len(list(Path("cache/prepared").iterdir())) == 1
 
 
-# ----------------------------------------------------------------------------------------------------------- bad input
-
-
 def test_bad_input_is_an_error_that_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def message(settings: DataSettings) -> str:
         with pytest.raises(RegardError) as caught:
@@ -437,3 +442,128 @@ def test_bad_input_is_an_error_that_leaves_nothing(monkeypatch: pytest.MonkeyPat
     columns = {"text": TokenColumn(9), "label": LabelColumn()}
     with pytest.raises(SettingsError, match="split"):
         prepare(Source(RawText(train=("train.en",)), "train"), columns, lambda _: long, {}, longest=5)
+
+
+def text(**changes: object) -> AnyTokenizer:
+    found: AnyTokenizer = parse(AnyTokenizer, settings_of("bpe", **changes).model_dump())
+    return found
+
+
+def raw(name: str = "train.en") -> Source:
+    return Source(RawText(train=(name,)), "train")
+
+
+def test_tokenizers_are_learned_from_all_texts() -> None:
+    source = Source(pairs(), "train")
+    progress: list[tuple[object, ...]] = []
+    found = learn_tokenizers(source, text(), report=lambda *stage: progress.append(stage))
+    assert found.shared
+    assert found.source == train_tokenizer(text(), [*TARGETS, *SOURCES])
+    assert progress == [("reading", 100, 100), ("done", found.source.size, found.source.size)]
+    separate = learn_tokenizers(source, text(shared=False))
+    assert separate == train_pair(text(shared=False), SOURCES, TARGETS)
+    assert not separate.shared
+    assert learn_tokenizers(raw(), text()) == TokenizerPair.of(train_tokenizer(text(), SOURCES))
+    Path("a.tsv").write_text("".join(f"{one}\t{two}\tx\n" for one, two in zip(SOURCES, TARGETS, strict=True)), "utf-8")
+    labelled = Source(LabelledTsv(train=("a.tsv",), text=1, second=2, label=3), "train")
+    found = learn_tokenizers(labelled, text(shared=False))
+    assert found == TokenizerPair.of(train_tokenizer(text(shared=False), [*SOURCES, *TARGETS]))
+    Path("a.en").write_bytes(b"\0 no text")
+    assert learn_tokenizers(raw("a.en"), Bytes()).source == train_tokenizer(Bytes(), []), "bytes need no data"
+
+
+def test_tokenizers_are_learned_once_and_again_after_damage(monkeypatch: pytest.MonkeyPatch) -> None:
+    learned: list[str] = []
+
+    def counted(settings: AnyTokenizer, *rest: Any) -> Tokenizer:
+        learned.append(settings.kind)
+        return train_tokenizer(settings, *rest)
+
+    monkeypatch.setattr(preparing, "train_tokenizer", counted)
+    first = learn_tokenizers(raw(), text())
+    assert learn_tokenizers(raw(), text()) == first
+    assert len(learned) == 1
+    (file,) = Path("cache/tokenizers").glob("*/tokenizer.json")
+    file.write_text(file.read_text()[:-10])
+    assert learn_tokenizers(raw(), text()) == first
+    learn_tokenizers(raw(), text(size=150))
+    learn_tokenizers(raw(), text(), most=20)
+    write_lines("train.en", [*SOURCES[:-1], "another"])
+    learn_tokenizers(raw(), text())
+    assert len(learned) == 5
+    assert len(list(Path("cache/tokenizers").iterdir())) == 4
+    learn_tokenizers(Source(pairs(), "train"), text(shared=False))
+    next(Path("cache/tokenizers").glob(f"*/{SOURCE_FILE}")).unlink()
+    assert not learn_tokenizers(Source(pairs(), "train"), text(shared=False)).shared
+
+
+def test_a_sample_is_spread_evenly_and_has_both_sides() -> None:
+    source = Source(pairs(), "train")
+    for most in (1, 2, 7, 40, 49, 50, 51, 1000):
+        sample = _Sample(source, most, "source")
+        numbers = [SOURCES.index(found) for found in sample]
+        assert len(numbers) == len(sample) == min(50, most)
+        gaps = np.diff(numbers)
+        assert not len(gaps) or max(gaps) - min(gaps) <= 1
+        assert numbers[-1] == 49
+    found = list(_Sample(source, 40))
+    assert len(found) == len(_Sample(source, 40)) == 40
+    assert len(set(found) & set(SOURCES)) == len(set(found) & set(TARGETS)) == 20
+
+
+def test_tokenizers_that_cannot_be_learned() -> None:
+    def stop(*progress: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        learn_tokenizers(raw(), text(), report=stop)
+    assert not list(Path("cache/tokenizers").iterdir())
+    with pytest.raises(SettingsError, match=r"data\.kind \(npz\)"):
+        learn_tokenizers(Source(Npz(train=("a.npz",)), "train"), text())
+    with pytest.raises(DataError, match="standard input"):
+        learn_tokenizers(raw("-"), text())
+    write_lines("train.de", ["one line"])
+    with pytest.raises(DataError, match=r"train\.en has 50 lines, train\.de has 1"):
+        learn_tokenizers(Source(pairs(), "train"), text())
+    shutil.rmtree("cache")
+    Path("cache").write_text("")
+    with pytest.raises(DataError, match="REGARD_CACHE"):
+        learn_tokenizers(raw(), text())
+
+
+def test_pairs_in_both_directions() -> None:
+    """Each pair comes both ways, and its source begins with a tag of the target language."""
+    data = pairs(languages=["en", "de"], both=True)
+    assert data.directions == (("en", "de"), ("de", "en"))
+    both: list[Any] = list(Source(data, "train"))
+    assert both[:2] == [Pair(SOURCES[0], TARGETS[0], "de"), Pair(TARGETS[0], SOURCES[0], "en")]
+    one_way = pairs(languages=["en", "de"])
+    assert one_way.directions == (("en", "de"),)
+    assert next(iter(Source(one_way, "train"))) == Pair(SOURCES[0], TARGETS[0])
+    assert pairs().directions == ()
+    grammar = Source(Grammar(direction="de-en", both=True, valid_pairs=3), "valid")
+    assert [pair.to for pair in grammar] == ["en", "de"] * 3  # type: ignore[union-attr]
+    assert grammar.size == 6
+    special = {"extra": [tag("de"), tag("en")]}
+    tokenizers = TokenizerPair.of(train_tokenizer(parse(Words, {"special": special}, "text"), CORPUS))
+    sources = TranslateTask(Translate(), EncoderDecoder(), tokenizers).encode(both)["source"]
+    for pair, ids in zip(both, sources, strict=True):
+        assert ids == [tokenizers.source.extra[tag(pair.to)], *tokenizers.source.ids([pair.source])[0]]
+        inputs = tokenizers.inputs([pair.source], [pair.to])
+        assert inputs == [[*ids, tokenizers.source.role("end")]], "training and use agree"
+    with pytest.raises(SettingsError, match=r"data\.both.*<2de>"):
+        TranslateTask(Translate(), EncoderDecoder(), PAIR).encode(both)
+    recipe = {
+        "task": "translate",
+        "data": data.model_dump(),
+        "text": {"kind": "words"},
+        "model": {"preset": "transformer-tiny", "depth": 1},
+        "train": {"steps": 1},
+    }
+    task = prepare_job(make_job("both", recipe, {}), torch.device("cpu"))
+    assert set(task.tokenizers.source.extra) == {"<2de>", "<2en>"}
+    with pytest.raises(SettingsError, match=r"text\.shared"):
+        make_job("both", recipe, {"text": {"shared": False}})
+    for languages, wrong in (("none", "both"), (["en", "en"], "both"), (["e n", "de"], "languages")):
+        with pytest.raises(SettingsError, match=wrong):
+            parse(AnyData, {**data.model_dump(), "languages": languages}, "data")

@@ -132,9 +132,6 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
         Store(other)
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The cross-entropy and its figures against PyTorch's own and against counting by hand."""
+"""The cross-entropy and its metrics against PyTorch's own and against counting by hand."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_values_and_gradients_are_pytorchs(
         assert not loss.sums["plain"].requires_grad
 
 
-def test_right_answers_are_counted_where_nothing_is_trained() -> None:
+def test_correct_answers_are_counted_in_evaluation() -> None:
     logits = torch.tensor([[[3.0, 1.0], [0.0, 2.0]], [[0.0, 5.0], [1.0, 0.0]]])
     labels = torch.tensor([[0, 0], [1, IGNORED]])
     loss = cross_entropy(logits, labels, 0.0, training=False)
@@ -53,16 +53,15 @@ def test_right_answers_are_counted_where_nothing_is_trained() -> None:
     assert int(loss.weight) == 3
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_sums_are_taken_in_float32_whatever_the_scores_are_in(dtype: torch.dtype) -> None:
-    """Of 40,000 equal scores each class has a share that 16 bits could not add up."""
-    logits = torch.zeros(2, 40_000, dtype=dtype)
-    loss = cross_entropy(logits, torch.tensor([5, 7]), 0.1, training=True)
-    assert loss.total.dtype == torch.float32
-    assert float(loss.total) == pytest.approx(2 * math.log(40_000), rel=1e-6)
+def test_sums_are_in_float32_for_any_dtype() -> None:
+    """16 bits cannot hold the sum of 40,000 equal shares."""
+    for dtype in (torch.bfloat16, torch.float16):
+        loss = cross_entropy(torch.zeros(2, 40_000, dtype=dtype), torch.tensor([5, 7]), 0.1, training=True)
+        assert loss.total.dtype == torch.float32
+        assert float(loss.total) == pytest.approx(2 * math.log(40_000), rel=1e-6)
 
 
-def test_a_batch_in_which_all_is_ignored_costs_nothing() -> None:
+def test_a_batch_without_labels_costs_nothing() -> None:
     logits = torch.randn(3, 4, requires_grad=True)
     loss = cross_entropy(logits, torch.full((3,), IGNORED), 0.1, training=True)
     (gradient,) = torch.autograd.grad(loss.total, logits)
@@ -71,15 +70,13 @@ def test_a_batch_in_which_all_is_ignored_costs_nothing() -> None:
     assert bool((gradient == 0).all())
 
 
-def test_figures_by_hand() -> None:
+def test_metrics_by_hand() -> None:
     assert cross_entropy_metrics(12.0, 4.0, {}) == {"loss": 3.0}
     assert cross_entropy_metrics(12.0, 4.0, {"plain": 8.0}) == {"loss": 2.0, "objective": 3.0}
     found = cross_entropy_metrics(12.0, 4.0, {"plain": 8.0, "right": 3.0})
     assert found == {"loss": 2.0, "objective": 3.0, "perplexity": pytest.approx(math.exp(2)), "accuracy": 0.75}
     assert math.isfinite(cross_entropy_metrics(1e9, 1.0, {"right": 0.0})["perplexity"])
-
-
-def test_nothing_predicted_is_no_perfect_loss() -> None:
+    # A loss of 0 would be the best possible one.
     found = cross_entropy_metrics(0.0, 0.0, {"right": 0.0})
     assert math.isnan(found["loss"])
     assert found["accuracy"] == 0

@@ -15,7 +15,6 @@ from regard.models.presets import preset
 from regard.models.settings import Decoder, Encoder, EncoderDecoder
 from regard.settings import read_overrides, read_toml
 from regard.shipped import MODELS, place_of
-from regard.tasks.language import Language
 from regard.tasks.masked import Masked
 from regard.tasks.recipe import (
     PARTS,
@@ -52,9 +51,6 @@ def refused(recipe: dict[str, Any], *overrides: str) -> str:
     with pytest.raises(SettingsError) as caught:
         job(recipe, *overrides)
     return str(caught.value)
-
-
-# ----------------------------------------------------------------------------------------------------------- the parts
 
 
 def test_a_task_is_a_name_or_a_table() -> None:
@@ -114,9 +110,6 @@ def test_what_has_a_usual_kind_need_not_name_it() -> None:
     assert job(muon, "train.schedule.kind=cosine").train.schedule == Cosine()
 
 
-# ------------------------------------------------------------------------------------------------------------- refusals
-
-
 def test_errors_name_the_setting_and_the_nearest_one() -> None:
     for override, *words in (
         ("trian.steps=5", "trian", "did you mean train?"),
@@ -140,42 +133,30 @@ def test_errors_name_the_setting_and_the_nearest_one() -> None:
         assert all(word in message for word in words), (override, message)
 
 
-def test_what_is_missing_is_told() -> None:
+def test_missing_tables_are_errors() -> None:
     without = {part: {key: value for key, value in PAIRS.items() if key != part} for part in PAIRS}
-    assert refused(without["task"]).startswith("recipe (name) names no task; write task =")
-    assert refused(without["model"]).startswith("model needs a preset or a kind; write preset =")
-    assert refused(without["train"]).startswith("train has no budget")
+    for part, words in (("task", "names no task"), ("model", "model needs a preset"), ("train", "train has no budget")):
+        assert words in refused(without[part])
+    assert "the task image reads no text" in refused(IMAGES, "text.kind=bpe")
 
 
-def test_images_have_no_text() -> None:
-    assert refused(IMAGES, "text.kind=bpe") == "text is set, but the task image reads no text; leave [text] out"
+def test_a_model_has_the_vocabularies_of_its_tokenizers() -> None:
+    """Two vocabularies of the same size are different too: token 7 of one language is not token 7 of the other."""
 
+    def fitted(sizes: tuple[int, int], shared: bool, model: EncoderDecoder | None = None) -> EncoderDecoder:
+        found = with_vocabulary(model or EncoderDecoder(), sizes, shared, named=False)
+        assert isinstance(found, EncoderDecoder)
+        return found
 
-# --------------------------------------------------------------------------------------------------------- vocabularies
-
-
-def test_a_model_has_as_many_tokens_as_its_tokenizer() -> None:
-    model = with_vocabulary(EncoderDecoder(), (300, 300), shared=True, named=False)
-    assert isinstance(model, EncoderDecoder)
+    model = fitted((300, 300), shared=True)
     assert (model.vocabulary, model.target_vocabulary, model.tied) == (300, None, ("source", "target", "output"))
     assert with_vocabulary(Decoder(), (300, 300), shared=True, named=False) == Decoder(vocabulary=300)
-
-
-@pytest.mark.parametrize("target", [400, 300])
-def test_separate_vocabularies_untie_the_source(target: int) -> None:
-    """Of the same size, too: token 7 of the one language is not token 7 of the other."""
-    model = with_vocabulary(EncoderDecoder(), (300, target), shared=False, named=False)
-    assert isinstance(model, EncoderDecoder)
-    assert (model.vocabulary, model.target_size, model.tied) == (300, target, ("target", "output"))
-    two = with_vocabulary(EncoderDecoder(tied=("source", "target")), (300, target), shared=False, named=False)
-    assert isinstance(two, EncoderDecoder)
-    assert two.tied == ()
-    again = with_vocabulary(model, (500, 500), shared=True, named=False)
-    assert isinstance(again, EncoderDecoder)
-    assert (again.vocabulary, again.target_size) == (500, 500), "a start with two vocabularies, now one"
-
-
-def test_a_vocabulary_that_is_named_must_suffice() -> None:
+    for target in (400, 300):
+        model = fitted((300, target), shared=False)
+        assert (model.vocabulary, model.target_size, model.tied) == (300, target, ("target", "output"))
+        assert fitted((300, target), shared=False, model=EncoderDecoder(tied=("source", "target"))).tied == ()
+        again = fitted((500, 500), shared=True, model=model)
+        assert (again.vocabulary, again.target_size) == (500, 500), "the start had two vocabularies"
     large = Decoder(vocabulary=512)
     assert with_vocabulary(large, (300, 300), shared=True, named=True) == large
     with pytest.raises(SettingsError, match=r"model.vocabulary \(200\) is less than the tokenizer's 300; leave it out"):
@@ -185,13 +166,9 @@ def test_a_vocabulary_that_is_named_must_suffice() -> None:
         with_vocabulary(two, (300, 400), shared=False, named=True)
 
 
-def test_learned_positions_reach_so_far() -> None:
+def test_settings_of_tasks_and_positions() -> None:
     assert reach(Encoder(position=Learned(length=77))) == 77
     assert reach(Encoder()) is None
-
-
-def test_the_settings_of_tasks() -> None:
-    assert (Translate().smoothing, Language().context, Masked().context) == (0.1, 256, 128)
     with pytest.raises(SettingsError, match=r"hidden \(0.8\) \+ random \(0.3\)"):
         Masked(random=0.3)
 
@@ -203,38 +180,23 @@ def test_removed_settings_of_older_runs_are_ignored_at_their_defaults() -> None:
     assert refused({**PAIRS, "data": {**PAIRS["data"], "variants": 4}}).startswith("unknown setting data.variants")
 
 
-# ----------------------------------------------------------------------------------------------------
-
-
-def test_a_preset_with_changes() -> None:
-    recipe = read_toml(
-        'task = "translate"\n[model]\npreset = "transformer-tiny"\ndropout = 0.2\nattention.kv_heads = 2'
-    )
-    assert model_settings(recipe) == preset("transformer-tiny", dropout=0.2, attention={"kv_heads": 2})
-
-
-def test_everything_spelled_out() -> None:
-    recipe = read_toml('[model]\nkind = "decoder"\nvocabulary = 100\nposition.kind = "rotary"')
-    assert model_settings(recipe) == Decoder(vocabulary=100, position=Rotary())
-
-
-def test_overrides_come_last() -> None:
-    recipe = read_toml('[model]\npreset = "gpt2"\ndropout = 0.2\ndepth = 3')
-    assert model_settings(recipe, read_overrides(["dropout=0.3"])) == preset("gpt2", dropout=0.3, depth=3)
-
-
-def test_an_override_may_name_another_preset() -> None:
-    recipe = read_toml('[model]\npreset = "gpt2"\ndropout = 0.2')
-    assert model_settings(recipe, read_overrides(["preset=llama-tiny"])) == preset("llama-tiny", dropout=0.2)
-
-
-def test_a_kind_resets_its_table_only_where_it_differs() -> None:
-    recipe = read_toml('[model]\npreset = "gpt2"\nposition.length = 77')
-    assert model_settings(recipe, read_overrides(["position.kind=learned"])) == preset(
-        "gpt2", position=Learned(length=77)
-    )
-    assert model_settings(recipe, read_overrides(["position.kind=rotary"])) == preset("gpt2", position=Rotary())
-    assert model_settings(recipe, read_overrides(["kind=decoder"])) == preset("gpt2", position=Learned(length=77))
+def test_the_model_of_a_recipe() -> None:
+    """Its preset, then its table, then overrides. A kind resets its table only if it differs."""
+    longer = preset("gpt2", position=Learned(length=77))
+    for model, override, expected in (
+        (
+            'preset = "gpt2"\ndropout = 0.2\nattention.heads = 6',
+            [],
+            preset("gpt2", dropout=0.2, attention={"heads": 6}),
+        ),
+        ('kind = "decoder"\nvocabulary = 9\nposition.kind = "rotary"', [], Decoder(vocabulary=9, position=Rotary())),
+        ('preset = "gpt2"\ndropout = 0.2\ndepth = 3', ["dropout=0.3"], preset("gpt2", dropout=0.3, depth=3)),
+        ('preset = "gpt2"\ndropout = 0.2', ["preset=llama-tiny"], preset("llama-tiny", dropout=0.2)),
+        ('preset = "gpt2"\nposition.length = 77', ["position.kind=learned"], longer),
+        ('preset = "gpt2"\nposition.length = 77', ["position.kind=rotary"], preset("gpt2", position=Rotary())),
+        ('preset = "gpt2"\nposition.length = 77', ["kind=decoder"], longer),
+    ):
+        assert model_settings(read_toml(f"[model]\n{model}"), read_overrides(override)) == expected
 
 
 @pytest.mark.parametrize(
@@ -257,29 +219,18 @@ def test_bad_recipes(text: str, message: str) -> None:
         model_settings(read_toml(text))
 
 
-def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match=r"recipe \(.*none.toml\) cannot be read: No such file"):
-        read_recipe(tmp_path / "none.toml")
-    binary = tmp_path / "binary.toml"
-    binary.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(SettingsError, match="is not UTF-8"):
-        read_recipe(binary)
-    broken = tmp_path / "broken.toml"
-    broken.write_text("[model", encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"recipe \(.*broken.toml\) is not valid TOML"):
-        read_recipe(broken)
-
-
-def test_an_unknown_table_names_the_nearest(tmp_path: Path) -> None:
-    path = tmp_path / "recipe.toml"
-    path.write_text("[dta]\ntrain = []\n", encoding="utf-8")
-    with pytest.raises(SettingsError) as caught:
-        read_recipe(path)
-    assert str(caught.value).startswith(f"recipe ({path}): unknown setting dta (did you mean data?)")
-
-
-def test_a_file_that_is_a_model_and_nothing_else(tmp_path: Path) -> None:
+def test_recipe_files(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
+    with pytest.raises(SettingsError, match=r"recipe \(.*model.toml\) cannot be read: No such file"):
+        read_recipe(path)
+    for content, message in (
+        (b"\xff\xfe\x00", "is not UTF-8"),
+        (b"[model", r"recipe \(.*model.toml\) is not valid TOML"),
+        (b"[dta]\ntrain = []\n", r"recipe \(.*model.toml\): unknown setting dta \(did you mean data\?\)"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(SettingsError, match=message):
+            read_recipe(path)
     path.write_text(to_toml(preset("gpt2")), encoding="utf-8")
     assert model_settings(read_recipe(path)) == preset("gpt2")
     path.write_text('preset = "gpt2"\ndropout = 0.0\n', encoding="utf-8")

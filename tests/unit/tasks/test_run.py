@@ -1,4 +1,4 @@
-"""From files to a task: what a model is trained on is what the files say, and what cannot be is told."""
+"""From files to a task: a model is trained on the content of the files, and wrong input is an error."""
 
 from __future__ import annotations
 
@@ -81,14 +81,6 @@ def tokens_of(tokenizer: Tokenizer) -> list[str]:
 FILES: dict[str, Any] = {"train": ["train.en", "train.de"], "valid": ["valid.en", "valid.de"]}
 
 
-def test_a_file_that_is_missing_is_told_before_any_work() -> None:
-    told: list[str] = []
-    job = make_job("job", recipe("translate", {**FILES, "valid": ["valid.en", "gone.de"]}), {})
-    with pytest.raises(DataError, match=r"gone\.de does not exist; check the name"):
-        prepare_job(job, CPU, report=told.append)
-    assert told == []
-
-
 def batch_of(made: Task, split: Any = "train") -> Batch:
     """All examples of a split: they fit into one step."""
     (step,) = made.batches(split, Share()).once()
@@ -97,7 +89,7 @@ def batch_of(made: Task, split: Any = "train") -> Batch:
 
 
 def pairs_of(made: Task) -> set[tuple[str, str]]:
-    """The pairs of a batch as texts again: what the encoder reads, and what the decoder must say."""
+    """The pairs of a batch as texts."""
     batch = batch_of(made)
     source, target = batch.sequences["source"], batch.sequences["target"]
     sources = [made.tokenizers.source.decode(ids) for ids in sequences_of(source.tokens, source.layout)]
@@ -107,9 +99,6 @@ def pairs_of(made: Task) -> set[tuple[str, str]]:
 
 def shown(batch: Batch) -> Any:
     return zip(batch.values["pixels"], batch.values["label"], strict=True)
-
-
-# ----------------------------------------------------------------------------------------------------------- translate
 
 
 def test_two_files_of_text() -> None:
@@ -126,9 +115,11 @@ def test_two_files_of_text() -> None:
     assert made.data.summary["train"] == {"examples": 4, "tokens": tokens, **counts}
     assert made.data.summary["valid"]["examples"] == 2
     assert made.data.summary["notes"] == []
-
-
-def test_a_table_gives_what_two_files_give() -> None:
+    assert ready("translate", FILES).data.fingerprints == made.data.fingerprints
+    write("train.de", [*GERMAN[:-1], "ein Hut"])
+    assert ready("translate", FILES).data.fingerprints["train"] != made.data.fingerprints["train"]
+    write("train.de", GERMAN)
+    # A table gives the same pairs as two files.
     with gzip.open("pairs.tsv.gz", "wt", encoding="utf-8") as file:
         file.writelines(f"{german}\tnoise\t{english}\n" for english, german in zip(ENGLISH, GERMAN, strict=True))
     data = {"kind": "parallel-tsv", "source": 3, "target": 1, "train": ["pairs.tsv.gz"]}
@@ -150,27 +141,35 @@ def test_separate_vocabularies_have_separate_matrices() -> None:
     assert pairs_of(made) == {("a b c d", "s t u v"), ("e f g h", "w x y z")}
 
 
-def test_a_vocabulary_that_is_too_small_is_refused() -> None:
-    with pytest.raises(SettingsError, match=r"model.vocabulary \(10\) is less than the tokenizer's 21; leave it out"):
-        ready("translate", FILES, {"model.vocabulary": 10})
+def test_wrong_input_is_refused_before_any_work() -> None:
+    text = {"train": ["train.en"]}
+    paint("images/red", (250, 0, 0), 1)
+    images = {"kind": "image-folder", "train": ["images"]}
+    for task, data, changes, message in (
+        ("translate", FILES, {"model.vocabulary": 10}, r"model\.vocabulary \(10\)"),
+        ("translate", {"kind": "text", **text}, {}, r"data\.kind \(text\).*Text.*Pair"),
+        ("translate", FILES, {"train.select": "bleu"}, r"train\.select \(bleu\).*loss, perp"),
+        ("translate", FILES, {"train.layout": "packed", "train.row": 2}, r"longer than train\.row \(2\)"),
+        ("translate", {**FILES, "valid": ["valid.en", "gone.de"]}, {}, r"gone\.de does not exist"),
+        ("language", text, {"model.position": {"kind": "learned", "length": 64}}, r"model\.position\.length=256"),
+        ("language", text, {"train.tokens": 200}, r"task\.context \(256\) exceeds train\.tokens \(200\)"),
+        ("masked", text, {"train.micro": 100}, r"task\.context \(128\) exceeds train\.micro \(100\)"),
+        ("image", images, {"model.channels": 2}, r"model\.channels \(2\)"),
+    ):
+        with pytest.raises((SettingsError, DataError), match=message):
+            ready(task, data, changes)
     assert ready("translate", FILES, {"model.vocabulary": 64}).model.vocabulary == 64  # type: ignore[union-attr]
+    with pytest.raises(SettingsError, match="standard input"):
+        tasks_run._with_input(make_job("job", recipe("language", {"train": ["-"]}), {}), Workers(CPU, rank=1, world=2))
 
 
-def test_data_of_another_sort_are_refused() -> None:
-    with pytest.raises(SettingsError, match=r"data\.kind \(text\).*Text.*Pair"):
-        ready("translate", {"kind": "text", "train": ["train.en"]})
-
-
-# --------------------------------------------------------------------------------------------------- what is left out
-
-
-def test_what_is_left_out_is_told_with_its_place() -> None:
+def test_examples_that_are_left_out_are_in_the_summary() -> None:
     Path("train.en").write_bytes(b"the dog runs\n\na cat\na b c d e f g h i\nthe dog runs\n")
     Path("train.de").write_bytes(b"der Hund\nnichts\nkaputt \xff\na b\nder Hund\n")
     data = {"train": ["train.en", "train.de"], "longest": 8, "filters": {"duplicates": "pair"}}
     made = ready("translate", data)
-    told = made.data.summary["train"]
-    assert (told["examples"], told["skipped"], told["removed"], told["too_long"]) == (1, 2, 1, 1)
+    counts = made.data.summary["train"]
+    assert (counts["examples"], counts["skipped"], counts["removed"], counts["too_long"]) == (1, 2, 1, 1)
     assert made.data.summary["notes"] == [
         "train, skipped: 1 × is empty; first train.en, line 2",
         "train, skipped: 1 × is not UTF-8; first train.de, line 3 (byte 8 is 0xff)",
@@ -179,35 +178,25 @@ def test_what_is_left_out_is_told_with_its_place() -> None:
     ]
 
 
-@pytest.mark.parametrize("limit", [{"train.tokens": 4}, {"model.position": {"kind": "learned", "length": 4}}])
-def test_a_step_and_learned_positions_limit_pairs_too(limit: dict[str, Any]) -> None:
+def test_limits_of_lengths() -> None:
     """The longest pair has four words: five tokens of a source, and as many that a decoder reads."""
-    told = ready("translate", FILES, limit).data.summary["train"]
-    assert (told["examples"], told["too_long"]) == (3, 1)
+    for limit in ({"train.tokens": 4}, {"model.position": {"kind": "learned", "length": 4}}):
+        counts = ready("translate", FILES, limit).data.summary["train"]
+        assert (counts["examples"], counts["too_long"]) == (3, 1)
     assert ready("translate", FILES, {"train.tokens": 5}).data.summary["train"]["too_long"] == 0
-
-
-def test_what_is_split_is_not_said_to_be_lost() -> None:
-    """Six tokens of the longest line with class token and separator, four of which fit: it becomes two examples."""
+    assert ready("translate", FILES, {"text.size": 5 + 3}).data.summary["train"]["unknown"] > 0.2
+    # Longer documents are split, and no text is lost.
     made = ready("masked", {"train": ["train.en"]}, {"task.context": 4})
     (note,) = made.data.summary["notes"]
     assert note.startswith("train, too long, split: 3 × has a text of over 4 tokens; first train.en, line 1")
     assert made.data.summary["train"]["examples"] > len(ENGLISH)
 
 
-def test_unknown_words_are_counted() -> None:
-    made = ready("translate", FILES, {"text.size": 5 + 3})
-    assert made.data.summary["train"]["unknown"] > 0.2
-
-
-# ------------------------------------------------------------------------------------------------------------ raw text
-
-
 def test_raw_text_in_windows_and_document_by_document() -> None:
     data = {"train": ["train.en"], "valid": ["valid.en"]}
     windows = ready("language", data, {"task.context": 5})
     batch = batch_of(windows)
-    # All lines one behind the other, an end behind each; what is left over makes no window.
+    # All lines, with an end token after each; the rest at the end is not a window.
     words = " </s> ".join(ENGLISH).split()
     ids = [windows.tokenizers.source.id(word) for word in (*words, "</s>")]
     assert batch.sequences["text"].tokens.tolist() == [ids[0:5], ids[5:10], ids[10:15]]
@@ -233,27 +222,10 @@ def test_hidden_words_are_those_of_the_text() -> None:
     cells[batch.values["chosen"][wanted]] = batch.values["labels"][wanted]
     rows = sequences_of(cells.reshape(batch.sequences["text"].tokens.shape), batch.sequences["text"].layout)
     assert {made.tokenizers.source.decode(ids) for ids in rows} == {*ENGLISH}
-
-
-def test_a_model_keeps_the_head_that_it_has() -> None:
+    # A model keeps the head that it has.
     heads = {"words": {"kind": "masked"}, "mood": {"kind": "classification", "classes": 3}}
-    data = {"train": ["train.en"]}
     made = ready("masked", data, {"model.heads": heads})
     assert (made.head, [*made.model.heads]) == ("words", ["words", "mood"])  # type: ignore[union-attr]
-
-
-def test_a_context_must_fit_the_model_and_the_step() -> None:
-    data = {"train": ["train.en"]}
-    message = r"task.context \(256\) exceeds the model's positions \(64\); lower it, or set model.position.length=256"
-    with pytest.raises(SettingsError, match=message):
-        ready("language", data, {"model.position": {"kind": "learned", "length": 64}})
-    with pytest.raises(SettingsError, match=r"task.context \(256\) exceeds train.tokens \(200\)"):
-        ready("language", data, {"train.tokens": 200})
-    with pytest.raises(SettingsError, match=r"task.context \(128\) exceeds train.micro \(100\)"):
-        ready("masked", data, {"train.micro": 100})
-
-
-# -------------------------------------------------------------------------------------------------------------- images
 
 
 def paint(folder: str, colour: tuple[int, int, int], count: int) -> None:
@@ -276,7 +248,7 @@ def test_a_folder_of_images() -> None:
     seen = {(int(label), *image[:, 3, 5].tolist()) for image, label in shown(batch)}
     assert seen == {(1, 250, 0, 0), (0, 0, 0, 200)}
     assert batch_of(made, "valid").values["label"].tolist() == [0]
-    # Four patches and the class token: what a model reads of an image, whatever its bytes.
+    # Four patches and the class token.
     assert made.data.summary["train"]["tokens"] == 3 * 5
     (note,) = made.data.summary["notes"]
     assert note.startswith("train, skipped: 1 × does not decode as an image; first ")
@@ -293,8 +265,8 @@ def test_a_label_that_training_never_saw() -> None:
     model: Any = regard.build(made.model).eval()
     with torch.no_grad():
         loss = made.loss(model, batch_of(made, "valid"))
-    figures = made.metrics(float(loss.total), float(loss.weight), {k: float(v) for k, v in loss.sums.items()})
-    assert figures["accuracy"] == 0, "a mistake, whatever the model says"
+    metrics = made.metrics(float(loss.total), float(loss.weight), {k: float(v) for k, v in loss.sums.items()})
+    assert metrics["accuracy"] == 0, "any prediction is a mistake"
 
 
 def test_idx_files() -> None:
@@ -313,32 +285,12 @@ def test_idx_files() -> None:
     }
 
 
-def test_images_are_grey_or_have_three_colours() -> None:
-    paint("train/red", (250, 0, 0), 1)
-    with pytest.raises(SettingsError, match=r"model.channels \(2\) must be 1 \(grey\) or 3 \(colour\) to read images"):
-        ready("image", {"kind": "image-folder", "train": ["train"]}, {"model.channels": 2})
-
-
-# ------------------------------------------------------------------------------------------------- the same once more
-
-
-def test_the_same_data_have_the_same_fingerprints() -> None:
-    first = ready("translate", FILES)
-    assert ready("translate", FILES).data.fingerprints == first.data.fingerprints
-    write("train.de", [*GERMAN[:-1], "ein Hut"])
-    other = ready("translate", FILES).data.fingerprints
-    assert other["train"] != first.data.fingerprints["train"]
-
-
-def test_progress_is_told() -> None:
-    told: list[str] = []
+def test_progress_is_reported() -> None:
+    lines: list[str] = []
     write("new.txt", [f"word{number} here" for number in range(9)])
-    prepare_job(make_job("job", recipe("language", {"train": ["new.txt"]}), {}), CPU, report=told.append)
-    assert told[0] == "learning a words tokenizer of 30,000 tokens from 9 texts: 9 read"
-    assert told[-1] == "preparing train: 9 examples"
-
-
-# ------------------------------------------------------------------------------------------ starting from other weights
+    prepare_job(make_job("job", recipe("language", {"train": ["new.txt"]}), {}), CPU, report=lines.append)
+    assert lines[0] == "learning a words tokenizer of 30,000 tokens from 9 texts: 9 read"
+    assert lines[-1] == "preparing train: 9 examples"
 
 
 def trained(made: dict[str, Any], changes: dict[str, Any] | None = None) -> Path:
@@ -348,7 +300,7 @@ def trained(made: dict[str, Any], changes: dict[str, Any] | None = None) -> Path
 
 
 STILL = {"train.optimizer.rate": 1e-12, "train.steps": 1}
-"""So little is learnt that weights are those that training started from."""
+"""Almost no training: the weights stay those that training starts from."""
 
 
 def rows(directory: Path) -> dict[str, torch.Tensor]:
@@ -371,17 +323,16 @@ def test_training_starts_from_a_run_and_new_words_get_new_rows() -> None:
     mean = torch.stack([*before.values()]).mean(0)
     for token in fresh:
         assert (after[token] - mean).abs().max() < 3 * torch.stack([*before.values()]).std()
-
-
-def test_without_text_the_tokenizer_is_that_of_the_start() -> None:
-    old = trained(recipe("translate", FILES))
-    write("train.en", [*ENGLISH, "a green bird"])
-    write("train.de", [*GERMAN, "ein grüner Vogel"])
+    # Without [text] and [model], those of the start are used.
     bare = recipe("translate", FILES)
     del bare["text"], bare["model"]
     new = trained(bare, {"train.start": str(old), **STILL})
     assert Tokenizer.load(new) == Tokenizer.load(old)
     assert load_network(new).settings == load_network(old).settings
+    other = {"train.start": str(old), "train.directory": "other", "model.depth": 2}
+    with pytest.raises(WeightsError, match=r"depth is 2 here and 1 there.*model\.depth=1"):
+        trained(recipe("translate", FILES), other)
+    assert not Path("other").exists(), "a refused run leaves nothing"
 
 
 def test_training_starts_from_a_hugging_face_directory() -> None:
@@ -410,14 +361,6 @@ def test_a_start_without_a_tokenizer_needs_one() -> None:
         prepare_job(job, CPU, read_start("theirs"))
 
 
-def test_a_start_of_another_shape_is_refused() -> None:
-    old = trained(recipe("translate", FILES))
-    other = {"train.start": str(old), "train.directory": "other", "model.depth": 2}
-    with pytest.raises(WeightsError, match=r"depth is 2 here and 1 there.*; set model.depth=1, "):
-        trained(recipe("translate", FILES), other)
-    assert not Path("other").exists(), "nothing is left of what was refused"
-
-
 def test_a_head_of_other_classes_is_new() -> None:
     paint("train/red", (250, 0, 0), 2)
     paint("train/blue", (0, 0, 200), 2)
@@ -430,26 +373,3 @@ def test_a_head_of_other_classes_is_new() -> None:
     assert differing == {"heads.label.output.weight", "heads.label.output.bias"}
     for name in after.keys() - differing:
         torch.testing.assert_close(after[name], before[name], atol=1e-9, rtol=0)
-
-
-# -------------------------------------------------------------------------------------- before anything is written
-
-
-def test_a_figure_that_the_task_does_not_have_is_refused_before_training() -> None:
-    job = make_job("job", recipe("translate", FILES), nested({"train.select": "bleu"}))
-    with pytest.raises(
-        SettingsError, match=r"train\.select \(bleu\) is not a metric of this task; choose one of loss, perp"
-    ):
-        prepare_job(job, CPU)
-
-
-def test_examples_that_no_row_holds_are_refused_before_training() -> None:
-    job = make_job("job", recipe("translate", FILES), nested({"train.layout": "packed", "train.row": 2}))
-    with pytest.raises(DataError, match=r"longer than train\.row \(2\)"):
-        prepare_job(job, CPU)
-
-
-def test_standard_input_is_for_one_process() -> None:
-    job = make_job("job", recipe("language", {"train": ["-"]}), {})
-    with pytest.raises(SettingsError, match="standard input"):
-        tasks_run._with_input(job, Workers(CPU, rank=1, world=2))

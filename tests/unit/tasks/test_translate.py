@@ -73,7 +73,7 @@ def test_simcut_is_the_formula(tmp_path: Path, layout: str) -> None:
     ours = torch.autograd.grad(loss.total, list(model.parameters()))
     theirs = torch.autograd.grad(wanted, list(model.parameters()))
     torch.testing.assert_close(ours, theirs, rtol=1e-8, atol=1e-10)
-    assert float(loss.sums["plain"]) < float(loss.total.detach()), "figures leave the divergence out"
+    assert float(loss.sums["plain"]) < float(loss.total.detach()), "metrics leave the divergence out"
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
@@ -107,16 +107,7 @@ def test_a_batch_twice_is_two_batches(tmp_path: Path, layout: str) -> None:
 
 
 @pytest.mark.parametrize("way", [SimCut(), RDrop()])
-def test_evaluation_takes_one_pass(tmp_path: Path, way: SimCut | RDrop) -> None:
-    task, model, batch = made(tmp_path, consistency=way)
-    plain, _, _ = made(tmp_path)
-    model.eval()
-    with torch.no_grad():
-        assert float(task.loss(model, batch).total) == float(plain.loss(model, batch).total)
-
-
-@pytest.mark.parametrize("way", [SimCut(), RDrop()])
-def test_both_passes_are_one_graph(tmp_path: Path, way: SimCut | RDrop) -> None:
+def test_training_is_one_graph_and_evaluation_takes_one_pass(tmp_path: Path, way: SimCut | RDrop) -> None:
     task, model, batch = made(tmp_path, "packed", consistency=way)
     compiled = torch.compile(task.loss, backend="eager", fullgraph=True)
     torch.manual_seed(5)
@@ -124,9 +115,13 @@ def test_both_passes_are_one_graph(tmp_path: Path, way: SimCut | RDrop) -> None:
     torch.manual_seed(5)
     found = compiled(model, batch)
     torch.testing.assert_close(found.total, expected.total)
+    plain, _, _ = made(tmp_path, "packed")
+    model.eval()
+    with torch.no_grad():
+        assert float(task.loss(model, batch).total) == float(plain.loss(model, batch).total)
 
 
-def test_what_is_not_seen_leaves_its_position_alone(tmp_path: Path) -> None:
+def test_hidden_tokens_keep_their_position(tmp_path: Path) -> None:
     _, model, batch = made(tmp_path)
     tokens, layout = batch.sequences["source"].tokens, batch.sequences["source"].layout
     others = tokens % 2 + 7
@@ -136,9 +131,6 @@ def test_what_is_not_seen_leaves_its_position_alone(tmp_path: Path) -> None:
         assert torch.equal(hidden, model.source(others, layout, seen=none)), "no token is seen"
         assert not torch.equal(model.source(tokens, layout), model.source(others, layout))
         assert torch.equal(model.source(tokens, layout, seen=~none), model.source(tokens, layout))
-
-
-# ------------------------------------------------------------------------------------------- validation by translating
 
 
 SAME = ["the small dog sleeps in the old garden", "a red house stands near the long river"]
