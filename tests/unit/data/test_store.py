@@ -30,7 +30,6 @@ from regard.data.store import (
     cached,
     fingerprint,
     keep_standard_input,
-    spread,
 )
 from regard.errors import DataError
 
@@ -60,12 +59,6 @@ def test_ragged_arrays_are_lists(given: list[list[int]], limit: int, chosen: int
             assert lists(ragged.framed(first, last)) == [[*before, *each, *after] for each in given]
     ended = ragged.framed(None, 5, np.array(kept, np.bool_))
     assert lists(ended) == [[*each, 5] if end else each for each, end in zip(given, kept, strict=True)]
-
-
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=6))
-def test_spread_by_brute_force(pairs: list[tuple[int, int]]) -> None:
-    starts, lengths = (np.array([pair[i] for pair in pairs], dtype=np.int64) for i in (0, 1))
-    assert spread(starts, lengths).tolist() == [start + i for start, length in pairs for i in range(length)]
 
 
 @given(source=st.lists(st.lists(st.integers(0, 65_535), max_size=6), max_size=8), chunk=st.integers(1, 4))
@@ -99,15 +92,12 @@ def test_a_value_takes_as_many_bytes_as_its_column_needs(tmp_path: Path) -> None
     with pytest.raises(DataError, match="256"):
         writer.append({"text": Ragged.of([[1], [256]])})
     writer.abandon()
-
-
-def test_values_can_be_renumbered(tmp_path: Path) -> None:
-    writer = StoreWriter(tmp_path, {"label": 10})
+    writer = StoreWriter(tmp_path / "labels", {"label": 10})
     writer.append({"label": Ragged.of([[0], [1], [0], [2], [9]])})
     writer.renumber("label", [2, 0, 1])
     writer.append({"label": Ragged.of([[7]])})
     writer.finish()
-    assert texts_of(Store(tmp_path), "label") == [[2], [0], [2], [1], [9], [7]]
+    assert texts_of(Store(tmp_path / "labels"), "label") == [[2], [0], [2], [1], [9], [7]]
 
 
 def test_damage_is_noticed(tmp_path: Path) -> None:
@@ -148,13 +138,6 @@ def read(place: Path) -> str:
     return (place / "a").read_text()
 
 
-def test_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("REGARD_CACHE", "~/here")
-    assert cache_folder() == Path.home() / "here"
-    monkeypatch.delenv("REGARD_CACHE")
-    assert cache_folder() == platformdirs.user_cache_path("regard", appauthor=False)
-
-
 def test_an_entry_is_made_once_and_again_when_it_is_damaged() -> None:
     made: list[Path] = []
     notes: list[str] = []
@@ -173,7 +156,7 @@ def test_an_entry_is_made_once_and_again_when_it_is_damaged() -> None:
     assert [path.name for path in Path("cache/room").iterdir()] == ["name"]
 
 
-def test_an_interrupted_entry_leaves_nothing() -> None:
+def test_interrupted_late_and_old_entries_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(directory: Path) -> None:
         make(directory)
         raise KeyboardInterrupt
@@ -181,31 +164,22 @@ def test_an_interrupted_entry_leaves_nothing() -> None:
     with pytest.raises(KeyboardInterrupt):
         cached("room", "name", stop, read)
     assert not list(Path("cache/room").iterdir())
+    for name, age in ((".old.1", 3 * 24 * 3600), (".young.2", 3600)):
+        place = Path("cache/room") / name
+        place.mkdir()
+        os.utime(place, (time.time() - age,) * 2)
 
-
-def test_the_faster_of_two_processes_wins() -> None:
     def late(directory: Path) -> None:
         make(directory)
         cached("room", "name", make, read)
         (directory / "a").write_text("late")
 
     assert cached("room", "name", late, read) == "content"
-    assert [path.name for path in Path("cache/room").iterdir()] == ["name"]
-
-
-def test_old_leftovers_are_removed_and_young_ones_stay() -> None:
-    for name, age in ((".old.1", 3 * 24 * 3600), (".young.2", 3600)):
-        place = Path("cache/room") / name
-        place.mkdir(parents=True)
-        os.utime(place, (time.time() - age,) * 2)
-    cached("room", "name", make, read)
     assert {path.name for path in Path("cache/room").iterdir()} == {"name", ".young.2"}
-
-
-def test_a_cache_that_cannot_be_written() -> None:
-    Path("cache").write_text("a file instead of the folder")
-    with pytest.raises(DataError, match="REGARD_CACHE"):
-        cached("room", "name", make, read)
+    monkeypatch.setenv("REGARD_CACHE", "~/here")
+    assert cache_folder() == Path.home() / "here"
+    monkeypatch.delenv("REGARD_CACHE")
+    assert cache_folder() == platformdirs.user_cache_path("regard", appauthor=False)
 
 
 def test_a_fingerprint_changes_with_content_and_settings(tmp_path: Path) -> None:
