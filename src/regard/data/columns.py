@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from regard.blocks.layout import Layout, Packed, Padded
@@ -162,9 +163,9 @@ class Selection:
     grid: Grid
     draw: Draw
 
-    def indices(self, window: int | None = None) -> Integers:
-        """Where the value of each cell is stored; with `window`, example n begins at value n · window."""
-        begins = self.store.offsets(self.name)[self.examples] if window is None else self.examples * window
+    def indices(self) -> Integers:
+        """Where the value of each cell is stored."""
+        begins = self.store.offsets(self.name)[self.examples]
         return self.grid.cells + np.repeat(begins - self.grid.starts, self.grid.lengths)
 
 
@@ -241,12 +242,19 @@ class TokenColumn(Column):
             indices = selected.indices()
             read, following = stored[indices], stored[indices + 1] if self.predict else None
         else:
-            starts, length = (selected.examples * self.window)[:, None], grid.layout.longest
-            rows = stored[starts + np.arange(length + self.predict)]
+            length = grid.layout.longest
+            rows = self.windows(selected, length + self.predict)
             read, following = rows[:, :length], rows[:, 1:] if self.predict else None
         batch.sequences[selected.name] = Sequences(grid.filled(read, self.pad), grid.layout)
         if following is not None:
             batch.values[f"{selected.name}.next"] = grid.filled(following, IGNORED)
+
+    def windows(self, selected: Selection, length: int) -> NDArray[Any]:
+        """`[examples, length]`: the tokens from the beginning of each window on."""
+        assert self.window is not None
+        starts = (selected.examples * self.window)[:, None]
+        rows: NDArray[Any] = selected.store.values(selected.name)[starts + np.arange(length)]
+        return rows
 
 
 @dataclass(frozen=True)

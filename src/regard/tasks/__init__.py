@@ -1,1 +1,1 @@
-"""Tasks: one file a job, each with its data, its loss and its figures, and the way from a recipe to a run."""
+"""Tasks: one file for each, with its data, its loss and its metrics; and the way from a recipe to a run."""

@@ -14,12 +14,13 @@ from regard.data.examples import Text
 from regard.data.settings import DataSettings
 from regard.decoding.decode import decode
 from regard.decoding.settings import Ends
-from regard.errors import InputError
+from regard.errors import InputError, SettingsError
 from regard.models.build import Model
 from regard.models.families import Decoder
 from regard.models.settings import Decoder as DecoderSettings
 from regard.tasks.losses import cross_entropy
-from regard.tasks.task import Task, TaskSettings, context_limit
+from regard.tasks.recipe import reach
+from regard.tasks.task import Task, TaskSettings
 from regard.training.settings import Train
 from regard.training.task import Loss
 
@@ -39,19 +40,38 @@ class Language(TaskSettings):
     """Whether a window can hold several documents, each seeing those before it (GPT-2); otherwise each is alone."""
 
 
-class LanguageTask(Task):
-    """Raw text, in windows across documents or document by document."""
+class RawTextTask(Task):
+    """Base of tasks on raw text, in windows across documents or document by document."""
+
+    example = Text
+    data_kind = "text"
+    settings: Any
+
+    def limit(self, train: Train, data: DataSettings) -> int | None:
+        context, limit = self.settings.context, reach(self.model)
+        if limit is not None and context > limit:
+            raise SettingsError(
+                f"task.context ({context:,}) exceeds the model's positions ({limit:,}); lower it, or set "
+                f"model.position.length={context}"
+            )
+        held = min(train.tokens, train.micro or train.tokens)
+        if context > held:
+            name = "train.micro" if train.micro else "train.tokens"
+            raise SettingsError(f"task.context ({context:,}) exceeds {name} ({held:,}); lower it, or raise {name}")
+        return None if self.settings.across else context
+
+    def encode(self, examples: Sequence[Text]) -> Mapping[str, Any]:
+        return {"text": self.tokenizers.source.ids([example.text for example in examples])}
+
+
+class LanguageTask(RawTextTask):
+    """Each token is predicted from those before it."""
 
     kind = "language"
     settings_type = Language
     family = DecoderSettings
-    example = Text
-    data_kind = "text"
     text_kind = "byte-bpe"
     settings: Language
-
-    def limit(self, train: Train, data: DataSettings) -> int | None:
-        return context_limit(self.settings.context, self.settings.across, self.model, train)
 
     def columns(self) -> dict[str, Column]:
         tokenizer, across = self.tokenizers.source, self.settings.across
@@ -66,9 +86,6 @@ class LanguageTask(Task):
                 window=self.settings.context if across else None,
             )
         }
-
-    def encode(self, examples: Sequence[Text]) -> Mapping[str, Any]:
-        return {"text": self.tokenizers.source.ids([example.text for example in examples])}
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         text = batch.sequences["text"]

@@ -217,21 +217,6 @@ def with_head(model: H, kind: type[Settings], name: str, changes: Table) -> tupl
     return model.changed({f"heads.{name}": {"kind": default, **changes}}), name
 
 
-def context_limit(context: int, across: bool, model: ModelSettings, train: Train) -> int | None:
-    """The most tokens of a document in tasks with `task.context`, which the model's positions and a step must hold."""
-    limit = reach(model)
-    if limit is not None and context > limit:
-        raise SettingsError(
-            f"task.context ({context:,}) exceeds the model's positions ({limit:,}); lower it, or set "
-            f"model.position.length={context}"
-        )
-    held = min(train.tokens, train.micro or train.tokens)
-    if context > held:
-        name = "train.micro" if train.micro else "train.tokens"
-        raise SettingsError(f"task.context ({context:,}) exceeds {name} ({held:,}); lower it, or raise {name}")
-    return None if across else context
-
-
 REGISTERED: dict[str, type[Task]] = {}
 """Tasks that are not part of the library."""
 ENTRY_POINTS = "regard.tasks"
