@@ -80,7 +80,7 @@ def evaluate_command(  # noqa: PLR0913
     """Evaluate a model: translation by BLEU, chrF and TER (sacreBLEU), other tasks by their own metrics."""
     names, changes = terminal.split_words(words, "data.")
     _check(names, source, reference, hypotheses)
-    terminal.prepare(threads)
+    terminal.prepare_torch(threads)
     from regard.tasks.task import find_task
     from regard.use.evaluation import Counting, EvaluationSet, compare, evaluate_texts, read_texts, task_of
 
@@ -271,7 +271,7 @@ def predict_command(
     """Apply a model of any task to inputs. The output has one line per input."""
     if inputs and source is not None:
         raise SettingsError(f"give inputs or a file (--input {source}), not both")
-    terminal.prepare()
+    terminal.prepare_torch()
     import regard
 
     loaded = regard.load(model, device=device)

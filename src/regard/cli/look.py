@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import typer
 
-from regard.cli.terminal import Device, ModelName, To, prepare, progress, require_server, say
+from regard.cli.terminal import Device, ModelName, To, prepare_torch, progress, require_server, say
 from regard.errors import InputError, SettingsError
 from regard.serving.settings import PageSettings
 from regard.settings import describe, parse
@@ -102,7 +102,7 @@ def look_command(  # noqa: PLR0913
 
 
 def _study(model: str, beside: str | None, device: str | None, settings: PageSettings) -> Study:
-    prepare()
+    prepare_torch()
     import regard
     from regard.look.study import Study
 

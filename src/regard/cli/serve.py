@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from regard.cli.terminal import given_settings, prepare, require_server, say, settings_options, split_words
+from regard.cli.terminal import given_settings, prepare_torch, require_server, say, settings_options, split_words
 from regard.errors import SettingsError
 from regard.serving.settings import Serving
 from regard.settings import describe, parse
@@ -45,7 +45,7 @@ def serve_command(
     require_server("serve")
     from regard.serving.http import address_of, listen, make_server, run_server
 
-    prepare(settings.threads)
+    prepare_torch(settings.threads)
     with listen(settings.host, settings.port) as listening:
         from regard.serving.translation import create_app, load_translators
 

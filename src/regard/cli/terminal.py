@@ -94,7 +94,7 @@ def given_settings(paths: Mapping[str, str], given: Mapping[str, Any]) -> dict[s
     return {paths[name]: value for name, value in given.items() if value not in (None, [])}
 
 
-def prepare(threads: int | None = None) -> None:
+def prepare_torch(threads: int | None = None) -> None:
     """Prepares PyTorch for a short process."""
     from regard.models.cpu import bound_kernel_caches
 
@@ -107,7 +107,7 @@ def prepare(threads: int | None = None) -> None:
 
 def load_translator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Translator:
     """Loads a model that translates."""
-    prepare(threads)
+    prepare_torch(threads)
     import regard
     from regard.use.translator import Translator
 
