@@ -8,7 +8,6 @@ B: inputs, R: rows of each before the selection, K: after it, N = B × R, V: voc
 sequence.
 """
 
-# ruff: noqa: PLR0913
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ B: inputs, K: rows of each, N = B × K, C: columns of each, D: width, H and G: h
 head, V: of its values.
 """
 
-# ruff: noqa: PLR0913
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 from __future__ import annotations
 
