@@ -107,7 +107,7 @@ def jobs(lines: str) -> dict[str, tuple[str, bool]]:
 
 def measure(tree: Path, code: str, whole_process: bool) -> float:
     """The number that a job prints, or the CPU seconds of its whole process."""
-    variables = {**os.environ, "PYTHONPATH": str(tree / "src")}
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree / "src"), os.environ.get("PYTHONPATH", "")])}
     before = os.times()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=False)
     after = os.times()
