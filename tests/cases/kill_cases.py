@@ -65,7 +65,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 }
 """Tiny jobs of every family, all with dropout; checkpoints are so frequent that many a kill falls into one."""
 
-BEGUN = re.compile(r"^(train: [\d,]+ examples|going on at step)", re.MULTILINE)
+BEGUN = re.compile(r"^(train: [\d,]+ examples|resuming at step)", re.MULTILINE)
 """What a run says right before its first step."""
 UNFINISHED = re.compile(r"\..+\.(partial|removed|replaced)|\.tmp\w{6}")
 """Names of what is being written or removed."""

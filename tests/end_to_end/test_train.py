@@ -67,7 +67,7 @@ def test_a_recipe_trains_goes_on_and_is_examined(recipe: Path, tmp_path: Path, m
 
     prolonged = run("train", "--resume", str(place), "train.steps=5", "--json")
     assert json.loads(prolonged.stdout)["step"] == 5
-    assert "going on at step 3" in prolonged.stderr
+    assert "resuming at step 3" in prolonged.stderr
     steps = [record["step"] for record in read_log(place / "log.jsonl") if record["kind"] == "train"]
     assert steps == [1, 2, 3, 4, 5]
 

@@ -337,7 +337,10 @@ def estimate(
     """
     network = build(model, device="meta") if isinstance(model, ModelSettings) else network_of(model)
     settings, known = network.settings, names_of(network)
-    lengths = [settings.tokens] if isinstance(settings, Vision) else [source or length, length]
+    if isinstance(settings, EncoderDecoder):
+        lengths = [source or length, length]
+    else:
+        lengths = [settings.tokens if isinstance(settings, Vision) else length]
     names = {name for pattern in patterns for name in matching(pattern, known)}
     return sum(4 * math.prod(_shape(name, known[name], settings, batch, lengths)) for name in names)
 

@@ -152,8 +152,8 @@ def test_a_change_that_would_make_it_another_run_is_refused(run: Regard) -> None
     for override, message in (
         ("train.seed=2", "train.seed"),
         ("train.step=20", "train.step"),
-        ("model.dropout=0.2", "model"),
-        ("data.longest=9", "data"),
+        ("model.dropout=0.2", "model.dropout"),
+        ("data.longest=9", "data.longest"),
         ("task=language", "task"),
     ):
         said = run("train", "--resume", "runs/recipe", override)

@@ -47,8 +47,8 @@ def test_learns_eight_examples_by_heart(family: str, layout: str, tmp_path: Path
     trainer.task.data.examples.update(train=found, valid=found)
     outcome = trainer.run()
     assert outcome.step == 300
-    assert outcome.metrics["loss"] < 0.01
-    assert outcome.metrics["accuracy"] == 1
+    assert outcome.scores["loss"] < 0.01
+    assert outcome.scores["accuracy"] == 1
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
