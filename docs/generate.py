@@ -63,7 +63,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     ("What every family has", "", [models.Body]),
     (
         "What the text families have",
-        "In encoder-decoder, encoder and decoder, beside the above.",
+        "In encoder-decoder, encoder and decoder, in addition to the above.",
         [models._Text],
     ),
     ("Attention", "The table `attention`.", [blocks.Attention]),

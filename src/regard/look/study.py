@@ -236,7 +236,7 @@ class Study:
         return self._runs[key]
 
     def holding(self, key: str) -> Study:
-        """The study that made a run: this one, or that of the model beside."""
+        """The study that made a run: this one, or that of the second model."""
         return self.beside if self.beside is not None and key in self.beside._runs else self
 
     def changes(self, run: StudyRun) -> dict[str, Edit]:

@@ -35,7 +35,7 @@ DRAWS = 5
 
 
 def compare_runs(study: Study, run: StudyRun, changes: Sequence[str] = ()) -> Answer:
-    """A run without changes, and with changed heads (`regard.look.heads`) or, without changes, the model beside.
+    """A run without changes, and with changed heads (`regard.look.heads`) or, without changes, the second model.
 
     `other` is the key of the second run. `same` is true if both read the same tokens, `why` is the reason if not, and
     `written` holds the texts that both write. Each of `answers` has a row for each position, with the probabilities of
@@ -233,7 +233,7 @@ def _distances(first: _Forward, second: _Forward) -> list[Answer]:
 
 
 class CompareRequest(RunRequest):
-    """A run next to one with changed heads or, without changes, next to the model beside."""
+    """A run next to one with changed heads or, without changes, next to the second model."""
 
     changes: list[Text] = Field(default=[], max_length=MAX_HEADS)
 
@@ -251,7 +251,7 @@ CONTROL = PageQuestion("control", CompareRequest, _control_answer)
 
 
 def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
-    """The model beside, the run's silent heads, or a head of the first layer."""
+    """The second model, the run's silent heads, or a head of the first layer."""
     study, run = page.study, page.run.plain or page.run
     group, _, head = page.location(-1)
     changes: list[str] = []

@@ -407,7 +407,7 @@ def _delimiters(study: Study, run: StudyRun, group: AttentionGroup) -> list[int]
 
 
 def fetch(study: Study, key: str, name: str) -> Tensor:
-    """A tensor of a run of this study or of the model beside, or a rollout."""
+    """A tensor of a run of this study or of the second model, or a rollout."""
     holder = study.holding(key)
     if name.startswith(ROLLOUT):
         return rollout_map(holder, holder.known(key), name)
