@@ -96,7 +96,7 @@ def test_what_must_stay_as_it_is_stays(both: Any) -> None:
 def test_what_the_vocabulary_cannot_spell_is_kept(both: Any) -> None:
     """Signs keep their position between the words; a text in an unknown script does not change."""
     found = both.translate(["Hallo 😀 Welt!", "مرحبا", "🎉🎉", "Er sagte „你好“ zu mir."], to="en")
-    assert re.fullmatch(r"\w+ 😀 world!", found[0])
+    assert found[0] == "Hello 😀 world!"
     assert found[1:3] == ["مرحبا", "🎉🎉"]
     assert "你好" in found[3]
 

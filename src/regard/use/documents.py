@@ -1,7 +1,7 @@
 """Splits texts into sentences, and protects parts that a translation must not change.
 
-Placeholders, addresses and tags are replaced by *stand-ins*: short words such as X1 that models copy. `restore` puts
-the originals back, or reports that the model lost one.
+Placeholders, addresses and tags are replaced by *stand-ins*: short words such as X1 that models copy. Unknown signs,
+such as emoji, are left out. `restore` puts the originals back, or reports that the model lost one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import accumulate, chain, pairwise
 from typing import Literal, NamedTuple, TypeAlias
 
-from regard.text.tokenizer import Span
+from regard.text.tokenizer import Span, word_spans
 
 # Sentences
 
@@ -143,8 +143,9 @@ def gap_after(sentence: str) -> str:
 
 # Items
 
-Kind: TypeAlias = Literal["block", "open", "close", "empty", "other", "number"]
-"""block: a tag or comment that ends a sentence; open, close, empty: tags inside a sentence."""
+Kind: TypeAlias = Literal["block", "open", "close", "empty", "other", "number", "sign"]
+"""block: a tag or comment that ends a sentence; open, close, empty: tags inside a sentence; sign: an unknown character
+that is not a letter, such as an emoji."""
 
 TAGS = ("open", "close", "empty")
 _BLOCK_NAMES = (
@@ -247,14 +248,16 @@ def unknown_items(text: str, unknown: Sequence[Span]) -> list[Item]:
     """The spans that a tokenizer does not know, as items; a letter together with its word."""
     found: list[Item] = []
     for start, end in unknown:
-        if any(map(str.isalpha, text[start:end])):
+        kind: Kind = "other" if any(map(str.isalpha, text[start:end])) else "sign"
+        if kind == "other":
             while start > 0 and text[start - 1].isalnum():
                 start -= 1
             while end < len(text) and text[end].isalnum():
                 end += 1
         if found and start <= found[-1].end:
+            kind = kind if found[-1].kind == "sign" else "other"
             start, end = found[-1].start, max(end, found.pop().end)
-        found.append(Item(start, end, text[start:end], "other"))
+        found.append(Item(start, end, text[start:end], kind))
     return found
 
 
@@ -337,10 +340,12 @@ class Protected:
     stand_ins: tuple[StandIn, ...] = ()
     escapes: tuple[tuple[str, str], ...] = ()
     """Characters to write as HTML entities, as the source does."""
+    signs: tuple[tuple[float, str], ...] = ()
+    """Signs that were left out, each with the share of words before it."""
 
     @property
     def plain(self) -> bool:
-        return not (self.stand_ins or self.escapes)
+        return not (self.stand_ins or self.escapes or self.signs)
 
     def restore(self, written: str) -> str | None:
         """The translation with the items; None unless each stand-in occurs once, and tags are in their order."""
@@ -351,16 +356,23 @@ class Protected:
             found.setdefault(match[0], []).append(match.span())
         if any(len(found.get(stand_in.word, ())) != 1 for stand_in in self.stand_ins):
             return None
-        places = [(found[stand_in.word][0], stand_in) for stand_in in self.stand_ins]
-        tags = [span for span, stand_in in places if stand_in.item.kind in TAGS]
+        tags = [found[stand_in.word][0] for stand_in in self.stand_ins if stand_in.item.kind in TAGS]
         if tags != sorted(tags):
             return None
+        edits: list[tuple[int, int, str]] = []
+        for stand_in in self.stand_ins:
+            start, end = found[stand_in.word][0]
+            start -= stand_in.left and written[:start].endswith(" ")
+            end += stand_in.right and written[end:].startswith(" ")
+            edits.append((start, end, stand_in.item.text))
+        ends = [0, *(end for _, end in word_spans(written))]
+        for share, sign in self.signs:
+            end = ends[round(share * (len(ends) - 1))]
+            edits.append((end, end, f" {sign}" if end else f"{sign} "))
         result, done = "", 0
-        for (start, end), stand_in in sorted(places, key=lambda place: place[0]):
-            before = self._escape(written[done:start])
-            result += before.removesuffix(" ") if stand_in.left else before
-            result += stand_in.item.text
-            done = end + 1 if stand_in.right and written[end : end + 1] == " " else end
+        for start, end, text in sorted(edits, key=lambda edit: edit[0]):
+            result += self._escape(written[done:start]) + text
+            done = max(done, end)
         return result + self._escape(written[done:])
 
     def lost_numbers(self, written: str) -> list[str]:
@@ -379,12 +391,12 @@ class Protected:
 
 
 def protect(sentence: str, items: Sequence[Item], level: int, writable: Callable[[str], bool]) -> Protected | None:
-    """The sentence with stand-ins of the first or second choice (`level` 0 or 1).
+    """The sentence with stand-ins of the first or second choice (`level` 0 or 1), without signs.
 
     None if there are too many items, or the vocabulary (`writable`) has no stand-ins.
     """
     items = _merged(items)
-    if len(items) > MOST_STAND_INS:
+    if sum(item.kind != "sign" for item in items) > MOST_STAND_INS:
         return None
     others = (f"{letter}{n}" for n in range(1, 100) for letter in "XYZQ")
     if level:
@@ -392,8 +404,15 @@ def protect(sentence: str, items: Sequence[Item], level: int, writable: Callable
     numbers = (str(n) for n in chain(range(3, 10), range(12, 100)))
     parts: list[str] = []
     stand_ins: list[StandIn] = []
+    signs: list[tuple[int, str]] = []
     outside, done = "", 0
     for item in items:
+        if item.kind == "sign":
+            before = sentence[done : item.start]
+            parts.append(_unescape(before if sentence[item.end : item.end + 1].isalnum() else before.rstrip()))
+            signs.append((len(word_spans("".join(parts))), item.text))
+            outside, done = outside + before, item.end
+            continue
         words = numbers if item.kind == "number" else others
         word = next((word for word in words if word not in sentence), None)
         if word is None or not writable(word):
@@ -403,7 +422,9 @@ def protect(sentence: str, items: Sequence[Item], level: int, writable: Callable
         parts += [_unescape(sentence[done : item.start]), " " * left, word, " " * right]
         outside, done = outside + sentence[done : item.start], item.end
     escapes = tuple(pair for pair in _ESCAPES if pair[1] in outside + sentence[done:])
-    return Protected("".join((*parts, _unescape(sentence[done:]))), tuple(stand_ins), escapes)
+    text = "".join((*parts, _unescape(sentence[done:]))).strip()
+    total = max(len(word_spans(text)), 1)
+    return Protected(text, tuple(stand_ins), escapes, tuple((count / total, sign) for count, sign in signs))
 
 
 def _merged(items: Sequence[Item]) -> list[Item]:

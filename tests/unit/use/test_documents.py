@@ -231,6 +231,19 @@ def test_lost_repeated_and_moved_stand_ins() -> None:
     assert both.restore("Y1 a X1 Z1") is None  # tags must keep their order
 
 
+def test_unknown_signs_are_left_out_and_put_back_after_the_same_share_of_words() -> None:
+    for source, read, written, whole in (
+        ("Hallo 😀 Welt!", "Hallo Welt!", "Hello world!", "Hello 😀 world!"),
+        ("😀 Danke 😀.", "Danke.", "Thank you.", "😀 Thank you 😀."),
+        ("Das {n} 😀 ist 🎉", "Das X1 ist", "This X1 is", "This {n} 😀 is 🎉"),
+    ):
+        unknown = [(at, at + 1) for at, character in enumerate(source) if character in "😀🎉"]
+        items = without_overlap(find_items(source), unknown_items(source, unknown))
+        protected = protect(source, items, 0, lambda word: True)
+        assert protected is not None
+        assert (protected.text, protected.restore(written)) == (read, whole)
+
+
 def test_entities() -> None:
     text = "Tom &amp; J&eacute;r&#244;me &lt;3"
     protected = protect(text, [], 0, lambda word: True)
