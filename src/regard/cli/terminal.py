@@ -109,6 +109,7 @@ def load_translator(model: str, device: str | None, threads: int | None = None, 
     """Loads a model that translates."""
     prepare_torch(threads)
     import regard
+    from regard.models.cpu import fixed
     from regard.use.translator import Translator
 
     loaded = regard.load(model, device=device, int8=int8)
@@ -117,6 +118,7 @@ def load_translator(model: str, device: str | None, threads: int | None = None, 
             f"model ({model}) is of kind {loaded.settings.kind} and cannot translate; give a model of kind "
             "encoder-decoder with a tokenizer.json"
         )
+    loaded.network = fixed(loaded.network)
     return loaded
 
 

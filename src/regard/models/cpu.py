@@ -121,6 +121,12 @@ def prepared(model: AnyModule, numbers: Numbers = "float32") -> AnyModule:
     return twin
 
 
+def fixed(model: AnyModule) -> AnyModule:
+    """A model whose weights will not change any more: `prepared`, if that is possible, so that decoding does not check
+    them in each call."""
+    return prepared(model) if can_pack(model) else model
+
+
 def is_prepared(model: nn.Module) -> bool:
     """Whether a model comes from `prepared`."""
     return any(isinstance(module, PackedLinear | EightBitLinear) for module in model.modules())

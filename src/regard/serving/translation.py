@@ -22,6 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 import regard
 from regard.decoding.settings import TranslateOptions
 from regard.errors import InputError, RegardError
+from regard.models.cpu import fixed
 from regard.serving.http import (
     CLIENT_GONE,
     WEB,
@@ -113,6 +114,7 @@ def load_translators(names: Sequence[str], settings: Serving) -> Translators:
             raise InputError(
                 f"model ({name}) is of kind {loaded.settings.kind} and cannot be served; choose a translation model"
             )
+        loaded.network = fixed(loaded.network)
         models.append(loaded)
     translators = Translators(models, settings.beam)
     for source, target in translators.directions:
