@@ -60,7 +60,7 @@ A recipe is such a file with a task and a table for each of its parts: `[data]`,
 
 PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     ("Families", "The `kind` of a model.", list(variants(models.AnyModel).values())),
-    ("What every family has", "", [models.Body]),
+    ("What every family has", "", [blocks.Body]),
     (
         "What the text families have",
         "In encoder-decoder, encoder and decoder, in addition to the above.",
@@ -80,7 +80,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
         "The table `position` of a vision model; `none` is described above.",
         [kind for kind in variants(blocks.ImagePosition).values() if kind is not blocks.NoPosition],
     ),
-    ("Initial weights", "The table `initial`.", list(variants(models.Initial).values())),
+    ("Initial weights", "The table `initial`.", list(variants(blocks.Initial).values())),
     (
         "Heads",
         "A table `heads.NAME` each; vision has `classification` and `pooling`.",
@@ -141,7 +141,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
 ]
 
 SHARED = (
-    models.Body,
+    blocks.Body,
     models._Text,
     data.FromFiles,
     data.Texts,

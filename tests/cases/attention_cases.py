@@ -13,10 +13,10 @@ from attention_support import IMAGE_POSITIONS, RULES, Rule
 from torch import Tensor
 
 from regard.blocks import settings
-from regard.blocks.cache import CacheShape, RowCache
+from regard.blocks.cache import Cache
 from regard.blocks.image_positions import build_grid_position
 from regard.blocks.layers import Attention
-from regard.blocks.layout import Layout, Packed, Padded, pack
+from regard.blocks.layout import Layout, Padded, pack
 from regard.blocks.positions import Position, Signals, build_attended, build_embedded
 from regard.blocks.visibility import Visibility
 
@@ -34,7 +34,6 @@ class Problem:
     lengths: list[int]
     source_lengths: list[int]
     window: int | None
-    prefixes: list[int] | None
     row: int | None
     """Width of packed rows."""
     grid: tuple[int, int]
@@ -99,7 +98,6 @@ def random_problem(layout: str, rule_name: str, position_kind: str, seed: int, h
         lengths,
         source_lengths,
         draw.randint(1, 5) if rule.window else None,
-        [draw.randint(0, n) for n in lengths] if rule.prefix else None,
         row,
         grid,
         seed,
@@ -202,22 +200,10 @@ def run(problem: Problem, junk: float = 3.0) -> Run:
     else:
         queries = lay(problem, problem.sequences, junk)
         keys = lay(problem, problem.sources, junk) if problem.rule.cross else queries
-    prefix = None if problem.prefixes is None else _prefix(problem, queries)
-    view = Visibility(queries.layout, keys.layout, problem.rule.causal, problem.window, prefix)
+    view = Visibility(queries.layout, keys.layout, problem.rule.causal, problem.window)
     x, signals = _with_positions(problem, queries, view)
     memory = keys.tensor if problem.rule.cross else None
     return Run(queries, keys, problem.attention(x, view, signals, memory))
-
-
-def _prefix(problem: Problem, laid: Laid) -> Tensor:
-    prefix = torch.zeros(laid.count, dtype=torch.long)
-    sequences = range(laid.count)
-    if isinstance(laid.layout, Packed):
-        sequences = pack([[n] for n in problem.lengths], [problem.row]).sequences
-    assert problem.prefixes is not None
-    for s, n in zip(sequences, problem.prefixes, strict=True):
-        prefix[s] = n
-    return prefix.to(laid.tensor.device)
 
 
 def _with_positions(problem: Problem, laid: Laid, view: Visibility) -> tuple[Tensor, Signals]:
@@ -231,47 +217,36 @@ def _with_positions(problem: Problem, laid: Laid, view: Visibility) -> tuple[Ten
     return (x if added is None else x + added), signals
 
 
-def run_cached(problem: Problem, kind: str) -> list[Tensor]:
-    """The same in several calls with a cache; [T, D] of each sequence. Rows may differ in length at every call."""
-    draw = random.Random(problem.seed)
-    a, batch, longest = problem.attention, len(problem.lengths), max(problem.lengths)
-    shape = CacheShape(1, batch, a.kv_heads, a.head_size, a.value_size)
-    capacity = {"growing": 2, "fixed": longest + 3, "windowed": problem.window or longest}[kind]
-    cache = RowCache(kind, shape, capacity, problem.like.device, problem.like.dtype)  # type: ignore[arg-type]
-    done = [0] * batch
-    out: list[list[Tensor]] = [[] for _ in range(batch)]
+def run_cached(problem: Problem, fixed: bool) -> list[Tensor]:
+    """The same with a cache: prompts of different lengths, then one token at a time; [T, D] of each sequence."""
+    a, batch = problem.attention, len(problem.lengths)
+    prompts = [max(1, n // 2) for n in problem.lengths]
+    steps = max(n - done for n, done in zip(problem.lengths, prompts, strict=True))
+    cache = Cache(1, batch, a.kv_heads, (a.head_size, a.value_size), problem.like, None, steps if fixed else None)
     memory = lay(problem, problem.sources) if problem.rule.cross else None
-    first = True
-    while any(d < n for d, n in zip(done, problem.lengths, strict=True)):
-        # A prefix sees itself whole, so it has to come in one call.
-        wanted = [draw.randint(0, 3) for _ in range(batch)]
-        if first and problem.prefixes is not None:
-            wanted = [max(w, p) for w, p in zip(wanted, problem.prefixes, strict=True)]
-        new = [min(w, n - d) for w, d, n in zip(wanted, done, problem.lengths, strict=True)]
-        if kind == "fixed":
-            room = longest + 3 - cache.used
-            new = [min(n, max(room, 0)) for n in new]
-            if max(new) == 0 or room - max(new) < max(n - d for n, d in zip(problem.lengths, done, strict=True)) - min(
-                new
-            ):
-                new = [n - d for n, d in zip(problem.lengths, done, strict=True)]
-        chunk = lay(problem, [problem.sequences[b][done[b] : done[b] + new[b]] for b in range(batch)])
-        queries, keys = cache.plan(chunk.layout)
+    out: list[list[Tensor]] = [[] for _ in range(batch)]
+    for step in range(steps + 1):
+        # A sequence that has ended repeats its last token.
+        starts = [0] * batch if step == 0 else [done + step - 1 for done in prompts]
+        news = [
+            x[:n] if step == 0 else x[min(start, len(x) - 1) :][:1]
+            for x, n, start in zip(problem.sequences, prompts, starts, strict=True)
+        ]
+        chunk = lay(problem, news)
+        layout = chunk.layout if step == 0 else Padded(batch, 1)
+        queries, keys = cache.plan(layout)
         cache.commit()
-        prefix = None if problem.prefixes is None else torch.tensor(problem.prefixes, device=chunk.tensor.device)
         if memory is not None:
-            view = Visibility(queries, memory.layout)
-            mixed = a(chunk.tensor, view, memory=memory.tensor, cache=cache.cross[0])
+            mixed = a(chunk.tensor, Visibility(queries, memory.layout), memory=memory.tensor, cache=cache.cross[0])
         else:
-            view = Visibility(queries, keys, True, problem.window, prefix)
-            placed = Laid(chunk.tensor, queries, chunk.cells, chunk.count)
-            x, signals = _with_positions(problem, placed, view)
+            view = Visibility(
+                queries, keys, True, problem.window, cache.mask, beams=cache.mask is not None and not fixed
+            )
+            x, signals = _with_positions(problem, Laid(chunk.tensor, queries, chunk.cells, chunk.count), view)
             mixed = a(x, view, signals, cache=cache.layers[0])
         for b, taken in enumerate(chunk.take(mixed)):
             out[b].extend(taken)
-        done = [d + n for d, n in zip(done, new, strict=True)]
-        first = False
-    return [torch.stack(rows) for rows in out]
+    return [torch.stack(rows[:n]) for rows, n in zip(out, problem.lengths, strict=True)]
 
 
 # -------------------------------------------------------------------------------------------------- run by the oracle
@@ -281,8 +256,7 @@ def sees(problem: Problem, s: int, i: int, j: int) -> bool:
     """Whether token i of sequence s sees token j (of its source, across)."""
     if problem.rule.cross:
         return True
-    causal = not problem.rule.causal or j <= i or (problem.prefixes is not None and j < problem.prefixes[s])
-    return causal and (problem.window is None or abs(i - j) < problem.window)
+    return (not problem.rule.causal or j <= i) and (problem.window is None or abs(i - j) < problem.window)
 
 
 def expected(problem: Problem, soft_cap: float | None = None) -> list[np.ndarray]:

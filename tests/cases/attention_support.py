@@ -27,7 +27,6 @@ class Rule:
 
     causal: bool = False
     window: bool = False
-    prefix: bool = False
     cross: bool = False
 
 
@@ -36,8 +35,6 @@ RULES = {
     "window": Rule(window=True),
     "causal": Rule(causal=True),
     "causal + window": Rule(causal=True, window=True),
-    "prefix": Rule(causal=True, prefix=True),
-    "prefix + window": Rule(causal=True, prefix=True, window=True),
     "cross": Rule(cross=True),
 }
 """Lengths and packing are layouts, and combine with each of these."""
@@ -73,7 +70,6 @@ def reason(cell: Cell) -> str | None:
         device="cuda" if on_gpu else "cpu",
         dtype=torch.bfloat16 if on_gpu else torch.float32,
         packed=cell.layout == "packed",
-        prefix=rule.prefix,
         bias=cell.position in _SCORED,
         soft_cap=False,
         dropout=False,

@@ -117,11 +117,9 @@ def ragged(batch: int, time: int, seed: int = 0) -> tuple[Padded, Tensor, Tensor
 # ------------------------------------------------------------------------------------------------------- with a cache
 
 
-def stepwise(
-    ours: nn.Module, ids: Tensor, first: int, kind: str, memory: tuple[Tensor, Padded] | None = None
-) -> Tensor:
+def stepwise(ours: nn.Module, ids: Tensor, first: int, memory: tuple[Tensor, Padded] | None = None) -> Tensor:
     """Our logits `[B, T, V]`: the first tokens at once, then one at a time."""
-    cache = ours.new_cache(len(ids), kind, capacity=None if kind == "growing" else ids.shape[1] + 3)
+    cache = ours.new_cache(len(ids))
     parts = []
     for chunk in (ids[:, :first], *ids[:, first:].split(1, dim=1)):
         parts.append(ours(chunk, cache=cache) if memory is None else ours.decode(chunk, *memory, cache=cache))
@@ -139,9 +137,9 @@ def stepwise_theirs(model: PreTrainedModel, ids: Tensor, first: int, **inputs: A
     return torch.cat(parts, dim=1)
 
 
-def stepwise_ragged(ours: nn.Module, ids: Tensor, layout: Padded, more: Tensor, kind: str) -> list[Tensor]:
+def stepwise_ragged(ours: nn.Module, ids: Tensor, layout: Padded, more: Tensor) -> list[Tensor]:
     """Our logits of each row: prompts of different lengths at once, then `more` tokens one at a time."""
-    cache = ours.new_cache(len(ids), kind, capacity=None if kind == "growing" else ids.shape[1] + more.shape[1])
+    cache = ours.new_cache(len(ids))
     prompt = ours(ids, layout, cache=cache)
     steps = torch.cat([ours(chunk, cache=cache) for chunk in more.split(1, dim=1)], dim=1)
     lengths = layout.lengths_B.tolist()

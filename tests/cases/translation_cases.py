@@ -59,13 +59,13 @@ def assert_same(model: PreTrainedModel, directory: Path, seed: int, config: dict
 
 
 def assert_same_stepwise(
-    model: PreTrainedModel, ours: nn.Module, kind: str, limit: float, encode: Callable[..., BaseModelOutput]
+    model: PreTrainedModel, ours: nn.Module, limit: float, encode: Callable[..., BaseModelOutput]
 ) -> None:
     """Decoding with a cache, from sources of different lengths."""
     source, target, layout, _, mask, _, _ = batch_for(model, 0)
     encoded = encode(input_ids=source, attention_mask=mask)
     expected = stepwise_theirs(model, target, 4, encoder_outputs=encoded, attention_mask=mask)
     memory = ours.encode(source, layout)
-    assert difference(stepwise(ours, target, 4, kind, (memory, layout)), expected) < limit
+    assert difference(stepwise(ours, target, 4, (memory, layout)), expected) < limit
     whole = ours.decode(target, memory, layout)
     assert difference(whole, expected) < limit

@@ -12,7 +12,7 @@ from tokenizers import models
 from torch import Tensor, nn
 
 import regard
-from regard.blocks.settings import Attention, Dense, Learned
+from regard.blocks.settings import Attention, Dense, Learned, Normal
 from regard.errors import RegardError, WeightsError
 from regard.models.settings import (
     Classification,
@@ -21,7 +21,6 @@ from regard.models.settings import (
     EncoderDecoder,
     Masked,
     ModelSettings,
-    Normal,
     Vision,
 )
 from regard.text.settings import Role

@@ -70,7 +70,7 @@ def test_gpt2(directory: Path) -> None:
     for dtype, limit in ((torch.float32, SINGLE), (torch.float64, DOUBLE)):
         ours, model = ours.to(dtype), model.to(dtype)
         assert difference(ours(ids, layout)[real], model(ids, attention_mask=mask).logits[real]) < limit
-        assert difference(stepwise(ours, ids, 12, "fixed"), stepwise_theirs(model, ids, 12)) < limit
+        assert difference(stepwise(ours, ids, 12), stepwise_theirs(model, ids, 12)) < limit
 
 
 @torch.no_grad()
@@ -90,7 +90,7 @@ def step_by_step(ours: nn.Module, model: hf.PreTrainedModel, batch: Batch) -> fl
     source, target, layout, _, mask, _, _ = batch
     encoded = model.get_encoder()(input_ids=source, attention_mask=mask)
     expected = stepwise_theirs(model, target, 11, encoder_outputs=encoded, attention_mask=mask)
-    return difference(stepwise(ours, target, 11, "growing", (ours.encode(source, layout), layout)), expected)
+    return difference(stepwise(ours, target, 11, (ours.encode(source, layout), layout)), expected)
 
 
 def translation(kind: type[hf.PreTrainedModel], config: hf.MarianConfig | hf.BartConfig, directory: Path) -> nn.Module:
@@ -145,7 +145,7 @@ def test_t5_base(directory: Path) -> None:
     del model
     source, target, source_layout, target_layout, _, _, _ = batch
     logits: Tensor = ours.double()(source, target, source_layout, target_layout)
-    cached = stepwise(ours, target, 11, "fixed", (ours.encode(source, source_layout), source_layout))
+    cached = stepwise(ours, target, 11, (ours.encode(source, source_layout), source_layout))
     row, weights = 1, float64_weights(directory)
     long, short = int(source_layout.lengths_B[row]), int(target_layout.lengths_B[row])
     values = json.loads((directory / "config.json").read_text())
@@ -174,9 +174,9 @@ def test_llama_as_smollm2_135m(directory: Path) -> None:
     layout, mask, real = ragged(2, 16)
     ids = tokens(config, 2, 16)
     assert difference(ours(ids, layout)[real], model(ids, attention_mask=mask).logits[real]) < SINGLE
-    assert difference(stepwise(ours, ids, 12, "fixed"), stepwise_theirs(model, ids, 12)) < SINGLE
+    assert difference(stepwise(ours, ids, 12), stepwise_theirs(model, ids, 12)) < SINGLE
     del model
     values = json.loads((directory / "config.json").read_text())
     wanted = llama_logits(float64_weights(directory), values, ids[0].tolist())
     assert difference(ours.double()(ids, layout)[0], torch.from_numpy(wanted)) < DOUBLE
-    assert difference(stepwise(ours, ids, 12, "growing")[0], torch.from_numpy(wanted)) < DOUBLE
+    assert difference(stepwise(ours, ids, 12)[0], torch.from_numpy(wanted)) < DOUBLE

@@ -145,8 +145,7 @@ def test_logits_with_a_cache(tmp_path: Path) -> None:
             model = model_of(name, seed)
             ours = saved_and_read(model, tmp_path / f"{name}{seed}", dtype)
             model = model.to(dtype)
-            for kind in ("growing", "fixed"):
-                assert_same_stepwise(model, ours, kind, limit, model.get_encoder())
+            assert_same_stepwise(model, ours, limit, model.get_encoder())
 
 
 @torch.no_grad()

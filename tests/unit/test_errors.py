@@ -79,11 +79,9 @@ def test_backends_that_do_not_exist_or_cannot_serve() -> None:
 
 def test_caches_that_cannot_hold_their_input() -> None:
     model = build(Decoder(**SMALL, vocabulary=5)).eval()
-    with pytest.raises(InputError, match="capacity"):
-        model.new_cache(1, "fixed")
-    with pytest.raises(InputError, match=r"attention\.window"):
-        model.new_cache(1, "windowed")
-    with pytest.raises(InputError, match=r"3 tokens.*\(2\)"):
-        model(tokens(1, 3), cache=model.new_cache(1, "fixed", capacity=2))
+    cache = model.new_cache(1)
+    model(tokens(1, 3), cache=cache)
+    with pytest.raises(InputError, match=r"2 tokens.*one at a time"):
+        model(tokens(1, 2), cache=cache)
     with pytest.raises(InputError, match="cache"):
         model(tokens(2, 3), cache=model.new_cache(1))

@@ -30,7 +30,7 @@ from regard.text import settings as text
 
 UNIONS = [
     models.AnyModel,
-    models.Initial,
+    blocks.Initial,
     models.TextHead,
     models.ImageHead,
     blocks.Norm,

@@ -220,15 +220,20 @@ def sublayer() -> nn.Module:
     return nn.Linear(6, 6)
 
 
+def residual_of(place: settings.NormPlace) -> Residual:
+    body = settings.Body(width=6, attention=settings.Attention(heads=1), norm_place=place, dropout=0.0)
+    return Residual(body)
+
+
 def test_add_and_norm_after(sublayer: nn.Module) -> None:
     """post: norm(x + f(x))."""
-    residual, x = Residual(settings.LayerNorm(), "post", width=6), torch.randn(2, 3, 6)
+    residual, x = residual_of("post"), torch.randn(2, 3, 6)
     assert_close(residual(x, sublayer), nn.functional.layer_norm(x + sublayer(x), (6,)))
 
 
 def test_add_and_norm_before(sublayer: nn.Module) -> None:
     """pre: x + f(norm(x))."""
-    residual, x = Residual(settings.LayerNorm(), "pre", width=6), torch.randn(2, 3, 6)
+    residual, x = residual_of("pre"), torch.randn(2, 3, 6)
     assert_close(residual(x, sublayer), x + sublayer(nn.functional.layer_norm(x, (6,))))
 
 

@@ -1,13 +1,7 @@
-"""Key/value caches of decoders, so that each new token costs one step.
+"""The key/value cache of a decoder, so that each new token costs one step.
 
-`RowCache` keeps the keys and values of each row of a batch:
-
-- growing: as long as needed, allocated in doubling steps;
-- fixed: a constant capacity and static shapes, so that a step can be compiled once;
-- windowed: a ring of the last `capacity` tokens, for attention with a window.
-
-`BeamCache` serves searches. The beams of an input are several queries of one row, at the same position, and share
-columns of keys and values; a mask selects the columns that a beam descends from.
+The beams of an input are several queries of one row, at the same position, and share columns of keys and values; a mask
+selects the columns that a beam descends from. Without a search, each input has one beam.
 
 A cache belongs to one batch. Each forward pass calls `plan` and then, if nothing raised, `commit`; then each layer
 calls `append`.
@@ -16,33 +10,18 @@ calls `append`.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from regard.blocks.layout import Layout, Padded, readable
+from regard.blocks.layout import Layout, Padded
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
-
-CacheKind: TypeAlias = Literal["growing", "fixed", "windowed"]
 
 DROP_EVERY = 8
 """Steps of a beam search after which columns that no beam sees are dropped."""
 LEAST_ROOM = 32
 """Smallest number of columns to allocate at a time."""
-
-
-@dataclass(frozen=True)
-class CacheShape:
-    """Sizes of a cache. `batch` is the number of rows."""
-
-    layers: int
-    batch: int
-    heads: int
-    head_size: int
-    value_size: int
 
 
 class CrossCache:
@@ -78,158 +57,7 @@ class SelfCache:
 
 
 class Cache:
-    """The caches of all layers of a decoder."""
-
-    layers: list[SelfCache]
-    cross: list[CrossCache]
-    mask: Tensor | None = None
-    """`[B, Q, K]`, true where a query sees a key; None: the positions in the layouts decide."""
-    fixed = False
-    """Whether all memory stays in place."""
-
-    def plan(self, new: Layout, prefix: Tensor | None = None) -> tuple[Padded, Padded]:
-        """Returns the layouts of queries and keys for `new` tokens. Raises if they do not fit, and stores nothing.
-
-        So a call that raises, here or in an embedding that gets these layouts, can be repeated.
-        """
-        raise NotImplementedError
-
-    def commit(self) -> None:
-        """Makes room for the planned tokens, which the layers append next."""
-        raise NotImplementedError
-
-    def store(self, layer: SelfCache, k_BTGE: Tensor, v_BTGV: Tensor) -> tuple[Tensor, Tensor]:
-        """Writes the new keys and values of a layer; returns those to attend to, in the order of `plan`."""
-        raise NotImplementedError
-
-    def cross_visibility(self, queries: Padded, memory: Layout) -> Visibility:
-        """Visibility of the encoder's output."""
-        return Visibility(queries, memory)
-
-
-class RowCache(Cache):
-    """One sequence in each row; rows may differ in length."""
-
-    def __init__(
-        self, kind: CacheKind, shape: CacheShape, capacity: int, device: torch.device, dtype: torch.dtype
-    ) -> None:
-        self.kind = kind
-        self.capacity = capacity
-        self.batch = shape.batch
-        self.used = 0
-        """A bound on the tokens of every row, known without reading tensors."""
-        self.lengths_B = torch.zeros(shape.batch, dtype=torch.long, device=device)
-        self.ragged = kind != "growing"
-        """Whether rows may differ in length, so that `lengths_B` is needed."""
-        k = (shape.batch, capacity, shape.heads, shape.head_size)
-        v = (shape.batch, capacity, shape.heads, shape.value_size)
-        self.layers = [
-            SelfCache(self, torch.zeros(k, device=device, dtype=dtype), torch.zeros(v, device=device, dtype=dtype))
-            for _ in range(shape.layers)
-        ]
-        self.cross = [CrossCache() for _ in range(shape.layers)]
-        self._starts_B = self.lengths_B
-        self._start = 0
-        self._new = Padded(shape.batch, 0)
-
-    def plan(self, new: Layout, prefix: Tensor | None = None) -> tuple[Padded, Padded]:
-        if not isinstance(new, Padded) or not new.plain or new.batch != self.batch:
-            raise InputError(f"this cache takes padded batches of {self.batch} rows that start at position 0")
-        used = self.used + new.time
-        if self.kind == "fixed" and used > self.capacity:
-            raise InputError(f"{used} tokens exceed the cache's capacity ({self.capacity}); raise it, or use growing")
-        if prefix is not None:
-            self._require_whole(prefix, new)
-        self._new = new
-        if not self._is_ragged(new):
-            return Padded(self.batch, new.time, start=self.used), Padded(self.batch, used)
-        places_BT = self._new_places(new)
-        bound = self.capacity if self.kind == "fixed" else used
-        queries = Padded(self.batch, new.time, places_BT=places_BT, bound=bound)
-        if self.kind == "windowed":
-            places_BK = torch.cat([self._ring_places(self.lengths_B), places_BT], dim=1)
-            return queries, Padded(self.batch, places_BK.shape[1], places_BT=places_BK, bound=used)
-        return queries, Padded(self.batch, bound, self._lengths_after(new))
-
-    def commit(self) -> None:
-        new = self._new
-        self._start, self._starts_B = self.used, self.lengths_B
-        self.used += new.time
-        if self.kind == "growing" and self.used > self.capacity:
-            self._grow()
-        self.ragged = self._is_ragged(new)
-        self.lengths_B = self._lengths_after(new)
-
-    def store(self, layer: SelfCache, k_BTGE: Tensor, v_BTGV: Tensor) -> tuple[Tensor, Tensor]:
-        if self.kind == "windowed":
-            return self._store_ring(layer, k_BTGE, v_BTGV)
-        start, end = self._start, self.used
-        if not self.ragged:
-            layer.k_BCGE[:, start:end] = k_BTGE
-            layer.v_BCGV[:, start:end] = v_BTGV
-        else:
-            row_B1 = torch.arange(self.batch, device=k_BTGE.device)[:, None]
-            column_BT = self._starts_B[:, None] + torch.arange(self._new.time, device=k_BTGE.device)
-            layer.k_BCGE[row_B1, column_BT] = k_BTGE
-            layer.v_BCGV[row_B1, column_BT] = v_BTGV
-        visible = self.capacity if self.kind == "fixed" else end
-        return layer.k_BCGE[:, :visible], layer.v_BCGV[:, :visible]
-
-    def _is_ragged(self, new: Padded) -> bool:
-        return self.ragged or new.lengths_B is not None
-
-    def _lengths_after(self, new: Padded) -> Tensor:
-        return self.lengths_B + (new.time if new.lengths_B is None else new.lengths_B)
-
-    def _require_whole(self, prefix_B: Tensor, new: Padded) -> None:
-        """Raises if a prefix extends beyond the first call: its tokens see all of it."""
-        if not readable(prefix_B):
-            return
-        given_B = torch.full_like(prefix_B, new.time) if new.lengths_B is None else new.lengths_B
-        early_B = (self.lengths_B == 0) & (given_B > 0) & (prefix_B > given_B)
-        if bool(early_B.any()):
-            row = int(early_B.nonzero()[0])
-            raise InputError(
-                f"prefix ({int(prefix_B[row])}) of row {row} exceeds the {int(given_B[row])} tokens of the first call "
-                "with a cache; give the whole prefix at once"
-            )
-
-    def _new_places(self, new: Padded) -> Tensor:
-        """`[B, T]`: the position of each new token, −1 for padding."""
-        within_1T = torch.arange(new.time, device=self.lengths_B.device)[None]
-        places_BT = self.lengths_B[:, None] + within_1T
-        return places_BT if new.lengths_B is None else torch.where(within_1T < new.lengths_B[:, None], places_BT, -1)
-
-    def _ring_places(self, lengths_B: Tensor) -> Tensor:
-        """`[B, C]`: the position that each column of the ring holds after so many tokens; negative if none."""
-        column_1C = torch.arange(self.capacity, device=lengths_B.device)[None]
-        last_B1 = lengths_B[:, None] - 1
-        return last_B1 - (last_B1 - column_1C) % self.capacity
-
-    def _store_ring(self, layer: SelfCache, k_BTGE: Tensor, v_BTGV: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns ring and new tokens together; then each column takes the last token that falls on it."""
-        keys, values = torch.cat([layer.k_BCGE, k_BTGE], dim=1), torch.cat([layer.v_BCGV, v_BTGV], dim=1)
-        new_BC = self._ring_places(self.lengths_B) - self._starts_B[:, None]
-        source_BC = torch.where(
-            new_BC >= 0, self.capacity + new_BC, torch.arange(self.capacity, device=new_BC.device)[None]
-        )
-        row_B1 = torch.arange(self.batch, device=new_BC.device)[:, None]
-        layer.k_BCGE, layer.v_BCGV = keys[row_B1, source_BC], values[row_B1, source_BC]
-        return keys, values
-
-    def _grow(self) -> None:
-        capacity = max(self.used, 2 * self.capacity)
-        for layer in self.layers:
-            for name in ("k_BCGE", "v_BCGV"):
-                old = getattr(layer, name)
-                grown = old.new_zeros(self.batch, capacity, *old.shape[2:])
-                grown[:, : self.capacity] = old
-                setattr(layer, name, grown)
-        self.capacity = capacity
-
-
-class BeamCache(Cache):
-    """Beams of an input share columns, so that reordering beams changes a mask and moves no keys or values.
+    """The caches of all layers of a decoder. Reordering beams changes a mask and moves no keys or values.
 
     The first call reads a prompt `[B, T]` (of an encoder-decoder, the start token). Each later call reads `[B, K]`: one
     token for each of the K beams of an input, all at the same position. It writes K columns. A beam sees the columns
@@ -243,21 +71,27 @@ class BeamCache(Cache):
 
     def __init__(
         self,
-        shape: CacheShape,
-        device: torch.device,
-        dtype: torch.dtype,
+        layers: int,
+        batch: int,
+        heads: int,
+        sizes: tuple[int, int],
+        like: Tensor,
         longest: int | None = None,
         steps: int | None = None,
         beams: int = 1,
     ) -> None:
-        """`longest` is the number of learned positions, if there is such a bound.
+        """`sizes` are those of a head's keys and values. The cache has the device and the dtype of `like`.
 
-        `steps` fixes the memory: the number of tokens to write at most.
+        Beyond `longest` positions, positions stay at the last one. `steps`, the number of tokens to write at most,
+        fixes the memory.
         """
-        self.shape, self.device, self.dtype = shape, device, dtype
+        device, dtype = like.device, like.dtype
+        self.heads, self.sizes, self.device, self.dtype = heads, sizes, device, dtype
         self.longest, self.steps, self.beams = longest, steps, beams
         self.fixed = steps is not None
-        self.inputs = shape.batch
+        self.mask: Tensor | None = None
+        """`[B, K, C]`, true where a beam sees a column; None in the first call, where layouts decide."""
+        self.inputs = batch
         self.rows = 1
         """Beams of each input at present."""
         self.columns = 0
@@ -275,13 +109,20 @@ class BeamCache(Cache):
         self.places_BC = torch.zeros(self.inputs, 0, dtype=torch.long, device=device)
         """Position of the token in each column, −1 if none."""
         none = torch.empty(0, device=device, dtype=dtype)
-        self.layers = [SelfCache(self, none, none) for _ in range(shape.layers)]
-        self.cross = [CrossCache(by_heads=device.type == "cpu") for _ in range(shape.layers)]
+        self.layers = [SelfCache(self, none, none) for _ in range(layers)]
+        self.cross = [CrossCache(by_heads=device.type == "cpu") for _ in range(layers)]
         self._new = Padded(self.inputs, 0)
         self._cross_visibility: Visibility | None = None
 
-    def plan(self, new: Layout, prefix: Tensor | None = None) -> tuple[Padded, Padded]:
-        assert isinstance(new, Padded) and new.plain and new.batch == self.inputs
+    def plan(self, new: Layout) -> tuple[Padded, Padded]:
+        """Returns the layouts of queries and keys for `new` tokens. Raises if they do not fit, and stores nothing.
+
+        So a call that raises, here or in an embedding that gets these layouts, can be repeated.
+        """
+        if not isinstance(new, Padded) or not new.plain or new.batch != self.inputs:
+            raise InputError(f"this cache takes padded batches of {self.inputs} rows that start at position 0")
+        if self.time and new.time != self.rows:
+            raise InputError(f"{new.time} tokens in each row; after the first call, give one at a time")
         self._new = new
         if self.time == 0:
             return new, new
@@ -304,6 +145,7 @@ class BeamCache(Cache):
         return time if self.longest is None else min(time, self.longest)
 
     def commit(self) -> None:
+        """Makes room for the planned tokens, which the layers append next."""
         if self.time == 0:
             self._commit_prompt()
             return
@@ -346,11 +188,11 @@ class BeamCache(Cache):
             self.places_BC[:, : new.time] = places_BT
             self.seen_NC = (self.places_BC >= 0).repeat_interleave(self.beams, 0)
         for layer in self.layers:
-            layer.k_BCGE, layer.v_BCGV = self._empty(self.shape.head_size), self._empty(self.shape.value_size)
+            layer.k_BCGE, layer.v_BCGV = map(self._empty, self.sizes)
 
     def _empty(self, size: int) -> Tensor:
         """`[B, C, G, size]`; on a CPU with the columns of a head next to each other in memory, for matrix products."""
-        heads, room = self.shape.heads, self.room
+        heads, room = self.heads, self.room
         if self.device.type != "cpu":
             return torch.zeros(self.inputs, room, heads, size, device=self.device, dtype=self.dtype)
         # Unused columns of a fixed cache are read, with weight 0, so they must be finite.
@@ -362,6 +204,7 @@ class BeamCache(Cache):
         return self.blocks_1 * self.rows + torch.arange(self.rows, device=self.device)
 
     def store(self, layer: SelfCache, k_BTGE: Tensor, v_BTGV: Tensor) -> tuple[Tensor, Tensor]:
+        """Writes the new keys and values of a layer; returns those to attend to, in the order of `plan`."""
         if self.mask is None:  # a prompt sees itself only
             layer.k_BCGE[:, : self._new.time], layer.v_BCGV[:, : self._new.time] = k_BTGE, v_BTGV
             return k_BTGE, v_BTGV
@@ -430,7 +273,7 @@ class BeamCache(Cache):
         self.seen_NC = seen_BKC.gather(2, order_BC[:, None].expand(-1, seen_BKC.shape[1], -1)).flatten(0, 1)
         self.places_BC = self.places_BC.gather(1, order_BC)
         self.columns, self.room = width, width + max(DROP_EVERY * rows, LEAST_ROOM, width // 4)
-        groups = self.shape.heads
+        groups = self.heads
         # Rows of `[B, G, C]` flattened: far faster than an index with three dimensions.
         first_BG = torch.arange(self.inputs * groups, device=self.device).view(self.inputs, groups)
         for layer in self.layers:

@@ -89,7 +89,7 @@ def distance_span(visibility: Visibility) -> tuple[int, int]:
     """The smallest and the largest visible distance (position of the query − position of the key)."""
     longest = max(visibility.queries.longest, visibility.keys.longest)
     reach = longest if visibility.reach is None else visibility.reach
-    ahead = 0 if visibility.causal and visibility.prefix is None else reach - 1
+    ahead = 0 if visibility.causal else reach - 1
     # At least two distances: FlexAttention cannot compile the gradient of a table with one column.
     return -ahead, max(reach - 1, 1)
 
@@ -261,7 +261,6 @@ class AttentionCall(NamedTuple):
     device: str
     dtype: torch.dtype
     packed: bool
-    prefix: bool
     bias: bool
     soft_cap: bool
     dropout: bool
@@ -301,7 +300,6 @@ def attend(
         device=q.device.type,
         dtype=q.dtype,
         packed=isinstance(visibility.queries, Packed),
-        prefix=visibility.prefix is not None,
         bias=bias is not None,
         soft_cap=soft_cap is not None,
         dropout=dropout > 0,
@@ -358,8 +356,6 @@ def refusal(backend: Backend, call: AttentionCall) -> str | None:
         return "it computes in 16 bits only"
     if call.bias or call.soft_cap:
         return "it cannot change scores"
-    if call.prefix:
-        return "it has no prefix"
     if call.head_size != call.value_size or call.head_size % 8 or call.head_size > 256:
         return "it needs keys and values of one size, a multiple of 8 up to 256"
     return None

@@ -181,21 +181,13 @@ class Residual(nn.Module):
     learned vector (Touvron et al. 2021); stochastic depth omits it for some sequences (Huang et al. 2016).
     """
 
-    def __init__(
-        self,
-        norm: settings.Norm,
-        place: settings.NormPlace,
-        width: int,
-        dropout: float = 0.0,
-        layer_scale: float | None = None,
-        drop_path: float = 0.0,
-    ) -> None:
+    def __init__(self, body: settings.Body, drop_path: float = 0.0) -> None:
         super().__init__()
-        self.place = place
-        self.norm = build_norm(norm, width)
-        self.after = build_norm(norm, width) if place == "sandwich" else None
-        self.scale = None if layer_scale is None else nn.Parameter(torch.full((width,), layer_scale))
-        self.dropout = dropout
+        self.place = body.norm_place
+        self.norm = build_norm(body.norm, body.width)
+        self.after = build_norm(body.norm, body.width) if body.norm_place == "sandwich" else None
+        self.scale = None if body.layer_scale is None else nn.Parameter(torch.full((body.width,), body.layer_scale))
+        self.dropout = body.dropout
         self.drop_path = drop_path
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], layout: Layout | None = None) -> Tensor:
@@ -220,34 +212,6 @@ class Residual(nn.Module):
 
 
 @dataclass(frozen=True)
-class LayerPlan:
-    """The settings of one layer."""
-
-    width: int
-    attention: settings.Attention
-    ffn: settings.FeedForward
-    norm: settings.Norm
-    norm_place: settings.NormPlace
-    dropout: float
-    layer_scale: float | None
-    cross: bool
-    relative: bool
-    """Whether attention has the weights of Transformer-XL positions."""
-
-
-@dataclass(frozen=True)
-class StackPlan:
-    """The settings of a stack."""
-
-    layer: LayerPlan
-    depth: int
-    position: settings.TextPosition
-    causal: bool
-    final_norm: bool
-    stochastic_depth: float
-
-
-@dataclass(frozen=True)
 class View:
     """The inputs that all layers of a stack share in one forward pass."""
 
@@ -260,23 +224,20 @@ class View:
 class Layer(nn.Module):
     """Self-attention, cross-attention in decoders with a memory, feed-forward; each with a residual connection."""
 
-    def __init__(self, plan: LayerPlan, drop_path: float = 0.0) -> None:
+    def __init__(self, body: settings.Body, cross: bool, relative: bool, drop_path: float) -> None:
+        """`relative`: whether attention has the weights of Transformer-XL positions."""
         super().__init__()
-        self.attention = Attention(plan.attention, plan.width, plan.relative)
-        self.attention_residual = self._residual(plan, drop_path)
-        self.cross = Attention(plan.attention, plan.width) if plan.cross else None
-        self.cross_residual = self._residual(plan, drop_path) if plan.cross else None
-        self.ffn = FeedForward(plan.ffn, plan.width)
-        self.ffn_residual = self._residual(plan, drop_path)
+        self.attention = Attention(body.attention, body.width, relative)
+        self.attention_residual = Residual(body, drop_path)
+        self.cross = Attention(body.attention, body.width) if cross else None
+        self.cross_residual = Residual(body, drop_path) if cross else None
+        self.ffn = FeedForward(body.ffn, body.width)
+        self.ffn_residual = Residual(body, drop_path)
 
     def taps(self) -> dict[str, Tap]:
         cross = {} if self.cross is None else named_taps(ATTENTION_TAPS, "cross.")
         own = named_taps(ATTENTION_TAPS, "attention.")
         return own | cross | named_taps(FFN_TAPS, "ffn.") | named_taps([LAYER_TAP])
-
-    @staticmethod
-    def _residual(plan: LayerPlan, drop_path: float) -> Residual:
-        return Residual(plan.norm, plan.norm_place, plan.width, plan.dropout, plan.layer_scale, drop_path)
 
     def forward(
         self, x: Tensor, view: View, cache: SelfCache | None = None, cross_cache: CrossCache | None = None
@@ -295,18 +256,23 @@ class Layer(nn.Module):
 class Stack(nn.Module):
     """A sequence of layers. Layer i is `stack[i]`, and its parameters are named `i.…`."""
 
-    def __init__(self, plan: StackPlan) -> None:
+    def __init__(
+        self,
+        body: settings.Body,
+        position: settings.TextPosition,
+        causal: bool = False,
+        cross: bool = False,
+        depth: int | None = None,
+    ) -> None:
         super().__init__()
-        layer = plan.layer
-        self.depth = plan.depth
-        self.causal = plan.causal
-        self.window = layer.attention.window
-        last = max(plan.depth - 1, 1)
-        for i in range(plan.depth):
-            self.add_module(str(i), Layer(layer, plan.stochastic_depth * i / last))
-        head_size = layer.attention.head_size or layer.width // layer.attention.heads
-        self.position = build_attended(plan.position, layer.width, layer.attention.heads, head_size, plan.causal)
-        self.norm = build_norm(layer.norm, layer.width) if plan.final_norm else None
+        self.depth = depth or body.depth
+        self.causal = causal
+        self.window = body.attention.window
+        relative = isinstance(position, settings.TransformerXL)
+        for i in range(self.depth):
+            self.add_module(str(i), Layer(body, cross, relative, body.stochastic_depth * i / max(self.depth - 1, 1)))
+        self.position = build_attended(position, body.width, body.attention.heads, body.head_size, causal)
+        self.norm = build_norm(body.norm, body.width) if body.has_final_norm else None
         self.recompute = False
         """Whether training stores only the input of each layer and recomputes the rest in the backward pass (Chen et
         al. 2016): about a third more computation for a fraction of the memory, with the same results."""
@@ -334,7 +300,6 @@ class Stack(nn.Module):
         memory: Tensor | None = None,
         memory_layout: Layout | None = None,
         cache: Cache | None = None,
-        prefix: Tensor | None = None,
         rotation: Rotation | None = None,
     ) -> Tensor:
         """`[..., D]` through every layer.
@@ -342,7 +307,7 @@ class Stack(nn.Module):
         `keys` is the layout from `Cache.plan`; without a cache it equals `queries`. `rotation` is for images, whose
         positions are not those of a sequence.
         """
-        attention = Visibility(queries, keys or queries, self.causal, self.window, prefix)
+        attention = Visibility(queries, keys or queries, self.causal, self.window)
         cross: Visibility | None = None
         if memory_layout is not None and cache is not None:
             assert isinstance(queries, Padded)

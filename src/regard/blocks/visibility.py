@@ -2,7 +2,7 @@
 
 A query sees a key if both are real tokens of the same sequence and every rule that is set allows it:
 
-- `causal`: the key is not after the query, or belongs to the sequence's `prefix`;
+- `causal`: the key is not after the query;
 - `window`: the two are fewer than `window` positions apart;
 - `mask`: an explicit mask in place of `causal`, for beams that share keys.
 
@@ -41,18 +41,16 @@ class Additive(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Position of each token, its sequence if a row holds several, and the prefix of its sequence."""
+    """Position of each token, and its sequence if a row holds several."""
 
     place: Tensor
     sequence: Tensor | None
-    prefix: Tensor | None
 
     def at(self, *index: Tensor | slice | None) -> Cells:
         return self.map(lambda value: value[index])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Cells:
-        sequence = None if self.sequence is None else change(self.sequence)
-        return Cells(change(self.place), sequence, None if self.prefix is None else change(self.prefix))
+        return Cells(change(self.place), None if self.sequence is None else change(self.sequence))
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,6 @@ class Visibility:
     keys: Layout
     causal: bool = False
     window: int | None = None
-    prefix: Tensor | None = None
-    """Length of the prefix of each sequence: `[B]`, or `[S]` in a packed batch."""
     mask: Tensor | None = None
     """`[B, Q, K]`: an explicit mask in place of `causal`."""
     beams: bool = False
@@ -76,11 +72,6 @@ class Visibility:
             raise InputError("queries and keys must both be padded or both be packed; pack or pad the other side")
         if self.queries.count != self.keys.count:
             raise InputError(f"queries have {self.queries.count} sequences and keys {self.keys.count}; give as many")
-        if self.prefix is not None and tuple(self.prefix.shape) != (self.queries.count,):
-            raise InputError(
-                f"prefix has shape {list(self.prefix.shape)}, expected [{self.queries.count}]: "
-                "give one length for each sequence, 0 for none"
-            )
 
     @property
     def rows(self) -> int:
@@ -108,11 +99,10 @@ class Visibility:
     def cells(self, device: torch.device) -> tuple[Cells, Cells]:
         """The cells of queries, `[R or 1, Q]`, and of keys, `[R or 1, K]`."""
         places_q, places_k = self.grid_places(device)
-        packed = isinstance(self.queries, Packed)
-        sequences_q = self.grid(self.queries.sequences(device))
-        sequences_k = self.grid(self.keys.sequences(device)) if packed else None
-        prefix = None if self.prefix is None else self.prefix[sequences_q]
-        return Cells(places_q, sequences_q if packed else None, prefix), Cells(places_k, sequences_k, None)
+        if not isinstance(self.queries, Packed):
+            return Cells(places_q, None), Cells(places_k, None)
+        sequences_q, sequences_k = (self.grid(side.sequences(device)) for side in (self.queries, self.keys))
+        return Cells(places_q, sequences_q), Cells(places_k, sequences_k)
 
     def allows(self, query: Cells, key: Cells) -> Tensor:
         """The definition of visibility without a mask, cell by cell; shapes are broadcast."""
@@ -120,8 +110,7 @@ class Visibility:
         if query.sequence is not None and key.sequence is not None:
             allowed = allowed & (query.sequence == key.sequence)
         if self.causal:
-            earlier = key.place <= query.place
-            allowed = allowed & (earlier if query.prefix is None else earlier | (key.place < query.prefix))
+            allowed = allowed & (key.place <= query.place)
         if self.reach is not None:
             allowed = allowed & ((query.place - key.place).abs() < self.reach)
         return allowed
@@ -169,7 +158,7 @@ class Visibility:
             return None
         if self.mask is not None:
             return Fused(False, self.mask, None)  # each beam sees itself
-        if self.prefix is not None or keys.places_BT is not None:
+        if keys.places_BT is not None:
             return None
         real = queries.real(device)
         blind = None if real is None else ~real

@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from regard.blocks.cache import BeamCache, CacheShape
+from regard.blocks.cache import Cache
 from regard.blocks.layout import Padded
 from regard.blocks.recording import Recorder, Recording, current_recorder, recorded_by
 from regard.blocks.settings import Learned
@@ -133,9 +133,7 @@ class SearchModel:
             raise InputError("beam.coverage needs a source, and a decoder has none; set it to 0")
         given = inputs if isinstance(inputs, Inputs) else self.lay_out(inputs)
         steps = up_to(longest + SPARE, SHAPES) if self.paths.fixed else None
-        layers, one = len(self.model.decoder), self.original.decoder[0].attention
-        shape = CacheShape(layers, given.layout.batch, one.kv_heads, one.head_size, one.value_size)
-        cache = BeamCache(shape, self.device, self.weight_dtype, self.longest, steps, beams)
+        cache = self.original.new_cache(given.layout.batch, self.longest, steps, beams)
         state: State
         if self.paths.triton_step:
             from regard.decoding.fast.triton_model import TritonState
@@ -147,12 +145,12 @@ class SearchModel:
 
 
 class State:
-    """The inputs that were read and the beams written so far, in a `BeamCache` for the model's own forward."""
+    """The inputs that were read and the beams written so far, in a `Cache` for the model's own forward."""
 
     stays: bool
     """Whether all memory stays in place, as a CUDA graph needs."""
 
-    def __init__(self, model: Model, cache: BeamCache, coverage: bool = False, raw: bool = False) -> None:
+    def __init__(self, model: Model, cache: Cache, coverage: bool = False, raw: bool = False) -> None:
         self.model, self.cache, self.raw = model, cache, raw
         self.stays = cache.fixed
         self.memory_BSD: Tensor | None = None

@@ -11,9 +11,10 @@ import torch
 from torch import nn
 
 from regard.blocks.layers import RmsNorm
+from regard.blocks.settings import Body, Normal
 from regard.errors import InputError, SettingsError
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
-from regard.models.settings import Body, ModelSettings, Normal
+from regard.models.settings import ModelSettings
 
 Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 

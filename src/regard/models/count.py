@@ -8,7 +8,7 @@ The model is built on the meta device, which has shapes and no memory. The conve
   query and key. A causal mask is *not* discounted, as is usual; a window is. Training costs three forward passes.
 - **Memory**: weights and gradients in `dtype`; AdamW's two moments in float32, and a float32 copy of 16-bit weights
   (Rajbhandari et al. 2020: 16 bytes per parameter). Activations are the tensors that autograd saves on a GPU. The
-  cache holds keys and values of every layer in `dtype`; a window bounds it.
+  cache holds keys and values of every layer in `dtype`.
 """
 
 from __future__ import annotations
@@ -261,12 +261,11 @@ def _memory(settings: ModelSettings, model: Model, length: int, batch: int, dtyp
         case _:
             written = cross = 0
     token = settings.kv_heads * (settings.head_size + settings.value_size) * element
-    cached = min(length, settings.attention.window or length)
     return Memory(
         weights=total * element,
         gradients=total * element,
         optimizer=total * (4 + 4 + master_copy),
         activations=activation_bytes(model, length, batch),
         cache_token=written * token,
-        cache=batch * token * (written * cached + cross * length),
+        cache=batch * token * length * (written + cross),
     )

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import get_args
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.blocks.cache import Cache, CacheKind, CacheShape, RowCache
+from regard.blocks.cache import Cache
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding, pool
 from regard.blocks.image_positions import build_grid_position
-from regard.blocks.layers import ACTIVATIONS, LayerPlan, Stack, StackPlan, build_norm
+from regard.blocks.layers import ACTIVATIONS, Stack, build_norm
 from regard.blocks.layout import Layout, Padded, layout_of
 from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, named_taps, tap, tap_pass
-from regard.blocks.settings import NoPosition, Norm, PoolingKind, TextPosition, TransformerXL
-from regard.errors import InputError, SettingsError
+from regard.blocks.settings import NoPosition, Norm, PoolingKind
+from regard.errors import SettingsError
 from regard.models import settings
 
-_FIRST_CAPACITY = 64
-"""The initial capacity of a growing cache, in tokens."""
+
+class _Writer(nn.Module):
+    """A model with a decoder."""
+
+    decoder: Stack
+
+    def new_cache(self, batch: int, longest: int | None = None, steps: int | None = None, beams: int = 1) -> Cache:
+        """Return an empty cache for `batch` sequences. The other arguments are for searches; see `Cache`."""
+        one = self.decoder[0].attention
+        sizes, like = (one.head_size, one.value_size), next(self.decoder.parameters())
+        return Cache(len(self.decoder), batch, one.kv_heads, sizes, like, longest, steps, beams)
 
 
-class EncoderDecoder(nn.Module):
+class EncoderDecoder(_Writer):
     """Encoder and decoder stacks (Vaswani et al. 2017). The decoder attends to the encoder's output."""
 
     def __init__(self, model: settings.EncoderDecoder) -> None:
@@ -35,8 +43,8 @@ class EncoderDecoder(nn.Module):
         tied = target if "target" in model.tied else source
         self.source = _text_embedding(model, source)
         self.target = _text_embedding(model, target)
-        self.encoder = _stack(model, model.position)
-        self.decoder = _stack(model, model.position, causal=True, cross=True, depth=model.decoder_layers)
+        self.encoder = Stack(model, model.position)
+        self.decoder = Stack(model, model.position, causal=True, cross=True, depth=model.decoder_layers)
         tokens = tied if "output" in model.tied else None
         self.output = Output(tokens, model.target_size, model.width, model.output_bias, model.output_scale)
 
@@ -95,10 +103,6 @@ class EncoderDecoder(nn.Module):
         hidden: Tensor = self.decoder(x, queries, keys, memory, memory_layout, cache)
         return hidden
 
-    def new_cache(self, batch: int, kind: CacheKind = "growing", capacity: int | None = None) -> Cache:
-        """Return an empty cache for decoding `batch` sequences."""
-        return _new_cache(self.settings, self.settings.decoder_layers, self.target.tokens.weight, batch, kind, capacity)
-
 
 class Encoder(nn.Module):
     """A stack where every token sees every other (Devlin et al. 2019). `heads[name](hidden, layout)` gives logits."""
@@ -108,7 +112,7 @@ class Encoder(nn.Module):
         self.settings = model
         tokens = nn.Embedding(model.vocabulary, model.width)
         self.embedding = _text_embedding(model, tokens, model.segments)
-        self.encoder = _stack(model, model.position)
+        self.encoder = Stack(model, model.position)
         self.heads = build_heads(model.heads, model.width, model.norm, tokens)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None, segments: Tensor | None = None) -> Tensor:
@@ -118,7 +122,7 @@ class Encoder(nn.Module):
         return hidden
 
 
-class Decoder(nn.Module):
+class Decoder(_Writer):
     """A causal stack (Radford et al. 2018): each token sees itself and the tokens before it."""
 
     def __init__(self, model: settings.Decoder) -> None:
@@ -126,34 +130,25 @@ class Decoder(nn.Module):
         self.settings = model
         tokens = nn.Embedding(model.vocabulary, model.width)
         self.embedding = _text_embedding(model, tokens)
-        self.decoder = _stack(model, model.position, causal=True)
+        self.decoder = Stack(model, model.position, causal=True)
         self.output = Output(tokens if model.tied else None, model.vocabulary, model.width, model.output_bias)
 
-    def forward(
-        self, tokens: Tensor, layout: Layout | None = None, cache: Cache | None = None, prefix: Tensor | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, layout: Layout | None = None, cache: Cache | None = None) -> Tensor:
         """Return logits `[B, T, V]` (or `[N, V]`) for the token after each token.
 
-        With a cache, `tokens` holds the new tokens only. `prefix` is the number of tokens at the start of each
-        sequence that every token sees; with a cache, the first call must hold the whole prefix.
+        With a cache, `tokens` holds the new tokens only: a prompt in the first call, then one token at a time.
         """
-        logits: Tensor = self.output(self.states(tokens, layout, cache, prefix))
+        logits: Tensor = self.output(self.states(tokens, layout, cache))
         return logits
 
-    def states(
-        self, tokens: Tensor, layout: Layout | None = None, cache: Cache | None = None, prefix: Tensor | None = None
-    ) -> Tensor:
+    def states(self, tokens: Tensor, layout: Layout | None = None, cache: Cache | None = None) -> Tensor:
         """Return the last hidden states `[B, T, D]`, before the output weights."""
         tap_pass(self, cache)
         layout = layout_of(tokens, layout)
-        queries, keys = (layout, layout) if cache is None else cache.plan(layout, prefix)
+        queries, keys = (layout, layout) if cache is None else cache.plan(layout)
         x = self.embedding(tokens, queries)
-        hidden: Tensor = self.decoder(x, queries, keys, cache=cache, prefix=prefix)
+        hidden: Tensor = self.decoder(x, queries, keys, cache=cache)
         return hidden
-
-    def new_cache(self, batch: int, kind: CacheKind = "growing", capacity: int | None = None) -> Cache:
-        """Return an empty cache for continuing `batch` sequences."""
-        return _new_cache(self.settings, self.settings.depth, self.embedding.tokens.weight, batch, kind, capacity)
 
 
 class Vision(nn.Module):
@@ -164,7 +159,7 @@ class Vision(nn.Module):
         self.settings = model
         position = build_grid_position(model.position, model.grid, model.width, model.head_size, model.class_token)
         self.embedding = PatchEmbedding(model.channels, model.patch, model.width, position, model.dropout)
-        self.encoder = _stack(model, None)
+        self.encoder = Stack(model, NoPosition())
         self.heads = build_heads(model.heads, model.width, model.norm)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -181,47 +176,6 @@ def _text_embedding(
 ) -> TextEmbedding:
     norm = model.norm if model.embedding_norm else None
     return TextEmbedding(tokens, model.position, model.embedding_scale, norm, model.dropout, segments)
-
-
-def _stack(
-    body: settings.Body,
-    position: TextPosition | None,
-    causal: bool = False,
-    cross: bool = False,
-    depth: int | None = None,
-) -> Stack:
-    layer = LayerPlan(
-        width=body.width,
-        attention=body.attention,
-        ffn=body.ffn,
-        norm=body.norm,
-        norm_place=body.norm_place,
-        dropout=body.dropout,
-        layer_scale=body.layer_scale,
-        cross=cross,
-        relative=isinstance(position, TransformerXL),
-    )
-    position = NoPosition() if position is None else position
-    return Stack(StackPlan(layer, depth or body.depth, position, causal, body.has_final_norm, body.stochastic_depth))
-
-
-def _new_cache(
-    body: settings.Body, layers: int, like: Tensor, batch: int, kind: CacheKind, capacity: int | None
-) -> Cache:
-    """Return an empty cache on the device and in the dtype of `like`."""
-    window = body.attention.window
-    if kind not in get_args(CacheKind):
-        raise InputError(f"cache kind ({kind}) is not known; choose one of {', '.join(get_args(CacheKind))}")
-    if capacity is not None and capacity < 1:
-        raise InputError(f"capacity ({capacity}) must be at least 1; give the largest number of tokens to cache")
-    if kind == "fixed" and capacity is None:
-        raise InputError("a fixed cache needs a capacity; give the largest number of tokens to cache")
-    if kind == "windowed":
-        if window is None:
-            raise InputError("a windowed cache needs attention.window, or it loses tokens; choose another cache kind")
-        capacity = max(capacity or window, window)
-    shape = CacheShape(layers, batch, body.kv_heads, body.head_size, body.value_size)
-    return RowCache(kind, shape, capacity or _FIRST_CAPACITY, like.device, like.dtype)
 
 
 class Output(nn.Module):

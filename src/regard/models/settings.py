@@ -10,14 +10,9 @@ from pydantic import Field, model_validator
 
 from regard.blocks.settings import (
     Activation,
-    Attention,
-    Dense,
-    FeedForward,
+    Body,
     ImagePosition,
-    LayerNorm,
     Learned2d,
-    Norm,
-    NormPlace,
     PoolingKind,
     Positive,
     Rate,
@@ -28,25 +23,6 @@ from regard.blocks.settings import (
     TextPosition,
 )
 from regard.settings import Settings, to_table
-
-
-class Xavier(Settings):
-    """Uniform in ±√(6 / (inputs + outputs)); embeddings normal with variance 1 / width (the paper's own code)."""
-
-    kind: Literal["xavier"] = "xavier"
-
-
-class Normal(Settings):
-    """Normal around zero (BERT, GPT-2, ViT)."""
-
-    kind: Literal["normal"] = "normal"
-    deviation: float = Field(default=0.02, gt=0)
-    """Standard deviation."""
-    scaled_residual: bool = False
-    """Whether matrices that write to the residual stream are divided by √(number of sublayers), as in GPT-2."""
-
-
-Initial: TypeAlias = Annotated[Xavier | Normal, Field(discriminator="kind")]
 
 
 class Masked(Settings):
@@ -117,67 +93,6 @@ def _check_names(heads: Mapping[str, object]) -> None:
     for name in heads:
         if not name or "." in name:
             raise ValueError(f"heads: the name {name!r} must not be empty or contain a dot; choose another one")
-
-
-class Body(Settings):
-    """The settings that every family has."""
-
-    width: Positive = 512
-    """Size of the hidden states."""
-    depth: Positive = 6
-    """Number of layers."""
-    attention: Attention = Attention()
-    """The attention of every layer."""
-    ffn: FeedForward = Dense()
-    """The feed-forward of every layer."""
-    norm: Norm = LayerNorm()
-    """The norm around every sublayer."""
-    norm_place: NormPlace = "post"
-    """post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)); sandwich: x + norm(f(norm(x)))."""
-    final_norm: bool | None = None
-    """Whether a norm follows the last layer; none: yes unless norm_place is post."""
-    dropout: Rate = 0.1
-    """Dropout on each sublayer's output and on the embeddings, as in the paper."""
-    stochastic_depth: Rate = 0.0
-    """Probability of skipping a sublayer; it grows linearly from 0 to this value at the last layer."""
-    layer_scale: float | None = Field(default=None, gt=0)
-    """Initial value of a learned factor for each channel of a sublayer's output; none: no factor."""
-    initial: Initial = Xavier()
-    """How weights are initialised."""
-
-    @property
-    def head_size(self) -> int:
-        return self.attention.head_size or self.width // self.attention.heads
-
-    @property
-    def value_size(self) -> int:
-        return self.attention.value_size or self.head_size
-
-    @property
-    def kv_heads(self) -> int:
-        return self.attention.kv_heads or self.attention.heads
-
-    @property
-    def ffn_hidden(self) -> int:
-        return self.ffn.hidden_for(self.width)
-
-    @property
-    def has_final_norm(self) -> bool:
-        return self.norm_place != "post" if self.final_norm is None else self.final_norm
-
-    @model_validator(mode="after")
-    def _heads_divide(self) -> Self:
-        attention = self.attention
-        if attention.head_size is None and self.width % attention.heads:
-            raise ValueError(
-                f"width ({self.width}) must be a multiple of heads ({attention.heads}); or set attention.head_size"
-            )
-        if attention.heads % self.kv_heads:
-            raise ValueError(
-                f"attention.heads ({attention.heads}) must be a multiple of attention.kv_heads ({self.kv_heads}); "
-                "choose a divisor"
-            )
-        return self
 
 
 class _Text(Body):

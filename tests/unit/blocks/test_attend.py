@@ -20,7 +20,6 @@ CPU = AttentionCall(
     device="cpu",
     dtype=torch.float32,
     packed=False,
-    prefix=False,
     bias=False,
     soft_cap=False,
     dropout=False,
@@ -37,7 +36,7 @@ def test_the_fastest_backend_that_is_exact() -> None:
     """A call is described by a plain value, so no GPU is needed."""
     expected: list[tuple[AttentionCall, Backend]] = [
         (CPU, "sdpa"),
-        (CPU._replace(packed=True, prefix=True, bias=True, dropout=True), "sdpa"),
+        (CPU._replace(packed=True, bias=True, dropout=True), "sdpa"),
         (CPU._replace(soft_cap=True), "reference"),
         (CPU._replace(device="mps"), "sdpa"),
         (CPU._replace(device="mps", bias=True), "sdpa"),
@@ -48,12 +47,11 @@ def test_the_fastest_backend_that_is_exact() -> None:
         (PACKED._replace(head_size=256, value_size=256), "varlen"),
         (PACKED._replace(dtype=torch.float32), "sdpa"),
         (PACKED._replace(dropout=True), "sdpa"),
-        (PACKED._replace(prefix=True), "sdpa"),
         (PACKED._replace(value_size=32), "sdpa"),
         (PACKED._replace(head_size=60, value_size=60), "sdpa"),
         (PACKED._replace(head_size=264, value_size=264), "sdpa"),
         (BIASED, "flex"),
-        (BIASED._replace(packed=True, prefix=True), "flex"),
+        (BIASED._replace(packed=True), "flex"),
         (BIASED._replace(dtype=torch.float32), "flex"),
         (BIASED._replace(dtype=torch.float64), "sdpa"),
         (BIASED._replace(dropout=True), "sdpa"),
@@ -84,7 +82,6 @@ def test_a_forced_backend_that_cannot_serve_gives_the_reason() -> None:
         ("varlen", PACKED._replace(dtype=torch.float32), "it computes in 16 bits only"),
         ("varlen", PACKED._replace(bias=True), "it cannot change scores"),
         ("varlen", PACKED._replace(soft_cap=True), "it cannot change scores"),
-        ("varlen", PACKED._replace(prefix=True), "it has no prefix"),
         ("varlen", PACKED._replace(head_size=8), "it needs keys and values of one size, a multiple of 8 up to 256"),
     ]
     for backend, call, reason in refused:
@@ -95,9 +92,7 @@ def test_a_forced_backend_that_cannot_serve_gives_the_reason() -> None:
 
 def test_the_reference_serves_everything() -> None:
     for device in ("cpu", "cuda", "mps"):
-        every = CPU._replace(
-            device=device, packed=True, prefix=True, bias=True, soft_cap=True, dropout=True, value_size=3
-        )
+        every = CPU._replace(device=device, packed=True, bias=True, soft_cap=True, dropout=True, value_size=3)
         assert refusal("reference", every) is None
 
 
@@ -105,19 +100,19 @@ def test_a_call_is_described_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("regard.blocks.kernels")
     seen: list[AttentionCall] = []
     monkeypatch.setattr(module, "choose", lambda request: (seen.append(request), "reference")[1])
-    prefix, packed = torch.tensor([1, 0]), pack([[2], [2]], [None]).layouts[0]
+    packed = pack([[2], [2]], [None]).layouts[0]
     q, v = torch.randn(2, 3, 4, 6), torch.randn(2, 3, 2, 5)
     plain = Visibility(Padded(2, 3), Padded(2, 3))
     bias = ScoreBias(torch.zeros(4, 5), zero=2)
     attend(q, q[:, :, :2], v, plain)
-    attend(q.double(), q.double(), q.double(), Visibility(Padded(2, 3), Padded(2, 3), True, prefix=prefix), dropout=0.1)
+    attend(q.double(), q.double(), q.double(), Visibility(Padded(2, 3), Padded(2, 3), True), dropout=0.1)
     one = torch.randn(4, 1, 6)  # four tokens, one head
     attend(one, one, one, Visibility(packed, packed), soft_cap=2.0)
     attend(q[:, :1], q, q, Visibility(Padded(2, 1), Padded(2, 3)), bias=bias)
     here = CPU._replace(head_size=6, value_size=6)
     assert seen == [
         here._replace(value_size=5),
-        here._replace(dtype=torch.float64, prefix=True, dropout=True),
+        here._replace(dtype=torch.float64, dropout=True),
         here._replace(packed=True, soft_cap=True),
         here._replace(bias=True, single=True),
     ]

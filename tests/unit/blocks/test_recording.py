@@ -22,7 +22,6 @@ from torch.testing import assert_close
 import regard
 from regard.blocks import recording as taps
 from regard.blocks import settings as blocks
-from regard.blocks.cache import CacheKind
 from regard.blocks.layers import set_recompute
 from regard.blocks.recording import TAPS, names_of
 from regard.decoding.decode import decode
@@ -226,16 +225,15 @@ def test_decoding_is_counted_as_it_grows() -> None:
 
 
 @pytest.mark.parametrize("position", cases.TEXT_POSITIONS)
-@pytest.mark.parametrize("kind", ["growing", "fixed"])
 @torch.no_grad()
-def test_step_by_step_as_at_once(kind: CacheKind, position: str) -> None:
+def test_step_by_step_as_at_once(position: str) -> None:
     """The weights of step t are row t of a pass over the whole."""
     model = fresh("encoder-decoder", position=cases.TEXT_POSITIONS[position])
     source, target = cases.padded(cases.sentences([3, 5], 1)), torch.tensor(cases.sentences([6, 6], 2))
     with regard.record(model, "decoder.*.weights", "decoder.*.residual") as whole:
         model(source.tokens, target, source.layout)
     memory = model.encode(source.tokens, source.layout)
-    cache = model.new_cache(2, kind, capacity=8)
+    cache = model.new_cache(2)
     with regard.record(model, "decoder.*.weights", "decoder.*.residual") as seen:
         for new in target.split(1, dim=1):
             model.decode(new, memory, source.layout, cache=cache)
@@ -248,20 +246,6 @@ def test_step_by_step_as_at_once(kind: CacheKind, position: str) -> None:
             assert not event.value[..., row.shape[-1] :].any()
             assert_close(value, row[..., : value.shape[-1]], rtol=0, atol=1e-5)
             assert not row[..., value.shape[-1] :].any()
-
-
-@torch.no_grad()
-def test_a_windowed_cache_and_prompts_of_different_lengths() -> None:
-    model = fresh("decoder", position=blocks.Rotary(), attention=blocks.Attention(heads=4, window=3))
-    prompt = cases.padded(cases.sentences([4, 2], 1))
-    cache = model.new_cache(2, "windowed")
-    with regard.record(model, "*.weights") as seen:
-        model(prompt.tokens, prompt.layout, cache=cache)
-        for token in ([[1], [2]], [[3], [4]]):
-            model(torch.tensor(token), cache=cache)
-    events = seen.events_of("decoder.1.attention.weights")
-    assert [event.step for event in events] == [0, 1, 2]
-    assert [(event.value[0, 0, -1] > 0).sum() for event in events] == [3, 3, 3]
 
 
 @pytest.mark.parametrize("search", [Greedy(), Beam(size=3), Beam(size=2, coverage=0.2)])

@@ -26,6 +26,11 @@ def randomised(module: nn.Module) -> nn.Module:
     return module
 
 
+def residual_of(place: settings.NormPlace, drop_path: float = 0.0, **changes: float | None) -> Residual:
+    chosen = {"width": WIDTH, "attention": settings.Attention(heads=1), "norm_place": place, "dropout": 0.0}
+    return Residual(settings.Body(**{**chosen, **changes}), drop_path)
+
+
 def layer_norm(x: Tensor, norm: nn.Module) -> Tensor:
     return functional.layer_norm(x, (WIDTH,), norm.weight, norm.bias, 1e-5)
 
@@ -33,7 +38,7 @@ def layer_norm(x: Tensor, norm: nn.Module) -> Tensor:
 def test_the_equation_of_each_place() -> None:
     """post: norm(x + f(x)); pre: x + f(norm(x)); sandwich: x + after(f(norm(x))). Layer scale multiplies f(…)."""
     for place, scale in itertools.product(("pre", "post", "sandwich"), (None, 0.1)):
-        residual = randomised(Residual(settings.LayerNorm(), place, WIDTH, layer_scale=scale))
+        residual = randomised(residual_of(place, layer_scale=scale))
         assert (residual.after is not None) is (place == "sandwich")
         f, x = nn.Linear(WIDTH, WIDTH).double(), torch.randn(2, 3, WIDTH, dtype=torch.float64)
         by = 1.0 if scale is None else residual.scale
@@ -47,7 +52,7 @@ def test_the_equation_of_each_place() -> None:
 
 
 def test_layer_scale_starts_at_its_value_and_learns() -> None:
-    residual = Residual(settings.LayerNorm(), "pre", WIDTH, layer_scale=0.1)
+    residual = residual_of("pre", layer_scale=0.1)
     assert_close(residual.scale, torch.full((WIDTH,), 0.1))
     x = torch.zeros(1, 2, WIDTH)
     residual(x, lambda y: torch.full_like(y, 3.0)).sum().backward()
@@ -57,7 +62,7 @@ def test_layer_scale_starts_at_its_value_and_learns() -> None:
 def test_dropout_falls_on_what_the_sublayer_adds_alone() -> None:
     """Section 5.4 of the paper: on the output of each sublayer, before it is added and normed."""
     rate = 0.3
-    residual = Residual(settings.LayerNorm(), "pre", WIDTH, dropout=rate)
+    residual = residual_of("pre", dropout=rate)
     x = torch.randn(500, 10, WIDTH, dtype=torch.float64)
     added = residual.double()(x, lambda y: torch.ones_like(y)) - x
     kept = added.abs() > 1e-12
@@ -66,7 +71,7 @@ def test_dropout_falls_on_what_the_sublayer_adds_alone() -> None:
 
 
 def test_the_norm_behind_a_post_sublayer_sees_what_was_dropped() -> None:
-    residual = Residual(settings.LayerNorm(), "post", WIDTH, dropout=0.3).double()
+    residual = residual_of("post", dropout=0.3).double()
     x = torch.randn(5, WIDTH, dtype=torch.float64)
     torch.manual_seed(7)
     out = residual(x, lambda y: 2 * y)
@@ -76,14 +81,14 @@ def test_the_norm_behind_a_post_sublayer_sees_what_was_dropped() -> None:
 
 
 def test_nothing_is_dropped_in_evaluation() -> None:
-    residual = Residual(settings.LayerNorm(), "pre", WIDTH, dropout=0.5, drop_path=0.5).eval()
+    residual = residual_of("pre", 0.5, dropout=0.5).eval()
     x = torch.randn(50, 2, WIDTH)
     assert torch.equal(residual(x, torch.ones_like, Padded(50, 2)), x + 1)
 
 
 def added_by(layout: Layout | None, x: Tensor, rate: float) -> Tensor:
     """What a sublayer that gives ones adds to each token."""
-    residual = Residual(settings.LayerNorm(), "pre", x.shape[-1], drop_path=rate).double()
+    residual = residual_of("pre", rate, width=x.shape[-1]).double()
     return residual(x, torch.ones_like, layout) - x
 
 

@@ -46,8 +46,8 @@ def parameters_by_kind(model: nn.Module) -> Iterator[tuple[str, str, nn.Paramete
 
 
 @by_family
-@pytest.mark.parametrize("initial", [settings.Xavier(), settings.Normal(deviation=0.05)], ids=lambda i: i.kind)
-def test_norms_start_at_one_and_biases_at_zero(family: str, initial: settings.Initial) -> None:
+@pytest.mark.parametrize("initial", [blocks.Xavier(), blocks.Normal(deviation=0.05)], ids=lambda i: i.kind)
+def test_norms_start_at_one_and_biases_at_zero(family: str, initial: blocks.Initial) -> None:
     for kind, name, parameter in parameters_by_kind(wide(family, initial=initial)):
         assert torch.isfinite(parameter).all(), name
         if kind in ("scale", "bias"):
@@ -68,7 +68,7 @@ def test_deviations(family: str) -> None:
             assert has_deviation(parameter, bound / math.sqrt(3)), name
         elif kind == "table":
             assert has_deviation(parameter, 1 / math.sqrt(64)), name
-    for kind, name, parameter in parameters_by_kind(wide(family, initial=settings.Normal(deviation=0.05))):
+    for kind, name, parameter in parameters_by_kind(wide(family, initial=blocks.Normal(deviation=0.05))):
         if kind in ("matrix", "table"):
             assert has_deviation(parameter, 0.05), name
 
@@ -107,7 +107,7 @@ def test_the_name_of_a_head_does_not_matter() -> None:
 def test_a_scaled_residual_is_divided_by_the_root_of_its_sublayers(family: str, stack: str, sublayers: int) -> None:
     """GPT-2: so the sum of all that a stack adds keeps its size. A layer with cross-attention has three sublayers."""
     changes = {"decoder_depth": 3} if family == "encoder-decoder" else {}
-    model = wide(family, initial=settings.Normal(deviation=0.05, scaled_residual=True), **changes)
+    model = wide(family, initial=blocks.Normal(deviation=0.05, scaled_residual=True), **changes)
     added = 0
     for kind, name, parameter in parameters_by_kind(getattr(model, stack)):
         if name.endswith(("out.weight", "down.weight")):

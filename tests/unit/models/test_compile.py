@@ -21,7 +21,6 @@ from torch._dynamo.testing import CompileCounterWithBackend
 from torch.testing import assert_close
 
 from regard.blocks import settings as blocks
-from regard.blocks.cache import Cache, CacheKind
 from regard.blocks.layout import Packed, Padded
 from regard.models.build import build
 from regard.models.settings import ModelSettings
@@ -127,12 +126,11 @@ def test_several_layers_and_batches_without_padding() -> None:
 
 
 @by_layout
-def test_window_prefix_and_soft_cap(layout: str) -> None:
+def test_window_and_soft_cap(layout: str) -> None:
     attention = blocks.Attention(heads=4, kv_heads=2, window=3, soft_cap=5.0, qk_norm=blocks.RmsNorm())
     model = fresh(cases.decoder(position=blocks.Rotary(), attention=attention, ffn=blocks.Gated()))
     text = laid(layout)[1]
-    prefix = torch.arange(text.layout.count) % 3
-    check(model, lambda *given: model(given[0], given[1], prefix=given[2]), text.tokens, text.layout, prefix)
+    check(model, model, text.tokens, text.layout)
 
 
 @pytest.mark.parametrize(("place", "layout"), [("pre", "ragged"), ("post", "packed"), ("sandwich", "packed")])
@@ -167,61 +165,6 @@ def test_batches_of_other_lengths_are_not_compiled_anew() -> None:
         tokens = torch.randint(0, cases.VOCABULARY, (4, 6))
         assert_close(fast(tokens, padded), model(tokens, padded))
     assert counter.frame_count == 2
-
-
-def steps_of(call: Callable[[Tensor, Cache], Tensor], cache: Cache, tokens: Tensor) -> list[Tensor]:
-    return [call(new, cache) for new in tokens.split(1, dim=1)]
-
-
-@pytest.mark.parametrize(
-    ("position", "kind", "window", "compilations"),
-    [
-        *((position, "fixed", None, 2) for position in ("learned", "relative", "transformer-xl", "rotary", "alibi")),
-        ("rotary", "fixed", 3, 2),
-        ("rotary", "windowed", 3, 3),
-        ("relative", "windowed", 3, 3),
-    ],
-)
-@torch.no_grad()
-def test_cached_steps_are_compiled_once_for_all(
-    position: str, kind: CacheKind, window: int | None, compilations: int
-) -> None:
-    """Not at every step, nor for other prompts and other caches of the same shape.
-
-    The number of tokens so far is a plain number, which the first step takes for a constant and the second for a
-    variable: two compilations. A ring that is not yet longer than the window hides nothing, which is a third.
-    """
-    attention = blocks.Attention(heads=4, kv_heads=2, window=window)
-    model = fresh(cases.decoder(position=cases.TEXT_POSITIONS[position], attention=attention))
-    counter = CompileCounterWithBackend("aot_eager")
-    step = compiled(lambda new, cache: model(new, cache=cache), counter)
-    for seed, lengths in enumerate(([3, 4], [4, 2], [1, 1])):
-        prompt = cases.padded(cases.sentences(lengths, seed))
-        tokens = torch.tensor(cases.sentences([6, 6], 10 + seed))
-        results = []
-        for call in (lambda new, cache: model(new, cache=cache), step):
-            cache = model.new_cache(2, kind, capacity=10)
-            model(prompt.tokens, prompt.layout, cache=cache)
-            results.append(torch.cat(steps_of(call, cache, tokens), dim=1))
-        assert_close(results[1], results[0])
-    assert counter.frame_count <= compilations
-
-
-@torch.no_grad()
-def test_a_cached_step_of_an_encoder_decoder() -> None:
-    """After a first, uncompiled step, which projects the memory."""
-    model = fresh(cases.encoder_decoder(position=blocks.Rotary()))
-    counter = CompileCounterWithBackend("aot_eager")
-    source = cases.padded(cases.sentences(SOURCE_LENGTHS, 1))
-    memory = model.encode(source.tokens, source.layout)
-    tokens = torch.tensor(cases.sentences([8] * 4, 2))
-    plain = lambda new, cache: model.decode(new, memory, source.layout, cache=cache)
-    step = compiled(plain, counter)
-    cache = model.new_cache(4, "fixed", capacity=8)
-    first = model.decode(tokens[:, :1], memory, source.layout, cache=cache)
-    out = torch.cat([first, *steps_of(step, cache, tokens[:, 1:])], dim=1)
-    assert_close(out, model.decode(tokens, memory, source.layout))
-    assert counter.frame_count <= 2
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The four families as wholes: shapes, ties, layouts, caches, prefixes, precision and reproducibility."""
+"""The four families as wholes: shapes, ties, layouts, caches, precision and reproducibility."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from regard.blocks import settings as blocks
-from regard.blocks.cache import CacheKind
 from regard.models import settings
 from regard.models.build import Model, build
 
@@ -290,88 +289,42 @@ def test_segments_reach_the_encoder() -> None:
     assert_close(model(tokens), model(tokens, segments=torch.zeros_like(tokens)), **TIGHT)
 
 
-KINDS: tuple[CacheKind, ...] = ("growing", "fixed", "windowed")
-by_kind = pytest.mark.parametrize("kind", KINDS)
-
-
-def windowed(kind: CacheKind) -> blocks.Attention:
-    return blocks.Attention(heads=4, kv_heads=2, window=3 if kind == "windowed" else None)
+NEAR = blocks.Attention(heads=4, kv_heads=2, window=3)
 
 
 @by_position
-@by_kind
-def test_an_encoder_decoder_writes_step_by_step(position: str, kind: CacheKind) -> None:
+def test_an_encoder_decoder_writes_step_by_step(position: str) -> None:
     """Sources of different lengths; the first step reads two tokens, each of the others one."""
-    model = exact(cases.encoder_decoder(position=cases.TEXT_POSITIONS[position], attention=windowed(kind)))
-    source = cases.padded(cases.sentences(SOURCE_LENGTHS, 1))
-    target = torch.tensor(cases.sentences([7] * 4, 2))
-    wanted = model(source.tokens, target, source.layout)
-    cache = model.new_cache(batch=4, kind=kind, capacity=8)
-    memory = model.encode(source.tokens, source.layout)
-    steps = [target[:, :2], *target[:, 2:].split(1, dim=1)]
-    out = [model.decode(new, memory, source.layout, cache=cache) for new in steps]
-    assert_close(torch.cat(out, dim=1), wanted, **TIGHT)
+    for changes in ({}, {"attention": NEAR}):
+        model = exact(cases.encoder_decoder(position=cases.TEXT_POSITIONS[position], **changes))
+        source = cases.padded(cases.sentences(SOURCE_LENGTHS, 1))
+        target = torch.tensor(cases.sentences([7] * 4, 2))
+        wanted = model(source.tokens, target, source.layout)
+        cache, calls = model.new_cache(batch=4), []
+        model.decoder[1].cross.k.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        memory = model.encode(source.tokens, source.layout)
+        steps = [target[:, :2], *target[:, 2:].split(1, dim=1)]
+        out = [model.decode(new, memory, source.layout, cache=cache) for new in steps]
+        assert_close(torch.cat(out, dim=1), wanted, **TIGHT)
+        assert calls == [1], "the memory is projected once"
 
 
 @by_position
-@by_kind
-def test_a_decoder_continues_prompts_of_different_lengths(position: str, kind: CacheKind) -> None:
-    model = exact(cases.decoder(position=cases.TEXT_POSITIONS[position], attention=windowed(kind)))
-    sentences = cases.sentences([n + 3 for n in LENGTHS])
-    whole = cases.padded(sentences)
-    wanted = whole.take(model(whole.tokens, whole.layout))
-    cache = model.new_cache(batch=4, kind=kind, capacity=16)
-    prompts = cases.padded([s[:n] for s, n in zip(sentences, LENGTHS, strict=True)])
-    out = prompts.take(model(prompts.tokens, prompts.layout, cache=cache))
-    for step in range(3):
-        new = torch.tensor([[s[n + step]] for s, n in zip(sentences, LENGTHS, strict=True)])
-        scores = model(new, cache=cache)
-        out = [torch.cat([rows, row]) for rows, row in zip(out, scores, strict=True)]
-    for got, other in zip(out, wanted, strict=True):
-        assert_close(got, other, **TIGHT)
-
-
-def test_the_memory_is_projected_once_in_cached_decoding() -> None:
-    model = exact(cases.encoder_decoder())
-    source, target = torch.tensor(cases.sentences([4, 4], 1)), torch.tensor(cases.sentences([3, 3], 2))
-    memory, cache, calls = model.encode(source), model.new_cache(batch=2), []
-    for i in range(2):
-        model.decoder[i].cross.k.register_forward_hook(lambda *_, layer=i: calls.append(layer))
-    for new in target.split(1, dim=1):
-        model.decode(new, memory, cache=cache)
-    assert calls == [0, 1]
-
-
-def reader_of(writer: Any) -> Any:
-    """An encoder with a decoder's weights: another family, in which every token sees every other."""
-    reader = exact(settings.Encoder(**cases.body(vocabulary=cases.VOCABULARY, position=writer.settings.position)))
-    state = {name.replace("decoder.", "encoder."): value for name, value in writer.state_dict().items()}
-    reader.load_state_dict(state)
-    return reader
-
-
-@pytest.mark.parametrize("position", ["sinusoidal", "learned", "rotary", "alibi", "none"])
-def test_a_prefix_is_read_as_an_encoder_reads(position: str) -> None:
-    writer = exact(cases.decoder(position=cases.TEXT_POSITIONS[position]))
-    reader = reader_of(writer)
-    tokens = torch.tensor(cases.sentences([7, 7, 7]))
-    prefix = torch.tensor([0, 4, 7])
-    states = writer.states(tokens, prefix=prefix)
-    assert_close(states[0], writer.states(tokens)[0], **TIGHT)
-    assert_close(states[1, :4], reader(tokens[1:2, :4])[0], **TIGHT)
-    assert_close(states[2], reader(tokens)[2], **TIGHT)
-    assert not torch.allclose(states[1, 4:], writer.states(tokens)[1, 4:])
-
-
-@by_kind
-def test_a_prefix_is_continued_from_a_cache(kind: CacheKind) -> None:
-    model = exact(cases.decoder(position=blocks.Rotary(), attention=windowed(kind)))
-    tokens, prefix = torch.tensor(cases.sentences([7, 7])), torch.tensor([4, 2])
-    wanted = model(tokens, prefix=prefix)
-    cache = model.new_cache(2, kind, capacity=8)
-    steps = [tokens[:, :4], *tokens[:, 4:].split(1, dim=1)]
-    out = [model(new, cache=cache, prefix=prefix) for new in steps]
-    assert_close(torch.cat(out, dim=1), wanted, **TIGHT)
+def test_a_decoder_continues_prompts_of_different_lengths(position: str) -> None:
+    for changes in ({}, {"attention": NEAR}):
+        model = exact(cases.decoder(position=cases.TEXT_POSITIONS[position], **changes))
+        sentences = cases.sentences([n + 3 for n in LENGTHS])
+        whole = cases.padded(sentences)
+        wanted = whole.take(model(whole.tokens, whole.layout))
+        cache = model.new_cache(batch=4)
+        prompts = cases.padded([s[:n] for s, n in zip(sentences, LENGTHS, strict=True)])
+        out = prompts.take(model(prompts.tokens, prompts.layout, cache=cache))
+        for step in range(3):
+            new = torch.tensor([[s[n + step]] for s, n in zip(sentences, LENGTHS, strict=True)])
+            scores = model(new, cache=cache)
+            out = [torch.cat([rows, row]) for rows, row in zip(out, scores, strict=True)]
+        for got, other in zip(out, wanted, strict=True):
+            assert_close(got, other, **TIGHT)
 
 
 @by_family

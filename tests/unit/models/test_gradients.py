@@ -85,12 +85,12 @@ def test_encoder_with_heads(place: str, pooling: str) -> None:
 
 
 @pytest.mark.parametrize("position", ["rotary", "alibi", "relative"])
-def test_decoder_with_a_window_and_a_prefix(position: str) -> None:
+def test_decoder_with_a_window(position: str) -> None:
     attention = blocks.Attention(heads=2, window=2, value_size=3)
     settings = Decoder(**{**TEXT, "attention": attention}, position=cases.TEXT_POSITIONS[position])
     model = build(settings, dtype=torch.float64)
     text = cases.padded([[1, 2, 0, 3], [4]])
-    check(model, lambda: model(text.tokens, text.layout, prefix=torch.tensor([2, 0])))
+    check(model, lambda: model(text.tokens, text.layout))
 
 
 def test_decoder_with_a_soft_cap() -> None:

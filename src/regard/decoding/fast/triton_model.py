@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regard.blocks.cache import BeamCache
+from regard.blocks.cache import Cache
 from regard.blocks.layers import Attention, FeedForward, Layer, Residual, RmsNorm
 from regard.blocks.layout import Padded
 from regard.blocks.positions import Position
@@ -57,7 +57,7 @@ def _is_plain(part: nn.Module) -> bool:
 class TritonState(State):
     """A `State` with Triton kernels. Its logits stay in place, in the model's dtype."""
 
-    def __init__(self, model: Model, cache: BeamCache, raw: bool = True) -> None:
+    def __init__(self, model: Model, cache: Cache, raw: bool = True) -> None:
         assert isinstance(model, EncoderDecoder) and cache.fixed
         super().__init__(model, cache, raw=raw)
         self.network = model

@@ -34,6 +34,7 @@ from regard.blocks.settings import (
     Alibi,
     ChannelOrder,
     NoPosition,
+    Normal,
     Relative,
     Rotary,
     Rotary2d,
@@ -255,7 +256,7 @@ def positions_answer(model: nn.Module | Loaded, length: int | None = None, part:
     scores = distance_scores(model, length, part) if adds else None
     waves = isinstance(position, Sinusoidal | Sinusoidal2d | Rotary | Rotary2d | TransformerXL)
     initial = settings.initial
-    spread = initial.deviation if isinstance(initial, models.Normal) else settings.width**-0.5
+    spread = initial.deviation if isinstance(initial, Normal) else settings.width**-0.5
     return {
         "kind": position.kind,
         "part": part or parts[0],

@@ -20,9 +20,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.blocks.settings import Activation
+from regard.blocks.settings import Activation, Body
 from regard.errors import SettingsError, WeightsError
-from regard.models.settings import Body, ModelSettings, complete, differences
+from regard.models.settings import ModelSettings, complete, differences
 from regard.settings import nested, parse
 from regard.weights.tensors import check, listed
 

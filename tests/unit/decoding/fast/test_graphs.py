@@ -11,7 +11,7 @@ from decoding_cases import ENDS, continuer, translator
 from replay_cases import RULES, Player, replayed
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from regard.blocks import cache, embedding, layout
+from regard.blocks import embedding, layout
 from regard.blocks.settings import Attention, Learned, Rotary, Sinusoidal
 from regard.decoding.beam import BeamBatch, BeamSearch
 from regard.decoding.decode import ONE, decode, jobs_for
@@ -129,7 +129,7 @@ def test_what_is_recorded_asks_the_host_nothing(
     source = search_model(model, ENDS, FastPaths(fixed=True))
     jobs = replay.filled(jobs_for(source, inputs_of((5, 3), 9, 1), RULES, [Wish()] * 2))
     batch = BeamBatch(source, jobs, ENDS, RULES, Beam(size=2))
-    for module in (layout, cache, embedding):  # whoever looks at numbers does so where that costs nothing
+    for module in (layout, embedding):  # whoever looks at numbers does so where that costs nothing
         monkeypatch.setattr(module, "readable", lambda tensor: False)
     with torch.inference_mode(), Silent():
         search = BeamSearch(batch)

@@ -14,7 +14,7 @@ import regard
 from regard.blocks import settings as blocks
 from regard.errors import InputError
 from regard.look.views.positions import MAX_LENGTH, cosines_by_distance, distance_scores, encodings, positions_answer
-from regard.models.settings import Decoder, Encoder, Normal
+from regard.models.settings import Decoder, Encoder
 
 DECK = [
     [0.000, 0.841, 0.909, 0.141, -0.757],
@@ -156,7 +156,7 @@ def test_baselines_of_random_values() -> None:
     torch.manual_seed(0)
     drawn = torch.nn.functional.normalize(torch.randn(3000, 16), dim=1)
     assert float((drawn[:1500] * drawn[1500:]).sum(1).std()) == pytest.approx(answer["deviation"], rel=0.06)
-    for initial in ({}, {"initial": Normal(deviation=0.3)}):
+    for initial in ({}, {"initial": blocks.Normal(deviation=0.3)}):
         model: Any = regard.build(encoder(position=blocks.Relative(buckets=256, longest=300), **initial))
         spread = float(model.encoder.position.weight.detach().std())
         assert spread == pytest.approx(positions_answer(model)["untrained"], rel=0.1)
