@@ -21,17 +21,20 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals"),
 ]
 
-STEPS: dict[str, Any] = {"steps": 40, "evaluate_every": 15}
+STEPS: dict[str, Any] = {"steps": 24, "evaluate_every": 10}
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recipe, and a run of it that went straight to its end."""
+    """For two families a recipe, and a run of it that was not disturbed."""
     place = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(place / "cache"))
-        recipe = write_recipe(place / "recipe.toml", RECIPES["translate"], **STEPS)
-        finish(begin(recipe, place / "straight"))
+        for program in [
+            begin(write_recipe(place / f"{family}.toml", RECIPES[family], **STEPS), place / family)
+            for family in ("translate", "language")
+        ]:
+            finish(program)
     return place
 
 
@@ -58,7 +61,7 @@ def test_a_signal_stops_a_run_in_good_order(number: signal.Signals, workers: int
     assert status(tmp_path / "run") == ("stopped", number.name)
     finish(go_on(recipe, tmp_path / "run"))
     assert status(tmp_path / "run") == ("finished", "budget")
-    assert remains(tmp_path / "run") == remains(home / "straight")
+    assert remains(tmp_path / "run") == remains(home / "translate")
 
 
 def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
@@ -71,7 +74,7 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     time.sleep(1)
     program.send(signal.SIGINT)
     time.sleep(1.2 * SIGNAL_SECONDS)
-    assert program.process.poll() is None
+    assert program.runs
     program.send(signal.SIGINT)
     assert program.wait(30) == 130
     assert "Traceback" not in program.text
@@ -85,7 +88,7 @@ def test_two_programs_do_not_train_in_one_directory(home: Path, tmp_path: Path) 
     recipe = write_recipe(tmp_path / "recipe.toml", RECIPES["translate"], steps=2000)
     first = begin(recipe, tmp_path / "run")
     assert first.wait_for(BEGUN)
-    second = Program(["--resume", str(tmp_path / "run")], tmp_path / "second.said")
+    second = Program(["--resume", str(tmp_path / "run")], tmp_path / "second.output")
     assert second.wait(60) == 1
     first.end()
     assert f"{tmp_path / 'run'} is in use by process {first.process.pid} on " in second.text
@@ -93,11 +96,8 @@ def test_two_programs_do_not_train_in_one_directory(home: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("family", ["translate", "language"])
-def test_killed_at_random_moments_it_ends_the_same(family: str, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path / "recipe.toml", RECIPES[family], **STEPS)
-    straight = begin(recipe, tmp_path / "straight")
-    straight.wait_for(BEGUN)
-    kills = kill_again_and_again(recipe, tmp_path / "run", 3, STEPS["steps"], Random(family))
-    finish(straight)
+def test_killed_at_random_moments_it_ends_the_same(family: str, home: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    kills = kill_again_and_again(home / f"{family}.toml", run, 3, STEPS["steps"], Random(family))
     assert len(kills) >= 2
-    assert remains(tmp_path / "run") == remains(tmp_path / "straight")
+    assert remains(run) == remains(home / family)
