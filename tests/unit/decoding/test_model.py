@@ -81,11 +81,11 @@ def moves(steps: int, beams: int, draw: random.Random, kept: int) -> list[tuple[
 @pytest.mark.parametrize("family", [EncoderDecoderSettings, DecoderSettings])
 @torch.inference_mode()
 def test_every_row_has_its_own_history(family: type, fixed: bool) -> None:
-    """Against whole passes over each row's tokens, in float64; columns are dropped several times."""
-    given, steps = inputs(4, VOCABULARY), 3 * DROP_EVERY + 10
+    """Against whole passes over each row's tokens, in float64; columns are dropped twice."""
+    given, steps = inputs(4, VOCABULARY), 2 * DROP_EVERY + 6
     for name, changes in VARIANTS.items():
         model = model_of(changes, family=family)
-        for beams in (1, 3):
+        for beams in (1, 3) if name in ("paper", "relative", "window") else (3,):
             draw = random.Random(1)
             state, scores = search_model(model, ENDS, FastPaths(fixed=fixed)).begin(given, 40, beams)
             written: list[tuple[int, list[int]]] = [(place, []) for place in range(4)]
@@ -96,7 +96,7 @@ def test_every_row_has_its_own_history(family: type, fixed: bool) -> None:
                     (written[row][0], [*written[row][1], token]) for row, token in zip(rows, tokens, strict=True)
                 ]
                 scores = state.step(torch.tensor(tokens))
-                if step % 7 == 0 or step > steps - 2:
+                if step % 9 == 0 or step > steps - 2:
                     expected = [next_chances(model, given[place], history) for place, history in written]
                     assert torch.allclose(scores.log_softmax(-1), torch.stack(expected), atol=1e-10), (
                         name,

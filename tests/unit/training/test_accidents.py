@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,8 +16,6 @@ from accident_cases import CONFIG, Killed, accidents, begin, go_on, outcome
 
 from regard.errors import RunError
 from regard.training.run import Run
-
-CASES = Path(__file__).parents[2] / "cases"
 
 
 @pytest.fixture
@@ -55,25 +51,19 @@ def disturbed(directory: Path, monkeypatch: pytest.MonkeyPatch, at: int, kind: s
     return trouble.calls, None
 
 
-CALLS = 360
+CALLS = 310
 """More than a whole run makes."""
 
 
 def test_there_are_many_calls(directory: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any]) -> None:
     calls, said = disturbed(directory, monkeypatch, 10**9, "killed")
     assert said is None
-    assert CALLS - 100 < calls < CALLS
+    assert CALLS - 50 < calls < CALLS
     assert outcome(directory) == undisturbed
 
 
 @pytest.mark.parametrize(
-    ("kind", "every"),
-    [
-        ("killed", 5),
-        ("full", 11),
-        ("once", 11),
-        *(pytest.param(kind, 1, marks=pytest.mark.slow) for kind in ("killed", "full", "once")),
-    ],
+    ("kind", "every"), [pytest.param("killed", 1, marks=pytest.mark.slow), ("full", 4), ("once", 4)]
 )
 def test_an_accident_at_any_call(
     directory: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any], kind: str, every: int
@@ -99,7 +89,7 @@ def test_many_accidents_in_one_run(
     """Recovery itself is killed again and again."""
     monkeypatch.setattr(os, "fsync", lambda _: None)
     chance = random.Random(1)
-    for _ in range(20):
+    for _ in range(6):
         accidents_so_far = 0
         while True:
             kind = chance.choice(["killed", "killed", "full", "once"])
@@ -110,63 +100,6 @@ def test_many_accidents_in_one_run(
         assert accidents_so_far > 1
         assert outcome(directory) == undisturbed
         shutil.rmtree(directory)
-
-
-SCRIPT = """
-import json, os, random, signal, sys, time
-from pathlib import Path
-from accident_cases import begin, go_on
-from regard.training.run import Run
-from regard.weights.checkpoints import newest_checkpoint
-
-directory, chance, kills, seen = Path(sys.argv[1]), random.Random(7), 0, []
-for name in ("first", "second"):  # the second tells how fast this machine is
-    start = time.perf_counter()
-    begin(directory / name)
-    go_on(directory / name)
-    unit = time.perf_counter() - start
-begin(directory / "killed")
-while True:
-    child = os.fork()
-    if child == 0:
-        go_on(directory / "killed", until=120)
-        os._exit(0)
-    if kills < 15:
-        time.sleep(unit * chance.uniform(0.05, 0.75))
-        os.kill(child, signal.SIGKILL)
-    _, code = os.waitpid(child, 0)
-    if os.WIFEXITED(code):
-        assert code == 0, code
-        break
-    kills += 1
-    checkpoint, _ = newest_checkpoint(directory / "killed")
-    seen.append([Run.open(directory / "killed").status.state, checkpoint.step if checkpoint else 0])
-print(json.dumps(seen))
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-def test_real_kills(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(CASES), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", SCRIPT, str(directory)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    states, steps = zip(*json.loads(done.stdout), strict=True)
-    assert len(states) == 15
-    assert set(states) <= {"stopped", "killed"}  # stopped: not even begun
-    assert list(steps) == sorted(steps)
-    assert states[-1] == "killed"
-    monkeypatch.setattr(os, "fsync", lambda _: None)
-    begin(directory / "whole")
-    go_on(directory / "whole", until=120)
-    assert outcome(directory / "killed") == outcome(directory / "whole")
 
 
 @pytest.fixture
