@@ -12,7 +12,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -263,7 +263,7 @@ class PackedPlan:
             order, bounds = np.arange(len(examples)), np.arange(len(examples) + 1)
         else:
             rows = _fill(measured, self.widths, self._most)
-            order = np.fromiter((i for row in rows for i in row), np.int64, len(examples))
+            order = np.fromiter(chain.from_iterable(rows), np.int64, len(examples))
             bounds = np.cumsum([0, *map(len, rows)])
         examples, measured = examples[order], measured[order]
         steps = []
@@ -311,23 +311,25 @@ def _rows(group: Group, first: int, last: int, count: int) -> Group:
 class _Stock:
     """The examples that are relatively longer on one side, in order and by length."""
 
-    def __init__(self, examples: list[int], lengths: Sequence[int]) -> None:
-        self.queue = examples[::-1]
-        self.by_length: dict[int, list[int]] = {}
-        for example in self.queue:
-            self.by_length.setdefault(lengths[example], []).append(example)
-        self.present = sorted(self.by_length)
-        """The lengths of examples that can still be there."""
+    def __init__(self, examples: Integers, lengths: Integers) -> None:
+        turned = examples[::-1]
+        self.queue: list[int] = turned.tolist()
+        by_length = turned[np.argsort(lengths[turned], kind="stable")]
+        present, starts = np.unique(lengths[by_length], return_index=True)
+        self.present: list[int] = present.tolist()
+        """The lengths of examples that can still be there, in rising order."""
+        self.examples: list[list[int]] = [part.tolist() for part in np.split(by_length, starts[1:])]
+        """The examples of each of these lengths."""
 
     def largest(self, room: int, used: bytearray) -> int | None:
         """Takes the longest unused example of at most `room` tokens."""
         while at := bisect_right(self.present, room):
-            held = self.by_length[self.present[at - 1]]
+            held = self.examples[at - 1]
             while held:
                 example = held.pop()
                 if not used[example]:
                     return example
-            del self.present[at - 1]
+            del self.present[at - 1], self.examples[at - 1]
         return None
 
 
@@ -340,31 +342,35 @@ def _fill(lengths: Integers, widths: Sequence[int], most: int) -> list[list[int]
     firsts, lasts = lengths[:, 0].tolist(), lengths[:, -1].tolist()
     wide, width = widths[0], widths[-1]
     heavy = lengths[:, -1] * wide >= lengths[:, 0] * width
-    stocks = [_Stock(np.flatnonzero(heavy == side).tolist(), (firsts, lasts)[side]) for side in (False, True)]
+    stocks = [_Stock(np.flatnonzero(heavy == side), lengths[:, -side]) for side in (0, 1)]
     used = bytearray(len(lengths))
     rows: list[list[int]] = []
     left = len(lengths)
     while left:
         row: list[int] = []
-        first, last, topping = wide, width, False
+        first, last = wide, width
+        found: int | None
         while len(row) < most:
-            side = last * wide >= first * width
-            queue = stocks[side].queue
+            queue = stocks[last * wide >= first * width].queue
             while queue and used[queue[-1]]:
                 queue.pop()
-            topping = topping or not queue or firsts[queue[-1]] > first or lasts[queue[-1]] > last
-            found = None if topping else queue.pop()
-            for other in (side, not side) if topping else ():
-                room = min(last, first * width // wide) if other else min(first, last * wide // width)
-                found = stocks[other].largest(room, used)
-                if found is not None:
-                    break
-            if found is None:
+            if not queue or firsts[queue[-1]] > first or lasts[queue[-1]] > last:
                 break
+            row.append(found := queue.pop())
             used[found] = 1
             first -= firsts[found]
             last -= lasts[found]
+        while len(row) < most:
+            for side in (True, False) if last * wide >= first * width else (False, True):
+                room = min(last, first * width // wide) if side else min(first, last * wide // width)
+                if (found := stocks[side].largest(room, used)) is not None:
+                    break
+            else:
+                break
             row.append(found)
+            used[found] = 1
+            first -= firsts[found]
+            last -= lasts[found]
         assert row  # an empty row has room for every example: see require_fit
         left -= len(row)
         rows.append(row)

@@ -237,24 +237,21 @@ class TokenColumn(Column):
         return max(1, usable // self.window), None, min(self.window, usable)
 
     def collate(self, selected: Selection, batch: Batch) -> None:
-        grid, stored = selected.grid, selected.store.values(selected.name)
-        if self.window is None:
-            indices = selected.indices()
-            read, following = stored[indices], stored[indices + 1] if self.predict else None
-        else:
-            length = grid.layout.longest
-            rows = self.windows(selected, length + self.predict)
-            read, following = rows[:, :length], rows[:, 1:] if self.predict else None
-        batch.sequences[selected.name] = Sequences(grid.filled(read, self.pad), grid.layout)
-        if following is not None:
+        grid = selected.grid
+        tokens, following = self.read(selected)
+        batch.sequences[selected.name] = Sequences(grid.filled(tokens, self.pad), grid.layout)
+        if self.predict:
             batch.values[f"{selected.name}.next"] = grid.filled(following, IGNORED)
 
-    def windows(self, selected: Selection, length: int) -> NDArray[Any]:
-        """`[examples, length]`: the tokens from the beginning of each window on."""
-        assert self.window is not None
-        starts = (selected.examples * self.window)[:, None]
-        rows: NDArray[Any] = selected.store.values(selected.name)[starts + np.arange(length)]
-        return rows
+    def read(self, selected: Selection) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The token of each cell, or `[examples, T]` for windows; and the token after each, if it is predicted."""
+        stored = selected.store.values(selected.name)
+        if self.window is None:
+            indices = selected.indices()
+            return stored[indices], stored[indices + 1 if self.predict else indices[:0]]
+        length = selected.grid.layout.longest
+        rows = stored[(selected.examples * self.window)[:, None] + np.arange(length + self.predict)]
+        return rows[:, :length], rows[:, 1:]
 
 
 @dataclass(frozen=True)

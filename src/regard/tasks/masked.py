@@ -152,38 +152,32 @@ class MaskedColumn(TokenColumn):
         """
         return min(cells, math.ceil(self.rate * cells + 6 * math.sqrt(self.rate * (1 - self.rate) * cells)))
 
-    def apply(self, tokens: Integers, chance: Bits, most: int) -> tuple[Integers, Integers]:
-        """The tokens that a model reads, and the indices of at most `most` predicted ones.
+    def choose(self, tokens: Integers, chance: Bits, most: int) -> tuple[Integers, Integers]:
+        """The indices of at most `most` tokens that are predicted, and what a model reads in their place.
 
         `chance` has 64 random bits for each token.
         """
         # The same as _share(chance) < self.rate, but faster: most tokens are not chosen.
-        few = (chance >> np.uint64(11)) < np.uint64(math.ceil(self.rate * 2**53))
-        chosen = np.flatnonzero(few & self._maskable[tokens])[:most]
+        few = np.flatnonzero(chance <= np.uint64((math.ceil(self.rate * 2**53) << 11) - 1))
+        chosen = few[self._maskable[tokens[few]]][:most]
         more = mixed(chance[chosen] + GOLDEN)
         fate = _share(more)
         drawn = self._ordinary[mixed(more + GOLDEN) % np.uint64(len(self._ordinary))]
-        read = tokens.copy()
         kept_or_drawn = np.where(fate < self.hidden + self.random, drawn, tokens[chosen])
-        read[chosen] = np.where(fate < self.hidden, self.mask, kept_or_drawn)
-        return read, chosen
+        return chosen, np.where(fate < self.hidden, self.mask, kept_or_drawn)
 
     def collate(self, selected: Selection, batch: Batch) -> None:
-        grid, length = selected.grid, selected.grid.layout.longest
-        if self.window is None:
-            tokens = selected.store.values(selected.name)[selected.indices()].astype(np.int64)
-        else:
-            tokens = self.windows(selected, length).astype(np.int64).ravel()
-        most = self.capacity(math.prod(grid.layout.shape))
-        read, chosen = self.apply(tokens, chances(selected.draw, selected.examples, grid.lengths), most)
+        grid = selected.grid
+        tokens, _ = self.read(selected)
+        text = grid.filled(tokens, self.pad)
+        most = self.capacity(text.numel())
+        flat = tokens.ravel()
+        chosen, instead = self.choose(flat, chances(selected.draw, selected.examples, grid.lengths), most)
         cells, labels = np.zeros(most, np.int64), np.full(most, IGNORED, np.int64)
-        labels[: len(chosen)] = tokens[chosen]
-        if self.window is None:
-            cells[: len(chosen)] = grid.cells[chosen]
-        else:  # whole rows are faster than cells
-            cells[: len(chosen)] = grid.starts[chosen // length] + chosen % length
-            read = read.reshape(-1, length)
-        batch.sequences[selected.name] = Sequences(grid.filled(read, self.pad), grid.layout)
+        labels[: len(chosen)] = flat[chosen]
+        cells[: len(chosen)] = grid.cells[chosen]
+        text.numpy().ravel()[cells[: len(chosen)]] = instead
+        batch.sequences[selected.name] = Sequences(text, grid.layout)
         batch.values["chosen"], batch.values["labels"] = torch.from_numpy(cells), torch.from_numpy(labels)
 
 
@@ -195,14 +189,19 @@ def chances(draw: Draw, examples: Integers, lengths: Integers) -> Bits:
     # Token t of a stream has stream + (t + 1) · GOLDEN, modulo 2^64; t counts from the first token of all.
     streams += (np.uint64(1) + lengths.astype(np.uint64) - ends) * GOLDEN
     turns = np.arange(int(lengths.sum()), dtype=np.uint64)
-    return mixed(np.repeat(streams, lengths) + turns * GOLDEN)
+    turns *= GOLDEN
+    turns += np.repeat(streams, lengths)
+    return mixed(turns)
 
 
 def mixed(bits: Bits) -> Bits:
     """The finalizer of SplitMix64: every bit of the result depends on all given bits."""
-    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return bits ^ (bits >> np.uint64(31))
+    bits = bits ^ (bits >> np.uint64(30))
+    bits *= np.uint64(0xBF58476D1CE4E5B9)
+    bits ^= bits >> np.uint64(27)
+    bits *= np.uint64(0x94D049BB133111EB)
+    bits ^= bits >> np.uint64(31)
+    return bits
 
 
 def _share(bits: Bits) -> NDArray[np.float64]:
