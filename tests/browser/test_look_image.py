@@ -13,7 +13,7 @@ from PIL import Image
 from regard.look.heads import attentions_of
 from regard.look.input import Input, image_from
 from regard.look.study import NamedImage, Study, StudyRun
-from regard.look.views.heads import notes_on, rollout_map
+from regard.look.views.heads import head_notes, rollout
 from regard.look.views.image import PatchQuery, concentration, occlude, patch_attention
 
 
@@ -155,7 +155,7 @@ def test_the_rollout_among_the_heads(
     one = served[family]
     state = {} if family == "vision" else {"text": TEXT}
     page = watched.open(one.address, view="heads", at=at, map="rollout", **state)
-    expected = rollout_map(one.study, last(one), name)[0]
+    expected = rollout(one.study, last(one), name)
     page.locator("#enlarged").focus()
     page.keyboard.press("ArrowRight")
     for place in (0, 1):
@@ -171,12 +171,12 @@ def test_what_is_known_of_a_head(served: dict[str, Served], watched: Watched) ->
     one = served["decoder"]
     page = watched.open(one.address, text=TEXT, layer="1", head="1")
     page.wait_for_selector("[data-noted]")
-    note = notes_on(one.study, last(one), "decoder.1.attention")["decoder.1.attention.1"]
+    note = head_notes(one.study, last(one), "decoder.1.attention")["decoder.1.attention.1"]
     for name in ("score", "chance", "entropy", "distance"):
         shown = float(page.locator(f"#note [data-note={name}]").inner_text())
-        assert abs(shown - note[name]) < 1e-4
-    every = [notes_on(one.study, last(one), at) for at in attentions_of(one.study.network)]
-    known = {head for notes in every for head, each in notes.items() if each["name"]}
+        assert abs(shown - getattr(note, name)) < 1e-4
+    every = [head_notes(one.study, last(one), at) for at in attentions_of(one.study.network)]
+    known = {head for notes in every for head, each in notes.items() if each.name}
     assert {button.get_attribute("data-named") for button in page.locator("[data-named]").all()} == known
     assert page.locator(".maps .sign").count() == len(known)
 

@@ -8,13 +8,13 @@ import pytest
 from browser_cases import READY, TEXT, Served, Watched
 
 from regard.look.input import Input
-from regard.look.views.lens import lens_answer
+from regard.look.views.lens import lens
 
 
 def found_in(served: Served, text: str = TEXT, output: str | None = None, **more: Any) -> dict[str, Any]:
     study = served.study
     to = "en" if study.loaded.settings.kind == "encoder-decoder" else None
-    return lens_answer(study, study.run(Input(text, to=to, **more)), output)
+    return lens(study, study.run(Input(text, to=to, **more)), output)
 
 
 def shown(page: Any) -> list[float]:

@@ -76,7 +76,7 @@ def test_points_and_cosines_are_pythons(served: dict[str, Served], watched: Watc
     one = served[family]
     to = {"to": "en"} if family == "translator" else {}
     page = watched.open(one.address, text=TEXT, view="vectors", lines=LINES, word="dog", depth="1", **to)
-    found = atlas(one.study.loaded, TEXTS, to.get("to"))
+    found = atlas(one.study, TEXTS, to.get("to"))
     chart = found.chart("dog")
     assert page.locator(".spot").count() == len(chart.places) == 3
     for number, word in enumerate(chart.places):

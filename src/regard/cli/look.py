@@ -123,8 +123,8 @@ def _write_page(study: Study, run: StudyRun, file: Path, views: list[str], first
     from regard.serving.page_file import page_file
 
     named = [first, *(views or views_of(study))] if first else views
-    with progress("computing the views") as update:
-        made = page_file(study, run, named, at, say=update)
+    with progress("computing the views"):
+        made = page_file(study, run, named, at)
     try:
         write_text(file, made.html)
     except OSError as error:

@@ -130,7 +130,7 @@ def _draw_grid(study: Study, run: StudyRun, group: AttentionGroup) -> Figure:
     image = None
     for layer in range(group.layers):
         low = height - top - side * (layer + 1)
-        for head, map_QK in enumerate(study.tensor(run.key, group.weights(layer)).cpu()):
+        for head, map_QK in enumerate(study.tensor(run.key, f"{group.at(layer)}.weights").cpu()):
             panel = figure.add_axes(
                 ((left + side * head) / width, low / height, 0.94 * side / width, 0.94 * side / height)
             )
@@ -138,7 +138,7 @@ def _draw_grid(study: Study, run: StudyRun, group: AttentionGroup) -> Figure:
             image = panel.imshow((pooled_QK / _cap(pooled_QK)).numpy(), "Blues", vmin=0, vmax=1, aspect="auto")
             panel.set(xticks=[], yticks=[])
             panel.spines[:].set(color=LINE, linewidth=0.6)
-            if f"{group.stack}.{layer}.{group.kind}.{head}" in run.given.ablated:
+            if f"{group.at(layer)}.{head}" in run.given.ablated:
                 image.set_alpha(0.3)
                 panel.plot([0, 1], [0, 1], color=MARK, lw=1.4, transform=panel.transAxes)
             if layer == 0:
@@ -151,15 +151,15 @@ def _draw_grid(study: Study, run: StudyRun, group: AttentionGroup) -> Figure:
     scale = figure.colorbar(image, cax=figure.add_axes((*corner, 0.16 / width, tall / height)))
     scale.set_label("weight ÷ largest of the map", fontsize=8, color=GREY)
     scale.ax.tick_params(labelsize=7, colors=GREY)
-    note = f"rows: queries of the {group.queries}, columns: keys of the {group.keys}"
+    note = f"rows: queries of the {group.stack}, columns: keys of the {group.keys}"
     figure.text(0.5, 0.1 / height, note, fontsize=8, color=GREY, ha="center")
     figure.text(0.5, 1 - 0.2 / height, group.label, fontsize=12, color=INK, ha="center", va="center")
     return figure
 
 
 def _draw_head(study: Study, run: StudyRun, group: AttentionGroup, layer: int, head: int) -> Figure:
-    map_QK = study.tensor(run.key, group.weights(layer))[head].cpu()
-    queries, keys = (run.sides[side].names for side in (group.queries, group.keys))
+    map_QK = study.tensor(run.key, f"{group.at(layer)}.weights")[head].cpu()
+    queries, keys = (run.sides[side].names for side in (group.stack, group.keys))
     cell = min(0.5, 9.0 / max(len(keys), len(queries)))
     figure = new_figure(cell * len(keys) + 2.4, cell * len(queries) + 1.6)
     axes = figure.add_subplot()
@@ -176,15 +176,15 @@ def _draw_head(study: Study, run: StudyRun, group: AttentionGroup, layer: int, h
         axes.hlines(torch.arange(len(queries) - 1) + 0.5, -0.5, len(keys) - 0.5, colors="white", lw=0.8)
         axes.vlines(torch.arange(len(keys) - 1) + 0.5, -0.5, len(queries) - 0.5, colors="white", lw=0.8)
     figure.colorbar(image, ax=axes, shrink=min(1.0, 3 / (cell * len(queries))), aspect=16, pad=0.03, label="weight")
-    note = f"rows: queries of the {group.queries}, columns: keys of the {group.keys}"
+    note = f"rows: queries of the {group.stack}, columns: keys of the {group.keys}"
     axes.set_xlabel(note, fontsize=8, color=GREY)
-    silent = " (silent)" if f"{group.stack}.{layer}.{group.kind}.{head}" in run.given.ablated else ""
+    silent = " (silent)" if f"{group.at(layer)}.{head}" in run.given.ablated else ""
     axes.set_title(f"{group.label}, layer {layer + 1}, head {head + 1}{silent}", fontsize=10, color=INK)
     return figure
 
 
 def draw_lens(found: Mapping[str, Any], tokens: Sequence[str]) -> Figure:
-    """The answer of `lens_answer`: layers by tokens. A cell is a layer's first guess, its shade the probability.
+    """The answer of `lens`: layers by tokens. A cell is a layer's first guess, its shade the probability.
 
     A frame marks the first layer whose guess is the model's answer.
     """

@@ -10,7 +10,6 @@ study.tensor(run.key, "decoder.1.cross.weights")
 from __future__ import annotations
 
 import contextlib
-import math
 import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,10 +19,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.blocks.edits import Edit
-from regard.blocks.recording import Tap, matching, names_of, network_of, record
+from regard.blocks.recording import Tap, matching, names_of, record
 from regard.decoding.settings import TranslateOptions
 from regard.errors import InputError
 from regard.look.heads import change_named, edits_for, head_named, mean_outputs
@@ -38,17 +37,6 @@ from regard.look.input import (
     require_length,
     require_same_kind,
     target_of,
-)
-from regard.models.build import build
-from regard.models.settings import (
-    Classification,
-    Decoder,
-    Encoder,
-    EncoderDecoder,
-    Masked,
-    ModelSettings,
-    Tagging,
-    Vision,
 )
 from regard.tasks.recipe import reach
 from regard.use.model import Loaded
@@ -76,14 +64,12 @@ class AttentionGroup:
     label: str
     layers: int
     heads: int
-    queries: str
-    """The stack whose tokens are the queries."""
     keys: str
-    """The stack whose tokens are the keys."""
+    """The stack whose tokens are the keys; those of `stack` are the queries."""
 
-    def weights(self, layer: int) -> str:
-        """The name of a layer's attention weights."""
-        return f"{self.stack}.{layer}.{self.kind}.weights"
+    def at(self, layer: int) -> str:
+        """The attention of one layer: `decoder.1.cross`."""
+        return f"{self.stack}.{layer}.{self.kind}"
 
 
 @dataclass(frozen=True)
@@ -102,8 +88,6 @@ class StudyRun:
     key: str
     given: Input
     read: ReadInput
-    shapes: dict[str, list[int]]
-    """The tensors that can be fetched, with their shapes."""
     work: Callable[[StudyRun], RunOutput]
     plain: StudyRun | None = None
     """The same input without changes to heads, if there are any."""
@@ -179,7 +163,7 @@ class Study:
             if layers:
                 keys = "encoder" if kind == "cross" else stack
                 heads = self.loaded.settings.attention.heads
-                found.append(AttentionGroup(stack, kind, label, layers, heads, stack, keys))
+                found.append(AttentionGroup(stack, kind, label, layers, heads, keys))
         return found
 
     def group(self, stack: str, kind: str) -> AttentionGroup:
@@ -219,12 +203,7 @@ class Study:
         return self.known(key)
 
     def _keep(self, key: str, given: Input, found: ReadInput, plain: StudyRun | None) -> StudyRun:
-        lengths = [len(side.tokens) for side in found.sides.values()]
-        shapes = {}
-        for name, tap in self.names.items():
-            shape = _shape(name, tap, self.loaded.settings, 1, lengths)
-            shapes[name] = shape[1:] if tap.sizes[0] == "B" else shape
-        self._runs[key] = StudyRun(key, given, found, shapes, self._output, plain)
+        self._runs[key] = StudyRun(key, given, found, self._output, plain)
         while len(self._runs) > MAX_RUNS:
             self._means.pop(self._runs.popitem(last=False)[0], None)
         return self._runs[key]
@@ -276,15 +255,15 @@ class Study:
     def tensor(self, key: str, name: str) -> Tensor:
         """A tensor of a run by its name, without the batch dimension, in float32.
 
-        Only what is asked for is recorded, together with the same tensor of as many other layers as fit into a quarter
-        of the room.
+        The first of a kind is recorded alone, so that it is shown soon; with the next one, as many of the other layers
+        as fit into a quarter of the room.
         """
         if name not in self.names:
             matching(name.replace("*", ""), self.names)  # raises with a suggestion
             raise InputError(f"name ({name[:80]}) must be a single tensor; names_of(model) lists the names")
         if (key, name) not in self._tensors:
             run = self.known(key)
-            for found, value in self.values(run, self._siblings(run, name)).items():
+            for found, value in self.values(run, self._siblings(key, name)).items():
                 if (key, found) not in self._tensors:
                     self._tensors[key, found] = value
                     self.kept += value.nbytes
@@ -295,16 +274,13 @@ class Study:
         self._tensors.move_to_end((key, name))
         return self._tensors[key, name]
 
-    def _siblings(self, run: StudyRun, name: str) -> list[str]:
-        """The same tensor in other layers, as many as fit."""
+    def _siblings(self, key: str, name: str) -> list[str]:
+        """The tensors to record together with one: those of the same kind in the next layers."""
         pattern = re.sub(r"\.\d+\.", ".*.", name)
         siblings = [other for other in self.names if re.sub(r"\.\d+\.", ".*.", other) == pattern]
-        count = max(self.room // 4 // max(4 * math.prod(run.shapes[name]), 1), 1)
-        if len(siblings) <= count:
-            return siblings
-        begun = any((run.key, other) in self._tensors for other in siblings)
-        # The first of many layers is recorded alone, so that it is shown soon.
-        return siblings[siblings.index(name) :][: count if begun else 1]
+        known = next((value for other in siblings if (value := self._tensors.get((key, other))) is not None), None)
+        count = 1 if known is None else max(self.room // 4 // max(known.nbytes, 1), 1)
+        return siblings[siblings.index(name) :][:count]
 
     def values(self, run: StudyRun, names: list[str]) -> dict[str, Tensor]:
         """Some tensors of a run, recorded in one pass and not kept."""
@@ -320,56 +296,3 @@ class Study:
             value, sizes = seen.calls(name)[0], self.names[name].sizes
             found[name] = (value[0] if "B" in sizes or value.dim() > len(sizes) else value).float()
         return found
-
-
-def estimate(
-    model: nn.Module | Loaded | ModelSettings,
-    *patterns: str,
-    batch: int = 1,
-    length: int = 1,
-    source: int | None = None,
-) -> int:
-    """Bytes of a recording of one pass over a padded batch.
-
-    `length` is that of the target in an encoder-decoder, whose source has the same length unless `source` is given.
-    Vision models have their own. Decoding token by token needs as much for most names, and half for the weights of
-    self-attention.
-    """
-    network = build(model, device="meta") if isinstance(model, ModelSettings) else network_of(model)
-    settings, known = network.settings, names_of(network)
-    if isinstance(settings, EncoderDecoder):
-        lengths = [source or length, length]
-    else:
-        lengths = [settings.tokens if isinstance(settings, Vision) else length]
-    names = {name for pattern in patterns for name in matching(pattern, known)}
-    return sum(4 * math.prod(_shape(name, known[name], settings, batch, lengths)) for name in names)
-
-
-def _shape(name: str, tap: Tap, settings: ModelSettings, batch: int, lengths: list[int]) -> list[int]:
-    """The shape of a recorded tensor. `lengths` are those of source and target, or the only one."""
-    reads = name.startswith(("source.", "encoder.", "embedding.", "heads."))
-    time = lengths[0] if reads else lengths[-1]
-    sizes = {
-        "B": batch,
-        "T": time,
-        "K": lengths[0] if ".cross." in name else time,
-        "D": settings.width,
-        "H": settings.attention.heads,
-        "G": settings.kv_heads,
-        "E": settings.head_size,
-        "V": settings.value_size,
-        "F": settings.ffn_hidden,
-        "C": _classes(name, settings),
-    }
-    return [sizes[size] for size in tap.sizes]
-
-
-def _classes(name: str, settings: ModelSettings) -> int:
-    if isinstance(settings, EncoderDecoder):
-        return settings.target_size
-    if isinstance(settings, Decoder):
-        return settings.vocabulary
-    head = settings.heads.get(name.split(".")[1])
-    if isinstance(settings, Encoder) and isinstance(head, Masked):
-        return settings.vocabulary
-    return head.classes if isinstance(head, Classification | Tagging) else 2

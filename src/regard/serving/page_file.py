@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
-import math
 import re
 import zlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePath
 from typing import Any
@@ -42,7 +41,6 @@ POLICY = (
     "base-uri 'none'; form-action 'none'"
 )
 _IMPORT = re.compile(r'(from|import\()(\s*)"((?:\.\.?/)+)([^"]+)"')
-_VIEW = re.compile(r"views/(\w+)\.js")
 
 
 @dataclass(frozen=True)
@@ -94,25 +92,21 @@ def page_file(
     at: str = "",
     theme: str | None = None,
     room: int = MAX_BYTES,
-    say: Callable[[str], None] = lambda progress: None,
 ) -> PageFile:
     """A run as HTML with some views, by default all. The first view is open, at a head if `at` names one.
 
-    `room` limits the bytes of the answers. `say` receives the progress.
+    `room` limits the bytes of the answers.
     """
     known = {name: view_named(study, name) for name in views} or views_of(study)
     state = _state(study, run, at) | {"view": next(iter(known))}
     page = SavedPage(study, run, state)
-    cells = sum(math.prod(shape) for name, shape in run.shapes.items() if name.endswith(".weights"))
-    packing = _Packing(room, 4 * cells <= EXACT_BYTES, say)
+    lengths = {stack: len(side.tokens) for stack, side in run.sides.items()}
+    cells = sum(each.layers * each.heads * lengths[each.stack] * lengths[each.keys] for each in study.attentions)
+    packing = _Packing(room, 4 * cells <= EXACT_BYTES)
     asked = {"run": [_run_answer(page)]} | {name: list(view.stored(page)) for name, view in known.items()}
-    for name, wanted in asked.items():
-        packing.add(name, [each for each in wanted if each.first])
-    # Each view may take half of what is left; the heads, which are large, come last and take the rest.
-    order = sorted(asked, key=lambda name: name == "heads")
-    for number, name in enumerate(order):
-        share = packing.room if number == len(order) - 1 else packing.room // 2
-        packing.add(name, [each for each in asked[name] if not each.first], share)
+    for first in (True, False):
+        for name in sorted(asked, key=lambda name: (name == "heads", name == "walk")):  # the largest come last
+            packing.add(name, [each for each in asked[name] if each.first is first], first)
     shown = [name for name in views_of(study) if name in known]
     model = about(study)
     data = {
@@ -123,7 +117,7 @@ def page_file(
         "defaults": packing.defaults,
         "rounded": 0 if packing.exact else STEP / 2,
     }
-    return PageFile(_assembled(data, shown, theme), shown, packing.left)
+    return PageFile(_assembled(data, theme), shown, packing.left)
 
 
 def location_state(study: Study, at: str) -> dict[str, str]:
@@ -157,24 +151,22 @@ def _run_answer(page: SavedPage) -> StoredAnswer:
 class _Packing:
     """Compresses answers one by one, so that a page decompresses only what it shows."""
 
-    def __init__(self, room: int, exact: bool, say: Callable[[str], None]) -> None:
-        self.room, self.exact, self.say = room, exact, say
+    def __init__(self, room: int, exact: bool) -> None:
+        self.room, self.exact = room, exact
         self.answers: list[dict[str, Any]] = []
         self.defaults: dict[str, dict[str, Any]] = {}
         self.left: dict[str, int] = {}
         self._held: set[str] = set()
 
-    def add(self, view: str, wanted: Sequence[StoredAnswer], share: int | None = None) -> None:
-        """Adds answers up to a share of the room. Without a share, the view cannot be shown without them."""
-        end, full = 0 if share is None else self.room - share, False
-        for number, stored in enumerate(wanted, 1):
+    def add(self, view: str, wanted: Sequence[StoredAnswer], required: bool) -> None:
+        """Adds answers while there is room. Without the required ones, the view cannot be shown."""
+        for stored in wanted:
             key = f"{stored.path} {stored.request.model_dump_json()}"
             if key in self._held:  # several views may ask the same
                 continue
-            self.say(f"{view}: first answers" if share is None else f"{view}: {number:,} of {len(wanted):,}")
-            packed = {} if full else self._packed(stored)
-            full = full or self.room - len(packed["packed"]) < end
-            if full and share is None:
+            packed = {} if view in self.left else self._packed(stored)
+            full = view in self.left or len(packed["packed"]) > self.room
+            if full and required:
                 raise InputError(
                     f"view {view} needs more than the {self.room / 2**20:,.3g} MiB that are left in a file; give a "
                     "shorter text or fewer views, or use the server"
@@ -217,9 +209,10 @@ def _short(value: Any) -> Any:
     return [_short(each) for each in value] if isinstance(value, list | tuple) else value
 
 
-def _assembled(data: dict[str, Any], views: Collection[str], theme: str | None) -> str:
+def _assembled(data: dict[str, Any], theme: str | None) -> str:
     """The page as one HTML file. Its policy forbids every request."""
-    imports = {f"look/{name}": _module_url(name) for name in modules_of(views)}
+    names = sorted(file.relative_to(WEB).as_posix() for file in WEB.rglob("*.js"))
+    imports = {f"look/{name}": _module_url(name) for name in names}
     script = (
         f'<script type="importmap">{_safe_json({"imports": imports})}</script>\n'
         f'<script type="application/json" id="inlined">{_safe_json(data)}</script>\n'
@@ -238,22 +231,6 @@ def _assembled(data: dict[str, Any], views: Collection[str], theme: str | None) 
     for old, new in changes.items():
         page = page.replace(old, new)
     return page
-
-
-def modules_of(views: Iterable[str]) -> list[str]:
-    """The paths of the modules that a page with these views imports."""
-    wanted, found, unread = set(views), {"main.js"}, ["main.js"]
-    while unread:
-        module = Path(unread.pop())
-        for _, _, up, name in _IMPORT.findall(_read(module.as_posix())):
-            other = ((module.parent.parent if up == "../" else module.parent) / name).as_posix()
-            view = _VIEW.fullmatch(other)
-            # main.js imports views when they are opened; other modules need what they import.
-            unwanted = view is not None and module.name == "main.js" and view[1] not in wanted
-            if not unwanted and other not in found:
-                found.add(other)
-                unread.append(other)
-    return sorted(found)
 
 
 def _safe_json(data: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ from regard.look import pictures
 from regard.look.pictures import alignment_text, draw_alignment, draw_heads, draw_lens, drawable
 from regard.look.study import Study
 from regard.look.views import VIEWS, draw_view, views_of
-from regard.look.views.lens import lens_answer
+from regard.look.views.lens import lens
 from regard.use.translator import Alignment
 
 HOSTILE = "<img> $x_1^2$ \\frac \u202eabc\u202c \u0007 漢字 😀 שלום " + "x" * 60
@@ -56,7 +56,7 @@ def test_one_head(studies: dict[str, Study]) -> None:
 def test_lens(studies: dict[str, Study]) -> None:
     for family in ("translator", "encoder", "vision"):
         study, run = run_of(studies, family, "ein Hund")
-        found = lens_answer(study, run)
+        found = lens(study, run)
         axes: Any = draw_lens(found, run.sides[found["stack"]].names).axes[0]
         shown = slice(pictures.LENS_POSITIONS)
         cells = [drawable(found["texts"][row[0]], 11) for layer in found["layers"] for row in layer["tokens"][shown]]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 import torch
@@ -14,20 +12,8 @@ from regard.blocks.edits import Ablate
 from regard.decoding.settings import TranslateOptions
 from regard.errors import InputError
 from regard.look.input import Input
-from regard.look.study import Study, estimate
+from regard.look.study import Study
 from regard.use.translator import Translator
-
-
-def test_every_tensor_has_the_announced_shape(studies: dict[str, Study]) -> None:
-    for family in studies:
-        study, run = run_of(studies, family)
-        for name, shape in run.shapes.items():
-            if not name.startswith("heads."):
-                assert list(study.tensor(run.key, name).shape) == shape, name
-        assert set(run.shapes) == set(study.names)
-        lengths = [len(side.tokens) for side in run.sides.values()]
-        size = 4 * math.prod(run.shapes[name := next(n for n in study.names if n.endswith(".weights"))])
-        assert estimate(study.network, name, length=lengths[-1], source=lengths[0]) == size
 
 
 def test_a_translation_is_the_models_own(studies: dict[str, Study]) -> None:

@@ -257,15 +257,15 @@ def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     changes: list[str] = []
     if study.beside is None:
         silent = [str(change_named(study.loaded, text).head) for text in page.run.given.ablated]
-        changes = silent or [f"{group.stack}.0.{group.kind}.{head}"]
+        changes = silent or [f"{group.at(0)}.{head}"]
     request = CompareRequest(run=run.key, changes=changes)
     found = compare_runs(study, run, changes)
     yield StoredAnswer(BOTH.path, request, lambda: found)
     yield page.ask(CONTROL, request)
     if found["same"]:
         layer = min(int(page.state.get("layer", group.layers - 1)), group.layers - 1)
-        yield stored_tensor(page, group.weights(layer), run=run.key)
-        yield stored_tensor(page, group.weights(layer), run=found["other"])
+        yield stored_tensor(page, f"{group.at(layer)}.weights", run=run.key)
+        yield stored_tensor(page, f"{group.at(layer)}.weights", run=found["other"])
 
 
 COMPARE = PageView("compare", (BOTH, CONTROL), _stored)

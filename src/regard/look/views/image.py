@@ -46,9 +46,7 @@ def patch_attention(study: Study, run: StudyRun, query: PatchQuery) -> tuple[Ten
     start_T, skipped = _start(study, query)
     (group,) = study.attentions
     if query.rollout:
-        row_T = start_T
-        for layer in reversed(range(group.layers)):
-            row_T = row_T @ heads.with_residual(_weights(study, run, layer).mean(0))
+        row_T = start_T @ heads.rollout(study, run, "rollout.encoder")
     elif 0 <= query.layer < group.layers and 0 <= query.head < group.heads:
         row_T = start_T @ _weights(study, run, query.layer)[query.head]
     else:

@@ -47,15 +47,13 @@ from regard.errors import InputError
 from regard.look.study import Study
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, packed
 from regard.models import settings as models
-from regard.models.build import Model, build
-from regard.models.families import Decoder, EncoderDecoder, Vision
+from regard.models.build import Model
+from regard.models.families import Decoder, EncoderDecoder
 from regard.tasks.recipe import reach
 from regard.use.model import Loaded
 from regard.use.translator import Translator
 
 Part: TypeAlias = Literal["encoder", "decoder"]
-Described: TypeAlias = nn.Module | Loaded | models.ModelSettings
-"""A model or, if its positions are not learned, the settings of one."""
 LENGTH = 64
 MAX_LENGTH = 256
 MAX_PATCHES = 1024
@@ -111,42 +109,47 @@ class CosinesByDistance(NamedTuple):
     """The mean over all different positions."""
 
 
-def encodings(model: Described, length: int = LENGTH, part: Part | None = None) -> Encodings:
+def encodings(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None = None) -> Encodings:
     """The vectors of the first positions, or of an image's patches (without the class token).
 
     `part` selects a side of an encoder-decoder, by default its encoder.
     """
-    embedding, stack, kind, grid = _parts(model, length, part)
-    if isinstance(embedding, PatchEmbedding):
-        return _patch_encodings(embedding, grid, kind)
-    if isinstance(stack.position, RotaryPosition):
-        turns_J, factor = rotary_frequencies(stack.position.position, stack.position.channels)
+    embedding, stack = _side(model, length, part)
+    settings, position = network_of(model).settings, stack.position
+    kind, device = settings.position.kind, next(embedding.parameters()).device
+    if isinstance(embedding, PatchEmbedding) and isinstance(embedding.position, RotaryGridPosition):
+        turns_J = frequencies(embedding.position.head_size // 2, embedding.position.base)
+        angles_TJ = torch.cat([each.double()[:, None] * turns_J for each in places_2d(settings.grid)], dim=-1)
+        return Encodings(kind, _waves(angles_TJ), angles_TJ, settings.grid)
+    if isinstance(position, RotaryPosition):
+        turns_J, factor = rotary_frequencies(position.position, position.channels)
         angles_TJ = torch.arange(length, dtype=torch.float64)[:, None] * turns_J
         return Encodings(kind, factor * _waves(angles_TJ), angles_TJ, order="interleaved")
-    if isinstance(stack.position, TransformerXLPosition):
-        distances_R = torch.arange(1 - length, length)
-        matrix = sinusoidal(distances_R, stack.position.width, stack.position.base, "halves", torch.float64)
+    if isinstance(position, TransformerXLPosition):
+        matrix = sinusoidal(torch.arange(1 - length, length), position.width, position.base, "halves", torch.float64)
         return Encodings(kind, matrix, first=1 - length, order="halves")
-    _require_weights(embedding.position, kind)
+    grid = settings.grid if isinstance(embedding, PatchEmbedding) else None
     with torch.no_grad():
-        added = embedding.position.embed(Padded(1, length), _device(embedding.position), torch.float64)
+        if isinstance(embedding, PatchEmbedding):
+            added = embedding.position.embed(settings.grid, device, torch.float64)
+        else:
+            added = embedding.position.embed(Padded(1, length), device, torch.float64)
     if added is None:
         raise InputError(f"position.kind ({kind}) has no vectors; distance_scores(model) shows other kinds")
+    if isinstance(embedding, PatchEmbedding):
+        added = added[int(embedding.position.class_token) :]
     order = embedding.position.position.order if isinstance(embedding.position, SinusoidalPosition) else None
-    return Encodings(kind, added.reshape(length, -1).to(CPU, torch.float64), order=order)
+    return Encodings(kind, added.reshape(-1, added.shape[-1]).to(CPU, torch.float64), grid=grid, order=order)
 
 
-def distance_scores(model: Described, length: int = LENGTH, part: Part | None = None) -> DistanceScores:
+def distance_scores(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None = None) -> DistanceScores:
     """What T5's buckets, ALiBi's slopes or Transformer-XL add to scores."""
-    _, stack, kind, _ = _parts(model, length, part)
-    position = stack.position
-    _require_weights(position, kind)
-    layout = Padded(1, length)
+    embedding, stack = _side(model, length, part)
+    kind, layout = network_of(model).settings.position.kind, Padded(1, length)
     visibility = Visibility(layout, layout, stack.causal, stack.window)
     with torch.no_grad():
-        signals = position.signals(visibility, _device(position), torch.float64)
+        signals = stack.position.signals(visibility, next(embedding.parameters()).device, torch.float64)
         if signals.distances is not None:
-            _require_weights(stack, kind)
             encoding_RD, zero = signals.distances.encoding, signals.distances.zero
             scores = torch.cat([_scores_without_query(stack, layer, encoding_RD) for layer in range(len(stack))])
         elif signals.bias is not None:
@@ -189,45 +192,19 @@ def _sides(network: Model) -> dict[Part, tuple[TextEmbedding | PatchEmbedding, S
     return {"encoder": (network.embedding, network.encoder)}
 
 
-def _parts(model: Described, length: int, part: Part | None) -> tuple[TextEmbedding | PatchEmbedding, Stack, str, Grid]:
-    """Embedding, stack, kind of position, and the grid of an image, of a model or (without weights) of settings."""
+def _side(model: nn.Module | Loaded, length: int, part: Part | None) -> tuple[TextEmbedding | PatchEmbedding, Stack]:
     if length < 2:
         raise InputError(f"length ({length}) must be at least 2")
-    network = build(model, "meta") if isinstance(model, models.ModelSettings) else network_of(model)
-    known = _sides(network)
+    known = _sides(network_of(model))
     chosen = part or next(iter(known))
     if chosen not in known:
         raise InputError(f"part ({part}) must be {' or '.join(known)}")
-    grid = network.settings.grid if isinstance(network, Vision) else (0, 0)
-    return *known[chosen], network.settings.position.kind, grid
-
-
-def _patch_encodings(embedding: PatchEmbedding, grid: Grid, kind: str) -> Encodings:
-    position = embedding.position
-    if isinstance(position, RotaryGridPosition):
-        turns_J = frequencies(position.head_size // 2, position.base)
-        angles_TJ = torch.cat([each.double()[:, None] * turns_J for each in places_2d(grid)], dim=-1)
-        return Encodings(kind, _waves(angles_TJ), angles_TJ, grid)
-    _require_weights(position, kind)
-    with torch.no_grad():
-        added = position.embed(grid, _device(position), torch.float64)
-    if added is None:
-        raise InputError(f"position.kind ({kind}) has no vectors; choose another model")
-    return Encodings(kind, added[int(position.class_token) :].to(CPU, torch.float64), grid=grid)
+    return known[chosen]
 
 
 def _waves(angles_TJ: Tensor) -> Tensor:
     """`[T, 2 J]`: sine and cosine of each angle in turn."""
     return torch.stack([angles_TJ.sin(), angles_TJ.cos()], -1).flatten(1)
-
-
-def _device(module: nn.Module) -> torch.device:
-    return next((parameter.device for parameter in module.parameters()), CPU)
-
-
-def _require_weights(module: nn.Module, kind: str) -> None:
-    if any(parameter.is_meta for parameter in module.parameters()):
-        raise InputError(f"position.kind ({kind}) is learned, and settings have no weights; give a model")
 
 
 class PositionsRequest(PageRequest):
@@ -252,6 +229,7 @@ def positions_answer(model: nn.Module | Loaded, length: int | None = None, part:
         raise InputError(f"length ({length}) must be from 2 to {longest}")
     vectors = not isinstance(position, Relative | Alibi | NoPosition)
     found = encodings(model, max(length, 2), part) if vectors else None
+    near = cosines_by_distance(found)._asdict() if found else {}
     adds = isinstance(position, Relative | Alibi | TransformerXL)
     scores = distance_scores(model, length, part) if adds else None
     waves = isinstance(position, Sinusoidal | Sinusoidal2d | Rotary | Rotary2d | TransformerXL)
@@ -267,23 +245,19 @@ def positions_answer(model: nn.Module | Loaded, length: int | None = None, part:
         # Deviation of the cosine of random vectors, and of learned scores before training.
         "deviation": None if found is None else found.matrix.shape[1] ** -0.5,
         "untrained": spread if isinstance(position, Relative) else None,
-        "encodings": None if found is None else _encodings_answer(found),
+        "encodings": found
+        and {
+            "matrix": packed(found.matrix),
+            "angles": None if found.angles is None else packed(found.angles),
+            "cosines": packed(found.cosines),
+            # For patches, cosines are enough to send.
+            "dots": None if found.grid is not None else packed(found.dots),
+            "grid": found.grid and list(found.grid),
+            "first": found.first,
+            "order": found.order,
+            "near": {name: value.tolist() if isinstance(value, Tensor) else value for name, value in near.items()},
+        },
         "scores": scores and {"distances": scores.distances.tolist(), "values": packed(scores.scores)},
-    }
-
-
-def _encodings_answer(found: Encodings) -> Answer:
-    near = cosines_by_distance(found)._asdict()
-    return {
-        "matrix": packed(found.matrix),
-        "angles": None if found.angles is None else packed(found.angles),
-        "cosines": packed(found.cosines),
-        # For patches, cosines are enough to send.
-        "dots": None if found.grid is not None else packed(found.dots),
-        "grid": found.grid and list(found.grid),
-        "first": found.first,
-        "order": found.order,
-        "near": {name: value.tolist() if isinstance(value, Tensor) else value for name, value in near.items()},
     }
 
 

@@ -5,7 +5,7 @@ models any two words are similar in the upper layers. So it is compared with the
 token embeddings), and with the mean cosine of different words in the same layer (Ethayarajh 2019).
 
 ```python
-found = atlas(regard.load("de-en"), ["Er sitzt auf der Bank.", "Die Bank verleiht Geld."])
+found = atlas(Study(regard.load("de-en")), ["Er sitzt auf der Bank.", "Die Bank verleiht Geld."])
 first, second = found.chart("Bank").places
 found.cosines[:, first, second]  # by layer, to be compared with found.chart("Bank").chance.layers
 ```
@@ -31,9 +31,8 @@ from regard.look.input import target_of
 from regard.look.study import Study
 from regard.look.views.lens import streams_of
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, Text, packed
-from regard.models.families import Decoder, Encoder, EncoderDecoder
+from regard.models.families import Decoder, EncoderDecoder, Vision
 from regard.text.tokenizer import Span
-from regard.use.model import Loaded
 from regard.use.translator import Translator
 
 MAX_SENTENCES = 24
@@ -73,27 +72,16 @@ SAMPLES: dict[str, dict[str, Any]] = {
 
 
 class Occurrence(NamedTuple):
-    """A word in a text."""
+    """A word in a text, with the tokens whose vectors are averaged."""
 
     text: str
     span: Span
     """First character, and the one after the last."""
+    tokens: tuple[str, ...]
 
     @property
     def word(self) -> str:
         return self.text[slice(*self.span)]
-
-
-class ContextVectors(NamedTuple):
-    """The vectors of words in their context."""
-
-    places: tuple[Occurrence, ...]
-    tokens: tuple[tuple[str, ...], ...]
-    """The tokens of each word, whose vectors are averaged."""
-    layers: Tensor
-    """`[L, N, D]`"""
-    static: Tensor
-    """`[N, D]`: the token embeddings, equal in every context."""
 
 
 class Baseline(NamedTuple):
@@ -124,11 +112,13 @@ class Atlas(NamedTuple):
     """The words of some sentences."""
 
     texts: tuple[str, ...]
-    vectors: ContextVectors
+    words: tuple[Occurrence, ...]
+    vectors: Tensor
+    """`[L, N, D]`"""
     cosines: Tensor
     """`[L, N, N]`"""
     static: Tensor
-    """`[N, N]`: without context."""
+    """`[N, N]`: cosines of the token embeddings, which are equal in every context."""
     charts: tuple[Chart, ...]
     """All words first, then each word that occurs more than once, long ones first."""
 
@@ -140,55 +130,36 @@ class Atlas(NamedTuple):
         raise InputError(f"word {word!r} occurs at most once in these {len(self.texts)} texts; give two texts with it")
 
 
-def find_word(text: str, word: str, number: int = 0) -> Occurrence:
-    """The first occurrence of a word in a text, or a later one (`number`, from 0), ignoring case."""
-    spans = [found.span() for found in _WORD.finditer(text) if found[0].lower() == word.lower()]
-    if not 0 <= number < len(spans):
-        raise InputError(
-            f"word {word!r} occurs {len(spans)} times in {text[:60]!r}, and number {number} was asked for; give its "
-            "characters: Occurrence(text, (first, end))"
-        )
-    return Occurrence(text, spans[number])
-
-
-def contextual(model: Loaded, places: Sequence[Occurrence], to: str | None = None) -> ContextVectors:
-    """The vectors of words in an encoder, a decoder, or the encoder of a translator. `to` is its target language."""
-    if not places:
-        raise InputError("places is empty; give at least one: find_word(text, word)")
-    read = {text: _read(model, text, to) for text in dict.fromkeys(place.text for place in places)}
-    tokens, layers, static = [], [], []
-    for text, span in places:
-        ids, spans, streams_LTD, static_TD = read[text]
-        chosen = _tokens_in(spans, span)
-        if not 0 <= span[0] < span[1] <= len(text) or not chosen:
-            raise InputError(f"span {span} of {text[:60]!r} contains no token; give the span of a word")
-        assert model.tokenizers is not None
-        tokens.append(tuple(model.tokenizers.source.token(ids[token]) for token in chosen))
-        layers.append(streams_LTD[:, chosen].mean(1))
-        static.append(static_TD[chosen].mean(0))
-    return ContextVectors(tuple(places), tuple(tokens), torch.stack(layers, 1), torch.stack(static))
-
-
-def atlas(model: Loaded, texts: Sequence[str], to: str | None = None, tokens: int | None = None) -> Atlas:
+def atlas(study: Study, texts: Sequence[str], to: str | None = None) -> Atlas:
     """All words of some texts, in an encoder, a decoder, or the encoder of a translator.
 
-    `tokens` limits each text. `to` is a translator's target language, by default its first.
+    `to` is a translator's target language, by default its first.
     """
     kept = tuple(dict.fromkeys(text.strip() for text in texts if text.strip()))
-    places = []
+    words, layers, static = [], [], []
     for text in kept:
-        ids, spans = _tokenized(model, text, to)
-        if tokens is not None and len(ids) > tokens:
-            raise InputError(f"{text[:60]!r} has {len(ids):,} tokens, and the limit is {tokens:,}; shorten it")
-        found = (Occurrence(text, match.span()) for match in _WORD.finditer(text))
-        places += [place for place in found if place.word[0].isalnum() and _tokens_in(spans, place.span)]
-    if len(places) < 2:
-        raise InputError(f"texts have {len(places)} words, expected at least 2")
-    vectors = contextual(model, places, to)
-    counts = Counter(place.word.lower() for place in places)
+        tokens, spans, streams_LTD, static_TD = _read(study, text, to)
+        for match in _WORD.finditer(text):
+            first, end = match.span()
+            chosen = [i for i, span in enumerate(spans) if span[0] < end and span[1] > first]
+            if chosen and match[0][0].isalnum():
+                words.append(Occurrence(text, (first, end), tuple(tokens[i] for i in chosen)))
+                layers.append(streams_LTD[:, chosen].mean(1))
+                static.append(static_TD[chosen].mean(0))
+    if len(words) < 2:
+        raise InputError(f"texts have {len(words)} words, expected at least 2")
+    vectors_LND, static_ND = torch.stack(layers, 1), torch.stack(static)
+    forms = [place.word.lower() for place in words]
+    counts = Counter(forms)
     often = sorted((word for word, count in counts.items() if count > 1), key=lambda word: (-len(word), -counts[word]))
-    charts = tuple(_chart(vectors, word) for word in (None, *often))
-    return Atlas(kept, vectors, cosines(vectors.layers), cosines(vectors.static), charts)
+    charts = []
+    for word in (None, *often):
+        chosen = [i for i, form in enumerate(forms) if word in (None, form)]
+        maps = zip(*(plane_map(layer_ND[chosen]) for layer_ND in vectors_LND), strict=True)
+        points, share = (torch.stack(each) for each in maps)
+        name = None if word is None else words[chosen[0]].word
+        charts.append(Chart(name, tuple(chosen), points, share, _baseline(vectors_LND, static_ND, forms, word)))
+    return Atlas(kept, tuple(words), vectors_LND, cosines(vectors_LND), cosines(static_ND), tuple(charts))
 
 
 def cosines(vectors: Tensor) -> Tensor:
@@ -212,58 +183,38 @@ def plane_map(vectors: Tensor) -> tuple[Tensor, Tensor]:
     return points, functional.pad(sizes[:2].square(), (0, 2 - shown)) / (total if total > 0 else 1)
 
 
-def _baseline(vectors: ContextVectors, without: str | None) -> Baseline | None:
+def _baseline(vectors_LND: Tensor, static_ND: Tensor, forms: list[str], without: str | None) -> Baseline | None:
     """The mean cosine of different words, except one; None if there are fewer than two."""
-    words = [place.word.lower() for place in vectors.places]
-    counted = [i for i, word in enumerate(words) if word != without]
-    number_of = {word: number for number, word in enumerate(dict.fromkeys(words))}
-    form_N = torch.tensor([number_of[words[i]] for i in counted], dtype=torch.long)
+    counted = [i for i, form in enumerate(forms) if form != without]
+    number_of = {form: number for number, form in enumerate(dict.fromkeys(forms))}
+    form_N = torch.tensor([number_of[forms[i]] for i in counted], dtype=torch.long)
     pairs_NN = (form_N[:, None] != form_N).triu(1)
     if not bool(pairs_NN.any()):
         return None
-    layers = torch.stack([cosines(layer_ND[counted])[pairs_NN].mean() for layer_ND in vectors.layers])
-    return Baseline(layers, float(cosines(vectors.static[counted])[pairs_NN].mean()), int(pairs_NN.sum()))
+    layers = torch.stack([cosines(layer_ND[counted])[pairs_NN].mean() for layer_ND in vectors_LND])
+    return Baseline(layers, float(cosines(static_ND[counted])[pairs_NN].mean()), int(pairs_NN.sum()))
 
 
-def _chart(vectors: ContextVectors, word: str | None) -> Chart:
-    chosen = [i for i, place in enumerate(vectors.places) if word in (None, place.word.lower())]
-    name = None if word is None else vectors.places[chosen[0]].word
-    maps = zip(*(plane_map(layer_ND[chosen]) for layer_ND in vectors.layers), strict=True)
-    points, share = (torch.stack(each) for each in maps)
-    return Chart(name, tuple(chosen), points, share, _baseline(vectors, word))
-
-
-def _tokens_in(spans: Sequence[Span], span: Span) -> list[int]:
-    """The tokens that contain a character of a span."""
-    return [i for i, (begin, end) in enumerate(spans) if begin < span[1] and end > span[0]]
-
-
-def _tokenized(model: Loaded, text: str, to: str | None) -> tuple[list[int], list[Span]]:
-    if model.tokenizers is None or not isinstance(model.network, Encoder | Decoder | EncoderDecoder):
-        raise InputError(f"model {model.name} reads no text; give a text model with its tokenizer.json")
-    if isinstance(model, Translator):
-        return model.inputs([text], target_of(model, to))[0], model.input_spans(text)
-    if to is not None:
-        raise InputError(f"to ({to}) is for translators, and model {model.name} is not one; leave it out")
-    encoding = model.tokenizers.source.encode(text)
-    return encoding.ids, encoding.offsets
-
-
-def _read(model: Loaded, text: str, to: str | None) -> tuple[list[int], list[Span], Tensor, Tensor]:
+def _read(study: Study, text: str, to: str | None) -> tuple[list[str], Sequence[Span], Tensor, Tensor]:
     """The tokens of a text, their spans, their residual streams `[L, T, D]`, and their embeddings `[T, D]`."""
-    ids, spans = _tokenized(model, text, to)
-    network = model.network
+    loaded, network = study.loaded, study.network
+    if loaded.tokenizers is None or isinstance(network, Vision):
+        raise InputError(f"model {loaded.name} reads no text; give a text model with its tokenizer.json")
+    tokenizer = loaded.tokenizers.source
+    if isinstance(loaded, Translator):
+        ids, spans = loaded.inputs([text], target_of(loaded, to))[0], loaded.input_spans(text)
+    else:
+        encoding = tokenizer.encode(text)
+        ids, spans = encoding.ids, encoding.offsets
+    if len(ids) > study.limit:
+        raise InputError(f"{text[:60]!r} has {len(ids):,} tokens, and the limit is {study.limit:,}; shorten it")
     embedding = "source.tokens" if isinstance(network, EncoderDecoder) else "embedding.tokens"
     names = streams_of(network, "decoder" if isinstance(network, Decoder) else "encoder")
     tokens = torch.tensor([ids], device=next(network.parameters()).device)
-    training = network.training
-    network.eval()
-    try:
-        with torch.no_grad(), record(network, embedding, *names) as seen:
-            network.encode(tokens) if isinstance(network, EncoderDecoder) else network(tokens)
-    finally:
-        network.train(training)
-    return ids, spans, torch.stack([seen.calls(name)[0][0] for name in names]), seen.calls(embedding)[0][0]
+    with torch.no_grad(), record(network, embedding, *names) as seen:
+        network.encode(tokens) if isinstance(network, EncoderDecoder) else network(tokens)
+    streams_LTD = torch.stack([seen.calls(name)[0][0] for name in names])
+    return [tokenizer.token(id_) for id_ in ids], spans, streams_LTD, seen.calls(embedding)[0][0]
 
 
 class VectorsRequest(PageRequest):
@@ -284,13 +235,13 @@ def _answer(study: Study, request: VectorsRequest) -> Answer:
     words = sum(len(_WORD.findall(text)) for text in texts)
     if words > MAX_WORDS:
         raise InputError(f"the sentences have {words} words, and the limit is {MAX_WORDS}; shorten them")
-    found = atlas(study.loaded, request.texts, request.to, study.limit)
+    found = atlas(study, request.texts, request.to)
     number_of = {text: number for number, text in enumerate(found.texts)}
     return {
         "texts": list(found.texts),
         "words": [
-            {"text": place.word, "sentence": number_of[place.text], "span": list(place.span), "tokens": list(tokens)}
-            for place, tokens in zip(found.vectors.places, found.vectors.tokens, strict=True)
+            {"text": each.word, "sentence": number_of[each.text], "span": list(each.span), "tokens": list(each.tokens)}
+            for each in found.words
         ],
         "cosines": packed(found.cosines),
         "static": packed(found.static),

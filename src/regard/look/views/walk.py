@@ -227,7 +227,7 @@ def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     for group, layer in page.layers(0):
         for head in first_of(chosen[2], group.heads):
             request = WalkRequest(run=page.run.key, stack=group.stack, layer=layer, kind=group.kind, head=head)
-            answer = partial(path, f"{group.stack}.{layer}.{group.kind}", head)
+            answer = partial(path, group.at(layer), head)
             yield StoredAnswer("walk", request, answer, (group, layer, head) == chosen)
 
 

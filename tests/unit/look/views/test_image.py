@@ -42,7 +42,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 def test_rows_of_weights_and_of_the_rollout(study: Study) -> None:
     run = study.run(Input(image=IMAGE))
     weights = study.tensor(run.key, "encoder.1.attention.weights")[1]
-    whole = rollout(study.network, torch.from_numpy(IMAGE)[None].float() / 127.5 - 1).own_RTT[0]
+    whole = rollout(study, run, "rollout.encoder")
     for rolled, map_TT in ((False, weights), (True, whole)):
         for token, row in ((CLASS, map_TT[0]), (0, map_TT[1]), (5, map_TT[6]), (None, map_TT[1:].mean(0))):
             patches, rest = patch_attention(study, run, PatchQuery(token, 1, 1, rolled))

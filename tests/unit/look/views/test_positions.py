@@ -28,8 +28,10 @@ DECK = [
 
 def test_sinusoids_by_their_formula() -> None:
     model = Encoder(vocabulary=5, width=5, depth=1, attention=blocks.Attention(heads=1), position=blocks.Sinusoidal())
-    assert_close(encodings(model, 5).matrix.mT, torch.tensor(DECK, dtype=torch.float64), rtol=0, atol=0.5e-3)
-    found = encodings(encoder(position=blocks.Sinusoidal()), 12)
+    assert_close(
+        encodings(regard.build(model), 5).matrix.mT, torch.tensor(DECK, dtype=torch.float64), rtol=0, atol=0.5e-3
+    )
+    found = encodings(regard.build(encoder(position=blocks.Sinusoidal())), 12)
     wanted = [sum(math.cos(apart / 10_000 ** (2 * j / 16)) for j in range(8)) for apart in range(12)]
     for first in range(12):
         for second in range(12):
@@ -57,7 +59,7 @@ def test_encodings_are_what_the_model_adds() -> None:
 
 
 def test_rotary_angles_by_hand() -> None:
-    found = encodings(encoder(position=blocks.Rotary(base=100.0)), 5)  # heads of 4 channels: 2 pairs
+    found = encodings(regard.build(encoder(position=blocks.Rotary(base=100.0))), 5)  # heads of 4 channels: 2 pairs
     assert found.angles is not None
     assert_close(found.angles, torch.tensor([[t, t / 10] for t in range(5)], dtype=torch.float64))
     assert float(found.dots[4, 1]) == pytest.approx(math.cos(3) + math.cos(0.3))
@@ -99,11 +101,11 @@ def test_images() -> None:
 
 def test_alibi_by_hand() -> None:
     settings = Decoder(vocabulary=5, width=16, attention=blocks.Attention(heads=8), position=blocks.Alibi())
-    found = distance_scores(settings, 5)
+    found = distance_scores(regard.build(settings), 5)
     assert found.distances.tolist() == [0, 1, 2, 3, 4]
     wanted = [[-(2.0 ** -(head + 1)) * distance for distance in range(5)] for head in range(8)]
     assert_close(found.scores, torch.tensor(wanted, dtype=torch.float64))
-    assert distance_scores(encoder(position=blocks.Alibi()), 3).distances.tolist() == [-2, -1, 0, 1, 2]
+    assert distance_scores(regard.build(encoder(position=blocks.Alibi())), 3).distances.tolist() == [-2, -1, 0, 1, 2]
 
 
 def test_relative_scores_are_those_of_the_attention() -> None:
@@ -163,14 +165,16 @@ def test_baselines_of_random_values() -> None:
 
 
 def test_errors() -> None:
+    text, alibi, rotary, learned = (
+        regard.build(encoder(position=position))
+        for position in (blocks.Sinusoidal(), blocks.Alibi(), blocks.Rotary(), blocks.Learned(length=8))
+    )
     for wrong, setting in (
-        (lambda: encodings(encoder(position=blocks.Learned())), r"position.kind \(learned\) is learned"),
-        (lambda: distance_scores(encoder(position=blocks.Relative())), r"position.kind \(relative\) is learned"),
-        (lambda: encodings(encoder(position=blocks.Alibi())), r"position.kind \(alibi\).*distance_scores"),
-        (lambda: distance_scores(encoder(position=blocks.Rotary())), r"position.kind \(rotary\).*encodings"),
-        (lambda: encodings(encoder(), part="decoder"), r"part \(decoder\) must be encoder"),
-        (lambda: encodings(encoder(), 1), r"length \(1\)"),
-        (lambda: positions_answer(regard.build(encoder(position=blocks.Learned(length=8))), 9), r"length \(9\)"),
+        (lambda: encodings(alibi), r"position.kind \(alibi\).*distance_scores"),
+        (lambda: distance_scores(rotary), r"position.kind \(rotary\).*encodings"),
+        (lambda: encodings(text, part="decoder"), r"part \(decoder\) must be encoder"),
+        (lambda: encodings(text, 1), r"length \(1\)"),
+        (lambda: positions_answer(learned, 9), r"length \(9\)"),
     ):
         with pytest.raises(InputError, match=setting):
             wrong()

@@ -193,7 +193,7 @@ class Compare {
     // A difference has the scale of the maps, unless it would be invisible.
     const own = apart.most > 1e-6 && apart.most < most / 10, scale = own ? apart.most : most, titles = [...this.sides, `difference, on ${own ? "a scale of its own" : "the same scale"}`];
     const all = [{ ...one, most }, { ...two, most }, { ...apart, most: scale }];
-    const sides = [page.run.sides[place.queries].tokens, page.run.sides[place.keys].tokens].map((side) => side.map((each) => each.text));
+    const sides = [page.run.sides[place.stack].tokens, page.run.sides[place.keys].tokens].map((side) => side.map((each) => each.text));
     const canvases = titles.map((title, i) => h("canvas", { tabindex: 0, role: "img", id: `map-${i}`, "aria-label": `${title}: ${one.queries} queries by ${one.keys} keys. Arrow keys read single numbers.` }));
     const scales = titles.map(() => h("canvas", { "aria-hidden": "true" }));
     const readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, apart.most < 1e-6 ? "Nothing differs here: these weights are computed before the change." : `The largest difference is ${number(apart.most)}. Point at a cell of any map, or use the arrow keys.`));

@@ -208,7 +208,7 @@ class Heads {
     const rolled = this.rolled && (place.kind === "cross" ? "rollout.source" : `rollout.${place.stack}`);
     const map = rolled ? headOf(await page.source.tensor(page.run.run, rolled), 0) : headOf(await this.tensor(layer), head);
     if (layer !== this.layer || head !== this.head) return;
-    const queries = page.run.sides[place.queries].tokens, keys = page.run.sides[place.keys].tokens;
+    const queries = page.run.sides[place.stack].tokens, keys = page.run.sides[place.keys].tokens;
     const silent = page.ablated.includes(this.id(layer, head));
     const button = h("button", { type: "button", id: "silence", "aria-pressed": silent, disabled: !page.source.live, onclick: () => this.#toggle() },
       silent ? "Restore this head" : "Silence this head");
@@ -233,7 +233,7 @@ class Heads {
       at = cell;
       drawn = redraw();
       const [q, k] = cell, value = map.data[q * map.keys + k], next = this.said?.output.answers[0]?.rows[q]?.actual;
-      const writes = place.queries === "decoder" && next ? h("span", { class: "soft" }, " (writes ", token(next.text), ")") : "";
+      const writes = place.stack === "decoder" && next ? h("span", { class: "soft" }, " (writes ", token(next.text), ")") : "";
       readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(page.source.rounded ? 4 : 6)), " from ",
         h("b", {}, token(queries[q].text)), h("span", { class: "soft" }, ` at ${q + 1}`), writes, " to ", h("b", {}, token(keys[k].text)), h("span", { class: "soft" }, ` at ${k + 1}`));
     };
