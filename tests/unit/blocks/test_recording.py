@@ -28,7 +28,6 @@ from regard.decoding.decode import decode
 from regard.decoding.fast import FastPaths, select
 from regard.decoding.model import search_model
 from regard.decoding.settings import Absolute, Beam, Ends, Greedy, Rules
-from regard.look.study import estimate
 from regard.models.build import build
 from regard.models.cpu import is_prepared, is_watched, prepared
 
@@ -191,18 +190,11 @@ def test_after_the_block_no_one_listens_even_if_it_failed() -> None:
     assert taps.current_recorder() is None
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("pattern", ["*", "*.weights", "*.q", "*.logits"])
-def test_the_estimate_is_what_a_recording_takes(family: str, pattern: str) -> None:
-    if pattern == "*.logits" and family == "vision":
-        pattern = "heads.*"
-    model = fresh(family)
-    with regard.record(model, pattern) as seen:
-        run(model, batch=2, source=5, target=4)
-    kept = sum(value.nbytes for name in seen for value in seen.calls(name))
-    assert seen.bytes == kept
-    for told in (model, model.settings):
-        assert estimate(told, pattern, batch=2, length=4, source=5) == kept
+def test_bytes_are_what_a_recording_takes() -> None:
+    for family in FAMILIES:
+        with regard.record(model := fresh(family), "*") as seen:
+            run(model)
+        assert seen.bytes == sum(value.nbytes for name in seen for value in seen.calls(name))
 
 
 def test_more_than_the_limit_is_refused_before_it_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

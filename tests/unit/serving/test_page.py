@@ -17,9 +17,9 @@ from tiny_translator import write_translator
 import regard
 from regard.look.study import NamedImage, Study
 from regard.look.views.compare import compare_runs
-from regard.look.views.heads import rollout_map
+from regard.look.views.heads import rollout
 from regard.look.views.image import PatchQuery, concentration, patch_attention
-from regard.look.views.lens import lens_answer
+from regard.look.views.lens import lens
 from regard.look.views.positions import encodings
 from regard.look.views.vectors import atlas
 from regard.serving.page import WEB, create_page_app
@@ -104,9 +104,7 @@ def test_runs_tensors_and_outputs(pages: dict[str, Page]) -> None:
     assert found["run"] == run.key
     for name in ("decoder.0.cross.weights", "encoder.0.residual"):
         assert np.array_equal(page.tensor(run.key, name), page.study.tensor(run.key, name).numpy())
-    assert np.array_equal(
-        page.tensor(run.key, "rollout.source"), rollout_map(page.study, run, "rollout.source").numpy()
-    )
+    assert np.array_equal(page.tensor(run.key, "rollout.source")[0], rollout(page.study, run, "rollout.source").numpy())
     changed = [page.ask("run", text=TEXT, to="en", ablated=[f"decoder.0.cross.1{how}"]) for how in ("", "=mean")]
     outputs = [page.ask("output", run=each["run"]) for each in changed]
     chances = [each["output"]["answers"][0]["rows"][0]["actual"]["chance"] for each in outputs]
@@ -131,7 +129,7 @@ def test_walk_and_decode(pages: dict[str, Page]) -> None:
 def test_lens_and_comparison(pages: dict[str, Page]) -> None:
     page = pages["decoder"]
     run, key = page.study.run(given("decoder")), page.ask("run", text=TEXT)["run"]
-    got, found = page.ask("lens", run=key), lens_answer(page.study, run)
+    got, found = page.ask("lens", run=key), lens(page.study, run)
     assert got["layers"] == found["layers"]
     assert got["texts"] == {str(token): text for token, text in found["texts"].items()}
     got = page.ask("compare", run=key, changes=[HEAD])
@@ -149,7 +147,7 @@ def test_vectors_and_positions(pages: dict[str, Page]) -> None:
     page = pages["translator"]
     found = page.ask("vectors", texts=TEXTS, to="de")
     assert {chart["word"] for chart in found["charts"]} == {None, "the", "dog"}
-    wanted_atlas = atlas(page.study.loaded, TEXTS, "de")
+    wanted_atlas = atlas(page.study, TEXTS, "de")
     assert np.abs(unpacked(found["cosines"]) - wanted_atlas.cosines.numpy()).max() < 1e-5
     dog = next(chart for chart in found["charts"] if chart["word"] == "dog")
     assert np.abs(unpacked(dog["points"]) - wanted_atlas.chart("dog").points.numpy()).max() < 1e-5
