@@ -27,10 +27,10 @@ import torch
 from measured import environment
 
 import regard
-from regard.blocks import attention, embedding, layers, recording
+from regard.blocks import embedding, layers, recording
 from regard.models import families
 
-MODULES = (attention, embedding, layers, families)
+MODULES = (embedding, layers, families)
 Shape = tuple[int, int, int]
 SHAPES: dict[str, list[Shape]] = {"cpu": [(1, 8, 8), (8, 16, 16)], "cuda": [(1, 8, 8), (64, 32, 32)]}
 """Batch, source and target length: the smallest pass, in which a tap weighs most, and an ordinary one."""

@@ -60,7 +60,7 @@ def measure(settings: AnyTokenizer, texts: list[str], rounds: int) -> dict[str, 
         lambda: raw.encode_batch(texts),
     )
     tokens = sum(map(len, tokenizer.ids(texts)))
-    row: dict[str, float | str | int] = {
+    return {
         "kind": settings.kind,
         "size": tokenizer.size,
         "train_s": round(training, 2),
@@ -70,12 +70,6 @@ def measure(settings: AnyTokenizer, texts: list[str], rounds: int) -> dict[str, 
         "ids_over_raw": round(theirs[1] / ours[1], 3),
         "encode_batch_over_raw": round(same[1] / whole[1], 3),
     }
-    if isinstance(settings, ByteBpe | Bpe):
-        some = texts[: max(1, len(texts) // 4)]
-        tokenizer.sample(some, range(len(some)), 0.1)
-        (warm,) = best(rounds, lambda: tokenizer.sample(some, range(len(some)), 0.1))
-        row["dropout_tokens_per_s"] = round(sum(map(len, tokenizer.sample(some, range(len(some)), 0.1))) / warm[0])
-    return row
 
 
 def main() -> None:

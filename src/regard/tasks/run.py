@@ -107,7 +107,7 @@ def resume(
         assert task.data is not None
         if prepared != task.data.fingerprints:
             if any(isinstance(name, list) for name in prepared.values()):
-                reason = "was begun by an older version of regard, whose prepared data has another format"
+                reason = "was started by an older version of regard, whose prepared data has another format"
                 raise RunError(
                     f"{run.directory} {reason}; start a new run from its weights with train.start={run.directory}"
                 )
