@@ -1,6 +1,7 @@
 """Edits of recorded values: `regard.record(model, edit={name: edit})`.
 
-Any function from a tensor to a tensor of the same shape is an edit too. Gradients flow through all of them.
+Any function from a tensor to a tensor of the same shape is an edit too. Edits get a copy and may write into it.
+Gradients flow through all of them.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-import torch
 from torch import Tensor
 
 from regard.blocks.recording import Change, Tap
@@ -31,14 +31,13 @@ class Ablate:
         chosen = _checked("head", self.heads, heads, name)
 
         def ablate(x: Tensor) -> Tensor:
-            if self.mean is None:
-                return _replaced(x, -2, chosen, x.new_zeros(()))
-            if self.mean.shape != x.shape[-2:]:
+            if self.mean is not None and self.mean.shape != x.shape[-2:]:
                 raise InputError(
                     f"mean has shape {list(self.mean.shape)}, expected {list(x.shape[-2:])} for {name}: "
                     "give one vector for each head"
                 )
-            return _replaced(x, -2, chosen, self.mean.to(x)[chosen])
+            x[..., chosen, :] = 0.0 if self.mean is None else self.mean.to(x)[chosen]
+            return x
 
         return ablate
 
@@ -53,7 +52,12 @@ class Scale:
     def bind(self, name: str, tap: Tap, heads: int) -> Change:
         _require("Scale", name, tap, "heads")
         chosen = _checked("head", self.heads, heads, name)
-        return lambda x: _replaced(x, -2, chosen, self.factor * x[..., chosen, :])
+
+        def scale(x: Tensor) -> Tensor:
+            x[..., chosen, :] *= self.factor
+            return x
+
+        return scale
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,12 @@ class Force:
     def bind(self, name: str, tap: Tap, heads: int) -> Change:
         _require("Force", name, tap, "weights")
         chosen = list(range(heads)) if self.heads is None else _checked("head", self.heads, heads, name)
-        return lambda x: _replaced(x, 1, chosen, _expanded(self.weights.to(x), x[:, chosen], "weights", name))
+
+        def force(x: Tensor) -> Tensor:
+            x[:, chosen] = _expanded(self.weights.to(x), x[:, chosen], "weights", name)
+            return x
+
+        return force
 
 
 @dataclass(frozen=True)
@@ -100,10 +109,10 @@ class Patch:
                 return _expanded(value, x, "value", name)
             dim = 1 if x.dim() == padded else 0
             to = _checked("position", self.positions, x.shape[dim], name)
-            size = value.shape[dim] if value.dim() > dim else 0
-            taken = _checked("position", self.taken or self.positions, size, name)
-            old, new = x.index_select(dim, _index(to, x)), value.index_select(dim, _index(taken, x))
-            return _replaced(x, dim, to, _expanded(new, old, "value", name))
+            taken = _checked("position", self.taken or self.positions, (*value.shape, 0, 0)[dim], name)
+            old, new = x.movedim(dim, 0), value.movedim(dim, 0)
+            old[to] = _expanded(new[taken], old[to], "value", name)
+            return x
 
         return patch
 
@@ -132,10 +141,6 @@ def _checked(what: str, chosen: Sequence[int], count: int, name: str) -> list[in
     return list(chosen)
 
 
-def _index(chosen: Sequence[int], like: Tensor) -> Tensor:
-    return torch.tensor(chosen, device=like.device, dtype=torch.long)
-
-
 def _expanded(value: Tensor, like: Tensor, what: str, name: str) -> Tensor:
     try:
         return value.expand_as(like)
@@ -144,8 +149,3 @@ def _expanded(value: Tensor, like: Tensor, what: str, name: str) -> Tensor:
             f"{what} has shape {list(value.shape)}, but {name} has shape {list(like.shape)} here; record it from an "
             "input of the same shape"
         ) from None
-
-
-def _replaced(x: Tensor, dim: int, chosen: list[int], value: Tensor) -> Tensor:
-    index = _index(chosen, x)
-    return x.index_copy(dim, index, value.expand_as(x.index_select(dim, index)))

@@ -13,7 +13,7 @@ from regard.blocks.image_positions import Grid, GridPosition
 from regard.blocks.layers import build_norm
 from regard.blocks.layout import Layout, Packed, Padded, readable
 from regard.blocks.positions import Position, build_embedded
-from regard.blocks.recording import EMBEDDING_TAPS, Tap, named_taps, tap
+from regard.blocks.recording import EMBEDDING_TAPS, tap
 from regard.blocks.settings import PoolingKind
 from regard.errors import InputError
 
@@ -53,12 +53,10 @@ class TextEmbedding(nn.Module):
         self.tokens = tokens
         self.segments = nn.Embedding(segments, width) if segments else None
         self.position = build_embedded(position, width)
+        self.taps = EMBEDDING_TAPS[: 1 if type(self.position).embed is Position.embed else 2]
         self.norm = None if norm is None else build_norm(norm, width)
         self.scale = math.sqrt(width) if scaled else 1.0
         self.dropout = dropout
-
-    def taps(self) -> dict[str, Tap]:
-        return named_taps(EMBEDDING_TAPS[: 1 if type(self.position).embed is Position.embed else 2])
 
     def forward(
         self, tokens: Tensor, layout: Layout, segments: Tensor | None = None, seen: Tensor | None = None
@@ -95,11 +93,9 @@ class PatchEmbedding(nn.Module):
         self.patches = nn.Conv2d(channels, width, kernel_size=patch, stride=patch)
         self.class_token = nn.Parameter(torch.empty(width)) if position.class_token else None
         self.position = position
+        self.taps = EMBEDDING_TAPS[: 1 if type(position).embed is GridPosition.embed else 2]
         self.patch = patch
         self.dropout = dropout
-
-    def taps(self) -> dict[str, Tap]:
-        return named_taps(EMBEDDING_TAPS[: 1 if type(self.position).embed is GridPosition.embed else 2])
 
     def grid(self, images: Tensor) -> Grid:
         """Rows and columns of patches; raises if an image is not a multiple of the patch size."""

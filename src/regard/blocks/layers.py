@@ -20,10 +20,9 @@ from regard.blocks.recording import (
     ATTENTION_TAPS,
     FFN_TAPS,
     LAYER_TAP,
-    STACK_TAPS,
-    Tap,
+    STACK_INPUT,
+    STACK_OUTPUT,
     is_recorded,
-    named_taps,
     tap,
     tap_attention,
 )
@@ -57,6 +56,8 @@ def build_norm(norm: settings.Norm, width: int) -> nn.Module:
 
 class Attention(nn.Module):
     """Multi-head self-attention or cross-attention (Vaswani et al. 2017, section 3.2.2)."""
+
+    taps = ATTENTION_TAPS
 
     def __init__(self, attention: settings.Attention, width: int, relative: bool = False) -> None:
         """`relative` adds the weights that Transformer-XL positions need in each layer."""
@@ -158,6 +159,8 @@ ACTIVATIONS: dict[settings.Activation, Callable[[Tensor], Tensor]] = {
 class FeedForward(nn.Module):
     """down(activation(up(x))), or with a gate down(activation(gate(x)) · up(x))."""
 
+    taps = FFN_TAPS
+
     def __init__(self, ffn: settings.FeedForward, width: int) -> None:
         super().__init__()
         hidden = ffn.hidden_for(width)
@@ -224,6 +227,8 @@ class View:
 class Layer(nn.Module):
     """Self-attention, cross-attention in decoders with a memory, feed-forward; each with a residual connection."""
 
+    taps = (LAYER_TAP,)
+
     def __init__(self, body: settings.Body, cross: bool, relative: bool, drop_path: float) -> None:
         """`relative`: whether attention has the weights of Transformer-XL positions."""
         super().__init__()
@@ -233,11 +238,6 @@ class Layer(nn.Module):
         self.cross_residual = Residual(body, drop_path) if cross else None
         self.ffn = FeedForward(body.ffn, body.width)
         self.ffn_residual = Residual(body, drop_path)
-
-    def taps(self) -> dict[str, Tap]:
-        cross = {} if self.cross is None else named_taps(ATTENTION_TAPS, "cross.")
-        own = named_taps(ATTENTION_TAPS, "attention.")
-        return own | cross | named_taps(FFN_TAPS, "ffn.") | named_taps([LAYER_TAP])
 
     def forward(
         self, x: Tensor, view: View, cache: SelfCache | None = None, cross_cache: CrossCache | None = None
@@ -255,6 +255,9 @@ class Layer(nn.Module):
 
 class Stack(nn.Module):
     """A sequence of layers. Layer i is `stack[i]`, and its parameters are named `i.…`."""
+
+    first_taps = (STACK_INPUT,)
+    taps = (STACK_OUTPUT,)
 
     def __init__(
         self,
@@ -276,10 +279,6 @@ class Stack(nn.Module):
         self.recompute = False
         """Whether training stores only the input of each layer and recomputes the rest in the backward pass (Chen et
         al. 2016): about a third more computation for a fraction of the memory, with the same results."""
-
-    def taps(self) -> dict[str, Tap]:
-        layers = {f"{i}.{name}": tap for i, layer in enumerate(self) for name, tap in layer.taps().items()}
-        return named_taps(STACK_TAPS[:1]) | layers | named_taps(STACK_TAPS[1:])
 
     def __getitem__(self, index: int) -> Layer:
         layer = self._modules[str(index)]

@@ -64,10 +64,8 @@ EMBEDDING_TAPS = (
     Tap("tokens", "B T D", "embeddings of tokens (after scaling) or of patches, before positions"),
     Tap("positions", "T D", "position encoding added to the embeddings, if any (with a leading B if rows differ)"),
 )
-STACK_TAPS = (
-    Tap("residual", "B T D", "residual stream before the first layer: embeddings and positions"),
-    Tap("out", "B T D", "output of the stack: the residual stream after the final norm, if there is one"),
-)
+STACK_INPUT = Tap("residual", "B T D", "residual stream before the first layer: embeddings and positions")
+STACK_OUTPUT = Tap("out", "B T D", "output of the stack: the residual stream after the final norm, if there is one")
 ATTENTION_TAPS = (
     Tap("input", "B T D", "input of attention: the residual stream, after the norm in pre-norm models"),
     Tap("q", "B T H E", "queries, after norm and rotation, if any"),
@@ -92,24 +90,22 @@ TOKEN_TAP = Tap("logits", "B T C", "logits of each token")
 
 TAPS = (
     ("EMBEDDING", EMBEDDING_TAPS),
-    ("STACK", STACK_TAPS[:1]),
+    ("STACK", (STACK_INPUT,)),
     ("STACK.N.ATTENTION", ATTENTION_TAPS),
     ("STACK.N.ffn", FFN_TAPS),
     ("STACK.N", (LAYER_TAP,)),
-    ("STACK", STACK_TAPS[1:]),
+    ("STACK", (STACK_OUTPUT,)),
     ("output", (VOCABULARY_TAP,)),
     ("heads.HEAD", (POOLED_TAP, SEQUENCE_TAP)),
     ("heads.HEAD", (TOKEN_TAP,)),
     ("heads.HEAD.output", (VOCABULARY_TAP,)),
 )
-"""All taps, in the order of computation; `docs/taps.md` is generated from this table."""
+"""All taps, in the order of computation; `docs/taps.md` is generated from this table.
+
+A module with taps has them in `taps`; those before the taps of its submodules in `first_taps`.
+"""
 _PARTS = ("source", "embedding", "encoder", "target", "decoder", "output", "heads")
 """Parts of a model, in the order of computation."""
-
-
-def named_taps(taps: Iterable[Tap], path: str = "") -> dict[str, Tap]:
-    """Taps by their names below a path; what the method `taps()` of a tapped module returns."""
-    return {f"{path}{tap.name}": tap for tap in taps}
 
 
 class HasNetwork(Protocol):
@@ -135,15 +131,15 @@ def network_of(model: object) -> Any:
 
 def names_of(model: nn.Module | HasNetwork) -> dict[str, Tap]:
     """Every name that can be recorded in this model, in the order of computation."""
-    network = network_of(model)
-    found: dict[str, Tap] = {}
-    for path in _PARTS:
-        part = getattr(network, path, None)
-        parts: Any = part.items() if isinstance(part, nn.ModuleDict) else [] if part is None else [("", part)]
-        for name, tapped in parts:
-            prefix = f"{path}.{name}." if name else f"{path}."
-            found |= {f"{prefix}{own}": tap for own, tap in tapped.taps().items()}
-    return found
+    parts = sorted(network_of(model).named_children(), key=lambda part: _PARTS.index(part[0]))
+    return {name: tap for path, part in parts for name, tap in _taps_of(part, path)}
+
+
+def _taps_of(module: nn.Module, path: str) -> Iterator[tuple[str, Tap]]:
+    yield from ((f"{path}.{tap.name}", tap) for tap in getattr(module, "first_taps", ()))
+    for name, child in module.named_children():
+        yield from _taps_of(child, f"{path}.{name}")
+    yield from ((f"{path}.{tap.name}", tap) for tap in getattr(module, "taps", ()))
 
 
 def matching(pattern: str, names: Iterable[str]) -> list[str]:
@@ -216,13 +212,10 @@ def recorded_by(recorder: Recorder) -> Iterator[None]:
         _recorder.reset(token)
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """A recorded value."""
 
     name: str
-    call: int
-    """Number of earlier values of this name."""
     step: int | None
     """In cached decoding, the number of earlier passes with this cache: step t predicts token t. None: no cache."""
     value: Tensor
@@ -242,11 +235,11 @@ class Recording(Mapping[str, Tensor | list[Tensor]]):
         """Memory of all values."""
         self.events: list[Event] = []
         """All values in the order of arrival."""
-        self._by_name: dict[str, list[Event]] = {name: [] for name in self.wanted}
 
     def names(self) -> list[str]:
         """The names that have values, in the order of computation."""
-        return [name for name in self.wanted if self._by_name[name]]
+        found = {event.name for event in self.events}
+        return [name for name in self.wanted if name in found]
 
     def calls(self, name: str) -> list[Tensor]:
         """The values of every call."""
@@ -254,12 +247,11 @@ class Recording(Mapping[str, Tensor | list[Tensor]]):
 
     def events_of(self, name: str) -> list[Event]:
         """The values of every call, with their steps."""
-        events = self._by_name.get(name)
-        if events is None:
+        if name not in self.wanted:
             raise InputError(
                 f"{name} was not recorded{did_you_mean(name, self.wanted)}; name it in regard.record(model, ...)"
             )
-        return events
+        return [event for event in self.events if event.name == name]
 
     def __getitem__(self, name: str) -> Tensor | list[Tensor]:
         """The value of the only call; a list if there were several calls or decoding steps."""
@@ -271,7 +263,7 @@ class Recording(Mapping[str, Tensor | list[Tensor]]):
         return [event.value for event in events]
 
     def __contains__(self, name: object) -> bool:
-        return bool(self._by_name.get(name)) if isinstance(name, str) else False
+        return name in self.names()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.names())
@@ -279,26 +271,19 @@ class Recording(Mapping[str, Tensor | list[Tensor]]):
     def __len__(self) -> int:
         return len(self.names())
 
-    def __repr__(self) -> str:
-        return f"Recording({len(self)} names, {len(self.events)} values, {self.bytes / 2**20:.1f} MiB)"
-
     def keep(self, name: str, x: Tensor, step: int | None) -> None:
         """Stores a copy on the CPU in float32 (float64 stays), or without `copy` the tensor itself."""
         dtype = torch.float32 if self.copy and x.dtype != torch.float64 else x.dtype
         self.require_room(name, x.numel() * dtype.itemsize)
         self.bytes += x.numel() * dtype.itemsize
-        value = x
         if self.copy:
             with torch.inference_mode(False), torch.no_grad():  # an ordinary tensor in every mode
-                value = x.detach().to("cpu", dtype, copy=True)
-        event = Event(name, len(self._by_name[name]), step, value)
-        self.events.append(event)
-        self._by_name[name].append(event)
+                x = x.detach().to("cpu", dtype, copy=True)
+        self.events.append(Event(name, step, x))
 
     def clear(self) -> list[Event]:
         """Removes and returns all values."""
         events, self.events, self.bytes = self.events, [], 0
-        self._by_name = {name: [] for name in self.wanted}
         return events
 
     def require_room(self, name: str, more: int) -> None:
@@ -351,7 +336,10 @@ class Recorder:
         names = [name for name in (f"{path}.scores", f"{path}.weights") if name in self.wanted or name in self.edits]
         if path is None or not names:
             return result
-        self._require_room(names, attended)
+        # The limit comes first: scores may be far larger than anything else in the model.
+        queries, keys = (attended.visibility.grid(x).shape[1] for x in (attended.q, attended.k))
+        size = attended.visibility.rows * attended.q.shape[-2] * queries * keys * max(attended.q.element_size(), 4)
+        self.recording.require_room(names[-1], size * sum(name in self.wanted for name in names))
         scores, weights = derive(names[-1], attended, mixed)
         new_scores = self._take(f"{path}.scores", scores)
         if new_scores is not scores or self.recording.grad:
@@ -383,13 +371,6 @@ class Recorder:
             self.recording.keep(name, x, self.step)
         return x
 
-    def _require_room(self, names: Sequence[str], attended: Attended) -> None:
-        """Checks the limit before scores are computed, which may be far larger than anything else in the model."""
-        visibility, heads = attended.visibility, attended.q.shape[-2]
-        queries, keys = (visibility.grid(x).shape[1] for x in (attended.q, attended.k))
-        size = visibility.rows * heads * queries * keys * max(attended.q.element_size(), 4)
-        self.recording.require_room(names[-1], size * sum(name in self.wanted for name in names))
-
 
 def derive(name: str, attended: Attended, mixed: Tensor) -> tuple[Tensor, Tensor]:
     """Scores (−∞ where hidden) and weights, both `[R, H, Q, K]` in float32 (float64 if q is float64).
@@ -400,31 +381,21 @@ def derive(name: str, attended: Attended, mixed: Tensor) -> tuple[Tensor, Tensor
     if scoring.dropout > 0:
         raise RecordError(f"{name} is random while dropout ({scoring.dropout}) is on; call model.eval() first")
     with torch.autocast(mixed.device.type, enabled=False):
-        q, k = _wide(attended.q), _wide(attended.k)
+        q, k, v = (x if x.dtype == torch.float64 else x.float() for x in (attended.q, attended.k, attended.v.detach()))
         scores_RHQK = attention_scores(q, k, visibility, scoring)
         visible = visibility.visible(q.device)[:, None]
         weights_RHQK = masked_softmax(scores_RHQK, visible)
-        _check_weights(name, attended, weights_RHQK.detach(), mixed.detach())
+        if mixed.numel():
+            known, share = weights_RHQK.detach(), TOLERANCE[mixed.dtype]
+            difference = (mix(known, v, visibility) - mixed.detach()).abs().amax()
+            largest = mix(known, v.abs(), visibility).amax()
+            if not bool(difference <= share * largest):  # also raises for NaN
+                raise RecordError(
+                    f"{name} cannot be derived: the weights computed from queries, keys and visibility differ from "
+                    f"the kernel's output by {float(difference):.1e} (allowed: {share:.0e} × {float(largest):.1e}); "
+                    'compare with regard.blocks.kernels.use_backend("reference")'
+                )
         return scores_RHQK.masked_fill(~visible, -torch.inf), weights_RHQK
-
-
-def _check_weights(name: str, attended: Attended, weights_RHQK: Tensor, mixed: Tensor) -> None:
-    if not mixed.numel():
-        return
-    v, visibility = _wide(attended.v.detach()), attended.visibility
-    difference = (mix(weights_RHQK, v, visibility) - mixed).abs().amax()
-    largest = mix(weights_RHQK, v.abs(), visibility).amax()
-    share = TOLERANCE[mixed.dtype]
-    if not bool(difference <= share * largest):  # also raises for NaN
-        raise RecordError(
-            f"{name} cannot be derived: the weights computed from queries, keys and visibility differ from the "
-            f"kernel's output by {float(difference):.1e} (allowed: {share:.0e} × {float(largest):.1e}); compare with "
-            'regard.blocks.kernels.use_backend("reference")'
-        )
-
-
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from regard.blocks.embedding import PatchEmbedding, TextEmbedding, pool
 from regard.blocks.image_positions import build_grid_position
 from regard.blocks.layers import ACTIVATIONS, Stack, build_norm
 from regard.blocks.layout import Layout, Padded, layout_of
-from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, named_taps, tap, tap_pass
+from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, tap, tap_pass
 from regard.blocks.settings import NoPosition, Norm, PoolingKind
 from regard.errors import SettingsError
 from regard.models import settings
@@ -181,6 +181,8 @@ def _text_embedding(
 class Output(nn.Module):
     """Logits over a vocabulary, by a matrix of its own or by the matrix of a token embedding."""
 
+    taps = (VOCABULARY_TAP,)
+
     def __init__(
         self, tokens: nn.Embedding | None, vocabulary: int, width: int, bias: bool, scale: float | None = None
     ) -> None:
@@ -192,9 +194,6 @@ class Output(nn.Module):
         """A module that computes the product in place of the matrix; see `regard.models.cpu`."""
         # In a tuple, so that it is not registered as a submodule: the embedding owns the matrix.
         self._tied: tuple[nn.Embedding, ...] = () if tokens is None else (tokens,)
-
-    def taps(self) -> dict[str, Tap]:
-        return named_taps([VOCABULARY_TAP])
 
     @property
     def matrix(self) -> Tensor:
@@ -209,8 +208,7 @@ class Output(nn.Module):
         return tap(self, "logits", scores)
 
 
-# A head's `forward(hidden, layout)` returns logits for hidden states `[B, T, D]` (or `[N, D]` with a packed layout);
-# `taps` lists the values that can be recorded, by name.
+# A head's `forward(hidden, layout)` returns logits for hidden states `[B, T, D]` (or `[N, D]` with a packed layout).
 
 
 class MaskedHead(nn.Module):
@@ -224,9 +222,6 @@ class MaskedHead(nn.Module):
         self.norm = build_norm(norm, width)
         self.output = Output(tokens if head.tied else None, tokens.num_embeddings, width, bias=True)
 
-    def taps(self) -> dict[str, Tap]:
-        return named_taps([VOCABULARY_TAP], "output.")
-
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         scores: Tensor = self.output(self.norm(self.activation(self.dense(hidden))))
         return scores
@@ -235,13 +230,12 @@ class MaskedHead(nn.Module):
 class PoolingHead(nn.Module):
     """One vector `[B, D]` for each sequence."""
 
+    taps: tuple[Tap, ...] = (POOLED_TAP,)
+
     def __init__(self, pooling: PoolingKind, dense: bool, width: int) -> None:
         super().__init__()
         self.pooling: PoolingKind = pooling
         self.pool = nn.Linear(width, width) if dense else None
-
-    def taps(self) -> dict[str, Tap]:
-        return named_taps([POOLED_TAP])
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         layout = Padded(*hidden.shape[:2]) if layout is None else layout
@@ -252,13 +246,12 @@ class PoolingHead(nn.Module):
 class SequenceHead(PoolingHead):
     """Logits `[B, classes]` for each sequence."""
 
+    taps = (POOLED_TAP, SEQUENCE_TAP)
+
     def __init__(self, pooling: PoolingKind, dense: bool, width: int, classes: int, dropout: float = 0.0) -> None:
         super().__init__(pooling, dense, width)
         self.output = nn.Linear(width, classes)
         self.dropout = dropout
-
-    def taps(self) -> dict[str, Tap]:
-        return named_taps([POOLED_TAP, SEQUENCE_TAP])
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         pooled = functional.dropout(super().forward(hidden, layout), self.dropout, self.training)
@@ -268,13 +261,12 @@ class SequenceHead(PoolingHead):
 class TokenHead(nn.Module):
     """Logits `[..., classes]` for each token; spans have two, for start and end."""
 
+    taps = (TOKEN_TAP,)
+
     def __init__(self, width: int, classes: int, dropout: float = 0.0) -> None:
         super().__init__()
         self.output = nn.Linear(width, classes)
         self.dropout = dropout
-
-    def taps(self) -> dict[str, Tap]:
-        return named_taps([TOKEN_TAP])
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         return tap(self, "logits", self.output(functional.dropout(hidden, self.dropout, self.training)))
