@@ -14,10 +14,9 @@ from torch import Tensor
 
 from regard.blocks import settings
 from regard.blocks.cache import Cache
-from regard.blocks.image_positions import build_grid_position
 from regard.blocks.layers import Attention
 from regard.blocks.layout import Layout, Padded, pack
-from regard.blocks.positions import Position, Signals, build_attended, build_embedded
+from regard.blocks.positions import Position, Signals, build_attended, build_embedded, build_grid_position
 from regard.blocks.visibility import Visibility
 
 WIDTH = 12

@@ -158,7 +158,7 @@ def test_cross_attention_mixes_the_values() -> None:
     weights, values = tensor([[0.15, 0.05, 0.8]]), torch.randn(3, 4)
     je, suis, etudiant = values
     q, k, v = as_head(weights.log()), as_head(torch.eye(3)), as_head(values)
-    out = attend(q, k, v, seeing(queries=1, keys=3), scale=1.0)
+    out = attend(q, k, v, seeing(queries=1, keys=3), Scoring(1.0))
     assert_close(out[0, 0, 0], 0.15 * je + 0.05 * suis + 0.8 * etudiant)
     assert_close(mix(weights, values)[0], out[0, 0, 0])
 
@@ -196,7 +196,10 @@ def test_heads_are_joined_and_projected_back() -> None:
     x, visibility = torch.randn(1, 3, 4), seeing(3, 3)
     q = attention.q(x).unflatten(-1, (8, 4))
     k, v = attention.keys_and_values(x, Signals())
-    each = [attend(q[:, :, [h]], k[:, :, [h]], v[:, :, [h]], visibility)[0, :, 0] for h in range(8)]
+    each = [
+        attend(q[:, :, [h]], k[:, :, [h]], v[:, :, [h]], visibility, Scoring(q.shape[-1] ** -0.5))[0, :, 0]
+        for h in range(8)
+    ]
     assert_close(attention(x, visibility)[0], torch.cat(each, dim=-1) @ attention.out.weight.T)
 
 

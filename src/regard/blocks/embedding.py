@@ -9,10 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks import settings
-from regard.blocks.image_positions import Grid, GridPosition
 from regard.blocks.layers import build_norm
 from regard.blocks.layout import Layout, Packed, Padded, readable
-from regard.blocks.positions import Position, build_embedded
+from regard.blocks.positions import Grid, GridPosition, Position, build_embedded
 from regard.blocks.recording import EMBEDDING_TAPS, tap
 from regard.blocks.settings import PoolingKind
 from regard.errors import InputError

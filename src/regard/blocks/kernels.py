@@ -281,28 +281,18 @@ _KERNELS: dict[Backend, Callable[[Tensor, Tensor, Tensor, Visibility, Scoring], 
 }
 
 
-def attend(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    visibility: Visibility,
-    scale: float | None = None,
-    bias: ScoreBias | None = None,
-    soft_cap: float | None = None,
-    dropout: float = 0.0,
-) -> Tensor:
-    """`[B, Q, H, V]` (or `[N, H, V]`): the output of each head.
+def attend(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
+    """`[B, Q, H, V]` (or `[N, H, V]`): the output of each head. A query that sees nothing gets zero.
 
-    q is `[B, Q, H, E]` or packed `[N, H, E]`; k and v have G heads, each shared by H / G query heads. The scores are
-    q·k × scale (by default 1 / √E), bounded by the soft cap, plus the bias. A query that sees nothing gets zero.
+    q is `[B, Q, H, E]` or packed `[N, H, E]`; k and v have G heads, each shared by H / G query heads.
     """
     call = AttentionCall(
         device=q.device.type,
         dtype=q.dtype,
         packed=isinstance(visibility.queries, Packed),
-        bias=bias is not None,
-        soft_cap=soft_cap is not None,
-        dropout=dropout > 0,
+        bias=scoring.bias is not None,
+        soft_cap=scoring.soft_cap is not None,
+        dropout=scoring.dropout > 0,
         head_size=q.shape[-1],
         value_size=v.shape[-1],
         single=q.dim() == 4 and (q.shape[1] == 1 or visibility.beams),
@@ -310,7 +300,6 @@ def attend(
     )
     backend = choose(call)
     _announce(backend, call.device)
-    scoring = Scoring(q.shape[-1] ** -0.5 if scale is None else scale, bias, soft_cap, dropout)
     return _KERNELS[backend](q, k, v, visibility, scoring)
 
 

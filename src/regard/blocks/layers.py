@@ -109,9 +109,8 @@ class Attention(nn.Module):
         bias = signals.bias
         if self.relative is not None and signals.distances is not None:
             q, bias = self.relative(q, signals.distances, visibility, self.scale)
-        dropout = self.dropout if self.training else 0.0
-        mixed = attend(q, k, v, visibility, self.scale, bias, self.soft_cap, dropout)
-        scoring = Scoring(self.scale, bias, self.soft_cap, dropout)
+        scoring = Scoring(self.scale, bias, self.soft_cap, self.dropout if self.training else 0.0)
+        mixed = attend(q, k, v, visibility, scoring)
         mixed = tap(self, "heads", tap_attention(self, q, k, v, visibility, scoring, mixed))
         return tap(self, "out", self.out(mixed.flatten(-2)))
 

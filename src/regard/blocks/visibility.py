@@ -32,14 +32,6 @@ class Fused(NamedTuple):
     """`[R, Q]`, true for queries that see nothing; None if there are none."""
 
 
-class Additive(NamedTuple):
-    """The form for kernels that add a mask to the scores."""
-
-    mask: Tensor | None
-    """`[R or 1, Q or 1, K]`: 0 where a key is seen, −∞ elsewhere."""
-    blind: Tensor | None
-
-
 class Cells(NamedTuple):
     """Position of each token, and its sequence if a row holds several."""
 
@@ -140,15 +132,18 @@ class Visibility:
         found: Fused = self.memo["fused"]
         return found
 
-    def additive(self, device: torch.device, dtype: torch.dtype) -> Additive:
-        """Mask to add to the scores. Reads the blind queries, so it is for a CPU."""
+    def additive(self, device: torch.device, dtype: torch.dtype) -> tuple[Tensor | None, Tensor | None]:
+        """A mask to add to the scores, 0 where a key is seen and −∞ elsewhere, and the blind queries, if there are any.
+
+        It reads them, so it is for a CPU.
+        """
         if "additive" not in self.memo:
             causal, mask, blind = self.fused(device)
             assert not causal
             if mask is not None:
                 mask = torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill_(~mask, -torch.inf)
-            self.memo["additive"] = Additive(mask, blind if blind is not None and bool(blind.any()) else None)
-        found: Additive = self.memo["additive"]
+            self.memo["additive"] = mask, blind if blind is not None and bool(blind.any()) else None
+        found: tuple[Tensor | None, Tensor | None] = self.memo["additive"]
         return found
 
     def _cheap(self, device: torch.device) -> Fused | None:

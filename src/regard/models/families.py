@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from regard.blocks.cache import Cache
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding, pool
-from regard.blocks.image_positions import build_grid_position
 from regard.blocks.layers import ACTIVATIONS, Stack, build_norm
 from regard.blocks.layout import Layout, Padded, layout_of
+from regard.blocks.positions import build_grid_position
 from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, tap, tap_pass
 from regard.blocks.settings import NoPosition, Norm, PoolingKind
 from regard.errors import SettingsError

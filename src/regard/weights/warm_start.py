@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from regard.blocks.image_positions import LearnedGridPosition
+from regard.blocks.positions import LearnedGridPosition
 from regard.blocks.settings import Learned, Rotary
 from regard.errors import InputError, WeightsError
 from regard.models.settings import Encoder, EncoderDecoder, Masked, ModelSettings, Vision, differences

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor
 from torch.testing import assert_close
 
-from regard.blocks.kernels import BACKENDS, AttentionCall, Backend, ScoreBias, attend, choose, refusal, use_backend
+from regard.blocks.kernels import (
+    BACKENDS,
+    AttentionCall,
+    Backend,
+    ScoreBias,
+    Scoring,
+    attend,
+    choose,
+    refusal,
+    use_backend,
+)
 from regard.blocks.layout import Padded, pack
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
@@ -26,6 +36,7 @@ CPU = AttentionCall(
     head_size=64,
     value_size=64,
 )
+PLAIN = Scoring(0.5)
 GPU = CPU._replace(device="cuda", dtype=torch.bfloat16)
 PACKED = GPU._replace(packed=True)
 BIASED = GPU._replace(bias=True)
@@ -104,11 +115,11 @@ def test_a_call_is_described_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     q, v = torch.randn(2, 3, 4, 6), torch.randn(2, 3, 2, 5)
     plain = Visibility(Padded(2, 3), Padded(2, 3))
     bias = ScoreBias(torch.zeros(4, 5), zero=2)
-    attend(q, q[:, :, :2], v, plain)
-    attend(q.double(), q.double(), q.double(), Visibility(Padded(2, 3), Padded(2, 3), True), dropout=0.1)
+    attend(q, q[:, :, :2], v, plain, PLAIN)
+    attend(q.double(), q.double(), q.double(), Visibility(Padded(2, 3), Padded(2, 3), True), Scoring(1.0, dropout=0.1))
     one = torch.randn(4, 1, 6)  # four tokens, one head
-    attend(one, one, one, Visibility(packed, packed), soft_cap=2.0)
-    attend(q[:, :1], q, q, Visibility(Padded(2, 1), Padded(2, 3)), bias=bias)
+    attend(one, one, one, Visibility(packed, packed), Scoring(1.0, soft_cap=2.0))
+    attend(q[:, :1], q, q, Visibility(Padded(2, 1), Padded(2, 3)), Scoring(1.0, bias))
     here = CPU._replace(head_size=6, value_size=6)
     assert seen == [
         here._replace(value_size=5),
@@ -133,7 +144,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[Backend]:
 
 def one_call() -> Tensor:
     q, kv = torch.randn(2, 4, 1, 8), torch.randn(2, 3, 1, 8)
-    return attend(q, kv, kv, Visibility(Padded(2, 4), Padded(2, 3)))
+    return attend(q, kv, kv, Visibility(Padded(2, 4), Padded(2, 3)), PLAIN)
 
 
 def test_a_backend_is_forced_within_the_block_and_context(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,23 +177,12 @@ def test_each_backend_is_announced_once(monkeypatch: pytest.MonkeyPatch, caplog:
 
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])
-def test_the_scale_is_one_over_the_root_of_the_head_size_unless_given(backend: Backend) -> None:
-    q, k, v = (torch.randn(2, 5, 1, 9, dtype=torch.float64) for _ in range(3))
-    seeing = Visibility(Padded(2, 5), Padded(2, 5))
-    scores = torch.einsum("bqhe,bkhe->bhqk", q, k)
-    with use_backend(backend):
-        for scale, factor in ((None, 1 / 3), (0.7, 0.7)):
-            wanted = torch.einsum("bhqk,bkhe->bqhe", torch.softmax(scores * factor, dim=-1), v)
-            assert_close(attend(q, k, v, seeing, scale), wanted, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("backend", ["reference", "sdpa"])
 def test_dropout_falls_on_the_weights(backend: Backend) -> None:
     """A query that sees one key has one weight, 1: it is dropped with the given rate, or divided by 1 − rate."""
     rate, rows = 0.25, 20_000
     q, v = torch.zeros(rows, 1, 1, 2), torch.tensor([3.0, -1.0]).expand(rows, 1, 1, 2)
     with use_backend(backend):
-        out = attend(q, q, v, Visibility(Padded(rows, 1), Padded(rows, 1)), dropout=rate)[:, 0, 0]
+        out = attend(q, q, v, Visibility(Padded(rows, 1), Padded(rows, 1)), Scoring(1.0, dropout=rate))[:, 0, 0]
     dropped = (out == 0).all(-1)
     assert_close(out[~dropped], (v[0, 0, 0] / (1 - rate)).expand(int((~dropped).sum()), 2))
     deviation = (rate * (1 - rate) / rows) ** 0.5
@@ -195,5 +195,5 @@ def test_nothing_at_all_to_look_at(backend: Backend) -> None:
     queries, keys = pack([[2, 0], [3, 0]], [None, None]).layouts
     q, kv = torch.randn(5, 2, 4, requires_grad=True), torch.randn(0, 2, 4)
     with use_backend(backend):
-        out = attend(q, kv, kv, Visibility(queries, keys))
+        out = attend(q, kv, kv, Visibility(queries, keys), PLAIN)
     assert torch.equal(out, torch.zeros(5, 2, 4))

@@ -13,8 +13,8 @@ from torch.testing import assert_close
 
 from regard.blocks import settings
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding, check_range
-from regard.blocks.image_positions import build_grid_position
 from regard.blocks.layout import Padded, pack
+from regard.blocks.positions import build_grid_position
 from regard.errors import InputError
 
 WIDTH = 6

@@ -16,18 +16,16 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.vit.modeling_vit import ViTEmbeddings
 
 from regard.blocks import settings
-from regard.blocks.image_positions import (
+from regard.blocks.layout import Padded, pack
+from regard.blocks.positions import (
     LearnedGridPosition,
     RotaryGridPosition,
     SinusoidalGridPosition,
-    build_grid_position,
-)
-from regard.blocks.layout import Padded, pack
-from regard.blocks.positions import (
     alibi_slopes,
     bucket,
     build_attended,
     build_embedded,
+    build_grid_position,
     rotary_frequencies,
     rotate,
     rotation,

@@ -18,14 +18,16 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding
-from regard.blocks.image_positions import Grid, RotaryGridPosition, places_2d
 from regard.blocks.layers import Stack
 from regard.blocks.layout import Padded
 from regard.blocks.positions import (
+    Grid,
+    RotaryGridPosition,
     RotaryPosition,
     SinusoidalPosition,
     TransformerXLPosition,
     frequencies,
+    places_2d,
     rotary_frequencies,
     sinusoidal,
 )
