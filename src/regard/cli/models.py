@@ -68,9 +68,9 @@ def count_command(
     result["flops"] |= {"sequence": flops.sequence, "forward": flops.forward, "training": flops.training}
     result["memory"] |= {"training": memory.training, "inference": memory.inference}
     if preset is not None and preset.published is not None:
-        published = preset.published
-        gap = counted.parameters - published.parameters
-        result["published"] = {**asdict(published), "parameters": published.parameters, "difference": gap}
+        text, source = preset.published
+        gap = counted.parameters - preset.printed
+        result["published"] = {"text": text, "source": source, "parameters": preset.printed, "difference": gap}
     if by == "tensor":
         result["tensors"] = tensors
     print_json(result | {"settings": to_table(settings)})
@@ -109,9 +109,9 @@ def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Pr
     if tied := _tied(settings):
         out.print(f"{', '.join(tied[:-1])} and {tied[-1]} share one matrix, counted once")
     if preset is not None and preset.published is not None:
-        published = preset.published
-        gap = difference(counted.parameters, published.parameters)
-        out.print(f"published: {published.text} ({published.source}); counted: {amount(counted.parameters)}, {gap}")
+        text, source = preset.published
+        gap = difference(counted.parameters, preset.printed)
+        out.print(f"published: {text} ({source}); counted: {amount(counted.parameters)}, {gap}")
     out.print()
     flops, memory = counted.flops, counted.memory
     token = "token of source and target" if isinstance(settings, EncoderDecoder) else "token"
@@ -145,7 +145,7 @@ def _tied(settings: ModelSettings) -> tuple[str, ...]:
 
 def presets_command(as_json: Json = False) -> None:
     """List the presets with their counted and published sizes."""
-    from regard.models.presets import PRESETS
+    from regard.models.presets import all_presets
 
     if as_json:
         print_json(
@@ -154,20 +154,20 @@ def presets_command(as_json: Json = False) -> None:
                     "name": preset.name,
                     "kind": preset.settings.kind,
                     "parameters": preset.parameters,
-                    "published": preset.published.text if preset.published else None,
+                    "published": preset.published[0] if preset.published else None,
                     "counted_only": preset.counted_only,
                     "description": preset.description,
                 }
-                for preset in PRESETS
+                for preset in all_presets()
             ]
         )
         return
     table = grid("preset", "counted", "published", "difference", text="description")
-    for preset in PRESETS:
-        published = preset.published
-        gap = difference(preset.parameters, published.parameters) if published else ""
+    for preset in all_presets():
+        text, _ = preset.published or ("", "")
+        gap = difference(preset.parameters, preset.printed) if text else ""
         note = f"{preset.description}; counted only" if preset.counted_only else preset.description
-        table.add_row(preset.name, amount(preset.parameters), published.text if published else "", gap, note)
+        table.add_row(preset.name, amount(preset.parameters), text, gap, note)
     console().print(table)
 
 

@@ -16,7 +16,7 @@ from regard.blocks.settings import Alibi, Attention, Dense, Gated, Learned, Rela
 from regard.errors import SettingsError
 from regard.models.build import build
 from regard.models.count import Dtype, count, training_flops
-from regard.models.presets import PRESETS, preset
+from regard.models.presets import all_presets, preset
 from regard.models.settings import Decoder, Encoder, EncoderDecoder, ModelSettings, Vision
 
 NO_DROPOUT = {"dropout": 0.0, "attention.dropout": 0.0, "ffn.dropout": 0.0, "stochastic_depth": 0.0}
@@ -39,7 +39,7 @@ def run(network: nn.Module, model: ModelSettings, batch: int, length: int, devic
 
 
 def test_every_preset_has_the_size_that_it_lists() -> None:
-    for entry in PRESETS:
+    for entry in all_presets():
         shapes = {name: tuple(p.shape) for name, p in build(entry.settings, device="meta").named_parameters()}
         assert entry.parameters == sum(torch.Size(shape).numel() for shape in shapes.values()), entry.name
     counted = count(preset("transformer-tiny"))
