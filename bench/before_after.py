@@ -70,6 +70,34 @@ speeds = [record["tokens_per_second"] for record in records if "tokens_per_secon
 print(sorted(speeds[len(speeds) // 2:])[len(speeds) // 4])
 """
 
+DECODE_GPU = """
+import statistics, time, torch, regard
+from regard.decoding.decode import decode
+from regard.decoding import settings
+from regard.models.build import build
+try:
+    from regard.decoding.settings import Ends
+except ImportError:  # before the redesign
+    from regard.decoding.request import Ends
+torch.manual_seed(0)
+model = build(regard.preset("transformer-base", vocabulary=32000), "cuda", torch.bfloat16).eval()
+inputs = torch.randint(3, 32000, (64, 32)).tolist()
+rules = settings.Rules(longest=settings.Absolute(tokens=32))
+search = {search}
+seconds = []
+for _ in range(60):
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    decode(model, inputs, Ends(start=0), search, rules, batch_tokens=10**6)
+    torch.cuda.synchronize()
+    seconds.append(time.perf_counter() - begun)
+print(64 / statistics.median(seconds[10:]))
+"""
+SEARCHES = {
+    "beam": "settings.Beam(size=4, length=settings.Power(alpha=1.0), stop='best')",
+    "greedy": "settings.Greedy()",
+}
+
 RECIPE = """
 task = "translate"
 [data]
@@ -101,7 +129,8 @@ def jobs(lines: str) -> dict[str, tuple[str, bool]]:
         "train step, CPU": (TRAIN.format(pairs=2_000, recipe=tiny), False),
     }
     if torch.cuda.is_available():
-        found = {"train step, GPU": (TRAIN.format(pairs=60_000, recipe=base), False)}
+        found = {f"{name}, GPU": (DECODE_GPU.format(search=search), False) for name, search in SEARCHES.items()}
+        found["train step, GPU"] = TRAIN.format(pairs=60_000, recipe=base), False
     return found
 
 
