@@ -24,7 +24,7 @@ from regard.tasks.language import Smoothing
 from regard.tasks.losses import classification_loss, classification_metrics
 from regard.tasks.task import Task, TaskSettings, with_head
 from regard.training.settings import Train
-from regard.training.task import Loss
+from regard.training.step import Loss
 
 MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's name for images of this many channels."""

@@ -22,7 +22,7 @@ from regard.tasks.losses import cross_entropy
 from regard.tasks.recipe import reach
 from regard.tasks.task import Task, TaskSettings
 from regard.training.settings import Train
-from regard.training.task import Loss
+from regard.training.step import Loss
 
 Smoothing = Annotated[float, Field(ge=0, lt=1)]
 

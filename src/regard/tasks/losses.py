@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.data.columns import IGNORED
-from regard.training.task import Loss
+from regard.training.step import Loss
 
 
 def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, training: bool) -> Loss:

@@ -30,7 +30,7 @@ from regard.models.settings import ModelSettings
 from regard.tasks.language import RawTextTask
 from regard.tasks.losses import cross_entropy
 from regard.tasks.task import TaskSettings, with_head
-from regard.training.task import Loss
+from regard.training.step import Loss
 
 Bits = NDArray[np.uint64]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -31,7 +31,7 @@ from regard.tasks.losses import cross_entropy_metrics
 from regard.tasks.recipe import TrainingJob, make_job, reach
 from regard.text.tokenizer import TokenizerPair
 from regard.training.settings import Train
-from regard.training.task import Loss
+from regard.training.step import Loss
 from regard.weights.directory import load_labels, read_config
 
 GPU_WORKERS = 2

@@ -30,7 +30,7 @@ from regard.tasks.losses import cross_entropy, divergence
 from regard.tasks.recipe import TokenizerFile, TrainingJob, reach
 from regard.tasks.task import Task, TaskSettings
 from regard.text.tokenizer import tag
-from regard.training.task import Loss
+from regard.training.step import Loss
 
 
 class SimCut(Settings):

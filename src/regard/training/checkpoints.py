@@ -39,6 +39,7 @@ from regard.weights.checkpoints import (
     prune_checkpoints,
     write_checkpoint,
 )
+from regard.weights.directory import write_weights
 from regard.weights.tensors import check, write_tensors
 
 
@@ -261,7 +262,9 @@ class Checkpointer:
         """Write the weights of the model as `weights.safetensors`."""
         weights = whole(self.parameters)
         if self.workers.leads:
-            self.run.write_weights(weights)
+            remedy = "the checkpoints are intact: free some space, then continue with --resume"
+            with disk_errors(self.run.weights, remedy):
+                write_weights(self.run.directory, weights)
         self.workers.wait()
 
 

@@ -46,18 +46,12 @@ class Curve:
         last = max(math.ceil(end * len(self)), first + 1)
         return Curve(self.steps[first:last], self.values[first:last])
 
-    def smoothed(self, window: int, true_ends: bool = False) -> Curve:
-        """The running median. With `true_ends` the window is symmetric near the ends, too."""
-        if not len(self):
-            return self
-        half = window // 2
-        padded = np.pad(self.values, half, constant_values=np.nan)
-        medians = np.nanmedian(np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1), axis=1)
-        if true_ends:
-            for index in (*range(min(half, len(self))), *range(max(len(self) - half, 0), len(self))):
-                near = min(index, len(self) - 1 - index, half)
-                medians[index] = np.median(self.values[index - near : index + near + 1])
-        return Curve(self.steps, medians)
+    def smoothed(self, window: int) -> Curve:
+        """The running median. The window is smaller near the ends, so that it stays symmetric."""
+        last = len(self) - 1
+        reaches = [min(window // 2, index, last - index) for index in range(len(self))]
+        medians = [np.median(self.values[i - reach : i + reach + 1]) for i, reach in enumerate(reaches)]
+        return Curve(self.steps, np.array(medians))
 
     def at(self, step: float) -> float:
         """The value at a step, interpolated over the logarithm of the step."""
@@ -81,9 +75,9 @@ class RunHistory:
     status: Table
     environment: Table
     data: Table
-    train: tuple[Table, ...]
-    valid: tuple[Table, ...]
-    events: tuple[Table, ...]
+    train: list[Table]
+    valid: list[Table]
+    events: list[Table]
     end: Table
 
     def curve(self, kind: str, metric: str) -> Curve:
@@ -135,10 +129,6 @@ class RunHistory:
         """Time spent over all sessions."""
         return max((float(record.get("seconds") or 0) for record in (*self.train, *self.valid, self.end)), default=0.0)
 
-    @property
-    def warmup(self) -> int:
-        return int(self.setting("train.schedule.warmup", 0))
-
 
 def read_history(directory: Path) -> RunHistory:
     """Read the files of a run. Missing files count as empty."""
@@ -157,9 +147,9 @@ def read_history(directory: Path) -> RunHistory:
         status=asdict(read_status(directory)),
         environment=environment if isinstance(environment, dict) else {},
         data=(by_kind.get("data") or [{}])[-1],
-        train=tuple(_latest(by_kind.get("train", ()))),
-        valid=tuple(_latest(by_kind.get("valid", ()))),
-        events=tuple(by_kind.get("event", ())),
+        train=_latest(by_kind.get("train", ())),
+        valid=_latest(by_kind.get("valid", ())),
+        events=by_kind.get("event", []),
         end=(by_kind.get("end") or [{}])[-1],
     )
 
@@ -189,20 +179,17 @@ def draw_curves(directory: Path, path: Path) -> None:
     name = directory.resolve().name
     figure.suptitle(f"{name}, {run.task}" if run.task else name, color=INK, fontsize=13, x=0.01, ha="left")
 
-    _plot_smoothed(axes["loss"], run.curve("train", "loss").finite(), TRAIN, "training")
+    for key, metric, colour, title in (
+        ("loss", "loss", TRAIN, "loss (nats)"),
+        ("rate", "rate", OTHER, "learning rate"),
+        ("norm", "norm", OTHER, "gradient norm"),
+    ):
+        _plot(axes[key], run.curve("train", metric).finite(), colour, title)
     valid = run.curve("valid", "loss").finite()
     if len(valid):
         step, lowest = valid.lowest()
         label = f"validation, lowest {four_digits(lowest)} at step {step:,}"
         axes["loss"].plot(valid.steps, valid.values, "o-", color=VALID, ms=4, lw=1.2, label=label)
-    rate = run.curve("train", "rate").finite()
-    axes["rate"].plot(rate.steps, rate.values, color=OTHER, lw=1.5)
-    norm = run.curve("train", "norm").finite()
-    _plot_smoothed(axes["norm"], norm, OTHER, "norm")
-    if len(norm) and norm.values.min() > 0 and norm.values.max() > 50 * norm.values.min():
-        axes["norm"].set_yscale("log")
-    for key, title in {"loss": "loss (nats)", "rate": "learning rate", "norm": "gradient norm"}.items():
-        _style(axes[key], title)
     if axes["loss"].get_legend_handles_labels()[1]:
         axes["loss"].legend(frameon=False, labelcolor=INK, fontsize=9)
     try:
@@ -211,26 +198,18 @@ def draw_curves(directory: Path, path: Path) -> None:
         raise RunError(f"{path} cannot be written ({error.strerror}); choose another file") from None
 
 
-def _plot_smoothed(axes: Axes, curve: Curve, colour: str, label: str) -> None:
-    """A curve; one with many points is pale with a smoothed line over it."""
-    if not len(curve):
-        return
-    many = len(curve) > 40
-    axes.plot(curve.steps, curve.values, color=colour, lw=0.8, alpha=0.3 if many else 1, label=None if many else label)
-    if many:
-        smooth = curve.smoothed(max(len(curve) // 40, 3), true_ends=True)
-        axes.plot(smooth.steps, smooth.values, color=colour, lw=1.6, label=label)
-
-
-def _style(axes: Axes, title: str) -> None:
+def _plot(axes: Axes, curve: Curve, colour: str, title: str) -> None:
+    """A curve of training; one with many points is pale with a smoothed line over it."""
     from matplotlib.ticker import EngFormatter, MaxNLocator
 
+    many = len(curve) > 40
+    axes.plot(curve.steps, curve.values, color=colour, lw=0.8, alpha=0.3 if many else 1)
+    smooth = curve.smoothed(max(len(curve) // 40, 3)) if many else curve
+    axes.plot(smooth.steps, smooth.values, color=colour, lw=1.6, label="training" if len(curve) else None)
     axes.set_title(title, loc="left", fontsize=10, color=INK)
     axes.set_xlabel("step", color=INK, fontsize=9)
     axes.grid(color=GRID, lw=0.8)
-    axes.set_axisbelow(True)
-    axes.tick_params(colors=INK, labelsize=9, length=3)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
+    axes.tick_params(colors=INK, labelsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=" "))

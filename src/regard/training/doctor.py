@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -15,17 +15,31 @@ from regard.format import four_digits, percent
 from regard.format import rate as rate_text
 from regard.training.curves import Curve, RunHistory, read_history
 
-Level: TypeAlias = Literal["fine", "note", "odd", "bad"]
+Level: TypeAlias = Literal["bad", "odd", "note", "fine"]
 LEVELS: tuple[Level, ...] = ("bad", "odd", "note", "fine")
-"""The most severe first."""
+
+ENOUGH = 10
+"""Lines of the log that a judgement about a curve needs."""
+LEAST_FALL, DIVERGED, STILL_FALLING, RISE, STEEP_RISE = 0.02, 0.15, 0.02, 0.02, 0.1
+REACHED = 0.9
+"""The log does not contain every step, so this share of the rate counts as reached."""
+FAR, TOO_GOOD = 1.3, 0.6
+"""Ratios of validation and training loss."""
+TINY = 100
+UNKNOWN = 0.01
+LOST = {"skipped": 0.01, "too_long": 0.05, "removed": 0.3}
+"""Shares of the examples above which a loss is reported."""
+TOLERANCE = 0.1
+"""Relative difference from the reference that is accepted if the table has no `tolerance`."""
+POINTS = 12
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check."""
+    """The result of a check."""
 
     level: Level
-    """fine: normal; note: worth knowing; odd: probably a problem; bad: a problem."""
+    """bad: a problem; odd: probably a problem; note: worth knowing; fine: normal."""
     title: str
     evidence: str
     """The numbers behind it."""
@@ -34,7 +48,7 @@ class Finding:
 
 
 def diagnose(run: RunHistory) -> list[Finding]:
-    """The findings of all checks, the most severe first."""
+    """How the run ended, and the problems that the checks find, the most severe first."""
     checks = (
         check_end,
         check_finite,
@@ -43,23 +57,15 @@ def diagnose(run: RunHistory) -> list[Finding]:
         check_learning_rate,
         check_overfitting,
         check_validation_set,
-        check_unknown_tokens,
-        check_lost_examples,
-        check_waiting,
-        check_padding,
+        check_data,
+        check_speed,
+        check_events,
+        check_reference,
     )
-    found = [finding for check in checks if (finding := check(run)) is not None]
-    return sorted(
-        [*found, *event_findings(run), *reference_checks(run)], key=lambda finding: LEVELS.index(finding.level)
-    )
+    return sorted((found for check in checks for found in check(run)), key=lambda found: LEVELS.index(found.level))
 
 
-ENOUGH = 10
-"""Lines of the log that a judgement about a curve needs."""
-LEAST_FALL, DIVERGED, STILL_FALLING = 0.02, 0.15, 0.02
-
-
-def check_end(run: RunHistory) -> Finding | None:
+def check_end(run: RunHistory) -> Iterator[Finding]:
     """Whether the run reached its end."""
     spent = "" if run.spent is None else f", {percent(run.spent)} of the budget spent"
     evidence = f"at step {max(run.last_step, int(run.status.get('step') or 0)):,}{spent}"
@@ -69,21 +75,19 @@ def check_end(run: RunHistory) -> Finding | None:
     resume = f"continue with `regard train --resume {run.directory}`"
     match run.state:
         case "finished":
-            return Finding("fine", "the run finished", evidence)
+            yield Finding("fine", "the run finished", evidence)
         case "running":
-            return Finding("note", "the run is still running", evidence, "check again later")
+            yield Finding("note", "the run is still running", evidence, "check again later")
         case "stopped":
-            return Finding("note", "the run was stopped before its budget was spent", evidence, resume)
+            yield Finding("note", "the run was stopped before its budget was spent", evidence, resume)
         case "failed":
-            return Finding("bad", "the run failed", evidence, f"fix the cause, then {resume}")
+            yield Finding("bad", "the run failed", evidence, f"fix the cause, then {resume}")
         case _:
-            return Finding("odd", "the run was killed", evidence, resume)
+            yield Finding("odd", "the run was killed", evidence, resume)
 
 
-def check_finite(run: RunHistory) -> Finding | None:
+def check_finite(run: RunHistory) -> Iterator[Finding]:
     """Whether all losses and gradient norms are finite."""
-    if not run.train:
-        return None
     for kind, metric, name in (
         ("train", "loss", "training loss"),
         ("valid", "loss", "validation loss"),
@@ -96,287 +100,229 @@ def check_finite(run: RunHistory) -> Finding | None:
             evidence = f"{int(wrong.sum()):,} of {len(curve):,} lines, first at step {first:,}"
             if metric == "norm" and run.setting("train.precision") == "float16":
                 remedy = "float16 skips such steps; if there are many, set train.precision=bfloat16"
-                return Finding("note", f"the {name} is not finite", evidence, remedy)
-            remedy = "lower train.optimizer.rate, increase train.schedule.warmup, set train.clip=1.0; check the data"
-            return Finding("bad", f"the {name} is not finite", evidence, remedy)
-    evidence = f"{len(run.train):,} lines, {len(run.valid):,} evaluations"
-    return Finding("fine", "all losses and norms are finite", evidence)
+                yield Finding("note", f"the {name} is not finite", evidence, remedy)
+            else:
+                remedy = (
+                    "lower train.optimizer.rate, increase train.schedule.warmup, set train.clip=1.0; check the data"
+                )
+                yield Finding("bad", f"the {name} is not finite", evidence, remedy)
+            return
 
 
-def check_training_loss(run: RunHistory) -> Finding | None:
+def check_training_loss(run: RunHistory) -> Iterator[Finding]:
     """Whether the training loss falls, and does not rise again."""
     curve = run.curve("train", "loss").finite()
     if len(curve) < ENOUGH:
-        return None
+        return
     start, end = curve.part(0, 0.1).median(), curve.part(0.9, 1).median()
     step, lowest = curve.smoothed(max(len(curve) // 10, 5)).lowest()
     early = step < curve.steps[int(0.9 * len(curve))]
     if early and end > (1 + DIVERGED) * lowest and end - lowest > 0.05:
-        return Finding(
+        yield Finding(
             "bad",
             "the training loss diverges",
             f"{four_digits(lowest)} at step {step:,}, {four_digits(end)} at the end",
             "divide train.optimizer.rate by 3, or increase train.schedule.warmup; post-norm models need both",
         )
-    evidence = f"from {four_digits(start)} to {four_digits(end)} in {run.last_step:,} steps"
-    if end > (1 - LEAST_FALL) * start:
-        return Finding(
+    elif end > (1 - LEAST_FALL) * start:
+        yield Finding(
             "bad" if run.setting("train.start") is None else "odd",
             "the training loss does not fall",
-            evidence,
+            f"from {four_digits(start)} to {four_digits(end)} in {run.last_step:,} steps",
             "try a train.optimizer.rate ten times higher and ten times lower for 100 steps; check with `regard data` "
             "that labels belong to their inputs",
         )
-    return Finding("fine", "the training loss falls", evidence)
 
 
-def check_still_improving(run: RunHistory) -> Finding | None:
+def check_still_improving(run: RunHistory) -> Iterator[Finding]:
     """Whether the validation loss was still falling when the budget ended."""
     curve = run.curve("valid", "loss").finite()
     if run.state != "finished" or run.end.get("reason") == "patience" or len(curve) < 5:
-        return None
+        return
     before, end = curve.at(0.8 * run.last_step), float(curve.values[-1])
-    evidence = f"validation loss from {four_digits(before)} to {four_digits(end)} in the last fifth of the run"
     if before > 0 and 1 - end / before > STILL_FALLING:
+        evidence = f"validation loss from {four_digits(before)} to {four_digits(end)} in the last fifth of the run"
         remedy = "increase the budget and train again, so that the schedule matches it"
-        return Finding("note", "the run was still improving at its end", evidence, remedy)
-    return Finding("fine", "the run had converged", evidence)
+        yield Finding("note", "the run was still improving at its end", evidence, remedy)
 
 
-REACHED = 0.9
-"""The log does not contain every step, so this share of the rate counts as reached."""
-
-
-def check_learning_rate(run: RunHistory) -> Finding | None:
+def check_learning_rate(run: RunHistory) -> Iterator[Finding]:
     """Whether the learning rate reaches its value, is not zero for long, and warm-up ends in time."""
     rates = run.curve("train", "rate").finite()
     wanted = run.setting("train.optimizer.rate")
+    warmup = int(run.setting("train.schedule.warmup", 0))
     if run.setting("train.schedule.kind") == "paper" and wanted is not None:  # the rate at the end of warm-up
-        wanted /= math.sqrt(run.setting("model.width") * run.warmup)
+        wanted /= math.sqrt(run.setting("model.width") * warmup)
     if not len(rates) or wanted is None:
-        return None
+        return
     highest = float(rates.values.max())
-    evidence = f"highest {rate_text(highest)} of {rate_text(wanted)}, {run.warmup:,} steps of warm-up"
-    if highest == 0:
-        return Finding("bad", "the learning rate is zero", evidence, "raise train.optimizer.rate")
+    evidence = f"highest {rate_text(highest)} of {rate_text(wanted)}, {warmup:,} steps of warm-up"
     planned = run.setting("train.steps")
-    steps = planned if isinstance(planned, int) else run.last_step if run.state == "finished" else None
-    if steps is not None and run.warmup > steps / 2:
-        return Finding(
-            "bad" if run.warmup >= steps else "odd",
-            "warm-up takes more than half of the run",
-            f"{run.warmup:,} of {steps:,} steps",
-            f"set train.schedule.warmup to about a tenth of the run ({max(steps // 10, 1):,})",
-        )
+    steps = planned if isinstance(planned, int) else run.last_step if run.state == "finished" else math.inf
     zero = float(np.mean(rates.part(0, 0.98).values == 0))
-    if zero > 0.05:
+    if highest == 0:
+        yield Finding("bad", "the learning rate is zero", evidence, "raise train.optimizer.rate")
+    elif warmup > steps / 2:
+        yield Finding(
+            "bad" if warmup >= steps else "odd",
+            "warm-up takes more than half of the run",
+            f"{warmup:,} of {steps:,} steps",
+            f"set train.schedule.warmup to about a tenth of the run ({max(int(steps) // 10, 1):,})",
+        )
+    elif zero > 0.05:
         remedy = "set train.schedule.floor, or a budget that ends with the schedule"
-        return Finding("odd", f"the learning rate is zero in {percent(zero)} of the log", evidence, remedy)
-    if run.state == "finished" and highest < REACHED * wanted and run.last_step >= run.warmup:
+        yield Finding("odd", f"the learning rate is zero in {percent(zero)} of the log", evidence, remedy)
+    elif run.state == "finished" and highest < REACHED * wanted and run.last_step >= warmup:
         remedy = "decrease train.schedule.warmup, or increase the budget"
-        return Finding("odd", "the learning rate was never reached", evidence, remedy)
-    return Finding("fine", "the learning rate is as set", evidence)
+        yield Finding("odd", "the learning rate was never reached", evidence, remedy)
 
 
-RISE, STEEP_RISE = 0.02, 0.1
-FAR, TOO_GOOD = 1.3, 0.6
-"""Ratios of validation and training loss."""
-TINY = 100
-
-
-def check_overfitting(run: RunHistory) -> Finding | None:
+def check_overfitting(run: RunHistory) -> Iterator[Finding]:
     """Whether the validation loss rises while the training loss falls."""
     valid, train = run.curve("valid", "loss").finite(), run.curve("train", "loss").finite()
     if len(valid) < 4 or len(train) < ENOUGH:
-        return None
-    calm = train.smoothed(max(len(train) // 10, 5))
+        return
+    smooth = train.smoothed(max(len(train) // 10, 5))
     step, lowest = valid.lowest()
     end = float(np.min(valid.values[-2:]))
-    evidence = f"validation loss {four_digits(lowest)} at step {step:,}, {four_digits(end)} at the end"
-    if np.sum(valid.steps > step) >= 2 and end > (1 + RISE) * lowest and calm.values[-1] < calm.at(step):
-        return Finding(
+    if np.sum(valid.steps > step) >= 2 and end > (1 + RISE) * lowest and smooth.values[-1] < smooth.at(step):
+        yield Finding(
             "odd" if end > (1 + STEEP_RISE) * lowest else "note",
             f"overfits from step {step:,} on",
-            f"{evidence}; training loss {four_digits(calm.at(step))} and {four_digits(float(calm.values[-1]))}",
+            f"validation loss {four_digits(lowest)} at step {step:,}, {four_digits(end)} at the end; training loss "
+            f"{four_digits(smooth.at(step))} and {four_digits(float(smooth.values[-1]))}",
             "the best weights are kept; for better ones use more data, a higher model.dropout or a smaller model; "
             "train.patience=3 stops earlier",
         )
-    return Finding("fine", "does not overfit", evidence)
 
 
-def check_validation_set(run: RunHistory) -> Finding | None:
+def check_validation_set(run: RunHistory) -> Iterator[Finding]:
     """Whether there are enough validation data, and whether their loss is plausible."""
     if not run.data:
-        return None
-    counts = run.data.get("valid")
-    number = int(counts.get("examples") or 0) if isinstance(counts, Mapping) else 0
+        return
+    number = int(_splits(run).get("valid", {}).get("examples") or 0)
     if not number:
         remedy = "hold out some hundred examples and set data.valid"
-        return Finding("note", "there are no validation data", "no evaluations, and no best weights", remedy)
-    if number < TINY:
+        yield Finding("note", "there are no validation data", "no evaluations, and no best weights", remedy)
+    elif number < TINY:
         evidence = f"{number:,} examples: one example is {percent(1 / number)}"
-        return Finding("note", "the validation set is tiny", evidence, "hold out some hundred examples")
+        yield Finding("note", "the validation set is tiny", evidence, "hold out some hundred examples")
     valid, train = run.curve("valid", "loss").finite(), run.curve("train", "loss").finite()
-    if not len(valid) or len(train) < 4:
-        return Finding("fine", "the validation set is large enough", f"{number:,} examples")
+    if number < TINY or not len(valid) or len(train) < 4:
+        return
     smooth = train.smoothed(5)
     ratios = Curve(valid.steps, valid.values / np.array([max(smooth.at(step), 1e-9) for step in valid.steps]))
     first, last = ratios.part(0, 0.25).median(), ratios.part(0.5, 1).median()
     evidence = f"{first:.2f} times the training loss at first, {last:.2f} times in the second half"
     if first > FAR and ratios.median() > FAR:
         remedy = "the splits may differ in kind or preparation: compare them with `regard data`"
-        return Finding("odd", "the validation loss is far above the training loss from the start", evidence, remedy)
-    if last < TOO_GOOD:
+        yield Finding("odd", "the validation loss is far above the training loss from the start", evidence, remedy)
+    elif last < TOO_GOOD:
         remedy = (
             "validation examples may be in the training data (`regard data` lists them); a model.dropout above 0.3 "
             "explains a part of it"
         )
-        return Finding("odd", "the validation loss is suspiciously low", evidence, remedy)
-    return Finding("fine", "the validation loss is plausible", f"{evidence}; {number:,} examples")
-
-
-UNKNOWN = 0.01
-LOST = {"skipped": 0.01, "too_long": 0.05, "removed": 0.3}
-"""Shares of the examples above which a loss is reported."""
-
-
-def check_unknown_tokens(run: RunHistory) -> Finding | None:
-    """Whether the vocabulary covers the data."""
-    shares = {split: counts["unknown"] for split, counts in _splits(run).items() if counts.get("unknown") is not None}
-    if not shares:
-        return None
-    evidence = ", ".join(f"{percent(share)} of {split}" for split, share in shares.items())
-    if max(shares.values()) > UNKNOWN:
-        remedy = "increase text.size, decrease text.frequency, or use text.kind=byte-bpe, which has no unknown tokens"
-        return Finding("odd", "many tokens are unknown", evidence, remedy)
-    return Finding("fine", "few tokens are unknown", evidence)
-
-
-def check_lost_examples(run: RunHistory) -> Finding | None:
-    """Whether many examples were unreadable, too long or filtered."""
-    splits = _splits(run)
-    if not splits:
-        return None
-    lost = []
-    for split, counts in splits.items():
-        total = counts.get("examples", 0) + sum(counts.get(name) or 0 for name in LOST)
-        for name, bound in LOST.items():
-            number = counts.get(name) or 0
-            if total and number / total > bound:
-                lost.append(f"{percent(number / total)} of {split} {name.replace('_', ' ')}")
-    if not lost:
-        used = sum(counts.get("examples", 0) for counts in splits.values())
-        return Finding("fine", "few examples are lost", f"{used:,} are used")
-    level: Level = "odd" if any("skipped" in text for text in lost) else "note"
-    remedy = "`regard data` shows the first ones and the reasons; increase data.longest if they are too long"
-    return Finding(level, "many examples are lost", "; ".join(lost), remedy)
+        yield Finding("odd", "the validation loss is suspiciously low", evidence, remedy)
 
 
 def _splits(run: RunHistory) -> dict[str, Mapping[str, Any]]:
     return {split: counts for split, counts in run.data.items() if isinstance(counts, Mapping)}
 
 
-WAIT, LONG_WAIT = 0.01, 0.1
-PADDING, MUCH_PADDING = 0.2, 0.4
+def check_data(run: RunHistory) -> Iterator[Finding]:
+    """Whether the vocabulary covers the data, and whether many examples were unreadable, too long or filtered."""
+    unknown, lost = [], []
+    for split, counts in _splits(run).items():
+        if (counts.get("unknown") or 0) > UNKNOWN:
+            unknown.append(f"{percent(counts['unknown'])} of {split}")
+        total = counts.get("examples", 0) + sum(counts.get(name) or 0 for name in LOST)
+        for name, bound in LOST.items():
+            number = counts.get(name) or 0
+            if total and number / total > bound:
+                lost.append(f"{percent(number / total)} of {split} {name.replace('_', ' ')}")
+    if unknown:
+        remedy = "increase text.size, decrease text.frequency, or use text.kind=byte-bpe, which has no unknown tokens"
+        yield Finding("odd", "many tokens are unknown", ", ".join(unknown), remedy)
+    if lost:
+        level: Level = "odd" if any("skipped" in text for text in lost) else "note"
+        remedy = "`regard data` shows the first ones and the reasons; increase data.longest if they are too long"
+        yield Finding(level, "many examples are lost", "; ".join(lost), remedy)
 
 
-def check_waiting(run: RunHistory) -> Finding | None:
-    """Whether training waits for batches."""
-    waits = run.curve("train", "wait").finite()
-    if not len(waits):
-        return None
-    share = float(np.mean(waits.values[1 if len(waits) > 2 else 0 :]))  # kernels are loaded in the first line
-    evidence = f"{percent(share)} of the time"
-    if share <= WAIT:
-        return Finding("fine", "training does not wait for data", evidence)
-    level: Level = "odd" if share > LONG_WAIT else "note"
-    return Finding(level, "training waits for data", evidence, "increase train.workers; keep the data on a local disk")
+def check_speed(run: RunHistory) -> Iterator[Finding]:
+    """Whether training waits for batches, or batches are mostly padding."""
+    for metric, bound, high, title, unit, remedy in (
+        (
+            *("wait", 0.01, 0.1, "training waits for data", "the time"),
+            "increase train.workers; keep the data on a local disk",
+        ),
+        (
+            *("padding", 0.2, 0.4, "batches have much padding", "all positions"),
+            "set train.layout=packed on a GPU, or increase train.tokens to find more examples of similar length",
+        ),
+    ):
+        values = run.curve("train", metric).finite().values
+        share = (
+            float(np.mean(values[1 if len(values) > 2 else 0 :])) if len(values) else 0.0
+        )  # the first line starts up
+        if share > bound:
+            yield Finding("odd" if share > high else "note", title, f"{percent(share)} of {unit}", remedy)
 
 
-def check_padding(run: RunHistory) -> Finding | None:
-    """Whether batches are mostly padding."""
-    padding = run.curve("train", "padding").finite()
-    if not len(padding):
-        return None
-    share = float(np.mean(padding.values))
-    evidence = f"{percent(share)} of all positions"
-    if share <= PADDING:
-        return Finding("fine", "batches have little padding", evidence)
-    remedy = "set train.layout=packed on a GPU, or increase train.tokens to find more examples of similar length"
-    return Finding("odd" if share > MUCH_PADDING else "note", "batches have much padding", evidence, remedy)
-
-
-def event_findings(run: RunHistory) -> list[Finding]:
+def check_events(run: RunHistory) -> Iterator[Finding]:
     """Whether memory ran out, or compilation failed or was repeated."""
-    findings = []
     for what, title, remedy in (
         (
-            "out-of-memory",
-            "memory ran out",
+            *("out-of-memory", "memory ran out"),
             "set train.micro to the number of tokens at once that it ended with, or train.recompute=true",
         ),
         (
-            "compile-fallback",
-            "the model is not compiled",
+            *("compile-fallback", "the model is not compiled"),
             "fix the error, or set train.compile=off to skip the attempt",
         ),
         (
-            "recompilation",
-            "the model was compiled again during training",
+            *("recompilation", "the model was compiled again during training"),
             "set train.layout=packed, whose batches have one shape, or train.compile=off",
         ),
     ):
-        events = [event for event in run.events if event.get("what") == what]
-        if events:
-            times = "once" if len(events) == 1 else f"{len(events)} times"
-            evidence = f"{times}, last at step {events[-1].get('step', 0):,}: {events[-1].get('text', '')}"
-            findings.append(Finding("odd", title, evidence, remedy))
-    return findings
+        if events := [event for event in run.events if event.get("what") == what]:
+            evidence = (
+                f"events: {len(events)}; the last at step {events[-1].get('step', 0):,}: {events[-1].get('text', '')}"
+            )
+            yield Finding("odd", title, evidence, remedy)
 
 
-TOLERANCE = 0.1
-"""Relative difference from the reference that is accepted if the table has no `tolerance`."""
-POINTS = 12
-
-
-def reference_checks(run: RunHistory) -> list[Finding]:
+def check_reference(run: RunHistory) -> Iterator[Finding]:
     """Compare the losses with the `[reference]` table of the recipe, which `reference_of` makes."""
     table = run.config.get("reference")
     if not isinstance(table, dict):
-        return []
+        return
     tolerance = float(table.get("tolerance", TOLERANCE))
     origin = ", ".join(str(table[key]) for key in ("hardware", "commit") if table.get(key))
-    findings = []
     for key, kind, name in (("loss", "train", "training"), ("valid", "valid", "validation")):
         curve = _reference_curve(run, kind)
+        first, last = (float(curve.steps[0]), float(curve.steps[-1])) if len(curve) else (0.0, -1.0)
         points = [(float(step), float(loss)) for step, loss in table.get(key) or () if loss > 0]
-        if not len(curve):
-            continue
-        first, last = float(curve.steps[0]), float(curve.steps[-1])
         compared = [(step, curve.at(step) / loss - 1) for step, loss in points if first <= step <= last]
-        if compared:
-            findings.append(_compare(compared, name, tolerance, origin))
-    return findings
-
-
-def _compare(compared: list[tuple[float, float]], name: str, tolerance: float, origin: str) -> Finding:
-    """The finding for steps and relative differences."""
-    step, worst = max(compared, key=lambda each: abs(each[1]))
-    last, end = compared[-1]
-    evidence = f"{100 * end + 0.0:+.1f} % at step {last:,.0f}, at most {100 * worst + 0.0:+.1f} % at step {step:,.0f}"
-    evidence += f"; reference: {origin}" if origin else ""
-    if abs(worst) <= tolerance:
-        return Finding("fine", f"the {name} loss matches the reference of the recipe", evidence)
-    title = f"the {name} loss differs from the reference of the recipe"
-    if end < -tolerance:
-        return Finding("note", title, evidence, "it is lower, which is fine if settings or data were changed")
-    remedy = "compare settings (`regard runs`), data and versions; another budget changes the schedule and the curve"
-    return Finding("odd", title, evidence, remedy)
+        if not compared:
+            continue
+        step, worst = max(compared, key=lambda each: abs(each[1]))
+        last, end = compared[-1]
+        evidence = f"{100 * end:+.1f} % at step {last:,.0f}, at most {100 * worst:+.1f} % at step {step:,.0f}"
+        evidence += f"; reference: {origin}" if origin else ""
+        title = f"the {name} loss differs from the reference of the recipe"
+        if abs(worst) <= tolerance:
+            yield Finding("fine", f"the {name} loss matches the reference of the recipe", evidence)
+        elif end < -tolerance:
+            yield Finding("note", title, evidence, "it is lower, which is fine if settings or data were changed")
+        else:
+            remedy = "compare settings (`regard runs`), data and versions; another budget changes the curve"
+            yield Finding("odd", title, evidence, remedy)
 
 
 def _reference_curve(run: RunHistory, kind: str) -> Curve:
     curve = run.curve(kind, "loss").finite()
-    return curve.smoothed(5, true_ends=True) if kind == "train" else curve
+    return curve.smoothed(5) if kind == "train" else curve
 
 
 def reference_of(directory: Path) -> str:

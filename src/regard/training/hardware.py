@@ -7,9 +7,6 @@ from functools import cache
 
 import torch
 
-MEASURED_SECONDS = 0.2
-"""Duration of a measurement. It is made once for each device, dtype and number of threads."""
-
 DATASHEETS: dict[str, dict[str, float]] = {
     "H200": {"bfloat16": 989e12, "float16": 989e12, "float32": 67e12, "float64": 67e12},
     "H100 PCIe": {"bfloat16": 756e12, "float16": 756e12, "float32": 51e12, "float64": 51e12},
@@ -28,43 +25,27 @@ DATASHEETS: dict[str, dict[str, float]] = {
 as high). The first entry whose words are all in the name of a device is used. Other devices are measured."""
 
 
+@cache
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """The highest number of FLOPs per second of a device, from its datasheet or measured."""
+    """The highest number of FLOPs per second of a device: from its datasheet, or of the best of some large products."""
     name = str(dtype).removeprefix("torch.")
     listed = datasheet(torch.cuda.get_device_name(device), name) if device.type == "cuda" else None
-    return listed or _measure(device, dtype, torch.get_num_threads())
+    if listed:
+        return listed
+    size = 1024 if device.type == "cpu" else 8192
+    square = torch.ones(size, size, dtype=dtype, device=device)
+    seconds = []
+    for _ in range(6):  # the first one loads kernels
+        start = time.perf_counter()
+        square @ square
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds)
 
 
 def datasheet(name: str, dtype: str) -> float | None:
     """The peak of the GPU with this name in its datasheet, or None if it is not listed."""
     words = set(name.upper().replace("-", " ").split())
-    for entry, peaks in DATASHEETS.items():
-        if set(entry.upper().split()) <= words:
-            return peaks.get(dtype)
-    return None
-
-
-@cache
-def _measure(device: torch.device, dtype: torch.dtype, threads: int) -> float:
-    """The best speed of square products of a size that takes some milliseconds. `threads` is a key of the cache."""
-
-    def seconds(square: torch.Tensor, result: torch.Tensor) -> float:
-        start = time.perf_counter()
-        torch.mm(square, square, out=result)
-        if square.device.type != "cpu":
-            torch.accelerator.synchronize(square.device)
-        return time.perf_counter() - start
-
-    size = 256
-    while True:
-        square = torch.ones(size, size, dtype=dtype, device=device)
-        result = torch.empty_like(square)
-        seconds(square, result)  # the first one loads kernels
-        best = seconds(square, result)
-        if best > MEASURED_SECONDS / 20 or size >= 8192:
-            break
-        size *= 2
-    end = time.perf_counter() + MEASURED_SECONDS
-    while time.perf_counter() < end:
-        best = min(best, seconds(square, result))
-    return 2 * size**3 / best
+    found = (peaks for entry, peaks in DATASHEETS.items() if set(entry.upper().split()) <= words)
+    return next(found, {}).get(dtype)

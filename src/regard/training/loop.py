@@ -29,6 +29,7 @@ from regard.training.settings import Train, lower_is_better
 from regard.training.step import (
     Objective,
     Sums,
+    Trainable,
     Updater,
     evaluate,
     graphs_compiled,
@@ -38,7 +39,6 @@ from regard.training.step import (
     mixed_precision,
     seed_step,
 )
-from regard.training.task import Trainable
 
 SIGNAL_SECONDS = 1.0
 """Signals within this time count as one: `timeout` and service managers signal a process and its group."""
@@ -236,7 +236,7 @@ class Trainer:
         state, train = self.state, self.train
         if state.step % train.log_every == 0:
             self.reporter.train(state, self._finite_window(), self.optimizers.rate, self.model.settings)
-            self.window.clear()
+            self.window = Sums(self.workers.device)
             state.window_tokens = state.window_cells = state.window_examples = 0
         due = evaluations_due(train, state.spent)
         if due > state.evaluations:

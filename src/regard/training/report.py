@@ -24,7 +24,7 @@ from regard.training.hardware import peak_flops
 from regard.training.run import Log, Run
 from regard.training.schedules import spent_share
 from regard.training.settings import Train
-from regard.training.task import Trainable
+from regard.training.step import Trainable
 
 Record = Mapping[str, Any]
 """A line of the log."""
@@ -74,13 +74,10 @@ class Display:
 
     def train(self, record: Record, spent: float, seconds_left: float | None) -> None:
         """Show a line of the log, with the share of the budget that is spent and the remaining time."""
-        parts = [f"step {record['step']:,}", f"loss {four_digits(record['loss'])}"]
-        if seconds_left is not None:
-            parts.append(f"{clock(seconds_left)} left")
-        parts.append(f"{amount(record['tokens_per_second'])} tokens/s")
-        parts.append(f"{percent(record['peak'])} of peak")
-        parts.append(f"rate {rate(record['rate'])}")
-        self._update("  ".join(parts), spent)
+        left = [] if seconds_left is None else [f"{clock(seconds_left)} left"]
+        speed = f"{amount(record['tokens_per_second'])} tokens/s", f"{percent(record['peak'])} of peak"
+        loss = f"step {record['step']:,}", f"loss {four_digits(record['loss'])}"
+        self._update("  ".join([*loss, *left, *speed, f"rate {rate(record['rate'])}"]), spent)
 
     def valid(self, record: Record, best: bool) -> None:
         """Show the metrics of an evaluation."""

@@ -22,7 +22,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -32,14 +32,13 @@ from typing import Any, Literal, TypeAlias
 import torch
 from filelock import FileLock, Timeout
 from safetensors import SafetensorError
-from torch import Tensor
 
 import regard
 from regard.errors import RunError
 from regard.files import write_text
 from regard.settings import Table
 from regard.weights.checkpoints import CHECKPOINTS, WEIGHTS
-from regard.weights.directory import CONFIG, read_config, write_config, write_weights
+from regard.weights.directory import CONFIG, read_config, write_config
 
 LOCK = ".lock"
 STATUS = "status.json"
@@ -145,25 +144,18 @@ class Run:
         with disk_errors(self.directory / CONFIG, "free some space, or make the directory writable"):
             write_config(self.directory, self.config)
 
-    def write_weights(self, tensors: Mapping[str, Tensor]) -> None:
-        """Write the final model."""
-        with disk_errors(self.weights, "the checkpoints are intact: free some space, then continue with --resume"):
-            write_weights(self.directory, tensors)
-
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Keep other processes from training in this directory. Removes files that a killed process left."""
         lock = FileLock(self.directory / LOCK, timeout=LOCK_SECONDS)
-        with disk_errors(self.directory, "make the directory writable"):
-            try:
-                lock.acquire()
-            except Timeout:
-                raise RunError(
-                    f"{self.directory} is in use by process {_read_status(self.directory).process or 'unknown'}; wait "
-                    "until it ends, or choose another train.directory"
-                ) from None
-        try:
+        with ExitStack() as stack:
             with disk_errors(self.directory, "make the directory writable"):
+                try:
+                    stack.enter_context(lock)
+                except Timeout:
+                    process = _read_status(self.directory).process or "unknown"
+                    remedy = "wait until it ends, or choose another train.directory"
+                    raise RunError(f"{self.directory} is in use by process {process}; {remedy}") from None
                 for folder in (self.directory, self.directory / CHECKPOINTS, self.snapshots):
                     # Ours end in .partial; .tmp and six letters are the temporary files of safetensors.
                     for path in [*folder.glob(".*.partial"), *folder.glob(".tmp??????")]:
@@ -172,8 +164,6 @@ class Run:
                         else:
                             path.unlink()
             yield
-        finally:
-            lock.release()
 
     @property
     def status(self) -> Status:
@@ -205,15 +195,11 @@ def _read_status(directory: Path) -> Status:
 
 
 def _is_locked(path: Path) -> bool:
-    if not path.exists():
-        return False
     try:
-        with FileLock(path, timeout=0.1):
+        with FileLock(path, timeout=0.1) if path.exists() else nullcontext():
             return False
-    except Timeout:
-        return True
-    except OSError:
-        return False  # in a read-only directory nobody trains
+    except OSError as error:
+        return isinstance(error, Timeout)  # in a read-only directory nobody trains
 
 
 def is_run(directory: Path) -> bool:
@@ -327,11 +313,11 @@ def resume_environment(directory: Path, device: torch.device) -> list[str]:
         for earlier in content["resumes"]:
             before |= {name: change[1] for name, change in earlier["changed"].items()}
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
-        _write_json(directory / ENVIRONMENT, {**now, "resumes": []})
+        write_environment(directory, device)
         return [f"{directory / ENVIRONMENT} is missing or damaged and is written again; changes cannot be detected"]
-    kept = now.keys() - {"command", "time"}
-    changed = {name: [before.get(name), now[name]] for name in now if name in kept and before.get(name) != now[name]}
-    content["resumes"].append({"time": now["time"], "command": now["command"], "changed": changed})
+    start = {"time": now.pop("time"), "command": now.pop("command")}
+    changed = {name: [before.get(name), value] for name, value in now.items() if before.get(name) != value}
+    content["resumes"].append({**start, "changed": changed})
     _write_json(directory / ENVIRONMENT, content)
     matters = [f"{name} ({old}, now {new})" for name, (old, new) in changed.items() if name in MATTERS]
     return [f"changed since the last start: {', '.join(matters)}; results can differ slightly"] if matters else []

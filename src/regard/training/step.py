@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -19,12 +19,46 @@ from torch.amp import GradScaler
 from torch.distributed.tensor import DTensor
 
 from regard.data.batches import Share
+from regard.data.loader import Loader
 from regard.data.settings import Split
 from regard.errors import RunError, SettingsError
 from regard.training.distribution import Workers, syncing
 from regard.training.optimizers import Optimizers
 from regard.training.settings import Precision
-from regard.training.task import Loss, Trainable
+
+
+class Loss(NamedTuple):
+    """The loss of a batch as sums, never as means: the sums of batches of any size add up to one step."""
+
+    total: Tensor
+    """The sum that is minimised, differentiable."""
+    weight: Tensor
+    """The divisor of the total over all batches of a step: usually the number of predicted tokens."""
+    sums: dict[str, Tensor]
+    """Further sums for metrics, without gradient: the loss without label smoothing, the number of correct answers."""
+
+
+class Trainable(Protocol):
+    """What training needs of a task. `regard.tasks.task.Task` implements it for all kinds of tasks."""
+
+    @property
+    def source_ratio(self) -> float:
+        """Source tokens per predicted token, for FLOPs; 0 if examples have no source side."""
+
+    def has(self, split: Split) -> bool:
+        """Whether there is data for a split."""
+
+    def batches(self, split: Split, share: Share) -> Loader:
+        """The loader of a split; `share` is this process's part of each step, and the most tokens at once."""
+
+    def loss(self, model: nn.Module, batch: Any) -> Loss:
+        """The loss of one batch. It is compiled and distributed together with the model."""
+
+    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+        """The metrics of a split from the sums over its batches. `loss` is one of them; lower is better for it."""
+
+    def extra_metrics(self, model: nn.Module) -> dict[str, float]:
+        """Further metrics on the validation data that are not sums over batches, such as BLEU."""
 
 
 @dataclass(frozen=True)
@@ -88,9 +122,6 @@ class Sums:
             before = self._sums.get(name)
             self._sums[name] = value if before is None else before + value
 
-    def add_loss(self, loss: Loss) -> None:
-        self.add({"total": loss.total, "weight": loss.weight, **loss.sums})
-
     def over_processes(self, workers: Workers) -> Mapping[str, Tensor]:
         """The sums over all processes, which must have the same names."""
         if workers.world == 1:
@@ -105,9 +136,6 @@ class Sums:
     def load(self, sums: Mapping[str, float]) -> None:
         """Restore what `read` returned."""
         self._sums = {name: torch.tensor(value, device=self.device, dtype=self.dtype) for name, value in sums.items()}
-
-    def clear(self) -> None:
-        self._sums = {}
 
 
 class Objective(nn.Module):
@@ -181,7 +209,7 @@ class Updater:
                 with self.precision.autocast():
                     loss = Loss(*self.objective(batch.to(self.workers.device)))
                 torch.autograd.backward(self.scaler.scale(loss.total))
-            step.add_loss(loss)
+            step.add({"total": loss.total, "weight": loss.weight, **loss.sums})
         sums = step.over_processes(self.workers)
         norm = self._scale_gradients(sums["weight"])
         clipped = norm.new_zeros(()) if self.clip is None else (norm > self.clip)
@@ -246,7 +274,8 @@ def evaluate(
             for step in task.batches(split, Share(workers.rank, workers.world, micro)).once():
                 for batch in step.batches:
                     with precision.autocast():
-                        sums.add_loss(Loss(*objective(batch.to(workers.device))))
+                        loss = Loss(*objective(batch.to(workers.device)))
+                    sums.add({"total": loss.total, "weight": loss.weight, **loss.sums})
             extra = task.extra_metrics(objective.model) if split == "valid" else {}
     finally:
         objective.train(was_training)

@@ -105,7 +105,6 @@ def test_rows_as_json() -> None:
 def test_a_healthy_run() -> None:
     lines = shown("doctor", "runs/baseline")
     assert lines[0].startswith("runs/baseline: looks normal: ")
-    assert any(line.startswith("fine  the training loss falls: from ") for line in lines)
     assert not any(line.startswith(("bad", "odd")) or "\x1b" in line for line in lines)
 
 

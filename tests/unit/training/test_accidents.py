@@ -68,7 +68,6 @@ def test_there_are_many_calls(directory: Path, monkeypatch: pytest.MonkeyPatch, 
 def test_an_accident_at_any_call(
     directory: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any], kind: str, every: int
 ) -> None:
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     for at in range(1, CALLS, every):
         _, said = disturbed(directory, monkeypatch, at, kind)
         if kind != "killed" and said is not None:
@@ -87,7 +86,6 @@ def test_many_accidents_in_one_run(
     directory: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any]
 ) -> None:
     """Recovery itself is killed again and again."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
     chance = random.Random(1)
     for _ in range(6):
         accidents_so_far = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -108,22 +107,6 @@ def test_lost_and_damaged_snapshots_are_not_used(tmp_path: Path) -> None:
     _, _, notes = back.resume()
     assert steps(back) == [3]
     assert [("missing" in note, "checksum" in note) for note in notes] == [(True, False), (False, True)]
-
-
-def test_a_full_disk_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept = checkpointer(tmp_path / "run")
-    save(kept, 1, {"loss": 1.0})
-
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patches:
-        patches.setattr(os, "fsync", refuse)
-        for metrics in (None, {"loss": 0.5}):
-            with pytest.raises(RunError, match=r"000002.* cannot be written \(No space .* MB are free\); .*--resume"):
-                save(kept, 2, metrics)
-    assert os.listdir(tmp_path / "run" / "checkpoints") == ["000001"]
-    assert checkpointer(tmp_path / "run").resume()[2] == []
 
 
 def test_the_mean_is_taken_in_float64(tmp_path: Path) -> None:

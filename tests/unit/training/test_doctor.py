@@ -34,8 +34,7 @@ def problems(findings: list[Finding]) -> dict[str, Finding]:
 def test_a_healthy_run_is_fine(examine: Callable[..., list[Finding]]) -> None:
     findings = examine(healthy_log())
     assert problems(findings) == {}
-    assert len(findings) >= 10
-    assert all(finding.evidence and not finding.remedy for finding in findings)
+    assert [finding.title for finding in findings] == ["the run finished"]
     for seed in range(5):
         noise = random.Random(seed)
         log = change(healthy_log(), "train", lambda record: {"loss": record["loss"] + noise.gauss(0, 0.1)})  # noqa: B023
@@ -53,22 +52,12 @@ def from_step(first: int, value: Callable[[int], Record]) -> Callable[[Record], 
     return lambda record: value(record["step"]) if record["step"] >= first else None
 
 
-def at_step(step: int, value: Record) -> Callable[[Record], Record | None]:
-    return lambda record: value if record["step"] == step else None
+def train(changed: Callable[[Record], Record | None]) -> Log:
+    return change(healthy_log(), "train", changed)
 
 
-def both(changed: Callable[[Record], Record | None]) -> Log:
-    """A healthy log, changed in its training and its validation."""
-    return change(change(healthy_log(), "train", changed), "valid", changed)
-
-
-def flat_log() -> Log:
-    log = change(healthy_log(), "train", lambda record: {"loss": record["loss"] * 0.01 + 9.1})
-    return change(log, "valid", lambda record: {"loss": 9.2})
-
-
-def ill(kind: str, changed: Callable[[Record], Record | None]) -> Log:
-    return change(healthy_log(), kind, changed)
+def valid(changed: Callable[[Record], Record | None], log: Log | None = None) -> Log:
+    return change(log or healthy_log(), "valid", changed)
 
 
 def event(what: str, text: str, *steps: int) -> Log:
@@ -76,99 +65,58 @@ def event(what: str, text: str, *steps: int) -> Log:
 
 
 def counts(split: str, **values: float) -> Log:
-    return ill("data", lambda record: {split: {**record[split], **values}})
+    return change(healthy_log(), "data", lambda record: {split: {**record[split], **values}})
 
 
-STILL_IMPROVING = both(lambda record: {"loss": 7 - record["step"] / 500})
+def rising(slope: float) -> Log:
+    return valid(from_step(800, lambda step: {"loss": 2.3 + (step - 800) / slope}))
+
+
+def falling(record: Record) -> Record:
+    return {"loss": 7 - record["step"] / 500}
+
+
+FAR = "the validation loss is far above the training loss from the start"
+FLAT = valid(lambda record: {"loss": 9.2}, train(lambda record: {"loss": record["loss"] * 0.01 + 9.1}))
+STILL_IMPROVING = valid(falling, train(falling))
+UP = from_step(1200, lambda step: {"loss": 2.2 + (step - 1200) / 200})
+NO_VALID = [{key: record[key] for key in record if key != "valid"} for record in healthy_log()]
+TINY = counts("valid", examples=20, skipped=0, too_long=0, removed=0)
 PROBLEMS: list[tuple[Log, str, str, str]] = [
-    (flat_log(), "bad", "the training loss does not fall", "from 9.1"),
+    (FLAT, "bad", "the training loss does not fall", "from 9.1"),
+    (train(from_step(1000, lambda _: {"loss": None})), "bad", "the training loss is not finite", "101 of 200 lines"),
+    (train(from_step(1900, lambda _: {"norm": None})), "bad", "the gradient norm is not finite", "first at step 1,900"),
+    (valid(from_step(2000, lambda _: {"loss": None})), "bad", "the validation loss is not finite", "1 of 20 lines"),
+    (valid(UP, train(UP)), "bad", "the training loss diverges", "at the end"),
+    (train(lambda _: {"rate": 0.0}), "bad", "the learning rate is zero", "highest 0 of 1.0e-03"),
+    (train(from_step(1500, lambda _: {"rate": 0.0})), "odd", "the learning rate is zero in 24 % of the log", "highest"),
     (
-        ill("train", from_step(1000, lambda _: {"loss": None})),
-        "bad",
-        "the training loss is not finite",
-        "101 of 200 lines, first at step 1,000",
-    ),
-    (ill("train", at_step(500, {"norm": None})), "bad", "the gradient norm is not finite", "first at step 500"),
-    (ill("valid", at_step(500, {"loss": None})), "bad", "the validation loss is not finite", "1 of 20 lines"),
-    (
-        both(from_step(1200, lambda step: {"loss": 2.2 + (step - 1200) / 200})),
-        "bad",
-        "the training loss diverges",
-        "at the end",
-    ),
-    (ill("train", lambda _: {"rate": 0.0}), "bad", "the learning rate is zero", "highest 0 of 1.0e-03"),
-    (
-        ill("train", from_step(1500, lambda _: {"rate": 0.0})),
-        "odd",
-        "the learning rate is zero in 24 % of the log",
-        "highest",
-    ),
-    (
-        ill("train", lambda record: {"rate": record["rate"] / 4}),
+        train(lambda each: {"rate": each["rate"] / 4}),
         "odd",
         "the learning rate was never reached",
-        "highest 2.5e-04 of 1.0e-03",
+        "2.5e-04 of 1.0e-03",
     ),
-    (
-        ill("valid", from_step(800, lambda step: {"loss": 2.3 + (step - 800) / 1000})),
-        "odd",
-        "overfits from step 800 on",
-        "validation loss 2.300 at step 800, 3.4",
-    ),
-    (
-        ill("valid", from_step(800, lambda step: {"loss": 2.3 + (step - 800) / 10_000})),
-        "note",
-        "overfits from step 800 on",
-        "validation loss 2.300 at step 800, 2.41",
-    ),
-    (
-        ill("valid", lambda record: {"loss": record["loss"] * 1.6}),
-        "odd",
-        "the validation loss is far above the training loss from the start",
-        "times the training loss at first",
-    ),
-    (
-        ill("valid", lambda record: {"loss": record["loss"] * 0.4}),
-        "odd",
-        "the validation loss is suspiciously low",
-        "times in the second half",
-    ),
-    (ill("train", lambda _: {"wait": 0.04}), "note", "training waits for data", "4.0 % of the time"),
-    (ill("train", lambda _: {"wait": 0.4}), "odd", "training waits for data", "40 % of the time"),
-    (ill("train", lambda _: {"padding": 0.31}), "note", "batches have much padding", "31 % of all positions"),
-    (event("out-of-memory", "8,192 tokens", 310), "odd", "memory ran out", "once, last at step 310: 8,192 tokens"),
+    (rising(1000), "odd", "overfits from step 800 on", "validation loss 2.300 at step 800, 3.4"),
+    (rising(10_000), "note", "overfits from step 800 on", "validation loss 2.300 at step 800, 2.41"),
+    (valid(lambda each: {"loss": each["loss"] * 1.6}), "odd", FAR, "times the training loss at first"),
+    (valid(lambda each: {"loss": each["loss"] * 0.4}), "odd", "the validation loss is suspiciously low", "second half"),
+    (train(lambda _: {"wait": 0.04}), "note", "training waits for data", "4.0 % of the time"),
+    (train(lambda _: {"wait": 0.4}), "odd", "training waits for data", "40 % of the time"),
+    (train(lambda _: {"padding": 0.31}), "note", "batches have much padding", "31 % of all positions"),
+    (event("out-of-memory", "8,192 tokens", 310), "odd", "memory ran out", "events: 1; the last at step 310: 8,192"),
     (event("compile-fallback", "no compiler", 0), "odd", "the model is not compiled", "no compiler"),
-    (
-        event("recompilation", "a new shape", 1, 7),
-        "odd",
-        "the model was compiled again during training",
-        "2 times, last at step 7: a new shape",
-    ),
+    (event("recompilation", "shape", 1, 7), "odd", "the model was compiled again during training", "events: 2; the la"),
     (counts("valid", unknown=0.034), "odd", "many tokens are unknown", "3.4 % of valid"),
     (counts("train", skipped=9000), "odd", "many examples are lost", "24 % of train skipped"),
     (counts("train", too_long=4000), "note", "many examples are lost", "12 % of train too long"),
     (
-        ill("data", lambda _: {"valid": {"examples": 20, "unknown": 0.0}}),
+        TINY,
         "note",
         "the validation set is tiny",
         "20 examples: one example is 5.0 %",
     ),
-    (
-        [
-            {key: value for key, value in record.items() if key != "valid"}
-            for record in healthy_log()
-            if record["kind"] != "valid"
-        ],
-        "note",
-        "there are no validation data",
-        "no evaluations",
-    ),
-    (
-        STILL_IMPROVING,
-        "note",
-        "the run was still improving at its end",
-        "validation loss from 3.800 to 3.000 in the last fifth of the run",
-    ),
+    ([each for each in NO_VALID if each["kind"] != "valid"], "note", "there are no validation data", "no evaluations"),
+    (STILL_IMPROVING, "note", "the run was still improving at its end", "3.800 to 3.000 in the last fifth of the run"),
 ]
 
 
@@ -181,19 +129,15 @@ def test_a_problem_is_found_with_numbers_and_a_remedy(examine: Callable[..., lis
         assert len(found[title].remedy) > 15
     by_patience = change(STILL_IMPROVING, "end", lambda _: {"reason": "patience"})
     assert not [title for title in problems(examine(by_patience)) if "improving" in title]
+    skipped = train(from_step(1900, lambda _: {"norm": None}))
+    found = problems(examine(skipped, config(precision="float16")))
+    assert found["the gradient norm is not finite"].level == "note", "float16 skips such steps"
 
 
 def test_a_run_resumed_from_an_earlier_step_counts_once(examine: Callable[..., list[Finding]]) -> None:
-    log = healthy_log()
-    ill = change(log, "train", from_step(900, lambda _: {"loss": 50.0}))
+    log, ill = healthy_log(), train(from_step(900, lambda _: {"loss": 50.0}))
     whole = [record for record in ill if record.get("step", 0) <= 1000 and record["kind"] != "end"]
     assert problems(examine([*whole, *(record for record in log if record.get("step", 0) > 890)])) == {}
-
-
-def test_skipped_steps_of_float16_are_only_a_note(examine: Callable[..., list[Finding]]) -> None:
-    log = change(healthy_log(), "train", at_step(500, {"norm": None}))
-    found = problems(examine(log, config(precision="float16")))
-    assert found["the gradient norm is not finite"].level == "note"
 
 
 def test_warm_up_that_is_too_long(examine: Callable[..., list[Finding]]) -> None:
@@ -266,17 +210,13 @@ def test_a_reference_matches_its_own_run(tmp_path: Path) -> None:
     assert problems(diagnose(read_history(again))) == {}
 
 
-def test_directories_that_are_not_runs(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is not a run"):
-        read_history(tmp_path)
-    (tmp_path / "config.toml").write_text(tomli_w.dumps({"format": 1, "model": {}}), encoding="utf-8")
-    with pytest.raises(RunError, match="is not a run"):
-        read_history(tmp_path)
-
-
-def test_an_incomplete_line_and_settings_of_another_version(
+def test_directories_that_are_not_runs_and_settings_of_another_version(
     examine: Callable[..., list[Finding]], tmp_path: Path
 ) -> None:
+    for _ in range(2):
+        with pytest.raises(RunError, match="is not a run"):
+            read_history(tmp_path)
+        (tmp_path / "config.toml").write_text(tomli_w.dumps({"format": 1, "model": {}}), encoding="utf-8")
     examine(healthy_log(), config(unheard_of=1))
     with open(tmp_path / "run" / "log.jsonl", "a", encoding="utf-8") as file:
         file.write('{"kind": "train", "st')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-import pytest
 import torch
 
 from regard.training.hardware import datasheet, peak_flops
@@ -32,25 +31,11 @@ def test_datasheets_by_the_names_that_drivers_give() -> None:
     assert datasheet("Tesla T4", "bfloat16") is None
 
 
-def test_a_cpu_is_measured_once_and_near_what_a_product_takes() -> None:
+def test_a_cpu_is_measured_near_what_a_product_takes() -> None:
     peak = peak_flops(torch.device("cpu"), torch.float32)
-    start = time.perf_counter()
-    assert peak_flops(torch.device("cpu"), torch.float32) == peak
-    assert time.perf_counter() - start < 0.1
-    a, b = torch.randn(512, 512), torch.randn(512, 512)
-    rates = []
+    a, rates = torch.randn(512, 512), []
     for _ in range(20):
         start = time.perf_counter()
-        a @ b
+        a @ a
         rates.append(2 * 512**3 / (time.perf_counter() - start))
     assert 0.2 * max(rates) < peak < 20 * max(rates)
-
-
-@pytest.mark.gpu
-def test_a_gpu_does_not_beat_its_datasheet() -> None:
-    from regard.training.hardware import _measure
-
-    device = torch.device("cuda")
-    listed = datasheet(torch.cuda.get_device_name(device), "bfloat16")
-    if listed is not None:
-        assert 0.4 * listed < _measure(device, torch.bfloat16, 1) < 1.05 * listed

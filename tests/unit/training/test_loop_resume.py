@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from loop_cases import MOMENTS, after, before, interrupt, interrupted, remains
+from loop_cases import MOMENTS, before, interrupt, interrupted, remains
 from training_cases import FAMILIES, Job
 
 from regard.settings import parse
@@ -20,12 +19,6 @@ pytestmark = pytest.mark.slow
 STEPS = 10
 RHYTHMS: dict[str, Any] = {"log_every": 4, "evaluate_every": 5, "save_every": 3}
 """None divides another, or the number of steps: checkpoints fall between lines of the log, and between evaluations."""
-
-
-@pytest.fixture(autouse=True)
-def _not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk takes most of the time, and no test could see a difference."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def job(family: str, directory: Path, **changes: Any) -> Job:
@@ -116,16 +109,6 @@ def test_the_comparison_sees_dropout(tmp_path: Path) -> None:
     assert [record["tokens"] for record in one["log"] if record["kind"] == "train"] == [
         record["tokens"] for record in two["log"] if record["kind"] == "train"
     ]
-
-
-def test_a_signal_finishes_the_step_and_saves(tmp_path: Path) -> None:
-    trainer = job("language", tmp_path, micro=None).trainer()
-    after(trainer.updater, "update", 7, interrupt())
-    outcome = trainer.run()
-    assert (outcome.reason, outcome.step, outcome.scores) == ("SIGINT", 7, {})
-    assert trainer.checkpointer.saved_step == 7
-    assert (trainer.checkpointer.run.directory / "checkpoints" / "000007").is_dir()
-    assert not trainer.checkpointer.run.weights.exists()
 
 
 def test_a_signal_before_the_first_step_loses_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
@@ -11,16 +10,13 @@ from typing import Any
 
 import pytest
 import tomli_w
-from filelock import FileLock
 from loop_cases import Heard, remains
 
 import regard
 from regard.errors import DataError, RunError
 from regard.tasks import run as tasks_run
-from regard.tasks.translate import TranslateTask
-from regard.training.loop import Interrupt, Trainer
 from regard.training.run import Run, read_log
-from regard.weights.checkpoints import list_checkpoints, write_checkpoint
+from regard.weights.checkpoints import list_checkpoints
 from regard.weights.directory import load_model
 
 pytestmark = pytest.mark.slow
@@ -66,8 +62,7 @@ class Stops(Heard):
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither flushed to the disk, which no test could see, nor drawn."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
+    """Without curves."""
     monkeypatch.setattr(tasks_run, "_draw", lambda directory: False)
 
 
@@ -128,21 +123,6 @@ def test_ctrl_c_before_the_loop_begins(home: Path, tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         begin(home, tmp_path / "run", display)
     assert status(tmp_path / "run") == ("failed", 0, "KeyboardInterrupt")
-    go_on(tmp_path / "run")
-    assert remains(tmp_path / "run") == remains(home / "straight")
-
-
-def test_ctrl_c_before_the_first_step(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The log's first line, on the data, is written once."""
-    plain = Trainer._steps_until_end
-
-    def interrupted(trainer: Trainer, interrupt: Interrupt) -> str:
-        signal.raise_signal(signal.SIGINT)
-        return plain(trainer, interrupt)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "_steps_until_end", interrupted)
-        assert begin(home, tmp_path / "run", Heard()).step == 0
     go_on(tmp_path / "run")
     assert remains(tmp_path / "run") == remains(home / "straight")
 
@@ -217,26 +197,6 @@ def test_a_finished_model_outlives_its_checkpoints(home: Path, tmp_path: Path) -
     assert load_model(place).settings.width == 16
 
 
-def test_more_processes_than_before_are_told_of(stopped: Path) -> None:
-    newest = list_checkpoints(stopped)[0]
-    state = json.loads((newest.path / "state.json").read_text())
-    assert state["processes"] == 1
-    state["processes"] = 3
-    write_checkpoint(stopped, newest.step, newest.read("weights.safetensors"), newest.read("state.safetensors"), state)
-    _, display = go_on(stopped)
-    assert any("the run had 3 processes and now has 1" in event for event in display.events)
-
-
-def test_a_directory_that_may_not_be_written_is_told(stopped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def acquire(self: FileLock) -> None:
-        raise PermissionError(13, "Permission denied", self.lock_file)
-
-    monkeypatch.setattr(FileLock, "acquire", acquire)
-    with pytest.raises(RunError) as caught:
-        go_on(stopped)
-    assert str(caught.value) == (f"{stopped} cannot be written (Permission denied); make the directory writable")
-
-
 def test_a_checkpoint_that_cannot_be_written_fails_the_run_and_loses_nothing(
     home: Path, stopped: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -254,26 +214,6 @@ def test_a_checkpoint_that_cannot_be_written_fails_the_run_and_loses_nothing(
     assert "000008 cannot be written" in reason
     go_on(stopped)
     assert remains(stopped) == remains(home / "straight")
-
-
-def test_a_loss_that_is_not_finite_fails_the_run(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain, calls = TranslateTask.loss, []
-
-    def loss(self: TranslateTask, model: Any, batch: Any) -> Any:
-        calls.extend([1] if model.training else [])
-        found = plain(self, model, batch)
-        return found._replace(total=found.total * float("nan" if len(calls) == STOPPED else "1"))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TranslateTask, "loss", loss)
-        with pytest.raises(RunError, match=rf"the last good checkpoint is that of step 6 in {tmp_path}"):
-            begin(home, tmp_path / "run", Heard())
-    written = json.loads((tmp_path / "run" / "status.json").read_text())
-    assert written["state"] == "failed"
-    assert written["reason"].startswith("the loss is not finite")
-    assert max(found.step for found in list_checkpoints(tmp_path / "run")) == 6
-    go_on(tmp_path / "run")
-    assert remains(tmp_path / "run") == remains(home / "straight")
 
 
 def test_data_that_changed_are_refused_and_data_that_moved_are_not(home: Path, stopped: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -21,18 +20,12 @@ from regard.settings import parse
 from regard.training.loop import Trainer
 from regard.training.run import read_log
 from regard.training.settings import Train
-from regard.training.task import Loss
+from regard.training.step import Loss
 from regard.weights.checkpoints import list_checkpoints
 
 SGD = {"optimizer": {"kind": "sgd", "rate": 0.1}, "precision": "float32"}
 ADAMW = {"optimizer": {"kind": "adamw", "rate": 1e-3, "decay": 0.1}, "precision": "float64"}
 LIMITS = {"float32": 1e-6, "float64": 1e-9}
-
-
-@pytest.fixture(autouse=True)
-def _not_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk takes most of the time, and no test could see a difference."""
-    monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
 def job(family: str, directory: Path, **train: Any) -> Job:
@@ -220,36 +213,7 @@ def test_what_cannot_be_compiled_runs_uncompiled(monkeypatch: pytest.MonkeyPatch
     assert apart(uncompiled("language", tmp_path), trainer) == 0
 
 
-def test_once_a_compiled_step_was_taken_its_errors_are_errors(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from torch._dynamo.exc import TorchDynamoException
-
-    monkeypatch.setattr(torch, "compile", lambda function, **_: lambda *arguments: function(*arguments))
-    trainer = compiled("language", tmp_path, "run")
-
-    def fail() -> None:
-        raise TorchDynamoException("later")
-
-    after(trainer.updater, "update", 3, fail)
-    with pytest.raises(TorchDynamoException, match="later"):
-        trainer.run()
-
-
 TORCHS_OWN = pytest.mark.filterwarnings(r"ignore:`torch\.jit\..*` is deprecated:DeprecationWarning")
-
-
-@pytest.mark.slow
-@TORCHS_OWN
-def test_a_real_compiler_that_is_missing(tmp_path: Path) -> None:
-    import torch._inductor.config
-
-    trainer = compiled("language", tmp_path, "run")
-    messages = heard(trainer)
-    with torch._inductor.config.patch({"cpp.cxx": (None, "/nonexistent/compiler"), "fx_graph_cache": False}):
-        trainer.run()
-    assert len(messages) == 1
-    assert messages[0].startswith("compilation failed, training uncompiled: ")
-    assert "/nonexistent/compiler" in messages[0]
-    assert apart(uncompiled("language", tmp_path), trainer) == 0
 
 
 @pytest.mark.slow

@@ -20,7 +20,6 @@ import numpy as np
 import pytest
 import torch
 
-import regard
 from regard.errors import RegardError, RunError, SettingsError
 from regard.models.settings import Decoder
 from regard.settings import parse, to_table
@@ -188,22 +187,6 @@ def test_status(tmp_path: Path) -> None:
         (tmp_path / "status.json").touch()
     (tmp_path / "status.json").write_text('{"state": "finished", "step": 2, "figures": {"loss": 1.5}}')
     assert run.status == Status("finished", 2, metrics={"loss": 1.5})  # of an older version
-
-
-def test_the_weights_of_a_run_are_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = Run.create(tmp_path, CONFIG)
-    model = regard.build(Decoder(width=16, depth=1, vocabulary=20))
-    run.write_weights(dict(model.named_parameters()))
-    back = dict(load_model(tmp_path).named_parameters())
-    assert all(torch.equal(back[name], parameter) for name, parameter in model.named_parameters())
-    assert json.loads((tmp_path / "checksums.json").read_text())["files"].keys() == {run.weights.name}
-
-    def refuse(*_: object) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(RunError, match=r"weights\.safetensors cannot be written \(No space .*--resume"):
-        run.write_weights({"w": torch.ones(1)})
 
 
 @pytest.fixture
