@@ -30,7 +30,7 @@ def data_command(
         list[str],
         typer.Argument(
             metavar="RECIPE|FILES [KEY=VALUE]...",
-            help="A recipe (TOML file), or data files (- is standard input): two are read as parallel text, one as "
+            help="A recipe (TOML file), or data files: two are read as parallel text, one as "
             "plain text, unless kind=KIND is given. Settings to change: data.root=DIR.",
         ),
     ],
@@ -104,12 +104,11 @@ def _counts(found: DataReport) -> Table:
 
 def _lengths(found: DataReport) -> Table:
     table = grid("words per side", "total", "mean", "median", "95 %", "longest", "unseen words")
-    for name, split in found.splits.items():
+    for split_name, split in found.splits.items():
         for side, lengths in split.lengths.items():
-            numbers = [f"{lengths.total:,}", f"{lengths.mean:.1f}", f"{lengths.median:,}"]
-            numbers += [f"{lengths.percentile_95:,}", f"{lengths.longest:,}"]
+            numbers = [f"{value:.1f}" if name == "mean" else f"{value:,}" for name, value in lengths.items()]
             numbers.append(f"{100 * split.unknown[side]:.2f} %" if side in split.unknown else "")
-            table.add_row(f"{name} {side}", *numbers)
+            table.add_row(f"{split_name} {side}", *numbers)
     return table
 
 
@@ -130,7 +129,9 @@ def _labels(found: DataReport) -> list[str]:
                 lines.append(f"{sort} in {name} but not in train, {len(unseen):,} in total: {_listed(unseen)}")
     for name, split in found.splits.items():
         if (numbers := split.numbers) is not None:
-            lines.append(f"labels in {name}: from {numbers.least:g} to {numbers.most:g}, mean {numbers.mean:.3g}")
+            lines.append(
+                f"labels in {name}: from {numbers['least']:g} to {numbers['most']:g}, mean {numbers['mean']:.3g}"
+            )
     return lines
 
 
@@ -138,6 +139,6 @@ def _leaks(found: DataReport) -> list[str]:
     return [
         f"{leak.count:,} examples of {leak.later} ({100 * leak.share:.2f} %) are also in {leak.earlier}, "
         + ("as a whole" if leak.side == "whole" else f"by {leak.side}")
-        + (f"; first {leak.first[0]}" if leak.first else "")
+        + f"; first number {leak.first[0]:,}"
         for leak in found.leaks
     ]

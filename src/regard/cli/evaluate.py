@@ -147,10 +147,10 @@ def evaluate_command(  # noqa: PLR0913
     if not as_json:
         _print(title, against, results)
         return
-    reports = {name: {**each.report.as_table(), "seconds": each.seconds} for name, each in results.items()}
+    reports = {name: {**asdict(each.report), "seconds": each.seconds} for name, each in results.items()}
     if against is not None:
         for name, each in results.items():
-            reports[name]["against"] = {metric: found._asdict() for metric, found in each.compared.items()}
+            reports[name]["against"] = {metric: asdict(found) for metric, found in each.compared.items()}
     terminal.print_json({"evaluated": title, "against": against, "reports": reports})
 
 

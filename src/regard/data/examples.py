@@ -13,8 +13,6 @@ from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.data.settings import STANDARD_INPUT
-
 Side: TypeAlias = str | bytes
 Pixels: TypeAlias = NDArray[np.uint8]
 """[height, width, channels], values from 0 to 255."""
@@ -124,12 +122,7 @@ class Located(NamedTuple, Generic[E]):
     @property
     def where(self) -> str:
         """The location in words: "train.en, line 7"."""
-        return f"{shown_name(self.file)}, {self.unit} {self.number}" if self.unit else shown_name(self.file)
-
-
-def shown_name(file: str) -> str:
-    """The name of a file in messages."""
-    return "standard input" if file == STANDARD_INPUT else file
+        return f"{self.file}, {self.unit} {self.number}" if self.unit else self.file
 
 
 def excerpt(example: Example) -> str:

@@ -14,9 +14,9 @@ from typing import Any, BinaryIO, Literal
 
 import numpy as np
 
-from regard.data.examples import Located, Picture, Pixels, Problem, shown_name
+from regard.data.examples import Located, Picture, Pixels, Problem
 from regard.data.readers import open_bytes
-from regard.data.settings import STANDARD_INPUT, Idx, ImageFolder, Npz
+from regard.data.settings import Idx, ImageFolder, Npz
 from regard.errors import DataError
 
 IDX_BYTES = 0x08
@@ -26,8 +26,8 @@ IDX_BYTES = 0x08
 def read_image_folder(settings: ImageFolder, folder: str) -> Iterator[Located[Picture | Problem]]:
     """Yields the images of each class's folder; classes and files are sorted by name."""
     root = Path(folder)
-    if folder == STANDARD_INPUT or not root.is_dir():
-        raise DataError(f"{shown_name(folder)} is not a folder; give one with a subfolder of images for each class")
+    if not root.is_dir():
+        raise DataError(f"{folder} is not a folder; give one with a subfolder of images for each class")
     classes = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not classes:
         raise DataError(f"{folder} has no subfolders; an image folder needs one for each class, with its name")
@@ -82,8 +82,7 @@ def read_idx(_: Idx, images: str, labels: str) -> Iterator[Located[Picture]]:
         (labelled,) = _idx_shape(classes, labels, dimensions=(1,))
         if count != labelled:
             raise DataError(
-                f"{shown_name(images)} has {count:,} images, but {shown_name(labels)} has {labelled:,} labels; "
-                "each image needs one label"
+                f"{images} has {count:,} images, but {labels} has {labelled:,} labels; each image needs one label"
             )
         shape = (*size, 1) if len(size) == 2 else tuple(size)
         for number in range(1, count + 1):
@@ -97,7 +96,7 @@ def _idx_shape(stream: BinaryIO, file: str, dimensions: tuple[int, ...]) -> list
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != IDX_BYTES or magic[3] not in dimensions:
         wanted = "images" if 3 in dimensions else "labels"
         raise DataError(
-            f"{shown_name(file)} is not an idx file of {wanted}: it begins with {magic.hex(' ') or 'nothing'}, "
+            f"{file} is not an idx file of {wanted}: it begins with {magic.hex(' ') or 'nothing'}, "
             f"expected 00 00 08 {dimensions[0]:02x}; data.train, valid and test need images first, then labels"
         )
     return list(struct.unpack(f">{magic[3]}I", _exactly(stream, 4 * magic[3], file)))
@@ -106,7 +105,7 @@ def _idx_shape(stream: BinaryIO, file: str, dimensions: tuple[int, ...]) -> list
 def _exactly(stream: BinaryIO, size: int, file: str) -> bytes:
     found = stream.read(size)
     if len(found) < size:
-        raise DataError(f"{shown_name(file)} is shorter than its header says; download it again")
+        raise DataError(f"{file} is shorter than its header says; download it again")
     return found
 
 
@@ -118,20 +117,20 @@ def read_npz(settings: Npz, file: str) -> Iterator[Located[Picture]]:
                 arrays = {key: archive[key] for key in (settings.pixels, settings.label) if key in archive}
                 names = ", ".join(archive)
         except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, gzip.BadGzipFile) as error:
-            message = f"{shown_name(file)} is not a NumPy archive (.npz): {error}; write it with np.savez"
+            message = f"{file} is not a NumPy archive (.npz): {error}; write it with np.savez"
             raise DataError(message) from None
     for setting, key in (("pixels", settings.pixels), ("label", settings.label)):
         if key not in arrays:
-            raise DataError(f"{shown_name(file)} has no array {key}, only {names}; set data.{setting}")
+            raise DataError(f"{file} has no array {key}, only {names}; set data.{setting}")
     pixels, labels = arrays[settings.pixels], arrays[settings.label]
     if pixels.ndim not in (3, 4) or pixels.dtype != np.uint8:
         raise DataError(
-            f"{shown_name(file)}: {settings.pixels} is {pixels.dtype} of shape {list(pixels.shape)}, expected uint8 of "
+            f"{file}: {settings.pixels} is {pixels.dtype} of shape {list(pixels.shape)}, expected uint8 of "
             "shape [n, height, width] or [n, height, width, channels]"
         )
     if labels.shape != pixels.shape[:1]:
         raise DataError(
-            f"{shown_name(file)}: {settings.label} has shape {list(labels.shape)}, expected [{len(pixels)}], one label "
+            f"{file}: {settings.label} has shape {list(labels.shape)}, expected [{len(pixels)}], one label "
             "for each image"
         )
     images = pixels[..., None] if pixels.ndim == 3 else pixels

@@ -7,18 +7,15 @@ on where a run was interrupted, nor (apart from the split into batches) on the n
 from __future__ import annotations
 
 import io
-import os
 import pickle
 import signal
 import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
-from queue import Full, Queue
-from threading import Event, Thread
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -32,9 +29,6 @@ from regard.data.store import Integers
 from regard.errors import DataError
 
 T = TypeVar("T")
-
-READY = 2
-"""Steps that are ready in this process; more are ready in the workers."""
 
 
 @dataclass(frozen=True)
@@ -153,8 +147,8 @@ class Loader:
             # The first job is made here: a wrong position raises an error before more processes start.
             jobs = chain([next(jobs)], jobs)
             collating = _Computed(partial(_collated, self.examples, self.plan, self.share))
-            with _loaded(collating, jobs, self.workers, self.pin) as made, _ahead(made, self.workers) as ready:
-                for step in ready:
+            with _loaded(collating, jobs, self.workers, self.pin) as made:
+                for step in made:
                     yield step.opened() if isinstance(step, _Parcel) else step
 
 
@@ -272,46 +266,6 @@ def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool
             end()
 
 
-@contextmanager
-def _ahead(made: Iterator[T], workers: int) -> Iterator[Iterator[T]]:
-    """The same items, taken from the workers by a thread, so that the next one is ready in this process."""
-    if not workers:
-        yield made
-        return
-    ready: Queue[T | BaseException | None] = Queue(READY)
-    over = Event()
-
-    def put(thing: T | BaseException | None) -> None:
-        while not over.is_set():
-            with suppress(Full):
-                ready.put(thing, timeout=0.1)
-                return
-
-    def take() -> None:
-        try:
-            for thing in made:
-                put(thing)
-                if over.is_set():
-                    return
-            put(None)
-        except BaseException as error:
-            put(error)
-
-    def found() -> Iterator[T]:
-        while (thing := ready.get()) is not None:
-            if isinstance(thing, BaseException):
-                raise thing
-            yield thing
-
-    thread = Thread(target=take, daemon=True)
-    thread.start()
-    try:
-        yield found()
-    finally:
-        over.set()
-        thread.join()
-
-
 def _parcelled(value: Any) -> Any:
     return _Parcel(value) if isinstance(value, Step) else value
 
@@ -319,13 +273,4 @@ def _parcelled(value: Any) -> Any:
 def _ignore_interrupts(_: int) -> None:
     """Ctrl-C and a batch system's SIGTERM reach every process; only the owner of the workers ends them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":  # only there the sender of a signal is known
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-        Thread(target=_exit_on_signal, daemon=True).start()
-
-
-def _exit_on_signal() -> None:
-    """Ends a worker on SIGTERM from its owner, even if it hangs."""
-    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
-        pass
-    os._exit(0)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from regard.data.columns import LABELS, Column, LabelColumn, TokenColumn, TokenLabelColumn
 from regard.data.examples import Example, Located, Picture, Tally
 from regard.data.labels import Labels, Sort, ordered_labels, with_known_labels
-from regard.data.settings import STANDARD_INPUT, Texts
+from regard.data.settings import Texts
 from regard.data.source import Source
 from regard.data.store import Mask, Ragged, Store, StoreWriter, cached, fingerprint
 from regard.errors import DataError, SettingsError
@@ -28,7 +28,7 @@ from regard.settings import Table, to_table
 from regard.text.settings import AnyTokenizer
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import Progress as TextProgress
-from regard.text.train import train_pair, train_tokenizer
+from regard.text.train import train_tokenizer
 
 VERSION = 1
 """Raise it when the same files and settings are read, filtered or stored in another way."""
@@ -90,7 +90,6 @@ def prepare(
     `key` is everything that decides the result of `encode`. `longest` is the most tokens that a model can read; the
     smaller of it and `data.longest` is used. `labels` are those of the training data; without them, they are learned.
     """
-    require_files(source)
     settings = source.settings
     given = [longest, settings.longest if isinstance(settings, Texts) else None]
     limit = min((each for each in given if each is not None), default=None)
@@ -116,11 +115,6 @@ def prepare(
     store = cached(PREPARED, name, make, Store, notes.append)
     found = {sort: Labels(tuple(names)) for sort, names in store.about["labels"].items()}
     return Preparation(store, found, tuple(notes))
-
-
-def require_files(source: Source) -> None:
-    if STANDARD_INPUT in source.files:
-        raise DataError("standard input can be read only once, and data is read several times; put it into a file")
 
 
 def data_key(source: Source) -> Table:
@@ -335,7 +329,6 @@ def learn_tokenizers(
         raise SettingsError(
             f"data.kind ({source.settings.kind}) has no texts to learn a tokenizer from; choose another kind"
         )
-    require_files(source)
     key = {
         "version": [TOKENIZER_VERSION, tokenizers.__version__],
         "split": source.split,
@@ -347,10 +340,10 @@ def learn_tokenizers(
     def make(directory: Path) -> None:
         sample = _Sample(source, most)
         if not settings.shared and sample.sides == ("source", "target"):
-            pair = train_pair(settings, _Sample(source, most, "source"), _Sample(source, most, "target"), report)
+            samples = [_Sample(source, most, side) for side in sample.sides]
+            TokenizerPair(*(train_tokenizer(settings, each, report) for each in samples)).save(directory)
         else:
-            pair = TokenizerPair.of(train_tokenizer(settings, sample, report))
-        pair.save(directory)
+            TokenizerPair.of(train_tokenizer(settings, sample, report)).save(directory)
 
     return cached(TOKENIZERS, fingerprint(source.origin, key), make, TokenizerPair.load)
 

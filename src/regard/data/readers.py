@@ -14,7 +14,6 @@ import io
 import json
 import lzma
 import math
-import sys
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,9 +22,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias, TypeVar, cast
 
-from regard.data.examples import Answer, Example, Labelled, Located, Pair, Problem, Question, Tagged, Text, shown_name
+from regard.data.examples import Answer, Example, Labelled, Located, Pair, Problem, Question, Tagged, Text
 from regard.data.settings import (
-    STANDARD_INPUT,
     Columns,
     LabelledCsv,
     LabelledJsonl,
@@ -60,51 +58,31 @@ COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open), (b"BZh", b
 def require_there(files: Iterable[str]) -> None:
     """Raises an error for a missing file, before hours of work on the files before it."""
     for file in files:
-        if file != STANDARD_INPUT and not Path(file).exists():
-            raise _missing(file)
-
-
-def _missing(file: str) -> DataError:
-    return DataError(f"{shown_name(file)} does not exist; check the name (in a recipe it is relative to data.root)")
+        if not Path(file).exists():
+            raise DataError(f"{file} does not exist; check the name (in a recipe it is relative to data.root)")
 
 
 @contextmanager
 def open_bytes(file: str) -> Iterator[BinaryIO]:
     """Opens a file and decompresses it. An empty, missing or damaged file raises a `DataError` with its name."""
+    require_there([file])
     try:
-        with _opened(file) as raw:
-            start = raw.peek(6)[:6]  # standard input cannot be rewound
+        with Path(file).open("rb") as raw:
+            start = raw.peek(6)[:6]  # a pipe cannot be rewound
             if not start:
-                again = " or was already read" if file == STANDARD_INPUT else ""
-                raise DataError(f"{shown_name(file)} is empty{again}; give a file with data")
+                raise DataError(f"{file} is empty; give a file with data")
             opener = next((opener for magic, opener in COMPRESSED if start.startswith(magic)), None)
             if opener is None:
                 yield raw
             else:
                 with opener(raw) as decompressed:
                     yield cast(BinaryIO, decompressed)
-    except FileNotFoundError:
-        raise _missing(file) from None
     except (EOFError, lzma.LZMAError, zlib.error, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise DataError(f"{shown_name(file)} cannot be read: {error.strerror}") from None
+            raise DataError(f"{file} cannot be read: {error.strerror}") from None
         # An OSError without a number is how gzip and bzip2 report damage.
-        message = f"{shown_name(file)} is compressed, but damaged or incomplete ({error}); download it again"
+        message = f"{file} is compressed, but damaged or incomplete ({error}); download it again"
         raise DataError(message) from None
-
-
-@contextmanager
-def _opened(file: str) -> Iterator[io.BufferedReader]:
-    """Opens a file; standard input stays open afterwards."""
-    if file != STANDARD_INPUT:
-        with Path(file).open("rb") as opened:
-            yield opened
-        return
-    buffer = sys.stdin.buffer
-    reader = buffer if isinstance(buffer, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, buffer))
-    yield reader
-    if reader is not buffer:
-        reader.detach()
 
 
 @contextmanager
@@ -114,12 +92,12 @@ def open_text(file: str) -> Iterator[BinaryIO]:
         buffered = found if isinstance(found, io.BufferedReader) else io.BufferedReader(cast(io.RawIOBase, found))
         start = buffered.peek(HEAD)[:HEAD]
         if not start:
-            raise DataError(f"{shown_name(file)} is empty after decompression; give a file with data")
+            raise DataError(f"{file} is empty after decompression; give a file with data")
         if start.startswith((b"\xff\xfe", b"\xfe\xff")):
-            raise DataError(f"{shown_name(file)} is UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8")
+            raise DataError(f"{file} is UTF-16 text; convert it: iconv -f UTF-16 -t UTF-8")
         if b"\0" in start:
             position = start.index(b"\0")
-            raise DataError(f"{shown_name(file)} is a binary file (byte {position:,} is zero); give UTF-8 text")
+            raise DataError(f"{file} is a binary file (byte {position:,} is zero); give UTF-8 text")
         if start.startswith(b"\xef\xbb\xbf"):
             buffered.read(3)
         yield buffered
@@ -181,7 +159,7 @@ def _unequal(
 ) -> DataError:
     """The error for files of which some end before line `number`, and others do not."""
     counts = [
-        f"{shown_name(file)} has {number - 1 if line is None else number + sum(1 for _ in reader):,} lines"
+        f"{file} has {number - 1 if line is None else number + sum(1 for _ in reader):,} lines"
         for file, reader, line in zip(files, readers, lines, strict=True)
     ]
     return DataError(f"{', '.join(counts)}; line n of each file must belong to line n of the others")
@@ -284,7 +262,7 @@ def read_columns(settings: Columns, file: str) -> Found[Tagged]:
             for name, column in (("word", settings.word), ("tag", settings.tag or 2)):
                 if column > width:
                     raise DataError(
-                        f"{shown_name(file)}, line {number} has {width} columns, but data.{name} is column {column}; "
+                        f"{file}, line {number} has {width} columns, but data.{name} is column {column}; "
                         f"change data.{name} or data.separator"
                     )
         if fields and len(fields) == width:
@@ -308,8 +286,6 @@ def begin_entities(tags: Sequence[str]) -> list[str]:
 
 
 def read_slots(settings: Slots, folder: str) -> Found[Tagged]:
-    if folder == STANDARD_INPUT:
-        raise DataError("data of kind slots are folders and cannot come from standard input; give the folder")
     files = [str(Path(folder) / name) for name in ("seq.in", "seq.out", "label")]
     readers = [read_lines(file) for file in files]
     for number, lines in enumerate(zip_longest(*readers), 1):
@@ -334,7 +310,7 @@ def read_squad(_: Squad, file: str) -> Found[Question]:
         try:
             found = json.load(stream)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"{shown_name(file)} is not JSON ({error}); give a file in SQuAD's format") from None
+            raise DataError(f"{file} is not JSON ({error}); give a file in SQuAD's format") from None
     try:
         asked = [
             (paragraph.get("context"), dict(question))
@@ -344,7 +320,7 @@ def read_squad(_: Squad, file: str) -> Found[Question]:
         ]
     except (KeyError, TypeError, AttributeError, ValueError):
         raise DataError(
-            f"{shown_name(file)} is not in SQuAD's format: it needs data, a list of articles with paragraphs, each "
+            f"{file} is not in SQuAD's format: it needs data, a list of articles with paragraphs, each "
             "with a context and qas"
         ) from None
     for number, (context, question) in enumerate(asked, 1):
@@ -443,11 +419,11 @@ def _index(file: str, column: int | str, first: list[str], header: bool) -> int:
     if isinstance(column, int):
         if column > len(first):
             line = "header" if header else "first line"
-            raise DataError(f"{shown_name(file)} has no column {column}; its {line} has {len(first)}")
+            raise DataError(f"{file} has no column {column}; its {line} has {len(first)}")
         return column - 1
     if column not in first:
         near = did_you_mean(column, first)
-        raise DataError(f"{shown_name(file)} has no column {column}{near}; its header has {', '.join(first)}")
+        raise DataError(f"{file} has no column {column}{near}; its header has {', '.join(first)}")
     return first.index(column)
 
 

@@ -10,13 +10,13 @@ from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, islice
+from itertools import combinations
 
 import numpy as np
 
-from regard.data.examples import Example, Labelled, Picture, Reason, Text, excerpt
+from regard.data.examples import Example, Labelled, Picture, Reason, Text
 from regard.data.labels import labels_in
-from regard.data.settings import SPLITS, STANDARD_INPUT, DataSettings, Split
+from regard.data.settings import SPLITS, DataSettings, Split
 from regard.data.source import Source, text_mark
 
 EVERY = 10_000
@@ -25,27 +25,6 @@ SHOWN = 3
 """First examples of a leak that are shown."""
 LINE = "line"
 """The side by which raw text is compared, whatever a document is."""
-
-
-@dataclass(frozen=True)
-class LengthSummary:
-    """The lengths of one side, in words."""
-
-    total: int
-    """Words of all examples together."""
-    mean: float
-    median: int
-    percentile_95: int
-    longest: int
-
-
-@dataclass(frozen=True)
-class LabelRange:
-    """The range of labels that are numbers."""
-
-    least: float
-    mean: float
-    most: float
 
 
 @dataclass(frozen=True)
@@ -58,14 +37,16 @@ class SplitReport:
     """Examples that could not be read, by reason."""
     removed: Mapping[str, Reason]
     """Examples that filters removed, by reason."""
-    lengths: Mapping[str, LengthSummary]
+    lengths: Mapping[str, Mapping[str, float]]
+    """`total` (words of all examples together), `mean`, `median`, `percentile_95` and `longest`, in words."""
     duplicates: Mapping[str, int]
     """The number of repetitions in the same split."""
     unknown: Mapping[str, float]
     """The share of words that do not occur in training; empty for training itself."""
     labels: Mapping[str, Mapping[str, int]]
     """How often each label occurs, by sort (`label`, `tags`), the most frequent first."""
-    numbers: LabelRange | None
+    numbers: Mapping[str, float] | None
+    """`least`, `mean` and `most` of labels that are numbers."""
     sizes: Mapping[str, int]
     """How often each image size occurs: "28×28×1"."""
 
@@ -80,8 +61,8 @@ class Leak:
     count: int
     share: float
     """Share of the later split's examples."""
-    first: tuple[str, ...]
-    """The first of them with their locations; empty for lines of raw text and for standard input."""
+    first: tuple[int, ...]
+    """The numbers of the first of them among the later split's examples, counted from 1."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +92,7 @@ def report_data(
     return DataReport(
         kind=settings.kind,
         splits={split: found.report(sources[split]) for split, found in gathered.items()},
-        leaks=tuple(_leaks(settings, {split: found.marks for split, found in gathered.items()})),
+        leaks=tuple(_leaks({split: found.marks for split, found in gathered.items()})),
     )
 
 
@@ -168,7 +149,7 @@ class _Gathered:
         numbers = None
         if self.numbers:
             mean = sum(value * count for value, count in self.numbers.items()) / self.numbers.total()
-            numbers = LabelRange(min(self.numbers), mean, max(self.numbers))
+            numbers = {"least": min(self.numbers), "mean": mean, "most": max(self.numbers)}
         return SplitReport(
             examples=self.examples,
             files=source.files,
@@ -183,35 +164,17 @@ class _Gathered:
         )
 
 
-def _leaks(settings: DataSettings, marked: Mapping[Split, Mapping[str, array[int]]]) -> Iterator[Leak]:
+def _leaks(marked: Mapping[Split, Mapping[str, array[int]]]) -> Iterator[Leak]:
     for earlier, later in combinations(marked, 2):
-        positions = {
-            side: np.flatnonzero(np.isin(marks, marked[earlier][side])).tolist()
-            for side, marks in marked[later].items()
-            if side in marked[earlier]
-        }
-        shown = {side: found[:SHOWN] for side, found in positions.items() if side != LINE}
-        examples = _examples_at(settings, later, {position for found in shown.values() for position in found})
-        for side, found in positions.items():
-            if found:
-                first = tuple(examples[position] for position in shown.get(side, ()) if position in examples)
-                yield Leak(earlier, later, side, len(found), len(found) / len(marked[later][side]), first)
+        for side, marks in marked[later].items():
+            found = np.flatnonzero(np.isin(marks, marked[earlier].get(side, ()))) + 1
+            if len(found):
+                yield Leak(earlier, later, side, len(found), len(found) / len(marks), tuple(found[:SHOWN].tolist()))
 
 
-def _examples_at(settings: DataSettings, split: Split, positions: set[int]) -> dict[int, str]:
-    """Reads the examples at these positions again, since only their fingerprints were kept."""
-    if not positions or STANDARD_INPUT in settings.files(split):
-        return {}
-    examples = islice(Source(settings, split).located(), max(positions) + 1)
-    return {
-        number: f"{located.where} ({excerpt(located.example)})"
-        for number, located in enumerate(examples)
-        if number in positions
-    }
-
-
-def summarise(counts: Counter[int]) -> LengthSummary:
+def summarise(counts: Counter[int]) -> dict[str, float]:
     """Summarises lengths, given how often each occurs."""
     lengths = np.repeat(list(counts), list(counts.values()))
     median, high = np.quantile(lengths, (0.5, 0.95), method="inverted_cdf")
-    return LengthSummary(int(lengths.sum()), float(lengths.mean()), int(median), int(high), int(lengths.max()))
+    found = {"total": lengths.sum(), "mean": lengths.mean(), "median": median, "percentile_95": high}
+    return {name: value.item() for name, value in {**found, "longest": lengths.max()}.items()}

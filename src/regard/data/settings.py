@@ -16,7 +16,6 @@ from regard.settings import Settings
 
 Split: TypeAlias = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
-STANDARD_INPUT = "-"
 
 
 def _listed(value: object) -> object:
@@ -40,18 +39,30 @@ Language: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 Direction: TypeAlias = tuple[str, str]
 
 
-class _Compatible(Settings):
-    """Ignores settings of older versions that had no effect, so that older run directories can still be read."""
+REMOVED: Mapping[str, object] = {
+    "variants": 8,
+    "seed": 1,
+    "constructions": [],
+    "script_share": 0.5,
+    "language": "none",
+    "scripts": [],
+    "source_scripts": [],
+    "target_scripts": [],
+    "source_language": "none",
+    "target_language": "none",
+}
+"""Settings of older versions, each with the value that meant "off"."""
 
-    removed: ClassVar[Mapping[str, object]] = {}
-    """Removed settings, each with the value that meant "off"."""
+
+class _Compatible(Settings):
+    """Ignores removed settings that were off, so that older run directories can still be read."""
 
     @model_validator(mode="before")
     @classmethod
     def _drop_removed(cls, table: Any) -> Any:
         if not isinstance(table, Mapping):
             return table
-        return {key: value for key, value in table.items() if key not in cls.removed or value != cls.removed[key]}
+        return {key: value for key, value in table.items() if key not in REMOVED or value != REMOVED[key]}
 
 
 class Data(_Compatible):
@@ -76,7 +87,7 @@ class FromFiles(Data):
     root: str = "."
     """Folder that the file names are relative to."""
     train: Files = ()
-    """Training files, read in this order; gzip, xz and bzip2 are decompressed, `-` is standard input."""
+    """Training files, read in this order; gzip, xz and bzip2 are decompressed."""
     valid: Files = ()
     """Validation files, which decide when to stop and which checkpoint is best."""
     test: Files = ()
@@ -100,15 +111,11 @@ class FromFiles(Data):
                 raise ValueError(
                     f"{split} has {len(files)} files, expected pairs of files (source, target, source, target, ...)"
                 )
-        if [file for split in SPLITS for file in self.files(split)].count(STANDARD_INPUT) > 1:
-            raise ValueError('"-" occurs twice, but standard input can be read only once; give files')
         return self
 
 
 class Texts(Data):
     """Settings of all kinds of text."""
-
-    removed = {"variants": 8}
 
     longest: Positive | None = None
     """Maximum number of tokens of an example (of each side of a pair); none: only the model's limit applies."""
@@ -163,22 +170,12 @@ class Filters(_Compatible):
 class TextFilters(Filters):
     """Filters of raw and labelled text."""
 
-    removed = {"script_share": 0.5, "scripts": [], "language": "none"}
-
     duplicates: bool = False
     """Whether repeated texts are removed."""
 
 
 class PairFilters(Filters):
     """Filters of parallel text; the limits apply to both sides."""
-
-    removed = {
-        "script_share": 0.5,
-        "source_scripts": [],
-        "target_scripts": [],
-        "source_language": "none",
-        "target_language": "none",
-    }
 
     ratio: float | None = Field(default=None, ge=1)
     """Pairs are removed if one side has more than this many times the words of the other."""
@@ -390,8 +387,6 @@ class Npz(FromFiles, UnseenLabels):
 
 class Grammar(Pairs):
     """English–German pairs of a small grammar, shipped with the package (docs/grammar.md)."""
-
-    removed = {"seed": 1, "constructions": [], "variants": 8}
 
     kind: Literal["grammar"] = "grammar"
     direction: Literal["en-de", "de-en"] = "en-de"

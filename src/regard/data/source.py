@@ -10,10 +10,9 @@ from typing import TypeAlias
 
 from regard.data import readers
 from regard.data.embedded import origin_of, read_embedded
-from regard.data.examples import Example, Located, Pair, Problem, Side, Tally, excerpt, shown_name
+from regard.data.examples import Example, Located, Pair, Problem, Side, Tally, excerpt
 from regard.data.images import read_idx, read_image_folder, read_npz
 from regard.data.settings import (
-    STANDARD_INPUT,
     DataSettings,
     EmbeddedSettings,
     Grammar,
@@ -67,9 +66,7 @@ class Source:
         settings = self.settings
         if isinstance(settings, EmbeddedSettings):
             return ()
-        return tuple(
-            file if file == STANDARD_INPUT else str(Path(settings.root) / file) for file in settings.files(self.split)
-        )
+        return tuple(str(Path(settings.root) / file) for file in settings.files(self.split))
 
     @property
     def origin(self) -> list[Path]:
@@ -98,7 +95,7 @@ class Source:
             examples = _both_directions(examples, *self.settings.directions[0])
         first = next(examples, None)
         if first is None:
-            names = ", ".join(map(shown_name, self.files)) or self.settings.kind
+            names = ", ".join(self.files) or self.settings.kind
             reasons = [text for tally in (self.problems, self.removed) if (text := tally.text())]
             raise DataError("\n".join([f"data.{self.split} ({names}) has no usable example", *reasons]))
         yield first

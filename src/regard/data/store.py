@@ -16,10 +16,9 @@ import json
 import os
 import secrets
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -28,7 +27,6 @@ import numpy as np
 import platformdirs
 from numpy.typing import NDArray
 
-from regard.data.settings import SPLITS, STANDARD_INPUT, DataSettings, EmbeddedSettings
 from regard.errors import DataError
 from regard.files import flush_directory, write_text
 
@@ -38,7 +36,6 @@ ABOUT = "about.json"
 CACHE_VERSION = 2
 """Raise it when the same files and settings give other entries of the cache."""
 VARIABLE = "REGARD_CACHE"
-BLOCK = 1 << 20
 STALE_S = 2 * 24 * 3600.0
 """Age after which an unfinished entry of the cache is taken for the leftover of a dead process."""
 
@@ -255,66 +252,22 @@ def cached(
             warn(f"{str(error).partition(';')[0]}; it was made again")
             shutil.rmtree(place, ignore_errors=True)
     partial = place.with_name(f".{name}.{secrets.token_hex(4)}")
-    with _writing():
+    try:
         place.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(place.parent)
-        try:
-            partial.mkdir()
-            make(partial)
-            partial.rename(place)
-            flush_directory(place.parent)
-        except OSError:
-            if not place.is_dir():  # otherwise another process was faster, and its entry is the same
-                raise
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return read(place)
-
-
-@contextmanager
-def _writing() -> Iterator[None]:
-    try:
-        yield
+        partial.mkdir()
+        make(partial)
+        partial.rename(place)
+        flush_directory(place.parent)
     except OSError as error:
-        raise DataError(
-            f"the cache ({cache_folder()}) cannot be written: {error.strerror or error}; free some space, or set "
-            f"{VARIABLE} to a folder that can be written"
-        ) from error
-
-
-def keep_standard_input(settings: DataSettings) -> DataSettings:
-    """Copies standard input to the cache and replaces `-` by the copy, because data is read more than once."""
-    if isinstance(settings, EmbeddedSettings):
-        return settings
-    changes: dict[str, Any] = {}
-    for split in SPLITS:
-        files = settings.files(split)
-        if STANDARD_INPUT in files:
-            kept = str(_kept_input())
-            changes[split] = [kept if file == STANDARD_INPUT else file for file in files]
-    return settings.changed(changes) if changes else settings
-
-
-def _kept_input() -> Path:
-    """The copy of standard input, named by its content; copied in blocks, since it can be larger than the memory."""
-    folder = cache_folder() / "input"
-    partial = folder / f".input.{secrets.token_hex(4)}"
-    digest = hashlib.blake2b(digest_size=16)
-    with _writing():
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(folder)
-        try:
-            with partial.open("wb") as file:
-                while block := sys.stdin.buffer.read(BLOCK):
-                    digest.update(block)
-                    file.write(block)
-                if not file.tell():
-                    raise DataError("standard input is empty, or was read before; give it data")
-                file.flush()
-                os.fsync(file.fileno())
-            return partial.replace(folder / digest.hexdigest()).absolute()
-        finally:
-            partial.unlink(missing_ok=True)
+        if not place.is_dir():  # otherwise another process was faster, and its entry is the same
+            raise DataError(
+                f"the cache ({cache_folder()}) cannot be written: {error.strerror or error}; free some space, or set "
+                f"{VARIABLE} to a folder that can be written"
+            ) from error
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return read(place)
 
 
 def _checksum(path: Path) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +21,8 @@ from regard.data.columns import Examples
 from regard.data.labels import Labels, Sort
 from regard.data.prepare import Preparation, learn_tokenizers, prepare
 from regard.data.readers import require_there
-from regard.data.settings import SPLITS, STANDARD_INPUT, Split
+from regard.data.settings import Split
 from regard.data.source import Source
-from regard.data.store import keep_standard_input
 from regard.errors import DataError, RegardError, RunError, SettingsError
 from regard.format import clock, four_digits
 from regard.models.build import Model, build
@@ -69,7 +67,6 @@ def train(
     if job.train.tensorboard:
         require_tensorboard()
     with _session(device, threads, display) as (workers, shown):
-        job = _with_input(job, workers)
         if workers.leads:
             require_free(job.directory)
         start = None if job.train.start is None else read_start(job.train.start)
@@ -258,13 +255,6 @@ def _session(device: str | None, threads: int | None, display: Display | None) -
             yield workers, shown
         finally:
             shown.close()
-
-
-def _with_input(job: TrainingJob, workers: Workers) -> TrainingJob:
-    """The job with a file instead of standard input, because data is read more than once."""
-    if workers.world > 1 and any(STANDARD_INPUT in job.data.files(split) for split in SPLITS):
-        raise SettingsError('data has "-", but only one of several processes can read standard input; give files')
-    return replace(job, data=keep_standard_input(job.data))
 
 
 def _model(job: TrainingJob, task: Task, workers: Workers, start: Start | None) -> tuple[Model, list[str]]:

@@ -205,7 +205,10 @@ class Tokenizer:
         path = Path(path)
         file = path / FILE if path.is_dir() else path
         if not file.is_file():
-            raise DataError(_missing(path, file))
+            raise DataError(
+                f"{file} does not exist; if the model has another form of tokenizer, convert it with transformers: "
+                "AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)"
+            )
         model = _read_json(file).get("model")
         if not isinstance(model, dict) or "vocab" not in model:
             raise DataError(f"{file} has no model.vocab, so it is not a tokenizer file; give a {FILE}")
@@ -272,10 +275,6 @@ class TokenizerPair:
         """The vocabulary sizes that a model needs."""
         return self.source.size, self.target.size
 
-    def ids(self, sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
-        """Sources with an end token, targets with start and end: the training data of a model."""
-        return self.source.ids(sources, end=True), self.target.ids(targets, start=True, end=True)
-
     def inputs(self, sources: Sequence[str], to: Sequence[str | None] | None = None) -> list[list[int]]:
         """Sources as a model reads them: with an end token and, if `to` names a language, its tag first."""
         ids = self.source.ids(sources, end=True)
@@ -296,6 +295,12 @@ class TokenizerPair:
             self.target.save(directory / TARGET_FILE)
         for name in (SOURCE_FILE, TARGET_FILE) if self.shared else (FILE,):
             (directory / name).unlink(missing_ok=True)
+
+    @classmethod
+    def find(cls, directory: Path) -> TokenizerPair | None:
+        """The tokenizers of a directory, or None if it has none."""
+        found = any((directory / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
+        return cls.load(directory) if found else None
 
     @classmethod
     def load(cls, directory: Path | str) -> TokenizerPair:
@@ -364,19 +369,6 @@ def _read_json(file: Path) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise DataError(f"{file} is a JSON {type(content).__name__}, expected an object; copy or download it again")
     return content
-
-
-def _missing(path: Path, file: Path) -> str:
-    if not path.is_dir():
-        return f"{file} does not exist; give a {FILE} or a directory that contains one"
-    older = ("vocab.txt", "vocab.json", "merges.txt", "source.spm", "spiece.model", "tokenizer.model")
-    found = [name for name in older if (path / name).is_file()]
-    if not found:
-        return f"{path} has no {FILE}; give the directory of a complete model"
-    return (
-        f"{path} has no {FILE}, only {', '.join(found)}; convert it with transformers: "
-        "AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)"
-    )
 
 
 def source_json(tokenizer: Tokenizer, language: str | None = None, *, end: bool = True) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sized
-from itertools import chain
 from typing import Any, TypeAlias
 
 import tokenizers
@@ -19,7 +18,7 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, pro
 
 from regard.errors import DataError
 from regard.text.settings import BYTES, AnyTokenizer, Bpe, ByteBpe, Bytes, Characters, Unigram, WordPiece, Words
-from regard.text.tokenizer import Tokenizer, TokenizerPair, check_text
+from regard.text.tokenizer import Tokenizer, check_text
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
 """Called with a stage (alphabet, reading or done), the number of texts or tokens so far, and the total if known."""
@@ -58,28 +57,6 @@ def train_tokenizer(settings: AnyTokenizer, texts: Iterable[str], progress: Prog
     if progress:
         progress("done", tokenizer.size, getattr(settings, "size", None))
     return tokenizer
-
-
-def train_pair(
-    settings: AnyTokenizer, source: Iterable[str], target: Iterable[str], progress: Progress | None = None
-) -> TokenizerPair:
-    """Trains the tokenizers of a translation: one on both sides if `settings.shared`, else one on each."""
-    if settings.shared:
-        both = chain(source, target)
-        if not isinstance(source, Iterator) and not isinstance(target, Iterator):
-            both = _Concatenated(source, target)  # type: ignore[assignment]
-        return TokenizerPair.of(train_tokenizer(settings, both, progress))
-    return TokenizerPair(train_tokenizer(settings, source, progress), train_tokenizer(settings, target, progress))
-
-
-class _Concatenated:
-    """Several sources of texts, one after the other, that can be read more than once."""
-
-    def __init__(self, *sources: Iterable[str]) -> None:
-        self.sources = sources
-
-    def __iter__(self) -> Iterator[str]:
-        return chain.from_iterable(self.sources)
 
 
 class _Corpus:

@@ -6,7 +6,7 @@ Other tasks are evaluated by their own metrics.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -46,7 +46,8 @@ class Counting(NamedTuple):
 DEFAULT = Counting()
 
 
-class CorpusMetric(NamedTuple):
+@dataclass(frozen=True)
+class CorpusMetric:
     """The value of one metric for a corpus."""
 
     score: float
@@ -54,7 +55,8 @@ class CorpusMetric(NamedTuple):
     """Version and settings of the metric. Values with different signatures cannot be compared."""
 
 
-class LengthBucket(NamedTuple):
+@dataclass(frozen=True)
+class LengthBucket:
     """Metrics of the sentences with a source length from `first` to `last` words."""
 
     first: int
@@ -67,7 +69,8 @@ class LengthBucket(NamedTuple):
     """Words in translations per word in references."""
 
 
-class ScoredSentence(NamedTuple):
+@dataclass(frozen=True)
+class ScoredSentence:
     """One translation and its reference."""
 
     place: int
@@ -78,7 +81,8 @@ class ScoredSentence(NamedTuple):
     reference: str
 
 
-class Compared(NamedTuple):
+@dataclass(frozen=True)
+class Compared:
     """One metric of two systems."""
 
     score: float
@@ -101,15 +105,6 @@ class Report:
     lengths: list[LengthBucket]
     worst: list[ScoredSentence]
     """The translations with the lowest chrF, worst first."""
-
-    def as_table(self) -> dict[str, Any]:
-        """For JSON."""
-        return {
-            **asdict(self),
-            "metrics": {name: metric._asdict() for name, metric in self.metrics.items()},
-            "lengths": [bucket._asdict() for bucket in self.lengths],
-            "worst": [sentence._asdict() for sentence in self.worst],
-        }
 
 
 def evaluate_texts(

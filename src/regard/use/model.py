@@ -19,7 +19,7 @@ from regard.models.families import EncoderDecoder
 from regard.models.settings import ModelSettings
 from regard.settings import Table, did_you_mean
 from regard.shipped import MODELS, place_of
-from regard.text.tokenizer import FILE, SOURCE_FILE, TARGET_FILE, TokenizerPair
+from regard.text.tokenizer import FILE, TokenizerPair
 from regard.weights import directory as run_directory
 from regard.weights.directory import load_model
 from regard.weights.huggingface.tables import CONFIG_JSON
@@ -109,8 +109,7 @@ def load(
         network = network.float()
     if int8:
         network = prepared(network, "int8")
-    has_tokenizer = any((place / file).is_file() for file in (FILE, SOURCE_FILE, TARGET_FILE))
-    tokenizers = TokenizerPair.load(place) if has_tokenizer else None
+    tokenizers = TokenizerPair.find(place)
     foreign = not (place / run_directory.CONFIG).is_file()
     config = read_json(place / CONFIG_JSON) if foreign else run_directory.read_config(place)
     if not isinstance(network, EncoderDecoder) or tokenizers is None:

@@ -32,7 +32,6 @@ from regard.weights.directory import (
 )
 from regard.weights.huggingface.directory import write_pretrained
 from regard.weights.huggingface.tables import CONFIG_JSON
-from regard.weights.warm_start import load_tokenizers
 
 Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"]
 
@@ -51,7 +50,7 @@ def convert(
     source, target = Path(source), Path(target)
     _require_free(source, target, form, force)
     model = load_model(source)
-    tokenizers = load_tokenizers(source)
+    tokenizers = TokenizerPair.find(source)
     tables = read_config(source) if (source / CONFIG).is_file() else {}
     if form == "huggingface":
         _write_huggingface(source, target, model, tokenizers, _tagged(source, tables, language))

@@ -20,7 +20,7 @@ from regard.blocks.positions import LearnedGridPosition
 from regard.blocks.settings import Learned, Rotary
 from regard.errors import InputError, WeightsError
 from regard.models.settings import Encoder, EncoderDecoder, Masked, ModelSettings, Vision, differences
-from regard.text.tokenizer import FILE, SOURCE_FILE, TARGET_FILE, Tokenizer, TokenizerPair
+from regard.text.tokenizer import FILE, Tokenizer, TokenizerPair
 from regard.weights.directory import load_model, settings_of, uncompiled
 from regard.weights.tensors import listed
 
@@ -52,13 +52,7 @@ def read_start(path: Path | str) -> Start:
     """Read the model, and the tokenizers if there are any, of a run directory or a Hugging Face directory."""
     model = load_model(path)
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    return Start(model.settings, tensors, load_tokenizers(Path(path)), str(path))
-
-
-def load_tokenizers(directory: Path) -> TokenizerPair | None:
-    """Return the tokenizers of a directory, or None if it has none."""
-    found = any((directory / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
-    return TokenizerPair.load(directory) if found else None
+    return Start(model.settings, tensors, TokenizerPair.find(Path(path)), str(path))
 
 
 @dataclass(frozen=True)

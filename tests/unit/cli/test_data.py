@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +60,7 @@ def test_a_screen_for_people() -> None:
     assert cells(lines, "train source")[:5] == ["7", "2.3", "2", "3", "3"]
     assert cells(lines, "valid source")[5:7] == ["25.00", "%"]
     place = Path("in/valid.en")
-    leak = f"1 examples of valid (50.00 %) are also in train, by source; first {place}, line 1 (the dog | ein Hund)"
+    leak = "1 examples of valid (50.00 %) are also in train, by source; first number 1"
     assert leak in lines
     place = Path("in/train.en")
     assert f"train: 1 skipped: is not UTF-8; first {place}, line 3 (byte 3 is 0xfc)" in lines
@@ -100,14 +98,10 @@ def test_embedded_corpora_have_no_files() -> None:
     assert cells(shown("kind=python", "--split", "valid"), "valid  ")[1:3] == ["0", "0"]
 
 
-def test_files_and_standard_input() -> None:
+def test_files() -> None:
     assert read_data(["a", "b", "root=in"]) == Parallel(train=("a", "b"), root="in")
     assert read_data(["a"]) == RawText(train=("a",))
     assert read_data(["a", "b", "kind=labelled-tsv"]) == LabelledTsv(train=("a", "b"))
-    command = [sys.executable, "-m", "regard", "data", "-", "--json"]
-    done = subprocess.run(command, input=b"one two\nthree\n", capture_output=True, check=False)
-    assert (done.returncode, done.stderr) == (0, b"")
-    assert json.loads(done.stdout)["splits"]["train"]["lengths"]["text"]["total"] == 3
 
 
 def test_errors() -> None:

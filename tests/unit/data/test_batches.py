@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-from data_cases import pairs_in, sentence_lengths, stored
+from data_cases import sentence_lengths
 
 from regard.data.batches import Group, Lengths, PackedPlan, PaddedPlan, Plan, Share
 from regard.data.loader import Planner
@@ -54,13 +52,6 @@ def test_little_is_wasted() -> None:
     rows = sum(len(step.bounds) - 1 for step in epoch(Planner(plan, two, 0)) if step.bounds is not None)
     for mean, width in zip(two.means, plan.widths, strict=True):
         assert mean * 20_000 / (rows * width) > 0.95
-
-
-def test_steps_are_not_in_the_order_of_their_lengths() -> None:
-    lengths = Lengths.listed(np.random.default_rng(0).integers(1, 100, size=(2000, 1)))
-    for plan in (PaddedPlan(400), PackedPlan(4, (128,), pool=500)):
-        means = [float(step.lengths.mean()) for step in epoch(Planner(plan, lengths, 0))]
-        assert abs(np.corrcoef(means, np.arange(len(means)))[0, 1]) < 0.3
 
 
 def test_examples_that_fit_no_step_are_refused() -> None:
@@ -130,35 +121,3 @@ def test_a_padded_step_is_split_evenly() -> None:
     steps = epoch(Planner(PaddedPlan(64, multiple=8), lengths, 0))
     assert [len(step.examples) for step in steps] == [4, 4, 4]
     assert [PaddedPlan(64, multiple=8).cells(step) for step in steps] == [64, 64, 64]
-
-
-def test_packed_batches_all_have_as_many_rows() -> None:
-    plan = PackedPlan(64, (256,))
-    assert plan.rows_at_once(Share()) == 64
-    assert plan.rows_at_once(Share(world=4)) == 16
-    # 40 rows would fit; but the step takes two batches either way, and 32 leave no row empty.
-    assert plan.rows_at_once(Share(micro=40 * 256)) == 32
-    assert plan.rows_at_once(Share(micro=1)) == 1
-    step = Group(np.arange(3), np.full((3, 1), 100), np.array([0, 1, 3]))
-    parts = plan.split(step, Share(world=4))
-    bounds = [part.bounds.tolist() for part in parts if part.bounds is not None]
-    assert bounds == [[0, 1, *[3] * 15], *[[0] * 17] * 3]
-
-
-def test_what_must_be_held_at_once() -> None:
-    lengths = listed([3, 9], [10, 2])
-    assert PaddedPlan(100).least(lengths) == 10
-    assert PaddedPlan(100, multiple=8).least(lengths) == 16
-    assert PackedPlan(2, (40, 32)).least(lengths) == 32
-
-
-def test_lengths_of_stored_examples(tmp_path: Path) -> None:
-    store = stored(tmp_path / "a", {"source": [[5, 2], [2]], "target": [[1, 2], [1, 7, 7, 2]]})
-    lengths = pairs_in(store).lengths
-    assert len(lengths) == 2
-    assert lengths.of(np.array([1, 0, 1])).tolist() == [[1, 3], [2, 1], [1, 3]]
-    assert (lengths.longest, lengths.means, lengths.uniform) == ((2, 3), (1.5, 2.0), False)
-    lengths = listed([1, 5], [2, 4])
-    assert (len(lengths), lengths.longest, lengths.means) == (2, (2, 5), (1.5, 4.5))
-    alike = Lengths(10**9, ((None, 7),))  # would be 8 GB if it were stored
-    assert alike.of(np.array([0, 10**9 - 1])).tolist() == [[7], [7]]

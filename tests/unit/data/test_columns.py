@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,6 @@ from data_cases import (
     learned,
     masked_in,
     pairs_in,
-    same,
     sequences_of,
     stored,
     texts_of,
@@ -246,14 +244,3 @@ def test_a_model_learns_the_same_in_any_layout_and_split(tmp_path: Path, kind: s
         (packed, Share(world=3, micro=16)),
     ):
         torch.testing.assert_close(learn(plan, share), alone, rtol=1e-9, atol=1e-9)
-
-
-def test_examples_are_the_same_in_another_process(tmp_path: Path) -> None:
-    pairs = pairs_in(framed_pairs(tmp_path / "pairs", 30))
-    masked = masked_in(framed_texts(tmp_path / "texts", 30), 8)
-    for examples in (pairs, masked):
-        _ = examples.lengths.longest
-        sent = pickle.dumps(examples)
-        assert len(sent) < 2000, "files are mapped again, not sent"
-        first, second = (batch_of(each, PaddedPlan(100), [3, 1]) for each in (examples, pickle.loads(sent)))
-        assert same(first, second)

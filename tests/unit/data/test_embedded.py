@@ -13,10 +13,9 @@ import pytest
 from regard.data.embedded import grammar_pairs, grammar_tokens, python_documents, python_library
 from regard.data.examples import Located, Pair, Picture
 from regard.data.report import report_data
-from regard.data.settings import SPLITS, AnyData, Digits, Grammar, PythonLibrary
+from regard.data.settings import SPLITS, Digits, Grammar, PythonLibrary
 from regard.data.source import Source
-from regard.errors import DataError, InputError, SettingsError
-from regard.settings import parse
+from regard.errors import DataError, InputError
 
 ROOT = Path(__file__).parents[3]
 SMALL = Grammar(train_pairs=40, valid_pairs=10, test_pairs=20)
@@ -163,15 +162,3 @@ def test_origins_and_reports() -> None:
     assert {split: each.examples for split, each in found.splits.items()} == {"train": 40, "valid": 10, "test": 20}
     assert found.splits["train"].files == ()
     assert list(report_data(PythonLibrary(), ("valid", "test")).splits) == ["valid"]
-
-
-def test_mistakes_in_settings() -> None:
-    for table, named in [
-        ({"kind": "grammar", "train_pairs": 0}, "data.train_pairs"),
-        ({"kind": "grammar", "train_pairs": 200_000}, "data.train_pairs"),
-        ({"kind": "grammar", "direction": "en-fr"}, "did you mean en-de"),
-        ({"kind": "grammar", "train": ["train.en"]}, "did you mean train_pairs"),
-        ({"kind": "digits", "root": "x"}, "data.root"),
-    ]:
-        with pytest.raises(SettingsError, match=named):
-            parse(AnyData, table, "data")

@@ -11,14 +11,13 @@ import random
 import signal
 import subprocess
 import sys
-import warnings
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from data_cases import START, framed_pairs, framed_texts, masked_in, pairs_in, same, tensors, texts_of, windows_in
+from data_cases import START, framed_pairs, framed_texts, masked_in, pairs_in, same, tensors, windows_in
 
 from regard.data.batches import PackedPlan, PaddedPlan, Plan, Share, StepPosition
 from regard.data.columns import IGNORED, Batch, Examples
@@ -82,16 +81,6 @@ def test_workers_change_nothing(tmp_path: Path, kind: str, workers: int) -> None
     assert agree(list(helped.once()), list(loader_of(kind, tmp_path / "c").once()))
 
 
-def test_each_epoch_hides_other_tokens_and_evaluation_always_the_same(tmp_path: Path) -> None:
-    masked = masked_in(framed_texts(tmp_path / "texts", 1, longest=100), rate=0.5)
-    loader = Loader(masked, PaddedPlan(128), seed=1)
-    epochs = [step.batches[0].values["labels"].tolist() for step in first(loader, 4)]
-    assert len(set(map(tuple, epochs))) == 4
-    for seed in (1, 2):
-        (step,) = Loader(masked, PaddedPlan(128), seed).once()
-        assert step.batches[0].values["labels"].tolist() == next(loader.once()).batches[0].values["labels"].tolist()
-
-
 def test_a_loader_in_another_process_is_the_same(tmp_path: Path) -> None:
     """Where processes cannot be forked, their data is pickled."""
     loader = loader_of("masked, packed", tmp_path)
@@ -147,31 +136,6 @@ def test_epochs_are_counted_and_an_evaluation_reads_each_example_once(tmp_path: 
     assert agree(steps, list(loader_of(kind, tmp_path / "b", seed=4).once()))
 
 
-def test_once_is_shared_among_processes(tmp_path: Path) -> None:
-    found = []
-    for rank in range(3):
-        loader = loader_of("pairs, padded", tmp_path / str(rank), share=Share(rank, 3))
-        for step in loader.once():
-            for batch in step.batches:
-                found += [[t for t in row if t != IGNORED] for row in batch.values["target.next"].tolist()]
-    targets = texts_of(framed_pairs(tmp_path / "data", 90), "target")
-    assert sorted(token for row in found for token in row) == sorted(
-        token for row in targets for token in row if token != START
-    )
-
-
-def test_another_share_of_the_same_steps(tmp_path: Path) -> None:
-    loader = loader_of("pairs, padded", tmp_path)
-    halved = loader_of("pairs, padded", tmp_path, share=Share(micro=32))
-    whole, parts = first(loader, 6), first(halved, 6)
-    assert [step.position for step in whole] == [step.position for step in parts]
-    assert [step.tokens for step in whole] == [step.tokens for step in parts]
-    assert max(len(step.batches) for step in parts) > 1
-    assert all(batch.values["target.next"].numel() <= 32 for step in parts for batch in step.batches)
-    assert loader.longest == max(loader.examples.lengths.longest)
-    assert loader_of("pairs, packed", tmp_path / "packed").longest == 16
-
-
 def test_a_position_outside_of_the_data_is_refused(tmp_path: Path) -> None:
     for position in (StepPosition(0, 99, 0), StepPosition(0, 0, 99)):
         for workers in (0, 1):
@@ -211,20 +175,6 @@ def test_workers_leave_signals_to_the_program(tmp_path: Path) -> None:
         subprocess.run(["kill", "-TERM", *map(str, children())], check=True)  # as a batch system does
         assert agree(list(itertools.islice(steps, 20)), first(loader_of("pairs, padded", tmp_path / "b"), 21)[1:])
     assert not children()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="processes are forked on Linux only")
-def test_python_does_not_warn_of_forking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Python 3.12 and later do, in a program with threads; here warnings are errors."""
-    fork = os.fork
-
-    def warning_fork() -> int:
-        message = "This process (pid=1) is multi-threaded, use of fork() may lead to deadlocks in the child."
-        warnings.warn(message, DeprecationWarning, stacklevel=2)
-        return fork()
-
-    monkeypatch.setattr(os, "fork", warning_fork)
-    assert len(first(loader_of("pairs, padded", tmp_path, workers=1), 3)) == 3
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists open files there")

@@ -10,7 +10,6 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -47,7 +46,7 @@ from regard.tasks.run import prepare_job
 from regard.tasks.translate import Translate, TranslateTask
 from regard.text.settings import AnyTokenizer, Bytes, Words
 from regard.text.tokenizer import SOURCE_FILE, Tokenizer, TokenizerPair, tag
-from regard.text.train import train_pair, train_tokenizer
+from regard.text.train import train_tokenizer
 
 BPE = trained("bpe")
 START, END, UNKNOWN = (BPE.roles[role] for role in ("start", "end", "unknown"))
@@ -59,6 +58,10 @@ PAIRS: dict[str, Column] = {
 }
 DOCUMENT: dict[str, Column] = {"text": TokenColumn(BPE.size, first=START, last=END, unknown=UNKNOWN, predict=True)}
 STREAM: dict[str, Column] = {"text": TokenColumn(BPE.size, last=END, unknown=UNKNOWN, predict=True, window=8)}
+
+
+def framed(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[list[int]], list[list[int]]]:
+    return BPE.ids(sources, end=True), BPE.ids(targets, start=True, end=True)
 
 
 def encode_pairs(examples: Sequence[Pair]) -> Mapping[str, Any]:
@@ -136,7 +139,7 @@ def test_pairs(pairs: list[Pair], longest: int | None, way: str, chunk: int) -> 
     expected: dict[str, list[list[int]]] = {"source": [], "target": []}
     over = 0
     for pair in pairs:
-        ((source,), (target,)) = PAIR.ids([pair.source], [pair.target])
+        ((source,), (target,)) = framed([pair.source], [pair.target])
         if longest is not None and (len(source) > longest or len(target) - 1 > longest):
             over += 1
             if way == "skip":
@@ -202,23 +205,11 @@ def test_a_limit_without_room_for_text() -> None:
             _Shaper(columns, least - 1, "skip", {})
 
 
-@given(st.lists(st.integers(1, 30), min_size=1, max_size=20), st.integers(1, 6), st.integers(1, 60))
-def test_chunks_end_by_number_and_by_size(lengths: list[int], number: int, size: int) -> None:
-    located = [Located(Text("x" * length), "a", index) for index, length in enumerate(lengths)]
-    with patch.object(preparing, "CHUNK", number), patch.object(preparing, "CHUNK_SIZE", size):
-        chunks = list(preparing._chunks(iter(located)))
-    assert [each for chunk in chunks for each in chunk] == located
-
-    for chunk in chunks:
-        assert len(chunk) <= number
-        assert sum(len(each.example.text) for each in chunk[:-1]) < size
-
-
 def test_pairs_from_files_and_from_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "CHUNK", 7)
     progress: list[tuple[int, int | None]] = []
     found = prepared(pairs(), report=lambda done, size: progress.append((done, size)))
-    source, target = PAIR.ids(SOURCES, TARGETS)
+    source, target = framed(SOURCES, TARGETS)
     assert (texts_of(found.store, "source"), texts_of(found.store, "target")) == (source, target)
     assert (found.store.size, found.counts["read"], found.labels, found.notes) == (50, 50, {}, ())
     assert found.counts["tokens"] == {"source": sum(map(len, source)), "target": sum(map(len, target))}
@@ -226,7 +217,7 @@ def test_pairs_from_files_and_from_the_grammar(monkeypatch: pytest.MonkeyPatch) 
     grammar = Source(Grammar(train_pairs=30, direction="de-en"), "train")
     found = prepare(grammar, PAIRS, encode_pairs, {}, report=lambda done, size: progress.append((done, size)))
     assert progress[-1] == (30, 30)
-    expected = PAIR.ids([pair.source for pair in grammar], [pair.target for pair in grammar])  # type: ignore[union-attr]
+    expected = framed([pair.source for pair in grammar], [pair.target for pair in grammar])  # type: ignore[union-attr]
     assert (texts_of(found.store, "source"), texts_of(found.store, "target")) == expected
 
 
@@ -316,16 +307,6 @@ def test_the_smaller_limit_holds() -> None:
         prepared(pairs(longest=3))
 
 
-def test_what_does_not_matter_makes_nothing_again(made: list[Path]) -> None:
-    first = prepared(pairs())
-    Path("elsewhere").mkdir()
-    for name in ("train.en", "train.de"):
-        Path(name).rename(Path("elsewhere") / f"{name}.txt")
-    moved = Parallel(root="elsewhere", train=("train.en.txt", "train.de.txt"), valid=("x", "y"))
-    assert prepared(moved).store.directory == first.store.directory
-    assert len(made) == 1
-
-
 def test_whatever_matters_makes_it_again(made: list[Path]) -> None:
     valid = Source(pairs(valid=["train.en", "train.de"]), "valid")
     found = [
@@ -354,7 +335,7 @@ def test_what_is_damaged_is_made_again(made: list[Path]) -> None:
         file.write_bytes(file.read_bytes()[:-3])
         again = prepared(pairs())
         assert [note.endswith("; it was made again") for note in again.notes] == [True]
-        assert texts_of(again.store, "source") == PAIR.ids(SOURCES, TARGETS)[0]
+        assert texts_of(again.store, "source") == framed(SOURCES, TARGETS)[0]
         assert len(made) == 1 + number
         assert prepared(pairs()).notes == ()
 
@@ -419,7 +400,6 @@ def test_bad_input_is_an_error_that_leaves_nothing(monkeypatch: pytest.MonkeyPat
         assert words in message(pairs())
         assert words in message(pairs(bad="stop"))
     assert "none.en" in message(Parallel(train=("none.en", "train.de")))
-    assert "standard input" in message(Parallel(train=("-", "train.de")))
     assert "data.longest" in message(pairs(longest=1))
     Path("a.tsv").write_text("one\ttwo\nthree\nfour\tfive\tsix\nseven\teight\n")
     assert "line 2" in message(ParallelTsv(train=("a.tsv",), bad="stop"))
@@ -461,7 +441,8 @@ def test_tokenizers_are_learned_from_all_texts() -> None:
     assert found.source == train_tokenizer(text(), [*TARGETS, *SOURCES])
     assert progress == [("reading", 100, 100), ("done", found.source.size, found.source.size)]
     separate = learn_tokenizers(source, text(shared=False))
-    assert separate == train_pair(text(shared=False), SOURCES, TARGETS)
+    learned = (train_tokenizer(text(shared=False), texts) for texts in (SOURCES, TARGETS))
+    assert separate == TokenizerPair(*learned)
     assert not separate.shared
     assert learn_tokenizers(raw(), text()) == TokenizerPair.of(train_tokenizer(text(), SOURCES))
     Path("a.tsv").write_text("".join(f"{one}\t{two}\tx\n" for one, two in zip(SOURCES, TARGETS, strict=True)), "utf-8")
@@ -520,8 +501,6 @@ def test_tokenizers_that_cannot_be_learned() -> None:
     assert not list(Path("cache/tokenizers").iterdir())
     with pytest.raises(SettingsError, match=r"data\.kind \(npz\)"):
         learn_tokenizers(Source(Npz(train=("a.npz",)), "train"), text())
-    with pytest.raises(DataError, match="standard input"):
-        learn_tokenizers(raw("-"), text())
     write_lines("train.de", ["one line"])
     with pytest.raises(DataError, match=r"train\.en has 50 lines, train\.de has 1"):
         learn_tokenizers(Source(pairs(), "train"), text())

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import bz2
 import gzip
-import io
 import json
 import lzma
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -71,18 +68,6 @@ def test_the_content_decides_and_not_the_name() -> None:
             assert lines(name) == ["Grüße aus Köln", "zwei"]
     write("members", gzip.compress(b"one\n") + gzip.compress(b"two\n"))
     assert lines("members") == ["one", "two"]
-
-
-def test_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    for pack in PACKERS.values():
-        for buffered in (True, False):
-            raw = io.BytesIO(pack(TEXT.encode()))
-            monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BufferedReader(raw) if buffered else raw))
-            assert lines("-") == ["Grüße aus Köln", "zwei"]
-            assert not raw.closed
-    with pytest.raises(DataError, match="standard input is empty or was already read"):
-        lines("-")
-    require_there(["-"])
 
 
 def test_files_that_cannot_be_used() -> None:
@@ -305,22 +290,12 @@ def test_conll() -> None:
     assert [located.number for located in source.located()] == [3, 7, 12]
     assert read(Columns(train=["a.txt"], tag=2))[0][1].tags == ("NNP", "NNP")
     assert read(Columns(train=["a.txt"], scheme="iob1"))[0][1].tags == ("B-PER", "I-PER")
+    # Ramshaw and Marcus 1995: in IOB1, B- occurs only where an entity follows another one of its kind.
+    iob1 = "I-PER I-PER O I-LOC I-PER B-PER I-PER I-LOC O B-PER"
+    assert " ".join(begin_entities(iob1.split())) == "B-PER I-PER O B-LOC B-PER B-PER I-PER B-LOC O B-PER"
     assert read(Columns(train=["a.txt"], document_mark=""))[0][0].words == ("-DOCSTART-",)
     write("a.txt", "New York\tB-LOC\nis\tO\n")
     assert read(Columns(train=["a.txt"], separator="tab"))[0] == [Tagged(("New York", "is"), ("B-LOC", "O"))]
-
-
-def test_every_entity_begins_with_b() -> None:
-    """Ramshaw and Marcus 1995: in IOB1, B- occurs only where an entity follows another one of its kind."""
-    for iob1, iob2 in [
-        ("I-PER I-PER O I-LOC", "B-PER I-PER O B-LOC"),
-        ("I-PER B-PER I-PER", "B-PER B-PER I-PER"),
-        ("I-PER I-LOC I-LOC", "B-PER B-LOC I-LOC"),
-        ("O O", "O O"),
-        ("B-PER I-PER O B-PER", "B-PER I-PER O B-PER"),
-    ]:
-        assert begin_entities(iob1.split()) == iob2.split()
-        assert begin_entities(iob2.split()) == iob2.split()
 
 
 def test_a_bad_line_spoils_its_sentence_only() -> None:
@@ -353,8 +328,6 @@ def test_slots() -> None:
     write("a/label", "x\n")
     with pytest.raises(DataError, match="has 1 lines; line n"):
         read(Slots(train=["a"]))
-    with pytest.raises(DataError, match="standard input"):
-        read(Slots(train=["-"]))
 
 
 CONTEXT = "Ada was born in 1815."

@@ -6,23 +6,17 @@ import pytest
 from settings_cases import from_toml, to_toml
 
 from regard.data.settings import (
-    SPLITS,
     AnyData,
     Columns,
     Data,
-    Digits,
     FromFiles,
     Grammar,
     LabelledTsv,
     Parallel,
     ParallelTsv,
-    PythonLibrary,
-    RawText,
 )
 from regard.errors import SettingsError
-from regard.settings import parse, read_toml, to_table, variants
-from regard.tasks.recipe import data_settings
-from regard.tasks.task import all_tasks
+from regard.settings import parse, to_table, variants
 
 KINDS = variants(AnyData)
 
@@ -42,7 +36,6 @@ def test_toml_gives_back_an_equal_value() -> None:
 def test_mistakes_name_the_setting() -> None:
     for table, named in [
         ({"kind": "parallel", "train": ["a.en", "a.de", "b.en"]}, "data: train has 3 files"),
-        ({"kind": "parallel", "train": ["-", "-"]}, 'data: "-" occurs twice'),
         ({"kind": "text", "train": "a.txt"}, r'data\.train: must be a list of files; write \["a\.txt"\]'),
         ({"kind": "labelled-tsv", "text": 0}, r"data\.text: 0 is not a column"),
         ({"kind": "labelled-tsv", "label": "sentiment"}, r"data: label \(sentiment\)"),
@@ -67,42 +60,3 @@ def test_settings_of_older_run_directories() -> None:
     ]:
         with pytest.raises(SettingsError, match=named):
             parse(AnyData, table, "data")
-
-
-RECIPE = 'task = "translate"\n[data]\ntrain = ["train.en.gz", "train.de.gz"]\n'
-
-
-def test_recipes() -> None:
-    """A task has its usual kind; changes come last; another kind resets the table only where the recipe names one."""
-    recipe, files = read_toml(RECIPE), ("train.en.gz", "train.de.gz")
-    assert data_settings(recipe) == Parallel(train=files)
-    assert {task.data_kind for task in all_tasks().values()} <= {*KINDS, None}
-    found = data_settings(recipe, {"root": "/data", "filters": {"ratio": 2.0}})
-    assert isinstance(found, Parallel)
-    assert (found.root, found.filters.ratio) == ("/data", 2.0)
-    assert data_settings(recipe, {"kind": "text"}) == RawText(train=files)
-    assert data_settings(read_toml(RECIPE + 'kind = "parallel"'), {"kind": "text"}) == RawText()
-    grammar = read_toml('task = "translate"\n[data]\nkind = "grammar"\ntrain_pairs = 50\n')
-    assert data_settings(grammar) == Grammar(train_pairs=50)
-    assert data_settings(grammar, {"direction": "de-en"}) == Grammar(train_pairs=50, direction="de-en")
-    assert data_settings({"task": "image"}, {"kind": "digits"}) == Digits()
-
-
-def test_bad_recipes() -> None:
-    for text, expected in [
-        ("", "data needs a kind"),
-        ('task = "image"\n[data]\ntrain = ["a.tsv"]', "data needs a kind"),
-        ('task = "imge"\n[data]\ntrain = ["a.tsv"]', r"task\.kind \(imge\) .*did you mean image"),
-        ('data = "a.tsv"', r"data \('a.tsv'\) must be a table"),
-        ('task = "translate"\n[data]\ntrian = ["a", "b"]', r"data\.trian \(did you mean train\?\)"),
-        ('[data]\nkind = "paralel"', r"data\.kind \(paralel\) .*did you mean parallel"),
-    ]:
-        with pytest.raises(SettingsError, match=expected):
-            data_settings(read_toml(text))
-
-
-def test_splits() -> None:
-    assert RawText(train=("a",), test=("b",)).splits == ("train", "test")
-    assert RawText().splits == ()
-    assert Grammar().splits == Digits().splits == SPLITS
-    assert PythonLibrary().splits == ("train", "valid")

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from regard.data.examples import Labelled, Located, Pair, Text, excerpt
-from regard.data.settings import AnyData, LabelledTsv, PairFilters, Parallel, ParallelTsv, RawText, TextFilters
-from regard.data.source import READERS, Source, make_check, text_mark
+from regard.data.settings import LabelledTsv, PairFilters, Parallel, ParallelTsv, RawText, TextFilters
+from regard.data.source import Source, make_check
 from regard.errors import DataError
-from regard.settings import variants
 
 
 @pytest.fixture(autouse=True)
@@ -32,15 +31,10 @@ def test_files_follow_one_another_and_reading_repeats() -> None:
     assert list(source.located()) == list(source.located()) == expected
     assert list(source) == [located.example for located in expected]
     assert expected[1].where == "a.tsv, line 2"
-    assert Located(Pair("a", "A"), "-", 2, "question").where == "standard input, question 2"
     for name in ("1.en", "1.de", "2.en", "2.de"):
         Path(name).write_text(f"{name}\n", encoding="utf-8")
     files = Source(Parallel(valid=["1.en", "1.de", "2.en", "2.de"]), "valid")
     assert list(files) == [Pair("1.en", "1.de"), Pair("2.en", "2.de")]
-
-
-def test_every_kind_has_a_reader() -> None:
-    assert {*READERS, "grammar", "python", "digits"} == {*variants(AnyData)}
 
 
 def test_lazy_reading_and_the_root() -> None:
@@ -48,9 +42,8 @@ def test_lazy_reading_and_the_root() -> None:
     assert next(Source(ParallelTsv(train=["a.tsv", "rest.tsv"]), "train").located()).example == Pair("a", "A")
     Path("in").mkdir()
     Path("in/a.txt").write_text("x\n", encoding="utf-8")
-    source = Source(RawText(root="in", train=["a.txt", "-", "/b"]), "train")
-    assert source.files == (str(Path("in/a.txt")), "-", str(Path("/b")))
-    assert len(list(Source(RawText(root="in", train=["a.txt"]), "train"))) == 1
+    source = Source(RawText(root="in", train=["a.txt", "/b"]), "train")
+    assert source.files == (str(Path("in/a.txt")), str(Path("/b")))
 
 
 def test_only_training_is_filtered() -> None:
@@ -116,9 +109,3 @@ def test_the_first_removed_examples_are_shown() -> None:
     assert len(list(source)) == 1
     lines = "; ".join(f"long.tsv, line {number} ({shown})" for number in (2, 3, 4))
     assert source.removed.text() == f"5 × has more than 5 words: {lines}; …"
-
-
-def test_marks_depend_on_where_a_side_ends() -> None:
-    assert text_mark("ab", "c") != text_mark("a", "bc") != text_mark("abc")
-    assert text_mark("ä") == text_mark("ä".encode())
-    assert 0 <= text_mark("x") < 1 << 64

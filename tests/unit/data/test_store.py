@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import pickle
-import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import platformdirs
@@ -18,9 +15,6 @@ from data_cases import texts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data import store
-from regard.data.settings import Digits, RawText
-from regard.data.source import Source
 from regard.data.store import (
     ABOUT,
     Ragged,
@@ -29,7 +23,6 @@ from regard.data.store import (
     cache_folder,
     cached,
     fingerprint,
-    keep_standard_input,
 )
 from regard.errors import DataError
 
@@ -204,20 +197,3 @@ def test_a_fingerprint_changes_with_content_and_settings(tmp_path: Path) -> None
     assert len({first, *others}) == 7
     with pytest.raises(DataError, match="none"):
         fingerprint([tmp_path / "none"], {})
-
-
-def test_standard_input_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "BLOCK", 4)
-    for _ in range(2):
-        monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(b"one line\ntwo lines\n")))
-        kept = keep_standard_input(RawText(train=("-",), valid=("x",)))
-        assert isinstance(kept, RawText)
-        assert kept.valid == ("x",)
-        for _ in range(2):
-            assert [text.text for text in Source(kept, "train")] == ["one line", "two lines"]  # type: ignore[union-attr]
-    assert len(list(Path("cache/input").iterdir())) == 1
-    with pytest.raises(DataError, match="standard input"):
-        keep_standard_input(RawText(train=("-",)))
-    assert len(list(Path("cache/input").iterdir())) == 1
-    for settings in (RawText(train=("x",)), Digits()):
-        assert keep_standard_input(settings) is settings

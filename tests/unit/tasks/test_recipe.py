@@ -12,7 +12,7 @@ from regard.blocks.settings import Learned, Rotary
 from regard.data.settings import Digits, Parallel, RawText
 from regard.errors import SettingsError
 from regard.models.presets import preset
-from regard.models.settings import Decoder, Encoder, EncoderDecoder
+from regard.models.settings import Decoder, EncoderDecoder
 from regard.settings import read_overrides, read_toml
 from regard.shipped import MODELS, place_of
 from regard.tasks.masked import Masked
@@ -20,10 +20,10 @@ from regard.tasks.recipe import (
     PARTS,
     TokenizerFile,
     TrainingJob,
+    data_settings,
     job_model,
     make_job,
     model_settings,
-    reach,
     read_job,
     read_recipe,
     with_vocabulary,
@@ -63,6 +63,9 @@ def test_a_task_is_a_name_or_a_table() -> None:
 
 def test_each_task_has_its_usual_data_and_text() -> None:
     assert isinstance(job(PAIRS).data, Parallel)
+    named = {**PAIRS, "data": {"kind": "parallel", **PAIRS["data"]}}
+    assert data_settings(PAIRS, {"kind": "text"}) == RawText(train=("a.en", "a.de")), "the recipe names no kind"
+    assert data_settings(named, {"kind": "text"}) == RawText(), "another kind resets the table"
     assert isinstance(job(TEXT).data, RawText)
     assert isinstance(job(IMAGES).data, Digits)
     assert [job(PAIRS).text, job(TEXT).text] == [Bpe(), ByteBpe()]
@@ -137,6 +140,7 @@ def test_missing_tables_are_errors() -> None:
     without = {part: {key: value for key, value in PAIRS.items() if key != part} for part in PAIRS}
     for part, words in (("task", "names no task"), ("model", "model needs a preset"), ("train", "train has no budget")):
         assert words in refused(without[part])
+    assert "data needs a kind" in refused({**IMAGES, "data": {}})
     assert "the task image reads no text" in refused(IMAGES, "text.kind=bpe")
 
 
@@ -164,13 +168,6 @@ def test_a_model_has_the_vocabularies_of_its_tokenizers() -> None:
     two = EncoderDecoder(vocabulary=300, target_vocabulary=350, tied=())
     with pytest.raises(SettingsError, match=r"model.target_vocabulary \(350\) is less than the tokenizer's 400"):
         with_vocabulary(two, (300, 400), shared=False, named=True)
-
-
-def test_settings_of_tasks_and_positions() -> None:
-    assert reach(Encoder(position=Learned(length=77))) == 77
-    assert reach(Encoder()) is None
-    with pytest.raises(SettingsError, match=r"hidden \(0.8\) \+ random \(0.3\)"):
-        Masked(random=0.3)
 
 
 def test_removed_settings_of_older_runs_are_ignored_at_their_defaults() -> None:

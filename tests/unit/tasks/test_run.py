@@ -6,7 +6,6 @@ import gzip
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import tomli_w
 import torch
@@ -21,14 +20,12 @@ from regard.data.columns import IGNORED, Batch
 from regard.errors import DataError, SettingsError, WeightsError
 from regard.models.settings import EncoderDecoder, Vision
 from regard.settings import nested
-from regard.tasks import run as tasks_run
 from regard.tasks.recipe import make_job
 from regard.tasks.run import prepare_job
 from regard.tasks.task import Task
 from regard.text.settings import Words
 from regard.text.tokenizer import Tokenizer, write_huggingface
 from regard.text.train import train_tokenizer
-from regard.training.distribution import Workers
 from regard.training.report import Display
 from regard.weights.directory import load_model as load_network
 from regard.weights.huggingface.directory import write_pretrained
@@ -129,18 +126,6 @@ def test_two_files_of_text() -> None:
     assert "valid" not in made.data.summary
 
 
-def test_separate_vocabularies_have_separate_matrices() -> None:
-    """Eight words each: vocabularies of one size are two all the same."""
-    write("train.en", ["a b c d", "e f g h"])
-    write("train.de", ["s t u v", "w x y z"])
-    data = {"train": ["train.en", "train.de"]}
-    made = ready("translate", data, {"text.shared": False})
-    assert made.tokenizers.sizes == (13, 13)
-    assert isinstance(made.model, EncoderDecoder)
-    assert made.model.tied == ("target", "output")
-    assert pairs_of(made) == {("a b c d", "s t u v"), ("e f g h", "w x y z")}
-
-
 def test_wrong_input_is_refused_before_any_work() -> None:
     text = {"train": ["train.en"]}
     paint("images/red", (250, 0, 0), 1)
@@ -159,8 +144,6 @@ def test_wrong_input_is_refused_before_any_work() -> None:
         with pytest.raises((SettingsError, DataError), match=message):
             ready(task, data, changes)
     assert ready("translate", FILES, {"model.vocabulary": 64}).model.vocabulary == 64  # type: ignore[union-attr]
-    with pytest.raises(SettingsError, match="standard input"):
-        tasks_run._with_input(make_job("job", recipe("language", {"train": ["-"]}), {}), Workers(CPU, rank=1, world=2))
 
 
 def test_examples_that_are_left_out_are_in_the_summary() -> None:
@@ -267,30 +250,6 @@ def test_a_label_that_training_never_saw() -> None:
         loss = made.loss(model, batch_of(made, "valid"))
     metrics = made.metrics(float(loss.total), float(loss.weight), {k: float(v) for k, v in loss.sums.items()})
     assert metrics["accuracy"] == 0, "any prediction is a mistake"
-
-
-def test_idx_files() -> None:
-    pixels = np.arange(3 * 64, dtype=np.uint8).reshape(3, 8, 8)
-    sizes = b"".join(size.to_bytes(4, "big") for size in pixels.shape)
-    Path("images").write_bytes(bytes([0, 0, 8, 3]) + sizes + pixels.tobytes())
-    Path("labels").write_bytes(bytes([0, 0, 8, 1]) + (3).to_bytes(4, "big") + bytes([7, 3, 7]))
-    data = {"kind": "idx", "train": ["images", "labels"]}
-    made = ready("image", data, {"model.channels": 1})
-    assert made.labels["label"].names == ("3", "7")
-    batch = batch_of(made)
-    assert {(int(label), int(image[0, 0, 0])) for image, label in shown(batch)} == {
-        (1, 0),
-        (0, 64),
-        (1, 128),
-    }
-
-
-def test_progress_is_reported() -> None:
-    lines: list[str] = []
-    write("new.txt", [f"word{number} here" for number in range(9)])
-    prepare_job(make_job("job", recipe("language", {"train": ["new.txt"]}), {}), CPU, report=lines.append)
-    assert lines[0] == "learning a words tokenizer of 30,000 tokens from 9 texts: 9 read"
-    assert lines[-1] == "preparing train: 9 examples"
 
 
 def trained(made: dict[str, Any], changes: dict[str, Any] | None = None) -> Path:

@@ -14,7 +14,6 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli.app import app
-from regard.data.columns import LabelColumn, TokenColumn
 from regard.errors import RunError, SettingsError
 from regard.tasks import task as tasks
 from regard.tasks.recipe import make_job
@@ -127,10 +126,3 @@ def test_predictions_of_every_task(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     (seen,) = predict("image", {"data": {"kind": "npz", "train": ["a.npz"]}, "model": model}, [pixels[0][:, :, None]])
     assert seen["label"] in seen["probabilities"]
     assert sum(seen["probabilities"].values()) == pytest.approx(1, abs=1e-5)
-
-
-def test_columns_of_a_task_are_values() -> None:
-    """The name of prepared data depends on what is stored, not on how it is batched."""
-    text = TokenColumn(100, first=1, last=2)
-    assert text.key() == TokenColumn(100, pad=5, first=1, last=2, predict=True).key()
-    assert len({str(each.key()) for each in (text, TokenColumn(100), TokenColumn(99), LabelColumn())}) == 4

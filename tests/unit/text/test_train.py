@@ -18,7 +18,7 @@ from text_cases import CORPUS, KINDS, settings_of, trained
 from regard.errors import DataError
 from regard.text.settings import Bpe, Bytes, Characters, SpecialTokens, Unigram, WordPiece, Words
 from regard.text.tokenizer import Tokenizer
-from regard.text.train import byte_signs, train_pair, train_tokenizer
+from regard.text.train import train_tokenizer
 
 CASES = Path(__file__).parents[2] / "cases"
 
@@ -122,15 +122,6 @@ def test_a_byte_is_its_number_behind_the_special_tokens() -> None:
     assert tokenizer.size == 260
 
 
-def test_the_signs_of_bytes_are_those_of_gpt2() -> None:
-    from tokenizers import pre_tokenizers
-
-    assert sorted(byte_signs()) == sorted(pre_tokenizers.ByteLevel.alphabet())
-    for text in ["abc", "Ä ß", "\n\t日本"]:
-        ((word, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
-        assert word == "".join(byte_signs()[byte] for byte in text.encode())
-
-
 CHECKSUMS = """
 from text_cases import KINDS, settings_of, CORPUS
 from regard.text.train import train_tokenizer
@@ -156,15 +147,6 @@ def test_order_and_iterators_do_not_matter() -> None:
         assert train_tokenizer(settings_of(kind), iter(CORPUS)) == trained(kind)
 
 
-def test_sizes() -> None:
-    for kind in ["byte-bpe", "bpe", "unigram", "wordpiece", "words"]:
-        if kind != "words":
-            assert trained(kind).size == settings_of(kind).size
-        small = train_tokenizer(settings_of(kind, size=5000), ["ein Hund, ein Hund"])
-        assert small.size < 300
-        assert small.decode(small.encode("ein Hund").ids) == "ein Hund"
-
-
 def test_a_limited_alphabet_keeps_the_most_frequent() -> None:
     """▁ counts as a character; d and e are equally frequent, so the smaller code point wins."""
     tokenizer = train_tokenizer(Bpe(size=100, alphabet=4, frequency=9), ["aaa bbb ed f"])
@@ -183,14 +165,6 @@ def test_more_characters_than_tokens() -> None:
     for size in (50, 110, 116):
         assert f"text.size ({size})" in message(Unigram(size=size), texts)
     assert train_tokenizer(Unigram(size=117), texts).size == 117
-
-
-def test_pieces_are_not_longer_than_the_setting() -> None:
-    texts = ["Donaudampfschifffahrt"] * 5
-    merged = model_of(train_tokenizer(Bpe(size=500, longest_piece=6), texts))["vocab"]
-    assert max(len(token) for token in merged) == 6
-    pieces = [piece for piece, _ in model_of(train_tokenizer(Unigram(size=500, longest_piece=5), texts))["vocab"][5:]]
-    assert max(map(len, pieces)) <= 5
 
 
 def test_wrong_texts() -> None:
@@ -253,14 +227,3 @@ def test_progress_is_reported() -> None:
     seen.clear()
     train_tokenizer(Bpe(size=50), iter(["ein Hund"]), progress)
     assert seen[0] == ("reading", 1, None)
-
-
-def test_pairs() -> None:
-    pair = train_pair(Characters(), ["abc"], ["xyz"])
-    assert pair.source is pair.target
-    assert pair.source.encode("ax", framed=False).tokens == ["a", "x"]
-    assert train_pair(Characters(), iter(["abc"]), iter(["xyz"])) == pair
-    separate = train_pair(Characters(shared=False), ["abc"], ["xyz!"])
-    assert (separate.sizes, separate.shared) == ((8, 9), False)
-    assert separate.source.encode("ax", framed=False).tokens == ["a", "<unk>"]
-    assert separate.target.encode("ax", framed=False).tokens == ["<unk>", "x"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_reports() -> None:
     assert tokenized.metrics["bleu"].score < 50
     assert tokenized.metrics["bleu-tokenized"].score == pytest.approx(100)
     assert "|case:lc|eff:no|tok:none|" in tokenized.metrics["bleu-tokenized"].signature
-    table = json.loads(json.dumps(tokenized.as_table()))
+    table = json.loads(json.dumps(asdict(tokenized)))
     assert table["metrics"]["bleu"]["signature"].startswith("nrefs:1|case:mixed|")
     assert (table["worst"][0]["source"], table["lengths"][0]["sentences"]) == ("x", 1)
 
