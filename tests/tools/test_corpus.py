@@ -29,7 +29,7 @@ Sample = dict[grammar.Split, list[grammar.Pair]]
 
 @pytest.fixture(scope="module")
 def sample() -> Sample:
-    sizes: dict[grammar.Split, int] = {"train": 24_000, "valid": 3_000, "test": 3_000}
+    sizes: dict[grammar.Split, int] = {"train": 8_000, "valid": 2_000, "test": 2_000}
     return {split: list(grammar.pairs(split, 20_260, size)) for split, size in sizes.items()}
 
 
@@ -87,14 +87,7 @@ def test_articles_agree_with_their_nouns(sample: Sample) -> None:
             if word in genders and before != ",":  # a relative pronoun follows a comma
                 assert article not in IMPOSSIBLE[genders[word]], entry.target
                 checked += 1
-    assert checked > 10_000
-
-
-def test_unknown_splits_and_constructions() -> None:
-    with pytest.raises(ValueError, match="'dev'"):
-        grammar.Corpus("dev", 1)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="'rhyme'"):
-        grammar.Corpus("train", 1, ("rhyme",))
+    assert checked > 3_000
 
 
 @given(SPLITS, SEEDS, st.integers(min_value=0, max_value=10**12))
