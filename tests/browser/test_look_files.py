@@ -44,9 +44,6 @@ def test_every_view_opens_offline(served: dict[str, Served], offline: Watched, t
         page.locator(f"#tab-{view}").click()
         page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] {READY}")
         assert page.locator("#status").inner_text() == ""
-        for width in (1280, 800):
-            page.set_viewport_size({"width": width, "height": 900})
-            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (view, width)
     assert page.locator("#input :is(button, textarea, input)").count() == 0
     told = page.locator("#input").inner_text()
     assert "run: regard look" in told

@@ -18,7 +18,7 @@ def found_in(served: Served, text: str = TEXT, output: str | None = None, **more
 
 
 def shown(page: Any) -> list[float]:
-    rows = page.locator('[aria-label="Likeliest here"] [data-value]').all_inner_texts()
+    rows = page.locator('[aria-label="Most probable"] [data-value]').all_inner_texts()
     return [float(text.replace("−", "-")) for text in rows]
 
 
@@ -36,9 +36,9 @@ def test_the_numbers_of_a_cell_are_pythons(
         cell = page.locator(f"#cell-{layer}-{place}")
         cell.hover()
         assert shown(page) == pytest.approx(found["layers"][layer]["chances"][place], abs=1e-4)
-        assert fact(page, "The model says") == pytest.approx(found["layers"][layer]["final_chance"][place], abs=1e-4)
+        assert fact(page, "Model's answer") == pytest.approx(found["layers"][layer]["final_chance"][place], abs=1e-4)
         assert fact(page, "Entropy") == pytest.approx(found["layers"][layer]["entropy"][place], abs=1e-4)
-        name = "Really there" if output else "Really follows"
+        name = "Actual token" if output else "Actual next token"
         assert fact(page, name) == pytest.approx(found["layers"][layer]["actual_chance"][place], abs=1e-4)
     shares = page.locator("[data-agrees]").evaluate_all("all => all.map(e => Number(e.dataset.agrees))")
     assert shares == pytest.approx([layer["agrees"] for layer in found["layers"]])

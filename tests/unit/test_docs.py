@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import tomllib
-from dataclasses import fields
+from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 from settings_cases import from_toml
 
-from regard.blocks import edits
 from regard.data import settings as data
 from regard.decoding.settings import TranslateOptions
 from regard.look import attribution
@@ -99,108 +98,51 @@ def test_the_example_in_the_readme_runs(capsys: pytest.CaptureFixture[str]) -> N
     assert capsys.readouterr().out.splitlines()[-1] == "torch.Size([2, 7, 37000])"
 
 
-@pytest.mark.slow
-def test_the_page_on_models_runs() -> None:
-    names = run_page("docs/models.md")
-    assert names["packed"].shape == (16, 5000)
-    assert [path.name for path in sorted((names["place"] / "theirs").iterdir())] == ["config.json", "model.safetensors"]
+PAGES: dict[str, Iterable[str]] = {
+    "models": (),
+    "data": [f"`{kind}`" for kind in variants(data.AnyData)],
+    "looking": (),
+    "evaluating": (),
+    "text": [f"| `{kind}` |" for kind in variants(text.AnyTokenizer)],
+    "training": [f"`{name}`" for name in (CONFIG, WEIGHTS, CHECKSUMS, ENVIRONMENT, STATUS, "log.jsonl", CURVES)],
+    "translating": [f"`{name}`" for name in TranslateOptions.model_fields],
+    "recording": [f"`{change}(" for change in ("Ablate", "Scale", "Force", "Patch")],
+    "measures": [
+        *(f"`{name}`" for name in heads.PATTERNS),
+        f"at least {heads.LEAST} of the way",
+        f"at most {attribution.TOLERANCE}",
+    ],
+    "vectors": (),
+}
+"""Pages with Python that runs, and what each must name."""
 
 
 @pytest.mark.slow
-def test_the_page_on_data_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_runs_and_names_everything(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run_page("docs/data.md")
-
-
-def test_the_recipes_on_the_page_on_data_are_read() -> None:
-    found = [data_settings(tomllib.loads(text)) for text in code_blocks("docs/data.md", "toml")]
-    assert [settings.kind for settings in found] == ["parallel", "labelled-tsv", "grammar"]
-
-
-def test_the_kinds_on_the_page_on_data_are_all() -> None:
-    page = (ROOT / "docs/data.md").read_text(encoding="utf-8")
-    assert all(f"`{kind}`" in page for kind in variants(data.AnyData))
-
-
-@pytest.mark.slow
-def test_the_page_on_looking_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    names = run_page("docs/looking.md")
-    assert names["look"].html == (tmp_path / "look.html").read_text(encoding="utf-8")
-    page = (ROOT / "docs/looking.md").read_text(encoding="utf-8")
+    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)  # it takes longer than all else
+    assert run_page(f"docs/{name}.md")
+    page = (ROOT / f"docs/{name}.md").read_text(encoding="utf-8")
+    assert all(part in page.replace("\n", " ") for part in PAGES[name])
     assert all((ROOT / "docs" / image).is_file() for image in re.findall(r"\]\((images/[^)]+)\)", page))
 
 
-@pytest.mark.slow
-def test_the_page_on_evaluating_runs() -> None:
-    assert run_page("docs/evaluating.md")
-
-
-@pytest.mark.slow
-def test_the_page_on_text_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run_page("docs/text.md")
-    page = (ROOT / "docs/text.md").read_text(encoding="utf-8")
-    assert all(f"| `{kind}` |" in page for kind in variants(text.AnyTokenizer))
+def test_the_recipes_on_pages_are_whole() -> None:
+    found = [data_settings(tomllib.loads(text)) for text in code_blocks("docs/data.md", "toml")]
+    assert [settings.kind for settings in found] == ["parallel", "labelled-tsv", "grammar"]
     (recipe,) = code_blocks("docs/text.md", "toml")
     assert parse(text.AnyTokenizer, tomllib.loads(recipe)["text"]).size == 10_000
+    jobs = [make_job("page", tomllib.loads(recipe), {}) for recipe in code_blocks("docs/training.md", "toml")]
+    assert [job.task.kind for job in jobs] == ["translate", "language", "image", "translate"]
 
 
-@pytest.mark.slow
-def test_the_page_on_training_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)  # it takes longer than all else
-    assert run_page("docs/training.md")
-
-
-def test_the_recipes_on_the_page_on_training_are_whole() -> None:
-    found = [make_job("page", tomllib.loads(recipe), {}) for recipe in code_blocks("docs/training.md", "toml")]
-    assert [job.task.kind for job in found] == ["translate", "language", "image", "translate"]
-
-
-@pytest.mark.slow
-def test_the_page_on_training_names_every_file_and_every_setting_that_may_change() -> None:
+def test_the_page_on_training_names_every_setting_that_may_change() -> None:
     page = " ".join((ROOT / "docs/training.md").read_text(encoding="utf-8").split())
-    files = (CONFIG, WEIGHTS, CHECKSUMS, ENVIRONMENT, STATUS, "log.jsonl", CURVES)
-    assert all(f"`{name}`" in page for name in files)
-    paragraph = page[
-        page.index("These settings can be changed when resuming") : page.index("All other settings are fixed")
-    ]
+    first, last = "These settings can be changed when resuming", "All other settings are fixed"
+    paragraph = page[page.index(first) : page.index(last)]
     spoken = {"steps", "epochs", "total_tokens", "minutes", "evaluate_every", "save_every", "save_minutes", "log_every"}
     assert all(f"`{name}`" in paragraph for name in {*CHANGEABLE} - spoken - {"average_of"})
-
-
-@pytest.mark.slow
-def test_the_page_on_translating_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
-    assert run_page("docs/translating.md")
-    page = (ROOT / "docs/translating.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in page for name in TranslateOptions.model_fields)
-
-
-@pytest.mark.slow
-def test_the_page_on_recording_runs() -> None:
-    assert run_page("docs/recording.md")
-    page = (ROOT / "docs/recording.md").read_text(encoding="utf-8")
-    for change in (edits.Ablate, edits.Scale, edits.Force, edits.Patch):
-        assert f"`{change.__name__}(" in page
-        assert all(field.name in page for field in fields(change))
-
-
-@pytest.mark.slow
-def test_the_page_on_measures_runs() -> None:
-    assert run_page("docs/measures.md")
-    page = (ROOT / "docs/measures.md").read_text(encoding="utf-8")
-    assert all(f"`{name}`" in page for name in heads.PATTERNS)
-    assert f"at least {heads.LEAST} of the way" in page.replace("\n", " ")
-    assert f"at most {attribution.TOLERANCE}" in page.replace("\n", " ")
-
-
-@pytest.mark.slow
-def test_the_page_on_vectors_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert run_page("docs/vectors.md")
 
 
 def test_every_link_between_documents_leads_somewhere() -> None:

@@ -17,14 +17,11 @@ from regard.training.settings import Adam
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
-FILE = pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 EMBEDDED = {"digits", "grammar", "python-language", "python-masked"}
 """Recipes that need no file and no GPU."""
 PUBLISHED = {"paper-base", "paper-big"}
 """Recipes of published systems, whose data are not at hand: they say what was published, and that it was not run."""
-MEASURED = pytest.mark.parametrize(
-    "path", [path for path in RECIPES if path.stem not in PUBLISHED], ids=lambda path: path.stem
-)
+MEASURED = [path for path in RECIPES if path.stem not in PUBLISHED]
 
 
 def header(path: Path) -> list[str]:
@@ -40,7 +37,7 @@ def test_there_are_recipes_for_a_machine_without_files() -> None:
     assert found == EMBEDDED
 
 
-@FILE
+@pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
 def test_a_recipe_is_a_whole_job(path: Path) -> None:
     job = read_job(path)
     assert job.directory == Path("runs") / path.stem
@@ -48,37 +45,36 @@ def test_a_recipe_is_a_whole_job(path: Path) -> None:
     assert all(parameter.is_meta for parameter in model.parameters())
 
 
-@MEASURED
-def test_the_header_says_what_to_run_and_what_came_of_it(path: Path) -> None:
-    lines = header(path)
-    assert lines[0].endswith("."), "first, what it is"
-    (command,) = [line.removeprefix("Run:").strip() for line in lines if line.startswith("Run:")]
-    assert command.startswith(f"regard train recipes/{path.name}")
-    (measured,) = [line for line in lines if line.startswith("Measured:")]
-    told = " ".join(lines[lines.index(measured) :])
-    assert re.search(r"\d (CPU core|GPU|H200)", told), "on which machine"
-    assert re.search(r"\d+(:\d\d)? (min|s)", told), "how long it took"
-    assert re.search(r"\d{4}-\d\d-\d\d", told), "when"
-    assert re.search(r"(loss|accuracy|BLEU) [\d.]+", told), "what came of it"
+def test_headers_name_the_command_and_the_result() -> None:
+    for path in MEASURED:
+        lines = header(path)
+        assert lines[0].endswith("."), "first, what it is"
+        (command,) = [line.removeprefix("Run:").strip() for line in lines if line.startswith("Run:")]
+        assert command.startswith(f"regard train recipes/{path.name}")
+        (measured,) = [line for line in lines if line.startswith("Measured:")]
+        text = " ".join(lines[lines.index(measured) :])
+        for name, pattern in {
+            "machine": r"\d (CPU core|GPU|H200)",
+            "time": r"\d+(:\d\d)? (min|s)",
+            "date": r"\d{4}-\d\d-\d\d",
+            "result": r"(loss|accuracy|BLEU) [\d.]+",
+        }.items():
+            assert re.search(pattern, text), (path.name, name)
+    for name in PUBLISHED:
+        text = " ".join(header(ROOT / "recipes" / f"{name}.toml"))
+        assert re.search(r"Published: .*BLEU \d\d\.\d.* It has not been run here", text)
 
 
-@MEASURED
-def test_the_reference_is_of_the_run_that_the_header_speaks_of(path: Path) -> None:
-    """Its last evaluation is at the end of the budget, or it would be another run's."""
-    recipe = tomllib.loads(path.read_text(encoding="utf-8"))
-    reference, train = recipe["reference"], recipe["train"]
-    for name in ("loss", "valid"):
-        steps = [step for step, _ in reference[name]]
-        assert steps == sorted(set(steps))
-        assert len(steps) >= 5
-    if "steps" in train:
-        assert reference["valid"][-1][0] == train["steps"]
-
-
-@pytest.mark.parametrize("name", sorted(PUBLISHED))
-def test_what_was_not_run_says_so(name: str) -> None:
-    told = " ".join(header(ROOT / "recipes" / f"{name}.toml"))
-    assert re.search(r"Published: .*BLEU \d\d\.\d.* It has not been run here", told)
+def test_references_reach_the_end_of_the_budget() -> None:
+    for path in MEASURED:
+        recipe = tomllib.loads(path.read_text(encoding="utf-8"))
+        reference, train = recipe["reference"], recipe["train"]
+        for name in ("loss", "valid"):
+            steps = [step for step, _ in reference[name]]
+            assert steps == sorted(set(steps))
+            assert len(steps) >= 5
+        if "steps" in train:
+            assert reference["valid"][-1][0] == train["steps"]
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,21 @@ def test_a_file_is_replaced_when_it_is_complete(tmp_path: Path) -> None:
             write_lines(["a"], Path("/dev/full"))
 
 
+def test_standard_output_that_is_full_or_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", closed)
+        with pytest.raises(BrokenPipeError):
+            write_lines(["a"], None)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), closed.fileno())
+    if Path("/dev/full").exists():
+        with open("/dev/full", "w") as full, monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", full)
+            with pytest.raises(InputError, match=r"standard output cannot be written: No space left.*elsewhere"):
+                write_lines(["a"], None)
+
+
 def test_names_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("a=b").touch()

@@ -16,7 +16,6 @@ import torch
 import regard
 from regard.cli import app as cli
 from regard.training.run import read_log
-from regard.weights.directory import load_model
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +107,8 @@ def test_a_run_reports_on_stderr_and_can_be_repeated(run: Regard, home: Path) ->
     assert sum("valid  loss" in line for line in lines) == 3
     assert any(line.startswith("done after 12 steps") and "train.steps (12)" in line for line in lines)
     assert "next:   regard doctor new" in lines
-    assert load_model("new").settings.kind == "encoder-decoder"
+    said = run("predict", "new", "the dog runs", "the cat sleeps", "--device", "cpu")
+    assert (said.code, said.err, said.out.count("\n")) == (0, "", 2)
     assert Path("new/weights.safetensors").read_bytes() == (home / "runs/recipe/weights.safetensors").read_bytes()
 
 
@@ -204,20 +204,6 @@ def test_an_error_is_one_line(run: Regard) -> None:
         assert message in said.err
         assert "--threads" in words or (said.err.startswith("regard: ") and said.err.count("\n") == 1)
         assert not Path("new").exists()
-
-
-def test_runs_doctor_and_predict(run: Regard) -> None:
-    (row,) = json.loads(run("runs", "--json").out)
-    found = tuple(row[name] for name in ("name", "task", "state", "step", "spent"))
-    assert found == ("recipe", "translate", "finished", 12, 1)
-    assert row["metrics"] == json.loads(Path("runs/recipe/status.json").read_text())["metrics"]
-    assert run("runs").out.splitlines()[1].split()[:4] == ["recipe", "translate", "finished", "12"]
-    said = run("doctor", "runs/recipe", "--json")
-    findings = {finding["title"]: finding for finding in json.loads(said.out)["findings"]}
-    assert findings["the run finished"]["evidence"].startswith("at step 12, 100 %")
-    assert "bad" in {finding["level"] for title, finding in findings.items() if "warm-up" in title}
-    said = run("predict", "runs/recipe", "the dog runs", "the cat sleeps", "--device", "cpu")
-    assert (said.code, said.err, said.out.count("\n")) == (0, "", 2)
 
 
 def test_a_reference_is_met_by_the_same_run_and_not_by_another(run: Regard) -> None:

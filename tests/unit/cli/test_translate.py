@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -131,15 +130,13 @@ def test_lines_before_a_wrong_one_are_translated(place: Path, expected: list[str
             assert "line 5 is not UTF-8" in str(result.exception)
 
 
-def process(place: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "regard", "translate", str(place), "--device", "cpu", "--threads", "1", *arguments]
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
+def test_lines_that_come_slowly_are_translated_as_they_come_and_ctrl_c_is_quiet(
+    place: Path, expected: list[str]
+) -> None:
+    command = [sys.executable, "-m", "regard", "translate", str(place), "--device", "cpu", "--threads", "1"]
     pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, env=os.environ | {"OMP_NUM_THREADS": "1"})
-
-
-def test_lines_that_come_slowly_are_translated_as_they_come(place: Path, expected: list[str]) -> None:
-    """No line waits for the next; what is wrong with one is found behind what came before it."""
-    with process(place) as running:
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe) as running:
         assert running.stdin
         assert running.stdout
         assert running.stderr
@@ -147,64 +144,9 @@ def test_lines_that_come_slowly_are_translated_as_they_come(place: Path, expecte
             running.stdin.write(line.encode() + b"\n")
             running.stdin.flush()
             assert running.stdout.readline().decode() == f"{found}\n"
-        running.stdin.write(b"ein Hund l\xc3\xa4uft\nein\xe4\nein\n")
-        running.stdin.close()
-        assert running.stdout.read().decode() == f"{expected[0]}\n"
-        assert running.wait(60) == 1
-        assert running.stderr.read().startswith(b"regard: standard input: line 6 is not UTF-8")
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a full disk is only known to Linux")
-def test_a_full_disk_is_found_in_one_line(place: Path) -> None:
-    command = [sys.executable, "-m", "regard", "translate", str(place), "--device", "cpu", "ein"]
-    with open("/dev/full", "wb") as full:
-        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
-    assert ended.returncode == 1
-    assert ended.stderr == b"regard: standard output cannot be written: No space left on device; send it elsewhere\n"
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has no pseudo-terminals of this kind")
-def test_progress_on_a_terminal_leaves_nothing_behind_after_ctrl_c(place: Path, tmp_path: Path) -> None:
-    import pty
-
-    (tmp_path / "in").write_text("ein Hund läuft\n" * 100_000, encoding="utf-8")
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "regard", "translate", str(place), "--device", "cpu", "--beam", "1"]
-    with (tmp_path / "out").open("wb") as out:
-        running = subprocess.Popen([*command, "--input", str(tmp_path / "in")], stdout=out, stderr=theirs)
-    os.close(theirs)
-    found = b""
-    while b"lines" not in found:
-        found += os.read(ours, 4096)
-    running.send_signal(signal.SIGINT)
-    with suppress(OSError):  # how Linux says that nobody is at the other end any more
-        while more := os.read(ours, 4096):
-            found += more
-    os.close(ours)
-    assert running.wait(60) == 130
-    assert b"Traceback" not in found
-    assert found.rstrip().endswith(b"\x1b[2K")  # the line is gone
-    assert found.count(b"\x1b[?25h") == found.count(b"\x1b[?25l")  # and the cursor is back
-
-
-@pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
-def test_a_closed_pipe_and_ctrl_c_end_it_quietly(place: Path) -> None:
-    for closed in (True, False):
-        with process(place, "--ahead", "1", "--beam", "1") as running:
-            assert running.stdin
-            assert running.stdout
-            assert running.stderr
-            running.stdin.write(b"ein Hund\n" * (2_000 if closed else 1))
-            running.stdin.flush()
-            assert running.stdout.readline()
-            if closed:
-                running.stdout.close()
-                with suppress(BrokenPipeError):
-                    running.stdin.close()
-            else:
-                running.send_signal(signal.SIGINT)
-            assert running.wait(60) == (1 if closed else 130)
-            assert b"Traceback" not in running.stderr.read()
+        running.send_signal(signal.SIGINT)
+        assert running.wait(60) == 130
+        assert b"Traceback" not in running.stderr.read()
 
 
 SOURCES = ["ein Hund läuft", "", "und eine Katze", "durch den Schnee"]

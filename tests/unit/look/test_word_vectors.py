@@ -16,7 +16,7 @@ import regard
 from regard.blocks.settings import Attention
 from regard.errors import DataError, InputError
 from regard.look.study import Study
-from regard.look.word_vectors import VECTORS, WORDS, WordVectors, _window_pairs
+from regard.look.word_vectors import VECTORS, WORDS, WordVectors
 from regard.models.settings import Decoder, Encoder
 from regard.text.settings import ByteBpe, WordPiece
 from regard.text.tokenizer import TokenizerPair
@@ -160,18 +160,6 @@ def test_seeds_and_counts() -> None:
     for texts in ([], ["a a a a a b"]):
         with pytest.raises(DataError, match=r"min_count \(5\)"):
             WordVectors.train(texts)
-
-
-def test_windows_against_loops() -> None:
-    draw = random.Random(0)
-    texts = [draw.choices("abcdefgh", k=draw.randint(0, 9)) for _ in range(20)]
-    rows = {word: row for row, word in enumerate("abcdefg")}  # h is too rare
-    wanted = []
-    for text in texts:
-        known = [rows[word] for word in text if word in rows]
-        each = itertools.product(range(len(known)), repeat=2)
-        wanted += [[known[here], known[there]] for here, there in each if 0 < abs(here - there) <= 3]
-    assert sorted(_window_pairs(texts, rows, 3).tolist()) == sorted(wanted)
 
 
 def model_of(family: type[Encoder] | type[Decoder], size: int) -> Any:

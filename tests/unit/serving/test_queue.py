@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator
 from queue import Queue
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
 
 from regard.serving.queue import QueuedJob, RequestQueue, StreamJob
 
@@ -193,35 +191,4 @@ def test_a_batch_waits_only_after_a_shared_one(work: Work) -> None:
     other = queue.submit("a", ["d"])
     assert [result(one), result(other)] == [["C"], ["D"]]
     assert work.batches[-1] == ["c", "d"]
-    queue.close(SECONDS)
-
-
-def test_a_client_that_goes_away_or_waits_too_long(work: Work) -> None:
-    """Work that nobody waits for is not started; running work is finished, and the next request is answered."""
-
-    def request(seconds: float) -> Request:
-        async def receive() -> dict[str, Any]:
-            await asyncio.sleep(seconds)
-            return {"type": "http.disconnect"}
-
-        return Request({"type": "http"}, receive)
-
-    async def scene(queue: RequestQueue) -> list[Any]:
-        first = asyncio.create_task(queue.result(queue.submit("a", ["slow"]), request(SECONDS)))
-        await asyncio.to_thread(work.begun.wait, SECONDS)
-        with pytest.raises(ClientDisconnect):
-            await queue.result(queue.submit("a", ["never"]), request(0))
-        with pytest.raises(HTTPException) as late:
-            await queue.result(queue.submit("a", ["never"]), request(SECONDS), 0.001)
-        assert (late.value.status_code, late.value.headers) == (503, {"Retry-After": "1"})
-        last = asyncio.create_task(queue.result(queue.submit("a", ["answer"]), request(SECONDS)))
-        work.go.set()
-        await first
-        return await last
-
-    work.go.clear()
-    queue = RequestQueue(work, 10)
-    queue.start()
-    assert asyncio.run(scene(queue)) == ["ANSWER"]
-    assert work.batches == [["slow"], ["answer"]]
     queue.close(SECONDS)

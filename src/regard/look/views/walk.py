@@ -50,7 +50,7 @@ class WalkRequest(RunRequest):
 def walk(study: Study, run: StudyRun, attention: str, heads: Iterable[int]) -> list[list[Answer]]:
     """The steps from text to answer, through each of some heads of an attention (`decoder.1.cross`).
 
-    A step has a name, a title, a formula, a sentence (`says`), and a table of texts (`words`) or the `numbers` of a
+    A step has a name, a title, a formula, a sentence (`text`), and a table of texts (`words`) or the `numbers` of a
     tensor `[rows, columns]`: its upper left corner (None: −∞, masked) and its statistics.
     """
     stack, layer, kind = attention.split(".")
@@ -91,19 +91,19 @@ def _embedding_steps(
     rows = [[str(i) for i in range(len(tokens))], tokens, [str(id_) for id_ in side.ids]]
     yield _step("ids", "Ids", "tᵢ → idᵢ", "Each token has a number in the vocabulary.", words=rows)
     scale = " · √d" if getattr(settings, "embedding_scale", False) else ""
-    name, says = f"{embedding}.tokens", "The row of the embedding matrix for each id."
-    yield _step(name, "Embeddings", f"eᵢ = E[idᵢ]{scale}", says, _corner(seen[name], tokens))
+    name, text = f"{embedding}.tokens", "The row of the embedding matrix for each id."
+    yield _step(name, "Embeddings", f"eᵢ = E[idᵢ]{scale}", text, _corner(seen[name], tokens))
     name = f"{embedding}.positions"
-    says = f"The input of the first layer. Positions of kind {kind} enter in the attention, not here."
+    text = f"The input of the first layer. Positions of kind {kind} enter in the attention, not here."
     if name in seen:
         formula = "p₁ … pₙ, learned"
         if kind == "sinusoidal":
             formula = "PE(p, 2i) = sin(p / 10000^(2i/d))   PE(p, 2i+1) = cos(p / 10000^(2i/d))"
         added = "Added to each embedding, so that the model knows the order."
         yield _step(name, "Positions", formula, added, _corner(seen[name], tokens))
-        says = "The input of the first layer."
+        text = "The input of the first layer."
     name = f"{stack}.residual"
-    yield _step(name, "Embeddings + positions", "xᵢ = eᵢ + pᵢ", says, _corner(seen[name], tokens))
+    yield _step(name, "Embeddings + positions", "xᵢ = eᵢ + pᵢ", text, _corner(seen[name], tokens))
 
 
 def _head_steps(
@@ -114,39 +114,39 @@ def _head_steps(
     scores_TK, weights_TK = seen[f"{path}.scores"][head], seen[f"{path}.weights"][head]
     where = f"layer {int(path.split('.')[1]) + 1}, head {head + 1}"
     memory = "the output of the encoder" if path.endswith(".cross") else "the same input"
-    says = f"The input of {where}: the residual stream, after the norm if that comes first."
-    yield _step(f"{path}.input", "Input of attention", "x", says, _corner(seen[f"{path}.input"], queries))
+    text = f"The input of {where}: the residual stream, after the norm if that comes first."
+    yield _step(f"{path}.input", "Input of attention", "x", text, _corner(seen[f"{path}.input"], queries))
     yield _step(f"{path}.q", "Queries", "Q = x Wᵠ", f"What each token asks for ({where}).", _corner(q_TE, queries))
-    says = f"What each token can be found by, from {memory}."
-    yield _step(f"{path}.k", "Keys", "K = x Wᴷ", says, _corner(k_KE, keys))
+    text = f"What each token can be found by, from {memory}."
+    yield _step(f"{path}.k", "Keys", "K = x Wᴷ", text, _corner(k_KE, keys))
     product_TK = q_TE @ k_KE.T
-    says = "How well each query fits each key: a dot product for each pair."
-    yield _step("q·k", "Query · key", "Q Kᵀ", says, _corner(product_TK, queries, keys))
+    text = "How well each query fits each key: a dot product for each pair."
+    yield _step("q·k", "Query · key", "Q Kᵀ", text, _corner(product_TK, queries, keys))
     scaled_TK = product_TK * attention.scale
     formula = f"Q Kᵀ / √dₖ,   dₖ = {attention.head_size}"
     if abs(attention.scale - attention.head_size**-0.5) > 1e-9:
         formula = f"Q Kᵀ × {attention.scale:.4g}"
-    says = "Scaled, so that the softmax does not saturate for wide heads."
-    yield _step("scale", "Scale", formula, says, _corner(scaled_TK, queries, keys))
+    text = "Scaled, so that the softmax does not saturate for wide heads."
+    yield _step("scale", "Scale", formula, text, _corner(scaled_TK, queries, keys))
     yield _step(f"{path}.scores", "Mask", *_masking(scores_TK, scaled_TK), _corner(scores_TK, queries, keys))
-    says = "Each row is a distribution: how much each query takes from each key. Derived, and checked with the kernel."
+    text = "Each row is a distribution: how much each query takes from each key. Derived, and checked with the kernel."
     formula = "A = softmax(Q Kᵀ / √dₖ)"
-    yield _step(f"{path}.weights", "Softmax", formula, says, _corner(weights_TK, queries, keys))
+    yield _step(f"{path}.weights", "Softmax", formula, text, _corner(weights_TK, queries, keys))
     yield _step(f"{path}.v", "Values", "V = x Wⱽ", f"What each token passes on, from {memory}.", _corner(v_KV, keys))
-    says = f"The output of {where}: for each query, the mean of the values weighted by its row."
+    text = f"The output of {where}: for each query, the mean of the values weighted by its row."
     formula = "Attention(Q, K, V) = softmax(Q Kᵀ / √dₖ) V"
-    yield _step(f"{path}.heads", "× values", formula, says, _corner(seen[f"{path}.heads"][:, head], queries))
+    yield _step(f"{path}.heads", "× values", formula, text, _corner(seen[f"{path}.heads"][:, head], queries))
 
 
 def _masking(scores_TK: Tensor, scaled_TK: Tensor) -> tuple[str, str]:
     """The formula of the mask, and its effect here."""
     visible_TK = scores_TK != -torch.inf
     hidden = int((~visible_TK).sum())
-    says = f"{hidden} of {scores_TK.numel()} pairs are masked with −∞." if hidden else "No pair is masked."
+    text = f"{hidden} of {scores_TK.numel()} pairs are masked with −∞." if hidden else "No pair is masked."
     apart_TK = (scores_TK - scaled_TK).abs().where(visible_TK, 0)
     if bool(apart_TK.max() > 1e-3 * scaled_TK.abs().max().clamp(min=1)):
-        says += " The bias of positions, or the soft cap, is included."
-    return "scores + M,   M = −∞ where key > query" if hidden else "scores + M,   M = 0", says
+        text += " The bias of positions, or the soft cap, is included."
+    return "scores + M,   M = −∞ where key > query" if hidden else "scores + M,   M = 0", text
 
 
 def _layer_steps(study: Study, seen: Mapping[str, Tensor], path: str, tokens: list[str]) -> Iterator[Answer]:
@@ -156,19 +156,19 @@ def _layer_steps(study: Study, seen: Mapping[str, Tensor], path: str, tokens: li
         add = add.replace("LayerNorm", "Norm")
     joined = "MultiHead(Q, K, V) = Concat(head₁, …, headₕ) Wᴼ"
     added = f"Added to the residual stream. The norm comes {_NORM_ORDER[settings.norm_place]} in this model."
-    for name, title, formula, says in (
+    for name, title, formula, text in (
         (f"{path}.out", "Heads joined", joined, "All heads, one matrix."),
         (f"{path}.residual", "Add & norm", add, added),
         (f"{layer}.ffn.hidden", "Feed-forward, hidden", "h = act(x W₁ + b₁)", "Each token by itself: a wide layer …"),
         (f"{layer}.ffn.out", "Feed-forward, out", "FFN(x) = h W₂ + b₂", "… and back to the width of the model."),
         (f"{layer}.residual", "Add & norm", add, "The input of the next layer."),
     ):
-        yield _step(name, title, formula, says, _corner(seen[name], tokens))
+        yield _step(name, title, formula, text, _corner(seen[name], tokens))
 
 
 def _answer_steps(run: StudyRun, seen: Mapping[str, Tensor], stack: str, tokens: list[str]) -> Iterator[Answer]:
-    says = "After the last layer, and after the last norm if there is one."
-    yield _step(f"{stack}.out", "Output of the stack", "z", says, _corner(seen[f"{stack}.out"], tokens))
+    text = "After the last layer, and after the last norm if there is one."
+    yield _step(f"{stack}.out", "Output of the stack", "z", text, _corner(seen[f"{stack}.out"], tokens))
     if stack == "encoder" and "decoder" in run.sides:
         return
     for answer in run.answers:
@@ -178,19 +178,19 @@ def _answer_steps(run: StudyRun, seen: Mapping[str, Tensor], stack: str, tokens:
             rows.append([tokens[i] if answer.each else "the whole", *shown])
         writes = answer.name == "output"
         title = f"Logits{'' if writes else f' of {answer.name}'}, softmax"
-        says = "The most probable next tokens." if writes else "The most probable answers."
-        yield _step(f"answer.{answer.name}", title, "P = softmax(z Wᵁ)", says, words=rows)
+        text = "The most probable next tokens." if writes else "The most probable answers."
+        yield _step(f"answer.{answer.name}", title, "P = softmax(z Wᵁ)", text, words=rows)
 
 
 def _step(
     name: str,
     title: str,
     formula: str,
-    says: str,
+    text: str,
     numbers: Answer | None = None,
     words: list[list[str]] | None = None,
 ) -> Answer:
-    return {"name": name, "title": title, "formula": formula, "says": says, "numbers": numbers, "words": words}
+    return {"name": name, "title": title, "formula": formula, "text": text, "numbers": numbers, "words": words}
 
 
 def _corner(x: Tensor, rows: list[str], columns: Sequence[str] = ()) -> Answer:

@@ -7,25 +7,25 @@ export function effect(page, { output, plain }) {
   const root = h("section", { class: "effect", "aria-label": "Output" });
   root.append(h("h2", {}, after ? "Change of the output" : "Output"));
   if (after) root.append(silent(page));
-  if (before.written !== null) root.append(said(before.written, after?.written, page.state.mean === "1"));
+  if (before.written !== null) root.append(texts(before.written, after?.written, page.state.mean === "1"));
   before.answers.forEach((answer, i) => root.append(rows(page, answer, after?.answers[i])));
   return root;
 }
 
 function silent(page) {
-  const names = page.ablated.map((head) => h("button", { type: "button", "aria-label": `Restore ${spoken(head)}`, disabled: !page.source.live,
-    onclick: () => page.silence(page.ablated.filter((other) => other !== head)) }, `${spoken(head)} ×`));
-  if (names.length > 1) names.push(h("button", { type: "button", disabled: !page.source.live, onclick: () => page.silence([]) }, "All heads back"));
+  const names = page.ablated.map((head) => h("button", { type: "button", "aria-label": `Restore ${headName(head)}`, disabled: !page.source.live,
+    onclick: () => page.silence(page.ablated.filter((other) => other !== head)) }, `${headName(head)} ×`));
+  if (names.length > 1) names.push(h("button", { type: "button", disabled: !page.source.live, onclick: () => page.silence([]) }, "Restore all heads"));
   return h("div", { class: "chips", "aria-label": "Silent heads" }, ...names);
 }
 
-export function spoken(head) {
+export function headName(head) {
   const [, stack, layer, kind, number, change] = /^(\w+)\.(\d+)\.(\w+)\.(\d+)(.*)$/.exec(head) ?? [null, head, 0, "", 0, ""];
   return `${stack}${kind === "cross" ? " cross" : ""}, layer ${Number(layer) + 1}, head ${Number(number) + 1}${change.replace("*", " × ").replace("=", ": ")}`;
 }
 
-function said(before, after, mean) {
-  const list = h("dl", { class: "said" });
+function texts(before, after, mean) {
+  const list = h("dl", { class: "facts-list" });
   if (after === undefined) list.append(h("dt", {}, "The model writes"), h("dd", {}, token(before)));
   else {
     list.append(h("dt", {}, "With all heads"), h("dd", { class: "before" }, token(before)));

@@ -31,9 +31,9 @@ export function lines(given) {
   const read = (i) => {
     at = Math.min(Math.max(i, 0), x.length - 1);
     for (const end of ["x1", "x2"]) rule.setAttribute(end, across(x[at]));
-    const told = series.map((each) => h("span", { class: "told" }, each.name, " ", h("b", { class: "number", "data-value": each.values[at], "data-name": each.name }, number(each.values[at], 6))));
-    if (band) told.push(h("span", { class: "told" }, `${band.name} `, h("b", { class: "number" }, `${number(band.low[at], 6)} … ${number(band.high[at], 6)}`)));
-    readout.replaceChildren(h("b", {}, `${given.across.split(" (")[0]} ${short(x[at])}: `), ...told);
+    const caption = series.map((each) => h("span", { class: "caption" }, each.name, " ", h("b", { class: "number", "data-value": each.values[at], "data-name": each.name }, number(each.values[at], 6))));
+    if (band) caption.push(h("span", { class: "caption" }, `${band.name} `, h("b", { class: "number" }, `${number(band.low[at], 6)} … ${number(band.high[at], 6)}`)));
+    readout.replaceChildren(h("b", {}, `${given.across.split(" (")[0]} ${short(x[at])}: `), ...caption);
   };
   picture.addEventListener("pointermove", (event) => {
     const box = picture.getBoundingClientRect(), place = ((event.clientX - box.left) * room) / box.width;

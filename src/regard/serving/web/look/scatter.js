@@ -13,11 +13,11 @@ export function glyph(number) {
 }
 
 export class Scatter {
-  // spots: [{ x, y, kind, shape, label, told }]; given: { room, label, axes: [of x, of y], read(spot) }.
+  // spots: [{ x, y, kind, shape, label, caption }]; given: { room, label, axes: [of x, of y], read(spot) }.
   constructor(spots, given) {
     Object.assign(this, { spots, given, width: given.room, height: Math.min(Math.max(given.room * 0.62, 320), 520) });
     this.#place();
-    this.groups = spots.map((spot, i) => svg("g", { class: `spot ${spot.kind}`, role: "option", tabindex: -1, "aria-label": clean(spot.told), "aria-selected": false, "data-number": i,
+    this.groups = spots.map((spot, i) => svg("g", { class: `spot ${spot.kind}`, role: "option", tabindex: -1, "aria-label": clean(spot.caption), "aria-selected": false, "data-number": i,
       transform: `translate(${this.at[i][0].toFixed(2)} ${this.at[i][1].toFixed(2)})`, onpointerenter: () => this.choose(i), onclick: () => this.choose(i, true), onfocus: () => this.choose(i) },
       svg("circle", { class: "reach", r: 10 }), glyph(spot.shape)));
     const labels = this.#labels();

@@ -1,7 +1,7 @@
 // Two models, or one model with and without changed heads, on one input.
 
 import { choices, clean, h, meter, number, picker, short, svg, token } from "../dom.js";
-import { marked, signed, spoken } from "../effect.js";
+import { marked, signed, headName } from "../effect.js";
 import { chart, difference, headOf, legend } from "../heat.js";
 import { Tensors } from "../tensors.js";
 
@@ -13,9 +13,9 @@ const FIGURES = [
 ];
 
 export function trust({ about }) {
-  const told = ["Every change has some effect, so each number stands next to that of as many random heads of the model, changed in the same way (five draws). A smaller effect than the largest of these does not show that the chosen heads matter."];
-  if (about.beside) told.push("In two models that were trained independently, layers and heads with the same number may have different roles, and the residual streams have different axes: their cosine is then near 0 and has no meaning.");
-  return told.join(" ");
+  const caption = ["Every change has some effect, so each number stands next to that of as many random heads of the model, changed in the same way (five draws). A smaller effect than the largest of these does not show that the chosen heads matter."];
+  if (about.beside) caption.push("In two models that were trained independently, layers and heads with the same number may have different roles, and the residual streams have different axes: their cosine is then near 0 and has no meaning.");
+  return caption.join(" ");
 }
 
 export async function show(root, page) {
@@ -50,13 +50,13 @@ class Compare {
   async draw() {
     const { root, page } = this, asked = { run: this.left, changes: this.changes };
     root.classList.add("compare");
-    this.sections = Object.fromEntries(["summary", "said", "maps", "streams", "tokens"].map((name) => [name, h("section", { id: `compare-${name}` })]));
+    this.sections = Object.fromEntries(["summary", "texts", "maps", "streams", "tokens"].map((name) => [name, h("section", { id: `compare-${name}` })]));
     const { summary, ...others } = this.sections;
     root.append(this.#bar(), h("div", { class: "beside" }, this.#chooser(), summary), ...Object.values(others));
     this.found = await page.source.compare(asked);
     if (!root.isConnected) return;
     this.#summary(null);
-    this.#said();
+    this.#texts();
     this.#tokens();
     this.#streams(null);
     if (this.found.same) await this.#map();
@@ -78,13 +78,13 @@ class Compare {
 
   #bar() {
     const { page, kind } = this, options = Object.entries(KINDS);
-    if (page.about.beside) options.unshift(["model", `Beside ${short(page.about.beside.name, 24)}`]);
-    const bar = h("div", { class: "bar" }, choices("What stands beside", options, kind, (value) => this.#again({ beside: value, edited: this.edited.join(",") }, '.choices [aria-checked="true"]')));
+    if (page.about.beside) options.unshift(["model", `Model ${short(page.about.beside.name, 24)}`]);
+    const bar = h("div", { class: "bar" }, choices("Compare with", options, kind, (value) => this.#again({ beside: value, edited: this.edited.join(",") }, '.choices [aria-checked="true"]')));
     if (kind === "scaled") {
-      const told = h("output", {}, this.factor);
-      const input = h("input", { type: "range", name: "factor", min: 0, max: 3, step: 0.1, value: this.factor, "aria-label": "Factor", oninput: () => { told.textContent = Number(input.value); },
+      const caption = h("output", {}, this.factor);
+      const input = h("input", { type: "range", name: "factor", min: 0, max: 3, step: 0.1, value: this.factor, "aria-label": "Factor", oninput: () => { caption.textContent = Number(input.value); },
         onchange: () => this.#again({ factor: Number(input.value), edited: this.edited.join(",") }, "input[name=factor]") });
-      bar.append(h("label", { class: "factor" }, "× factor", input, told));
+      bar.append(h("label", { class: "factor" }, "× factor", input, caption));
     }
     return bar;
   }
@@ -96,13 +96,13 @@ class Compare {
     grid.style.setProperty("--heads", place.heads);
     grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }), ...Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i + 1))));
     this.buttons = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
-      const id = this.id(layer, head), told = `Layer ${layer + 1}, head ${head + 1}${changed.has(id) ? ", changed" : ""}`;
-      return h("button", { type: "button", role: "gridcell", class: changed.has(id) ? "changed" : "", title: told, "aria-label": told, "data-head": id, onclick: () => this.#clicked(layer, head) });
+      const id = this.id(layer, head), caption = `Layer ${layer + 1}, head ${head + 1}${changed.has(id) ? ", changed" : ""}`;
+      return h("button", { type: "button", role: "gridcell", class: changed.has(id) ? "changed" : "", title: caption, "aria-label": caption, "data-head": id, onclick: () => this.#clicked(layer, head) });
     }));
     this.buttons.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer + 1), ...row)));
     grid.addEventListener("keydown", (event) => this.#key(event));
     this.#frame();
-    const chips = kind === "model" ? [] : this.edited.map((head) => h("button", { type: "button", disabled: this.edited.length === 1, "aria-label": `Leave ${spoken(head)} as it is`, onclick: () => this.#toggle(head) }, `${spoken(head)} ×`));
+    const chips = kind === "model" ? [] : this.edited.map((head) => h("button", { type: "button", disabled: this.edited.length === 1, "aria-label": `Leave ${headName(head)} as it is`, onclick: () => this.#toggle(head) }, `${headName(head)} ×`));
     return h("div", {}, h("div", { class: "bar" }, picker("Attention", kinds, `${place.stack}.${place.kind}`, (at) => this.#again({ at, layer: null, head: null, edited: this.edited.join(",") }, 'select[aria-label="Attention"]')),
       h("span", { class: "hint" }, kind === "model" ? "A click shows a head below." : "A click shows a head below; a second one, or Enter, changes it or leaves it.")), grid, h("div", { class: "chips", "aria-label": "Changed heads" }, ...chips));
   }
@@ -164,17 +164,17 @@ class Compare {
     const last = found.streams[found.streams.length - 1], spread = last && control?.cosines[last.name];
     if (last) add("distance", "1 − cosine of the last layer's stream", "mean", 1 - last.cosine, spread && { mean: 1 - spread.mean, least: 1 - spread.most, most: 1 - spread.least });
     const head = ["", this.kind === "model" ? "models" : "this change", "random heads", "from, to", "times"];
-    this.sections.summary.replaceChildren(h("h2", {}, "How far they differ"), found.same ? "" : h("p", { id: "unlike" }, `Tokens cannot be compared one by one: ${found.why}. Only what can be compared is shown.`),
+    this.sections.summary.replaceChildren(h("h2", {}, "Differences"), found.same ? "" : h("p", { id: "unlike" }, `Tokens cannot be compared one by one: ${found.why}. Only what can be compared is shown.`),
       rows.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Figures" }, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...rows))) : "");
-    if (control) this.sections.summary.append(h("details", {}, h("summary", {}, "Which heads were drawn"), ...control.heads.map((draw) => h("div", {}, draw.map(spoken).join(" with ")))));
+    if (control) this.sections.summary.append(h("details", {}, h("summary", {}, "Which heads were drawn"), ...control.heads.map((draw) => h("div", {}, draw.map(headName).join(" with ")))));
   }
 
-  #said() {
+  #texts() {
     const [before, after] = this.found.written, [one, two] = this.sides;
     if (before === null || after === null) return;
-    const list = h("dl", { class: "said" }, h("dt", {}, one), h("dd", { class: "before" }, token(before)), h("dt", {}, two), h("dd", { class: "after" }, before === after ? token(after) : marked(before, after)));
+    const list = h("dl", { class: "facts-list" }, h("dt", {}, one), h("dd", { class: "before" }, token(before)), h("dt", {}, two), h("dd", { class: "after" }, before === after ? token(after) : marked(before, after)));
     if (before === after) list.append(h("dt", {}, ""), h("dd", { class: "soft" }, "The same words."));
-    this.sections.said.append(h("h2", {}, this.page.about.translates ? "What both write" : "How both go on"), list);
+    this.sections.texts.append(h("h2", {}, this.page.about.translates ? "Texts" : "Continuations"), list);
   }
 
   // The head of the other model, by default the same.
@@ -201,7 +201,7 @@ class Compare {
       h("div", { class: "legend" }, i < 2 ? "0" : number(-scale), scales[i], number(i < 2 ? most : scale)))));
     const counted = (count, word) => Array.from({ length: count }, (_, i) => [i, `${word} ${i + 1}`]);
     const choose = (key, label) => (value) => { page.set({ [key]: value }); this.#map().then(() => document.querySelector(`select[aria-label="${label}"]`)?.focus()); };
-    const pickers = other.there ? h("div", { class: "bar" }, h("span", { class: "hint" }, `beside it, of ${this.sides[1]}:`), picker("Layer of the other", counted(other.there.layers, "Layer"), other.layer, choose("olayer", "Layer of the other")),
+    const pickers = other.there ? h("div", { class: "bar" }, h("span", { class: "hint" }, `and of ${this.sides[1]}:`), picker("Layer of the other", counted(other.there.layers, "Layer"), other.layer, choose("olayer", "Layer of the other")),
       picker("Head of the other", counted(other.there.heads, "Head"), other.head, choose("ohead", "Head of the other"))) : "";
     this.sections.maps.replaceChildren(h("h2", {}, `${place.label} · layer ${layer + 1} · head ${head + 1}`), pickers, figures, readout);
     scales.forEach((scale, i) => legend(scale, i === 2));

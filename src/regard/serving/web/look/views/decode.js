@@ -24,14 +24,14 @@ export async function show(root, page) {
   const value = ([key, , , , , usual]) => (state[key] === undefined ? usual : Number(state[key]));
   const steps = h("section", { "aria-label": "Step by step" }), tree = h("section", { "aria-label": "Beam search" });
   const slider = (each) => {
-    const [key, label, least, most, by, usual] = each, told = h("output", {}, value(each));
+    const [key, label, least, most, by, usual] = each, caption = h("output", {}, value(each));
     const input = h("input", { type: "range", name: key, min: least, max: most, step: by, value: value(each), disabled: fixed, oninput: () => {
-      told.textContent = Number(input.value);
+      caption.textContent = Number(input.value);
       page.set({ [key]: Number(input.value) === usual ? null : input.value });
       if (!BEAM.includes(each)) askSteps();
       if (BEAM.includes(each) || key === "frequency" || key === "presence") askTree();
     } });
-    return h("label", {}, label, told, input);
+    return h("label", {}, label, caption, input);
   };
   const draws = h("input", { type: "checkbox", name: "draws", disabled: fixed, checked: state.draws === "1", onchange: () => { page.set({ draws: draws.checked ? 1 : null }); askSteps(); } });
   const again = h("button", { type: "button", disabled: fixed, onclick: () => { page.set({ seed: (Number(state.seed) || 0) + 1, draws: 1 }); draws.checked = true; askSteps(); } }, "Draw again");
@@ -101,8 +101,8 @@ function drawTree(root, { nodes, found }) {
   });
   edges.sort((a, b) => a[0] - b[0]);
   const boxes = nodes.map((node, i) => {
-    const { x, y } = places[i], told = `${short(node.text, 40)}: ${number(node.chance)} for the token, ${number(node.total)} in all, ${node.fate}${node.score === null ? "" : `, score ${number(node.score)}`}`;
-    return svg("g", { class: `${node.fate}${best.has(i) ? " best" : ""}`, role: "img", "aria-label": told, transform: `translate(${x} ${y - 4})` }, svg("title", {}, told),
+    const { x, y } = places[i], caption = `${short(node.text, 40)}: ${number(node.chance)} for the token, ${number(node.total)} in all, ${node.fate}${node.score === null ? "" : `, score ${number(node.score)}`}`;
+    return svg("g", { class: `${node.fate}${best.has(i) ? " best" : ""}`, role: "img", "aria-label": caption, transform: `translate(${x} ${y - 4})` }, svg("title", {}, caption),
       svg("rect", { width: STEP.box, height: 28, rx: 5 }), svg("text", { x: 7, y: 12 }, `\u2068${short(node.text, 13)}\u2069`), svg("text", { class: "score", x: 7, y: 23 }, node.score === null ? number(node.total, 3) : `= ${number(node.score, 3)}`));
   });
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Beam search, ${nodes.length} continuations` }, ...edges.map(([, edge]) => edge),

@@ -10,15 +10,15 @@ const ROLLOUT = "The share of each input (column) in each position (row), if att
 const percent = (share) => `${(100 * share).toFixed(1)} %`;
 
 export function trust({ about, state }) {
-  const told = ["Attention shows where the model looked, not why. The weights are derived from queries and keys, and checked against the output of the attention kernel."];
+  const caption = ["Attention shows where the model looked, not why. The weights are derived from queries and keys, and checked against the output of the attention kernel."];
   const measured = about.align_measured.filter(({ to }) => !to || !about.directions.length || to === (state.to ?? about.directions[0][1]));
   for (const { heads, error, pairs, data, naive, joined } of measured) {
-    told.push(`Read as word alignment, the heads marked with a dot${heads ? ` (${clean(heads)})` : ""} have an error rate of ${percent(error)} on ${pairs.toLocaleString("en")} gold pairs` +
+    caption.push(`Read as word alignment, the heads marked with a dot${heads ? ` (${clean(heads)})` : ""} have an error rate of ${percent(error)} on ${pairs.toLocaleString("en")} gold pairs` +
       `${data ? ` (${clean(data)})` : ""}; the last layer with all heads has ${percent(naive)}${joined === null ? "" : `, both directions combined ${percent(joined)}`}.`);
   }
-  if (!measured.length && about.aligned.length) told.push("Heads with a dot were chosen on gold word alignments (regard align --choose); other heads may not align words.");
-  told.push("A head has a name if its attention follows a known pattern far above chance on this input. Silence a head to see whether it matters.");
-  return told.join(" ");
+  if (!measured.length && about.aligned.length) caption.push("Heads with a dot were chosen on gold word alignments (regard align --choose); other heads may not align words.");
+  caption.push("A head has a name if its attention follows a known pattern far above chance on this input. Silence a head to see whether it matters.");
+  return caption.join(" ");
 }
 
 export async function show(root, page) {
@@ -71,8 +71,8 @@ class Heads {
       if (layer === order[0]) await this.#enlarge();
       this.maps[layer].forEach((button, head) => paint(button.firstChild, headOf(tensor, head)));
       if (layer !== order[0]) continue;
-      this.said = await page.output();
-      below.replaceChildren(effect(page, this.said));
+      this.answered = await page.output();
+      below.replaceChildren(effect(page, this.answered));
     }
     this.root.dataset.ready = "true";
     this.#note(); // not awaited
@@ -106,9 +106,9 @@ class Heads {
       if (!note?.name) return;
       named.push({ ...note, layer, head });
       button.append(h("span", { class: "sign", "aria-hidden": "true" }, SIGNS[note.name]));
-      const told = `${button.title}, ${this.#kind(note.name)} head: ${number(note.score)} (chance ${number(note.chance)})`;
-      button.title = told;
-      button.setAttribute("aria-label", told);
+      const caption = `${button.title}, ${this.#kind(note.name)} head: ${number(note.score)} (chance ${number(note.chance)})`;
+      button.title = caption;
+      button.setAttribute("aria-label", caption);
     }));
     const kinds = Object.keys(SIGNS).map((name) => [name, named.filter((each) => each.name === name).sort((a, b) => b.score - a.score)]).filter(([, found]) => found.length);
     const rows = kinds.map(([name, found]) => h("tr", {}, h("th", { scope: "row" }, `${SIGNS[name]} ${this.#kind(name)}`),
@@ -117,7 +117,7 @@ class Heads {
     if (rows.length) this.known.replaceChildren(h("h3", {}, "Known patterns on this input"), h("p", { class: "hint" }, "layer.head, the share of its attention that follows the pattern, and in brackets the share by chance"),
       h("table", {}, h("tbody", {}, ...rows)));
     else this.known.replaceChildren(h("p", { class: "hint" }, `No head of ${place.label.toLowerCase()} follows a known pattern far above chance on this input.`));
-    this.#told();
+    this.#describe();
     this.root.dataset.noted = "true";
   }
 
@@ -127,13 +127,13 @@ class Heads {
   }
 
   // The note on the enlarged head, or on the rollout.
-  #told() {
+  #describe() {
     const line = this.large.querySelector("#note"), note = this.notes?.[this.id(this.layer, this.head)];
     if (!line || this.rolled || !note) return;
     const figure = (label, value, key) => (value === null ? [] : [`${label} `, h("b", { class: "number", "data-note": key }, number(value))]);
     const pattern = note.best === null ? [] : [note.name ? h("b", {}, `${this.#kind(note.name)} head: `) : `no known pattern (nearest: ${this.#kind(note.best)}): `,
       ...figure("", note.score, "score"), ...figure(", chance", note.chance, "chance"), " · "];
-    const back = note.signed === null ? "" : ` (${Math.abs(note.signed) < 0.05 ? "both ways alike" : `${number(Math.abs(note.signed), 1)} ${note.signed < 0 ? "back" : "ahead"} in sum`})`;
+    const back = note.signed === null ? "" : ` (${Math.abs(note.signed) < 0.05 ? "in both directions" : `${number(Math.abs(note.signed), 1)} ${note.signed < 0 ? "back" : "ahead"} in sum`})`;
     line.replaceChildren(...pattern, ...figure("entropy", note.entropy, "entropy"), note.share === null ? "" : ` nats, ${(100 * note.share).toFixed(0)} % of uniform · `,
       ...figure("mean distance", note.distance, "distance"), back);
   }
@@ -147,9 +147,9 @@ class Heads {
       ...Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i + 1))));
     this.maps = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
       const id = this.id(layer, head), silent = off.has(id);
-      const told = `Layer ${layer + 1}, head ${head + 1}${silent ? ", silent" : ""}${marked.has(id) ? ", aligns words" : ""}`;
+      const caption = `Layer ${layer + 1}, head ${head + 1}${silent ? ", silent" : ""}${marked.has(id) ? ", aligns words" : ""}`;
       return h("button", { type: "button", role: "gridcell", class: `map${silent ? " off" : ""}${marked.has(id) ? " marked" : ""}`,
-        "aria-label": told, title: told, "data-head": id, tabindex: -1, onclick: () => this.#clicked(layer, head) }, h("canvas", { "aria-hidden": "true" }));
+        "aria-label": caption, title: caption, "data-head": id, tabindex: -1, onclick: () => this.#clicked(layer, head) }, h("canvas", { "aria-hidden": "true" }));
     }));
     this.maps.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer + 1), ...row)));
     grid.addEventListener("keydown", (event) => this.#key(event));
@@ -221,7 +221,7 @@ class Heads {
     this.large.replaceChildren(h("div", { class: "bar" }, h("h2", {}, name), rolled ? null : button),
       canvas, h("div", { class: "legend" }, "0", scale, number(map.most)), readout, note); // late parts come below, so that nothing moves under the pointer
     legend(scale);
-    this.#told();
+    this.#describe();
     let at = null;
     const names = [queries.map((each) => each.text), keys.map((each) => each.text)];
     const redraw = () => chart(canvas, map, ...names, at, Math.max(this.large.clientWidth, 240));
@@ -232,7 +232,7 @@ class Heads {
     const read = (cell) => {
       at = cell;
       drawn = redraw();
-      const [q, k] = cell, value = map.data[q * map.keys + k], next = this.said?.output.answers[0]?.rows[q]?.actual;
+      const [q, k] = cell, value = map.data[q * map.keys + k], next = this.answered?.output.answers[0]?.rows[q]?.actual;
       const writes = place.stack === "decoder" && next ? h("span", { class: "soft" }, " (writes ", token(next.text), ")") : "";
       readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(page.source.rounded ? 4 : 6)), " from ",
         h("b", {}, token(queries[q].text)), h("span", { class: "soft" }, ` at ${q + 1}`), writes, " to ", h("b", {}, token(keys[k].text)), h("span", { class: "soft" }, ` at ${k + 1}`));

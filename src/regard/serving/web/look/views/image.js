@@ -80,9 +80,9 @@ class Picture {
       h("div", {}, this.grid, this.figures, this.#check())), below);
     this.#listen();
     await this.#changed();
-    const said = await this.page.output(), best = said.output.answers.find((answer) => !answer.each)?.rows[0].candidates[0];
+    const answered = await this.page.output(), best = answered.output.answers.find((answer) => !answer.each)?.rows[0].candidates[0];
     if (best) this.answer.replaceChildren(h("b", {}, token(best.text)), " ", h("span", { class: "number" }, number(best.chance)));
-    below.replaceChildren(effect(this.page, said));
+    below.replaceChildren(effect(this.page, answered));
     this.root.dataset.ready = "true";
   }
 
@@ -113,7 +113,7 @@ class Picture {
       h("span", { class: "hint" }, "seen from"),
       choices("Query", queries, chosen, again("Query", (value) => { if (value !== "patch") this.query = value === "class" ? -1 : null; })),
       h("label", { class: "opacity hint" }, "Overlay", opacity),
-      h("span", { class: "hint" }, "Click a patch, or Enter, and see from there; again, and back."));
+      h("span", { class: "hint" }, "Click a patch or press Enter to use it as the query; repeat to go back."));
   }
 
   async #changed() {
@@ -212,8 +212,8 @@ class Picture {
     const numbers = Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i + 1));
     grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }, ""), ...numbers));
     this.buttons = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
-      const id = `encoder.${layer}.attention.${head}`, told = `Layer ${layer + 1}, head ${head + 1}${off.has(id) ? ", silent" : ""}`;
-      return h("button", { type: "button", role: "gridcell", class: `map${off.has(id) ? " off" : ""}`, "aria-label": told, title: told,
+      const id = `encoder.${layer}.attention.${head}`, caption = `Layer ${layer + 1}, head ${head + 1}${off.has(id) ? ", silent" : ""}`;
+      return h("button", { type: "button", role: "gridcell", class: `map${off.has(id) ? " off" : ""}`, "aria-label": caption, title: caption,
         "data-head": id, tabindex: -1, onclick: () => this.#select(layer, head) }, h("canvas", { "aria-hidden": "true" }));
     }));
     this.buttons.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer + 1), ...row)));
@@ -272,11 +272,11 @@ class Picture {
 
   #check() {
     const { page, rows, columns } = this, usual = Math.max(1, Math.round((rows * columns) / 8));
-    const told = h("output", {}), most = Math.max(1, Math.floor((rows * columns) / 2));
+    const caption = h("output", {}), most = Math.max(1, Math.floor((rows * columns) / 2));
     const count = h("input", { type: "range", name: "grey", min: 1, max: most, value: Math.min(Number(page.state.grey) || usual, most), "aria-label": "Patches to grey out",
       oninput: () => { page.set({ grey: Number(count.value) === usual ? null : count.value }); name(); } });
     const button = h("button", { type: "button", id: "occlude", disabled: !page.source.live, onclick: () => this.#occlude(button, Number(count.value)) });
-    const name = () => { told.textContent = count.value; button.textContent = `Grey out the ${count.value} most attended`; };
+    const name = () => { caption.textContent = count.value; button.textContent = `Grey out the ${count.value} most attended`; };
     name();
     this.result = h("div", { id: "occluded", "aria-live": "polite" });
     return h("section", { class: "check", "aria-label": "Does it matter?" }, h("h3", {}, "Do these patches matter for the answer?"),

@@ -3,7 +3,7 @@
 import { choices, clean, h, meter, number, short, token } from "../dom.js";
 import { colour, legend } from "../heat.js";
 
-const WIDE = 84, SIDE = 190, BESIDE = 6; // widths of a column and of the names, in pixels; columns drawn beyond what is seen
+const WIDE = 84, SIDE = 190, MARGIN = 6; // widths of a column and of the names, in pixels; columns drawn beyond what is seen
 
 export function trust() {
   return "Earlier layers were not trained to be read through the last norm and the output: the view shows roughly when an answer appears, not what a layer knows. The last row is the model's output. Each layer shows how often its first guess is the model's answer; the share of a constant guess is given below.";
@@ -38,16 +38,16 @@ class Grid {
 
   draw() {
     const { found } = this, scale = h("canvas", { "aria-hidden": "true" });
-    this.box = h("div", { class: "lens", id: "lens", tabindex: 0, role: "grid", "aria-label": "What each layer would say", "aria-rowcount": found.layers.length + 1, "aria-colcount": this.places });
+    this.box = h("div", { class: "lens", id: "lens", tabindex: 0, role: "grid", "aria-label": "Output of each layer", "aria-rowcount": found.layers.length + 1, "aria-colcount": this.places });
     this.inner = h("div");
     this.inner.style.width = `${SIDE + this.places * this.wide}px`;
     this.box.append(this.inner);
-    this.told = h("div", { class: "reading", "aria-live": "polite" });
+    this.caption = h("div", { class: "reading", "aria-live": "polite" });
     const places = this.places === 1 ? "one position" : `${this.places} positions`;
     const same = found.each
       ? [`A constant guess, the most frequent of the model's answers, agrees at `, share(found.constant, "constant"), ` of the ${places}; a random one at ${percent(1 / found.choices)}.`]
       : [`With one position there is no share; a random guess is right once in ${found.choices}.`];
-    this.root.append(this.box, h("div", { class: "legend" }, "0", scale, "1", h("span", {}, "probability of the first guess")), h("p", { class: "hint", id: "baseline" }, ...same), this.told);
+    this.root.append(this.box, h("div", { class: "legend" }, "0", scale, "1", h("span", {}, "probability of the first guess")), h("p", { class: "hint", id: "baseline" }, ...same), this.caption);
     legend(scale);
     this.box.addEventListener("scroll", () => requestAnimationFrame(() => this.#window()));
     this.box.addEventListener("keydown", (event) => this.#key(event));
@@ -61,10 +61,10 @@ class Grid {
   }
 
   // Only visible columns are created, since a long text has thousands of cells.
-  #window(anew = false) {
-    const first = Math.max(Math.floor(this.box.scrollLeft / this.wide) - BESIDE, 0);
-    const last = Math.min(Math.ceil((this.box.scrollLeft + Math.max(this.box.clientWidth, 300)) / this.wide) + BESIDE, this.places);
-    if (!anew && first === this.first && last === this.last) return;
+  #window(force = false) {
+    const first = Math.max(Math.floor(this.box.scrollLeft / this.wide) - MARGIN, 0);
+    const last = Math.min(Math.ceil((this.box.scrollLeft + Math.max(this.box.clientWidth, 300)) / this.wide) + MARGIN, this.places);
+    if (!force && first === this.first && last === this.last) return;
     Object.assign(this, { first, last });
     const range = Array.from({ length: last - first }, (_, i) => first + i), { found } = this;
     const row = (name, cells, kind) => {
@@ -104,7 +104,7 @@ class Grid {
       this.#window();
     }
     this.#mark();
-    this.#tell();
+    this.#describe();
   }
 
   #mark() {
@@ -114,18 +114,18 @@ class Grid {
     this.box.setAttribute("aria-activedescendant", `cell-${layer}-${place}`);
   }
 
-  #tell() {
+  #describe() {
     const { found, at: [i, t] } = this, layer = found.layers[i], id = found.final[t], actual = found.actual[t];
     const where = found.each ? [found.output === "output" ? " after " : " at ", token(short(this.tokens[t].text, 40)), h("span", { class: "soft" }, ` at ${t + 1}`)] : [];
     const guesses = layer.tokens[t].map((each, k) => h("tr", {}, h("td", {}, token(short(this.text(each), 32))), h("td", {}, meter(layer.chances[t][k])), h("td", { class: "number", "data-value": layer.chances[t][k] }, number(layer.chances[t][k], 6))));
     const fact = (name, what, chance, rank) => [h("dt", {}, name), h("dd", { "data-fact": name }, h("b", {}, token(short(this.text(what), 32))), " ", h("span", { class: "number", "data-value": chance }, number(chance, 6)), h("span", { class: "soft" }, `, rank ${rank + 1} of ${found.choices}`))];
-    const facts = h("dl", { class: "said" }, ...fact("The model says", id, layer.final_chance[t], layer.final_rank[t]),
-      ...(actual === null ? [] : fact(found.output === "output" ? "Really follows" : "Really there", actual, layer.actual_chance[t], layer.actual_rank[t])),
+    const facts = h("dl", { class: "facts-list" }, ...fact("Model's answer", id, layer.final_chance[t], layer.final_rank[t]),
+      ...(actual === null ? [] : fact(found.output === "output" ? "Actual next token" : "Actual token", actual, layer.actual_chance[t], layer.actual_rank[t])),
       h("dt", {}, "Entropy"), h("dd", { "data-fact": "Entropy" }, h("span", { class: "number", "data-value": layer.entropy[t] }, number(layer.entropy[t])), h("span", { class: "soft" }, ` nats, of ${number(Math.log(found.choices), 2)} at the most`)),
-      h("dt", {}, "First said by"), h("dd", {}, this.layer(found.first[t]).replace(", output", ""), found.settled[t] === found.first[t] ? h("span", { class: "soft" }, ", and it stays") : h("span", { class: "soft" }, `; it stays from ${this.layer(found.settled[t]).replace(", output", "").toLowerCase()}`)));
+      h("dt", {}, "First layer with this answer"), h("dd", {}, this.layer(found.first[t]).replace(", output", ""), found.settled[t] === found.first[t] ? h("span", { class: "soft" }, ", and it stays") : h("span", { class: "soft" }, `; it stays from ${this.layer(found.settled[t]).replace(", output", "").toLowerCase()}`)));
     const path = found.layers.map((each, k) => h("tr", { class: k === i ? "here" : "" }, h("th", { scope: "row" }, this.layer(k)), h("td", {}, meter(each.final_chance[t])), h("td", { class: "number" }, number(each.final_chance[t], 4)), h("td", { class: "number soft" }, `rank ${each.final_rank[t] + 1}`)));
-    this.told.replaceChildren(
-      h("section", {}, h("h2", {}, this.layer(i), ...where), h("table", { "aria-label": "Likeliest here" }, h("tbody", {}, ...guesses)), facts),
+    this.caption.replaceChildren(
+      h("section", {}, h("h2", {}, this.layer(i), ...where), h("table", { "aria-label": "Most probable" }, h("tbody", {}, ...guesses)), facts),
       h("section", {}, h("h2", {}, "How ", token(short(this.text(id), 24)), " grows from layer to layer"), h("div", { class: "scroll" }, h("table", { class: "path" }, h("tbody", {}, ...path)))));
   }
 }

@@ -57,13 +57,13 @@ class Positions {
       page.show().then(() => document.querySelector('.choices [aria-checked="true"]')?.focus());
     }));
     if (!page.about.image && found.kind !== "none") {
-      const told = h("output", {}, found.length);
+      const caption = h("output", {}, found.length);
       const input = h("input", { type: "range", name: "places", min: 2, max: found.longest, value: found.length, disabled: !page.source.live, oninput: () => {
-        told.textContent = input.value;
+        caption.textContent = input.value;
         page.set({ places: input.value });
         this.#again();
       } });
-      parts.push(h("label", { class: "slid" }, "Places ", input, told));
+      parts.push(h("label", { class: "slid" }, "Places ", input, caption));
     }
     return h("div", { class: "bar" }, ...parts);
   }
@@ -121,7 +121,7 @@ class Positions {
     const measure = this.dots && page.state.measure === "dot" ? "dot" : "cosine";
     Object.assign(this.parts, {
       encodings: (holder, room) => this.#encodings(holder, room),
-      alike: (holder, room) => (given.grid ? this.#grid(holder, room) : this.#alike(holder, room, measure)),
+      similarity: (holder, room) => (given.grid ? this.#grid(holder, room) : this.#similarity(holder, room, measure)),
       near: (holder, room) => this.#near(holder, room, given),
     });
     const pick = this.dots ? choices("Measure", [["cosine", "Cosine"], ["dot", "Dot product"]], measure, (value) => {
@@ -130,8 +130,8 @@ class Positions {
       document.querySelector('[aria-label="Measure"] [aria-checked="true"]')?.focus();
     }) : null;
     const title = this.angles ? `Sine and cosine of each angle, by ${given.grid ? "patch" : far}` : `The vector of each ${given.grid ? "patch" : far}`;
-    return [h("div", { class: "pair" }, this.#holder("encodings", title), this.#holder("alike", given.grid ? "How alike all patches are to one" : `How alike ${far}s are`, pick)),
-      this.#holder("near", "How alike, by how far apart")];
+    return [h("div", { class: "pair" }, this.#holder("encodings", title), this.#holder("similarity", given.grid ? "Similarity to one patch" : `Similarity of ${far}s`, pick)),
+      this.#holder("near", "Similarity by distance")];
   }
 
   // All sines before all cosines, which is easier to read than in turn.
@@ -169,9 +169,9 @@ class Positions {
     return [h("span", { class: "soft" }, ` · turned by ${number(angle, 4)} radians`)];
   }
 
-  #alike(holder, room, measure) {
+  #similarity(holder, room, measure) {
     const { data, shape: [size] } = measure === "dot" ? this.dots : this.cosines, first = this.found.encodings.first;
-    const made = field({ id: "alike", label: `${measure === "dot" ? "Dot products" : "Cosines"} of each two, ${size} by ${size}`, rows: size, columns: size, data,
+    const made = field({ id: "similarity", label: `${measure === "dot" ? "Dot products" : "Cosines"} of each two, ${size} by ${size}`, rows: size, columns: size, data,
       range: rangeOf(data), room, tall: 380, square: true, first: [first, first], axes: `rows and columns: ${first < 0 ? "distances" : "places"}`,
       read: ([row, column]) => {
         const at = row * size + column, name = first < 0 ? "R" : this.found.kind === "learned" ? "P" : "PE", [one, two] = [row, column].map((each) => number(each + first, 0));
@@ -186,7 +186,7 @@ class Positions {
     const { page } = this, [rows, columns] = this.found.encodings.grid, size = rows * columns;
     const chosen = Math.min(Number(page.state.patch ?? Math.floor(rows / 2) * columns + Math.floor(columns / 2)) || 0, size - 1);
     const data = this.cosines.data.subarray(chosen * size, (chosen + 1) * size), at = (cell) => cell[0] * columns + cell[1];
-    const made = field({ id: "alike", label: `Cosine of every patch to the one in ${patch(chosen, [rows, columns])}`, rows, columns, data, range: rangeOf(this.cosines.data), room, tall: 380, square: true,
+    const made = field({ id: "similarity", label: `Cosine of every patch to the one in ${patch(chosen, [rows, columns])}`, rows, columns, data, range: rangeOf(this.cosines.data), room, tall: 380, square: true,
       first: [1, 1], mark: [Math.floor(chosen / columns), chosen % columns], axes: `rows and columns of patches; chosen: ${patch(chosen, [rows, columns])}`,
       read: (cell) => this.say([`cos(patch ${patch(chosen, [rows, columns])}, patch ${patch(at(cell), [rows, columns])})`], data[at(cell)]),
       choose: (cell) => {

@@ -89,14 +89,14 @@ class Vectors {
       this.#show();
     });
     word.name = "word";
-    const told = h("output", {}, name(this.layer, this.layers));
+    const caption = h("output", {}, name(this.layer, this.layers));
     const slider = h("input", { type: "range", name: "depth", min: 0, max: this.layers - 1, value: this.layer, oninput: () => {
       this.layer = Number(slider.value);
-      told.textContent = name(this.layer, this.layers);
+      caption.textContent = name(this.layer, this.layers);
       page.set({ depth: this.layer });
       this.#show();
     } });
-    this.choice.replaceChildren(h("label", { class: "one" }, "Word", word), h("label", {}, "Layer", told, slider));
+    this.choice.replaceChildren(h("label", { class: "one" }, "Word", word), h("label", {}, "Layer", caption, slider));
   }
 
   #sentences() {
@@ -122,7 +122,7 @@ class Vectors {
       `Random other words of these sentences have a mean cosine of ${number(chance, 3)} in layer ${layer} (${chart.chance.pairs.toLocaleString("en")} pairs): compare with it.`;
     if (measured) measured.textContent = `${same ? "In this layer all of these have the same vector." : `The two axes show ${both.toFixed(0)} % of the variance.`} ${against}`;
     const spots = chart.places.map((word, i) => ({ word, x: points.data[(layer * n + i) * 2], y: points.data[(layer * n + i) * 2 + 1], kind: this.kind(word),
-      shape: found.words[word].sentence, label: this.#label(word), told: `${found.words[word].text}, sentence ${found.words[word].sentence + 1}` }));
+      shape: found.words[word].sentence, label: this.#label(word), caption: `${found.words[word].text}, sentence ${found.words[word].sentence + 1}` }));
     const map = new Scatter(spots, { room: Math.max(this.map.clientWidth, 280), label: `${chart.word === null ? "All words" : `The word ${chart.word}`} in layer ${layer}: ${n} points`,
       axes: share.map((part, i) => `${i ? "second" : "first"} direction, ${(100 * part).toFixed(0)} % of the variance`), read: (spot) => { this.#read(spot); if (chart.word === null) this.#pairs(); } });
     this.map.replaceChildren(map.element);

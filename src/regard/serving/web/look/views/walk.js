@@ -34,7 +34,7 @@ export async function show(root, page) {
     });
     back.disabled = at === 0;
     on.disabled = at === steps.length - 1;
-    panel.replaceChildren(...told(steps[at]));
+    panel.replaceChildren(...caption(steps[at]));
     if (focus && body.contains(document.activeElement)) buttons[at].focus();
     buttons[at].scrollIntoView({ block: "nearest" });
   }
@@ -49,8 +49,8 @@ export async function show(root, page) {
   root.dataset.ready = "true";
 }
 
-function told(step) {
-  const parts = [h("h2", {}, step.title), h("p", { class: "formula" }, step.formula), h("p", {}, step.says)];
+function caption(step) {
+  const parts = [h("h2", {}, step.title), h("p", { class: "formula" }, step.formula), h("p", {}, step.text)];
   if (step.words) parts.push(words(step));
   if (step.numbers) parts.push(...numbers(step));
   return parts;
