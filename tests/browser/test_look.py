@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched, eventually
+from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched, eventually, wait_for
 from PIL import Image
 
 from regard.look.input import Input
@@ -20,7 +20,7 @@ def test_every_view_opens_for_every_family(served: dict[str, Served], watched: W
     page.set_viewport_size({"width": 800, "height": 900})
     for view in views_of(one.study):
         page.locator(f"#tab-{view}").click()
-        page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] {READY}")
+        wait_for(page, f"#view[aria-labelledby=tab-{view}] {READY}")
         assert page.locator(".trust").inner_text()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
         assert page.locator("img").count() == 0, "the text is shown as text"
@@ -56,7 +56,7 @@ def test_a_head_is_silenced_by_keyboard_alone(served: dict[str, Served], watched
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.dataset.head") == "decoder.0.cross.1"
     page.keyboard.press("Enter")
-    page.wait_for_selector(".chips")
+    wait_for(page, ".chips")
     eventually(lambda: page.evaluate("document.activeElement.dataset.head") == "decoder.0.cross.1")
     run = one.study.run(Input(TEXT, to="en", ablated=("decoder.0.cross.1",)))
     actual = run.answers[0].rows[0].actual
@@ -104,7 +104,7 @@ def test_an_error_is_told(served: dict[str, Served], browser: Any) -> None:
     page = other.open(served["decoder"].address, text=TEXT)
     page.locator("textarea[name=text]").fill("the dog " * 2000)
     page.locator("#input button").click()
-    page.wait_for_selector("#status.error")
+    wait_for(page, "#status.error")
     assert "the limit is 1,024" in page.locator("#status").inner_text()
     other.context.close()
 
@@ -112,7 +112,7 @@ def test_an_error_is_told(served: dict[str, Served], browser: Any) -> None:
 def test_views_are_saved_as_pictures(served: dict[str, Served], watched: Watched, tmp_path: Path) -> None:
     """The SVG holds the map and its tokens, and the PNG has the size of the view, twice as fine."""
     page = watched.open(served["decoder"].address, text=TEXT, view="heads")
-    page.wait_for_selector("[data-noted]")
+    wait_for(page, "[data-noted]")
     files = {}
     for format_ in ("SVG", "PNG"):
         with page.expect_download() as started:

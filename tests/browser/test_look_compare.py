@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser_cases import READY, TEXT, Served, Watched, eventually
+from browser_cases import READY, TEXT, Served, Watched, eventually, wait_for
 from tiny_models import write_decoder, write_encoder
 from tiny_translator import TEXTS
 
@@ -107,7 +107,7 @@ def test_heads_are_chosen_by_keyboard_alone(served: dict[str, Served], watched: 
     assert page.evaluate("document.activeElement.dataset.head") == "decoder.1.attention.0"
     page.keyboard.press("Enter")
     eventually(lambda: page.locator(".toggles .changed").count() == 2)
-    page.wait_for_selector(f"#view {READY}")
+    wait_for(page, f"#view {READY}")
     assert page.evaluate("document.activeElement.dataset.head") == "decoder.1.attention.0"
     study = served["decoder"].study
     words = ["decoder.0.attention.0", "decoder.1.attention.0"]
@@ -126,7 +126,7 @@ def test_another_model(beside: Served, watched: Watched) -> None:
     page.locator('select[aria-label="Head of the other"]').select_option("1")
     eventually(lambda: "ohead=1" in page.url)
     page.get_by_role("radio", name="Silent heads").click()
-    page.wait_for_selector("button.changed")
+    wait_for(page, "button.changed")
     for width in (1280, 800):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched
+from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched, wait_for
 
 import regard
 from regard.look.input import Input
@@ -42,7 +42,7 @@ def test_every_view_opens_offline(served: dict[str, Served], offline: Watched, t
     page = offline.open(written(study, given, tmp_path / "look.html"))
     for view in views_of(study):
         page.locator(f"#tab-{view}").click()
-        page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] {READY}")
+        wait_for(page, f"#view[aria-labelledby=tab-{view}] {READY}")
         assert page.locator("#status").inner_text() == ""
     assert page.locator("#input :is(button, textarea, input)").count() == 0
     told = page.locator("#input").inner_text()
@@ -66,7 +66,7 @@ def test_the_files_numbers_are_pythons(served: dict[str, Served], offline: Watch
     cells = page.locator(".corner td[data-value]").evaluate_all("all => all.map(e => Number(e.dataset.value))")
     assert cells == pytest.approx([value for row in softmax["numbers"]["corner"] for value in row], abs=1e-6)
     page.locator("#tab-decode").click()
-    page.wait_for_selector(f"#view[aria-labelledby=tab-decode] {READY}")
+    wait_for(page, f"#view[aria-labelledby=tab-decode] {READY}")
     assert page.locator(".sliders input").evaluate_all("all => all.every(e => e.disabled)")
     assert page.locator(".options button").evaluate_all("all => all.length > 0 && all.every(e => e.disabled)")
     assert "need the model" in page.locator(".sliders .hint").inner_text()
@@ -89,14 +89,14 @@ def test_what_a_file_does_not_hold_is_told(served: dict[str, Served], offline: W
     address = written(study, Input(TEXT, to="en"), tmp_path / "a.html", "walk", at="decoder.0.cross.1", room=12_000)
     page = offline.open(address)
     page.get_by_label("Attention", exact=True).select_option("encoder.attention")
-    page.wait_for_selector("#status.error")
+    wait_for(page, "#status.error")
     assert "This file holds only some answers (walk, for one input)" in page.locator("#status").inner_text()
     page.get_by_label("Attention", exact=True).select_option("decoder.cross")
-    page.wait_for_selector(READY)
+    wait_for(page, READY)
     assert page.locator("#status").inner_text() == ""
     page.goto("about:blank")
     page.goto(f"{address}#text=other")
-    page.wait_for_selector("#status.error")
+    wait_for(page, "#status.error")
 
 
 def test_heads_that_had_no_room_are_marked(
@@ -114,7 +114,7 @@ def test_heads_that_had_no_room_are_marked(
     shown = float(page.locator("#readout [data-value]").inner_text())
     assert abs(shown - float(study.tensor(run.key, "decoder.1.attention.weights")[1, 2, 1])) < 1e-4
     page.locator(".map.missing").first.click()
-    page.wait_for_selector("#status.error")
+    wait_for(page, "#status.error")
 
 
 def test_frames_of_a_notebook_keep_apart(served: dict[str, Served], offline: Watched, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser_cases import READY, TEXT, Served, Watched, eventually
+from browser_cases import READY, TEXT, Served, Watched, eventually, wait_for
 from PIL import Image
 
 from regard.look.heads import attentions_of
@@ -114,7 +114,7 @@ def test_greying_out(served: dict[str, Served], watched: Watched) -> None:
     one = served["vision"]
     page = watched.open(one.address, view="image", map="rollout", grey="2")
     page.locator("#occlude").press("Enter")
-    page.wait_for_selector("#occluded table")
+    wait_for(page, "#occluded table")
     expected = occlude(one.study, last(one), PatchQuery(rollout=True), 2)
     for name in ("before", "after", "random"):
         shown = float(page.locator(f"#occluded [data-figure={name}]").inner_text())
@@ -131,11 +131,11 @@ def test_an_upload_is_read_as_training_reads_it(served: dict[str, Served], watch
         page.locator("input[name=image]").set_input_files(tmp_path / name)
         expected = image_from(one.study.loaded, tmp_path / name)
         eventually(lambda wanted=expected: np.array_equal(last(one).given.image, wanted))
-        page.wait_for_selector(READY)
+        wait_for(page, READY)
     before = last(one).key
     (tmp_path / "<b>none.png").write_text("nothing", encoding="utf-8")
     page.locator("input[name=image]").set_input_files(tmp_path / "<b>none.png")
-    page.wait_for_selector("#status.error")
+    wait_for(page, "#status.error")
     assert "<b>none.png cannot be read as an image" in page.locator("#status").inner_text()
     assert last(one).key == before
 
@@ -163,14 +163,14 @@ def test_the_rollout_among_the_heads(
         assert abs(shown - float(expected[0, place])) < 1e-4
         page.keyboard.press("ArrowRight")
     page.locator(f'[data-head="{at.replace(".", ".0.")}.1"]').click()
-    page.wait_for_selector("#silence")
+    wait_for(page, "#silence")
     assert "map=" not in page.url
 
 
 def test_what_is_known_of_a_head(served: dict[str, Served], watched: Watched) -> None:
     one = served["decoder"]
     page = watched.open(one.address, text=TEXT, layer="1", head="1")
-    page.wait_for_selector("[data-noted]")
+    wait_for(page, "[data-noted]")
     note = head_notes(one.study, last(one), "decoder.1.attention")["decoder.1.attention.1"]
     for name in ("score", "chance", "entropy", "distance"):
         shown = float(page.locator(f"#note [data-note={name}]").inner_text())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from browser_cases import READY, TEXT, Served, Watched
+from browser_cases import READY, TEXT, Served, Watched, wait_for
 
 from regard.look.input import Input
 from regard.look.views.lens import lens
@@ -63,7 +63,7 @@ def test_by_keyboard_alone_and_the_address_keeps_the_cell(served: dict[str, Serv
 def test_classes_of_the_whole_input(served: dict[str, Served], watched: Watched) -> None:
     page = watched.open(served["encoder"].address, text=TEXT, view="lens")
     page.get_by_role("radio", name="label").click()
-    page.wait_for_selector(f"#view {READY} >> text=the whole input")
+    wait_for(page, f"#view {READY} >> text=the whole input")
     found = found_in(served["encoder"], output="label")
     page.locator("#cell-0-0").hover()
     assert shown(page) == pytest.approx(found["layers"][0]["chances"][0], abs=1e-4)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually
+from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually, wait_for
 from tiny_translator import TEXTS as TRAINED
 
 import regard
@@ -113,7 +113,7 @@ def test_the_slider_asks_for_nothing_again(served: dict[str, Served], watched: W
     page.locator("select[name=word]").select_option("*")
     assert page.locator(".spot").count() == 14
     page.locator("#theme").click()
-    page.wait_for_selector(f"#view {READY}")
+    wait_for(page, f"#view {READY}")
     assert [url for url in watched.asked if url.endswith("/api/vectors")] == asked
 
 
@@ -160,7 +160,7 @@ def test_sentences_that_cannot_be_shown_are_told(served: dict[str, Served], brow
     assert "expected at least 2" in page.locator("#status.error").inner_text()
     page.locator("textarea[name=lines]").fill(LINES)
     page.locator(".sentences button").click()
-    page.wait_for_selector(".spot")
+    wait_for(page, ".spot")
     assert page.locator("#status.error").count() == 0
     page = other.open(served["encoder"].address, text=TEXT, view="positions", places="9999")
     assert "length" in page.locator("#status.error").inner_text()
