@@ -36,7 +36,8 @@ def tensors(search: BeamSearch) -> list[torch.Tensor]:
     """All memory that steps read and write."""
     own = [search.scores_NV, search.pool_BKF, search.live_B, search.step_1, search.offset_B1, search.rows_BK]
     opened = (getattr(search.open, each.name) for each in dataclasses.fields(search.open))
-    return [*own, *opened, *search.state.tensors()]
+    lengths_B = search.state.layout.lengths_B
+    return [*own, *opened, *search.state.cache.tensors(), *([] if lengths_B is None else [lengths_B])]
 
 
 def places(search: BeamSearch) -> list[int]:

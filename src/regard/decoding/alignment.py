@@ -109,14 +109,14 @@ def head_weights(
     if ends.start is None:
         raise InputError("an encoder-decoder needs Ends.start, the token before the first written one; give it")
     names = [f"decoder.{_checked_layer(model, layer)}.cross.weights" for layer in layers]
-    jobs = [Job(place, max(pair, key=len), NO_WISH, 0) for place, pair in enumerate(zip(inputs, outputs, strict=True))]
+    jobs = [Job(index, max(pair, key=len), NO_WISH, 0) for index, pair in enumerate(zip(inputs, outputs, strict=True))]
     results: list[Weights] = [np.zeros((0, 0, 0, 0), np.float32) for _ in inputs]
     device = model.target.tokens.weight.device
     first = 1 if consumed else 0
     with torch.inference_mode():
         for batch in batches(jobs, batch_tokens, 1):
-            sources = [inputs[job.place] for job in batch]
-            targets = [[ends.start, *outputs[job.place]] for job in batch]
+            sources = [inputs[job.index] for job in batch]
+            targets = [[ends.start, *outputs[job.index]] for job in batch]
             source_BS, source_layout = padded(sources, device)
             target_BT, target_layout = padded(targets, device)
             recording = Recording(names, limit=None, copy=False)
@@ -124,7 +124,7 @@ def head_weights(
                 model.states(target_BT, model.encode(source_BS, source_layout), source_layout, target_layout)
             weights = torch.stack([recording.calls(name)[0].float() for name in names], dim=1).cpu().numpy()
             for job, source, target, weights_LHTS in zip(batch, sources, targets, weights, strict=True):
-                results[job.place] = weights_LHTS[:, :, first : first + len(target) - 1, : len(source)]
+                results[job.index] = weights_LHTS[:, :, first : first + len(target) - 1, : len(source)]
     return results
 
 

@@ -67,11 +67,6 @@ def _gather(x: Tensor, which_BK: Tensor) -> Tensor:
     return x.gather(1, index)
 
 
-def _put(place: Tensor, x: Tensor) -> Tensor:
-    """Copies a tensor into the memory of another one if the shapes are equal."""
-    return place.copy_(x) if place.shape == x.shape else x
-
-
 class BeamBatch:
     """The inputs of a search on the device. All transfers from the host before a search happen here."""
 
@@ -117,7 +112,7 @@ class BeamSearch:
         self.pool_BKF = torch.zeros(count, size, len(BeamField), dtype=exact, device=device)
         """The best finished sequences of each input, the best first."""
         self.pool_BKF[..., BeamField.RANK].fill_(NEVER)
-        self.places = list(range(count))
+        self.indices = list(range(count))
         self.live_B = self.book.longest_B > 0
         self.offset_B1 = torch.arange(count, device=device)[:, None]
         self.rows_BK = torch.zeros_like(tokens_BK)
@@ -144,7 +139,7 @@ class BeamSearch:
             if len(kept_B) == 0:
                 return False
             most = KEPT_ON_GPU if self.live_B.is_cuda else KEPT_ON_CPU
-            kept_B = kept_B if len(kept_B) <= most * len(self.places) else None
+            kept_B = kept_B if len(kept_B) <= most * len(self.indices) else None
         if kept_B is not None:
             rows_BK = rows_BK[kept_B]
             self._leave_only(kept_B)
@@ -205,23 +200,13 @@ class BeamSearch:
     def _choose_by_triton(self) -> Tensor:
         from regard.decoding.fast import triton_choice  # not every machine has Triton
 
-        open_, pool_BKF = self.open, self.pool_BKF
-        sums_BR, size = open_.sums_BK, self.beam.size
+        open_, size = self.open, self.beam.size
+        sums_BR = open_.sums_BK
         open_.sums_BK = sums_BR if sums_BR.shape[1] == size else sums_BR.new_empty(len(sums_BR), size)
-        board = triton_choice.Board(
-            sums_BR,
-            open_.sums_BK,
-            open_.tokens_BK,
-            self.rows_BK,
-            open_.history_LBKF,
-            pool_BKF,
-            self.live_B,
-            self.step_1,
-            self.book.longest_B,
-            self.divisor_L,
-            self.farthest_B,
-        )
-        triton_choice.choose_beams(self.scores_NV, board, self.beam, self.end)
+        beams = (open_.sums_BK, open_.tokens_BK, self.rows_BK, open_.history_LBKF, self.pool_BKF)
+        limits = (self.step_1, self.book.longest_B, self.divisor_L, self.farthest_B)
+        board = (*beams, self.live_B.view(torch.uint8), *limits)
+        triton_choice.choose_beams(self.scores_NV, sums_BR, board, self.longest, self.beam, self.end)
         return self.rows_BK
 
     def _finish(self, steps_BKF: Tensor, sums_BK: Tensor, hit_BK: Tensor, ended_BK: Tensor) -> None:
@@ -243,7 +228,7 @@ class BeamSearch:
     def _continue(self, sums_BK: Tensor, new_BKF: Tensor, parents_BK: Tensor) -> None:
         open_ = self.open
         open_.history_LBKF.index_copy_(0, self.step_1 - 1, new_BKF[None])
-        open_.sums_BK = _put(open_.sums_BK, sums_BK)
+        open_.sums_BK = open_.sums_BK.copy_(sums_BK) if open_.sums_BK.shape == sums_BK.shape else sums_BK
         open_.tokens_BK.copy_(new_BKF[..., BeamField.TOKEN])
         if self.beam.coverage:
             open_.seen_BKS = _gather(open_.seen_BKS, parents_BK)
@@ -273,8 +258,8 @@ class BeamSearch:
 
     def _leave_only(self, kept_B: Tensor) -> None:
         kept = kept_B.tolist()
-        self._harvest(sorted(set(range(len(self.places))) - set(kept)))
-        self.places = [self.places[b] for b in kept]
+        self._harvest(sorted(set(range(len(self.indices))) - set(kept)))
+        self.indices = [self.indices[b] for b in kept]
         for each in fields(self.open):
             along = 1 if each.name.endswith("LBKF") else 0
             setattr(self.open, each.name, getattr(self.open, each.name).index_select(along, kept_B))
@@ -287,13 +272,13 @@ class BeamSearch:
 
     def harvested(self) -> list[list[Hypothesis]]:
         """The results after the last step."""
-        self._harvest(list(range(len(self.places))))
+        self._harvest(list(range(len(self.indices))))
         return [*self.results]
 
     def _harvest(self, chosen: list[int]) -> None:
         """Reads the finished sequences of some inputs from the device, each from its end."""
         pool_BKF, history_LBKF = self.pool_BKF[:, : self.beam.nbest], self.open.history_LBKF
-        if len(chosen) < len(self.places):
+        if len(chosen) < len(self.indices):
             index_B = torch.tensor(chosen, dtype=torch.long, device=pool_BKF.device)
             pool_BKF, history_LBKF = pool_BKF.index_select(0, index_B), history_LBKF.index_select(1, index_B)
         pool = pool_BKF.cpu().numpy()
@@ -321,4 +306,4 @@ class BeamSearch:
                 if score > NEVER
             ]
             # If rules leave no token at all, nothing is written.
-            self.results[self.places[b]] = found or [Hypothesis([], NEVER, [], False, False)]
+            self.results[self.indices[b]] = found or [Hypothesis([], NEVER, [], False, False)]

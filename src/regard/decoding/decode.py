@@ -64,7 +64,7 @@ def decode(
             require_possible(job, ends, search, rules, prepared.vocabulary)
         for batch in batches(jobs, batch_tokens, search.size if isinstance(search, Beam) else 1):
             for job, found in zip(batch, _search(prepared, batch, ends, rules, search), strict=True):
-                results[job.place] = found
+                results[job.index] = found
     return results
 
 
@@ -85,15 +85,15 @@ def _search(model: SearchModel, jobs: list[Job], ends: Ends, rules: Rules, searc
 def jobs_for(model: SearchModel, inputs: Sequence[Sequence[int]], rules: Rules, wishes: Sequence[Wish]) -> list[Job]:
     """The inputs with the lengths that the rules and the model's positions allow."""
     jobs = []
-    for place, (tokens, wish) in enumerate(zip(inputs, wishes, strict=True)):
+    for index, (tokens, wish) in enumerate(zip(inputs, wishes, strict=True)):
         if not len(tokens):
             what = "its end token" if model.reads_source else "one token"
-            raise InputError(f"inputs[{place}] is empty; give at least {what}")
+            raise InputError(f"inputs[{index}] is empty; give at least {what}")
         room = model.room(len(tokens))
         if room is not None and room < 1:
-            raise InputError(f"inputs[{place}] has {len(tokens)} tokens, which use all learned positions; shorten it")
+            raise InputError(f"inputs[{index}] has {len(tokens)} tokens, which use all learned positions; shorten it")
         longest = rules.longest.of(len(tokens))
-        jobs.append(Job(place, tokens, wish, longest if room is None else min(longest, room)))
+        jobs.append(Job(index, tokens, wish, longest if room is None else min(longest, room)))
     return jobs
 
 
@@ -104,11 +104,11 @@ def require_possible(job: Job, ends: Ends, search: Search, rules: Rules, vocabul
     wrong = [token for token in asked if not 0 <= token < vocabulary]
     if wrong:
         raise InputError(
-            f"token {wrong[0]} in the wishes or rules for inputs[{job.place}] is outside the vocabulary "
+            f"token {wrong[0]} in the wishes or rules for inputs[{job.index}] is outside the vocabulary "
             f"({vocabulary}); use the model's tokenizer"
         )
     if not all(len(word) for word in (*wish.must, *wish.must_not)):
-        raise InputError(f"wishes[{job.place}] has an empty word in must or must_not; give its tokens")
+        raise InputError(f"wishes[{job.index}] has an empty word in must or must_not; give its tokens")
     if rules.end_at_longest and ends.end is None:
         raise InputError("rules.end_at_longest needs Ends.end; give it, or turn the rule off")
     if wish.must and not isinstance(search, Beam):
@@ -116,7 +116,7 @@ def require_possible(job: Job, ends: Ends, search: Search, rules: Rules, vocabul
     least = constrained.missing_tokens((), constrained.needed(wish.must)) if wish.must else 0
     if least > job.longest:
         raise InputError(
-            f"must of inputs[{job.place}] needs {least} tokens, more than longest ({job.longest}); raise rules.longest"
+            f"must of inputs[{job.index}] needs {least} tokens, more than longest ({job.longest}); raise rules.longest"
         )
 
 

@@ -29,36 +29,36 @@ class Writing:
         self.lengths_B = torch.zeros(count, dtype=torch.long, device=device)
         self.finished_B = torch.zeros(count, dtype=torch.bool, device=device)
         self.open_B = torch.ones(count, dtype=torch.bool, device=device)
-        self.place_A = torch.arange(count, device=device)
+        self.index_A = torch.arange(count, device=device)
         self.uniform_BL: Tensor | None = None
         if isinstance(search, Sampling):
             # A stream for each input, so that the other inputs of a batch do not change its draws.
-            streams = [np.random.Generator(np.random.Philox(key=[search.seed, job.place])) for job in jobs]
+            streams = [np.random.Generator(np.random.Philox(key=[search.seed, job.index])) for job in jobs]
             self.uniform_BL = torch.from_numpy(np.stack([stream.random(longest) for stream in streams])).to(device)
         self.step = 0
 
     def advance(self) -> bool:
         """Writes one more token for every active input; false if nothing is left to do."""
-        step, place_A = self.step, self.place_A
-        scores_AV = self.book.apply(self.scores_AV, self.tokens_BL[place_A, :step], step)
+        step, index_A = self.step, self.index_A
+        scores_AV = self.book.apply(self.scores_AV, self.tokens_BL[index_A, :step], step)
         token_A = self._choose(scores_AV)
         possible_A = scores_AV.gather(1, token_A[:, None])[:, 0] > NEVER
-        live_A = self.open_B[place_A] & possible_A
-        self.tokens_BL[place_A, step] = token_A
-        self.chances_BL[place_A, step] = self._chance(token_A)
-        self.lengths_B[place_A] += live_A.long()
+        live_A = self.open_B[index_A] & possible_A
+        self.tokens_BL[index_A, step] = token_A
+        self.chances_BL[index_A, step] = self._chance(token_A)
+        self.lengths_B[index_A] += live_A.long()
         ended_A = torch.zeros_like(live_A) if self.end is None else token_A == self.end
-        self.finished_B[place_A] |= live_A & ended_A
-        self.open_B[place_A] = live_A & ~ended_A & (self.book.longest_B > step + 1)
+        self.finished_B[index_A] |= live_A & ended_A
+        self.open_B[index_A] = live_A & ~ended_A & (self.book.longest_B > step + 1)
         self.step = step = step + 1
         if step == self.tokens_BL.shape[1]:
             return False
         if checks(self.model.device, step):
-            kept_A = self.open_B[place_A].nonzero()[:, 0]
+            kept_A = self.open_B[index_A].nonzero()[:, 0]
             if len(kept_A) == 0:
                 return False
-            if 2 * len(kept_A) <= len(place_A):
-                self.place_A, token_A = place_A[kept_A], token_A[kept_A]
+            if 2 * len(kept_A) <= len(index_A):
+                self.index_A, token_A = index_A[kept_A], token_A[kept_A]
                 self.state.select(kept_A, kept_A)
                 self.book.select(kept_A)
         self.scores_AV = self.state.step(token_A)
@@ -71,7 +71,7 @@ class Writing:
         scores_AV = shaped(scores_AV, search)
         # `advance` closes a row in which the rules leave no token; here it only must not break the draw.
         nothing_A1 = (scores_AV == NEVER).all(-1, keepdim=True)
-        return draw(scores_AV.masked_fill(nothing_A1, 0.0), self.uniform_BL[self.place_A, self.step])
+        return draw(scores_AV.masked_fill(nothing_A1, 0.0), self.uniform_BL[self.index_A, self.step])
 
     def _chance(self, token_A: Tensor) -> Tensor:
         """The model's log-probability of each token; 0 for a forced one."""

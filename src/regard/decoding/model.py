@@ -147,12 +147,10 @@ class SearchModel:
 class State:
     """The inputs that were read and the beams written so far, in a `Cache` for the model's own forward."""
 
-    stays: bool
-    """Whether all memory stays in place, as a CUDA graph needs."""
-
     def __init__(self, model: Model, cache: Cache, coverage: bool = False, raw: bool = False) -> None:
         self.model, self.cache, self.raw = model, cache, raw
         self.stays = cache.fixed
+        """Whether all memory stays in place, as a CUDA graph needs."""
         self.memory_BSD: Tensor | None = None
         self.layout = Padded(cache.inputs, 0)
         self.attended_NS: Tensor | None = None
@@ -211,11 +209,6 @@ class State:
     def attended(self) -> Tensor | None:
         """`[N, S]`: attention of the last step to the source; None unless coverage needs it."""
         return self.attended_NS
-
-    def tensors(self) -> list[Tensor]:
-        """All memory that steps read and write."""
-        lengths_B = self.layout.lengths_B
-        return self.cache.tensors() if lengths_B is None else [*self.cache.tensors(), lengths_B]
 
 
 class _Ensemble(SearchModel):

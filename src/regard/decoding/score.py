@@ -29,19 +29,19 @@ def score(
     tail = [] if ends.end is None else [ends.end]
     results: list[list[float]] = [[] for _ in inputs]
     # The longer side of a pair decides how many pairs fit into a batch.
-    jobs = [Job(place, max(pair, key=len), NO_WISH, 0) for place, pair in enumerate(zip(inputs, targets, strict=True))]
-    for place, tokens in enumerate(inputs):
+    jobs = [Job(index, max(pair, key=len), NO_WISH, 0) for index, pair in enumerate(zip(inputs, targets, strict=True))]
+    for index, tokens in enumerate(inputs):
         if not len(tokens):
-            raise InputError(f"inputs[{place}] is empty; give at least one token")
+            raise InputError(f"inputs[{index}] is empty; give at least one token")
     with torch.inference_mode():
         for batch in batches(jobs, batch_tokens, 1):
-            sources = [inputs[job.place] for job in batch]
-            wanted = [[*targets[job.place], *tail] for job in batch]
+            sources = [inputs[job.index] for job in batch]
+            wanted = [[*targets[job.index], *tail] for job in batch]
             scores_BTV = _scores(model, sources, wanted, ends)
             for job, source, target, scores_TV in zip(batch, sources, wanted, scores_BTV, strict=True):
                 start = _skip(model, source)
                 token_T1 = torch.tensor(target, dtype=torch.long, device=scores_TV.device)[:, None]
-                results[job.place] = scores_TV[start : start + len(target)].gather(1, token_T1)[:, 0].tolist()
+                results[job.index] = scores_TV[start : start + len(target)].gather(1, token_T1)[:, 0].tolist()
     return results
 
 

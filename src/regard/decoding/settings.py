@@ -282,8 +282,8 @@ class Hypothesis:
 class Job:
     """One input with its constraints and limit."""
 
-    place: int
-    """Index among the inputs."""
+    index: int
+    """Among the inputs."""
     tokens: Sequence[int]
     wish: Wish
     longest: int

@@ -101,12 +101,12 @@ class _Traced(BeamSearch):
         candidates = zip(*(each[0].tolist() for each in self._found_candidates), strict=True)
         ranks = self._rank_BK[0].tolist()
         numbers: dict[tuple[int, int], int] = {}
-        for place, (total, chance, parent, token) in enumerate(candidates):
+        for index, (total, chance, parent, token) in enumerate(candidates):
             if total > NEVER and (parent, token) not in numbers:
                 numbers[parent, token] = len(self.nodes)
-                ended = place < len(ranks) and ranks[place] > NEVER
+                ended = index < len(ranks) and ranks[index] > NEVER
                 fate: Fate = "finished" if ended else "dropped"
-                score = ranks[place] if ended else None
+                score = ranks[index] if ended else None
                 self.nodes.append(Node(self.step, self._ends[parent], token, chance, total, fate, score))
         kept = self.open.history_LBKF[self.step, 0][:, [BeamField.PARENT, BeamField.TOKEN]].long().tolist()
         is_open = (self.open.sums_BK[0] > NEVER).tolist()

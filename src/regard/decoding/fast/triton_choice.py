@@ -11,7 +11,7 @@ sequence.
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-untyped-call"
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import torch
 import triton
@@ -38,16 +38,8 @@ _STOPS = {"first": 0, "best": 1, "all": 2}
 
 
 @triton.jit
-def _scan(
-    scores,  # [N, V]
-    excess,  # [N]
-    tops,  # [N, M]
-    vocabulary,
-    blocks,
-    BLOCK: tl.constexpr,
-    LANES: tl.constexpr,
-):
-    """Processes one row."""
+def _scan(scores, excess, tops, vocabulary, blocks, BLOCK: tl.constexpr, LANES: tl.constexpr):
+    """Processes one row of scores `[N, V]`; writes to excess `[N]` and tops `[N, M]`."""
     n, lane, w = tl.program_id(0).to(tl.int64), tl.arange(0, LANES), tl.arange(0, BLOCK)
     highest = tl.full([LANES], float("-inf"), tl.float32)
     total = tl.zeros([LANES], tl.float32)
@@ -68,21 +60,13 @@ def _scan(
 
 @triton.jit
 def _best_blocks(
-    tops,
-    excess,
-    sums,
-    first,
-    blocks,
-    ROWS: tl.constexpr,
-    COUNT: tl.constexpr,
-    LANES: tl.constexpr,
-    PLACES: tl.constexpr,
+    tops, excess, sums, first, blocks, ROWS: tl.constexpr, COUNT: tl.constexpr, LANES: tl.constexpr, SLOTS: tl.constexpr
 ):
     """`[LANES]`: the blocks that contain the best continuations, numbered over all rows of an input; −1: none."""
-    place, lane = tl.arange(0, PLACES), tl.arange(0, LANES)
-    row = place // blocks
+    slot, lane = tl.arange(0, SLOTS), tl.arange(0, LANES)
+    row = slot // blocks
     inside = row < ROWS
-    top = tl.load(tops + first * blocks + place, mask=inside, other=float("-inf"))
+    top = tl.load(tops + first * blocks + slot, mask=inside, other=float("-inf"))
     # Rounded as the sums of tokens are, so that the maximum of a block equals the sum of its best token.
     value = tl.load(sums + first + row, mask=inside, other=0.0) + (
         top - tl.load(excess + first + row, mask=inside, other=0.0)
@@ -90,34 +74,25 @@ def _best_blocks(
     chosen = tl.full([LANES], -1, tl.int32)
     for i in range(COUNT):
         best = tl.max(value, axis=0)
-        where = tl.min(tl.where(value == best, place, PLACES), axis=0)
+        where = tl.min(tl.where(value == best, slot, SLOTS), axis=0)
         chosen = tl.where(lane == i, tl.where(best > float("-inf"), where, -1), chosen)
-        value = tl.where(place == where, float("-inf"), value)
+        value = tl.where(slot == where, float("-inf"), value)
     return chosen
 
 
 @triton.jit
 def _best(
-    scores,
-    excess,
-    sums,
-    first,
-    chosen,
-    vocabulary,
-    blocks,
-    COUNT: tl.constexpr,
-    LANES: tl.constexpr,
-    BLOCK: tl.constexpr,
+    scores, excess, sums, first, chosen, words, blocks, COUNT: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr
 ):
     """`[LANES]`: the best continuations of an input, row × V + token, the best first; −1: none."""
     lane = tl.arange(0, LANES)
     row = tl.maximum(chosen, 0) // blocks
     token = (chosen % blocks)[:, None] * BLOCK + tl.arange(0, BLOCK)[None, :]
-    inside = (chosen >= 0)[:, None] & (token < vocabulary)
-    x = tl.load(scores + (first + row)[:, None] * vocabulary + token, mask=inside, other=float("-inf")).to(tl.float32)
+    inside = (chosen >= 0)[:, None] & (token < words)
+    x = tl.load(scores + (first + row)[:, None] * words + token, mask=inside, other=float("-inf")).to(tl.float32)
     value = tl.load(sums + first + row)[:, None] + (x - tl.load(excess + first + row)[:, None])
     value = tl.where(inside, value, float("-inf"))
-    number = row[:, None] * vocabulary + token
+    number = row[:, None] * words + token
     best = tl.full([LANES], -1, tl.int32)
     for i in range(COUNT):
         top = tl.max(tl.max(value, axis=1), axis=0)
@@ -154,13 +129,13 @@ def _choose(
     STOP: tl.constexpr,
     FAR: tl.constexpr,
     LANES: tl.constexpr,
-    PLACES: tl.constexpr,
+    SLOTS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     """Processes one input."""
     b = tl.program_id(0).to(tl.int64)
     first, lane, f = b * ROWS, tl.arange(0, LANES), tl.arange(0, 8)[None, :]
-    chosen = _best_blocks(tops, excess, sums, first, blocks, ROWS, 2 * SIZE, LANES, PLACES)
+    chosen = _best_blocks(tops, excess, sums, first, blocks, ROWS, 2 * SIZE, LANES, SLOTS)
     best = _best(scores, excess, sums, first, chosen, vocabulary, blocks, 2 * SIZE, LANES, BLOCK)
     found, best = best >= 0, tl.maximum(best, 0)
     parent, token = best // vocabulary, best % vocabulary
@@ -178,9 +153,9 @@ def _choose(
     old_rank = tl.load(pooled + lane * _FIELDS + _RANK, mask=kept, other=float("-inf")).to(tl.float32)
     earlier, both = lane[None, :] < lane[:, None], kept[None, :] & kept[:, None]
     above = (rank[None, :] > rank[:, None]) | ((rank[None, :] == rank[:, None]) & earlier)
-    old_place = lane + tl.sum((both & (rank[None, :] > old_rank[:, None])).to(tl.int32), axis=1)
-    place = tl.sum((both & above).to(tl.int32), axis=1)
-    place += tl.sum((both & (old_rank[None, :] >= rank[:, None])).to(tl.int32), axis=1)
+    old_slot = lane + tl.sum((both & (rank[None, :] > old_rank[:, None])).to(tl.int32), axis=1)
+    slot = tl.sum((both & above).to(tl.int32), axis=1)
+    slot += tl.sum((both & (old_rank[None, :] >= rank[:, None])).to(tl.int32), axis=1)
 
     # Candidates that stay open: the first that do not end; those that end fill the remaining rows.
     candidate = lane < 2 * SIZE
@@ -193,8 +168,8 @@ def _choose(
     # Whether the search continues: see `BeamSearch._may_improve`.
     top = tl.max(open_total, axis=0)
     last = NBEST - 1 if STOP == _ALL else SIZE - 1
-    bar = tl.max(tl.where(kept & (old_place == last), old_rank, float("-inf")), axis=0)
-    bar = tl.maximum(bar, tl.max(tl.where(kept & (place == last), rank, float("-inf")), axis=0))
+    bar = tl.max(tl.where(kept & (old_slot == last), old_rank, float("-inf")), axis=0)
+    bar = tl.maximum(bar, tl.max(tl.where(kept & (slot == last), rank, float("-inf")), axis=0))
     if STOP == _FIRST:
         improves = bar == float("-inf")
     else:
@@ -211,32 +186,15 @@ def _choose(
     new = tl.where(f == _LENGTH, now.to(tl.float64), new)
     tl.debug_barrier()  # all values are read before any is overwritten
     tl.store(live + b, stays_live.to(tl.uint8))
-    old_stays, comes = (kept & (old_place < SIZE))[:, None], (kept & (place < SIZE))[:, None]
-    tl.store(pooled + old_place[:, None] * _FIELDS + f, old, mask=old_stays & (f < _FIELDS))
-    tl.store(pooled + place[:, None] * _FIELDS + f, new, mask=comes & (f < _FIELDS))
+    old_stays, comes = (kept & (old_slot < SIZE))[:, None], (kept & (slot < SIZE))[:, None]
+    tl.store(pooled + old_slot[:, None] * _FIELDS + f, old, mask=old_stays & (f < _FIELDS))
+    tl.store(pooled + slot[:, None] * _FIELDS + f, new, mask=comes & (f < _FIELDS))
     taken, to = candidate & (onward < SIZE), b * SIZE + onward
     tl.store(new_sums + to, open_total, mask=taken)
     tl.store(tokens + to, token.to(tl.int64), mask=taken)
     tl.store(rows + to, first + parent, mask=taken)
     written = history + ((now - 1) * inputs * SIZE + to)[:, None] * _STEPS + f
     tl.store(written, new, mask=taken[:, None] & (f < tl.where(now <= steps, _STEPS, 0)))
-
-
-class Board(NamedTuple):
-    """The tensors that a selection reads and changes in place."""
-
-    sums_BR: Tensor
-    new_sums_BK: Tensor
-    """Output of the sums: the same tensor, unless the number of rows changes."""
-    tokens_BK: Tensor
-    rows_BK: Tensor
-    history_LBKF: Tensor
-    pool_BKF: Tensor
-    live_B: Tensor
-    step_1: Tensor
-    longest_B: Tensor
-    divisor_L: Tensor
-    farthest_B: Tensor
 
 
 def scan(scores_NV: Tensor, rows: int) -> tuple[Tensor, Tensor, int]:
@@ -253,32 +211,22 @@ def scan(scores_NV: Tensor, rows: int) -> tuple[Tensor, Tensor, int]:
     return excess_N, tops_NM, block
 
 
-def choose_beams(scores_NV: Tensor, board: Board, beam: Beam, end: int | None) -> None:
-    """`BeamSearch.choose` on a board, if no rule changes scores; ties are ordered by index."""
-    inputs, rows = board.sums_BR.shape
+def choose_beams(
+    scores_NV: Tensor, sums_BR: Tensor, board: Sequence[Tensor], steps: int, beam: Beam, end: int | None
+) -> None:
+    """`BeamSearch.choose` in place, if no rule changes scores; ties are ordered by index.
+
+    `board` is the tensors of `_choose` from `new_sums` to `farthest`: `new_sums` is `sums_BR`, unless the number of
+    rows changes. `steps` is the length of the history.
+    """
+    inputs, rows = sums_BR.shape
     scores_NV = scores_NV.contiguous()
     excess_N, tops_NM, block = scan(scores_NV, rows)
     blocks = tops_NM.shape[1]
-    places = triton.next_power_of_2(rows * blocks)
+    slots = triton.next_power_of_2(rows * blocks)
     _choose[(inputs,)](
-        scores_NV,
-        excess_N,
-        tops_NM,
-        board.sums_BR,
-        board.new_sums_BK,
-        board.tokens_BK,
-        board.rows_BK,
-        board.history_LBKF,
-        board.pool_BKF,
-        board.live_B.view(torch.uint8),
-        board.step_1,
-        board.longest_B,
-        board.divisor_L,
-        board.farthest_B,
-        inputs,
-        scores_NV.shape[1],
-        blocks,
-        len(board.history_LBKF),
+        *(scores_NV, excess_N, tops_NM, sums_BR, *board),
+        *(inputs, scores_NV.shape[1], blocks, steps),
         ROWS=rows,
         SIZE=beam.size,
         NBEST=beam.nbest,
@@ -286,7 +234,7 @@ def choose_beams(scores_NV: Tensor, board: Board, beam: Beam, end: int | None) -
         STOP=_STOPS[beam.stop],
         FAR=beam.stop == "all" and beam.length.alpha > 0,
         LANES=triton.next_power_of_2(2 * beam.size),
-        PLACES=places,
+        SLOTS=slots,
         BLOCK=block,
-        num_warps=WARPS if places > 2048 else WARPS // 2,
+        num_warps=WARPS if slots > 2048 else WARPS // 2,
     )

@@ -64,7 +64,7 @@ class TritonState(State):
         # For each batch again: weights change during training.
         self.joined = [_joined(layer.attention) for layer in model.decoder]
         """Weight and bias of one product for q, k and v of self-attention, in each layer."""
-        self.places_TD: Tensor | None = None
+        self.positions_TD: Tensor | None = None
         self.scores_NV = model.output.matrix.new_empty(0, model.output.matrix.shape[0])
 
     def read(self, inputs: Inputs, start: int | None) -> Tensor:
@@ -72,8 +72,8 @@ class TritonState(State):
         weight = self.network.target.tokens.weight
         assert self.cache.steps is not None
         bound = self.cache.steps if self.cache.longest is None else min(self.cache.steps, self.cache.longest)
-        places = self.network.target.position.embed(Padded(1, bound), weight.device, weight.dtype)
-        self.places_TD = None if places is None else places[0].contiguous()
+        positions = self.network.target.position.embed(Padded(1, bound), weight.device, weight.dtype)
+        self.positions_TD = None if positions is None else positions[0].contiguous()
         return logits_BV
 
     def step(self, tokens_N: Tensor) -> Tensor:
@@ -90,7 +90,7 @@ class TritonState(State):
         target, final = model.target, model.decoder.norm
         post = layers[0].ffn_residual.place == "post"
         # The start token is at position 0 and in the first block, so blocks count positions.
-        x_ND = embed(tokens_N, target.tokens.weight, target.scale, self.places_TD, self.cache.blocks_1)
+        x_ND = embed(tokens_N, target.tokens.weight, target.scale, self.positions_TD, self.cache.blocks_1)
         x_ND = x_ND if target.norm is None else target.norm(x_ND)
         norms = [norm for layer in layers for norm in _norms(layer)]
         y_ND = x_ND if post else add_norm(x_ND, None, norms[0])[1]
@@ -138,10 +138,6 @@ class TritonState(State):
             inherit(self.cache.seen_NC, rows_N, self.cache.inputs)
         else:
             super().select(rows_N, inputs_B)
-
-    def tensors(self) -> list[Tensor]:
-        weights = [each for pair in self.joined for each in pair if each is not None]
-        return [*super().tensors(), *weights, *([] if self.places_TD is None else [self.places_TD])]
 
 
 def _norms(layer: Layer) -> list[AnyNorm]:

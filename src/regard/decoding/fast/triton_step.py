@@ -82,8 +82,8 @@ def _attend(
         k = tl.load(keys + cell[None, :] * E + e[:, None], mask=inside[None, :], other=0.0)
         scores = tl.dot(q, k, input_precision="ieee") * scale
         if OWN:
-            place = n[:, None] * columns + c[None, :]
-            visible = tl.load(seen + place, mask=real[:, None] & inside[None, :], other=0) != 0
+            flag = n[:, None] * columns + c[None, :]
+            visible = tl.load(seen + flag, mask=real[:, None] & inside[None, :], other=0) != 0
             scores = tl.where(visible, scores, float("-inf"))
         else:
             scores = tl.where(inside[None, :], scores, float("-inf"))
@@ -126,14 +126,7 @@ def _attended(
         block //= 2
     out_NX = new_NX.new_empty(len(new_NX), attention.heads * attention.value_size)
     _attend[(inputs, attention.kv_heads, triton.cdiv(rows * group, queries))](
-        new_NX,
-        keys,
-        values,
-        seen,
-        limits,
-        out_NX,
-        columns,
-        attention.scale,
+        *(new_NX, keys, values, seen, limits, out_NX, columns, attention.scale),
         ROWS=rows,
         GROUP=group,
         G=attention.kv_heads,
@@ -150,15 +143,8 @@ def _attended(
 
 
 @triton.jit
-def _inherit(
-    seen,  # [N, C]
-    rows,  # [N]
-    columns,
-    ROWS: tl.constexpr,
-    LANES: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
-    """Reorders the rows of one input, for some columns."""
+def _inherit(seen, rows, columns, ROWS: tl.constexpr, LANES: tl.constexpr, BLOCK: tl.constexpr):
+    """Reorders the rows of one input in seen `[N, C]` by rows `[N]`, for some columns."""
     b = tl.program_id(0).to(tl.int64)
     row, c = tl.arange(0, LANES), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     n = b * ROWS + row
@@ -179,34 +165,26 @@ def inherit(seen_NC: Tensor, rows_N: Tensor, inputs: int) -> None:
 
 
 @triton.jit(do_not_specialize=["bound"])
-def _embed(tokens, table, places, time, out, width, bound, scale, D: tl.constexpr, PLACED: tl.constexpr):
+def _embed(tokens, table, positions, time, out, width, bound, scale, D: tl.constexpr, POSITIONED: tl.constexpr):
     """One row."""
     n, d = tl.program_id(0).to(tl.int64), tl.arange(0, D)
     token = tl.load(tokens + n).to(tl.int64)
     x = tl.load(table + token * width + d, mask=d < width, other=0.0).to(tl.float32) * scale
-    if PLACED:
-        place = tl.minimum(tl.load(time), bound - 1)
-        x += tl.load(places + place * width + d, mask=d < width, other=0.0).to(tl.float32)
+    if POSITIONED:
+        position = tl.minimum(tl.load(time), bound - 1)
+        x += tl.load(positions + position * width + d, mask=d < width, other=0.0).to(tl.float32)
     tl.store(out + n * width + d, x.to(out.dtype.element_ty), mask=d < width)
 
 
-def embed(tokens_N: Tensor, table_VD: Tensor, scale: float, places_TD: Tensor | None, time_1: Tensor) -> Tensor:
+def embed(tokens_N: Tensor, table_VD: Tensor, scale: float, positions_TD: Tensor | None, time_1: Tensor) -> Tensor:
     """`[N, D]`: scaled token embeddings plus the encoding of the current position."""
     width = table_VD.shape[1]
     out_ND = table_VD.new_empty(len(tokens_N), width)
-    bound = 1 if places_TD is None else len(places_TD)
-    given = table_VD if places_TD is None else places_TD
+    given, bound = (table_VD, 1) if positions_TD is None else (positions_TD, len(positions_TD))
     _embed[(len(tokens_N),)](
-        tokens_N,
-        table_VD,
-        given,
-        time_1,
-        out_ND,
-        width,
-        bound,
-        scale,
+        *(tokens_N, table_VD, given, time_1, out_ND, width, bound, scale),
         D=triton.next_power_of_2(width),
-        PLACED=places_TD is not None,
+        POSITIONED=positions_TD is not None,
     )
     return out_ND
 
@@ -229,18 +207,18 @@ def _add_norm(
 ):
     """Processes one row; sums are in float32."""
     d = tl.arange(0, D)
-    inside, place = d < width, tl.program_id(0).to(tl.int64) * width + d
-    y = tl.load(x + place, mask=inside, other=0.0).to(tl.float32)
+    inside, cell = d < width, tl.program_id(0).to(tl.int64) * width + d
+    y = tl.load(x + cell, mask=inside, other=0.0).to(tl.float32)
     if ADDS:
-        y += tl.load(added + place, mask=inside, other=0.0).to(tl.float32)
-        tl.store(total + place, y.to(total.dtype.element_ty), mask=inside)
+        y += tl.load(added + cell, mask=inside, other=0.0).to(tl.float32)
+        tl.store(total + cell, y.to(total.dtype.element_ty), mask=inside)
     if CENTRED:
         y = tl.where(inside, y - tl.sum(y, axis=0) / width, 0.0)
     y = y / tl.sqrt(tl.sum(y * y, axis=0) / width + eps)
     y = y * (tl.load(weight + d, mask=inside, other=0.0).to(tl.float32) + OFFSET)
     if BIASED:
         y += tl.load(bias + d, mask=inside, other=0.0).to(tl.float32)
-    tl.store(out + place, y.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + cell, y.to(out.dtype.element_ty), mask=inside)
 
 
 def add_norm(x_ND: Tensor, added_ND: Tensor | None, norm: nn.LayerNorm | RmsNorm) -> tuple[Tensor, Tensor]:
@@ -248,15 +226,9 @@ def add_norm(x_ND: Tensor, added_ND: Tensor | None, norm: nn.LayerNorm | RmsNorm
     width, out_ND = x_ND.shape[1], torch.empty_like(x_ND)
     total_ND = x_ND if added_ND is None else torch.empty_like(x_ND)
     bias = norm.bias if isinstance(norm, nn.LayerNorm) else None
+    weights = (norm.weight, norm.weight if bias is None else bias)
     _add_norm[(len(x_ND),)](
-        x_ND,
-        x_ND if added_ND is None else added_ND,
-        norm.weight,
-        norm.weight if bias is None else bias,
-        total_ND,
-        out_ND,
-        width,
-        norm.eps,
+        *(x_ND, x_ND if added_ND is None else added_ND, *weights, total_ND, out_ND, width, norm.eps),
         D=triton.next_power_of_2(width),
         ADDS=added_ND is not None,
         CENTRED=isinstance(norm, nn.LayerNorm),
