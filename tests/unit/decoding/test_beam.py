@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -74,17 +75,6 @@ def test_batches_change_nothing(search) -> None:
     assert len({len(row[0].tokens) for row in whole}) > 2
     backwards = decode(model, sources[::-1], ENDS, search, rules)
     assert [row[0].tokens for row in backwards[::-1]] == [row[0].tokens for row in whole]
-
-
-@pytest.mark.parametrize("fixed", [True, False])
-@pytest.mark.parametrize("family", [translator, continuer])
-def test_caches_change_nothing(family, fixed) -> None:
-    model, sources = family(), inputs(5)
-    found = decode(model, sources, ENDS, Beam(size=3), Rules(longest=Absolute(tokens=8)), fixed=fixed)
-    for source, (best,) in zip(sources, found, strict=True):
-        written = [*best.tokens, END] if best.finished else best.tokens
-        again = [next_chances(model, source, written[:t])[token].item() for t, token in enumerate(written)]
-        assert best.token_scores == pytest.approx(again, abs=1e-9)
 
 
 def test_coverage_is_the_published_formula() -> None:
@@ -166,26 +156,20 @@ def test_what_is_refused() -> None:
     model = translator()
     with pytest.raises(SettingsError, match=r"nbest \(5\) must be at most size \(4\)"):
         Beam(nbest=5)
-    with pytest.raises(InputError, match="is empty"):
-        decode(model, [[2], []], ENDS)
-    with pytest.raises(InputError, match=r"needs Ends\.start"):
-        decode(model, [[2]], Ends(end=1))
-    with pytest.raises(InputError, match=r"2 wishes for 1 inputs"):
-        decode(model, [[2]], ENDS, wishes=[Wish(), Wish()])
-    with pytest.raises(InputError, match=r"token 9 .* outside the vocabulary \(6\)"):
-        decode(model, [[2]], ENDS, wishes=[Wish(prefix=(9,))])
-    with pytest.raises(InputError, match=r"end_at_longest needs Ends\.end"):
-        decode(model, [[2]], Ends(start=0), rules=Rules(end_at_longest=True))
-    with pytest.raises(InputError, match="coverage"):
-        decode(continuer(), [[2]], ENDS, Beam(coverage=0.1))
-    with pytest.raises(InputError, match=r"batch_tokens \(0\)"):
-        decode(model, [[2]], ENDS, batch_tokens=0)
-    with pytest.raises(InputError, match="at least one model"):
-        decode([], [[2]], ENDS)
-    with pytest.raises(InputError, match="one vocabulary"):
-        decode([model, translator(7)], [[2]], ENDS)
-    with pytest.raises(InputError, match="cannot write text"):
-        decode(torch.nn.Linear(1, 1), [[2]], ENDS)
-    with pytest.raises(InputError, match=r"call model\.eval\(\)"):
-        decode(translator().train(), [[2]], ENDS)
+    cases: list[tuple[str, Any, list[list[int]], Ends, dict[str, Any]]] = [
+        ("is empty", model, [[2], []], ENDS, {}),
+        (r"needs Ends\.start", model, [[2]], Ends(end=1), {}),
+        ("2 wishes for 1 inputs", model, [[2]], ENDS, {"wishes": [Wish(), Wish()]}),
+        (r"token 9 .* outside the vocabulary \(6\)", model, [[2]], ENDS, {"wishes": [Wish(prefix=(9,))]}),
+        (r"end_at_longest needs Ends\.end", model, [[2]], Ends(start=0), {"rules": Rules(end_at_longest=True)}),
+        (r"beam\.coverage", continuer(), [[2]], ENDS, {"search": Beam(coverage=0.1)}),
+        (r"batch_tokens \(0\)", model, [[2]], ENDS, {"batch_tokens": 0}),
+        ("at least one model", [], [[2]], ENDS, {}),
+        ("one vocabulary", [model, translator(7)], [[2]], ENDS, {}),
+        ("cannot write text", torch.nn.Linear(1, 1), [[2]], ENDS, {}),
+        (r"call model\.eval\(\)", translator().train(), [[2]], ENDS, {}),
+    ]
+    for message, given, tokens, ends, options in cases:
+        with pytest.raises(InputError, match=message):
+            decode(given, tokens, ends, **options)
     assert decode(model, [], ENDS) == []

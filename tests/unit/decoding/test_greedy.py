@@ -10,7 +10,6 @@ from decoding_cases import END, ENDS, continuer, inputs, next_chances, translato
 
 from regard.blocks.settings import Attention, Learned
 from regard.decoding.decode import decode, stream
-from regard.decoding.model import checks
 from regard.decoding.settings import Absolute, Ends, Greedy, Rules, Sampling, ToSource, Wish
 from regard.errors import InputError
 from regard.models.build import build
@@ -70,12 +69,6 @@ def test_samples_do_not_depend_on_the_batch() -> None:
     assert len({tuple(row[0].tokens) for row in twins}) > 1
 
 
-def test_a_cold_sample_is_greedy() -> None:
-    model, sources, rules = translator(), inputs(6), Rules(longest=Absolute(tokens=8))
-    cold = decode(model, sources, ENDS, Sampling(temperature=1e-4), rules)
-    assert [row[0].tokens for row in cold] == [row[0].tokens for row in decode(model, sources, ENDS, rules=rules)]
-
-
 @pytest.mark.parametrize("search", [Greedy(), Sampling(seed=5)])
 def test_streaming_gives_what_decoding_gives(search) -> None:
     model, rules = continuer(), Rules(longest=Absolute(tokens=8))
@@ -84,11 +77,6 @@ def test_streaming_gives_what_decoding_gives(search) -> None:
         streamed = list(stream(model, source, ENDS, search, rules))
         assert [token for token, _ in streamed] == best.tokens
         assert [score for _, score in streamed] == pytest.approx(best.token_scores[: len(best.tokens)])
-
-
-def test_streaming_leaves_gradients_on_in_between() -> None:
-    for _ in stream(continuer(), [2, 3], Ends(), rules=Rules(longest=Absolute(tokens=3))):
-        assert not torch.is_inference_mode_enabled()
 
 
 def test_lengths() -> None:
@@ -119,9 +107,3 @@ def test_loops_are_told() -> None:
     rules = Rules(longest=Absolute(tokens=8))
     found = decode(translator(), [[2]] * 2, ENDS, rules=rules, wishes=[Wish(prefix=loop), Wish(prefix=other)])
     assert [row[0].looped for row in found] == [True, False]
-
-
-def test_a_gpu_is_asked_now_and_then() -> None:
-    """Each time halts it; a CPU may be asked after every token."""
-    assert [step for step in range(1, 20) if checks(torch.device("cuda"), step)] == [8, 16]
-    assert all(checks(torch.device("cpu"), step) for step in range(20))

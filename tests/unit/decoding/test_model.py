@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_cases import END, ENDS, continuer, inputs, next_chances, translator
+from decoding_cases import END, ENDS, inputs, next_chances, translator
 
 from regard.blocks.cache import DROP_EVERY
 from regard.blocks.settings import (
@@ -26,7 +26,6 @@ from regard.decoding.decode import decode
 from regard.decoding.fast import FastPaths, select
 from regard.decoding.model import search_model
 from regard.decoding.settings import Absolute, Beam, Greedy, Rules
-from regard.errors import InputError
 from regard.models.build import build
 from regard.models.cpu import is_prepared, prepared
 from regard.models.families import Decoder, EncoderDecoder
@@ -160,12 +159,6 @@ def test_eight_bits_write_nearly_the_same_in_any_batch() -> None:
     assert [each.score for each in alone] == pytest.approx([row[0].score for row in found[:6]], abs=1e-4)
 
 
-def test_one_token_of_source() -> None:
-    model = model_of(VARIANTS["paper"])
-    found = decode(model, [[END], [5, 6, END]], ENDS, Beam(size=2))
-    assert found[0][0].score == pytest.approx(decode(model, [[END]], ENDS, Beam(size=2))[0][0].score, abs=1e-10)
-
-
 def test_learned_positions_bound_neither_rounded_memory_nor_shorter_prompts() -> None:
     """A prompt near the last position is decoded with fixed memory too, and with shorter ones in a batch."""
     model = model_of({"position": Learned(length=48)}, family=DecoderSettings)
@@ -184,12 +177,3 @@ def test_sixteen_bits_are_summed_in_thirty_two() -> None:
     _, scores = model.begin([[2, END]], longest=3)
     assert scores.dtype == torch.float32
     assert model.vocabulary == 6
-
-
-def test_what_cannot_be_decoded() -> None:
-    with pytest.raises(InputError, match="at least one model"):
-        search_model([], ENDS)
-    with pytest.raises(InputError, match="one vocabulary"):
-        search_model([translator(6), translator(7)], ENDS)
-    with pytest.raises(InputError, match=r"beam\.coverage"):
-        decode(continuer(), [[2, 3]], ENDS, Beam(coverage=0.2))

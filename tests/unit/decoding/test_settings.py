@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tomllib
 
 import pytest
@@ -40,8 +38,3 @@ def test_values_out_of_range() -> None:
     ):
         with pytest.raises(SettingsError, match=name):
             kind(**{name: value})
-
-
-def test_settings_need_no_torch() -> None:
-    code = "import sys, regard.decoding.settings; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -14,11 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regard.blocks import embedding, layout
 from regard.blocks.settings import Attention, Learned, Rotary, Sinusoidal
 from regard.decoding.beam import BeamBatch, BeamSearch
-from regard.decoding.decode import ONE, decode, jobs_for
-from regard.decoding.fast import FastPaths, select
+from regard.decoding.decode import decode, jobs_for
+from regard.decoding.fast import FastPaths
 from regard.decoding.fast import graphs as replay
 from regard.decoding.model import search_model
-from regard.decoding.settings import Absolute, Beam, Ends, Greedy, Hypothesis, Job, NoPenalty, Power, Rules, Stop, Wish
+from regard.decoding.settings import Absolute, Beam, Ends, Hypothesis, Job, NoPenalty, Power, Rules, Stop, Wish
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
 from regard.models.settings import Decoder as DecoderSettings
@@ -37,10 +37,10 @@ def assert_same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]])
 
 
 @pytest.mark.parametrize("stop", ["all", "best", "first"])
-def test_replayed_turns_give_what_a_search_gives(stop: Stop) -> None:
+@pytest.mark.parametrize("family", [translator, continuer])
+def test_replayed_turns_give_what_a_search_gives(family: Callable[..., Any], stop: Stop) -> None:
     """Batches of about one size share the recordings of opening and turn; another length has its own."""
-    model, player = translator(seed=2), Player()
-    vocabulary = model.settings.target_size
+    model, player, vocabulary = family(seed=2), Player(), 6
     beam = Beam(size=3, nbest=2, stop=stop, length=Power(alpha=0.6))
     for seed, lengths in enumerate([(5, 9, 3, 7), (8, 8, 2, 4), (16, 1, 1, 2, 6, 3, 5), (4,)]):
         inputs = inputs_of(lengths, vocabulary, seed)
@@ -50,24 +50,6 @@ def test_replayed_turns_give_what_a_search_gives(stop: Stop) -> None:
     assert_same(replayed(model, inputs, beam, player), decode(model, inputs, ENDS, beam, RULES))
     assert player.recorded == 4
     assert player.played > 8
-
-
-@pytest.mark.parametrize("family", [translator, continuer])
-def test_a_beam_of_one_is_greedy(family: Callable[..., Any]) -> None:
-    model = family(seed=2)
-    inputs = inputs_of((5, 9, 3, 7, 1), 6, 3)
-    found, expected = (decode(model, inputs, ENDS, search, RULES) for search in (ONE, Greedy()))
-    assert_same(found, expected)
-    for (one,), (other,) in zip(found, expected, strict=True):
-        assert (one.finished, one.looped) == (other.finished, other.looped)
-        assert one.token_scores == pytest.approx(other.token_scores, abs=1e-9)
-
-
-def test_a_decoder_is_replayed_too() -> None:
-    model, player, beam = continuer(seed=2), Player(), Beam(size=3)
-    inputs = inputs_of((5, 9, 3), 6, 4)
-    assert_same(replayed(model, inputs, beam, player), decode(model, inputs, ENDS, beam, RULES))
-    assert player.played > 2
 
 
 def test_weights_that_moved_are_recorded_anew() -> None:
@@ -136,11 +118,6 @@ def test_what_is_recorded_asks_the_host_nothing(
         search.turn()
         search.turn()
     assert int(search.step_1) == 2
-
-
-def test_a_cpu_replays_nothing() -> None:
-    model = translator(seed=2)
-    assert not select(model, Beam(size=2), RULES, fixed=True).replay
 
 
 def test_batches_of_about_one_size_are_filled_up_to_one() -> None:
