@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,9 @@ def remains(run: Path) -> dict[str, Any]:
     for entry in state["snapshots"]:
         found[f"snapshot/{entry['step']}"] = _digest(run / "snapshots" / f"{entry['step']:06d}.safetensors")
     log = [{key: value for key, value in record.items() if key not in TIMES} for record in read_log(run / "log.jsonl")]
-    return {**found, "state": state, "log": log, "weights": _digest(run / "weights.safetensors"), **_scores(run)}
-
-
-def _scores(run: Path) -> dict[str, Any]:
-    """As `regard.train` notes them; a trainer alone does not."""
     status = json.loads((run / "status.json").read_text())
-    return {"step": status["step"], "scores": status["metrics"]}
+    outcome = {"weights": _digest(run / "weights.safetensors"), "step": status["step"], "scores": status["metrics"]}
+    return {**found, "state": state, "log": log, **outcome}
 
 
 def _digest(path: Path) -> str:
@@ -66,29 +63,24 @@ def _digest(path: Path) -> str:
 # -------------------------------------------------------------------------------------------------------- interruptions
 
 
-def before(owner: Any, name: str, at: int, act: Callable[[], None]) -> None:
-    """Does `act` before the call of that number (from 1 on) of a function that `owner` holds."""
-    _around(owner, name, at, act, lambda: None)
-
-
-def after(owner: Any, name: str, at: int, act: Callable[[], None]) -> None:
-    _around(owner, name, at, lambda: None, act)
-
-
-def _around(owner: Any, name: str, at: int, first: Callable[[], None], last: Callable[[], None]) -> None:
-    plain, calls = getattr(owner, name), 0
+def before(owner: Any, name: str, at: int, act: Callable[[], None], afterwards: bool = False) -> None:
+    """Does `act` before or after the call of that number (from 1 on) of a function that `owner` holds."""
+    plain, calls = getattr(owner, name), count(1)
 
     def call(*arguments: Any, **options: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        if calls == at:
-            first()
+        now = next(calls) == at
+        if now and not afterwards:
+            act()
         result = plain(*arguments, **options)
-        if calls == at:
-            last()
+        if now and afterwards:
+            act()
         return result
 
     setattr(owner, name, call)
+
+
+def after(owner: Any, name: str, at: int, act: Callable[[], None]) -> None:
+    before(owner, name, at, act, afterwards=True)
 
 
 def crash() -> None:

@@ -6,11 +6,9 @@ import json
 import math
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
@@ -26,7 +24,6 @@ from regard.settings import parse, to_table
 from regard.training import run as run_module
 from regard.training.run import Log, Run, Status, describe_environment, read_log, resume_environment, write_environment
 from regard.training.settings import Train
-from regard.weights.checkpoints import newest_checkpoint, write_checkpoint
 from regard.weights.directory import load_model
 
 CPU = torch.device("cpu")
@@ -69,30 +66,7 @@ def test_directories_that_cannot_be_used(tmp_path: Path) -> None:
         with pytest.raises(RunError, match=expected):
             Run.open(tmp_path / path)
 
-
-@pytest.fixture
-def nobody() -> Iterator[None]:
-    """Without the rights of root."""
-    root = os.geteuid() == 0
-    if root:
-        os.seteuid(65534)
-    yield
-    if root:
-        os.seteuid(0)
-
-
-def test_missing_permissions(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    closed = tmp_path / "closed"
-    closed.mkdir(mode=0)
-    request.getfixturevalue("nobody")
-    assert "closed/run cannot be written (Permission denied)" in message(closed / "run")
-    with pytest.raises(RunError, match=r"closed/run is not readable"):
-        Run.open(closed / "run")
-
-
-def test_a_run_that_failed_at_its_start_is_created_again(tmp_path: Path) -> None:
     def fail(place: Path) -> None:
-        (place / "tokenizer.json").write_text("half")
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -100,7 +74,18 @@ def test_a_run_that_failed_at_its_start_is_created_again(tmp_path: Path) -> None
     with pytest.raises(RunError, match=r"killed before it started"):
         Run.open(tmp_path / "run")
     Run.create(tmp_path / "run", CONFIG)
-    assert Run.open(tmp_path / "run").config["train"]["steps"] == 3
+
+
+def test_missing_permissions(tmp_path: Path) -> None:
+    closed, root = tmp_path / "closed", os.geteuid() == 0
+    closed.mkdir(mode=0)
+    try:
+        os.seteuid(65534 if root else os.geteuid())  # without the rights of root
+        assert "closed/run cannot be written (Permission denied)" in message(closed / "run")
+        with pytest.raises(RunError, match=r"closed/run is not readable"):
+            Run.open(closed / "run")
+    finally:
+        os.seteuid(0 if root else os.geteuid())
 
 
 def test_settings_that_cannot_be_read(tmp_path: Path) -> None:
@@ -154,25 +139,6 @@ def test_two_processes_do_not_train_in_one_directory(tmp_path: Path, monkeypatch
             os.kill(child, signal.SIGKILL)
     with run.lock(), pytest.raises(RunError, match="in use by process"), Run.open(tmp_path).lock():
         pass
-
-
-def test_leftovers_of_killed_processes_are_removed(tmp_path: Path) -> None:
-    run = Run.create(tmp_path, CONFIG)
-    write_checkpoint(tmp_path, 1, {"w": torch.ones(1)}, {}, {})
-    left = [
-        tmp_path / ".tmpAb12Cd",
-        tmp_path / ".weights.safetensors.7.partial",
-        tmp_path / "snapshots" / ".000001.safetensors.7.partial",
-        tmp_path / "checkpoints" / ".000002.partial" / "weights.safetensors",
-    ]
-    for path in left:
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"half")
-    Run.open(tmp_path)
-    assert all(path.exists() for path in left)  # only the owner of the lock may remove them
-    with run.lock():
-        assert not any(path.exists() for path in left)
-    assert newest_checkpoint(tmp_path)[0] is not None
 
 
 def test_status(tmp_path: Path) -> None:
@@ -261,68 +227,26 @@ def test_a_disk_that_accepts_half_a_line(path: Path, monkeypatch: pytest.MonkeyP
     assert path.read_text() == '{"step": 1}\n'
 
 
-def environment(run: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((run / "environment.json").read_text())
-    return found
-
-
-def test_the_environment_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_environment_is_written_and_changes_are_reported_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "argv", ["regard", "train", "my recipe.toml"])
     write_environment(tmp_path, CPU)
-    found = environment(tmp_path)
+    found = json.loads((tmp_path / "environment.json").read_text())
     for package in ("regard", "numpy", "safetensors", "tokenizers", "torch"):
         assert found[package].split("+")[0] == version(package).split("+")[0]
-    assert found["command"] == "regard train 'my recipe.toml'"
-    assert (found["threads"], found["device"], found["resumes"]) == (torch.get_num_threads(), "cpu", [])
-    assert found["cpu"]
+    assert (found["command"], found["device"], found["resumes"]) == ("regard train 'my recipe.toml'", "cpu", [])
     assert abs(datetime.now(UTC) - datetime.fromisoformat(found["time"])) < timedelta(minutes=1)
-
-
-def test_changes_are_reported_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_environment(tmp_path, CPU)
     assert resume_environment(tmp_path, CPU) == []
-    threads, torch_version = torch.get_num_threads(), str(torch.__version__)
+    threads = torch.get_num_threads()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 99)
-    monkeypatch.setattr(torch, "__version__", "3.0.0")
-    [warning] = resume_environment(tmp_path, CPU)
-    assert f"torch ({torch_version}, now 3.0.0), threads ({threads}, now 99)" in warning
-    changed = [resume["changed"] for resume in environment(tmp_path)["resumes"]]
-    assert changed == [{}, {"torch": [torch_version, "3.0.0"], "threads": [threads, 99]}]
+    assert f"threads ({threads}, now 99)" in resume_environment(tmp_path, CPU)[0]
     assert resume_environment(tmp_path, CPU) == []
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    assert "threads (99, now" in resume_environment(tmp_path, CPU)[0]
-    for text in (None, "{", "[]", '{"resumes": [3]}', "{}"):
-        (tmp_path / "environment.json").unlink(missing_ok=True)
-        if text is not None:
-            (tmp_path / "environment.json").write_text(text)
-        [warning] = resume_environment(tmp_path, CPU)
-        assert "is missing or damaged" in warning
+    resumes = json.loads((tmp_path / "environment.json").read_text())["resumes"]
+    assert [resume["changed"] for resume in resumes] == [{}, {"threads": [threads, 99]}, {}]
+    for text in ("{", "[]", '{"resumes": [3]}', "{}"):
+        (tmp_path / "environment.json").write_text(text)
+        assert "is missing or damaged" in resume_environment(tmp_path, CPU)[0]
         assert resume_environment(tmp_path, CPU) == []
-
-
-@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
-def test_the_commit_of_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
-        monkeypatch.delenv(name, raising=False)
-
-    def git(*arguments: str) -> str:
-        identity = ["-c", "user.name=n", "-c", "user.email=e@example.org", "-c", "commit.gpgsign=false"]
-        done = subprocess.run(
-            ["git", "-C", tmp_path, *identity, *arguments], capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
-
-    package = tmp_path / "package"
-    package.mkdir()
-    (package / "errors.py").write_text("")
-    assert run_module._commit(package) is None
-    git("init")
-    assert run_module._commit(package) is None  # in a checkout, but not of it
-    git("add", ".")
-    git("commit", "-m", "first")
-    commit = git("rev-parse", "HEAD")
-    assert run_module._commit(package) == commit
-    (package / "errors.py").write_text("changed")
-    assert run_module._commit(package) == f"{commit} with changes"
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert describe_environment(CPU)["commit"] is None  # without git
+    assert describe_environment(CPU)["commit"] is None, "without git"
