@@ -17,15 +17,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.data import readers
-from regard.data.examples import Labelled, Pair, Problem, Tagged, Text
+from regard.data.examples import Labelled, Pair, Problem, Text
 from regard.data.readers import read_lines
 from regard.data.settings import (
-    Columns,
     DataSettings,
     LabelledCsv,
     Parallel,
     ParallelJsonl,
-    ParallelTsv,
     RawText,
 )
 from regard.data.source import Source
@@ -79,12 +77,6 @@ def test_two_files(folder: Path, pairs: list[Pair], first: str, second: str, end
     assert read(Parallel(train=(source, target)), block) == pairs
 
 
-@given(pairs, packers, ends, st.booleans(), blocks)
-def test_tsv(folder: Path, pairs: list[Pair], packer: str, end: str, last: bool, block: int) -> None:
-    file = write(folder / "a", ["\t".join(pair.sides().values()) for pair in pairs], packer, end, last)
-    assert read(ParallelTsv(train=(file,)), block) == pairs
-
-
 @given(st.lists(st.builds(Pair, texts(""), texts(""), st.none()), min_size=1, max_size=8), packers, ends, st.booleans())
 def test_jsonl_holds_line_ends_too(folder: Path, pairs: list[Pair], packer: str, end: str, escaped: bool) -> None:
     rows = [json.dumps({"source": pair.source, "target": pair.target}, ensure_ascii=escaped) for pair in pairs]
@@ -107,18 +99,6 @@ def test_raw_text_by_lines_and_as_a_file(folder: Path, rows: list[str], packer: 
     assert read(RawText(train=(file,)), block) == [Text(row) for row in rows]
     pieces = read(RawText(train=(file,), document="file"), block)
     assert "".join(piece.text for piece in pieces if isinstance(piece, Text)) == "".join(f"{row}\n" for row in rows)
-
-
-words = st.text(st.characters(categories=("L", "N", "P")), min_size=1, max_size=5)
-sentences = st.lists(st.tuples(words, st.sampled_from(["O", "B-X", "I-X", "B-Y", "I-Y"])), min_size=1, max_size=6)
-
-
-@given(st.lists(sentences, min_size=1, max_size=5), packers, ends, blocks)
-def test_columns(folder: Path, found: list[list[tuple[str, str]]], packer: str, end: str, block: int) -> None:
-    rows = [row for sentence in found for row in [*(f"{word} {tag}" for word, tag in sentence), ""]]
-    file = write(folder / "a", rows, packer, end, True)
-    expected = [Tagged(tuple(word for word, _ in each), tuple(tag for _, tag in each)) for each in found]
-    assert read(Columns(train=(file,)), block) == expected
 
 
 @given(st.binary(max_size=60), blocks)

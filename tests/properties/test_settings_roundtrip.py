@@ -94,55 +94,25 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
-# ------------------------------------------------------------------------------------------------------ whole models
-
-
-@given(models)
-def test_toml_gives_back_an_equal_value(value: Settings) -> None:
-    text = to_toml(value)
+@given(models, models)
+def test_every_form_of_a_model_is_the_same_model(value: Settings, other: Settings) -> None:
+    """TOML, a table with its kind, dotted keys in Python, and key=value words on a command line."""
+    text, table, default = to_toml(value), to_table(value), type(value)()
     assert from_toml(type(value), text) == value
     assert to_toml(from_toml(type(value), text)) == text
-
-
-@given(models)
-def test_a_table_with_its_kind_gives_back_an_equal_value(value: Settings) -> None:
-    assert parse(AnyModel, to_table(value)) == value
-
-
-@given(models)
-def test_no_change_changes_nothing(value: Settings) -> None:
-    assert value.changed({}) == value
-    assert value.changed(to_table(value)) == value
-
-
-@given(models)
-def test_a_full_table_over_the_defaults_is_that_table(value: Settings) -> None:
-    assert type(value)().changed(to_table(value)) == value
-
-
-@given(models)
-def test_overrides_in_any_spelling_agree(value: Settings) -> None:
-    """Dotted keys in Python, and key=value words on a command line, say the same as the nested table."""
-    flat = dict(leaves(to_table(value)))
+    assert parse(AnyModel, table) == value
+    assert value.changed({}) == value.changed(table) == default.changed(table) == value
+    flat = dict(leaves(table))
     words = [f"{key}={tomli_w.dumps({'v': item}).removeprefix('v = ').strip()}" for key, item in flat.items()]
     bare = [
         f"{key}={item}" if isinstance(item, str) else word
         for (key, item), word in zip(flat.items(), words, strict=True)
     ]
-    default = type(value)()
-    assert default.changed(flat) == value
-    assert default.changed(read_overrides(words)) == value
-    assert default.changed(read_overrides(bare)) == value
+    for changes in (flat, read_overrides(words), read_overrides(bare)):
+        assert default.changed(changes) == value
+    if type(value) is not type(other):  # another kind forgets the first model
+        assert parse(AnyModel, merge(table, to_table(other))) == other
 
-
-@given(models, models)
-def test_a_change_of_kind_forgets_the_other_model(one: Settings, other: Settings) -> None:
-    merged = merge(to_table(one), to_table(other))
-    if type(one) is not type(other):
-        assert parse(AnyModel, merged) == other
-
-
-# ------------------------------------------------------------------------------------------------------------ tables
 
 keys = st.sampled_from(["a", "b", "kind"])
 scalars = st.integers(0, 3) | st.sampled_from(["x", "y"])
@@ -153,37 +123,18 @@ tables = st.recursive(
 )
 
 
-@given(tables)
-def test_merge_with_nothing_is_the_table(table: dict[str, Any]) -> None:
-    assert merge(table, {}) == table
-    assert merge({}, table) == table
-    assert merge(table, table) == table
-
-
 @given(tables, tables)
-def test_what_is_changed_holds_afterwards_and_stays(base: dict[str, Any], changes: dict[str, Any]) -> None:
+def test_merge(base: dict[str, Any], changes: dict[str, Any]) -> None:
+    assert merge(base, {}) == merge({}, base) == merge(base, base) == base
+    assert dict(leaves(nested(dict(leaves(base))))) == dict(leaves(base))
     merged = merge(base, changes)
     found = dict(leaves(merged))
     assert all(found[path] == value for path, value in leaves(changes))
     assert merge(merged, changes) == merged
-
-
-@given(tables, tables)
-def test_merge_keeps_neighbours_unless_the_kind_changes(base: dict[str, Any], changes: dict[str, Any]) -> None:
-    merged = merge(base, changes)
     if "kind" not in changes or changes["kind"] == base.get("kind"):
-        assert {key: merged[key] for key in base if key not in changes} == {
-            key: value for key, value in base.items() if key not in changes
-        }
+        assert all(merged[key] == value for key, value in base.items() if key not in changes)
     else:
         assert set(merged) == set(changes)
-
-
-@given(tables)
-def test_dotted_keys_unfold_to_the_table(table: dict[str, Any]) -> None:
-    flat = dict(leaves(table))
-    pruned = nested(flat)
-    assert dict(leaves(pruned)) == flat
 
 
 @pytest.mark.parametrize("family", FAMILIES)
