@@ -117,7 +117,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     (
         "Consistency of translations",
         "The table `task.consistency`: a second pass over each batch that must agree with the first.",
-        [translate.SimCut, translate.RDrop],
+        [translate.SimCut],
     ),
     ("Validation by translating", "The table `task.bleu` of a translation.", [translate.Bleu]),
     ("Training", "The table `train` of a recipe; it needs a budget.", [training.Train]),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from pydantic import Field
@@ -44,15 +44,6 @@ class SimCut(Settings):
     """Share of the tokens, on both sides, whose vectors are set to zero."""
 
 
-class RDrop(Settings):
-    """Two passes over each batch that differ by dropout; the loss is the mean of both losses plus `weight` times half
-    the sum of both divergences (Liang et al. 2021)."""
-
-    kind: Literal["r-drop"] = "r-drop"
-    weight: float = Field(default=5.0, gt=0)
-    """Factor on the divergence (alpha)."""
-
-
 class Bleu(Settings):
     """Each evaluation also translates validation data and reports the metric `bleu` (sacreBLEU)."""
 
@@ -73,7 +64,7 @@ class Translate(TaskSettings):
     smoothing: Smoothing = 0.1
     """Label smoothing: the share of each label's probability that is spread evenly over all classes, including the
     right one (Szegedy et al. 2016; as PyTorch's cross_entropy)."""
-    consistency: Annotated[SimCut | RDrop, Field(discriminator="kind")] | None = None
+    consistency: SimCut | None = None
     """A second pass over each batch that must agree with the first; none: one pass."""
     bleu: Bleu | None = None
     """Validation by translating, for `train.select = "bleu"`; none: by loss only."""
@@ -146,15 +137,9 @@ class TranslateTask(Task):
             source, target = batch.sequences["source"], batch.sequences["target"]
             logits = model(source.tokens, target.tokens, source.layout, target.layout)
             return cross_entropy(logits, labels, smoothing, model.training)
-        cut = consistency.cut if isinstance(consistency, SimCut) else 0.0
-        logits, others = _logits_twice(model, batch, cut)
+        logits, others = _logits_twice(model, batch, consistency.cut)
         loss = cross_entropy(logits, labels, smoothing, training=True)
-        apart = divergence(logits, others, labels)
-        if isinstance(consistency, SimCut):
-            return Loss(loss.total + consistency.weight * apart, loss.weight, loss.sums)
-        other = cross_entropy(others, labels, smoothing, training=True)
-        apart = apart + divergence(others, logits, labels)
-        return Loss((loss.total + other.total + consistency.weight * apart) / 2, loss.weight, loss.sums)
+        return Loss(loss.total + consistency.weight * divergence(logits, others, labels), loss.weight, loss.sums)
 
     def extra_metrics(self, model: nn.Module) -> dict[str, float]:
         bleu = self.settings.bleu
@@ -194,7 +179,7 @@ class TranslateTask(Task):
 def _logits_twice(model: EncoderDecoder, batch: Batch, cut: float) -> tuple[Tensor, Tensor]:
     """Logits of the batch, and again with each token hidden with probability `cut`; both in one pass."""
     source, target = batch.sequences["source"].twice(), batch.sequences["target"].twice()
-    seen = (_half_seen(source.tokens, cut), _half_seen(target.tokens, cut)) if cut else None
+    seen = (_half_seen(source.tokens, cut), _half_seen(target.tokens, cut))
     logits: Tensor = model(source.tokens, target.tokens, source.layout, target.layout, seen)
     first, second = logits.chunk(2)
     return first, second

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,23 +17,14 @@ from regard.training.settings import Train
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("family", "layout"), [*zip(FAMILIES, ["packed", "padded"] * 2, strict=True)])
 def test_learns_eight_examples_by_heart(family: str, layout: str, tmp_path: Path) -> None:
     """Text to continue comes in windows: of documents that begin alike, nobody could tell the first word."""
-    train = parse(
-        Train,
-        {
-            "steps": 300,
-            "tokens": 256,
-            "layout": layout,
-            "row": 128,
-            "optimizer": {"kind": "adamw", "rate": 5e-3},
-            "schedule": {"kind": "linear", "warmup": 20},
-            "evaluate_every": 300,
-        },
-    )
-    wider = {"width": 128, "ffn": {"kind": "dense", "hidden": 256}}
+    steps = 300 if family == "masked" else 100  # other tokens are hidden in each epoch
+    optimizer, schedule = {"kind": "adamw", "rate": 1e-2}, {"kind": "linear", "warmup": 10}
+    table = {"steps": steps, "tokens": 192, "layout": layout, "row": 96, "optimizer": optimizer, "schedule": schedule}
+    train = parse(Train, {**table, "evaluate_every": steps})
+    wider: dict[str, Any] = {"width": 64, "ffn": {"kind": "dense", "hidden": 128}}
     if family != "image":
         wider["position"] = {"kind": "learned", "length": 32}
     job = Job(family, train, tmp_path, examples=8, valid=0, model_changes=wider)
@@ -42,12 +34,12 @@ def test_learns_eight_examples_by_heart(family: str, layout: str, tmp_path: Path
     found = examples(family, prepared)
     if family == "language":
         found = Examples(prepared, {"text": TokenColumn(VOCABULARY, predict=True, window=13)})
-    elif family == "masked":  # other tokens are hidden in each epoch; more of them, so that 300 epochs suffice
+    elif family == "masked":
         found = Examples(prepared, {"text": MaskedColumn(VOCABULARY, mask=3, special=(0, 1, 2), rate=0.4)})
     trainer.task.data.examples.update(train=found, valid=found)
     outcome = trainer.run()
-    assert outcome.step == 300
-    assert outcome.scores["loss"] < 0.01
+    assert outcome.step == steps
+    assert outcome.scores["loss"] < 0.05
     assert outcome.scores["accuracy"] == 1
 
 

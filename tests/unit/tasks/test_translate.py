@@ -20,19 +20,17 @@ from regard.models.families import EncoderDecoder
 from regard.settings import parse
 from regard.tasks import translate
 from regard.tasks.task import TrainingData
-from regard.tasks.translate import Bleu, RDrop, SimCut, Translate, TranslateTask
+from regard.tasks.translate import Bleu, SimCut, Translate, TranslateTask
 from regard.text.settings import Words
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
 from regard.training.settings import Train
 
 
-def made(
-    tmp_path: Path, layout: str = "padded", dropout: float = 0.0, **task: Any
-) -> tuple[TranslateTask, EncoderDecoder, Batch]:
+def made(tmp_path: Path, layout: str = "padded", **task: Any) -> tuple[TranslateTask, EncoderDecoder, Batch]:
     """A task, its model, and a batch."""
     settings = parse(Train, {"steps": 1, "tokens": 64, "layout": layout, "precision": "float64"})
-    job = Job("translate", settings, tmp_path, examples=6, valid=0, model_changes={"dropout": dropout})
+    job = Job("translate", settings, tmp_path, examples=6, valid=0)
     model = job.model().train()
     assert isinstance(model, EncoderDecoder)
     found = TranslateTask(Translate(**task), model.settings)
@@ -76,39 +74,8 @@ def test_simcut_is_the_formula(tmp_path: Path, layout: str) -> None:
     assert float(loss.sums["plain"]) < float(loss.total.detach()), "metrics leave the divergence out"
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_r_drop_is_the_formula(tmp_path: Path, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, model, batch = made(tmp_path, layout, dropout=0.2, consistency=RDrop(weight=5.0))
-    passes: list[Tensor] = []
-    given = translate._logits_twice
-
-    def watched(*arguments: Any) -> tuple[Tensor, Tensor]:
-        passes.extend(given(*arguments))
-        return passes[0], passes[1]
-
-    monkeypatch.setattr(translate, "_logits_twice", watched)
-    loss = task.loss(model, batch)
-    one, other = (each.flatten(0, -2)[batch.values["target.next"].flatten() != IGNORED] for each in passes)
-    assert not torch.equal(one, other), "each pass has a dropout of its own"
-    both = (smoothed(one, batch) + smoothed(other, batch)) / 2
-    torch.testing.assert_close(loss.total, both + 5 * (apart(one, other) + apart(other, one)) / 2)
-
-
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_a_batch_twice_is_two_batches(tmp_path: Path, layout: str) -> None:
-    _, model, batch = made(tmp_path, layout)
-    one, two = batch.sequences["source"], batch.sequences["target"]
-    source, target = one.twice(), two.twice()
-    with torch.no_grad():
-        once = model(one.tokens, two.tokens, one.layout, two.layout)
-        first, second = model(source.tokens, target.tokens, source.layout, target.layout).chunk(2)
-    torch.testing.assert_close(first, once, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(second, once, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("way", [SimCut(), RDrop()])
-def test_training_is_one_graph_and_evaluation_takes_one_pass(tmp_path: Path, way: SimCut | RDrop) -> None:
-    task, model, batch = made(tmp_path, "packed", consistency=way)
+def test_training_is_one_graph_and_evaluation_takes_one_pass(tmp_path: Path) -> None:
+    task, model, batch = made(tmp_path, "packed", consistency=SimCut())
     compiled = torch.compile(task.loss, backend="eager", fullgraph=True)
     torch.manual_seed(5)
     expected = task.loss(model, batch)
