@@ -157,10 +157,7 @@ class Cache:
             self.seen_NC.scatter_(1, index_K.repeat(self.inputs)[:, None], True)
             self.places_BC.index_copy_(1, index_K, self.place_B1.expand(self.inputs, self.rows))
         self.mask = self.seen_NC.view(self.inputs, self._new.time, -1)
-        self.advance()
-
-    def advance(self) -> None:
-        """Goes to the next position. Inputs that ended earlier than others may stay at the last learned position."""
+        # To the next position. Inputs that ended earlier than others may stay at the last learned position.
         self.time += 1
         place_B1 = self.place_B1 + 1 if self.longest is None else (self.place_B1 + 1).clamp(max=self.longest - 1)
         if self.fixed:

@@ -7,6 +7,7 @@ N: rows, D: width, V: vocabulary, T: positions.
 
 from __future__ import annotations
 
+import functools
 from typing import TypeAlias
 
 import torch
@@ -16,7 +17,7 @@ from torch.nn import functional
 from regard.blocks.cache import Cache
 from regard.blocks.layers import Attention, FeedForward, Layer, Residual, RmsNorm
 from regard.blocks.layout import Padded
-from regard.blocks.positions import Position
+from regard.blocks.positions import Position, Signals
 from regard.decoding.fast.triton_step import add_norm, attend_memory, attend_own, embed, inherit
 from regard.decoding.model import Inputs, Model, State
 from regard.models.families import EncoderDecoder, Output
@@ -68,29 +69,40 @@ class TritonState(State):
         self.scores_NV = model.output.matrix.new_empty(0, model.output.matrix.shape[0])
 
     def read(self, inputs: Inputs, start: int | None) -> Tensor:
-        logits_BV = super().read(inputs, start)
-        weight = self.network.target.tokens.weight
-        assert self.cache.steps is not None
-        bound = self.cache.steps if self.cache.longest is None else min(self.cache.steps, self.cache.longest)
+        tokens_BT, self.layout = inputs
+        batch, weight, cache = self.layout.batch, self.network.target.tokens.weight, self.cache
+        assert start is not None and cache.steps is not None
+        memory_BSD = self.network.encode(tokens_BT, self.layout)
+        self.memory_BSD = memory_BSD[..., :1]  # only its shape is used from now on
+        for layer, cross in zip(self.network.decoder, cache.cross, strict=True):
+            assert layer.cross is not None
+            cross.get(functools.partial(layer.cross.keys_and_values, memory_BSD, Signals()))
+        cache.plan(Padded(batch, 1))
+        cache.commit()
+        bound = cache.steps if cache.longest is None else min(cache.steps, cache.longest)
         positions = self.network.target.position.embed(Padded(1, bound), weight.device, weight.dtype)
         self.positions_TD = None if positions is None else positions[0].contiguous()
-        return logits_BV
+        # The start token has one row for each input. `commit` has marked its column as seen by all beams.
+        start_B = torch.full((batch,), start, device=weight.device)
+        seen_BC = torch.zeros(batch, cache.room, dtype=torch.bool, device=weight.device)
+        return self._logits(self._through_layers(start_B, seen_BC, torch.zeros_like(cache.blocks_1)))
 
     def step(self, tokens_N: Tensor) -> Tensor:
         """Appends a token to each row; returns the logits `[N, V]`, which the next step overwrites."""
         if len(self.scores_NV) != len(tokens_N):
             self.scores_NV = self.scores_NV.new_empty(len(tokens_N), self.scores_NV.shape[1])
-        self._write_scores(self._through_layers(tokens_N))
-        self.cache.advance()
+        self._write_scores(self._through_layers(tokens_N, self.cache.seen_NC, self.cache.blocks_1))
+        self.cache.time += 1
+        self.cache.blocks_1 += 1
         return self.scores_NV
 
-    def _through_layers(self, tokens_N: Tensor) -> Tensor:
+    def _through_layers(self, tokens_N: Tensor, seen_NC: Tensor, blocks_1: Tensor) -> Tensor:
         """`[N, D]`. x is the residual stream, y the input of the next sublayer."""
         model, layers = self.network, list(self.network.decoder)
         target, final = model.target, model.decoder.norm
         post = layers[0].ffn_residual.place == "post"
         # The start token is at position 0 and in the first block, so blocks count positions.
-        x_ND = embed(tokens_N, target.tokens.weight, target.scale, self.positions_TD, self.cache.blocks_1)
+        x_ND = embed(tokens_N, target.tokens.weight, target.scale, self.positions_TD, blocks_1)
         x_ND = x_ND if target.norm is None else target.norm(x_ND)
         norms = [norm for layer in layers for norm in _norms(layer)]
         y_ND = x_ND if post else add_norm(x_ND, None, norms[0])[1]
@@ -98,26 +110,24 @@ class TritonState(State):
         assert final is None or isinstance(final, AnyNorm)
         following: list[AnyNorm | None] = [*norms] if post else [*norms[1:], final]
         for number, norm in enumerate(following):
-            added_ND = self._sublayer(layers[number // 3], number, y_ND)
+            added_ND = self._sublayer(number, y_ND, seen_NC, blocks_1)
             if norm is None:
                 return x_ND + added_ND
             x_ND, y_ND = add_norm(x_ND, added_ND, norm)
             x_ND = y_ND if post else x_ND
         return add_norm(y_ND, None, final)[1] if post and final is not None else y_ND
 
-    def _sublayer(self, layer: Layer, number: int, y_ND: Tensor) -> Tensor:
+    def _sublayer(self, number: int, y_ND: Tensor, seen_NC: Tensor, blocks_1: Tensor) -> Tensor:
         """The output of one sublayer, counted through all layers."""
         i, which = divmod(number, 3)
+        layer, cache = self.network.decoder[i], self.cache
         if which == 2:
             return _feed_forward(layer.ffn, y_ND)
-        cache = self.cache
         attention = layer.attention if which == 0 else layer.cross
         assert attention is not None
         if which == 0:
             cells = (cache.layers[i].k_BCGE, cache.layers[i].v_BCGV)
-            mixed_NX = attend_own(
-                attention, functional.linear(y_ND, *self.joined[i]), cells, cache.seen_NC, cache.blocks_1
-            )
+            mixed_NX = attend_own(attention, functional.linear(y_ND, *self.joined[i]), cells, seen_NC, blocks_1)
         else:
             memory, lengths_B = cache.cross[i].stored, self.layout.lengths_B
             assert memory is not None and lengths_B is not None
