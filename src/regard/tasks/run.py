@@ -266,7 +266,7 @@ def _model(job: TrainingJob, task: Task, workers: Workers, start: Start | None) 
     model = build(task.model, workers.device, mixed_precision(job.train.precision, workers.device).weights)
     notes: list[str] = []
     if start is not None:
-        notes = warm_start(model, start, task._tokenizers, seed=job.train.seed).text().splitlines()
+        notes = warm_start(model, start, task._tokenizers, seed=job.train.seed)
     heads: Any = getattr(model, "heads", None)
     if task.head is not None and (others := [name for name in heads or () if name != task.head]):
         for name in others:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -55,35 +55,9 @@ def read_start(path: Path | str) -> Start:
     return Start(model.settings, tensors, TokenizerPair.find(Path(path)), str(path))
 
 
-@dataclass(frozen=True)
-class WarmStart:
-    """What a model took from its start."""
-
-    source: str
-    copied: int
-    """The number of tensors that were copied unchanged."""
-    fitted: Mapping[str, str]
-    """Tensors that were adapted, and how."""
-    fresh: tuple[str, ...]
-    """Tensors that keep their initial values."""
-    dropped: tuple[str, ...]
-    """Tensors of the start that the model has no use for."""
-    notes: tuple[str, ...]
-
-    def text(self) -> str:
-        """Return a few lines for the log."""
-        lines = [f"{self.copied} tensors copied from {self.source}"]
-        lines += [f"{name}: {how}" for name, how in self.fitted.items()]
-        for title, names in (("new", self.fresh), ("not used", self.dropped)):
-            if names:
-                modules = dict.fromkeys(name.rpartition(".")[0] for name in names)
-                lines.append(f"{title}: {listed(list(modules))}")
-        return "\n".join([*lines, *self.notes])
-
-
 @torch.no_grad()
-def warm_start(model: nn.Module, start: Start, tokenizers: TokenizerPair | None = None, seed: int = 0) -> WarmStart:
-    """Copy the fitting weights of `start` into `model`. Nothing changes if an error is raised.
+def warm_start(model: nn.Module, start: Start, tokenizers: TokenizerPair | None = None, seed: int = 0) -> list[str]:
+    """Copy the fitting weights of `start` into `model`, and return a report. Nothing changes if an error is raised.
 
     - Tensors of the same name and shape are copied.
     - Rows over a vocabulary follow their tokens if both tokenizers are known (`tokenizers` are the model's own);
@@ -105,24 +79,21 @@ def warm_start(model: nn.Module, start: Start, tokenizers: TokenizerPair | None 
             continue
         side = _side(name, settings)
         if side is not None:
-            values[name] = rows[side].move(old, generator)
+            values[name] = _moved(old, *rows[side], generator)
         elif name.startswith(("embedding.", "source.", "target.")) and name.endswith("position.weight"):
             values[name] = _positions(old, parameter, settings, start.settings)
         elif old.shape == parameter.shape:
             values[name] = old, ""
     for name, (value, _) in values.items():
         own[name].copy_(value)
+    fitted = [f"{name}: {how}" for name, (_, how) in values.items() if how]
+    report = [f"{len(values) - len(fitted)} tensors copied from {start.source}", *fitted]
+    for title, names in (("new", own), ("not used", start.tensors)):
+        if modules := dict.fromkeys(name.rpartition(".")[0] for name in names if name not in values):
+            report.append(f"{title}: {listed(list(modules))}")
     if not isinstance(settings, Vision) and (tokenizers is None or start.tokenizer is None):
         notes.append("token ids are assumed to be the same: without both tokenizers they cannot be compared")
-    fitted = {name: how for name, (_, how) in values.items() if how}
-    return WarmStart(
-        start.source,
-        len(values) - len(fitted),
-        fitted,
-        tuple(name for name in own if name not in values),
-        tuple(name for name in start.tensors if name not in values),
-        tuple(notes),
-    )
+    return report + notes
 
 
 def _require_equal(settings: ModelSettings, start: Start) -> list[str]:
@@ -131,13 +102,16 @@ def _require_equal(settings: ModelSettings, start: Start) -> list[str]:
     learnable = (*LEARNABLE, "position.base") if rotary else LEARNABLE
     wrong: dict[str, tuple[str, str]] = {}
     notes = []
-    for key, (ours, theirs) in differences(settings, start.settings).items():
-        if _is_among(key, FITTED + TRAINING) or (key == "layer_scale" and None not in (ours, theirs)):
+    for key, values in differences(settings, start.settings).items():
+        ours, theirs = (
+            "none" if value is None else value if isinstance(value, str) else json.dumps(value) for value in values
+        )
+        if _is_among(key, FITTED + TRAINING) or (key == "layer_scale" and None not in values):
             continue
         if _is_among(key, learnable):
-            notes.append(f"{key} is {_as_override(ours)} and was {_as_override(theirs)}: training must adapt to it")
+            notes.append(f"{key} is {ours} and was {theirs}: training must adapt to it")
         else:
-            wrong[key] = _as_override(ours), _as_override(theirs)
+            wrong[key] = ours, theirs
     if wrong:
         both = [f"{key} is {ours} here and {theirs} there" for key, (ours, theirs) in wrong.items()]
         remedy = [f"model.{key}={theirs}" for key, (_, theirs) in wrong.items()]
@@ -150,12 +124,6 @@ def _require_equal(settings: ModelSettings, start: Start) -> list[str]:
 
 def _is_among(key: str, keys: Collection[str]) -> bool:
     return any(key == known or key.startswith(f"{known}.") for known in keys)
-
-
-def _as_override(value: Any) -> str:
-    if value is None:
-        return "none"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _positions(old: Tensor, parameter: Tensor, here: ModelSettings, there: ModelSettings) -> tuple[Tensor, str]:
@@ -177,12 +145,7 @@ def _positions(old: Tensor, parameter: Tensor, here: ModelSettings, there: Model
     result[new.offset : new.offset + common] = old[given.offset : given.offset + common].to(result.dtype)
     if new.offset == given.offset:
         result[: new.offset] = old[: given.offset].to(result.dtype)
-    text = f"{common:,} positions copied"
-    if new.length > common:
-        text += f", {new.length - common:,} new"
-    if given.length > common:
-        text += f", {given.length - common:,} not used"
-    return result, text
+    return result, f"{common:,} of {given.length:,} positions copied, {new.length - common:,} new"
 
 
 def _side(name: str, settings: ModelSettings) -> Side | None:
@@ -196,44 +159,33 @@ def _side(name: str, settings: ModelSettings) -> Side | None:
     return None
 
 
-@dataclass(frozen=True)
-class _Rows:
-    """Which old row each new row takes."""
-
-    index: Tensor
-    """`[V]`; −1 for a new token."""
-    known: int
-    """The number of old rows that have a token; the rest fill up the matrix."""
-    lost: int
-    """The number of old tokens that no new row takes."""
-
-    def move(self, old: Tensor, generator: torch.Generator) -> tuple[Tensor, str]:
-        """Return `[V, D]` or `[V]` (biases), with a text: old rows at their new positions, new rows near the mean.
-
-        At the mean of the old rows, a new token's logit is the mean of theirs, so that it gets at most an average
-        token's probability. A row of random noise often gets nearly all of it (Hewitt 2021: Initializing New Word
-        Embeddings for Pretrained Language Models).
-        """
-        if torch.equal(self.index, torch.arange(len(old))):
-            return old, ""
-        new = self.index < 0
-        count = int(new.sum())
-        result = old[self.index.clamp(min=0)]
-        parts = [f"{len(new) - count:,} tokens copied"]
-        if count:
-            tokens = old[: self.known].to(torch.promote_types(old.dtype, torch.float32))
-            mean = tokens.mean(0).expand(count, *old.shape[1:])
-            if old.dim() > 1:
-                noise = torch.randn(mean.shape, generator=generator, dtype=tokens.dtype)
-                mean = mean + NOISE * tokens.std(0, correction=0) * noise.to(old.device)
-            result[new] = mean.to(old.dtype)
-            parts.append(f"{count:,} new, near the mean of the old")
-        if self.lost:
-            parts.append(f"{self.lost:,} not used")
-        return result, ", ".join(parts)
+Rows: TypeAlias = tuple[Tensor, int]
+"""For each new row the old row that it takes, −1 for a new token; and the number of old rows that have a token."""
 
 
-def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: TokenizerPair | None) -> dict[Side, _Rows]:
+def _moved(old: Tensor, index: Tensor, known: int, generator: torch.Generator) -> tuple[Tensor, str]:
+    """Return `[V, D]` or `[V]` (biases), with a text: old rows at their new positions, new rows near the mean.
+
+    At the mean of the old rows, a new token's logit is the mean of theirs, so that it gets at most an average token's
+    probability. A row of random noise often gets nearly all of it (Hewitt 2021: Initializing New Word Embeddings for
+    Pretrained Language Models).
+    """
+    if torch.equal(index, torch.arange(len(old))):
+        return old, ""
+    new = index < 0
+    count = int(new.sum())
+    result = old[index.clamp(min=0)]
+    if count:
+        tokens = old[:known].to(torch.promote_types(old.dtype, torch.float32))
+        mean = tokens.mean(0).expand(count, *old.shape[1:])
+        if old.dim() > 1:
+            noise = torch.randn(mean.shape, generator=generator, dtype=tokens.dtype)
+            mean = mean + NOISE * tokens.std(0, correction=0) * noise.to(old.device)
+        result[new] = mean.to(old.dtype)
+    return result, f"{len(new) - count:,} of {len(old):,} rows copied, {count:,} new, near the mean of the old"
+
+
+def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: TokenizerPair | None) -> dict[Side, Rows]:
     """Return the rows of both sides. A model with one vocabulary has it on both."""
     old = start.settings
     if isinstance(settings, Vision) or isinstance(old, Vision):
@@ -243,7 +195,7 @@ def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: Tokenize
             f"model.tied ({', '.join(settings.tied)}) needs one tokenizer for both sides, but there are two; "
             'set text.shared=true, or model.tied=["target", "output"]'
         )
-    rows: dict[Side, _Rows] = {}
+    rows: dict[Side, Rows] = {}
     sides: dict[Side, str] = {"source": "vocabulary", "target": "target_vocabulary"}
     for side, key in sides.items():
         size, old_size = (
@@ -259,7 +211,7 @@ def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: Tokenize
         if new_tokens and old_tokens:
             rows[side] = _matched_rows(old_tokens, old_size, new_tokens, size)
         elif size == old_size:
-            rows[side] = _Rows(torch.arange(size), size, 0)
+            rows[side] = torch.arange(size), size
         else:
             unknown = f"{start.source} has no {FILE}" if new_tokens else "the model has no tokenizer"
             raise WeightsError(
@@ -269,7 +221,7 @@ def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: Tokenize
     return rows
 
 
-def _matched_rows(old: Tokenizer, old_size: int, new: Tokenizer, new_size: int) -> _Rows:
+def _matched_rows(old: Tokenizer, old_size: int, new: Tokenizer, new_size: int) -> Rows:
     """Match tokens by name, and special tokens without a match by role.
 
     The sizes are those of the models, which may be larger than the tokenizers': rows without a token keep their place.
@@ -288,9 +240,7 @@ def _matched_rows(old: Tokenizer, old_size: int, new: Tokenizer, new_size: int) 
         return -1
 
     index = [row if row < old_size else -1 for row in map(find, range(new_size))]
-    known = min(old.size, old_size)
-    lost = set(range(known)).difference(index)
-    return _Rows(torch.tensor(index), known, sum(_token(old, number) is not None for number in lost))
+    return torch.tensor(index), min(old.size, old_size)
 
 
 def _token(tokenizer: Tokenizer, number: int) -> str | None:
