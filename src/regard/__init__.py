@@ -13,43 +13,20 @@ from typing import TYPE_CHECKING, Any
 from regard.errors import DataError, InputError, RecordError, RegardError, RunError, SettingsError, WeightsError
 
 if TYPE_CHECKING:
-    from regard.blocks import edits
-    from regard.blocks.recording import record
-    from regard.look.attribution import attribute
-    from regard.look.input import Input
-    from regard.look.study import Study
-    from regard.look.word_vectors import WordVectors
-    from regard.models.build import build
-    from regard.models.count import count
-    from regard.models.presets import preset, preset_names
-    from regard.serving.notebook import show
-    from regard.tasks.run import resume, train
-    from regard.use.model import load
-
-__all__ = [
-    "DataError",
-    "Input",
-    "InputError",
-    "RecordError",
-    "RegardError",
-    "RunError",
-    "SettingsError",
-    "Study",
-    "WeightsError",
-    "WordVectors",
-    "__version__",
-    "attribute",
-    "build",
-    "count",
-    "edits",
-    "load",
-    "preset",
-    "preset_names",
-    "record",
-    "resume",
-    "show",
-    "train",
-]
+    from regard.blocks import edits as edits
+    from regard.blocks.recording import record as record
+    from regard.look.attribution import attribute as attribute
+    from regard.look.input import Input as Input
+    from regard.look.study import Study as Study
+    from regard.look.word_vectors import WordVectors as WordVectors
+    from regard.models.build import build as build
+    from regard.models.count import count as count
+    from regard.models.presets import preset as preset
+    from regard.models.presets import preset_names as preset_names
+    from regard.serving.notebook import show as show
+    from regard.tasks.run import resume as resume
+    from regard.tasks.run import train as train
+    from regard.use.model import load as load
 
 try:
     __version__ = version("regard")
@@ -63,6 +40,7 @@ _HOME = {
     "attribute": "regard.look.attribution",
     "build": "regard.models.build",
     "count": "regard.models.count",
+    "edits": "regard.blocks.edits",
     "load": "regard.use.model",
     "preset": "regard.models.presets",
     "preset_names": "regard.models.presets",
@@ -72,17 +50,16 @@ _HOME = {
     "train": "regard.tasks.run",
 }
 """Where each name that is loaded on first use lives."""
-_MODULES = {"edits": "regard.blocks.edits"}
-"""The modules among them."""
+
+_ERRORS = (DataError, InputError, RecordError, RegardError, RunError, SettingsError, WeightsError)
+__all__ = ["__version__", *_HOME, *(error.__name__ for error in _ERRORS)]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        value: Any = import_module(_MODULES[name])
-    elif name in _HOME:
-        value = getattr(import_module(_HOME[name]), name)
-    else:
+    if name not in _HOME:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
+    module = import_module(_HOME[name])
+    value: Any = module if name == "edits" else getattr(module, name)
     globals()[name] = value
     return value
 

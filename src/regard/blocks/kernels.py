@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import functools
-import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -30,9 +29,7 @@ from regard.errors import InputError
 Backend: TypeAlias = Literal["reference", "sdpa", "bmm", "flex", "varlen"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
-_log = logging.getLogger("regard.attention")
 _forced: ContextVar[Backend | None] = ContextVar("regard_attention_backend", default=None)
-_announced: set[tuple[Backend, str]] = set()
 
 
 @dataclass(frozen=True)
@@ -298,9 +295,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Sco
         single=q.dim() == 4 and (q.shape[1] == 1 or visibility.beams),
         beams=visibility.beams,
     )
-    backend = choose(call)
-    _announce(backend, call.device)
-    return _KERNELS[backend](q, k, v, visibility, scoring)
+    return _KERNELS[choose(call)](q, k, v, visibility, scoring)
 
 
 def choose(call: AttentionCall) -> Backend:
@@ -362,18 +357,7 @@ def use_backend(backend: Backend) -> Iterator[None]:
         _forced.reset(token)
 
 
-# The compiler cannot trace a context variable or a logger; both are constant while a model is being compiled.
-
-
+# The compiler cannot trace a context variable, which is constant while a model is being compiled.
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _forced_backend() -> Backend | None:
     return _forced.get()
-
-
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _announce(backend: Backend, device: str) -> bool:
-    if (backend, device) in _announced:
-        return False
-    _announced.add((backend, device))
-    _log.info("attention on %s runs on %s", device, backend)
-    return True

@@ -63,9 +63,8 @@ def find_damage(path: Path, expected: Checksum, size_only: bool = False) -> str 
 
 
 def write_checksums(directory: Path, files: Mapping[str, Checksum], step: int | None = None) -> None:
-    content = {"format": FORMAT, "step": step, "files": {name: asdict(entry) for name, entry in files.items()}}
-    if step is None:
-        del content["step"]
+    content: dict[str, Any] = {"format": FORMAT} if step is None else {"format": FORMAT, "step": step}
+    content["files"] = {name: asdict(entry) for name, entry in files.items()}
     write_text(directory / CHECKSUMS, json.dumps(content, indent=1) + "\n")
 
 
@@ -169,7 +168,7 @@ def write_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
         write_tensors(partial / WEIGHTS, weights)
-        write_tensors(partial / STATE_TENSORS, state_tensors, once=False)
+        write_tensors(partial / STATE_TENSORS, state_tensors)
         if ema is not None:
             write_tensors(partial / EMA, ema)
         write_text(partial / STATE, json.dumps(state) + "\n")

@@ -21,8 +21,6 @@ from regard.models.settings import EncoderDecoder
 from regard.text.tokenizer import Tokenizer, TokenizerPair
 from regard.weights.directory import settings_of, uncompiled
 
-OLDEST = (4, 7)
-"""Earlier versions support fewer settings."""
 LENGTH = 2048
 """The number of positions that are written where ours have no end."""
 ACTIVATIONS: dict[Activation, str] = {"relu": "RELU", "gelu": "GELU", "gelu-tanh": "GELUTanh", "silu": "SWISH"}
@@ -46,12 +44,6 @@ def write_ctranslate2(model: nn.Module, tokenizers: TokenizerPair, directory: Pa
         library = import_module("ctranslate2")
     except ImportError:
         raise WeightsError("ctranslate2 is not installed; run: pip install 'regard[ctranslate2]'") from None
-    if tuple(map(int, library.__version__.split(".")[:2])) < OLDEST:
-        wanted = ".".join(map(str, OLDEST))
-        raise WeightsError(
-            f"ctranslate2 {library.__version__} is too old, {wanted} is required; run: "
-            f"pip install 'ctranslate2>={wanted}'"
-        )
     spec = _Writer(library, settings, model).write()
     _add_vocabularies(spec, settings, tokenizers)
     spec.config.layer_norm_epsilon = settings.norm.eps

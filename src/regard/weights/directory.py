@@ -7,7 +7,6 @@ checkpoint is its model.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -72,17 +71,10 @@ def write_weights(directory: Path, tensors: Mapping[str, Tensor]) -> None:
     The old checksum is removed before the weights are replaced, and the new one is written last. A kill in between
     leaves old or new weights without a checksum, which are still loaded.
     """
-    path, staged = directory / WEIGHTS, directory / f".{WEIGHTS}.staged.partial"
-    try:
-        write_tensors(staged, tensors)
-        new = checksum(staged)
-        (directory / CHECKSUMS).unlink(missing_ok=True)
-        flush_directory(directory)
-        os.replace(staged, path)
-        flush_directory(directory)
-        write_checksums(directory, {WEIGHTS: new})
-    finally:
-        staged.unlink(missing_ok=True)
+    (directory / CHECKSUMS).unlink(missing_ok=True)
+    flush_directory(directory)
+    write_tensors(directory / WEIGHTS, tensors)
+    write_checksums(directory, {WEIGHTS: checksum(directory / WEIGHTS)})
 
 
 def write_config(directory: Path, tables: Table) -> None:

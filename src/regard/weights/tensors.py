@@ -104,18 +104,11 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def write_tensors(
-    path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None, once: bool = True
-) -> None:
-    """Write a safetensors file. A tensor with several names is written once, under the first name, if `once`."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file."""
     plain: dict[str, Tensor] = {}
-    seen: set[tuple[Any, ...]] = set()
     storages: set[int] = set()
     for name, tensor in tensors.items():
-        identity = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride())
-        if once and tensor.numel() and identity in seen:
-            continue
-        seen.add(identity)
         # safetensors requires contiguous tensors that do not share storage.
         copy = tensor.detach().cpu().contiguous()
         storage = copy.untyped_storage()

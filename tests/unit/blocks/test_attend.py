@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import importlib
-import logging
 
 import pytest
 import torch
@@ -160,20 +159,6 @@ def test_a_backend_is_forced_within_the_block_and_context(monkeypatch: pytest.Mo
         raise ZeroDivisionError
     one_call()
     assert calls == ["sdpa", "reference", "sdpa", "reference", "sdpa", "sdpa"]
-
-
-def test_each_backend_is_announced_once(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    module = importlib.import_module("regard.blocks.kernels")
-    monkeypatch.setattr(module, "_announced", set())
-    caplog.set_level(logging.INFO, logger="regard.attention")
-    for _ in range(2):
-        one_call()
-        with use_backend("reference"):
-            one_call()
-    assert [record.getMessage() for record in caplog.records] == [
-        "attention on cpu runs on sdpa",
-        "attention on cpu runs on reference",
-    ]
 
 
 @pytest.mark.parametrize("backend", ["reference", "sdpa"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -210,15 +209,6 @@ def test_a_feature_is_refused_by_its_key(tmp_path: Path) -> None:
         (tmp_path / "bert" / "config.json").write_text(json.dumps({**original["bert"], **changes}))
         with pytest.raises(WeightsError, match=rf"config\.json .*impossible model: .*{problem}"):
             load_model(tmp_path / "bert")
-
-
-def test_values_for_training_are_reported_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name, changes in (("gpt2", {"embd_pdrop": 0.3}), ("bart", {"encoder_layerdrop": 0.2})):
-        write_pretrained(randomised(SMALL[name]), tmp_path)
-        change_config(tmp_path, changes)
-        with caplog.at_level(logging.WARNING):
-            load_model(tmp_path)
-        assert f"{next(iter(changes))} ({next(iter(changes.values()))}) is ignored" in caplog.text
 
 
 def test_settings_that_would_be_lost(tmp_path: Path) -> None:

@@ -100,9 +100,6 @@ class Seq2Seq(Family):
                 "static_position_embeddings": not self.learned,
             }
         )
-        for key in ("encoder_layerdrop", "decoder_layerdrop"):
-            if config.values.get(key):
-                config.warn(key, 0.0)
         return {
             "norm_place": "pre" if self.pre else "post",
             "embedding_norm": self.learned,

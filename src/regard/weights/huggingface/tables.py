@@ -11,7 +11,6 @@ What a table cannot express (heads, ties) goes into `read_rest` and `write_rest`
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,8 +24,6 @@ from regard.errors import SettingsError, WeightsError
 from regard.models.settings import ModelSettings, complete, differences
 from regard.settings import nested, parse
 from regard.weights.tensors import check, listed
-
-log = logging.getLogger(__name__)
 
 CONFIG_JSON = "config.json"
 TRAINING_ONLY = {"dropout", "stochastic_depth", "initial"}
@@ -60,9 +57,6 @@ class Config:
             found = self.values.get(key)
             if found is not None and found != value and (found or value):
                 raise self.error(key, f"is not supported, only {value!r} is; convert the model without it")
-
-    def warn(self, key: str, used: object) -> None:
-        log.warning("%s: %s (%r) is ignored; training uses %r", self.source, key, self.values.get(key), used)
 
     def architecture(self, known: tuple[str, ...]) -> str:
         """Return the class that saved the weights.
@@ -155,14 +149,14 @@ class ConfigRow:
 
     def read(self, config: Config) -> Any:
         value = config.read(self.theirs, self.default, self.codec)
-        if self.also is not None and config.read(self.also, value, self.codec) != value:
-            if self.ours.rpartition(".")[2] not in TRAINING_ONLY:
-                raise config.error(
-                    self.also,
-                    f"differs from {self.theirs} ({value}), which is not supported; "
-                    "convert a model whose encoder and decoder have equal layers",
-                )
-            config.warn(self.also, value)
+        if self.also is None or self.ours.rpartition(".")[2] in TRAINING_ONLY:
+            return value
+        if config.read(self.also, value, self.codec) != value:
+            raise config.error(
+                self.also,
+                f"differs from {self.theirs} ({value}), which is not supported; "
+                "convert a model whose encoder and decoder have equal layers",
+            )
         return value
 
     def write(self, ours: Any) -> dict[str, Any]:
@@ -241,8 +235,11 @@ class TensorMap:
                 )
             del tensors[copy]
         for name, value in self.fixed.items():
-            if name in tensors:
-                _compare_fixed(tensors.pop(name), value, name, source)
+            found = tensors.pop(name, value)
+            rounding = 2 * torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
+            same = found.shape == value.shape
+            if not same or not torch.allclose(found.double(), value.double(), rtol=rounding, atol=rounding):
+                raise WeightsError(f"{name} in {source} is not the fixed table that is computed here")
         for spare, first in self.spares.items():
             if spare in tensors:
                 tensors.setdefault(first, tensors.pop(spare))
@@ -253,17 +250,6 @@ class TensorMap:
             for names, name_there, form in self.rules
             for name, tensor in zip(names, form.read(tensors[name_there]), strict=True)
         }
-
-
-def _compare_fixed(found: Tensor, value: Tensor, name: str, source: str) -> None:
-    rounding = 2 * torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
-    if found.shape != value.shape:
-        problem = f"its shape is {list(found.shape)}, expected {list(value.shape)}"
-    elif not torch.allclose(found.double(), value.double(), rtol=rounding, atol=rounding):
-        problem = f"it differs by up to {(found.double() - value.double()).abs().max().item():.3g}"
-    else:
-        return
-    raise WeightsError(f"{name} in {source} is not the fixed table that is computed here ({problem})")
 
 
 class Family:
