@@ -51,6 +51,20 @@ ROPES: dict[str, dict[str, Any]] = {
 }
 
 
+SMOLLM2 = LlamaConfig(
+    vocab_size=1000,
+    hidden_size=576,
+    intermediate_size=1536,
+    num_hidden_layers=2,
+    num_attention_heads=9,
+    num_key_value_heads=3,
+    rms_norm_eps=1e-5,
+    tie_word_embeddings=True,
+    rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
+)
+"""The published sizes of SmolLM2 135M, with fewer layers and tokens."""
+
+
 def gpt2_config(seed: int) -> GPT2Config:
     draw = random.Random(seed)
     heads = draw.choice([1, 2, 3, 4])
@@ -102,8 +116,12 @@ def reference(directory: Path, row: list[int]) -> torch.Tensor:
 
 @torch.no_grad()
 def test_logits_at_random_sizes(tmp_path: Path) -> None:
-    models = {f"gpt2 {seed}": (GPT2LMHeadModel, gpt2_config(seed)) for seed in range(8)}
-    models |= {f"{rope} {seed}": (LlamaForCausalLM, llama_config(seed, rope)) for rope in ROPES for seed in range(3)}
+    models = {f"gpt2 {seed}": (GPT2LMHeadModel, gpt2_config(seed)) for seed in range(4)}
+    models |= {rope: (LlamaForCausalLM, llama_config(seed, rope)) for seed, rope in enumerate(ROPES)}
+    models |= {
+        "gpt2, published": (GPT2LMHeadModel, GPT2Config(vocab_size=1000, n_layer=2)),
+        "smollm2": (LlamaForCausalLM, SMOLLM2),
+    }
     for seed, (name, (kind, config)) in enumerate(models.items()):
         place = tmp_path / name
         model = random_model(kind, config, seed)

@@ -133,9 +133,9 @@ def test_positions_that_are_not_sinusoids(tmp_path: Path) -> None:
     write_pretrained(randomised(SMALL["marian"]), tmp_path)
     name = "model.decoder.embed_positions.weight"
     table = load_file(tmp_path / "model.safetensors")[name]
-    for wrong, problem in ((table + 0.01, r"0\.01"), (table[:7].contiguous(), r"\[7, 16\].*\[1024, 16\]")):
+    for wrong in (table + 0.01, table[:7].contiguous()):
         change_tensors(tmp_path, {name: wrong})
-        with pytest.raises(WeightsError, match=rf"{name}.*{problem}"):
+        with pytest.raises(WeightsError, match=rf"{name}.*not the fixed table"):
             load_model(tmp_path)
     change_tensors(tmp_path, {name: None, "model.encoder.embed_positions.weight": None})
     load_model(tmp_path)
