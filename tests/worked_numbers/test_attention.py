@@ -132,20 +132,14 @@ BANK, RIVER, MONEY = tensor([6.0, 6.0]), tensor([0.0, 5.0]), tensor([8.0, 0.0])
 APPLE, FRUIT, BRAND = tensor([5.0, 7.0]), tensor([0.0, 8.0]), tensor([6.0, 0.0])
 
 
-def test_a_river_moves_the_bank() -> None:
-    assert_close(mix(tensor([0.9, 0.1]), torch.stack([BANK, RIVER])), tensor([5.4, 5.9]))
-
-
-def test_money_moves_the_bank() -> None:
-    assert_close(mix(tensor([0.8, 0.2]), torch.stack([BANK, MONEY])), tensor([6.4, 4.8]))
-
-
-def test_a_fruit_moves_the_apple() -> None:
-    assert_close(mix(tensor([0.8, 0.2]), torch.stack([APPLE, FRUIT])), tensor([4.0, 7.2]))
-
-
-def test_a_brand_moves_the_apple() -> None:
-    assert_close(mix(tensor([0.9, 0.1]), torch.stack([APPLE, BRAND])), tensor([5.1, 6.3]))
+def test_context_moves_words() -> None:
+    for weights, values, expected in (
+        ([0.9, 0.1], (BANK, RIVER), [5.4, 5.9]),
+        ([0.8, 0.2], (BANK, MONEY), [6.4, 4.8]),
+        ([0.8, 0.2], (APPLE, FRUIT), [4.0, 7.2]),
+        ([0.9, 0.1], (APPLE, BRAND), [5.1, 6.3]),
+    ):
+        assert_close(mix(tensor(weights), torch.stack(values)), tensor(expected))
 
 
 def test_similarities_become_shares() -> None:
@@ -218,26 +212,13 @@ def test_layer_norm() -> None:
     assert_close(norm(x)[0], norm(torch.cat([x[:1], 100 * x[1:]]))[0])
 
 
-@pytest.fixture
-def sublayer() -> nn.Module:
-    return nn.Linear(6, 6)
-
-
-def residual_of(place: settings.NormPlace) -> Residual:
-    body = settings.Body(width=6, attention=settings.Attention(heads=1), norm_place=place, dropout=0.0)
-    return Residual(body)
-
-
-def test_add_and_norm_after(sublayer: nn.Module) -> None:
-    """post: norm(x + f(x))."""
-    residual, x = residual_of("post"), torch.randn(2, 3, 6)
-    assert_close(residual(x, sublayer), nn.functional.layer_norm(x + sublayer(x), (6,)))
-
-
-def test_add_and_norm_before(sublayer: nn.Module) -> None:
-    """pre: x + f(norm(x))."""
-    residual, x = residual_of("pre"), torch.randn(2, 3, 6)
-    assert_close(residual(x, sublayer), x + sublayer(nn.functional.layer_norm(x, (6,))))
+def test_add_and_norm() -> None:
+    """post: norm(x + f(x)); pre: x + f(norm(x))."""
+    sublayer, x = nn.Linear(6, 6), torch.randn(2, 3, 6)
+    chosen = {"width": 6, "attention": settings.Attention(heads=1), "dropout": 0.0}
+    post, pre = (Residual(settings.Body(norm_place=place, **chosen)) for place in ("post", "pre"))
+    assert_close(post(x, sublayer), nn.functional.layer_norm(x + sublayer(x), (6,)))
+    assert_close(pre(x, sublayer), x + sublayer(nn.functional.layer_norm(x, (6,))))
 
 
 @pytest.mark.parametrize(("width", "heads", "expected"), [(512, 8, 64), (768, 12, 64), (1024, 16, 64)])

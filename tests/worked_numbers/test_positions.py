@@ -42,29 +42,16 @@ def shift_matrix(offset: float, width: int, base: float = 10_000.0) -> torch.Ten
 # -------------------------------------------------------------------------- the sinusoidal table for d_model = 5
 
 
-def dimension(number: int) -> Tensor:
-    """One dimension (counted from 1) of the encodings of positions 0 to 4."""
-    return sinusoidal(torch.arange(5), width=5, base=10_000.0)[:, number - 1]
-
-
-def test_sinusoidal_table_dimension_1() -> None:
-    assert_close(dimension(1), tensor([0.000, 0.841, 0.909, 0.141, -0.757]), **THREE_DIGITS)
-
-
-def test_sinusoidal_table_dimension_2() -> None:
-    assert_close(dimension(2), tensor([1.000, 0.540, -0.416, -0.990, -0.654]), **THREE_DIGITS)
-
-
-def test_sinusoidal_table_dimension_3() -> None:
-    assert_close(dimension(3), tensor([0.000, 0.025, 0.050, 0.075, 0.100]), **THREE_DIGITS)
-
-
-def test_sinusoidal_table_dimension_4() -> None:
-    assert_close(dimension(4), tensor([1.000, 1.000, 0.999, 0.997, 0.995]), **THREE_DIGITS)
-
-
-def test_sinusoidal_table_dimension_5() -> None:
-    assert_close(dimension(5), tensor([0.000, 0.001, 0.001, 0.002, 0.003]), **THREE_DIGITS)
+def test_sinusoidal_table() -> None:
+    """The five dimensions of the encodings of positions 0 to 4."""
+    dimensions = [
+        [0.000, 0.841, 0.909, 0.141, -0.757],
+        [1.000, 0.540, -0.416, -0.990, -0.654],
+        [0.000, 0.025, 0.050, 0.075, 0.100],
+        [1.000, 1.000, 0.999, 0.997, 0.995],
+        [0.000, 0.001, 0.001, 0.002, 0.003],
+    ]
+    assert_close(sinusoidal(torch.arange(5), width=5, base=10_000.0).T, tensor(dimensions), **THREE_DIGITS)
 
 
 # ------------------------------------------------------------------------------------- wavelengths and frequencies
@@ -123,23 +110,17 @@ FIRST_PLACE = [1664.068, 8080.133, 2620.399, 9386.405, 3120.159]
 OTHER_PLACE = [1281.458, 7902.890, 912.970, 1659.217, 7018.620]
 
 
-@pytest.fixture
-def word_at_two_places() -> Tensor:
-    """The same word twice, through an embedding whose vectors are the lecture's."""
+def test_embedding_plus_position_is_the_encoder_input() -> None:
+    """The same word at two places, through an embedding whose vectors are the lecture's."""
     tokens = nn.Embedding.from_pretrained(tensor([EMBEDDING], dtype=torch.float64))
     embedding = TextEmbedding(tokens, settings.Learned(length=2), scaled=False, norm=None, dropout=0.0)
     embedding.position.weight = nn.Parameter(tensor([FIRST_PLACE, OTHER_PLACE], dtype=torch.float64))
-    return embedding(tensor([[0, 0]]), Padded(batch=1, time=2))[0].detach()
-
-
-def test_embedding_plus_position_is_the_encoder_input(word_at_two_places: Tensor) -> None:
-    expected = tensor([1835.479, 11356.483, 11813.218, 13019.826, 11510.632], dtype=torch.float64)
-    assert_close(word_at_two_places[0], expected, **EXACT)
-
-
-def test_the_same_word_at_another_place_is_another_input(word_at_two_places: Tensor) -> None:
-    expected = tensor([1452.869, 11179.240, 10105.789, 5292.638, 15409.093], dtype=torch.float64)
-    assert_close(word_at_two_places[1], expected, **EXACT)
+    expected = [
+        [1835.479, 11356.483, 11813.218, 13019.826, 11510.632],
+        [1452.869, 11179.240, 10105.789, 5292.638, 15409.093],
+    ]
+    out = embedding(tensor([[0, 0]]), Padded(batch=1, time=2))[0].detach()
+    assert_close(out, tensor(expected, dtype=torch.float64), **EXACT)
 
 
 # ------------------------------------------------------------------------------------------------------------ images

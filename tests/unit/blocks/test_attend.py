@@ -100,12 +100,6 @@ def test_a_forced_backend_that_cannot_serve_gives_the_reason() -> None:
             choose(call)
 
 
-def test_the_reference_serves_everything() -> None:
-    for device in ("cpu", "cuda", "mps"):
-        every = CPU._replace(device=device, packed=True, bias=True, soft_cap=True, dropout=True, value_size=3)
-        assert refusal("reference", every) is None
-
-
 def test_a_call_is_described_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("regard.blocks.kernels")
     seen: list[AttentionCall] = []

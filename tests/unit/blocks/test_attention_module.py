@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torch.testing import assert_close
 
 from regard.blocks import settings
@@ -84,79 +81,3 @@ def test_gradients_are_those_of_torch(x: Tensor, memory: Tensor) -> None:
     joined = torch.cat([ours.q.weight.grad, ours.k.weight.grad, ours.v.weight.grad])
     assert_close(joined, theirs.in_proj_weight.grad)
     assert_close(ours.out.weight.grad, theirs.out_proj.weight.grad)
-
-
-def by_formula(attention: Attention, x: Tensor, scale: float, cap: float | None = None) -> Tensor:
-    """Head by head; query/key norms and grouped heads as they are in the module."""
-    out = []
-    for h in range(HEADS):
-        g = h // (HEADS // attention.kv_heads)
-        q = attention.q(x)[..., h * attention.head_size :][..., : attention.head_size]
-        k = attention.k(x)[..., g * attention.head_size :][..., : attention.head_size]
-        v = attention.v(x)[..., g * attention.value_size :][..., : attention.value_size]
-        if attention.q_norm is not None:
-            q, k = normed(q, attention.q_norm), normed(k, attention.k_norm)
-        scores = q @ k.mT * scale
-        if cap is not None:
-            scores = cap * torch.tanh(scores / cap)
-        out.append(torch.softmax(scores, dim=-1) @ v)
-    return functional.linear(torch.cat(out, dim=-1), attention.out.weight, attention.out.bias)
-
-
-def normed(x: Tensor, norm: nn.Module) -> Tensor:
-    if isinstance(norm, nn.LayerNorm):
-        centred = x - x.mean(-1, keepdim=True)
-        return centred / (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight + norm.bias
-    return x / (x.square().mean(-1, keepdim=True) + norm.eps).sqrt() * norm.weight
-
-
-def test_variants_by_the_formula(x: Tensor) -> None:
-    variants: list[tuple[dict[str, object], float, float | None]] = [
-        ({"head_size": 7}, 1 / math.sqrt(7), None),
-        ({"value_size": 2}, 1 / 2, None),
-        ({"value_size": 9}, 1 / 2, None),
-        ({"qk_norm": settings.RmsNorm()}, 1 / 2, None),
-        ({"qk_norm": settings.LayerNorm()}, 1 / 2, None),
-        ({"scale": 0.9}, 0.9, None),
-        ({"soft_cap": 0.4}, 1 / 2, 0.4),
-        ({"kv_heads": 1}, 1 / 2, None),
-        ({"kv_heads": 3}, 1 / 2, None),
-    ]
-    for chosen, scale, cap in variants:
-        attention = built(**chosen)
-        assert attention.q.weight.shape == (HEADS * int(chosen.get("head_size", 4)), WIDTH)
-        assert attention.out.weight.shape == (WIDTH, HEADS * attention.value_size)
-        wanted = by_formula(attention, x, scale, cap)
-        assert_close(attention(x, seeing()), wanted, **TIGHT, msg=lambda m, c=chosen: f"{c}: {m}")
-
-
-@pytest.mark.parametrize("kv_heads", [1, 2, 4])
-def test_grouped_heads_are_heads_with_the_same_keys_and_values(x: Tensor, kv_heads: int) -> None:
-    """Repeating the projection of each group gives ordinary attention (Ainslie et al. 2023)."""
-    grouped = Attention(settings.Attention(heads=4, kv_heads=kv_heads), WIDTH).double()
-    plain = Attention(settings.Attention(heads=4), WIDTH).double()
-    assert grouped.k.weight.shape == (kv_heads * 3, WIDTH)
-    state = grouped.state_dict()
-    for name in ("k.weight", "k.bias", "v.weight", "v.bias"):
-        by_head = state[name].unflatten(0, (kv_heads, 3))
-        state[name] = torch.stack([by_head[h // (4 // kv_heads)] for h in range(4)]).flatten(0, 1)
-    plain.load_state_dict(state)
-    for causal in (False, True):
-        assert_close(grouped(x, seeing(causal=causal)), plain(x, seeing(causal=causal)), **TIGHT)
-
-
-@pytest.mark.parametrize(
-    ("bias", "output_bias", "with_bias"),
-    [(True, None, "qkvo"), (False, None, ""), (True, False, "qkv"), (False, True, "o")],
-)
-def test_which_projections_have_a_bias(bias: bool, output_bias: bool | None, with_bias: str) -> None:
-    attention = built(bias=bias, output_bias=output_bias)
-    layers = {"q": attention.q, "k": attention.k, "v": attention.v, "o": attention.out}
-    assert "".join(name for name, layer in layers.items() if layer.bias is not None) == with_bias
-
-
-def test_dropout_is_for_training_alone(x: Tensor) -> None:
-    attention, plain = built(dropout=0.5), built()
-    plain.load_state_dict(attention.state_dict())
-    assert not torch.allclose(attention(x, seeing()), attention(x, seeing()))
-    assert torch.equal(attention.eval()(x, seeing()), plain(x, seeing()))

@@ -75,28 +75,6 @@ def place(cell: tuple[int, ...], laid: cases.Laid, weights_RHQK: Tensor) -> tupl
     return cell[0], cell[1]
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed", "rows"])
-@pytest.mark.parametrize("family", ["encoder-decoder", "encoder", "decoder"])
-@pytest.mark.parametrize("changes", [*VARIANTS, *POSITIONS])
-def test_weights_times_values_are_what_the_heads_took(changes: str, family: str, layout: str) -> None:
-    """By loops over sequences and heads."""
-    model = fresh(cases.FAMILIES[family](**(VARIANTS | POSITIONS)[changes]))
-    source, target = laid(layout)
-    seen = recorded(model, [source, target], "*.weights", "*.v", "*.heads")
-    names = [name for name in seen if name.endswith(".weights")]
-    assert len(names) == (6 if family == "encoder-decoder" else 2)
-    for name in names:
-        queries = source if name.startswith("encoder") and family == "encoder-decoder" else target
-        keys = source if ".cross." in name else queries
-        for s, weights_HQK in enumerate(of_sequences(seen[name], queries, keys)):
-            assert_close(weights_HQK.sum(-1), torch.ones_like(weights_HQK[..., 0]))
-            v_KGV = keys.take(seen[name.replace("weights", "v")])[s]
-            groups = len(weights_HQK) // v_KGV.shape[1]
-            taken = [weights_HQK[h] @ v_KGV[:, h // groups] for h in range(len(weights_HQK))]
-            heads_QHV = queries.take(seen[name.replace("weights", "heads")])[s]
-            assert_close(torch.stack(taken, 1), heads_QHV, rtol=0, atol=1e-5)
-
-
 @pytest.mark.parametrize("changes", [*VARIANTS, *POSITIONS])
 def test_layouts_agree(changes: str) -> None:
     """What a sequence looks at does not depend on what lies beside it."""
@@ -116,26 +94,6 @@ def test_layouts_agree(changes: str) -> None:
     for parts in found:
         for weights, wanted in zip(parts, each, strict=True):
             assert_close(weights, wanted, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("position", cases.IMAGE_POSITIONS)
-@torch.no_grad()
-def test_images(position: str) -> None:
-    model = fresh(cases.vision(position=cases.IMAGE_POSITIONS[position]))
-    with regard.record(model, "encoder.*.weights", "*.v", "*.heads") as seen:
-        model(torch.randn(2, 2, 8, 12))
-    weights = seen["encoder.1.attention.weights"]
-    v = seen["encoder.1.attention.v"].repeat_interleave(2, 2)
-    assert_close(weights @ v.transpose(1, 2), seen["encoder.1.attention.heads"].transpose(1, 2), rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize("backend", ["reference", "sdpa"])
-def test_backends(backend: kernels.Backend) -> None:
-    model, sides = fresh(cases.decoder(position=blocks.Alibi())), laid("packed")
-    with kernels.use_backend(backend):
-        weights = recorded(model, sides, "decoder.1.attention.weights")["decoder.1.attention.weights"]
-    with kernels.use_backend("reference"):
-        assert_close(weights, recorded(model, sides, "*.weights")["decoder.1.attention.weights"])
 
 
 def test_scores_are_what_the_softmax_gets() -> None:
@@ -182,20 +140,6 @@ def test_a_broken_mask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "use_backend" in message
     with torch.no_grad():
         model(sides[1].tokens, sides[1].layout)  # it runs as it did
-
-
-def test_a_mask_that_hides_one_key_too_many_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, sides = fresh(cases.encoder()), laid("packed")
-    whole = Visibility.fused
-
-    def broken(self: Visibility, device: torch.device) -> Fused:
-        fused = whole(self, device)
-        mask = fused.mask.clone()
-        mask[:, 3, 1] = False
-        return fused._replace(mask=mask)
-
-    monkeypatch.setattr(Visibility, "fused", broken)
-    assert "cannot be derived" in refused(model, sides)
 
 
 @pytest.mark.parametrize("size", [0.999, torch.nan])

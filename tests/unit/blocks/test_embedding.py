@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from regard.blocks import settings
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding, check_range
-from regard.blocks.layout import Padded, pack
+from regard.blocks.layout import Padded
 from regard.blocks.positions import build_grid_position
 from regard.errors import InputError
 
@@ -67,28 +67,6 @@ def test_dropout_falls_on_the_sum_in_training_alone() -> None:
     assert torch.equal(made.eval()(tokens, Padded(50, 40)), torch.ones(50, 40, WIDTH, dtype=torch.float64))
 
 
-@pytest.mark.parametrize(
-    "position", [settings.Learned(length=5), settings.Sinusoidal(), settings.Sinusoidal(order="halves")]
-)
-def test_packed_tokens_start_anew_in_each_sequence(position: settings.TextPosition) -> None:
-    made = embedding(position, scaled=True, segments=2)
-    sequences = [[4], [], [1, 2, 3, 9], [7, 7]]
-    packing = pack([[len(s)] for s in sequences], [5])
-    layout = packing.layouts[0]
-    tokens = torch.zeros(layout.tokens, dtype=torch.long)
-    segments = torch.zeros_like(tokens)
-    for s, sequence in zip(packing.sequences, sequences, strict=True):
-        start = int(layout.offsets_S1[s])
-        tokens[start : start + len(sequence)] = torch.tensor(sequence, dtype=torch.long)
-        segments[start : start + len(sequence)] = len(sequence) % 2
-    out = made(tokens, layout, segments)
-    for s, sequence in zip(packing.sequences, sequences, strict=True):
-        start = int(layout.offsets_S1[s])
-        alone = torch.tensor([sequence], dtype=torch.long)
-        wanted = made(alone, Padded(1, len(sequence)), torch.full_like(alone, len(sequence) % 2))
-        assert_close(out[start : start + len(sequence)], wanted[0], rtol=0, atol=1e-12)
-
-
 def test_indices_outside_of_the_embedding() -> None:
     for index in (-1, 10):
         with pytest.raises(InputError, match=f"token {index} is out of range: the model has indices from 0 to 9"):
@@ -138,16 +116,6 @@ def test_positions_are_added_to_class_token_and_patches() -> None:
     assert_close(out[:, 0], (made.class_token + made.position.first).expand(3, WIDTH), rtol=0, atol=1e-12)
     wanted = cut(images, made) + made.position.weight.detach().numpy()
     np.testing.assert_allclose(out[:, 1:].detach().numpy(), wanted, rtol=1e-10)
-
-
-def test_image_dropout_falls_in_training_alone() -> None:
-    made = patches(True, settings.NoPosition(), dropout=0.5)
-    images = torch.randn(20, 2, 4, 6, dtype=torch.float64)
-    whole = made.eval()(images)
-    out = made.train()(images)
-    kept = out != 0
-    assert 0 < (~kept).sum() < out.numel()
-    assert_close(out[kept], 2 * whole[kept])
 
 
 def test_images_that_do_not_fit() -> None:

@@ -68,14 +68,6 @@ def test_two_sides_worked_by_hand() -> None:
     assert target.places(CPU).tolist() == [0, 0, 1, 0, 0, 1, 0, 1]
 
 
-def test_without_rows_there_are_no_fillers() -> None:
-    packing = pack([[3], [0], [2]], widths=[None])
-    layout = packing.layouts[0]
-    assert layout.offsets_S1.tolist() == [0, 3, 3, 5]
-    assert packing.sequences == [0, 1, 2]
-    assert (layout.tokens, layout.rows, layout.longest) == (5, 1, 3)
-
-
 def test_nothing_to_pack_leaves_a_row_of_filler() -> None:
     layout = pack([], widths=[4]).layouts[0]
     assert (layout.tokens, layout.rows, layout.count) == (4, 1, 1)
@@ -127,14 +119,6 @@ def test_rows_are_filled_as_far_as_they_go(case: tuple[list[list[int]], list[int
         used = [u + n for u, n in zip(used, example, strict=True)]
     for side, (layout, width) in enumerate(zip(pack(examples, widths).layouts, widths, strict=True)):
         assert layout.tokens == (sum(example[side] for example in examples) if width is None else rows * width)
-
-
-@given(st.lists(st.integers(0, 4), min_size=1, max_size=8))
-def test_empty_sequences_anywhere_in_offsets_of_our_own(lengths: list[int]) -> None:
-    offsets = torch.tensor([0, *lengths]).cumsum(0).to(torch.int32)
-    layout = Packed(sum(lengths), offsets, longest=4)
-    assert layout.sequences(CPU).tolist() == [s for s, n in enumerate(lengths) for _ in range(n)]
-    assert layout.places(CPU).tolist() == [i for n in lengths for i in range(n)]
 
 
 def test_longest_cuts_fillers_and_bounds_examples() -> None:

@@ -19,16 +19,12 @@ from regard.blocks import settings
 from regard.blocks.layout import Padded, pack
 from regard.blocks.positions import (
     LearnedGridPosition,
-    RotaryGridPosition,
-    SinusoidalGridPosition,
     alibi_slopes,
     bucket,
     build_attended,
     build_embedded,
-    build_grid_position,
     rotary_frequencies,
     rotate,
-    rotation,
     sinusoidal,
 )
 from regard.blocks.visibility import Visibility
@@ -60,25 +56,6 @@ def test_far_places_are_exact_in_float32() -> None:
     place = 1_000_003
     encoding = sinusoidal(torch.tensor([place]), 2, dtype=torch.float32)[0]
     assert_close(encoding, torch.tensor([math.sin(place), math.cos(place)]), rtol=0, atol=1e-7)
-
-
-def test_sinusoids_of_padding_are_finite_and_of_packed_sequences_start_anew() -> None:
-    position = build_embedded(settings.Sinusoidal(), 4)
-    table = sinusoidal(torch.arange(5), 4, dtype=torch.float32)
-    padded = position.embed(Padded.of(torch.tensor([2, 3])), CPU, torch.float32)
-    assert_close(padded[1], table[:3], rtol=0, atol=0)
-    assert torch.isfinite(padded).all()
-    packed = position.embed(pack([[2], [0], [3]], [None]).layouts[0], CPU, torch.float32)
-    assert_close(packed, table[[0, 1, 0, 1, 2]], rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("offset", [0, 2])
-def test_learned_positions_are_rows_of_a_table(offset: int) -> None:
-    position = build_embedded(settings.Learned(length=6, offset=offset), 3)
-    nn.init.normal_(position.weight)
-    assert position.weight.shape == (offset + 6, 3)
-    out = position.embed(Padded(2, 4, start=2), CPU, torch.float32)
-    assert torch.equal(out, position.weight[None, offset + 2 : offset + 6])
 
 
 def test_learned_positions_serve_their_whole_length_and_no_more() -> None:
@@ -148,39 +125,6 @@ def test_ntk_scaling_by_its_formula_and_as_in_transformers() -> None:
         check_scaling(settings.NtkScaling(factor=factor), size, fraction, dynamic)
 
 
-def test_ntk_scaling_of_a_single_pair_changes_nothing() -> None:
-    """Its only frequency is the highest, which stays."""
-    got, _ = rotary_frequencies(settings.Rotary(scaling=settings.NtkScaling(factor=4.0)), 2)
-    assert got.tolist() == [1.0]
-
-
-@pytest.mark.parametrize("order", ["halves", "interleaved"])
-def test_partial_rotation_turns_the_first_channels_and_leaves_the_rest(order: settings.ChannelOrder) -> None:
-    position = settings.Rotary(fraction=0.5, order=order, base=100.0)
-    module = build_attended(position, width=16, heads=2, head_size=8, causal=True)
-    layout = Padded(1, 5)
-    turn = module.signals(Visibility(layout, layout), CPU, DOUBLE).rotation
-    x = torch.randn(1, 5, 2, 8, dtype=DOUBLE)
-    out = rotate(x, turn)
-    assert torch.equal(out[..., 4:], x[..., 4:])
-    pairs = [(0, 2), (1, 3)] if order == "halves" else [(0, 1), (2, 3)]
-    for t in range(5):
-        for j, (first, second) in enumerate(pairs):
-            z = torch.complex(x[0, t, :, first], x[0, t, :, second]) * np.exp(1j * t * 100.0 ** (-2 * j / 4))
-            assert_close(out[0, t, :, first], z.real, rtol=0, atol=1e-12)
-            assert_close(out[0, t, :, second], z.imag, rtol=0, atol=1e-12)
-
-
-def test_yarn_sharpens_scores_through_queries_and_keys() -> None:
-    """The factor on cosines and sines enters twice: scores grow by its square (Peng et al. 2023, section 3.4)."""
-    position = settings.Rotary(scaling=settings.YarnScaling(factor=4.0, original_length=16))
-    module = build_attended(position, width=8, heads=1, head_size=8, causal=True)
-    layout = Padded(1, 3)
-    turn = module.signals(Visibility(layout, layout), CPU, DOUBLE).rotation
-    x = torch.randn(1, 3, 1, 8, dtype=DOUBLE)
-    assert_close(rotate(x, turn).norm(dim=-1), x.norm(dim=-1) * (0.1 * math.log(4.0) + 1), rtol=1e-12, atol=0)
-
-
 def test_16_bit_channels_turn_by_exact_angles() -> None:
     """At place 4000 the angle itself has no place in bfloat16; only the channels are rounded."""
     module = build_attended(settings.Rotary(), width=8, heads=1, head_size=8, causal=True)
@@ -216,18 +160,6 @@ def test_alibi_slopes_are_those_of_the_paper(heads: int) -> None:
     assert_close(alibi_slopes(heads), torch.tensor(slopes_of_the_paper(heads)))
 
 
-@pytest.mark.parametrize("causal", [True, False])
-def test_alibi_penalises_distance_either_way(causal: bool) -> None:
-    module = build_attended(settings.Alibi(), width=12, heads=3, head_size=4, causal=causal)
-    layout = Padded(1, 5)
-    visibility = Visibility(layout, layout, causal=causal)
-    dense = module.signals(visibility, CPU, DOUBLE).bias.dense(visibility)
-    for h, slope in enumerate(slopes_of_the_paper(3)):
-        for i in range(5):
-            for j in range(i + 1 if causal else 5):
-                assert dense[0, h, i, j].item() == pytest.approx(-slope * abs(i - j))
-
-
 @pytest.mark.parametrize("size", [(24, 24), (48, 48), (36, 24), (12, 60), (6, 6), (18, 18)])
 def test_learned_grids_are_resized_as_in_vit(size: tuple[int, int]) -> None:
     """Made for 4 × 4 patches of 6 pixels; used for larger, smaller and non-square images."""
@@ -248,58 +180,3 @@ def test_a_grid_of_the_same_size_is_not_touched_and_a_turned_one_is_resized() ->
     turned = ours.embed((3, 2), CPU, torch.float32)  # as many patches, and yet another grid
     assert turned.shape == (6, 4)
     assert not torch.allclose(turned, ours.weight)
-
-
-def test_resizing_keeps_a_constant() -> None:
-    ours = LearnedGridPosition((2, 3), 4, class_token=False)
-    nn.init.constant_(ours.weight, 0.7)
-    assert_close(ours.embed((5, 4), CPU, torch.float32), torch.full((20, 4), 0.7))
-
-
-@pytest.mark.parametrize("class_token", [True, False])
-def test_sinusoids_of_a_grid(class_token: bool) -> None:
-    """concat(PE(x), PE(y)) for the patch in column x and row y, and nothing for the class token."""
-    module = SinusoidalGridPosition(settings.Sinusoidal2d(base=50.0), width=8, class_token=class_token)
-    out = module.embed((2, 3), CPU, DOUBLE)
-    rows = [[0.0] * 8] if class_token else []
-    for y in range(2):
-        for x in range(3):
-            rows.append([f(p / 50.0 ** (2 * j / 4)) for p in (x, y) for j in range(2) for f in (math.sin, math.cos)])
-    assert_close(out, torch.tensor(rows, dtype=DOUBLE), rtol=0, atol=1e-12)
-
-
-def test_scores_of_turned_patches_depend_on_the_way_between_them_alone() -> None:
-    module = RotaryGridPosition(settings.Rotary2d(), head_size=8, class_token=True)
-    turn = module.rotation((4, 5), CPU, DOUBLE)
-    q, k = torch.randn(2, 8, dtype=DOUBLE)
-    every = torch.ones(1, 21, 1, 1, dtype=DOUBLE)
-    queries, keys = rotate(every * q, turn)[0, :, 0], rotate(every * k, turn)[0, :, 0]
-    assert torch.equal(queries[0], q)  # the class token does not turn
-
-    def score(a: tuple[int, int], b: tuple[int, int]) -> Tensor:
-        return queries[1 + a[0] * 5 + a[1]] @ keys[1 + b[0] * 5 + b[1]]
-
-    assert_close(score((0, 0), (2, 1)), score((1, 3), (3, 4)), rtol=0, atol=1e-12)
-    assert_close(score((3, 1), (1, 4)), score((2, 0), (0, 3)), rtol=0, atol=1e-12)
-    assert not torch.allclose(score((0, 0), (2, 1)), score((0, 0), (1, 2)))
-
-
-@pytest.mark.parametrize(
-    ("position", "added", "turns"),
-    [
-        (settings.NoPosition(), False, False),
-        (settings.Sinusoidal2d(), True, False),
-        (settings.Learned2d(), True, False),
-        (settings.Rotary2d(), False, True),
-    ],
-)
-def test_each_kind_adds_or_turns(position: settings.ImagePosition, added: bool, turns: bool) -> None:
-    module = build_grid_position(position, (2, 2), 8, 4, class_token=True)
-    assert (module.embed((2, 2), CPU, DOUBLE) is not None) is added
-    assert (module.rotation((2, 2), CPU, DOUBLE) is not None) is turns
-
-
-def test_a_rotation_keeps_the_dtype_of_what_it_turns() -> None:
-    angles = torch.rand(1, 3, 2)
-    for dtype in (torch.bfloat16, torch.float32, DOUBLE):
-        assert rotate(torch.randn(1, 3, 1, 6, dtype=dtype), rotation(angles, dtype)).dtype == dtype

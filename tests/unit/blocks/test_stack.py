@@ -16,7 +16,7 @@ from torch.testing import assert_close
 
 from regard.blocks import layers as stacks
 from regard.blocks import settings as blocks
-from regard.blocks.layers import Stack, set_recompute
+from regard.blocks.layers import set_recompute
 from regard.models.build import build
 
 RANDOM = {
@@ -112,16 +112,6 @@ def test_of_each_layer_only_its_input_is_kept() -> None:
     assert counts[4] - counts[1] == 3
 
 
-def test_every_stack_of_a_model_is_told() -> None:
-    model = build(cases.encoder_decoder())
-    found = [module for module in model.modules() if isinstance(module, Stack)]
-    assert [stack.recompute for stack in found] == [False, False]
-    set_recompute(model, True)
-    assert [stack.recompute for stack in found] == [True, True]
-    set_recompute(model, False)
-    assert [stack.recompute for stack in found] == [False, False]
-
-
 @pytest.mark.parametrize("case", ["training", "evaluation", "no gradients", "a cache"])
 def test_only_training_recomputes(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model: Any = build(cases.decoder()).train(case != "evaluation")
@@ -142,20 +132,18 @@ def test_compiled_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(logging.getLogger("torch.__trace"), "propagate", False)
     model = training("decoder", position=blocks.Relative(buckets=8, longest=12))
     call = calls("packed")["decoder"]
-    out, gradients, *_ = step(model, call)
-    kept = {}
-    for on in (False, True):
-        torch._dynamo.reset()
-        set_recompute(model, on)
-        counter = CompileCounterWithBackend("aot_eager")
-        fast = torch.compile(model, fullgraph=True, backend=counter)
-        out_again, gradients_again, kept[on], _ = step(model, lambda _, fast=fast: call(fast))
-        assert counter.frame_count == 1
-        assert_close(out_again, out, rtol=1e-12, atol=1e-12)
-        for name, gradient in gradients.items():
-            assert_close(gradients_again[name], gradient, rtol=1e-12, atol=1e-12, msg=name)
+    out, gradients, kept, _ = step(model, call)
     torch._dynamo.reset()
-    assert kept[True] < kept[False]
+    set_recompute(model, True)
+    counter = CompileCounterWithBackend("aot_eager")
+    fast = torch.compile(model, fullgraph=True, backend=counter)
+    out_again, gradients_again, kept_again, _ = step(model, lambda _: call(fast))
+    torch._dynamo.reset()
+    assert counter.frame_count == 1
+    assert_close(out_again, out, rtol=1e-12, atol=1e-12)
+    for name, gradient in gradients.items():
+        assert_close(gradients_again[name], gradient, rtol=1e-12, atol=1e-12, msg=name)
+    assert kept_again < kept
 
 
 @pytest.mark.gpu

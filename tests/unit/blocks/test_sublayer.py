@@ -51,14 +51,6 @@ def test_the_equation_of_each_place() -> None:
         assert_close(residual(x, f), wanted, rtol=0, atol=1e-12)
 
 
-def test_layer_scale_starts_at_its_value_and_learns() -> None:
-    residual = residual_of("pre", layer_scale=0.1)
-    assert_close(residual.scale, torch.full((WIDTH,), 0.1))
-    x = torch.zeros(1, 2, WIDTH)
-    residual(x, lambda y: torch.full_like(y, 3.0)).sum().backward()
-    assert_close(residual.scale.grad, torch.full((WIDTH,), 2 * 3.0))
-
-
 def test_dropout_falls_on_what_the_sublayer_adds_alone() -> None:
     """Section 5.4 of the paper: on the output of each sublayer, before it is added and normed."""
     rate = 0.3
@@ -78,12 +70,6 @@ def test_the_norm_behind_a_post_sublayer_sees_what_was_dropped() -> None:
     torch.manual_seed(7)
     wanted = functional.layer_norm(x + functional.dropout(2 * x, 0.3), (WIDTH,))
     assert_close(out, wanted, rtol=0, atol=1e-12)
-
-
-def test_nothing_is_dropped_in_evaluation() -> None:
-    residual = residual_of("pre", 0.5, dropout=0.5).eval()
-    x = torch.randn(50, 2, WIDTH)
-    assert torch.equal(residual(x, torch.ones_like, Padded(50, 2)), x + 1)
 
 
 def added_by(layout: Layout | None, x: Tensor, rate: float) -> Tensor:

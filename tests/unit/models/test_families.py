@@ -40,24 +40,6 @@ def answer(model: Model, seed: int = 0) -> Tensor:
     return model(tokens)
 
 
-def test_shapes_of_text_models() -> None:
-    source, target = torch.zeros(2, 5, dtype=torch.long), torch.zeros(2, 3, dtype=torch.long)
-    model: Any = build(cases.encoder_decoder(tied=("target", "output"), target_vocabulary=17))
-    assert model(source, target).shape == (2, 3, 17)
-    assert model.encode(source).shape == (2, 5, 16)
-    assert model.decode(target, model.encode(source)).shape == (2, 3, 17)
-    assert model.states(target, model.encode(source)).shape == (2, 3, 16)
-    model = build(cases.encoder())
-    hidden = model(source)
-    assert hidden.shape == (2, 5, 16)
-    shapes = {name: tuple(head(hidden).shape) for name, head in model.heads.items()}
-    by_token = {"masked": (2, 5, cases.VOCABULARY), "tags": (2, 5, 4), "spans": (2, 5, 2)}
-    assert shapes == by_token | {"next": (2, 2), "class": (2, 3), "vector": (2, 16)}
-    model = build(cases.decoder())
-    assert model(source).shape == (2, 5, cases.VOCABULARY)
-    assert model.states(source).shape == (2, 5, 16)
-
-
 @pytest.mark.parametrize("position", cases.IMAGE_POSITIONS)
 @pytest.mark.parametrize("class_token", [True, False])
 def test_shapes_of_a_vision_model(position: str, class_token: bool) -> None:
@@ -134,13 +116,6 @@ def test_gradients_of_all_uses_meet_in_a_shared_matrix(tied: tuple[str, ...]) ->
     for name, matrix in matrices(model).items():
         sharing = tied if name in tied else (name,)
         assert_close(matrix.grad, sum(separate[other] for other in sharing), rtol=0, atol=1e-9)
-
-
-def test_a_decoder_may_share_its_matrix() -> None:
-    for tied in (True, False):
-        model = build(cases.decoder(tied=tied))
-        assert (model.output.weight is None) is tied
-        assert sum(p.shape == (cases.VOCABULARY, 16) for p in model.parameters()) == 2 - tied
 
 
 @by_tie
@@ -260,33 +235,6 @@ def test_who_depends_on_whom_in_an_encoder_and_a_decoder() -> None:
         for b in range(2):
             assert torch.equal(found[b, :, b], wanted)
             assert not found[b, :, 1 - b].any()
-
-
-@by_position
-def test_only_positions_tell_the_order_of_tokens(position: str) -> None:
-    """Without them an encoder sees a set: permuting the tokens permutes the answers."""
-    model = exact(cases.encoder(position=cases.TEXT_POSITIONS[position]))
-    tokens, order = torch.tensor(cases.sentences([6])), [1, 3, 0, 2, 5, 4]
-    same = torch.allclose(model(tokens[:, order]), model(tokens)[:, order], rtol=0, atol=1e-11)
-    assert same is (position == "none")
-
-
-@pytest.mark.parametrize("position", cases.IMAGE_POSITIONS)
-def test_only_positions_tell_the_order_of_patches(position: str) -> None:
-    """The class token of a model without them does not see that the rows of patches have changed places."""
-    model = exact(cases.vision(position=cases.IMAGE_POSITIONS[position]))
-    images = torch.randn(1, 2, 8, 12, dtype=torch.float64)
-    upset = torch.cat([images[:, :, 4:], images[:, :, :4]], dim=2)
-    same = torch.allclose(model(upset)[:, 0], model(images)[:, 0], rtol=0, atol=1e-11)
-    assert same is (position == "none")
-
-
-def test_segments_reach_the_encoder() -> None:
-    model = exact(cases.encoder())
-    tokens = torch.tensor(cases.sentences([4, 4]))
-    model(tokens, segments=torch.tensor([[0, 0, 1, 1], [0, 1, 1, 1]])).square().sum().backward()
-    assert model.embedding.segments.weight.grad.abs().sum(1).min() > 0
-    assert_close(model(tokens), model(tokens, segments=torch.zeros_like(tokens)), **TIGHT)
 
 
 NEAR = blocks.Attention(heads=4, kv_heads=2, window=3)
