@@ -10,7 +10,7 @@ from decoding_cases import ENDS
 from regard.decoding.beam import BeamSearch
 from regard.decoding.decode import jobs_for
 from regard.decoding.fast import FastPaths, graphs
-from regard.decoding.model import search_model
+from regard.decoding.model import SearchModel
 from regard.decoding.settings import Absolute, Beam, Ends, Hypothesis, Rules, Wish
 from regard.models.families import Decoder, EncoderDecoder
 
@@ -27,7 +27,7 @@ def replayed(
     paths: FastPaths = FastPaths(fixed=True),  # noqa: B008
 ) -> list[list[Hypothesis]]:
     with torch.inference_mode():
-        prepared = search_model(model, ends, paths)
+        prepared = SearchModel(model, ends, paths)
         jobs = jobs_for(prepared, inputs, rules, [Wish()] * len(inputs))
         return graphs.replayed(prepared, jobs, ends, rules, beam, record)
 

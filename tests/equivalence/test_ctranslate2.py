@@ -27,7 +27,7 @@ from regard.blocks.settings import (
 )
 from regard.decoding.decode import decode
 from regard.decoding.score import score
-from regard.decoding.settings import Absolute, Beam, Ends, LengthPenalty, NoPenalty, Power, Rules
+from regard.decoding.settings import Absolute, Beam, Ends, Power, Rules
 from regard.models.settings import EncoderDecoder
 from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair
@@ -138,10 +138,8 @@ def test_two_vocabularies(tmp_path: Path) -> None:
     assert {"source_vocabulary.json", "target_vocabulary.json"} <= {path.name for path in tmp_path.iterdir()}
 
 
-@pytest.mark.parametrize(("alpha", "length"), [(0.0, NoPenalty()), (0.6, Power(alpha=0.6)), (1.0, Power(alpha=1.0))])
-def test_beam_search_finds_the_same(
-    alpha: float, length: LengthPenalty, tokenizers: TokenizerPair, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_beam_search_finds_the_same(alpha: float, tokenizers: TokenizerPair, tmp_path: Path) -> None:
     """Their length penalty is our `Power`, and they stop at the first ones that end, as many as there are beams."""
     model = make(tokenizers, output_bias=True)
     with torch.no_grad():
@@ -158,7 +156,7 @@ def test_beam_search_finds_the_same(
         return_scores=True,
         max_batch_size=32,
     )
-    search = Beam(size=5, nbest=3, length=length, stop="first")
+    search = Beam(size=5, nbest=3, length=Power(alpha=alpha), stop="first")
     ours = decode(model, theirs.framed(sources), theirs.ends, search, Rules(longest=Absolute(tokens=20)))
     assert 20 < sum(row[0].finished for row in ours) < 180
     best = [theirs.targets([row[0].tokens])[0] for row in ours]

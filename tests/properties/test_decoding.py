@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from regard.decoding import rules as choose
 from regard.decoding.constrained import met, needed, nexts
 from regard.decoding.decode import batches, decode
-from regard.decoding.settings import Absolute, Beam, Job, NoPenalty, Rules, Wish, loops
+from regard.decoding.settings import Absolute, Beam, Job, Power, Rules, Wish, loops
 
 VOCABULARY = 5
 # Multiples of a quarter: sums and comparisons are exact, and ties happen.
@@ -143,7 +143,7 @@ def test_batches_hold_everything_once(lengths: list[int], tokens: int, beams: in
         Job(place, [0] * length, Wish(must=[[1]] if length % 4 == 0 else []), 5) for place, length in enumerate(lengths)
     ]
     made = list(batches(jobs, tokens, beams))
-    assert sorted(job.place for batch in made for job in batch) == list(range(len(jobs)))
+    assert sorted(job.index for batch in made for job in batch) == list(range(len(jobs)))
     for batch in made:
         assert len(batch) == 1 or len(batch) * max(len(job.tokens) for job in batch) * beams <= tokens
         assert len({bool(job.wish.must) for job in batch}) == 1
@@ -164,7 +164,7 @@ def test_words_that_must_occur(place: int, must: list[tuple[int, ...]], size: in
     longest = sum(map(len, needed(must))) + slack
     source = inputs(6)[place]
     rules = Rules(longest=Absolute(tokens=longest))
-    beam = Beam(size=size, nbest=size, length=NoPenalty())
+    beam = Beam(size=size, nbest=size, length=Power(alpha=0.0))
     (found,) = decode(MODEL, [source], ENDS, beam, rules, [Wish(must=must)])
     assert all(contains(word, each.tokens) for each in found for word in must)
     assert found[0].score == sum(found[0].token_scores)

@@ -11,7 +11,7 @@ from decoding_cases import ENDS, START, inputs, translator
 from regard.decoding import rules as choose
 from regard.decoding.decode import decode
 from regard.decoding.score import score
-from regard.decoding.settings import Absolute, Beam, NoPenalty, Paper, Power, Rules, Sampling, ToSource
+from regard.decoding.settings import Absolute, Beam, Paper, Power, Rules, Sampling, ToSource
 
 
 def test_temperature() -> None:
@@ -64,7 +64,7 @@ def test_length_penalties() -> None:
     assert Paper().divisor(1) == 1
     assert Paper().divisor(13) == pytest.approx(3**0.6)
     assert Power(alpha=0.5).divisor(16) == 4
-    assert NoPenalty().divisor(16) == 1
+    assert Power(alpha=0.0).divisor(16) == 1
 
 
 def test_the_paper_s_longest_translation() -> None:

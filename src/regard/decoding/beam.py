@@ -181,7 +181,7 @@ class BeamSearch:
     def _candidates(self) -> Continuations:
         """The 2K best continuations of each input's open sequences."""
         open_, wanted = self.open, 2 * self.beam.size
-        seen = self.state.attended()
+        seen = self.state.attended_NS
         if seen is not None:
             # The attention of the last step belongs to the token that it wrote.
             open_.seen_BKS = open_.seen_BKS + seen.view(open_.seen_BKS.shape)

@@ -9,7 +9,7 @@ import torch
 
 from regard.decoding import beam, constrained, greedy
 from regard.decoding.fast import select
-from regard.decoding.model import Models, SearchModel, search_model
+from regard.decoding.model import Model, SearchModel
 from regard.decoding.settings import (
     NO_WISH,
     Beam,
@@ -17,7 +17,7 @@ from regard.decoding.settings import (
     Greedy,
     Hypothesis,
     Job,
-    NoPenalty,
+    Power,
     Rules,
     Sampling,
     Search,
@@ -29,12 +29,12 @@ BATCH_TOKENS = 8192
 """Tokens of a batch, with padding, each counted once for every beam."""
 SHORTEST_REPLAY = 4
 """The shortest search that is recorded as a CUDA graph: recording takes two steps."""
-ONE = Beam(size=1, stop="first", length=NoPenalty())
+ONE = Beam(size=1, stop="first", length=Power(alpha=0.0))
 """A beam search that is equal to greedy search."""
 
 
 def decode(
-    model: Models,
+    model: Model,
     inputs: Sequence[Sequence[int]],
     ends: Ends,
     search: Search | None = None,
@@ -45,8 +45,8 @@ def decode(
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each input, the best first.
 
-    Inputs are sources of an encoder-decoder, or prompts of a decoder. Several models are an ensemble. Inputs of similar
-    length are decoded together, at most `batch_tokens` at once. `fixed` overrides whether memory stays in place
+    Inputs are sources of an encoder-decoder, or prompts of a decoder. Inputs of similar length are
+    decoded together, at most `batch_tokens` at once. `fixed` overrides whether memory stays in place
     (by default on a GPU, so that steps can be replayed).
     """
     if batch_tokens < 1:
@@ -57,7 +57,7 @@ def decode(
         raise InputError(f"there are {len(asked)} wishes for {len(inputs)} inputs; give one for each, Wish() for none")
     results: list[list[Hypothesis]] = [[] for _ in inputs]
     with torch.inference_mode():
-        prepared = search_model(model, ends, select(model, search, rules, asked, fixed))
+        prepared = SearchModel(model, ends, select(model, search, rules, asked, fixed))
         search = ONE if prepared.paths.replay and isinstance(search, Greedy) else search
         jobs = jobs_for(prepared, inputs, rules, asked)
         for job in jobs:
@@ -134,7 +134,7 @@ def batches(jobs: list[Job], tokens: int, beams: int) -> Iterator[list[Job]]:
 
 
 def stream(
-    model: Models,
+    model: Model,
     tokens: Sequence[int],
     ends: Ends,
     search: Greedy | Sampling | None = None,
@@ -145,7 +145,7 @@ def stream(
     search, rules, wish = search or Greedy(), rules or Rules(), wish or Wish()
     # Not around the whole generator: the mode would stay on for the caller between two tokens.
     with torch.inference_mode():
-        prepared = search_model(model, ends)
+        prepared = SearchModel(model, ends)
         (job,) = jobs_for(prepared, [tokens], rules, [wish])
         require_possible(job, ends, search, rules, prepared.vocabulary)
         writing = greedy.Writing(prepared, [job], ends, rules, search)

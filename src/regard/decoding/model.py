@@ -5,13 +5,11 @@ B: inputs, K: beams of each (1 without a beam search), N = B × K rows, V: vocab
 
 from __future__ import annotations
 
-import functools
-import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.blocks.cache import Cache
 from regard.blocks.layout import Padded
@@ -24,7 +22,6 @@ from regard.models.cpu import current_packed
 from regard.models.families import Decoder, EncoderDecoder
 
 Model: TypeAlias = EncoderDecoder | Decoder
-Models: TypeAlias = Model | Sequence[Model]
 
 SHAPES = 16
 """With fixed memory, lengths become multiples of this, so that batches of similar lengths have the same shapes."""
@@ -41,21 +38,6 @@ class Inputs(NamedTuple):
 
     tokens_BT: Tensor
     layout: Padded
-
-
-def search_model(model: Models, ends: Ends, paths: FastPaths | None = None) -> SearchModel:
-    """Prepares a model for decoding. Several models are an ensemble: the mean of their probabilities."""
-    if isinstance(model, EncoderDecoder | Decoder):
-        return SearchModel(model, ends, select(model) if paths is None else paths)
-    if isinstance(model, nn.Module):
-        raise InputError(f"a {type(model).__name__} cannot write text; give an encoder-decoder or a decoder")
-    models = [search_model(each, ends) for each in model]
-    if not models:
-        raise InputError("an ensemble needs at least one model")
-    sizes = sorted({each.vocabulary for each in models})
-    if len(sizes) > 1 or len({each.reads_source for each in models}) > 1:
-        raise InputError(f"models of an ensemble must have one family and one vocabulary, not {sizes} tokens")
-    return models[0] if len(models) == 1 else _Ensemble(models, paths or FastPaths())
 
 
 def wide(scores: Tensor) -> Tensor:
@@ -89,25 +71,22 @@ def up_to(number: int, multiple: int) -> int:
 class SearchModel:
     """An encoder-decoder, whose encoder runs once, or a decoder, which continues prompts of different lengths."""
 
-    original: Model
-    """The model as given; of an ensemble, the first."""
-    reads_source: bool
-    """Whether inputs are sources of an encoder-decoder; otherwise they are prompts to continue."""
-    dtype: torch.dtype
-    """Of scores and their sums: float32 or float64, since sums of many steps are compared."""
-
-    def __init__(self, model: Model, ends: Ends, paths: FastPaths) -> None:
+    def __init__(self, model: Model, ends: Ends, paths: FastPaths | None = None) -> None:
+        if not isinstance(model, EncoderDecoder | Decoder):
+            raise InputError(f"a {type(model).__name__} cannot write text; give an encoder-decoder or a decoder")
         if model.training:
             raise InputError("a model in training mode would decode with dropout; call model.eval() first")
         self.reads_source = isinstance(model, EncoderDecoder)
+        """Whether inputs are sources of an encoder-decoder; otherwise they are prompts to continue."""
         if self.reads_source and ends.start is None:
             raise InputError("an encoder-decoder needs Ends.start, the token before the first written one; give it")
         self.original = model
-        self.start, self.paths = ends.start, paths
-        self.model = current_packed(model) if paths.packed else model
+        self.start, self.paths = ends.start, select(model) if paths is None else paths
+        self.model = current_packed(model) if self.paths.packed else model
         embedding = model.target if isinstance(model, EncoderDecoder) else model.embedding
-        self.device, self.weight_dtype = embedding.tokens.weight.device, embedding.tokens.weight.dtype
-        self.dtype = torch.promote_types(self.weight_dtype, torch.float32)
+        self.device = embedding.tokens.weight.device
+        self.dtype = torch.promote_types(embedding.tokens.weight.dtype, torch.float32)
+        """Of scores and their sums, since sums of many steps are compared."""
         self.vocabulary = embedding.tokens.num_embeddings
         position = model.settings.position
         self.longest = position.length if isinstance(position, Learned) else None
@@ -124,7 +103,7 @@ class SearchModel:
 
     def begin(
         self, inputs: Sequence[Sequence[int]] | Inputs, longest: int, beams: int = 1, coverage: bool = False
-    ) -> tuple[SearchState, Tensor]:
+    ) -> tuple[State, Tensor]:
         """Reads the inputs; returns the state and the logits `[B, V]` of the first token.
 
         At most `longest` tokens will be written. With `coverage`, the state keeps the attention to the source.
@@ -154,6 +133,7 @@ class State:
         self.memory_BSD: Tensor | None = None
         self.layout = Padded(cache.inputs, 0)
         self.attended_NS: Tensor | None = None
+        """Attention of the last step to the source; None unless coverage needs it."""
         self.recorder: Recorder | None = None
         if coverage:
             last = f"decoder.{len(model.decoder) - 1}.cross.weights"
@@ -205,57 +185,3 @@ class State:
             lengths_B = self.layout.lengths_B
             lengths_B = None if lengths_B is None else lengths_B.index_select(0, inputs_B)
             self.layout = Padded(len(inputs_B), self.layout.time, lengths_B)
-
-    def attended(self) -> Tensor | None:
-        """`[N, S]`: attention of the last step to the source; None unless coverage needs it."""
-        return self.attended_NS
-
-
-class _Ensemble(SearchModel):
-    """Several models that write together."""
-
-    def __init__(self, models: Sequence[SearchModel], paths: FastPaths) -> None:
-        self.models, self.paths = models, paths
-        first = models[0]
-        self.original = first.original
-        self.device, self.vocabulary, self.reads_source = first.device, first.vocabulary, first.reads_source
-        self.longest = first.longest
-        self.dtype = functools.reduce(torch.promote_types, (each.dtype for each in models))
-
-    def room(self, read: int) -> int | None:
-        return min((room for each in self.models if (room := each.room(read)) is not None), default=None)
-
-    def begin(
-        self, inputs: Sequence[Sequence[int]] | Inputs, longest: int, beams: int = 1, coverage: bool = False
-    ) -> tuple[SearchState, Tensor]:
-        begun = [each.begin(inputs, longest, beams, coverage) for each in self.models]
-        return EnsembleState([state for state, _ in begun]), mean_of([scores for _, scores in begun])
-
-
-class EnsembleState:
-    """The states of several models; next tokens are those of the mean of their probabilities."""
-
-    stays = False
-
-    def __init__(self, states: Sequence[SearchState]) -> None:
-        self.states = states
-
-    def step(self, tokens_N: Tensor) -> Tensor:
-        return mean_of([state.step(tokens_N) for state in self.states])
-
-    def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
-        for state in self.states:
-            state.select(rows_N, inputs_B)
-
-    def attended(self) -> Tensor | None:
-        attended = [where for state in self.states if (where := state.attended()) is not None]
-        return torch.stack(attended).mean(0) if attended else None
-
-
-SearchState: TypeAlias = State | EnsembleState
-
-
-def mean_of(scores: Sequence[Tensor]) -> Tensor:
-    """Log of the mean of the probabilities of several logits."""
-    each = torch.stack([wide(one).log_softmax(-1) for one in scores])
-    return each.logsumexp(0) - math.log(len(scores))

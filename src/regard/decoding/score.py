@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import torch
 
 from regard.decoding.decode import BATCH_TOKENS, batches
-from regard.decoding.model import Model, Models, mean_of, padded, wide
+from regard.decoding.model import Model, padded, wide
 from regard.decoding.settings import NO_WISH, Ends, Job
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
 
 
 def score(
-    model: Models,
+    model: Model,
     inputs: Sequence[Sequence[int]],
     targets: Sequence[Sequence[int]],
     ends: Ends,
@@ -46,7 +46,7 @@ def score(
 
 
 def alternatives(
-    model: Models, tokens: Sequence[int], prefix: Sequence[int], ends: Ends, count: int = 5
+    model: Model, tokens: Sequence[int], prefix: Sequence[int], ends: Ends, count: int = 5
 ) -> list[tuple[int, float]]:
     """The most likely next tokens after an input and a written prefix, with their log-probabilities."""
     if not len(tokens):
@@ -58,22 +58,15 @@ def alternatives(
     return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 
-def _skip(model: Models, tokens: Sequence[int]) -> int:
+def _skip(model: Model, tokens: Sequence[int]) -> int:
     """Positions before the one that predicts the first written token: those of a prompt but its last."""
-    first = model if isinstance(model, torch.nn.Module) else model[0]
-    return 0 if isinstance(first, EncoderDecoder) else len(tokens) - 1
+    return 0 if isinstance(model, EncoderDecoder) else len(tokens) - 1
 
 
 def _scores(
-    model: Models, sources: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], ends: Ends
+    model: Model, sources: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], ends: Ends
 ) -> torch.Tensor:
     """`[B, T, V]`: log-probabilities of the token after each position."""
-    if isinstance(model, torch.nn.Module):
-        return _one(model, sources, wanted, ends).log_softmax(-1)
-    return mean_of([_one(each, sources, wanted, ends) for each in model])
-
-
-def _one(model: Model, sources: Sequence[Sequence[int]], wanted: Sequence[Sequence[int]], ends: Ends) -> torch.Tensor:
     if model.training:
         raise InputError("a model in training mode would score with dropout; call model.eval() first")
     if isinstance(model, EncoderDecoder):
@@ -82,8 +75,8 @@ def _one(model: Model, sources: Sequence[Sequence[int]], wanted: Sequence[Sequen
         device = model.target.tokens.weight.device
         source_BS, source_layout = padded(sources, device)
         target_BT, target_layout = padded([[ends.start, *target[:-1]] for target in wanted], device)
-        return wide(model(source_BS, target_BT, source_layout, target_layout))
+        return wide(model(source_BS, target_BT, source_layout, target_layout)).log_softmax(-1)
     device = model.embedding.tokens.weight.device
     rows = [[*source, *target[:-1]] for source, target in zip(sources, wanted, strict=True)]
     tokens_BT, layout = padded(rows, device)
-    return wide(model(tokens_BT, layout))
+    return wide(model(tokens_BT, layout)).log_softmax(-1)

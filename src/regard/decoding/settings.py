@@ -24,7 +24,7 @@ class Power(Settings):
 
     kind: Literal["power"] = "power"
     alpha: float = 1.0
-    """The exponent; above 0 favours long sequences, 0 changes nothing."""
+    """The exponent; above 0 favours long sequences, 0: scores are sums of log-probabilities."""
 
     def divisor(self, length: float) -> float:
         return float(length**self.alpha)
@@ -41,18 +41,7 @@ class Paper(Settings):
         return float(((5 + length) / 6) ** self.alpha)
 
 
-class NoPenalty(Settings):
-    """Scores are sums of log-probabilities, which favours short sequences."""
-
-    kind: Literal["none"] = "none"
-    alpha: Literal[0] = 0
-    """No exponent."""
-
-    def divisor(self, length: float) -> float:
-        return 1.0
-
-
-LengthPenalty: TypeAlias = Annotated[Power | Paper | NoPenalty, Field(discriminator="kind")]
+LengthPenalty: TypeAlias = Annotated[Power | Paper, Field(discriminator="kind")]
 
 
 Stop: TypeAlias = Literal["all", "best", "first"]

@@ -11,7 +11,7 @@ from torch import Tensor
 from regard.decoding.beam import BeamBatch, BeamField, BeamSearch
 from regard.decoding.decode import jobs_for, require_possible
 from regard.decoding.fast import Continuations
-from regard.decoding.model import Model, search_model
+from regard.decoding.model import Model, SearchModel
 from regard.decoding.rules import NEVER
 from regard.decoding.settings import Beam, Ends, Hypothesis, Rules, Wish
 from regard.errors import InputError
@@ -69,7 +69,7 @@ def search_tree(
     if wish.must:
         raise InputError("must (words that must occur) uses another search, which has no tree; leave it out")
     with torch.inference_mode():
-        prepared = search_model(model, ends)
+        prepared = SearchModel(model, ends)
         (job,) = jobs_for(prepared, [tokens], rules, [wish])
         require_possible(job, ends, beam, rules, prepared.vocabulary)
         traced = _Traced(BeamBatch(prepared, [job], ends, rules, beam))

@@ -25,7 +25,7 @@ from regard.blocks.layers import set_recompute
 from regard.blocks.recording import TAPS, names_of
 from regard.decoding.decode import decode
 from regard.decoding.fast import FastPaths, select
-from regard.decoding.model import search_model
+from regard.decoding.model import SearchModel
 from regard.decoding.settings import Absolute, Beam, Ends, Greedy, Rules
 from regard.models.build import build
 from regard.models.cpu import is_prepared, is_watched, prepared
@@ -221,12 +221,12 @@ def test_a_decoder_reads_its_prompt_as_step_0() -> None:
 
 def test_a_recorded_model_counts_as_watched() -> None:
     model, other = decoding_cases.translator(dtype=torch.float32), decoding_cases.translator(dtype=torch.float32)
-    assert is_prepared(search_model(model, ENDS).model)
+    assert is_prepared(SearchModel(model, ENDS).model)
     with regard.record(model, "*.weights"):
         assert is_watched(model)
         assert not is_watched(other)
-        assert search_model(model, ENDS).model is model
-        assert is_prepared(search_model(other, ENDS).model)
+        assert SearchModel(model, ENDS).model is model
+        assert is_prepared(SearchModel(other, ENDS).model)
         assert select(model, Beam(), Rules(), fixed=True) == FastPaths(fixed=True), "nothing is replayed"
     assert not is_watched(model)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import pytest
@@ -10,14 +9,14 @@ import torch
 from decoding_cases import END, ENDS, START, continuer, every_sequence, inputs, next_chances, translator
 
 from regard.decoding.decode import decode
-from regard.decoding.settings import Absolute, Beam, Ends, Greedy, NoPenalty, Paper, Power, Rules, Wish
+from regard.decoding.settings import Absolute, Beam, Ends, Greedy, Paper, Power, Rules, Wish
 from regard.errors import InputError, SettingsError
 
 SHORT = Rules(longest=Absolute(tokens=3))
 
 
 @pytest.mark.parametrize("stop", ["all", "best", "first"])
-@pytest.mark.parametrize("length", [NoPenalty(), Power(alpha=1.0), Power(alpha=-0.5), Paper(alpha=0.6)])
+@pytest.mark.parametrize("length", [Power(alpha=0.0), Power(alpha=1.0), Power(alpha=-0.5), Paper(alpha=0.6)])
 @pytest.mark.parametrize("family", [translator, continuer])
 def test_a_beam_that_holds_everything_finds_the_best(family, length, stop) -> None:
     """With `first` it stops too early by its own rule, but what it finds is scored right."""
@@ -53,7 +52,7 @@ def test_stopping_early_loses_nothing(alpha: float) -> None:
 def test_a_beam_of_one_is_greedy(family) -> None:
     model, sources = family(), inputs(10)
     rules = Rules(longest=Absolute(tokens=9), shortest=1, ngram=2)
-    one = decode(model, sources, ENDS, Beam(size=1, length=NoPenalty(), stop="first"), rules)
+    one = decode(model, sources, ENDS, Beam(size=1, length=Power(alpha=0.0), stop="first"), rules)
     greedy = decode(model, sources, ENDS, Greedy(), rules)
     for (a,), (b,) in zip(one, greedy, strict=True):
         assert (a.tokens, a.finished) == (b.tokens, b.finished)
@@ -80,7 +79,7 @@ def test_batches_change_nothing(search) -> None:
 def test_coverage_is_the_published_formula() -> None:
     """Against attention recomputed from the weights of a one-layer decoder, for a whole target at once."""
     model, sources = translator(), inputs(4)
-    beam = Beam(size=3, length=NoPenalty(), coverage=0.7)
+    beam = Beam(size=3, length=Power(alpha=0.0), coverage=0.7)
     rules = Rules(longest=Absolute(tokens=6))
     plain, covered = (decode(model, sources, ENDS, each, rules) for each in (beam.changed({"coverage": 0.0}), beam))
     assert [row[0].score for row in plain] != [row[0].score for row in covered]
@@ -111,7 +110,7 @@ def test_a_forced_prefix_costs_nothing() -> None:
     model, sources = translator(), inputs(4)
     prefixes = [(3, 4), (), (5,), (2, 2, 2)]
     wishes = [Wish(prefix=prefix) for prefix in prefixes]
-    for search in (Greedy(), Beam(size=3, length=NoPenalty())):
+    for search in (Greedy(), Beam(size=3, length=Power(alpha=0.0))):
         found = decode(model, sources, ENDS, search, Rules(longest=Absolute(tokens=6)), wishes)
         for source, prefix, (best,) in zip(sources, prefixes, found, strict=True):
             size = len(prefix)
@@ -121,19 +120,6 @@ def test_a_forced_prefix_costs_nothing() -> None:
             rest = [next_chances(model, source, written[:t])[written[t]].item() for t in range(size, len(written))]
             assert best.token_scores[size:] == pytest.approx(rest)
             assert best.score == pytest.approx(sum(rest))
-
-
-def test_an_ensemble_is_the_mean_of_probabilities() -> None:
-    models, sources = [translator(seed=1), translator(seed=2)], inputs(3)
-    found = decode(models, sources, ENDS, Beam(size=2, length=NoPenalty()), Rules(longest=Absolute(tokens=6)))
-    for source, (best,) in zip(sources, found, strict=True):
-        written = [*best.tokens, END] if best.finished else best.tokens
-        score = 0.0
-        for t, token in enumerate(written):
-            score += math.log(sum(next_chances(m, source, written[:t])[token].exp().item() for m in models) / 2)
-        assert best.score == pytest.approx(score)
-    same = decode([models[0]] * 3, sources, ENDS, Beam())
-    assert [row[0].tokens for row in same] == [row[0].tokens for row in decode(models[0], sources, ENDS, Beam())]
 
 
 def test_rules_that_leave_nothing() -> None:
@@ -164,8 +150,6 @@ def test_what_is_refused() -> None:
         (r"end_at_longest needs Ends\.end", model, [[2]], Ends(start=0), {"rules": Rules(end_at_longest=True)}),
         (r"beam\.coverage", continuer(), [[2]], ENDS, {"search": Beam(coverage=0.1)}),
         (r"batch_tokens \(0\)", model, [[2]], ENDS, {"batch_tokens": 0}),
-        ("at least one model", [], [[2]], ENDS, {}),
-        ("one vocabulary", [model, translator(7)], [[2]], ENDS, {}),
         ("cannot write text", torch.nn.Linear(1, 1), [[2]], ENDS, {}),
         (r"call model\.eval\(\)", translator().train(), [[2]], ENDS, {}),
     ]

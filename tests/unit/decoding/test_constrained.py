@@ -9,14 +9,14 @@ from decoding_cases import END, ENDS, contains, every_sequence, inputs, translat
 
 from regard.decoding.constrained import Path, allocate, missing_tokens
 from regard.decoding.decode import decode
-from regard.decoding.settings import Absolute, Beam, Greedy, NoPenalty, Power, Rules, Wish
+from regard.decoding.settings import Absolute, Beam, Greedy, Power, Rules, Wish
 from regard.errors import InputError
 
 LONGEST = 4
 
 
 @pytest.mark.parametrize("must", [[(3,)], [(2, 4)], [(3,), (2,)], [(4,), (4, 2)]])
-@pytest.mark.parametrize("length", [NoPenalty(), Power(alpha=1.0)])
+@pytest.mark.parametrize("length", [Power(alpha=0.0), Power(alpha=1.0)])
 def test_a_beam_that_holds_everything_finds_the_best(must, length) -> None:
     model, sources = translator(5), inputs(2, 5)
     wishes = [Wish(must=must), Wish()]

@@ -24,7 +24,7 @@ from regard.blocks.settings import (
 )
 from regard.decoding.decode import decode
 from regard.decoding.fast import FastPaths, select
-from regard.decoding.model import search_model
+from regard.decoding.model import SearchModel
 from regard.decoding.settings import Absolute, Beam, Greedy, Rules
 from regard.models.build import build
 from regard.models.cpu import is_prepared, prepared
@@ -86,7 +86,7 @@ def test_every_row_has_its_own_history(family: type, fixed: bool) -> None:
         model = model_of(changes, family=family)
         for beams in (1, 3) if name in ("paper", "relative", "window") else (3,):
             draw = random.Random(1)
-            state, scores = search_model(model, ENDS, FastPaths(fixed=fixed)).begin(given, 40, beams)
+            state, scores = SearchModel(model, ENDS, FastPaths(fixed=fixed)).begin(given, 40, beams)
             written: list[tuple[int, list[int]]] = [(place, []) for place in range(4)]
             for step, (rows, stay) in enumerate(moves(steps, beams, draw, kept=2)):
                 state.select(torch.tensor(rows), None if stay is None else torch.tensor(stay))
@@ -109,12 +109,12 @@ def test_every_row_has_its_own_history(family: type, fixed: bool) -> None:
 @torch.inference_mode()
 def test_attention_of_a_step_for_coverage() -> None:
     model, given = model_of(VARIANTS["grouped"]), inputs(3, VOCABULARY)
-    state, _ = search_model(model, ENDS).begin(given, 5, 2, coverage=True)
+    state, _ = SearchModel(model, ENDS).begin(given, 5, 2, coverage=True)
     weights: list[torch.Tensor] = []
     for rows in ([0, 0, 1, 1, 2, 2], [1, 0, 2, 2, 5, 4]):
         state.select(torch.tensor(rows))
         state.step(torch.tensor([3, 4, 5, 6, 7, 8]))
-        attended = state.attended()
+        attended = state.attended_NS
         assert attended is not None
         weights.append(attended)
         assert torch.allclose(attended.sum(-1), torch.ones(6, dtype=torch.float64))
@@ -140,7 +140,7 @@ def test_a_watched_model_is_called_as_it_is() -> None:
 def test_a_model_is_packed_for_a_cpu() -> None:
     model, given = model_of(VARIANTS["paper"], torch.float32), inputs(40, VOCABULARY)
     assert select(model, Beam(), Rules()) == FastPaths(packed=True)
-    assert is_prepared(search_model(model, ENDS).model)
+    assert is_prepared(SearchModel(model, ENDS).model)
     assert not is_prepared(model)
     found, exact = (decode(each, given, ENDS, Beam(size=3)) for each in (model, model_of(VARIANTS["paper"])))
     assert [row[0].tokens for row in found] == [row[0].tokens for row in exact]
@@ -173,7 +173,7 @@ def test_learned_positions_bound_neither_rounded_memory_nor_shorter_prompts() ->
 
 
 def test_sixteen_bits_are_summed_in_thirty_two() -> None:
-    model = search_model(translator(dtype=torch.bfloat16), ENDS)
+    model = SearchModel(translator(dtype=torch.bfloat16), ENDS)
     _, scores = model.begin([[2, END]], longest=3)
     assert scores.dtype == torch.float32
     assert model.vocabulary == 6

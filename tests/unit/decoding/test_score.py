@@ -9,7 +9,7 @@ from decoding_cases import END, ENDS, continuer, inputs, next_chances, translato
 
 from regard.decoding.decode import decode
 from regard.decoding.score import alternatives, score
-from regard.decoding.settings import Beam, Ends, NoPenalty
+from regard.decoding.settings import Beam, Ends, Power
 from regard.errors import InputError
 
 
@@ -27,9 +27,9 @@ def test_targets(family, batch_tokens: int) -> None:
 
 
 def test_what_was_written_scores_as_it_was_written() -> None:
-    models, sources = [translator(seed=1), translator(seed=2)], inputs(6)
-    found = [row[0] for row in decode(models, sources, ENDS, Beam(length=NoPenalty()))]
-    again = score(models, sources, [best.tokens for best in found], ENDS)
+    model, sources = translator(seed=1), inputs(6)
+    found = [row[0] for row in decode(model, sources, ENDS, Beam(length=Power(alpha=0.0)))]
+    again = score(model, sources, [best.tokens for best in found], ENDS)
     for best, chances in zip(found, again, strict=True):
         assert best.token_scores == pytest.approx(chances[: len(best.token_scores)])
 

@@ -43,23 +43,19 @@ class FastPaths(NamedTuple):
 
 
 def select(
-    model: nn.Module | Sequence[nn.Module],
+    model: nn.Module,
     search: Search | None = None,
     rules: Rules | None = None,
     wishes: Sequence[Wish] = (),
     fixed: bool | None = None,
 ) -> FastPaths:
-    """The fast paths for a search of a model or an ensemble; without a search, for single steps.
+    """The fast paths for a search of a model; without a search, for single steps.
 
     A recorded model takes none, so that its modules are called as they are. `fixed` overrides the choice of memory.
     """
-    models = [model] if isinstance(model, nn.Module) else model
-    if not models:
-        return FastPaths()
-    first = models[0]
-    weight = next(first.parameters())
-    on_gpu, watched = weight.is_cuda, is_watched(first)
-    packed = isinstance(first, EncoderDecoder) and not watched and can_pack(first)
+    weight = next(model.parameters())
+    on_gpu, watched = weight.is_cuda, is_watched(model)
+    packed = isinstance(model, EncoderDecoder) and not watched and can_pack(model)
     if search is None:
         return FastPaths(packed)
     beam = search if isinstance(search, Beam) else None
@@ -67,17 +63,17 @@ def select(
     plain = plain_search and is_steady(rules or Rules(), wishes)
     if fixed is None:
         fixed = on_gpu and not watched
-    fixed = fixed and plain and len(models) == 1
+    fixed = fixed and plain
     # Autocast frees the weights that it has converted, so a graph would read freed memory.
     replay = fixed and on_gpu and not watched and not torch.is_autocast_enabled("cuda")
     # A replayed greedy search is a beam search of size 1.
     narrow = replay if beam is None else beam.size <= WIDEST
     choice = on_gpu and plain and narrow and not watched and weight.dtype != torch.float64 and triton_works("cuda")
-    step = choice and fixed and isinstance(first, EncoderDecoder)
-    if step and isinstance(first, EncoderDecoder):
+    step = False
+    if choice and fixed and isinstance(model, EncoderDecoder):
         from regard.decoding.fast.triton_model import serves
 
-        step = serves(first)
+        step = serves(model)
     return FastPaths(packed, fixed, replay, step, choice)
 
 

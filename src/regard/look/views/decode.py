@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regard.decoding.decode import jobs_for, require_possible
 from regard.decoding.greedy import Writing
-from regard.decoding.model import SearchModel, search_model
+from regard.decoding.model import SearchModel
 from regard.decoding.rules import shaped
 from regard.decoding.settings import Absolute, Beam, Ends, Job, Paper, Rules, Sampling, Wish
 from regard.decoding.tree import Tree, search_tree
@@ -70,7 +70,7 @@ def decode_steps(
     """
     network, tokens, ends, wish = _job(study, run, prefix)
     with study.edited(run), torch.inference_mode():
-        source = search_model(network, ends)
+        source = SearchModel(network, ends)
         (job,) = jobs_for(source, [tokens], rules, [wish])
         require_possible(job, ends, sampling, rules, source.vocabulary)
         writing = _Watched(source, job, ends, rules, sampling, draws)

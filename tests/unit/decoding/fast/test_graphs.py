@@ -17,8 +17,8 @@ from regard.decoding.beam import BeamBatch, BeamSearch
 from regard.decoding.decode import decode, jobs_for
 from regard.decoding.fast import FastPaths
 from regard.decoding.fast import graphs as replay
-from regard.decoding.model import search_model
-from regard.decoding.settings import Absolute, Beam, Ends, Hypothesis, Job, NoPenalty, Power, Rules, Stop, Wish
+from regard.decoding.model import SearchModel
+from regard.decoding.settings import Absolute, Beam, Ends, Hypothesis, Job, Power, Rules, Stop, Wish
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
 from regard.models.settings import Decoder as DecoderSettings
@@ -54,7 +54,7 @@ def test_replayed_turns_give_what_a_search_gives(family: Callable[..., Any], sto
 
 def test_weights_that_moved_are_recorded_anew() -> None:
     model, player = translator(seed=2), Player()
-    inputs, beam = inputs_of((5, 3), model.settings.target_size, 1), Beam(size=2, length=NoPenalty())
+    inputs, beam = inputs_of((5, 3), model.settings.target_size, 1), Beam(size=2, length=Power(alpha=0.0))
     replayed(model, inputs, beam, player)
     for parameter in model.parameters():
         parameter.data = parameter.data.clone()
@@ -108,7 +108,7 @@ def test_what_is_recorded_asks_the_host_nothing(
     family: type[EncoderDecoderSettings | DecoderSettings], position: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = build(family(vocabulary=9, width=8, depth=1, attention=Attention(heads=2), position=position)).eval()
-    source = search_model(model, ENDS, FastPaths(fixed=True))
+    source = SearchModel(model, ENDS, FastPaths(fixed=True))
     jobs = replay.filled(jobs_for(source, inputs_of((5, 3), 9, 1), RULES, [Wish()] * 2))
     batch = BeamBatch(source, jobs, ENDS, RULES, Beam(size=2))
     for module in (layout, embedding):  # whoever looks at numbers does so where that costs nothing

@@ -9,8 +9,8 @@ from fused_cases import DEVICE, needs_triton
 
 from regard.decoding.beam import BeamBatch, BeamSearch
 from regard.decoding.fast import FastPaths
-from regard.decoding.model import search_model
-from regard.decoding.settings import NO_WISH, Beam, Ends, Job, LengthPenalty, NoPenalty, Paper, Power, Rules, Stop
+from regard.decoding.model import SearchModel
+from regard.decoding.settings import NO_WISH, Beam, Ends, Job, LengthPenalty, Paper, Power, Rules, Stop
 
 pytestmark = needs_triton
 
@@ -36,7 +36,7 @@ def searches(vocabulary: int, longest: list[int], beam: Beam, end: int | None) -
     jobs = [Job(place, [3, 4], NO_WISH, each) for place, each in enumerate(longest)]
     ends, found = Ends(ENDS.start, end), []
     for triton_choice in (True, False):
-        prepared = search_model(model, ends, FastPaths(fixed=True, triton_choice=triton_choice))
+        prepared = SearchModel(model, ends, FastPaths(fixed=True, triton_choice=triton_choice))
         found.append(BeamSearch(BeamBatch(prepared, jobs, ends, Rules(), beam)))
     return found
 
@@ -59,11 +59,11 @@ def assert_equal_boards(mine: BeamSearch, other: BeamSearch) -> None:
 @pytest.mark.parametrize(
     ("size", "vocabulary", "length"),
     [
-        (1, 6, NoPenalty()),
+        (1, 6, Power(alpha=0.0)),
         (2, 6, Power(alpha=-0.5)),
         (3, 200, Paper()),
         (4, 64, Power(alpha=1.0)),
-        (5, 131, NoPenalty()),
+        (5, 131, Power(alpha=0.0)),
         (8, 6, Paper()),
         (8, 2100, Power(alpha=2.0)),
     ],

@@ -16,7 +16,7 @@ from regard.decoding import fast
 from regard.decoding.beam import BeamBatch, BeamSearch
 from regard.decoding.decode import ONE, decode, jobs_for
 from regard.decoding.fast import FastPaths, triton_works
-from regard.decoding.model import search_model
+from regard.decoding.model import SearchModel
 from regard.decoding.settings import Absolute, Beam, Rules, Wish
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
@@ -74,7 +74,7 @@ def next_scores(model: EncoderDecoder, source: list[int], written: list[int]) ->
 def test_every_row_has_its_own_history(name: str, beams: int) -> None:
     """Against whole passes in float64; rows split, change places, and once an input goes."""
     model, draw, given = model_of(PLAIN[name]), random.Random(1), inputs(4, VOCABULARY)
-    state, scores = search_model(model, ENDS, TRITON).begin(given, 12, beams)
+    state, scores = SearchModel(model, ENDS, TRITON).begin(given, 12, beams)
     assert type(state).__name__ == "TritonState"
     written: list[tuple[int, list[int]]] = [(place, []) for place in range(4)]
     rows, count, found = 1, 4, []
@@ -111,7 +111,7 @@ def test_no_kernel_is_looked_for_on_a_cpu() -> None:
 def test_a_search_finds_the_same(beam: Beam, monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs that are done are dropped on the way."""
     model, given, rules = model_of(PLAIN["paper"]), inputs(5, VOCABULARY, longest=4), Rules(longest=Absolute(tokens=5))
-    writer = search_model(model, ENDS, TRITON)
+    writer = SearchModel(model, ENDS, TRITON)
     with torch.inference_mode():
         batch = BeamBatch(writer, jobs_for(writer, given, rules, [Wish()] * len(given)), ENDS, rules, beam)
         search = BeamSearch(batch)
