@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regard.blocks.layout import Layout, Padded
+from regard.data.batches import Lengths
 from regard.data.columns import IGNORED, Examples, Sequences, TokenColumn
 from regard.data.store import Ragged, Store, StoreWriter
 from regard.tasks.masked import MaskedColumn
@@ -110,6 +111,12 @@ def learned(text: Sequences, labels: Tensor) -> list[tuple[list[int], list[int]]
     """What is read and what is predicted, of each sequence that predicts anything."""
     pairs = zip(sequences_of(text.tokens, text.layout), sequences_of(labels, text.layout), strict=True)
     return [(read, wanted) for read, wanted in pairs if any(label != IGNORED for label in wanted)]
+
+
+def listed(lengths: np.ndarray) -> Lengths:
+    """Lengths `[examples, sides]`, as of stored columns."""
+    offsets = np.concatenate([np.zeros_like(lengths[:1]), np.cumsum(lengths, axis=0)])
+    return Lengths(len(lengths), tuple((side, 0) for side in offsets.T))
 
 
 def sentence_lengths(count: int, sides: int, seed: int = 0) -> np.ndarray:

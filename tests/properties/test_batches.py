@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from data_cases import listed
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -40,7 +41,7 @@ def fitted(plan: Plan, lengths: np.ndarray) -> Plan:
 
 
 def steps_of(plan: Plan, lengths: np.ndarray, seed: int | None) -> list[Group]:
-    planner = Planner(plan, Lengths.listed(lengths), seed)
+    planner = Planner(plan, listed(lengths), seed)
     return [step for pool in range(planner.pools) for step in planner.steps(0, pool)]
 
 

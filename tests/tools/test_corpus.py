@@ -13,7 +13,7 @@ from tools import grammar
 from tools.grammar import nouns
 from tools.grammar.__main__ import SEED, SIZES, pairs_of
 
-from regard.data.embedded import grammar_pairs
+from regard.data.embedded import grammar_pairs, grammar_tokens
 
 pytestmark = pytest.mark.slow
 
@@ -58,7 +58,7 @@ def test_constructions_and_splits(sample: Sample) -> None:
         assert {entry.construction for entry in made} == {*grammar.CONSTRUCTIONS}
         for entry in made:  # one English sentence has one translation
             assert known.setdefault(entry.source, entry.target) == entry.target
-            assert tuple(grammar.tokenise(entry.target)) == entry.target_tokens
+            assert tuple(grammar_tokens(entry.target)) == entry.target_tokens
             assert re.fullmatch(r"[A-ZÄÖÜ].*[^ ,][.?!]", entry.target)
     train, valid, test = ({entry.source for entry in sample[split]} for split in grammar.SPLITS)
     assert not train & valid

@@ -6,7 +6,7 @@
 
 from tools.grammar.corpus import CONSTRUCTIONS, REFERENT_CONSTRUCTIONS, Corpus, dependent, pairs
 from tools.grammar.draw import SPLITS, Split, split_of
-from tools.grammar.sentence import Pair, Referent, detokenise, tokenise
+from tools.grammar.sentence import Pair, Referent, detokenise
 
 __all__ = [
     "CONSTRUCTIONS",
@@ -20,5 +20,4 @@ __all__ = [
     "detokenise",
     "pairs",
     "split_of",
-    "tokenise",
 ]

@@ -24,8 +24,10 @@ from tools.grammar.corpus import dependent, pairs
 from tools.grammar.draw import Draw, Split, split_of
 from tools.grammar.nouns import Noun, nouns_of
 from tools.grammar.referents import Scene, because_of
-from tools.grammar.sentence import Pair, Referent, pair, tokenise
+from tools.grammar.sentence import Pair, Referent, pair
 from tools.grammar.verbs import CROSSERS
+
+from regard.data.embedded import grammar_tokens
 
 Translate = Callable[[list[str]], list[str]]
 """Gives the translation of each text, in the same order."""
@@ -112,7 +114,7 @@ def pronoun_of(german: str) -> str:
 
     A sentence with a referent has no other pronoun.
     """
-    found = [word for word in (token.lower() for token in tokenise(german)) if word in PRONOUNS.values()]
+    found = [word for word in (token.lower() for token in grammar_tokens(german)) if word in PRONOUNS.values()]
     return found[0] if len(found) == 1 else ""
 
 

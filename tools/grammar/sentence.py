@@ -8,19 +8,7 @@ from typing import NamedTuple
 from tools.grammar.german import GENDERS
 from tools.grammar.phrases import Token
 
-Links = tuple[tuple[int, int], ...]
-
-
-class Referent(NamedTuple):
-    """The noun that a pronoun refers to. Each pair holds the indices of a source token and of a target token."""
-
-    pronoun: tuple[int, int]
-    noun: tuple[int, int]
-    distractor: tuple[int, int]
-    """The other noun, which the pronoun could also refer to."""
-    gender: str
-    """Of the referent in German: `m`, `f` or `n`."""
-    distractor_gender: str
+from regard.data.embedded import Links, Referent
 
 
 class Pair(NamedTuple):
@@ -61,11 +49,6 @@ class Sentence(NamedTuple):
     german: list[Token]
     mark: str = "."
     resolved: Resolved | None = None
-
-
-def tokenise(text: str) -> list[str]:
-    """The tokens of a sentence as it is written: words, and marks by themselves."""
-    return re.findall(r"[^\s.,?!]+|[.,?!]", text)
 
 
 def detokenise(tokens: tuple[str, ...] | list[str]) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from regard.use.translator import Translator
 
 
-NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "bleu-tokenized": "BLEU, tokenized, lower case"}
+NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 CHUNK = 256
 """Inputs of `predict` that are passed to the model at once."""
 
@@ -60,9 +60,6 @@ def evaluate_command(  # noqa: PLR0913
     test: Annotated[Test, typer.Option(help="Significance test.")] = "bootstrap",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
     tokenize: Annotated[BleuTokenizer, typer.Option(help="BLEU's tokenizer; none for tokenized texts.")] = "13a",
-    tokenized: Annotated[
-        bool, typer.Option("--tokenized", help="Also print BLEU of tokenized, lower-cased texts, as in older papers.")
-    ] = False,
     beam: Annotated[int, typer.Option(min=1, help="Beam size.")] = TranslateOptions().beam,
     to: Annotated[
         str | None, typer.Option(help="Evaluate only this target language.", show_default="all languages")
@@ -97,9 +94,6 @@ def evaluate_command(  # noqa: PLR0913
         assert model is not None
         chosen, sets = _sets(model, config, split, changes, limit, to)
         title = f"{names[0]}, {chosen}"
-        task = config.get("task")
-        bleu = task.get("bleu") if isinstance(task, dict) else None
-        tokenized |= isinstance(bleu, dict) and bleu.get("tokenize") == "none"  # the run's data are tokenized
     else:
         sources, references, given = (
             None if file is None else read_texts(str(file))[:limit] for file in (source, reference, hypotheses)
@@ -128,7 +122,7 @@ def evaluate_command(  # noqa: PLR0913
             seconds = perf_counter() - started
         texts = (translations, test_set.references, test_set.sources)
         with terminal.progress("scoring"):
-            report = evaluate_texts(*texts, counting=counting, tokenized=tokenized, worst=worst)
+            report = evaluate_texts(*texts, counting=counting, worst=worst)
         compared: dict[str, Compared] = {}
         if against is not None:
             if Path(against).is_file():

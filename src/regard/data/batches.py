@@ -31,12 +31,6 @@ class Lengths:
     """For each side, the offsets of a stored column and how many of an example's tokens a model does not read; or None
     and the length that all examples have."""
 
-    @staticmethod
-    def listed(lengths: Integers) -> Lengths:
-        """From an array `[examples, sides]`."""
-        offsets = np.concatenate([np.zeros_like(lengths[:1]), np.cumsum(lengths, axis=0)])
-        return Lengths(len(lengths), tuple((side, 0) for side in offsets.T))
-
     def __len__(self) -> int:
         return self.count
 

@@ -15,7 +15,7 @@ import json
 import lzma
 import math
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain, zip_longest
 from operator import itemgetter
@@ -166,12 +166,7 @@ def _unequal(
 
 
 def read_pairs(settings: ParallelTsv | ParallelJsonl, file: str) -> Found[Pair]:
-    for number, found in _records(settings, file, ["source", "target"]):
-        if isinstance(found, Problem):
-            yield Located(found, file, number)
-        else:
-            source, target = found
-            yield Located(Pair(source, target), file, number)
+    return _examples(settings, file, ["source", "target"], Pair)
 
 
 def read_text(settings: RawText, file: str) -> Found[Text]:
@@ -211,20 +206,17 @@ def _read_long(file: str, paragraphs: bool) -> Found[Text]:
 
 
 def read_text_jsonl(settings: RawJsonl, file: str) -> Found[Text]:
-    for number, found in _records(settings, file, ["text"]):
-        yield Located(found if isinstance(found, Problem) else Text(*found), file, number)
+    return _examples(settings, file, ["text"], Text)
 
 
 def read_labelled(settings: LabelledTsv | LabelledCsv | LabelledJsonl, file: str) -> Found[Labelled]:
     labelled, paired = settings.labels != "absent", settings.second is not None
-    names = ["text", *["second"] * paired, *["label"] * labelled]
-    for number, found in _records(settings, file, names):
-        if isinstance(found, Problem):
-            yield Located(found, file, number)
-            continue
-        label = _label(found[-1], settings.labels) if labelled else None
-        example = label if isinstance(label, Problem) else Labelled(found[0], found[1] if paired else None, label)
-        yield Located(example, file, number)
+
+    def make(text: str, *more: Any) -> Labelled | Problem:
+        label = _label(more[-1], settings.labels) if labelled else None
+        return label if isinstance(label, Problem) else Labelled(text, more[0] if paired else None, label)
+
+    return _examples(settings, file, ["text", *["second"] * paired, *["label"] * labelled], make)
 
 
 def _label(value: Any, labels: Literal["classes", "numbers", "absent"]) -> str | float | Problem:
@@ -344,12 +336,20 @@ def _question(context: Any, asked: dict[str, Any], name: str) -> Question | Prob
     return Question(name, str(question), context, tuple(dict.fromkeys(answers)))
 
 
-def _records(
-    settings: TableFile | ParallelJsonl | RawJsonl | LabelledJsonl, file: str, names: Sequence[str]
-) -> Records:
-    """Yields the columns of each row, or the keys of each JSON object, that the settings with these names give."""
+def _examples(
+    settings: TableFile | ParallelJsonl | RawJsonl | LabelledJsonl,
+    file: str,
+    names: Sequence[str],
+    make: Callable[..., E | Problem],
+) -> Found[E]:
+    """Yields an example from the columns of each row, or the keys of each JSON object, that these settings name."""
     columns = [getattr(settings, name) for name in names]
-    return _rows(settings, file, names, columns) if isinstance(settings, TableFile) else _objects(file, names, columns)
+    if isinstance(settings, TableFile):
+        records = _rows(settings, file, names, columns)
+    else:
+        records = _objects(file, names, columns)
+    for number, found in records:
+        yield Located(found if isinstance(found, Problem) else make(*found), file, number)
 
 
 def _objects(file: str, names: Sequence[str], keys: Sequence[str]) -> Records:

@@ -113,20 +113,12 @@ def evaluate_texts(
     sources: Sequence[str] | None = None,
     *,
     counting: Counting = DEFAULT,
-    tokenized: bool = False,
     worst: int = 5,
 ) -> Report:
-    """Compares translations with references.
-
-    `tokenized` adds BLEU of tokenized texts in lower case, as in older papers. Lengths are those of the sources, or of
-    the references if there are no sources.
-    """
+    """Compares translations with references. Lengths are those of the sources, or of the references without sources."""
     metrics = corpus_metrics(hypotheses, references, counting=counting)
     if sources is not None and len(sources) != len(references):
         raise DataError(f"{len(sources):,} sources do not match {len(references):,} references; give one for each")
-    if tokenized:
-        lower = corpus_metrics(hypotheses, references, ("bleu",), counting=Counting(True, "none"))
-        metrics["bleu-tokenized"] = lower["bleu"]
     exact = sum(one == other for one, other in zip(hypotheses, references, strict=True))
     return Report(
         len(references),

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from data_cases import sentence_lengths
+from data_cases import listed, sentence_lengths
 
 from regard.data.batches import Group, Lengths, PackedPlan, PaddedPlan, Plan, Share
 from regard.data.loader import Planner
 from regard.errors import DataError, SettingsError
-
-
-def listed(*rows: list[int]) -> Lengths:
-    return Lengths.listed(np.array(rows, dtype=np.int64))
 
 
 def epoch(planner: Planner, number: int = 0) -> list[Group]:
@@ -23,7 +19,7 @@ PLANS: tuple[Plan, ...] = (PaddedPlan(200, pool=3), PackedPlan(4, (64, 64), pool
 
 
 def test_seed_and_epoch_decide_everything_and_a_pool_is_planned_alone() -> None:
-    lengths = Lengths.listed(np.random.default_rng(0).integers(1, 40, size=(500, 2)))
+    lengths = listed(np.random.default_rng(0).integers(1, 40, size=(500, 2)))
     for plan in PLANS:
 
         def order(seed: int, number: int, plan: Plan = plan) -> list[int]:
@@ -43,11 +39,11 @@ def test_seed_and_epoch_decide_everything_and_a_pool_is_planned_alone() -> None:
 def test_little_is_wasted() -> None:
     """On lengths like those of sentences, sorted buckets and packed rows are nearly full."""
     lengths = sentence_lengths(20_000, 1)
-    steps = epoch(Planner(PaddedPlan(4096), Lengths.listed(lengths), 0))
+    steps = epoch(Planner(PaddedPlan(4096), listed(lengths), 0))
     assert lengths.sum() / sum(len(step.examples) * int(step.lengths.max()) for step in steps) > 0.95
-    steps = epoch(Planner(PackedPlan(32, (128,)), Lengths.listed(lengths), 0))
+    steps = epoch(Planner(PackedPlan(32, (128,)), listed(lengths), 0))
     assert lengths.sum() / (128 * 32 * len(steps)) > 0.97
-    two = Lengths.listed(sentence_lengths(20_000, 2))
+    two = listed(sentence_lengths(20_000, 2))
     plan = PackedPlan.for_lengths(two, 16_384)
     rows = sum(len(step.bounds) - 1 for step in epoch(Planner(plan, two, 0)) if step.bounds is not None)
     for mean, width in zip(two.means, plan.widths, strict=True):
@@ -61,30 +57,30 @@ def test_examples_that_fit_no_step_are_refused() -> None:
         (PackedPlan(1, (10, 20), longest=8), ([5, 5], [3, 9]), r"1 examples are longer than longest \(8\)"),
     ):
         with pytest.raises(DataError, match=message):
-            Planner(plan, listed(*rows), 0)
+            Planner(plan, listed(np.array(rows)), 0)
     for plan in PLANS:
         with pytest.raises(DataError, match="no examples"):
-            Planner(plan, Lengths.listed(np.zeros((0, 2), dtype=np.int64)), 0)
+            Planner(plan, listed(np.zeros((0, 2), dtype=np.int64)), 0)
 
 
 def test_rows_follow_from_the_lengths() -> None:
-    lengths = listed([20, 40], [40, 60])  # means 30 and 50
+    lengths = listed(np.array([[20, 40], [40, 60]]))  # means 30 and 50
     plan = PackedPlan.for_lengths(lengths, 1000)
     assert plan.widths == (160, 256)  # 256 · 30 / 50 = 153.6, up to the next multiple of 8
     assert plan.rows == 3
     assert plan.most == 11  # twice 256 / 50
     assert plan.longest == 60
     assert plan.fillers == 5  # 256 = 4 · 60 + 16
-    plan = PackedPlan.for_lengths(listed([500, 10], [1, 300]), 1000)
+    plan = PackedPlan.for_lengths(listed(np.array([[500, 10], [1, 300]])), 1000)
     assert plan.widths == (504, 304)
-    assert PackedPlan.for_lengths(listed([3], [90]), 100).widths == (100,)
-    assert PackedPlan.for_lengths(listed([3], [9]), 100, row=10).widths == (10,)
+    assert PackedPlan.for_lengths(listed(np.array([[3], [90]])), 100).widths == (100,)
+    assert PackedPlan.for_lengths(listed(np.array([[3], [9]])), 100, row=10).widths == (10,)
     with pytest.raises(SettingsError, match=r"train\.row \(200\)"):
-        PackedPlan.for_lengths(listed([3]), 100, row=200)
+        PackedPlan.for_lengths(listed(np.array([[3]])), 100, row=200)
     with pytest.raises(DataError, match=r"1 examples are longer than train.row \(8\), the longest has 9 tokens"):
-        PackedPlan.for_lengths(listed([3], [9]), 100, row=8)
+        PackedPlan.for_lengths(listed(np.array([[3], [9]])), 100, row=8)
     with pytest.raises(DataError, match=r"1 examples are longer than train.tokens \(100\), the longest has 101 tokens"):
-        PackedPlan.for_lengths(listed([3], [101]), 100)
+        PackedPlan.for_lengths(listed(np.array([[3], [101]])), 100)
 
 
 def test_examples_of_one_length_make_full_steps_but_for_the_last() -> None:
@@ -99,7 +95,7 @@ def test_examples_of_one_length_make_full_steps_but_for_the_last() -> None:
 
 
 def test_the_examples_of_a_step_are_limited() -> None:
-    lengths = Lengths.listed(np.random.default_rng(0).integers(1, 10, size=(500, 2)))
+    lengths = listed(np.random.default_rng(0).integers(1, 10, size=(500, 2)))
     for plan in (PaddedPlan(200, examples=7), PackedPlan(4, (64, 64), examples=7)):
         sizes = [len(step.examples) for step in epoch(Planner(plan, lengths, 0))]
         assert max(sizes) == 7
@@ -117,7 +113,7 @@ def test_a_padded_step_is_split_evenly() -> None:
     alone = PaddedPlan(60).split(step, Share(micro=1))
     assert [part.examples.tolist() for part in alone] == [[i] for i in range(6)]
     # Padding to a multiple counts against the budget.
-    lengths = Lengths.listed(np.full((12, 1), 9))
+    lengths = listed(np.full((12, 1), 9))
     steps = epoch(Planner(PaddedPlan(64, multiple=8), lengths, 0))
     assert [len(step.examples) for step in steps] == [4, 4, 4]
     assert [PaddedPlan(64, multiple=8).cells(step) for step in steps] == [64, 64, 64]
