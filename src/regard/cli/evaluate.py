@@ -79,13 +79,13 @@ def evaluate_command(  # noqa: PLR0913
     _check(names, source, reference, hypotheses)
     terminal.prepare_torch(threads)
     from regard.tasks.task import find_task
-    from regard.use.evaluation import Counting, EvaluationSet, compare, evaluate_texts, read_texts, task_of
+    from regard.use.evaluation import Counting, EvaluationSet, compare, evaluate_texts
 
     config: dict[str, Any] = {}
     if reference is None:
         directory, config = _config(names[0])
-        kind = task_of(config)
-        if kind is not None and not find_task(kind).translates:
+        task = config.get("task")  # a Hugging Face model has none
+        if task is not None and not find_task(task["kind"]).translates:
             _print_metrics(directory, split, changes, device, as_json)
             return
     model = terminal.load_translator(names[0], device) if names else None
@@ -95,8 +95,9 @@ def evaluate_command(  # noqa: PLR0913
         chosen, sets = _sets(model, config, split, changes, limit, to)
         title = f"{names[0]}, {chosen}"
     else:
+        files = (source, reference, hypotheses)
         sources, references, given = (
-            None if file is None else read_texts(str(file))[:limit] for file in (source, reference, hypotheses)
+            None if file is None else [*terminal.text_lines(str(file))][:limit] for file in files
         )
         assert references is not None
         if sources is not None and len(sources) != len(references):
@@ -126,7 +127,7 @@ def evaluate_command(  # noqa: PLR0913
         compared: dict[str, Compared] = {}
         if against is not None:
             if Path(against).is_file():
-                others = read_texts(against)[:limit]
+                others = [*terminal.text_lines(against)][:limit]
             elif test_set.sources is not None:
                 others = translate(test_set, terminal.load_translator(against, device))
             else:

@@ -226,9 +226,8 @@ def _tokenizers(job: TrainingJob, start: Start | None, report: Report) -> Tokeni
     name = f"a {job.text.kind} tokenizer" + (f" of {size:,} tokens" if size else "")
 
     def progress(stage: str, done: int, total: int | None) -> None:
-        if stage != "done":
-            texts = "texts" if total is None else f"{total:,} texts"
-            report(f"learning {name} from {texts}: {done:,} read")
+        texts = "texts" if total is None else f"{total:,} texts"
+        report(f"learning {name} from {texts}: {done:,} read")
 
     return learn_tokenizers(Source(job.data, "train"), job.text, report=progress)
 

@@ -21,7 +21,7 @@ from regard.text.settings import BYTES, AnyTokenizer, Bpe, ByteBpe, Bytes, Chara
 from regard.text.tokenizer import Tokenizer, check_text
 
 Progress: TypeAlias = Callable[[str, int, int | None], None]
-"""Called with a stage (alphabet, reading or done), the number of texts or tokens so far, and the total if known."""
+"""Called with a stage (alphabet or reading), the number of texts so far, and the total if known."""
 
 _EVERY = 1_000
 """Number of texts between two calls of a `Progress`."""
@@ -53,10 +53,7 @@ def train_tokenizer(settings: AnyTokenizer, texts: Iterable[str], progress: Prog
     inner.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in settings.special.tokens()])
     if frame := _frame(settings, inner.get_vocab()):
         inner.post_processor = frame
-    tokenizer = Tokenizer(inner, settings.special.by_role(), settings.special.extra, settings)
-    if progress:
-        progress("done", tokenizer.size, getattr(settings, "size", None))
-    return tokenizer
+    return Tokenizer(inner, settings.special.by_role(), settings.special.extra, settings)
 
 
 class _Corpus:

@@ -16,8 +16,7 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import PairedTest, Result
 
-from regard.data.examples import Pair, Problem
-from regard.data.readers import read_lines
+from regard.data.examples import Pair
 from regard.data.settings import Pairs, Split
 from regard.data.source import Source
 from regard.errors import DataError, SettingsError
@@ -255,13 +254,6 @@ class EvaluationSet:
         return found
 
 
-def task_of(config: Table) -> str | None:
-    """The kind of task that a run was trained for, if its configuration names it."""
-    task = config.get("task")
-    kind = task.get("kind") if isinstance(task, Mapping) else task
-    return kind if isinstance(kind, str) else None
-
-
 def evaluation_sets(
     config: Table, split: Split | None, changes: Mapping[str, Any] | None = None, limit: int | None = None
 ) -> tuple[Split, list[EvaluationSet]]:
@@ -284,13 +276,3 @@ def evaluation_sets(
         EvaluationSet(names.get(to, ""), [pair.source for pair in pairs], [pair.target for pair in pairs], to)
         for to, pairs in found.items()
     ]
-
-
-def read_texts(file: str) -> list[str]:
-    """The lines of a file, all of which must be valid: line n belongs to line n of another file."""
-    texts: list[str] = []
-    for number, line in enumerate(read_lines(file), 1):
-        if isinstance(line, Problem):
-            raise DataError(f"{file}, line {number:,} {line.reason} ({line.detail}); correct it")
-        texts.append(line)
-    return texts

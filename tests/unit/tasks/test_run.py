@@ -23,9 +23,7 @@ from regard.settings import nested
 from regard.tasks.recipe import make_job
 from regard.tasks.run import prepare_job
 from regard.tasks.task import Task
-from regard.text.settings import Words
-from regard.text.tokenizer import Tokenizer, write_huggingface
-from regard.text.train import train_tokenizer
+from regard.text.tokenizer import Tokenizer
 from regard.training.report import Display
 from regard.weights.directory import load_model as load_network
 from regard.weights.huggingface.directory import write_pretrained
@@ -294,23 +292,6 @@ def test_training_starts_from_a_run_and_new_words_get_new_rows() -> None:
     assert not Path("other").exists(), "a refused run leaves nothing"
 
 
-def test_training_starts_from_a_hugging_face_directory() -> None:
-    tokenizer = train_tokenizer(Words(), ENGLISH)
-    settings = HUGGINGFACE["gpt2"].changed({"vocabulary": tokenizer.size})
-    write_pretrained(randomised(settings), Path("theirs"))
-    write_huggingface(tokenizer, "theirs")
-    write("train.en", [*ENGLISH, "a green bird"])
-    bare = recipe("language", {"train": ["train.en"]})
-    del bare["model"]
-    new = trained(bare, {"train.start": "theirs", "task.context": 9, **STILL})
-    theirs: Any = load_network("theirs")
-    before = dict(zip(tokens_of(tokenizer), theirs.embedding.tokens.weight.detach(), strict=True))
-    after = rows(new)
-    assert after.keys() - before.keys() == {"green", "bird"}
-    for token, row in before.items():
-        torch.testing.assert_close(after[token], row, atol=1e-6, rtol=0)
-
-
 def test_a_start_without_a_tokenizer_needs_one() -> None:
     write_pretrained(randomised(HUGGINGFACE["gpt2"]), Path("theirs"))
     bare = recipe("language", {"train": ["train.en"]})
@@ -318,17 +299,3 @@ def test_a_start_without_a_tokenizer_needs_one() -> None:
     job = make_job("job", bare, nested({"train.start": "theirs", "task.context": 9}))
     with pytest.raises(SettingsError, match=r"train.start \(theirs\) has no tokenizer; name one: text.kind=file"):
         prepare_job(job, CPU, read_start("theirs"))
-
-
-def test_a_head_of_other_classes_is_new() -> None:
-    paint("train/red", (250, 0, 0), 2)
-    paint("train/blue", (0, 0, 200), 2)
-    data = {"kind": "image-folder", "train": ["train"]}
-    old = trained(recipe("image", data), {"train.directory": "old"})
-    paint("train/green", (0, 250, 0), 2)
-    new = trained(recipe("image", data), {"train.directory": "new", "train.start": str(old), **STILL})
-    before, after = dict(load_network(old).named_parameters()), dict(load_network(new).named_parameters())
-    differing = {name for name in after if before[name].shape != after[name].shape}
-    assert differing == {"heads.label.output.weight", "heads.label.output.bias"}
-    for name in after.keys() - differing:
-        torch.testing.assert_close(after[name], before[name], atol=1e-9, rtol=0)

@@ -214,16 +214,9 @@ def test_progress_is_reported() -> None:
     def progress(stage: str, done: int, total: int | None) -> None:
         seen.append((stage, done, total))
 
-    tokenizer = train_tokenizer(Bpe(size=50), ["ein Hund"] * 2500, progress)
-    assert seen == [*[("reading", count, 2500) for count in (1000, 2000, 2500)], ("done", tokenizer.size, 50)]
+    train_tokenizer(Bpe(size=50), ["ein Hund"] * 2500, progress)
+    assert seen == [("reading", count, 2500) for count in (1000, 2000, 2500)]
     seen.clear()
     train_tokenizer(WordPiece(size=50), ("ein Hund" for _ in range(1500)), progress)
-    assert [(stage, done) for stage, done, _ in seen[:-1]] == [
-        ("alphabet", 1000),
-        ("alphabet", 1500),
-        ("reading", 1000),
-        ("reading", 1500),
-    ]
-    seen.clear()
-    train_tokenizer(Bpe(size=50), iter(["ein Hund"]), progress)
-    assert seen[0] == ("reading", 1, None)
+    stages = [("alphabet", 1000), ("alphabet", 1500), ("reading", 1000), ("reading", 1500)]
+    assert [(stage, done) for stage, done, _ in seen] == stages

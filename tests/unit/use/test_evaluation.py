@@ -29,8 +29,6 @@ from regard.use.evaluation import (
     corpus_metrics,
     evaluate_texts,
     evaluation_sets,
-    read_texts,
-    task_of,
 )
 from regard.weights.directory import save_labels, save_model
 
@@ -181,16 +179,6 @@ def test_evaluation_sets(files: dict[str, Any]) -> None:
         evaluation_sets({}, None)
     with pytest.raises(SettingsError, match=r"data\.kind \(digits\) has no pairs"):
         evaluation_sets({"data": {"kind": "digits"}}, None)
-
-
-def test_tasks_and_texts(tmp_path: Path) -> None:
-    assert task_of({"task": "language"}) == task_of({"task": {"kind": "language"}}) == "language"
-    assert task_of({}) is None
-    (tmp_path / "texts").write_bytes(b"good\n\nb\xffd\n")
-    with pytest.raises(DataError, match=r"texts, line 3 is not UTF-8"):
-        read_texts(str(tmp_path / "texts"))
-    (tmp_path / "texts").write_bytes(b"good\n\nalso good")
-    assert read_texts(str(tmp_path / "texts")) == ["good", "", "also good"]
 
 
 def know_nothing(settings: ModelSettings, directory: Path, tables: dict[str, Any]) -> None:
