@@ -28,7 +28,6 @@ from regard.look.alignment import (
     read_gold,
     score_links,
     swap_pairs,
-    word_counts,
 )
 
 CHOSEN_BY, TESTED = 1000, 2000
@@ -38,7 +37,7 @@ Set: TypeAlias = tuple[list[tuple[str, str]], list[GoldLinks]]
 def german(model: Any, data: Path, first: int) -> dict[str, Any]:
     place = data / "alignment-de-en"
     pairs = list(zip(lines(place / "test.uc.de"), lines(place / "test.uc.en"), strict=True))
-    gold = read_gold(place / "alignment.talp", word_counts(pairs))
+    gold = read_gold(place / "alignment.talp", pairs)
     return both(
         {"de-en": Aligner(model, "en"), "en-de": Aligner(model, "de")},
         (pairs[:first], gold[:first]),

@@ -14,7 +14,7 @@ from regard.look.heads import attentions_of
 from regard.look.input import Input, image_from
 from regard.look.study import NamedImage, Study, StudyRun
 from regard.look.views.heads import head_notes, rollout
-from regard.look.views.image import PatchQuery, concentration, occlude, patch_attention
+from regard.look.views.image import PatchesRequest, concentration, occlude, patch_attention
 
 
 def last(one: Served) -> StudyRun:
@@ -36,22 +36,23 @@ def point(page: Any, row: int, column: int) -> float:
 @pytest.mark.parametrize(
     ("state", "query"),
     [
-        ({"head": "1"}, PatchQuery(-1, 0, 1)),
-        ({"query": "2"}, PatchQuery(2, 0, 0)),
-        ({"query": "mean"}, PatchQuery(None)),
-        ({"map": "rollout"}, PatchQuery(-1, rollout=True)),
+        ({"head": "1"}, {"head": 1}),
+        ({"query": "2"}, {"query": 2}),
+        ({"query": "mean"}, {"query": None}),
+        ({"map": "rollout"}, {"rollout": True}),
     ],
 )
 def test_the_number_of_a_patch_is_pythons(
-    served: dict[str, Served], watched: Watched, state: dict[str, str], query: PatchQuery
+    served: dict[str, Served], watched: Watched, state: dict[str, str], query: dict[str, Any]
 ) -> None:
     one = served["vision"]
     page = watched.open(one.address, view="image", **state)
     run = last(one)
-    expected = patch_attention(one.study, run, query)[0].tolist()
+    asked = PatchesRequest(run=run.key, **query)
+    expected = patch_attention(one.study, asked)[0].tolist()
     for patch in (3, 0, 1):
         assert abs(point(page, patch // 2, patch % 2) - expected[patch]) < 1e-4
-    beside = concentration(one.study, run, query)
+    beside = concentration(one.study, asked)
     for name in ("entropy", "uniform", "chance"):
         shown = float(page.locator(f"#figures [data-figure={name}]").inner_text())
         assert abs(shown - beside[name]) < 1e-4
@@ -66,7 +67,7 @@ def test_a_query_is_chosen_by_a_click_and_by_keyboard_alone(served: dict[str, Se
     page.mouse.down()
     page.mouse.up()
     eventually(lambda: "query=2" in page.url)
-    expected = patch_attention(one.study, run, PatchQuery(2))[0]
+    expected = patch_attention(one.study, PatchesRequest(run=run.key, query=2))[0]
     eventually(lambda: abs(float(page.locator("#readout [data-value]").inner_text()) - float(expected[2])) < 1e-4)
     for _ in range(40):
         page.keyboard.press("Tab")
@@ -77,7 +78,7 @@ def test_a_query_is_chosen_by_a_click_and_by_keyboard_alone(served: dict[str, Se
     eventually(lambda: "query=3" in page.url)
     page.keyboard.press("Enter")
     eventually(lambda: "query=" not in page.url)
-    expected = patch_attention(one.study, run, PatchQuery())[0]
+    expected = patch_attention(one.study, PatchesRequest(run=run.key))[0]
     eventually(lambda: abs(float(page.locator("#readout [data-value]").inner_text()) - float(expected[3])) < 1e-4)
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowRight")
@@ -103,7 +104,7 @@ def test_the_overlay_and_dark_mode(served: dict[str, Served], browser: Any) -> N
             row, column = (int(4 * (place + 0.3)) for place in divmod(patch, 2))
             assert page.evaluate(pixel, patch) == [int(image[0, row, column])] * 3
         page.locator("input[name=opacity]").fill("100")
-        shares = patch_attention(served["vision"].study, last(served["vision"]), PatchQuery())[0]
+        shares = patch_attention(served["vision"].study, PatchesRequest(run=last(served["vision"]).key))[0]
         assert page.evaluate(pixel, int(shares.argmax())) == [252, 255, 164]
         assert "opacity=100" in page.url
         other.context.close()
@@ -115,7 +116,7 @@ def test_greying_out(served: dict[str, Served], watched: Watched) -> None:
     page = watched.open(one.address, view="image", map="rollout", grey="2")
     page.locator("#occlude").press("Enter")
     wait_for(page, "#occluded table")
-    expected = occlude(one.study, last(one), PatchQuery(rollout=True), 2)
+    expected = occlude(one.study, PatchesRequest(run=last(one).key, rollout=True), 2)
     for name in ("before", "after", "random"):
         shown = float(page.locator(f"#occluded [data-figure={name}]").inner_text())
         assert abs(shown - expected[name]) < 1e-4

@@ -100,7 +100,7 @@ def _translate(out: Console, folder: Path) -> list[dict[str, str]]:
         out.print(f"  {sentence}\n    {translation.text}", soft_wrap=True)
     alignment = found[0].alignment
     out.print(f"\nAlignment of “{found[0].text}”\n", style="bold")
-    out.print(alignment_text(alignment, out.width), soft_wrap=True)
+    out.print(alignment_text(alignment), soft_wrap=True)
     path = folder / "alignment.png"
     try:
         draw_alignment(alignment, path, f"{MODEL}: {SENTENCES[0]}")

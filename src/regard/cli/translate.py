@@ -19,7 +19,6 @@ from regard.errors import DataError, InputError, SettingsError
 if TYPE_CHECKING:
     from regard.decoding.alignment import Look
     from regard.look.alignment import Aligner, AlignmentScore, GoldLinks, TextPairs, Tried
-    from regard.use.translator import Translator
 
 
 SEPARATOR = " ||| "
@@ -109,11 +108,6 @@ def align_command(  # noqa: PLR0913
         str | None, typer.Option(help="Model of the other direction.", show_default="the same model")
     ] = None,
     to: terminal.To = None,
-    layer: Annotated[int | None, typer.Option(help="Decoder layer, from 0; -1 is the last.")] = None,
-    head: Annotated[list[str] | None, typer.Option(help="Head as LAYER.HEAD; repeatable.")] = None,
-    consumed: Annotated[
-        bool, typer.Option("--consumed", help="Use the step that reads a word, not the step that writes it.")
-    ] = False,
     choose: Annotated[
         int | None, typer.Option(min=1, help="Choose layer, heads and step on the first CHOOSE gold pairs.")
     ] = None,
@@ -129,17 +123,11 @@ def align_command(  # noqa: PLR0913
         raise SettingsError(f"--output ({output}) is for links, but --gold prints scores; leave one out")
     if save and choose is None:
         raise SettingsError("--save needs --choose; add --choose 100")
-    if layer is not None and head:
-        raise SettingsError("--layer selects all heads of a layer; give --layer or --head, not both")
-    if layer is None and not head and consumed:
-        raise SettingsError("--consumed needs --layer or --head; add --layer 0")
-    from regard.look.alignment import Aligner, align, align_both, format_links, read_gold, word_counts
+    from regard.look.alignment import Aligner, align, align_both, format_links, read_gold
 
     translator = terminal.load_translator(model, device)
     translator.check(TranslateOptions(to=to))  # raises an error for a wrong language
     there = Aligner(translator, to)
-    if layer is not None or head:
-        there = there._replace(look=_look(translator, layer, head or [], consumed))
     other = _aligner_back(there, back, device) if joined or back else None
     if gold is None:
         links = (
@@ -150,21 +138,7 @@ def align_command(  # noqa: PLR0913
         terminal.write_lines(map(format_links, links), output)
         return
     pairs = [pair for chunk in _pairs(source, target) for pair in chunk]
-    _score(there, other, pairs, read_gold(gold, word_counts(pairs), swapped), gold.name, choose or 0, save, as_json)
-
-
-def _look(model: Translator, layer: int | None, heads: Sequence[str], consumed: bool) -> Look:
-    from regard.decoding.alignment import Look, look_at
-
-    if layer is not None:
-        return look_at(model.network, layer, consumed)
-    found = []
-    for head in heads:
-        parts = head.split(".")
-        if len(parts) != 2 or not all(part.isdecimal() for part in parts):
-            raise SettingsError(f"--head ({head}) must be LAYER.HEAD, counted from 0, such as 0.3")
-        found.append((int(parts[0]), int(parts[1])))
-    return Look(tuple(found), consumed)
+    _score(there, other, pairs, read_gold(gold, pairs, swapped), gold.name, choose or 0, save, as_json)
 
 
 def _aligner_back(there: Aligner, name: str | None, device: str | None) -> Aligner:

@@ -91,11 +91,6 @@ def swap_pairs(pairs: TextPairs) -> list[tuple[str, str]]:
     return [(target, source) for source, target in pairs]
 
 
-def word_counts(pairs: TextPairs) -> list[tuple[int, int]]:
-    """The number of words on each side."""
-    return [(len(source.split()), len(target.split())) for source, target in pairs]
-
-
 def _highest(weights_TS: Weights) -> Links:
     """For each target word the source word with the highest weight, if that is above 0."""
     best_T = weights_TS.argmax(1) if weights_TS.size else ()
@@ -179,21 +174,28 @@ def score_links(found: Sequence[Iterable[Link]], gold: Sequence[GoldLinks]) -> A
     )
 
 
-def read_gold(path: Path, lengths: Sequence[tuple[int, int]], swapped: bool = False) -> list[GoldLinks]:
-    """Reads gold alignments, a line for each pair: `3-4` is sure, `3p4` or `3?4` possible.
+def read_gold(path: Path, pairs: TextPairs, swapped: bool = False) -> list[GoldLinks]:
+    """Reads the gold alignments of pairs, a line for each: `3-4` is sure, `3p4` or `3?4` possible.
 
-    Words are counted from 1 if no line contains a 0, as is common, and from 0 otherwise. `lengths` are the numbers of
-    words of each pair. `swapped`: the target word comes first.
+    Words are counted from 1 if no line contains a 0, as is common, and from 0 otherwise. `swapped`: the target word
+    comes first.
     """
     with open_bytes(str(path)) as file:
         lines = file.read().decode("utf-8").splitlines()
-    if len(lines) != len(lengths):
-        raise DataError(f"{path} has {len(lines)} lines, expected {len(lengths)}, one for each pair")
-    rows = [[_parse_link(path, number, word) for word in line.split()] for number, line in enumerate(lines, 1)]
-    first = 0 if any(0 in link for row in rows for link, _ in row) else 1
+    if len(lines) != len(pairs):
+        raise DataError(f"{path} has {len(lines)} lines, expected {len(pairs)}, one for each pair")
+    rows: list[list[tuple[int, int, bool]]] = []
+    for number, line in enumerate(lines, 1):
+        found = [(word, _GOLD_LINK.fullmatch(word)) for word in line.split()]
+        wrong = [word for word, link in found if link is None]
+        if wrong:
+            raise DataError(f"{path}, line {number}: {wrong[0]!r} is not a link; expected 3-4 (sure) or 3p4 (possible)")
+        rows.append([(int(link[1]), int(link[3]), link[2] == "-") for _, link in found if link])
+    first = 0 if any(0 in link[:2] for row in rows for link in row) else 1
     gold = []
-    for number, (row, (source, target)) in enumerate(zip(rows, lengths, strict=True), 1):
-        links = [((b - first, a - first) if swapped else (a - first, b - first), sure) for (a, b), sure in row]
+    for number, (row, pair) in enumerate(zip(rows, pairs, strict=True), 1):
+        source, target = (len(text.split()) for text in pair)
+        links = [((b - first, a - first) if swapped else (a - first, b - first), sure) for a, b, sure in row]
         outside = [link for link, _ in links if not (link[0] < source and link[1] < target)]
         if outside:
             raise DataError(
@@ -203,13 +205,6 @@ def read_gold(path: Path, lengths: Sequence[tuple[int, int]], swapped: bool = Fa
         sure_links = frozenset(link for link, sure in links if sure)
         gold.append(GoldLinks(sure_links, frozenset(link for link, _ in links)))
     return gold
-
-
-def _parse_link(path: Path, number: int, word: str) -> tuple[Link, bool]:
-    found = _GOLD_LINK.fullmatch(word)
-    if found is None:
-        raise DataError(f"{path}, line {number}: {word!r} is not a link; expected 3-4 (sure) or 3p4 (possible)")
-    return (int(found[1]), int(found[3])), found[2] == "-"
 
 
 class Tried(NamedTuple):

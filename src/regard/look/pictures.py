@@ -123,17 +123,18 @@ def _cap(map_QK: Tensor) -> float:
 
 
 def _draw_grid(study: Study, run: StudyRun, group: AttentionGroup) -> Figure:
-    side, top, left = min(1.5, max(0.6, 9.0 / group.heads)), 0.5, 0.4
-    width, height = left + side * group.heads + 0.9, top + side * group.layers + 0.3
+    side = min(1.5, max(0.6, 9.0 / group.heads))
+    width, height = side * group.heads + 1.3, side * group.layers + 0.9
     figure = new_figure(width, height)
-    figure.set_layout_engine("none")  # fitting a hundred maps takes long, and their positions are known
-    image = None
-    for layer in range(group.layers):
-        low = height - top - side * (layer + 1)
+    figure.set_layout_engine("none")  # fitting a hundred maps takes long
+    edges = {"left": 0.4 / width, "right": 1 - 0.9 / width, "bottom": 0.3 / height, "top": 1 - 0.6 / height}
+    panels = figure.subplots(
+        group.layers, group.heads, squeeze=False, gridspec_kw=edges | {"wspace": 0.06, "hspace": 0.06}
+    )
+    for layer, row in enumerate(panels):
+        row[0].set_ylabel(f"layer {layer + 1}", fontsize=8, color=GREY)
         for head, map_QK in enumerate(study.tensor(run.key, f"{group.at(layer)}.weights").cpu()):
-            panel = figure.add_axes(
-                ((left + side * head) / width, low / height, 0.94 * side / width, 0.94 * side / height)
-            )
+            panel = row[head]
             pooled_QK = adaptive_max_pool2d(map_QK[None], [min(length, SMALL_MAP) for length in map_QK.shape])[0]
             image = panel.imshow((pooled_QK / _cap(pooled_QK)).numpy(), "Blues", vmin=0, vmax=1, aspect="auto")
             panel.set(xticks=[], yticks=[])
@@ -143,12 +144,7 @@ def _draw_grid(study: Study, run: StudyRun, group: AttentionGroup) -> Figure:
                 panel.plot([0, 1], [0, 1], color=MARK, lw=1.4, transform=panel.transAxes)
             if layer == 0:
                 panel.set_title(f"head {head + 1}", fontsize=8, color=GREY, pad=4)
-            if head == 0:
-                panel.set_ylabel(f"layer {layer + 1}", fontsize=8, color=GREY)
-    assert image is not None  # a model has heads
-    tall = min(3.0, 0.94 * side * group.layers)
-    corner = (width - 0.75) / width, (height - top - 0.06 * side - tall) / height
-    scale = figure.colorbar(image, cax=figure.add_axes((*corner, 0.16 / width, tall / height)))
+    scale = figure.colorbar(image, cax=figure.add_axes((1 - 0.75 / width, edges["bottom"], 0.16 / width, 0.5)))
     scale.set_label("weight ÷ largest of the map", fontsize=8, color=GREY)
     scale.ax.tick_params(labelsize=7, colors=GREY)
     note = f"rows: queries of the {group.stack}, columns: keys of the {group.keys}"
@@ -235,31 +231,19 @@ def draw_alignment(alignment: Alignment, path: Path, title: str = "") -> None:
     save(figure, path, title)
 
 
-def alignment_text(alignment: Alignment, width: int = 80) -> str:
-    """A word alignment for a terminal: a row for each target word, a column for each source word, darker is more.
-
-    If the source words do not fit above their columns, the columns are numbered and a list follows.
-    """
+def alignment_text(alignment: Alignment) -> str:
+    """A word alignment for a terminal: a row for each target word, a column for each source word, darker is more."""
     source, target = ([_printable(word) for word in words] for words in (alignment.source, alignment.target))
     margin = max((cell_len(word) for word in target), default=0) + 1
     cells = [max(cell_len(word), CELL) + 1 for word in source]
-    heads, named = source, margin + sum(cells) <= width
-    if not named:
-        heads = [str(number) for number in range(1, len(source) + 1)]
-        cells = [max(len(head), CELL) + 1 for head in heads]
-    lines = [" " * margin + "".join(set_cell_size(head, cell) for head, cell in zip(heads, cells, strict=True))]
+    rows = [("", source)]
     for word, weights in zip(target, alignment.weights, strict=True):
-        shades = [SHADES[min(max(round(float(weight) * 4), 0), 4)] * CELL for weight in weights]
-        lines.append(
-            set_cell_size(word, margin) + "".join(set_cell_size(s, cell) for s, cell in zip(shades, cells, strict=True))
-        )
-    if not named:
-        lines += ["", ""]
-        for number, word in enumerate(source, 1):
-            entry = f"{number} {word}  "
-            if lines[-1] and cell_len(lines[-1]) + cell_len(entry) > width:
-                lines.append("")
-            lines[-1] += entry
+        rows.append((word, [SHADES[min(max(round(float(weight) * 4), 0), 4)] * CELL for weight in weights]))
+    lines = [
+        set_cell_size(word, margin)
+        + "".join(set_cell_size(text, cell) for text, cell in zip(texts, cells, strict=True))
+        for word, texts in rows
+    ]
     return "\n".join(line.rstrip() for line in lines)
 
 

@@ -197,11 +197,6 @@ def test_gold_links_heads_and_a_saved_choice() -> None:
     plain = run_align(*gold, "--joined")
     assert "both directions" in plain.stdout
     assert "step that writes a word" in plain.stdout
-    for words, look in (
-        (("--head", "0.1", "--consumed"), {"heads": [[0, 1]], "consumed": True}),
-        (("--layer", "-1"), {"heads": [[0, 0], [0, 1]], "consumed": False}),
-    ):
-        assert json.loads(run_align(*gold, *words, "--json").stdout)["look"] == look
     assert "candidates" in run_align(*gold, "--choose", "3").stdout
     found = json.loads(run_align(*gold, "--choose", "3", "--save", "--json").stdout)
     assert found["pairs"] == 1
@@ -224,11 +219,6 @@ def test_wrong_options_of_align() -> None:
         ("--json", SettingsError, "--gold FILE"),
         ("--gold gold --output out", SettingsError, "--output (out)"),
         ("--save --gold gold", SettingsError, "--save needs --choose"),
-        ("--layer 0 --head 0.1", SettingsError, "give --layer or --head, not both"),
-        ("--consumed", SettingsError, "--consumed needs --layer or --head"),
-        ("--head 3", SettingsError, "--head (3) must be LAYER.HEAD"),
-        ("--head 0.7", InputError, "7"),
-        ("--layer 4", InputError, "4"),
         ("--gold gone", DataError, "gone does not exist"),
         ("--gold gold --choose 4", SettingsError, "--choose (4)"),
     ]

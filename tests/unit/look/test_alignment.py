@@ -148,10 +148,10 @@ def test_gold_files(tmp_path: Path) -> None:
     file = tmp_path / "gold"
     file.write_text("1-1 2p3\n3?1\n\n", encoding="utf-8")
     expected = [gold({(0, 0)}, {(1, 2)}), gold(set(), {(2, 0)}), gold(set())]
-    assert read_gold(file, [(3, 3)] * 3) == expected
-    assert read_gold(file, [(3, 3)] * 3, swapped=True) == [each.swapped() for each in expected]
+    assert read_gold(file, [("a b c", "d e f")] * 3) == expected
+    assert read_gold(file, [("a b c", "d e f")] * 3, swapped=True) == [each.swapped() for each in expected]
     file.write_text("0-0 1p2\n2?0\n\n", encoding="utf-8")
-    assert read_gold(file, [(3, 3)] * 3) == expected
+    assert read_gold(file, [("a b c", "d e f")] * 3) == expected
     for text, message in (
         ("1-1\n", "1 lines, expected 2"),
         ("1-1\n1:2\n", "line 2: '1:2'"),
@@ -159,5 +159,5 @@ def test_gold_files(tmp_path: Path) -> None:
     ):
         file.write_text(text, encoding="utf-8")
         with pytest.raises(DataError, match=message):
-            read_gold(file, [(3, 4)] * 2)
+            read_gold(file, [("a b c", "d e f g")] * 2)
     assert format_links({(1, 2), (0, 3), (0, 1)}) == "0-1 0-3 1-2"

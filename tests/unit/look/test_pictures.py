@@ -113,14 +113,6 @@ def test_alignment_as_text() -> None:
     assert drawn[1] == "x  ██"
 
 
-def test_columns_are_numbered_where_words_do_not_fit() -> None:
-    words = [f"wort{number}" for number in range(30)]
-    drawn = alignment_text(alignment(words, words, np.eye(30, dtype=np.float32)), width=80).split("\n")
-    row = next(line for line in drawn if line.startswith("wort12"))
-    assert drawn[0][row.index("█") :].startswith("13"), "the cell is below its number"
-    assert "13 wort12" in " ".join(drawn[-5:])
-
-
 def test_alignment_as_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
     monkeypatch.setattr(pictures, "save", lambda figure, path, title="": found.append(figure))

@@ -18,7 +18,7 @@ import regard
 from regard.look.study import NamedImage, Study
 from regard.look.views.compare import compare_runs
 from regard.look.views.heads import rollout
-from regard.look.views.image import PatchQuery, concentration, patch_attention
+from regard.look.views.image import PatchesRequest, concentration, patch_attention
 from regard.look.views.lens import lens
 from regard.look.views.positions import encodings
 from regard.look.views.vectors import atlas
@@ -166,14 +166,11 @@ def test_images(pages: dict[str, Page]) -> None:
     run = page.study.run(given("vision"))
     told = page.ask("run", image=base64.b64encode(IMAGE.tobytes()).decode())
     assert (told["run"], base64.b64decode(told["image"])) == (run.key, IMAGE.tobytes())
-    for fields, query in (
-        ({"layer": 0, "head": 1}, PatchQuery(-1, 0, 1)),
-        ({"query": 2, "rollout": True}, PatchQuery(2, rollout=True)),
-        ({"query": None}, PatchQuery(None)),
-    ):
-        found = page.ask("patches", run=run.key, **fields)
-        assert np.allclose(found["patches"], patch_attention(page.study, run, query)[0])
-        assert found["concentration"]["entropy"] == pytest.approx(concentration(page.study, run, query)["entropy"])
+    cases: list[dict[str, Any]] = [{"layer": 0, "head": 1}, {"query": 2, "rollout": True}, {"query": None}]
+    for fields in cases:
+        found, asked = page.ask("patches", run=run.key, **fields), PatchesRequest(run=run.key, **fields)
+        assert np.allclose(found["patches"], patch_attention(page.study, asked)[0])
+        assert found["concentration"] == pytest.approx(concentration(page.study, asked))
         assert sum(found["patches"]) + found["rest"] == pytest.approx(1, abs=1e-5)
     found = page.ask("occlude", run=run.key, count=2)
     assert 0 <= found["after"] <= 1

@@ -8,14 +8,13 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from regard.errors import InputError
-from regard.look.study import Study, StudyRun
+from regard.look.study import Study
 from regard.look.views import heads
 from regard.look.views.view import Answer, Count, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer
 from regard.models.families import Vision
@@ -30,43 +29,62 @@ DRAWS = 20
 BATCH = 8
 
 
-class PatchQuery(NamedTuple):
-    """Whose attention to show."""
+class PatchesRequest(RunRequest):
+    """The attention of a query over the patches."""
 
-    token: int | None = CLASS
-    """A patch, or the class token. None: the mean over all patches."""
-    layer: int = 0
-    head: int = 0
+    query: int | None = Field(default=CLASS, ge=CLASS, le=2**31)
+    """A patch, or −1 for the class token. None: the mean over all patches."""
+    layer: Count = 0
+    head: Count = 0
     rollout: bool = False
     """The rollout of the whole stack instead of one head."""
 
 
-def patch_attention(study: Study, run: StudyRun, query: PatchQuery) -> tuple[Tensor, float]:
+class OccludeRequest(PatchesRequest):
+    """The effect of greying out the most attended patches."""
+
+    count: int = Field(default=1, ge=1, le=2**16)
+    seed: int = Field(default=0, ge=0, le=2**31)
+
+
+def patch_attention(study: Study, asked: PatchesRequest) -> tuple[Tensor, float]:
     """The attention of a query to the patches, `[N]`, and to the class token, with the changes of the run."""
-    start_T, skipped = _start(study, query)
+    start_T, skipped = _start(study, asked)
     (group,) = study.attentions
-    if query.rollout:
-        row_T = start_T @ heads.rollout(study, run, "rollout.encoder")
-    elif 0 <= query.layer < group.layers and 0 <= query.head < group.heads:
-        row_T = start_T @ _weights(study, run, query.layer)[query.head]
+    if asked.rollout:
+        row_T = start_T @ heads.rollout(study, study.known(asked.run), "rollout.encoder")
+    elif asked.layer < group.layers and asked.head < group.heads:
+        row_T = start_T @ study.tensor(asked.run, f"{group.at(asked.layer)}.weights")[asked.head]
     else:
         raise InputError(
-            f"layer {query.layer}, head {query.head}, is not in this model: it has {group.layers} layers of "
+            f"layer {asked.layer}, head {asked.head}, is not in this model: it has {group.layers} layers of "
             f"{group.heads} heads, counted from 0"
         )
     return row_T[skipped:], float(row_T[:skipped].sum())
 
 
-def concentration(study: Study, run: StudyRun, query: PatchQuery, draws: int = DRAWS, seed: int = 0) -> Answer:
+def concentration(study: Study, asked: PatchesRequest, draws: int = DRAWS, seed: int = 0) -> Answer:
     """The entropy of a map over the patches, in nats (0 is a single patch), without the class token.
 
     `uniform` is the maximum: every patch gets the same. `chance` is the mean of random other heads, or of rollouts
     through one random head of each layer (None: there are none).
     """
-    patches_N, _ = patch_attention(study, run, query)
-    rows_RT = (_random_rollouts if query.rollout else _random_heads)(study, run, query, draws, seed)
-    skipped = rows_RT.shape[1] - len(patches_N)
-    others = [value for row_T in rows_RT if not math.isnan(value := _entropy(row_T[skipped:]))]
+    patches_N, _ = patch_attention(study, asked)
+    start_T, skipped = _start(study, asked)
+    (group,) = study.attentions
+    draw, rows = random.Random(seed), []
+    layers = [study.tensor(asked.run, f"{group.at(layer)}.weights") for layer in range(group.layers)]
+    if asked.rollout:
+        for _ in range(draws):
+            rows.append(start_T)
+            for weights_HTT in reversed(layers):
+                rows[-1] = rows[-1] @ heads.with_residual(weights_HTT[draw.randrange(group.heads)])
+    else:
+        every = [(layer, head) for layer in range(group.layers) for head in range(group.heads)]
+        every.remove((asked.layer, asked.head))
+        drawn = draw.sample(every, min(draws, len(every)))
+        rows = [start_T @ layers[layer][head] for layer, head in drawn]
+    others = [value for row_T in rows if not math.isnan(value := _entropy(row_T[skipped:]))]
     return {
         "entropy": _entropy(patches_N),
         "uniform": math.log(len(patches_N)),
@@ -75,13 +93,13 @@ def concentration(study: Study, run: StudyRun, query: PatchQuery, draws: int = D
     }
 
 
-def occlude(study: Study, run: StudyRun, query: PatchQuery, count: int, draws: int = DRAWS, seed: int = 0) -> Answer:
+def occlude(study: Study, asked: PatchesRequest, count: int, draws: int = DRAWS, seed: int = 0) -> Answer:
     """The probability of the model's answer before and after patches are greyed out, with the run's changes.
 
     `after` is without the `count` patches that the query attends to most (`patches`), `random` without as many random
     ones: the mean over `draws`. A grey patch has the mean of the image in each channel.
     """
-    settings, network = _vision_settings(study), study.network
+    settings, network, run = _vision_settings(study), study.network, study.known(asked.run)
     patches = math.prod(settings.grid)
     if not 1 <= count <= patches:
         raise InputError(f"count ({count}) must be from 1 to {patches}, the number of patches")
@@ -91,15 +109,14 @@ def occlude(study: Study, run: StudyRun, query: PatchQuery, count: int, draws: i
     assert run.read.pixels is not None
     assert isinstance(network, Vision)
     answer = next(each for each in run.answers if each.name == name).rows[0].candidates[0]
-    attended_N, _ = patch_attention(study, run, query)
+    attended_N, _ = patch_attention(study, asked)
     chosen = attended_N.sort(descending=True, stable=True).indices[:count].tolist()
     draw = random.Random(seed)
     sets = [chosen, *(draw.sample(range(patches), count) for _ in range(draws))]
-    images = [greyed(run.read.pixels, each, settings.patch) for each in sets]
+    images = torch.stack([greyed(run.read.pixels, each, settings.patch) for each in sets])
     chances: list[float] = []
     with study.edited(run), torch.inference_mode():
-        for first in range(0, len(images), BATCH):
-            batch = torch.stack(images[first : first + BATCH]).to(next(network.parameters()).device)
+        for batch in torch.split(images.to(next(network.parameters()).device), BATCH):
             logits = network.heads[name](network(to_input(batch, network)))
             chances += logits.float().softmax(-1)[:, answer.id].tolist()
     return {
@@ -127,46 +144,18 @@ def _entropy(patches_N: Tensor) -> float:
     return float(heads.entropy(patches_N / patches_N.sum()))
 
 
-def _weights(study: Study, run: StudyRun, layer: int) -> Tensor:
-    return study.tensor(run.key, f"encoder.{layer}.attention.weights")
-
-
-def _random_heads(study: Study, run: StudyRun, query: PatchQuery, draws: int, seed: int) -> Tensor:
-    """`[R, T]`: the same query in random other heads, each at most once."""
-    start_T, _ = _start(study, query)
-    (group,) = study.attentions
-    every = [(layer, head) for layer in range(group.layers) for head in range(group.heads)]
-    others = [each for each in every if each != (query.layer, query.head)]
-    drawn = sorted(random.Random(seed).sample(others, min(draws, len(others))))
-    rows = [start_T @ _weights(study, run, layer)[head] for layer, head in drawn]
-    return torch.stack(rows) if rows else start_T.new_zeros(0, len(start_T))
-
-
-def _random_rollouts(study: Study, run: StudyRun, query: PatchQuery, draws: int, seed: int) -> Tensor:
-    """`[R, T]`: rollouts through one random head of each layer."""
-    start_T, _ = _start(study, query)
-    draw = random.Random(seed)
-    rows_RT = start_T.expand(draws, -1)
-    for layer in reversed(range(study.attentions[0].layers)):
-        weights_HTT = _weights(study, run, layer)
-        chosen = [draw.randrange(len(weights_HTT)) for _ in range(draws)]
-        steps = {head: heads.with_residual(weights_HTT[head]) for head in sorted(set(chosen))}
-        rows_RT = torch.stack([row_T @ steps[head] for row_T, head in zip(rows_RT, chosen, strict=True)])
-    return rows_RT
-
-
-def _start(study: Study, query: PatchQuery) -> tuple[Tensor, int]:
+def _start(study: Study, asked: PatchesRequest) -> tuple[Tensor, int]:
     """`[T]`: 1 at the query; and the number of tokens before the patches."""
     settings = _vision_settings(study)
     skipped, patches = int(settings.class_token), math.prod(settings.grid)
     start_T = torch.zeros(skipped + patches)
-    if query.token is None:
+    if asked.query is None:
         start_T[skipped:] = 1 / patches
-    elif -skipped <= query.token < patches:
-        start_T[skipped + query.token] = 1
+    elif -skipped <= asked.query < patches:
+        start_T[skipped + asked.query] = 1
     else:
         first = "−1 (the class token)" if skipped else "0"
-        raise InputError(f"patch ({query.token}) must be from {first} to {patches - 1}")
+        raise InputError(f"patch ({asked.query}) must be from {first} to {patches - 1}")
     return start_T, skipped
 
 
@@ -177,34 +166,13 @@ def _vision_settings(study: Study) -> VisionSettings:
     return settings
 
 
-class PatchesRequest(RunRequest):
-    """The attention of a query over the patches."""
-
-    query: int | None = Field(default=CLASS, ge=CLASS, le=2**31)
-    """A patch, or −1 for the class token. None: the mean over all patches."""
-    layer: Count = 0
-    head: Count = 0
-    rollout: bool = False
-
-    def patch_query(self) -> PatchQuery:
-        return PatchQuery(self.query, self.layer, self.head, self.rollout)
+def _patches_answer(study: Study, asked: PatchesRequest) -> Answer:
+    patches_N, rest = patch_attention(study, asked)
+    return {"patches": patches_N.tolist(), "rest": rest, "concentration": concentration(study, asked)}
 
 
-class OccludeRequest(PatchesRequest):
-    """The effect of greying out the most attended patches."""
-
-    count: int = Field(default=1, ge=1, le=2**16)
-    seed: int = Field(default=0, ge=0, le=2**31)
-
-
-def _patches_answer(study: Study, request: PatchesRequest) -> Answer:
-    run, query = study.known(request.run), request.patch_query()
-    patches_N, rest = patch_attention(study, run, query)
-    return {"patches": patches_N.tolist(), "rest": rest, "concentration": concentration(study, run, query)}
-
-
-def _occlude_answer(study: Study, request: OccludeRequest) -> Answer:
-    return occlude(study, study.known(request.run), request.patch_query(), request.count, seed=request.seed)
+def _occlude_answer(study: Study, asked: OccludeRequest) -> Answer:
+    return occlude(study, asked, asked.count, seed=asked.seed)
 
 
 PATCHES = PageQuestion("patches", PatchesRequest, _patches_answer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,16 @@ import regard
 from regard.blocks.settings import Attention
 from regard.errors import InputError
 from regard.look.input import Input
-from regard.look.study import Study
+from regard.look.study import Study, StudyRun
 from regard.look.views.heads import rollout
-from regard.look.views.image import CLASS, PatchQuery, concentration, greyed, occlude, patch_attention
+from regard.look.views.image import CLASS, PatchesRequest, concentration, greyed, occlude, patch_attention
 from regard.models.settings import Classification, Vision
 from regard.weights.directory import save_model
+
+
+def query(run: StudyRun, query: int | None = CLASS, layer: int = 0, head: int = 0, rollout: bool = False) -> Any:
+    return PatchesRequest(run=run.key, query=query, layer=layer, head=head, rollout=rollout)
+
 
 IMAGE = np.random.default_rng(0).integers(0, 256, (3, 12, 8), dtype=np.uint8)
 PATCHES = 6
@@ -45,7 +51,7 @@ def test_rows_of_weights_and_of_the_rollout(study: Study) -> None:
     whole = rollout(study, run, "rollout.encoder")
     for rolled, map_TT in ((False, weights), (True, whole)):
         for token, row in ((CLASS, map_TT[0]), (0, map_TT[1]), (5, map_TT[6]), (None, map_TT[1:].mean(0))):
-            patches, rest = patch_attention(study, run, PatchQuery(token, 1, 1, rolled))
+            patches, rest = patch_attention(study, query(run, token, 1, 1, rolled))
             assert torch.allclose(patches, row[1:], atol=1e-6)
             assert rest == pytest.approx(float(row[0]), abs=1e-6)
 
@@ -58,7 +64,7 @@ def plain_entropy(shares: torch.Tensor) -> float:
 def test_concentration_against_every_other_head(study: Study) -> None:
     """There are three other heads, so all of them are drawn."""
     run = study.run(Input(image=IMAGE))
-    found = concentration(study, run, PatchQuery(CLASS, 1, 0))
+    found = concentration(study, query(run, CLASS, 1, 0))
     rows = {
         (layer, head): study.tensor(run.key, f"encoder.{layer}.attention.weights")[head, 0, 1:]
         for layer in (0, 1)
@@ -71,21 +77,23 @@ def test_concentration_against_every_other_head(study: Study) -> None:
 
 
 def test_random_rollouts_are_of_the_four_possible_ones(study: Study) -> None:
-    run, query = study.run(Input(image=IMAGE)), PatchQuery(CLASS, rollout=True)
+    run = study.run(Input(image=IMAGE))
+    asked = query(run, rollout=True)
     first, second = (study.tensor(run.key, f"encoder.{layer}.attention.weights").double() for layer in (0, 1))
     eye = torch.eye(PATCHES + 1).double()
     each = [plain_entropy(((b + eye) / 2 @ (a + eye) / 2)[0, 1:]) for a in first for b in second]
-    found = concentration(study, run, query, draws=20, seed=1)
+    found = concentration(study, asked, draws=20, seed=1)
     assert found["chance"] is not None
     assert min(each) <= found["chance"] <= max(each)
-    assert found == concentration(study, run, query, draws=20, seed=1)
-    assert concentration(study, run, query, draws=4000)["chance"] == pytest.approx(np.mean(each), abs=2e-3)
+    assert found == concentration(study, asked, draws=20, seed=1)
+    assert concentration(study, asked, draws=4000)["chance"] == pytest.approx(np.mean(each), abs=2e-3)
 
 
 def test_occlusion_by_hand(study: Study) -> None:
-    run, image, query = study.run(Input(image=IMAGE)), torch.from_numpy(IMAGE), PatchQuery(CLASS, 1, 1)
-    found = occlude(study, run, query, 2, draws=20, seed=3)
-    order = patch_attention(study, run, query)[0].argsort(descending=True)[:2].tolist()
+    run, image = study.run(Input(image=IMAGE)), torch.from_numpy(IMAGE)
+    asked = query(run, CLASS, 1, 1)
+    found = occlude(study, asked, 2, draws=20, seed=3)
+    order = patch_attention(study, asked)[0].argsort(descending=True)[:2].tolist()
     assert found["patches"] == order
 
     def chance(image: torch.Tensor) -> torch.Tensor:
@@ -102,12 +110,12 @@ def test_occlusion_by_hand(study: Study) -> None:
     possible = [float(chance(greyed(image, pair, 4))[answer]) for pair in pairs]
     assert all(min(abs(draw - other) for other in possible) < 1e-6 for draw in found["draws"])
     assert len({round(draw, 7) for draw in found["draws"]}) > 3
-    assert found == occlude(study, run, query, 2, draws=20, seed=3)
-    every = occlude(study, run, PatchQuery(), PATCHES)
+    assert found == occlude(study, asked, 2, draws=20, seed=3)
+    every = occlude(study, query(run), PATCHES)
     assert every["after"] == pytest.approx(every["random"], abs=1e-6)
     silent = study.run(Input(image=IMAGE, ablated=("encoder.0.attention.0",)))
     before = silent.answers[0].rows[0].candidates[0].chance
-    assert occlude(study, silent, PatchQuery(), 1)["before"] == pytest.approx(before)
+    assert occlude(study, query(silent), 1)["before"] == pytest.approx(before)
 
 
 def test_grey_patches_have_the_mean_colour() -> None:
@@ -123,20 +131,21 @@ def test_grey_patches_have_the_mean_colour() -> None:
 def test_errors(study: Study, studies: dict[str, Study], tmp_path: Path) -> None:
     run = study.run(Input(image=IMAGE))
     with pytest.raises(InputError, match=r"patch \(6\) must be from −1"):
-        patch_attention(study, run, PatchQuery(6))
-    for wrong in (PatchQuery(layer=2), PatchQuery(head=2)):
+        patch_attention(study, query(run, 6))
+    for wrong in (query(run, layer=2), query(run, head=2)):
         with pytest.raises(InputError, match="2 layers of 2 heads"):
-            patch_attention(study, run, wrong)
+            patch_attention(study, wrong)
     for count in (0, 7):
         with pytest.raises(InputError, match=rf"count \({count}\)"):
-            occlude(study, run, PatchQuery(), count)
+            occlude(study, query(run), count)
+    other, text = run_of(studies, "decoder")
     with pytest.raises(InputError, match="reads no images"):
-        patch_attention(*run_of(studies, "decoder"), PatchQuery())
+        patch_attention(other, query(text))
     plain = seeing(tmp_path / "one", class_token=False)
     run = plain.run(Input(image=IMAGE))
-    assert patch_attention(plain, run, PatchQuery(None))[1] == 0
+    assert patch_attention(plain, query(run, None))[1] == 0
     with pytest.raises(InputError, match=r"patch \(-1\) must be from 0 to 5"):
-        patch_attention(plain, run, PatchQuery(CLASS))
+        patch_attention(plain, query(run))
     silent = seeing(tmp_path / "two", heads=False)
     with pytest.raises(InputError, match="has no classification head"):
-        occlude(silent, silent.run(Input(image=IMAGE)), PatchQuery(), 1)
+        occlude(silent, query(silent.run(Input(image=IMAGE))), 1)
