@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from browser_cases import READY, TEXT, Served, Watched, eventually, wait_for
-from tiny_models import write_decoder, write_encoder
-from tiny_translator import TEXTS
+from tiny_models import write_decoder
 
 import regard
 from regard.look.input import Input
 from regard.look.study import Study
 from regard.look.views.compare import compare_runs, control
 from regard.models.families import Decoder
-from regard.text.settings import ByteBpe
-from regard.text.tokenizer import TokenizerPair
-from regard.text.train import train_tokenizer
 
 
 @pytest.fixture(scope="module")
@@ -130,15 +125,3 @@ def test_another_model(beside: Served, watched: Watched) -> None:
     for width in (1280, 800):
         page.set_viewport_size({"width": width, "height": 900})
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
-def test_models_with_other_tokens(tmp_path: Path, watched: Watched) -> None:
-    other = write_encoder(tmp_path / "two")
-    TokenizerPair.of(train_tokenizer(ByteBpe(size=300), [*TEXTS[2:], "zzz"])).save(other)
-    study = Study(regard.load(write_encoder(tmp_path / "one"), "cpu"), beside=regard.load(other, "cpu"))
-    one = Served(study)
-    page = watched.open(one.address, text=TEXT, view="compare")
-    assert "different tokenizers" in page.locator("#unlike").inner_text()
-    assert page.locator("#map-0").count() == 0
-    assert len(numbers(page, "after")) == 3
-    one.close()

@@ -154,20 +154,6 @@ def test_other_sentences(served: dict[str, Served], watched: Watched) -> None:
     assert page.locator(".spot").count() > 5
 
 
-def test_sentences_that_cannot_be_shown_are_told(served: dict[str, Served], browser: Any) -> None:
-    other = Watched(browser)  # a refused request is a line on the console
-    page = other.open(served["encoder"].address, text=TEXT, view="vectors", lines="dog")
-    assert "expected at least 2" in page.locator("#status.error").inner_text()
-    page.locator("textarea[name=lines]").fill(LINES)
-    page.locator(".sentences button").click()
-    wait_for(page, ".spot")
-    assert page.locator("#status.error").count() == 0
-    page = other.open(served["encoder"].address, text=TEXT, view="positions", places="9999")
-    assert "length" in page.locator("#status.error").inner_text()
-    assert page.locator(".positions").get_attribute("data-length") == "64"
-    other.context.close()
-
-
 def test_encodings_dots_and_distances_are_pythons(served: dict[str, Served], watched: Watched) -> None:
     one = served["translator"]
     page = watched.open(one.address, text=TEXT, view="positions", places="24", to="en", side="decoder")

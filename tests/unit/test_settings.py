@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 from pydantic import ValidationError
@@ -17,7 +17,6 @@ from regard.settings import (
     Settings,
     describe,
     kind_of,
-    merge,
     nested,
     parse,
     read_overrides,
@@ -101,14 +100,6 @@ def test_overrides_read_toml_values_and_bare_words() -> None:
     assert nested({"a": {"b": 1}, "a.c": 2, "a.d": {"e.f": 3}}) == {"a": {"b": 1, "c": 2, "d": {"e": {"f": 3}}}}
 
 
-def test_merge_does_not_touch_what_it_is_given() -> None:
-    base: dict[str, Any] = {"a": {"kind": "x", "b": 1}, "c": 2}
-    changes: dict[str, Any] = {"a": {"kind": "y"}}
-    assert merge(base, changes) == {"a": {"kind": "y"}, "c": 2}
-    assert base == {"a": {"kind": "x", "b": 1}, "c": 2}
-    assert changes == {"a": {"kind": "y"}}
-
-
 def test_every_variant_survives_toml_and_is_documented() -> None:
     for name, cls in VARIANTS.items():
         value = example(cls)
@@ -134,18 +125,6 @@ def test_a_whole_model_survives_toml() -> None:
         layer_scale=1e-4,
     )
     assert parse(AnyModel, read_toml(to_toml(settings))) == settings
-
-
-def test_toml_is_read_as_people_write_it() -> None:
-    text = """
-        width = 256
-        attention = { heads = 4, window = "none" }
-
-        [position]
-        kind = "rotary"
-        base = 500_000
-        """
-    assert from_toml(Decoder, text) == Decoder(width=256, attention=Attention(heads=4), position=Rotary(base=500_000.0))
 
 
 def test_types_are_written_as_in_a_recipe() -> None:

@@ -204,21 +204,3 @@ def test_an_error_is_one_line(run: Regard) -> None:
         assert message in said.err
         assert "--threads" in words or (said.err.startswith("regard: ") and said.err.count("\n") == 1)
         assert not Path("new").exists()
-
-
-def test_a_reference_is_met_by_the_same_run_and_not_by_another(run: Regard) -> None:
-    table = run("doctor", "runs/recipe", "--reference").out
-    with Path("recipe.toml").open("a", encoding="utf-8") as file:
-        file.write(f"\n{table}")
-
-    def levels(directory: str, *words: str) -> list[str]:
-        assert run("train", "recipe.toml", f"train.directory={directory}", "-q", *words, "--device", "cpu").code == 0
-        findings = json.loads(run("doctor", directory, "--json").out)["findings"]
-        return [each["level"] for each in findings if "reference" in each["title"]]
-
-    assert levels("again") == ["fine", "fine"]
-    assert set(levels("other", "train.optimizer.rate=0.1")) - {"fine"}
-    found = json.loads(run("runs", "again", "other", "--json").out)
-    assert found["settings"] == {
-        "train.optimizer.rate": {"again": config("again")["train"]["optimizer"]["rate"], "other": 0.1}
-    }

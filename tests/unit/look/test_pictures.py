@@ -14,7 +14,7 @@ from regard.errors import InputError
 from regard.look import pictures
 from regard.look.pictures import alignment_text, draw_alignment, draw_heads, draw_lens, drawable
 from regard.look.study import Study
-from regard.look.views import VIEWS, draw_view, views_of
+from regard.look.views import draw_view
 from regard.look.views.lens import lens
 from regard.use.translator import Alignment
 
@@ -90,14 +90,6 @@ def test_errors(studies: dict[str, Study], tmp_path: Path) -> None:
         with pytest.raises(InputError, match=message):
             draw_view(study, run, tmp_path / name, view, at)
     assert not [*tmp_path.iterdir()]
-
-
-def test_views_of_each_family(studies: dict[str, Study]) -> None:
-    assert list(views_of(studies["vision"])) == ["image", "heads", "walk", "lens", "positions", "compare"]
-    assert list(views_of(studies["translator"])) == [view.name for view in VIEWS if view.name != "image"]
-    assert "decode" not in views_of(studies["encoder"])
-    paths = [question.path for view in VIEWS for question in view.questions]
-    assert len(paths) == len(set(paths))
 
 
 def alignment(source: list[str], target: list[str], weights: np.ndarray = WEIGHTS) -> Alignment:
