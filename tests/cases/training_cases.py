@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from regard.data.columns import Examples, LabelColumn, PixelColumn, TokenColumn
-from regard.data.labels import Labels
 from regard.data.settings import RawText, Split
 from regard.data.store import Ragged, Store, StoreWriter
 from regard.models import settings as models
@@ -89,7 +88,7 @@ def examples(family: str, store: Store) -> Examples:
 
 def task(family: str, model: models.ModelSettings) -> Task:
     if family == "image":
-        return ImageTask(Image(), model, None, {"label": Labels(tuple("abcde"))})
+        return ImageTask(Image(), model, None, {"label": tuple("abcde")})
     if family == "translate":
         return TranslateTask(Translate(smoothing=0.0), model)
     return MaskedTask(Masked(), model) if family == "masked" else LanguageTask(Language(), model)

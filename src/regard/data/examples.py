@@ -6,7 +6,6 @@ the texts (or bytes) of an example by name, for statistics, filters and the sear
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
@@ -147,29 +146,20 @@ class Reason:
     first: tuple[str, ...]
 
 
-class Tally:
-    """Counts by reason, each with its first examples; memory does not grow with the counts."""
-
-    def __init__(self) -> None:
-        self._reasons: dict[str, Reason] = {}
+class Tally(dict[str, Reason]):
+    """Counts by reason, in the order of their first occurrence; memory does not grow with the counts."""
 
     def count(self, reason: str, example: str) -> None:
-        old = self._reasons.get(reason, Reason(0, ()))
-        first = old.first if len(old.first) == SHOWN else (*old.first, example)
-        self._reasons[reason] = Reason(old.count + 1, first)
-
-    @property
-    def reasons(self) -> Mapping[str, Reason]:
-        """In the order of their first occurrence."""
-        return dict(self._reasons)
+        old = self.get(reason, Reason(0, ()))
+        self[reason] = Reason(old.count + 1, old.first if len(old.first) == SHOWN else (*old.first, example))
 
     @property
     def total(self) -> int:
-        return sum(reason.count for reason in self._reasons.values())
+        return sum(reason.count for reason in self.values())
 
     def text(self) -> str:
         """One line for each reason; empty if nothing was counted."""
         return "\n".join(
             f"{reason.count:,} × {name}: {'; '.join(reason.first)}{'; …' if reason.count > len(reason.first) else ''}"
-            for name, reason in self._reasons.items()
+            for name, reason in self.items()
         )

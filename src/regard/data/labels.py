@@ -6,8 +6,6 @@ An example may have labels of two sorts: one for the whole (`label`), and one fo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, TypeAlias, TypeVar
 
 from regard.data.examples import Example, Labelled, Located, Picture, Tagged, Tally
@@ -15,28 +13,12 @@ from regard.errors import DataError
 from regard.settings import did_you_mean
 
 Sort: TypeAlias = Literal["label", "tags"]
+Labels: TypeAlias = tuple[str, ...]
+"""The names of one sort of labels; the index of a name is the class that a model predicts."""
 E = TypeVar("E", bound=Example)
 
 SHOWN = 12
 """Known labels that an error lists."""
-
-
-@dataclass(frozen=True)
-class Labels:
-    """The names of one sort of labels; the index of a name is the class that a model predicts."""
-
-    names: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.indices
-
-    @cached_property
-    def indices(self) -> Mapping[str, int]:
-        """The class of each name."""
-        return {name: index for index, name in enumerate(self.names)}
 
 
 def labels_in(example: Example) -> dict[Sort, tuple[str, ...]]:
@@ -53,7 +35,7 @@ def ordered_labels(names: Collection[str]) -> Labels:
     """Sorts names alphabetically, or as numbers if all are numbers."""
     # int() also accepts "١" and "1_0", other spellings of a number whose order would not be fixed.
     numbers = all(name.isascii() and name.isdigit() and str(int(name)) == name for name in names)
-    return Labels(tuple(sorted(names, key=int if numbers else str)))
+    return tuple(sorted(names, key=int if numbers else str))
 
 
 def with_known_labels(
@@ -64,14 +46,15 @@ def with_known_labels(
 ) -> Iterator[Located[E]]:
     """Yields the examples of valid or test. An example with a label that does not occur in training raises an error, or
     is counted in `tally` and skipped or kept, depending on `data.unseen`."""
+    seen = {sort: {*names} for sort, names in known.items()}
     for located in examples:
         found = ((sort, name) for sort, names in labels_in(located.example).items() for name in names)
-        strange = next(((sort, name) for sort, name in found if name not in known.get(sort, ())), None)
+        strange = next(((sort, name) for sort, name in found if name not in seen.get(sort, ())), None)
         if strange is not None:
             sort, name = strange
             what = "tag" if sort == "tags" else "label"
             if unseen == "stop":
-                names = known.get(sort, Labels(())).names
+                names = known.get(sort, ())
                 more = f", … ({len(names):,} in all)" if len(names) > SHOWN else ""
                 raise DataError(
                     f"{located.where} has the {what} {name}, which does not occur in training"

@@ -30,12 +30,8 @@ from regard.text.tokenizer import TokenizerPair
 from regard.text.train import Progress as TextProgress
 from regard.text.train import train_tokenizer
 
-VERSION = 1
-"""Raise it when the same files and settings are read, filtered or stored in another way."""
 PREPARED, TOKENIZERS = "prepared", "tokenizers"
 """Folders of the cache."""
-TOKENIZER_VERSION = 1
-"""Raise it when the same data and settings give another tokenizer."""
 MOST_TEXTS = 1_000_000
 """More texts change a vocabulary only little, and training takes longer."""
 NOT_IN_NAME = ("root", "train", "valid", "test", "longest", "too_long")
@@ -98,12 +94,12 @@ def prepare(
     name = fingerprint(
         source.origin,
         {
-            "version": [VERSION, tokenizers.__version__],
+            "version": tokenizers.__version__,
             "split": source.split,
             "data": data_key(source),
             "limit": [limit, too_long],
             "columns": {name: column.key() for name, column in columns.items()},
-            "labels": {sort: known.names for sort, known in (labels or {}).items()},
+            "labels": dict(labels or {}),
             **key,
         },
     )
@@ -113,7 +109,7 @@ def prepare(
         _make(Source(settings, source.split), shaper, encode, directory, report)
 
     store = cached(PREPARED, name, make, Store, notes.append)
-    found = {sort: Labels(tuple(names)) for sort, names in store.about["labels"].items()}
+    found = {sort: tuple(names) for sort, names in store.about["labels"].items()}
     return Preparation(store, found, tuple(notes))
 
 
@@ -153,7 +149,7 @@ def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, repo
             ("removed", source.removed),
             ("unseen", unseen),
         ):
-            about[name] = {text: {"count": each.count, "first": each.first} for text, each in tally.reasons.items()}
+            about[name] = {text: {"count": each.count, "first": each.first} for text, each in tally.items()}
         writer.finish(about)
     except BaseException:
         writer.abandon()
@@ -212,7 +208,7 @@ class _Shaper:
         self.unknown: Counter[str] = Counter()
         self._longest, self._way = longest, way
         self._rooms = {name: self._room(column) for name, column in self.tokens.items()}
-        self._indices = {str(sort): labels.indices for sort, labels in known.items()}
+        self._indices = {str(sort): {name: i for i, name in enumerate(names)} for sort, names in known.items()}
         self._learned: dict[str, dict[str, int]] = {}
         self._open: list[NDArray[Any]] = []
         """The pieces so far of a document that has not ended."""
@@ -307,11 +303,11 @@ class _Shaper:
 
     def renumber(self, writer: StoreWriter) -> dict[str, tuple[str, ...]]:
         """Replaces the classes of learned labels by their place in the sorted order; returns the names of all."""
-        names = {str(sort): labels.names for sort, labels in self.known.items()}
+        names = {str(sort): labels for sort, labels in self.known.items()}
         for name, learned in self._learned.items():
-            labels = ordered_labels(learned)
-            writer.renumber(name, [labels.indices[each] for each in learned])
-            names[name] = labels.names
+            names[name] = ordered_labels(learned)
+            numbers = {each: number for number, each in enumerate(names[name])}
+            writer.renumber(name, [numbers[each] for each in learned])
         return names
 
     def _count(self, name: str, located: Located[Any]) -> None:
@@ -330,7 +326,7 @@ def learn_tokenizers(
             f"data.kind ({source.settings.kind}) has no texts to learn a tokenizer from; choose another kind"
         )
     key = {
-        "version": [TOKENIZER_VERSION, tokenizers.__version__],
+        "version": tokenizers.__version__,
         "split": source.split,
         "data": data_key(source),
         "text": to_table(settings),

@@ -317,7 +317,7 @@ def class_names(loaded: Loaded, output: str) -> Sequence[str]:
     tags = isinstance(getattr(loaded.settings, "heads", {}).get(output), Tagging)
     labels = load_labels(loaded.directory).get("tags" if tags else "label")
     if labels is not None:
-        return labels.names
+        return labels
     theirs = loaded.config.get("id2label")  # a Hugging Face config.json has them for its only head
     if not isinstance(theirs, dict) or not all(str(number).isdecimal() for number in theirs):
         return []

@@ -92,7 +92,7 @@ class ImageTask(Task):
         with torch.inference_mode():
             hidden = model(to_input(torch.from_numpy(pixels).to(device), model))
             shares = model.heads[str(self.head)](hidden).float().softmax(-1).tolist()
-        names = self.labels["label"].names
+        names = self.labels["label"]
         return [
             {
                 "label": names[max(range(len(names)), key=row.__getitem__)],

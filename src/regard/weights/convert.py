@@ -113,8 +113,8 @@ def _write_huggingface(
         if translates:
             config["decoder_start_token_id"] = pair.target.role("start")
     if label := load_labels(source).get("label"):
-        config["id2label"] = {str(number): name for number, name in enumerate(label.names)}
-        config["label2id"] = {name: number for number, name in enumerate(label.names)}
+        config["id2label"] = {str(number): name for number, name in enumerate(label)}
+        config["label2id"] = {name: number for number, name in enumerate(label)}
     write_pretrained(model, target, config=config)
     if pair is not None:
         write_huggingface(

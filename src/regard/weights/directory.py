@@ -83,7 +83,7 @@ def write_config(directory: Path, tables: Table) -> None:
 
 def save_labels(labels: Mapping[Sort, Labels], directory: Path) -> None:
     """Write `labels.json`: the names of the classes that a model predicts, in order."""
-    content = {sort: list(known.names) for sort, known in labels.items()}
+    content = {sort: list(known) for sort, known in labels.items()}
     write_text(directory / LABELS, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
 
 
@@ -184,7 +184,7 @@ def load_labels(directory: Path) -> dict[Sort, Labels]:
             raise WeightsError(f"{sort} in {path} must be a list of names; copy the file again")
         if len(set(names)) != len(names):
             raise WeightsError(f"{sort} in {path} contains a name twice; copy the file again")
-        found[sort] = Labels(tuple(names))
+        found[sort] = tuple(names)
     if content:
         raise WeightsError(f"{path} has an unknown key {next(iter(content))}, expected {', '.join(SORTS)}")
     return found

@@ -61,7 +61,7 @@ def test_bad_images_and_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     Path("a/red/.hidden").write_text("not looked at", encoding="utf-8")
     source = Source(ImageFolder(train=["a"]), "train")
     assert len(list(source)) == 1
-    ((reason, skipped),) = source.problems.reasons.items()
+    ((reason, skipped),) = source.problems.items()
     assert (reason, skipped.count) == ("does not decode as an image", 2)
     assert skipped.first[1] == f"{Path('a/red/3.png')} (unknown format)"
     with pytest.raises(DataError, match=r"2\.png does not decode .*data\.bad"):

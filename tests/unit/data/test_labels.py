@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from regard.data.examples import Example, Labelled, Located, Pair, Picture, Tagged, Tally
-from regard.data.labels import Labels, labels_in, ordered_labels, with_known_labels
+from regard.data.labels import labels_in, ordered_labels, with_known_labels
 from regard.errors import DataError
 
 
@@ -17,9 +17,9 @@ def located(*examples: Example) -> list[Located[Example]]:
 
 
 def test_names_are_sorted_and_numbers_by_their_value() -> None:
-    assert ordered_labels(["sad", "happy"]) == Labels(("happy", "sad"))
-    assert ordered_labels(["10", "9", "0"]) == Labels(("0", "9", "10"))
-    assert ordered_labels(["10", "9", "09"]).names == ("09", "10", "9")
+    assert ordered_labels(["sad", "happy"]) == ("happy", "sad")
+    assert ordered_labels(["10", "9", "0"]) == ("0", "9", "10")
+    assert ordered_labels(["10", "9", "09"]) == ("09", "10", "9")
 
 
 def test_labels_of_examples() -> None:
@@ -28,13 +28,13 @@ def test_labels_of_examples() -> None:
     assert labels_in(Picture(np.zeros((1, 1, 1), np.uint8), "cat")) == {"label": ("cat",)}
     for example in (Labelled("a", None, 0.5), Labelled("a", None, None), Pair("a", "b")):
         assert labels_in(example) == {}
-    tags = Labels(("B-X", "I-X", "O"))
+    tags = ("B-X", "I-X", "O")
     assert tags.indices == {"B-X": 0, "I-X": 1, "O": 2}
     assert ("O" in tags, "Play" in tags, len(tags)) == (True, False, 3)
 
 
 def test_unseen_labels() -> None:
-    known = {"label": Labels(("happy", "sad"))}
+    known = {"label": ("happy", "sad")}
     test = located(Labelled("x", None, "sad"), Labelled("y", None, "hapy"))
     with pytest.raises(DataError, match=r"test\.tsv, line 2 has the label hapy.*did you mean happy.*data\.unseen"):
         list(with_known_labels(test, known, "stop", Tally()))
@@ -43,8 +43,8 @@ def test_unseen_labels() -> None:
     unseen: Any
     for unseen, left in (("skip", 1), ("keep", 2)):
         tally = Tally()
-        assert len(list(with_known_labels(test, {"tags": Labels(("O",))}, unseen, tally))) == left
+        assert len(list(with_known_labels(test, {"tags": ("O",)}, unseen, tally))) == left
         assert tally.text() == "1 × has a tag that does not occur in training: test.tsv, line 2 (B-X)"
-    many = {"tags": Labels(tuple(f"l{number:02}" for number in range(30)))}
+    many = {"tags": tuple(f"l{number:02}" for number in range(30))}
     with pytest.raises(DataError, match=r"known: l00, l01, .* l11, … \(30 in all\)"):
         list(with_known_labels(test, many, "stop", Tally()))

@@ -23,7 +23,6 @@ from regard.data import prepare as preparing
 from regard.data import readers
 from regard.data.columns import LABELS, Column, LabelColumn, TokenColumn, TokenLabelColumn
 from regard.data.examples import Located, Pair, Tagged, Text
-from regard.data.labels import Labels
 from regard.data.prepare import Preparation, _Sample, _Shaper, learn_tokenizers, prepare
 from regard.data.settings import (
     AnyData,
@@ -258,7 +257,7 @@ def test_labels_are_learned_and_then_known() -> None:
 
     none = LABELS - 1
     train = prepare(Source(data, "train"), columns, encode, {})
-    assert train.labels == {"tags": Labels(("A", "B", "C")), "label": Labels(("1", "3"))}
+    assert train.labels == {"tags": ("A", "B", "C"), "label": ("1", "3")}
     assert texts_of(train.store, "tags") == [
         [none, 1, none, none, 0, none, none, none],
         [none, 0, 2, none, none, none],

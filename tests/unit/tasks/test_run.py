@@ -222,7 +222,7 @@ def test_a_folder_of_images() -> None:
     Path("train/red/broken.png").write_bytes(b"no image")
     data = {"kind": "image-folder", "train": ["train"], "valid": ["valid"]}
     made = ready("image", data)
-    assert (made.labels["label"].names, made.head) == (("blue", "red"), "label")
+    assert (made.labels["label"], made.head) == (("blue", "red"), "label")
     assert isinstance(made.model, Vision)
     assert made.model.heads["label"].classes == 2  # type: ignore[union-attr]
     batch = batch_of(made)

@@ -16,7 +16,6 @@ from text_cases import CORPUS
 
 import regard
 from regard.blocks.settings import Attention
-from regard.data.labels import Labels
 from regard.errors import DataError, SettingsError
 from regard.models.settings import Classification, Decoder, Encoder, Masked, ModelSettings, Vision
 from regard.tasks.run import evaluate_run
@@ -220,7 +219,7 @@ def test_images(tmp_path: Path) -> None:
     )
     data = {"kind": "npz", "root": str(tmp_path), "train": ["gone.npz"], "test": ["test.npz"]}
     know_nothing(settings, tmp_path / "run", {"task": {"kind": "image"}, "data": data, "train": TRAIN})
-    save_labels({"label": Labels(("0", "1", "2", "3"))}, tmp_path / "run")
+    save_labels({"label": ("0", "1", "2", "3")}, tmp_path / "run")
     split, metrics = evaluate_run(tmp_path / "run", None, device="cpu")
     assert split == "test"
     assert metrics["loss"] == pytest.approx(math.log(4), rel=1e-5)

@@ -15,7 +15,6 @@ from tiny_translator import TEXTS, write_translator
 
 import regard
 from regard.blocks.settings import Alibi, Attention, Dense, RmsNorm, Rotary, TransformerXL, YarnScaling
-from regard.data.labels import Labels
 from regard.errors import RunError, WeightsError
 from regard.models.settings import Classification, Decoder, EncoderDecoder, Vision
 from regard.text.settings import Bpe, SpecialTokens
@@ -91,12 +90,12 @@ def test_names_of_classes(tmp_path: Path) -> None:
         Vision(width=16, depth=1, image=(8, 8), patch=4, attention=Attention(heads=2), norm_place="pre", heads=heads)
     )
     save_model(model, tmp_path / "run")
-    save_labels({"label": Labels(("cat", "dog"))}, tmp_path / "run")
+    save_labels({"label": ("cat", "dog")}, tmp_path / "run")
     convert(tmp_path / "run", tmp_path / "theirs", "huggingface")
     config = json.loads((tmp_path / "theirs" / "config.json").read_text())
     assert config["id2label"] == {"0": "cat", "1": "dog"}
     convert(tmp_path / "run", tmp_path / "small", "int8")
-    assert load_labels(tmp_path / "small")["label"].names == ("cat", "dog")
+    assert load_labels(tmp_path / "small")["label"] == ("cat", "dog")
 
 
 def test_the_language_tag_is_in_the_template(tmp_path: Path) -> None:

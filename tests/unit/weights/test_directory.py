@@ -13,7 +13,6 @@ from torch import nn
 
 import regard
 from regard.blocks.settings import Attention, Dense, Learned
-from regard.data.labels import Labels
 from regard.errors import SettingsError, WeightsError
 from regard.models.settings import Classification, Decoder, Encoder, EncoderDecoder, Masked, ModelSettings, Vision
 from regard.weights.checkpoints import write_checkpoint
@@ -253,7 +252,7 @@ def test_a_run_that_has_not_finished_is_its_newest_checkpoint(run: Path) -> None
 
 def test_labels(tmp_path: Path) -> None:
     assert load_labels(tmp_path) == {}
-    labels = {"label": Labels(("gut", "größer", "böse")), "tags": Labels(("O", "B-PER"))}
+    labels = {"label": ("gut", "größer", "böse"), "tags": ("O", "B-PER")}
     save_labels(labels, tmp_path)
     assert load_labels(tmp_path) == labels
     assert "größer" in (tmp_path / "labels.json").read_text(encoding="utf-8")
