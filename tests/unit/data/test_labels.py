@@ -28,9 +28,6 @@ def test_labels_of_examples() -> None:
     assert labels_in(Picture(np.zeros((1, 1, 1), np.uint8), "cat")) == {"label": ("cat",)}
     for example in (Labelled("a", None, 0.5), Labelled("a", None, None), Pair("a", "b")):
         assert labels_in(example) == {}
-    tags = ("B-X", "I-X", "O")
-    assert tags.indices == {"B-X": 0, "I-X": 1, "O": 2}
-    assert ("O" in tags, "Play" in tags, len(tags)) == (True, False, 3)
 
 
 def test_unseen_labels() -> None:
