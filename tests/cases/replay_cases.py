@@ -37,7 +37,8 @@ def tensors(search: BeamSearch) -> list[torch.Tensor]:
     own = [search.scores_NV, search.pool_BKF, search.live_B, search.step_1, search.offset_B1, search.rows_BK]
     opened = (getattr(search.open, each.name) for each in dataclasses.fields(search.open))
     lengths_B = search.state.layout.lengths_B
-    return [*own, *opened, *search.state.cache.tensors(), *([] if lengths_B is None else [lengths_B])]
+    joined = [each for pair in getattr(search.state, "joined", ()) for each in pair if each is not None]  # of Triton
+    return [*own, *opened, *joined, *search.state.cache.tensors(), *([] if lengths_B is None else [lengths_B])]
 
 
 def places(search: BeamSearch) -> list[int]:

@@ -223,6 +223,7 @@ def test_activations_are_those_measured_on_a_gpu() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("default")  # of the compiler of FlexAttention
 def test_the_measurement_on_this_gpu() -> None:
     for name in MEASURED:
         for dropout, dtype, length in CASES:
