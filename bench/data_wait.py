@@ -1,4 +1,4 @@
-"""Trains a recipe and tells how long it waited for data, and how often it was compiled anew.
+"""Trains a recipe and tells how long it waited for data, and how many graphs it compiled.
 
 Run:  PYTHONPATH=src python bench/data_wait.py RECIPE [KEY=VALUE]... --out bench/results/DATE-NAME.json
 
@@ -13,6 +13,7 @@ import statistics
 from pathlib import Path
 
 from measured import environment
+from torch._dynamo.utils import counters
 
 import regard
 from regard.settings import read_overrides
@@ -34,7 +35,7 @@ def main() -> None:
         "steps": trained.step,
         "wait": end["wait"],
         "largest_wait_in_ten_steps_after_50": max((each["wait"] for each in steps if each["step"] > 50), default=None),
-        "recompilations_after_step_50": end.get("recompilations"),
+        "compiled_graphs": counters["stats"]["unique_graphs"],
         "tokens_per_second": statistics.median(record["tokens_per_second"] for record in steps),
         "share_of_peak": statistics.median(record["peak"] for record in steps),
         "padding": statistics.mean(record["padding"] for record in steps),

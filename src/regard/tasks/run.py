@@ -33,7 +33,7 @@ from regard.text.tokenizer import TokenizerPair
 from regard.training.curves import draw_curves
 from regard.training.distribution import Workers, connected
 from regard.training.loop import Trained, Trainer
-from regard.training.report import SETTLED, Display, require_tensorboard
+from regard.training.report import Display, require_tensorboard
 from regard.training.run import Run, require_free, resume_environment, threads_of, write_environment
 from regard.training.schedules import nearest_budget
 from regard.training.settings import Train
@@ -345,8 +345,6 @@ def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
     """The result, its directory, the speed, and the next command."""
     directory, reporter = trained.directory, trainer.reporter
     speed = f"waited for data {100 * reporter.wait:.2f} % of the time"
-    if reporter.recompiled is not None:
-        speed += f"; {reporter.recompiled} recompilations after step {SETTLED}"
     if trained.reason not in ("budget", "patience"):
         yield f"stopped by {trained.reason} after {trained.step:,} steps; everything is saved"
         yield speed

@@ -12,7 +12,6 @@ import numpy as np
 import tomli_w
 
 from regard.format import four_digits, percent
-from regard.format import rate as rate_text
 from regard.training.curves import Curve, RunHistory, read_history
 
 Level: TypeAlias = Literal["bad", "odd", "note", "fine"]
@@ -21,8 +20,6 @@ LEVELS: tuple[Level, ...] = ("bad", "odd", "note", "fine")
 ENOUGH = 10
 """Lines of the log that a judgement about a curve needs."""
 LEAST_FALL, DIVERGED, STILL_FALLING, RISE, STEEP_RISE = 0.02, 0.15, 0.02, 0.02, 0.1
-REACHED = 0.9
-"""The log does not contain every step, so this share of the rate counts as reached."""
 FAR, TOO_GOOD = 1.3, 0.6
 """Ratios of validation and training loss."""
 TINY = 100
@@ -54,7 +51,7 @@ def diagnose(run: RunHistory) -> list[Finding]:
         check_finite,
         check_training_loss,
         check_still_improving,
-        check_learning_rate,
+        check_warmup,
         check_overfitting,
         check_validation_set,
         check_data,
@@ -87,26 +84,18 @@ def check_end(run: RunHistory) -> Iterator[Finding]:
 
 
 def check_finite(run: RunHistory) -> Iterator[Finding]:
-    """Whether all losses and gradient norms are finite."""
-    for kind, metric, name in (
-        ("train", "loss", "training loss"),
-        ("valid", "loss", "validation loss"),
-        ("train", "norm", "gradient norm"),
-    ):
+    """Whether validation losses and gradient norms are finite. A training loss that is not ends the run."""
+    checked: tuple[tuple[str, str, Level, str, str], ...] = (
+        ("valid", "loss", "bad", "validation loss", "lower train.optimizer.rate; check the validation data"),
+        ("train", "norm", "note", "gradient norm", "float16 skips such steps; or set train.precision=bfloat16"),
+    )
+    for kind, metric, level, name, remedy in checked:
         curve = run.curve(kind, metric)
         wrong = ~np.isfinite(curve.values)
         if wrong.any():
             first = int(curve.steps[int(np.argmax(wrong))])
             evidence = f"{int(wrong.sum()):,} of {len(curve):,} lines, first at step {first:,}"
-            if metric == "norm" and run.setting("train.precision") == "float16":
-                remedy = "float16 skips such steps; if there are many, set train.precision=bfloat16"
-                yield Finding("note", f"the {name} is not finite", evidence, remedy)
-            else:
-                remedy = (
-                    "lower train.optimizer.rate, increase train.schedule.warmup, set train.clip=1.0; check the data"
-                )
-                yield Finding("bad", f"the {name} is not finite", evidence, remedy)
-            return
+            yield Finding(level, f"the {name} is not finite", evidence, remedy)
 
 
 def check_training_loss(run: RunHistory) -> Iterator[Finding]:
@@ -146,35 +135,17 @@ def check_still_improving(run: RunHistory) -> Iterator[Finding]:
         yield Finding("note", "the run was still improving at its end", evidence, remedy)
 
 
-def check_learning_rate(run: RunHistory) -> Iterator[Finding]:
-    """Whether the learning rate reaches its value, is not zero for long, and warm-up ends in time."""
-    rates = run.curve("train", "rate").finite()
-    wanted = run.setting("train.optimizer.rate")
-    warmup = int(run.setting("train.schedule.warmup", 0))
-    if run.setting("train.schedule.kind") == "paper" and wanted is not None:  # the rate at the end of warm-up
-        wanted /= math.sqrt(run.setting("model.width") * warmup)
-    if not len(rates) or wanted is None:
-        return
-    highest = float(rates.values.max())
-    evidence = f"highest {rate_text(highest)} of {rate_text(wanted)}, {warmup:,} steps of warm-up"
-    planned = run.setting("train.steps")
+def check_warmup(run: RunHistory) -> Iterator[Finding]:
+    """Whether warm-up ends in time."""
+    warmup, planned = int(run.setting("train.schedule.warmup", 0)), run.setting("train.steps")
     steps = planned if isinstance(planned, int) else run.last_step if run.state == "finished" else math.inf
-    zero = float(np.mean(rates.part(0, 0.98).values == 0))
-    if highest == 0:
-        yield Finding("bad", "the learning rate is zero", evidence, "raise train.optimizer.rate")
-    elif warmup > steps / 2:
+    if warmup > steps / 2:
         yield Finding(
             "bad" if warmup >= steps else "odd",
             "warm-up takes more than half of the run",
             f"{warmup:,} of {steps:,} steps",
             f"set train.schedule.warmup to about a tenth of the run ({max(int(steps) // 10, 1):,})",
         )
-    elif zero > 0.05:
-        remedy = "set train.schedule.floor, or a budget that ends with the schedule"
-        yield Finding("odd", f"the learning rate is zero in {percent(zero)} of the log", evidence, remedy)
-    elif run.state == "finished" and highest < REACHED * wanted and run.last_step >= warmup:
-        remedy = "decrease train.schedule.warmup, or increase the budget"
-        yield Finding("odd", "the learning rate was never reached", evidence, remedy)
 
 
 def check_overfitting(run: RunHistory) -> Iterator[Finding]:
@@ -270,7 +241,7 @@ def check_speed(run: RunHistory) -> Iterator[Finding]:
 
 
 def check_events(run: RunHistory) -> Iterator[Finding]:
-    """Whether memory ran out, or compilation failed or was repeated."""
+    """Whether memory ran out, or compilation failed."""
     for what, title, remedy in (
         (
             *("out-of-memory", "memory ran out"),
@@ -279,10 +250,6 @@ def check_events(run: RunHistory) -> Iterator[Finding]:
         (
             *("compile-fallback", "the model is not compiled"),
             "fix the error, or set train.compile=off to skip the attempt",
-        ),
-        (
-            *("recompilation", "the model was compiled again during training"),
-            "set train.layout=packed, whose batches have one shape, or train.compile=off",
         ),
     ):
         if events := [event for event in run.events if event.get("what") == what]:

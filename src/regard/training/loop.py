@@ -32,7 +32,6 @@ from regard.training.step import (
     Trainable,
     Updater,
     evaluate,
-    graphs_compiled,
     halve_micro,
     is_compile_failure,
     is_out_of_memory,
@@ -190,7 +189,6 @@ class Trainer:
         if state.step < schedule.warmup:
             state.warm = spent
         factor = rate_factor(schedule, state.step + 1, spent, state.warm, self.model.settings.width)
-        graphs = graphs_compiled() if self.objective.compiled else 0
         try:
             self._update(step, factor)
         except Exception as error:
@@ -202,8 +200,6 @@ class Trainer:
             self._update(step, factor)
         self._compiled_once = True
         state.step += 1
-        if self.objective.compiled:
-            self.reporter.compiled(state.step, graphs_compiled() - graphs)
         state.position, state.epochs = step.next, step.epochs
         state.tokens += step.tokens
         state.examples += step.examples

@@ -29,8 +29,6 @@ from regard.training.step import Trainable
 Record = Mapping[str, Any]
 """A line of the log."""
 
-SETTLED = 50
-"""Steps of a session after which nothing should be compiled again."""
 REDRAW_SECONDS = 0.1
 """Shortest time between two updates of the progress bar."""
 PLAIN_SECONDS = 10.0
@@ -181,9 +179,6 @@ class Reporter:
         """Share of the budget and seconds that were spent when the first step of this session was done."""
         self._totals = [0.0, 0.0]
         """Seconds of waiting for data, and of training, in this session."""
-        self._session_steps = 0
-        self.recompiled: int | None = None
-        """Graphs compiled after step `SETTLED` of this session; None if the model is not compiled."""
 
     @contextmanager
     def clock(self, state: TrainingState) -> Iterator[None]:
@@ -272,14 +267,6 @@ class Reporter:
         self._write(record)
         self.display.valid(record, best)
 
-    def compiled(self, step: int, graphs: int) -> None:
-        """Count the graphs that a step compiled. After step `SETTLED` each of them is an event."""
-        self._session_steps += 1
-        self.recompiled = self.recompiled or 0
-        if graphs and self._session_steps > SETTLED:
-            self.recompiled += graphs
-            self.event(step, "recompilation", f"step {step:,} was compiled again: a shape or a setting changed")
-
     def event(self, step: int, what: str, text: str) -> None:
         """A line about something unusual."""
         self._write({"kind": "event", "step": step, "what": what, "text": text})
@@ -287,10 +274,8 @@ class Reporter:
 
     def end(self, state: TrainingState, reason: str, metrics: Mapping[str, float], kept: str) -> None:
         """The last line."""
-        record = {"kind": "end", "step": state.step, "reason": reason, **metrics, "kept": kept}
-        if self.recompiled is not None:
-            record["recompilations"] = self.recompiled
-        self._write({**record, "seconds": self.seconds(), "wait": self.wait})
+        result = {"reason": reason, **metrics, "kept": kept}
+        self._write({"kind": "end", "step": state.step, **result, "seconds": self.seconds(), "wait": self.wait})
 
     def sync(self) -> int:
         """Flush the log to the disk, and return its length in bytes."""

@@ -178,13 +178,6 @@ def is_compile_failure(error: Exception) -> bool:
     return isinstance(error, TorchDynamoException) or hasattr(error, "real_stack")
 
 
-def graphs_compiled() -> int:
-    """The number of graphs that this process has compiled so far."""
-    from torch._dynamo.utils import counters  # the import takes seconds, and most runs on a CPU do not need it
-
-    return int(counters["stats"]["unique_graphs"])
-
-
 @dataclass
 class Updater:
     """Turns the batches of a step into new weights."""

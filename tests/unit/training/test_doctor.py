@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tomli_w
-from run_cases import RATE, STEPS, WARMUP, Record, change, config, course, healthy_log, write_run
+from run_cases import RATE, STEPS, Record, change, config, course, healthy_log, write_run
 
 from regard.errors import RunError
 from regard.settings import read_toml
@@ -84,18 +84,9 @@ NO_VALID = [{key: record[key] for key in record if key != "valid"} for record in
 TINY = counts("valid", examples=20, skipped=0, too_long=0, removed=0)
 PROBLEMS: list[tuple[Log, str, str, str]] = [
     (FLAT, "bad", "the training loss does not fall", "from 9.1"),
-    (train(from_step(1000, lambda _: {"loss": None})), "bad", "the training loss is not finite", "101 of 200 lines"),
-    (train(from_step(1900, lambda _: {"norm": None})), "bad", "the gradient norm is not finite", "first at step 1,900"),
+    (train(from_step(1900, lambda _: {"norm": None})), "note", "the gradient norm is not finite", "at step 1,900"),
     (valid(from_step(2000, lambda _: {"loss": None})), "bad", "the validation loss is not finite", "1 of 20 lines"),
     (valid(UP, train(UP)), "bad", "the training loss diverges", "at the end"),
-    (train(lambda _: {"rate": 0.0}), "bad", "the learning rate is zero", "highest 0 of 1.0e-03"),
-    (train(from_step(1500, lambda _: {"rate": 0.0})), "odd", "the learning rate is zero in 24 % of the log", "highest"),
-    (
-        train(lambda each: {"rate": each["rate"] / 4}),
-        "odd",
-        "the learning rate was never reached",
-        "2.5e-04 of 1.0e-03",
-    ),
     (rising(1000), "odd", "overfits from step 800 on", "validation loss 2.300 at step 800, 3.4"),
     (rising(10_000), "note", "overfits from step 800 on", "validation loss 2.300 at step 800, 2.41"),
     (valid(lambda each: {"loss": each["loss"] * 1.6}), "odd", FAR, "times the training loss at first"),
@@ -105,7 +96,6 @@ PROBLEMS: list[tuple[Log, str, str, str]] = [
     (train(lambda _: {"padding": 0.31}), "note", "batches have much padding", "31 % of all positions"),
     (event("out-of-memory", "8,192 tokens", 310), "odd", "memory ran out", "events: 1; the last at step 310: 8,192"),
     (event("compile-fallback", "no compiler", 0), "odd", "the model is not compiled", "no compiler"),
-    (event("recompilation", "shape", 1, 7), "odd", "the model was compiled again during training", "events: 2; the la"),
     (counts("valid", unknown=0.034), "odd", "many tokens are unknown", "3.4 % of valid"),
     (counts("train", skipped=9000), "odd", "many examples are lost", "24 % of train skipped"),
     (counts("train", too_long=4000), "note", "many examples are lost", "12 % of train too long"),
@@ -129,9 +119,6 @@ def test_a_problem_is_found_with_numbers_and_a_remedy(examine: Callable[..., lis
         assert len(found[title].remedy) > 15
     by_patience = change(STILL_IMPROVING, "end", lambda _: {"reason": "patience"})
     assert not [title for title in problems(examine(by_patience)) if "improving" in title]
-    skipped = train(from_step(1900, lambda _: {"norm": None}))
-    found = problems(examine(skipped, config(precision="float16")))
-    assert found["the gradient norm is not finite"].level == "note", "float16 skips such steps"
 
 
 def test_a_run_resumed_from_an_earlier_step_counts_once(examine: Callable[..., list[Finding]]) -> None:
@@ -147,16 +134,6 @@ def test_warm_up_that_is_too_long(examine: Callable[..., list[Finding]]) -> None
         log = change(healthy_log(), "train", lambda record: {"rate": RATE * record["step"] / 4000})
         found = problems(examine(log, settings))
         assert (found[title].level, found[title].evidence) == (level, f"{warmup:,} of 2,000 steps")
-
-
-def test_the_papers_rate_is_known(examine: Callable[..., list[Finding]]) -> None:
-    """Section 5.3: at the end of warm-up, width^-0.5 * warmup^-0.5."""
-    settings = config(optimizer={"kind": "adam", "rate": 1.0}, schedule={"kind": "paper", "warmup": WARMUP})
-    peak = 512**-0.5 * WARMUP**-0.5
-    log = change(healthy_log(), "train", lambda record: {"rate": peak * min(record["step"] / WARMUP, 1)})
-    assert not [title for title in problems(examine(log, settings)) if "rate" in title]
-    log = change(log, "train", lambda record: {"rate": record["rate"] / 3})
-    assert "the learning rate was never reached" in problems(examine(log, settings))
 
 
 def test_a_run_that_did_not_finish(examine: Callable[..., list[Finding]], tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from regard.training import report
 from regard.training.checkpoints import TrainingState
 from regard.training.distribution import Workers
 from regard.training.report import Display, Reporter
-from regard.training.run import Run, read_log
+from regard.training.run import Run
 from regard.training.settings import Train
 
 RECORD: dict[str, Any] = {
@@ -98,15 +98,6 @@ def reporter(directory: Path, **train: Any) -> Reporter:
     task: Any = SimpleNamespace(metrics=lambda total, weight, sums: {"loss": total / weight}, source_ratio=0.0)
     run, workers = Run.create(directory / "run", {}), Workers(torch.device("cpu"))
     return Reporter(run, Display(quiet=True), task, Train(steps=10, **train), workers, torch.float32)
-
-
-def test_recompilations_count_once_shapes_have_settled(tmp_path: Path) -> None:
-    made = reporter(tmp_path)
-    for step in range(1, report.SETTLED + 3):
-        made.compiled(step, graphs=1)
-    assert made.recompiled == 2
-    events = read_log(made.run.log)
-    assert [event["step"] for event in events] == [report.SETTLED + 1, report.SETTLED + 2]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
