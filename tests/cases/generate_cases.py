@@ -26,46 +26,30 @@ TIE = 1e-4
 """Scores that are nearer than this are a tie, which rounding may decide."""
 
 
+_SHARED: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "d_model": 24,
+    "decoder_layers": 2,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 32,
+    "max_position_embeddings": 64,
+    "pad_token_id": PAD,
+    "eos_token_id": END,
+    "tie_word_embeddings": False,  # or each token would be likeliest to follow itself
+}
+
+
 def marian(seed: int = 4) -> PreTrainedModel:
-    config = MarianConfig(
-        vocab_size=VOCABULARY,
-        d_model=24,
-        encoder_layers=2,
-        decoder_layers=2,
-        encoder_attention_heads=4,
-        decoder_attention_heads=4,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        activation_function="relu",
-        max_position_embeddings=64,
-        pad_token_id=PAD,
-        eos_token_id=END,
-        decoder_start_token_id=PAD,
-        forced_eos_token_id=None,
-        tie_word_embeddings=False,  # or each token would be likeliest to follow itself
-    )
+    heads = {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "activation_function": "relu"}
+    ends = {"decoder_start_token_id": PAD, "forced_eos_token_id": None}
+    config = MarianConfig(**_SHARED, **heads, **ends, encoder_layers=2)
     return _peaked(random_model(MarianMTModel, config, seed), end=4.0)
 
 
 def bart(seed: int = 6) -> PreTrainedModel:
-    config = BartConfig(
-        vocab_size=VOCABULARY,
-        d_model=24,
-        encoder_layers=1,
-        decoder_layers=2,
-        encoder_attention_heads=3,
-        decoder_attention_heads=3,
-        encoder_ffn_dim=32,
-        decoder_ffn_dim=32,
-        max_position_embeddings=64,
-        pad_token_id=PAD,
-        bos_token_id=3,
-        eos_token_id=END,
-        decoder_start_token_id=END,
-        forced_eos_token_id=END,
-        forced_bos_token_id=None,
-        tie_word_embeddings=False,
-    )
+    heads = {"encoder_attention_heads": 3, "decoder_attention_heads": 3}
+    ends = {"decoder_start_token_id": END, "forced_eos_token_id": END, "forced_bos_token_id": None, "bos_token_id": 3}
+    config = BartConfig(**_SHARED, **heads, **ends, encoder_layers=1)
     return _peaked(random_model(BartForConditionalGeneration, config, seed), end=1.5)
 
 

@@ -10,10 +10,9 @@ import signal
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import tomli_w
 
@@ -75,14 +74,11 @@ UNFINISHED = re.compile(r"\..+\.(partial|removed|replaced)|\.tmp\w{6}")
 """Names of what is being written or removed."""
 
 
-@dataclass(frozen=True)
-class Kill:
-    """How a kill came to pass."""
+class Kill(NamedTuple):
+    """starting, stepping, or finishing (after the last checkpoint); whether something was half written or removed."""
 
     moment: str
-    """starting, stepping, or finishing: after the last checkpoint."""
     saving: bool
-    """Whether something was half written, or half removed."""
 
 
 def write_recipe(path: Path, recipe: Mapping[str, Any], **train: Any) -> Path:

@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Greedy, Hypothesis, Power, Rules, Search, Wish
 
-COUNT, LONGEST = 40, 20
+COUNT, LONGEST = 30, 20
 STOPS = {"best": False, "first": True, "all": "never"}
 """What each `Beam.stop` is called there: `early_stopping`."""
 
@@ -53,14 +53,13 @@ def both(
 
 
 def assert_agreed(agreement: Agreement) -> None:
-    assert agreement.equal >= 0.975 * agreement.inputs, agreement
+    assert agreement.equal >= agreement.inputs - 1, agreement
     assert agreement.unexplained == 0, agreement
     assert agreement.apart < TIE, agreement
 
 
 @pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
-@pytest.mark.parametrize("size", [4, 5])
+@pytest.mark.parametrize(("size", "alpha"), [(4, 0.0), (5, 0.6), (4, 1.0)])
 @pytest.mark.parametrize("name", ["marian", "bart", "gpt2"])
 def test_beam_search(pairs: dict[str, Pair], name: str, size: int, alpha: float, stop: str) -> None:
     """Their length counts what is written, the end included and the start not, as ours does."""

@@ -70,17 +70,14 @@ def check_end(run: RunHistory) -> Iterator[Finding]:
     if reason not in ("", "budget"):
         evidence += f": {reason}"
     resume = f"continue with `regard train --resume {run.directory}`"
-    match run.state:
-        case "finished":
-            yield Finding("fine", "the run finished", evidence)
-        case "running":
-            yield Finding("note", "the run is still running", evidence, "check again later")
-        case "stopped":
-            yield Finding("note", "the run was stopped before its budget was spent", evidence, resume)
-        case "failed":
-            yield Finding("bad", "the run failed", evidence, f"fix the cause, then {resume}")
-        case _:
-            yield Finding("odd", "the run was killed", evidence, resume)
+    ends: dict[str, tuple[Level, str, str]] = {
+        "finished": ("fine", "the run finished", ""),
+        "running": ("note", "the run is still running", "check again later"),
+        "stopped": ("note", "the run was stopped before its budget was spent", resume),
+        "failed": ("bad", "the run failed", f"fix the cause, then {resume}"),
+    }
+    level, title, remedy = ends.get(run.state, ("odd", "the run was killed", resume))
+    yield Finding(level, title, evidence, remedy)
 
 
 def check_finite(run: RunHistory) -> Iterator[Finding]:
