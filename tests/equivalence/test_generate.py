@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Greedy, Hypothesis, Power, Rules, Search, Wish
 
-COUNT, LONGEST = 30, 20
+COUNT, LONGEST = 40, 20
 STOPS = {"best": False, "first": True, "all": "never"}
 """What each `Beam.stop` is called there: `early_stopping`."""
 

@@ -75,7 +75,7 @@ def test_what_comes_back_is_what_was_asked_for(model: Translator) -> None:
 
 
 def test_the_score_is_that_of_the_tokens(model: Translator) -> None:
-    told = model.translate("ein Hund", rules=SHORT, details=True, length={"kind": "none"})
+    told = model.translate("ein Hund", rules=SHORT, details=True, length={"kind": "power", "alpha": 0.0})
     (tokens,) = score(
         model.network,
         model.tokenizers.inputs(["ein Hund"]),
