@@ -29,9 +29,10 @@ from typing import Any
 
 import tokenizers
 
-from regard.data.prepare import CHUNK, Preparation, learn_tokenizers, prepare
+from regard.data.prepare import CHUNK, learn_tokenizers, prepare
 from regard.data.settings import ParallelTsv
 from regard.data.source import Source
+from regard.data.store import Store
 from regard.models.settings import EncoderDecoder
 from regard.tasks.translate import Translate, TranslateTask
 from regard.text.settings import Bpe
@@ -51,7 +52,7 @@ def shortened(file: Path, lines: int, place: Path) -> Path:
         return place if found == lines and next(whole, None) is not None else file
 
 
-def prepared(file: Path, pair: TokenizerPair, folder: Path) -> Preparation:
+def prepared(file: Path, pair: TokenizerPair, folder: Path) -> Store:
     """From nothing: an empty cache each time."""
     with tempfile.TemporaryDirectory(dir=folder) as cache:
         os.environ["REGARD_CACHE"] = cache

@@ -119,7 +119,7 @@ class Job:
         device = workers.device if workers else torch.device("cpu")
         made = task(self.family, model_settings(self.family, **(self.model_changes or {})))
         made.fit()
-        made.data = TrainingData(RawText(), {}, found, self.train, device)
+        made.data = TrainingData(RawText(), found, self.train, device)
         return made
 
     def trainer(self, workers: Workers | None = None, resume: bool = False, run: Path | None = None) -> Trainer:

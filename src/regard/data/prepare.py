@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -49,26 +48,8 @@ Encode: TypeAlias = Callable[[Sequence[Any]], Mapping[str, Any]]
 """Turns examples into the values of each column; see `Task.encode`."""
 _Chunk: TypeAlias = list[Located[Any]]
 """Examples that are encoded together."""
-Progress: TypeAlias = Callable[[int, int | None], None]
-"""Called with the number of examples that are done, and the number of all examples if it is known."""
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """A prepared split."""
-
-    store: Store
-    labels: dict[Sort, Labels]
-    """The classes of each label column."""
-    notes: tuple[str, ...]
-    """Messages for the user: an entry of the cache that was damaged and made again."""
-
-    @property
-    def counts(self) -> Mapping[str, Any]:
-        """`read` (examples), `tokens` and `unknown` by column, and what was left out: `skipped` (could not be read),
-        `removed` (by filters), `too_long`, `unseen` (labels). These are by reason, with a count and the first places.
-        """
-        return self.store.about
+Progress: TypeAlias = Callable[[int], None]
+"""Called with the number of examples that are done."""
 
 
 def prepare(
@@ -80,11 +61,15 @@ def prepare(
     longest: int | None = None,
     labels: Mapping[Sort, Labels] | None = None,
     report: Progress | None = None,
-) -> Preparation:
+) -> Store:
     """The examples of a split, from the cache if they are there.
 
     `key` is everything that decides the result of `encode`. `longest` is the most tokens that a model can read; the
     smaller of it and `data.longest` is used. `labels` are those of the training data; without them, they are learned.
+
+    `about` of the store has `read` (examples), `tokens` and `unknown` by column, `labels` by sort, and what was left
+    out, by reason, with a count and the first places: `skipped` (could not be read), `removed` (by filters),
+    `too_long`, `unseen` (labels).
     """
     settings = source.settings
     given = [longest, settings.longest if isinstance(settings, Texts) else None]
@@ -103,14 +88,11 @@ def prepare(
             **key,
         },
     )
-    notes: list[str] = []
 
     def make(directory: Path) -> None:
         _make(Source(settings, source.split), shaper, encode, directory, report)
 
-    store = cached(PREPARED, name, make, Store, notes.append)
-    found = {sort: tuple(names) for sort, names in store.about["labels"].items()}
-    return Preparation(store, found, tuple(notes))
+    return cached(PREPARED, name, make, Store)
 
 
 def data_key(source: Source) -> Table:
@@ -131,7 +113,7 @@ def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, repo
             writer.append(shaper.shape(chunk, encoded))
             read += len(chunk)
             if report is not None:
-                report(read, source.size)
+                report(read)
         if not writer.size:
             reasons = [text for tally in (shaper.too_long, unseen) if (text := tally.text())]
             long = shaper.too_long.total
@@ -374,8 +356,7 @@ class _Sample:
     @cached_property
     def _sizes(self) -> tuple[int, int]:
         """The number of all examples and of those in the sample, which has all texts of an example, or none."""
-        known = self._source.size
-        size = sum(1 for _ in self._read()) if known is None else known
+        size = sum(1 for _ in self._read())
         return size, min(size, max(1, self._most // len(self._texts(self._first))))
 
     def _read(self) -> Source:

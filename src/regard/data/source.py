@@ -15,7 +15,6 @@ from regard.data.images import read_idx, read_image_folder, read_npz
 from regard.data.settings import (
     DataSettings,
     EmbeddedSettings,
-    Grammar,
     PairFilters,
     Pairs,
     Split,
@@ -74,13 +73,6 @@ class Source:
         if isinstance(self.settings, EmbeddedSettings):
             return origin_of(self.settings, self.split)
         return [Path(file) for file in self.files]
-
-    @property
-    def size(self) -> int | None:
-        """The number of examples before filters, if it is known without reading."""
-        if not isinstance(self.settings, Grammar):
-            return None
-        return self.settings.pairs(self.split) * (2 if self.settings.both else 1)
 
     def __iter__(self) -> Iterator[Example]:
         return (located.example for located in self.located())

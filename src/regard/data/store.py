@@ -241,15 +241,13 @@ def cached(
     name: str,
     make: Callable[[Path], None],
     read: Callable[[Path], T],
-    warn: Callable[[str], None] = lambda text: None,
 ) -> T:
     """Reads an entry of the cache. If it is missing or damaged, `make` writes it into an empty directory first."""
     place = cache_folder() / folder / name
     if place.exists():
         try:
             return read(place)
-        except DataError as error:
-            warn(f"{str(error).partition(';')[0]}; it was made again")
+        except DataError:
             shutil.rmtree(place, ignore_errors=True)
     partial = place.with_name(f".{name}.{secrets.token_hex(4)}")
     try:

@@ -19,7 +19,7 @@ import torch
 from regard.data.batches import Share
 from regard.data.columns import Examples
 from regard.data.labels import Labels, Sort
-from regard.data.prepare import Preparation, learn_tokenizers, prepare
+from regard.data.prepare import learn_tokenizers, prepare
 from regard.data.readers import require_there
 from regard.data.settings import Split
 from regard.data.source import Source
@@ -192,19 +192,19 @@ def prepare_job(
     key: Table = {"task": [task.kind, task.version]}
     if tokenizers is not None:
         key["tokenizers"] = [tokenizers.source.checksum, tokenizers.target.checksum]
-    made: dict[Split, Preparation] = {}
+    examples: dict[Split, Examples] = {}
     for split in splits:  # train first: its labels are those of the other splits
 
-        def progress(done: int, total: int | None, split: Split = split) -> None:
-            report(f"preparing {split}: {done:,} {'examples' if total is None else f'of {total:,} examples'}")
+        def progress(done: int, split: Split = split) -> None:
+            report(f"preparing {split}: {done:,} examples")
 
-        made[split] = prepare(
+        store = prepare(
             Source(job.data, split), columns, task.encode, key, longest=limit, labels=task.labels, report=progress
         )
-        task.labels = task.labels or made[split].labels
+        examples[split] = Examples(store, columns)
+        task.labels = task.labels or {sort: tuple(names) for sort, names in store.about["labels"].items()}
     task.model = task.fit()
-    examples = {split: Examples(preparation.store, columns) for split, preparation in made.items()}
-    task.data = TrainingData(job.data, made, examples, job.train, device)
+    task.data = TrainingData(job.data, examples, job.train, device)
     for split in splits:  # errors in the plan of batches are found before anything is written
         task.batches(split, Share())
     if task.has("valid") and job.train.select not in task.metric_names:

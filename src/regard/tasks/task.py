@@ -21,7 +21,6 @@ from regard.data.columns import Batch, Column, Examples
 from regard.data.examples import Example
 from regard.data.labels import Labels, Sort
 from regard.data.loader import Loader
-from regard.data.prepare import Preparation
 from regard.data.settings import DataSettings, Split, Texts
 from regard.errors import InputError, SettingsError
 from regard.models.build import Model
@@ -51,7 +50,6 @@ class TrainingData:
     """The prepared splits of a job."""
 
     settings: DataSettings
-    preparations: Mapping[Split, Preparation]
     examples: Mapping[Split, Examples]
     train: Train
     device: torch.device
@@ -75,7 +73,7 @@ class TrainingData:
     @property
     def fingerprints(self) -> dict[str, str]:
         """The names of the prepared splits in the cache. Their content decides them."""
-        return {split: made.store.directory.name for split, made in self.preparations.items()}
+        return {split: examples.store.directory.name for split, examples in self.examples.items()}
 
     @property
     def summary(self) -> Table:
@@ -83,10 +81,9 @@ class TrainingData:
         found: Table = {}
         notes: list[str] = []
         shown = {"too_long": TOO_LONG[getattr(self.settings, "too_long", "skip")]}
-        for split, made in self.preparations.items():
-            counts, tokens = made.counts, self.examples[split].tokens
-            found[split] = {"examples": made.store.size, "tokens": tokens}
-            notes += made.notes
+        for split, examples in self.examples.items():
+            counts, tokens = examples.store.about, examples.tokens
+            found[split] = {"examples": counts["examples"], "tokens": tokens}
             for what in ("skipped", "removed", "too_long", "unseen"):
                 found[split][what] = sum(each["count"] for each in counts[what].values())
                 notes += [

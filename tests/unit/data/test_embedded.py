@@ -27,7 +27,7 @@ def test_the_grammar() -> None:
         expected = [Pair(pair.source, pair.target) for pair, _ in zip(grammar_pairs(split), range(count), strict=False)]
         assert list(source) == list(source) == expected
         assert source.files == ()
-        assert source.size == len(expected) == count
+        assert len(expected) == count
         assert next(source.located()) == Located(expected[0], "grammar", 1)
     turned = Source(SMALL.changed({"direction": "de-en"}), "test")
     assert list(turned) == [Pair(pair.target, pair.source) for pair in expected]
@@ -90,7 +90,6 @@ def test_the_library_of_this_machine() -> None:
         assert text == (python_library() / name).read_bytes().decode()
     source = Source(PythonLibrary(), "valid")
     assert {placed.file: placed.example.text for placed in source.located()} == valid
-    assert source.size is None
     with pytest.raises(DataError, match="python"):
         Source(PythonLibrary(), "test")
 

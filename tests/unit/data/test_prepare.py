@@ -23,7 +23,7 @@ from regard.data import prepare as preparing
 from regard.data import readers
 from regard.data.columns import LABELS, Column, LabelColumn, TokenColumn, TokenLabelColumn
 from regard.data.examples import Located, Pair, Tagged, Text
-from regard.data.prepare import Preparation, _Sample, _Shaper, learn_tokenizers, prepare
+from regard.data.prepare import _Sample, _Shaper, learn_tokenizers, prepare
 from regard.data.settings import (
     AnyData,
     Columns,
@@ -36,7 +36,7 @@ from regard.data.settings import (
     RawText,
 )
 from regard.data.source import Source
-from regard.data.store import Ragged
+from regard.data.store import Ragged, Store
 from regard.errors import DataError, RegardError, SettingsError
 from regard.models.settings import EncoderDecoder
 from regard.settings import parse
@@ -90,7 +90,7 @@ def pairs(**changes: object) -> Parallel:
     return Parallel(train=("train.en", "train.de")).changed(changes)
 
 
-def prepared(settings: DataSettings, **options: Any) -> Preparation:
+def prepared(settings: DataSettings, **options: Any) -> Store:
     return prepare(Source(settings, "train"), PAIRS, encode_pairs, {"tokenizer": BPE.checksum}, **options)
 
 
@@ -206,18 +206,17 @@ def test_a_limit_without_room_for_text() -> None:
 
 def test_pairs_from_files_and_from_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "CHUNK", 7)
-    progress: list[tuple[int, int | None]] = []
-    found = prepared(pairs(), report=lambda done, size: progress.append((done, size)))
+    progress: list[int] = []
+    found = prepared(pairs(), report=progress.append)
     source, target = framed(SOURCES, TARGETS)
-    assert (texts_of(found.store, "source"), texts_of(found.store, "target")) == (source, target)
-    assert (found.store.size, found.counts["read"], found.labels, found.notes) == (50, 50, {}, ())
-    assert found.counts["tokens"] == {"source": sum(map(len, source)), "target": sum(map(len, target))}
-    assert progress == [(done, None) for done in (7, 14, 21, 28, 35, 42, 49, 50)]
+    assert (texts_of(found, "source"), texts_of(found, "target")) == (source, target)
+    assert (found.size, found.about["read"], found.about["labels"]) == (50, 50, {})
+    assert found.about["tokens"] == {"source": sum(map(len, source)), "target": sum(map(len, target))}
+    assert progress == [7, 14, 21, 28, 35, 42, 49, 50]
     grammar = Source(Grammar(train_pairs=30, direction="de-en"), "train")
-    found = prepare(grammar, PAIRS, encode_pairs, {}, report=lambda done, size: progress.append((done, size)))
-    assert progress[-1] == (30, 30)
+    found = prepare(grammar, PAIRS, encode_pairs, {})
     expected = framed([pair.source for pair in grammar], [pair.target for pair in grammar])  # type: ignore[union-attr]
-    assert (texts_of(found.store, "source"), texts_of(found.store, "target")) == expected
+    assert (texts_of(found, "source"), texts_of(found, "target")) == expected
 
 
 def test_a_long_file_as_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,10 +227,10 @@ def test_a_long_file_as_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {"text": TokenColumn(tokenizer.size, first=tokenizer.role("start"), last=tokenizer.role("end"))}
     settings = RawText(train=("train.en", "train.de"), document="file")
     found = prepare(Source(settings, "train"), columns, lambda texts: encode_texts(texts, tokenizer), {})
-    assert found.store.size == 2
-    decoded = tokenizer.decode_batch(texts_of(found.store, "text"))
+    assert found.size == 2
+    decoded = tokenizer.decode_batch(texts_of(found, "text"))
     assert decoded == [Path(name).read_text(encoding="utf-8") for name in ("train.en", "train.de")]
-    assert found.counts["read"] > 20
+    assert found.about["read"] > 20
 
 
 def test_labels_are_learned_and_then_known() -> None:
@@ -257,26 +256,25 @@ def test_labels_are_learned_and_then_known() -> None:
 
     none = LABELS - 1
     train = prepare(Source(data, "train"), columns, encode, {})
-    assert train.labels == {"tags": ("A", "B", "C"), "label": ("1", "3")}
-    assert texts_of(train.store, "tags") == [
+    assert train.about["labels"] == {"tags": ["A", "B", "C"], "label": ["1", "3"]}
+    assert texts_of(train, "tags") == [
         [none, 1, none, none, 0, none, none, none],
         [none, 0, 2, none, none, none],
     ]
-    assert texts_of(train.store, "label") == [[1], [0]]
+    assert texts_of(train, "label") == [[1], [0]]
     assert all(
-        len(tags) == len(text)
-        for tags, text in zip(texts_of(train.store, "tags"), texts_of(train.store, "text"), strict=True)
+        len(tags) == len(text) for tags, text in zip(texts_of(train, "tags"), texts_of(train, "text"), strict=True)
     )
-    valid = prepare(Source(data, "valid"), columns, encode, {}, labels=train.labels)
-    assert valid.labels == train.labels
-    assert texts_of(valid.store, "tags") == [[none, 2, 3, none, none, none, none]], "a class beyond the known ones"
-    assert [reason["count"] for reason in valid.counts["unseen"].values()] == [1]
+    valid = prepare(Source(data, "valid"), columns, encode, {}, labels=train.about["labels"])
+    assert valid.about["labels"] == train.about["labels"]
+    assert texts_of(valid, "tags") == [[none, 2, 3, none, none, none, none]], "a class beyond the known ones"
+    assert [reason["count"] for reason in valid.about["unseen"].values()] == [1]
     cut = prepare(Source(data.changed({"longest": 5}), "train"), columns, encode, {})
-    assert texts_of(cut.store, "tags") == [[none, 1, none, none, none], [none, 0, 2, none, none]]
+    assert texts_of(cut, "tags") == [[none, 1, none, none, none], [none, 0, 2, none, none]]
     with pytest.raises(DataError, match="D"):
-        prepare(Source(data.changed({"unseen": "stop"}), "valid"), columns, encode, {}, labels=train.labels)
+        prepare(Source(data.changed({"unseen": "stop"}), "valid"), columns, encode, {}, labels=train.about["labels"])
     with pytest.raises(DataError, match=r"data\.valid"):
-        prepare(Source(data.changed({"unseen": "skip"}), "valid"), columns, encode, {}, labels=train.labels)
+        prepare(Source(data.changed({"unseen": "skip"}), "valid"), columns, encode, {}, labels=train.about["labels"])
 
 
 def test_what_was_left_out_is_known_without_reading_again(made: list[Path]) -> None:
@@ -284,7 +282,7 @@ def test_what_was_left_out_is_known_without_reading_again(made: list[Path]) -> N
     write_lines("train.de", ["der Hund", "x", "y", "der Hund", "Ω Ω", "Schnee"])
     settings = pairs(longest=30).changed({"filters.duplicates": "pair"})
     for _ in range(2):
-        counts = prepared(settings).counts
+        counts = prepared(settings).about
         assert (counts["examples"], counts["read"]) == (2, 3)
         assert counts["too_long"] == {"has a source of over 30 tokens": {"count": 1, "first": ["train.en, line 6"]}}
         assert [*counts["skipped"]] == ["is not UTF-8", "is empty"]
@@ -299,9 +297,9 @@ def test_the_smaller_limit_holds() -> None:
     ]
     by_data, by_model = sorted(lengths)[10], sorted(lengths)[20]
     assert by_data < by_model
-    assert prepared(pairs(longest=by_model), longest=by_data).store.size == sum(n <= by_data for n in lengths)
-    assert prepared(pairs(longest=by_data), longest=by_model).store.size == sum(n <= by_data for n in lengths)
-    assert prepared(pairs(), longest=by_model).store.size == sum(n <= by_model for n in lengths)
+    assert prepared(pairs(longest=by_model), longest=by_data).size == sum(n <= by_data for n in lengths)
+    assert prepared(pairs(longest=by_data), longest=by_model).size == sum(n <= by_data for n in lengths)
+    assert prepared(pairs(), longest=by_model).size == sum(n <= by_model for n in lengths)
     with pytest.raises(DataError, match=r"data\.longest(.|\n)*50 × has a source of over 3 tokens"):
         prepared(pairs(longest=3))
 
@@ -321,7 +319,7 @@ def test_whatever_matters_makes_it_again(made: list[Path]) -> None:
     ]
     write_lines("train.en", [*SOURCES[:-1], "changed"])
     found.append(prepared(pairs()))
-    assert len({each.store.directory for each in found}) == len(made) == 10
+    assert len({each.directory for each in found}) == len(made) == 10
     # Filters change only the training data.
     for words in (5, 9):
         prepare(Source(valid.settings.changed({"filters.max_words": words}), "valid"), PAIRS, encode_pairs, {})
@@ -330,13 +328,11 @@ def test_whatever_matters_makes_it_again(made: list[Path]) -> None:
 
 def test_what_is_damaged_is_made_again(made: list[Path]) -> None:
     for number, name in enumerate(("source.values", "target.offsets", "about.json"), 1):
-        file = prepared(pairs()).store.directory / name
+        file = prepared(pairs()).directory / name
         file.write_bytes(file.read_bytes()[:-3])
         again = prepared(pairs())
-        assert [note.endswith("; it was made again") for note in again.notes] == [True]
-        assert texts_of(again.store, "source") == framed(SOURCES, TARGETS)[0]
+        assert texts_of(again, "source") == framed(SOURCES, TARGETS)[0]
         assert len(made) == 1 + number
-        assert prepared(pairs()).notes == ()
 
 
 SCRIPT = """
@@ -347,7 +343,7 @@ from regard.data.prepare import prepare
 from regard.data.settings import RawText
 from regard.data.source import Source
 
-def report(done, size):
+def report(done):
     Path(f"{sys.argv[1]}.ready").touch()
     while not Path("go").exists():
         time.sleep(0.01)
@@ -356,7 +352,7 @@ def encode(texts):
     return {"text": [list(text.text.encode()) for text in texts]}
 
 source = Source(RawText(train=("train.en",)), "train")
-print(prepare(source, {"text": TokenColumn(256)}, encode, {}, report=report).store.size)
+print(prepare(source, {"text": TokenColumn(256)}, encode, {}, report=report).size)
 """
 
 
@@ -386,7 +382,7 @@ def test_bad_input_is_an_error_that_leaves_nothing(monkeypatch: pytest.MonkeyPat
         assert not Path("cache/prepared").exists() or not list(Path("cache/prepared").iterdir())
         return str(caught.value)
 
-    def interrupt(done: int, size: int | None) -> None:
+    def interrupt(done: int) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -414,7 +410,7 @@ def test_bad_input_is_an_error_that_leaves_nothing(monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patched:
             patched.setattr(Path, "open", full)
             assert os.environ["REGARD_CACHE"] in message(pairs())
-    counts = prepared(ParallelTsv(train=("a.tsv",))).counts
+    counts = prepared(ParallelTsv(train=("a.tsv",))).about
     assert counts["examples"] == 2
     assert sum(reason["count"] for reason in counts["skipped"].values()) == 2
     long = {"text": [[1] * 9] * 48, "label": ["a"] * 48}
@@ -521,7 +517,6 @@ def test_pairs_in_both_directions() -> None:
     assert pairs().directions == ()
     grammar = Source(Grammar(direction="de-en", both=True, valid_pairs=3), "valid")
     assert [pair.to for pair in grammar] == ["en", "de"] * 3  # type: ignore[union-attr]
-    assert grammar.size == 6
     special = {"extra": [tag("de"), tag("en")]}
     tokenizers = TokenizerPair.of(train_tokenizer(parse(Words, {"special": special}, "text"), CORPUS))
     sources = TranslateTask(Translate(), EncoderDecoder(), tokenizers).encode(both)["source"]

@@ -112,7 +112,7 @@ def tried(tmp_path: Path, bleu: Bleu, targets: list[str], length: int | None = N
     settings = model_settings("translate", **position).changed({"vocabulary": tokenizers.source.size})
     task = TranslateTask(Translate(bleu=bleu), settings, tokenizers)
     data = Parallel(root=str(tmp_path), valid=("a", "b"))
-    task.data = TrainingData(data, {}, {}, Train(steps=1), torch.device("cpu"))
+    task.data = TrainingData(data, {}, Train(steps=1), torch.device("cpu"))
     assert task.metric_names[-1] == "bleu"
     return task
 
