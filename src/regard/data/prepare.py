@@ -17,8 +17,7 @@ import tokenizers
 from numpy.typing import NDArray
 
 from regard.data.columns import LABELS, Column, LabelColumn, TokenColumn, TokenLabelColumn
-from regard.data.examples import Example, Located, Picture, Tally
-from regard.data.labels import Labels, Sort, ordered_labels, with_known_labels
+from regard.data.examples import Example, Labels, Located, Picture, Sort, Tally, ordered_labels, with_known_labels
 from regard.data.settings import Texts
 from regard.data.source import Source
 from regard.data.store import Mask, Ragged, Store, StoreWriter, cached, fingerprint

@@ -14,8 +14,7 @@ from itertools import combinations
 
 import numpy as np
 
-from regard.data.examples import Example, Labelled, Picture, Reason, Text
-from regard.data.labels import labels_in
+from regard.data.examples import Example, Labelled, Picture, Reason, Text, labels_in
 from regard.data.settings import SPLITS, DataSettings, Split
 from regard.data.source import Source, text_mark
 

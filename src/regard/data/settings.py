@@ -158,14 +158,6 @@ class Filters(_Compatible):
     max_characters: Positive | None = None
     """Texts with more characters are removed."""
 
-    @model_validator(mode="after")
-    def _check_bounds(self) -> Self:
-        for unit in ("words", "characters"):
-            least, most = getattr(self, f"min_{unit}"), getattr(self, f"max_{unit}")
-            if least is not None and most is not None and least > most:
-                raise ValueError(f"min_{unit} ({least}) must not be above max_{unit} ({most}); no text would remain")
-        return self
-
 
 class TextFilters(Filters):
     """Filters of raw and labelled text."""

@@ -18,7 +18,7 @@ import torch
 
 from regard.data.batches import Share
 from regard.data.columns import Examples
-from regard.data.labels import Labels, Sort
+from regard.data.examples import Labels, Sort
 from regard.data.prepare import learn_tokenizers, prepare
 from regard.data.readers import require_there
 from regard.data.settings import Split

@@ -18,8 +18,7 @@ from torch import nn
 
 from regard.data.batches import PackedPlan, PaddedPlan, Plan, Share
 from regard.data.columns import Batch, Column, Examples
-from regard.data.examples import Example
-from regard.data.labels import Labels, Sort
+from regard.data.examples import Example, Labels, Sort
 from regard.data.loader import Loader
 from regard.data.settings import DataSettings, Split, Texts
 from regard.errors import InputError, SettingsError

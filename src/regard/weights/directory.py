@@ -15,7 +15,7 @@ import tomli_w
 import torch
 from torch import Tensor, nn
 
-from regard.data.labels import Labels, Sort
+from regard.data.examples import Labels, Sort
 from regard.errors import RunError, SettingsError, WeightsError
 from regard.files import flush_directory, write_text
 from regard.models.build import Model

@@ -39,7 +39,6 @@ def test_mistakes_name_the_setting() -> None:
         ({"kind": "text", "train": "a.txt"}, r'data\.train: must be a list of files; write \["a\.txt"\]'),
         ({"kind": "labelled-tsv", "text": 0}, r"data\.text: 0 is not a column"),
         ({"kind": "labelled-tsv", "label": "sentiment"}, r"data: label \(sentiment\)"),
-        ({"kind": "text", "filters": {"min_words": 5, "max_words": 4}}, r"data\.filters: min_words \(5\)"),
         ({"kind": "text", "document": "file", "filters": {"duplicates": True}}, 'data: filters need document = "line"'),
         ({"kind": "parallel", "too_long": "split"}, r"data\.too_long \(split\)"),
         ({"kind": "npz", "pixles": "x"}, r"data\.pixles \(did you mean pixels\?\)"),
