@@ -1,5 +1,5 @@
-# Every target sets up .venv by itself, and again when pyproject.toml or constraints.txt change.
-# Nothing but Python 3.11 or newer (with venv) and make has to be there: make demo PYTHON=python3.12
+# Every target sets up .venv first, and again when pyproject.toml or constraints.txt change.
+# Requirements: make, and Python 3.11 or newer with venv. To choose a Python: make demo PYTHON=python3.12
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 endif
 INSTALLED := $(VENV)/.installed
 
-# Two processes with one thread each: on two cores they beat one process with two threads, and never oversubscribe.
+# Two processes with one thread each: on two cores this is faster than one process with two threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
@@ -19,13 +19,13 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(INSTALLED) ## translate German, draw where the model looked, train a translator from scratch and test it
+demo: $(INSTALLED) ## translate German, draw the attention, train a translator from scratch and test it
 	@$(BIN)/regard demo
 
 test: $(INSTALLED) chromium ## run the whole test suite
 	$(PYTEST)
 
-# The page is tested in a real browser: one that is there, or Debian's, where this user may install it.
+# Tests of the page need a browser: an installed one, or Debian's Chromium if this user may install packages.
 chromium:
 	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null || \
 		{ test "$$(id -u)" = 0 && command -v apt-get >/dev/null && echo "Installing Chromium for the tests of the page" && \
@@ -38,11 +38,11 @@ check: $(INSTALLED) ## formatting, lint, types and the quick tests, in under two
 	$(BIN)/mypy
 	$(PYTEST) tests/unit tests/worked_numbers -m "not slow"
 
-format: $(INSTALLED) ## format the code, and mend what lint can mend
+format: $(INSTALLED) ## format the code and fix lint errors
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(INSTALLED) ## write the pages of docs/ that are generated from the code
+docs: $(INSTALLED) ## write the generated pages of docs/
 	$(BIN)/python docs/generate.py
 
 clean: ## remove .venv and every cache

@@ -1,9 +1,9 @@
-"""How far are alignments by attention from what people say? The shipped model, and one of the embedded grammar.
+"""Error of word alignments by attention against human ones, for the shipped model and a model of the embedded grammar.
 
     python bench/aligning.py DATA [--grammar RUN [--back RUN]] [--model german-english] [--choose 100] [--out FILE]
 
-DATA has alignment-de-en/. Heads and step are chosen on the first gold pairs and scored on the others; for the grammar,
-chosen on 1,000 validation pairs and scored on 2,000 test pairs. `--back` is a run with data.direction=de-en.
+DATA contains alignment-de-en/. Heads and step are chosen on the first gold pairs and scored on the others; for the
+grammar, chosen on 1,000 validation pairs and scored on 2,000 test pairs. `--back` is a run with data.direction=de-en.
 """
 
 from __future__ import annotations

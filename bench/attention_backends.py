@@ -1,11 +1,11 @@
-"""Every attention backend on a GPU against the float64 reference: values, gradients and leaks.
+"""Compares every attention backend on a GPU with the float64 reference: values, gradients and leaks.
 
-Run:  PYTHONPATH=src:tests/cases python bench/attention_backends.py --out bench/results/DATE-attention-backends.json
+    PYTHONPATH=src:tests/cases python bench/attention_backends.py --out bench/results/DATE-attention-backends.json
 
-The cells are those of the support table (docs/support.md), all four backends, in bfloat16 and, where the backend has
-it, float32. The CPU tests tie the reference to an independent oracle; this script ties the GPU to the reference. A
-cell holds when nothing leaks and when the backend is about as near to float64 as the plain formula is in the same
-precision: rounding is allowed, another result is not.
+The cells are those of the support table (docs/support.md), for all four backends, in bfloat16 and, if the backend
+supports it, in float32. CPU tests compare the reference with an independent oracle; this script compares the GPU with
+the reference. A cell passes if nothing leaks and the backend is about as close to float64 as the plain formula in the
+same precision.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Trains a recipe and tells how long it waited for data, and how many graphs it compiled.
+"""Trains a recipe and reports how long it waited for data, and how many graphs it compiled.
 
-Run:  PYTHONPATH=src python bench/data_wait.py RECIPE [KEY=VALUE]... --out bench/results/DATE-NAME.json
+    PYTHONPATH=src python bench/data_wait.py RECIPE [KEY=VALUE]... --out bench/results/DATE-NAME.json
 
-Shares are of the time that steps take: evaluation, saving and the first step, which compiles, are left out.
+Shares are relative to the time of the steps, without evaluation, saving and the first step, which compiles.
 """
 
 from __future__ import annotations

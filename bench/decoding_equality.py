@@ -1,14 +1,13 @@
-"""Does our beam search write what transformers' `generate` writes, from the same weights, in float32?
+"""Compares our beam search with transformers' `generate`, with the same weights in float32.
 
     PYTHONPATH=src:tests/cases python bench/decoding_equality.py [--model de-en --sources FILE] [--sentences 1000]
         [--steps 400] [--out result.json]
 
-The model is written by us and read by transformers: one that is named, with the lines of a file, or a small one that
-learns for some seconds to reverse sentences of random tokens of which a few are lost or doubled, so that it is neither
-sure of the tokens nor of the end. For each length
-exponent and each way of stopping: how many sentences get the same translation, how many of the others are ties (scores
-less than 1e-4 apart), and how far apart the scores of equal translations are. Exits with 1 where less than 99.5 % are
-equal, a difference is no tie, or scores are 1e-4 apart.
+We write the model, and transformers reads it: a named model with the lines of a file, or a small one that learns for
+some seconds to reverse random tokens of which a few are dropped or doubled, so that it is uncertain of tokens and of
+the end. For each length exponent and each stop rule, the script reports how many sentences have the same translation,
+how many of the others are ties (scores less than 1e-4 apart), and the largest difference of scores. It exits with 1 if
+less than 99.5 % are equal, a difference is not a tie, or scores differ by 1e-4.
 """
 
 from __future__ import annotations

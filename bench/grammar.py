@@ -3,7 +3,8 @@
     python bench/grammar.py RUN [--split test] [--seed 1] [--count 2000] [--beam 1] [--json] [--out result.json]
 
 The generator makes the sentences; seed 1 gives those of the shipped corpus. The splits share no combination of words,
-whatever the seed. Exits with 1 where less than 99 % of the sentences, or of the pronouns, are right.
+whatever the seed. The script exits with 1 if less than 99 % of the sentences, or of the pronouns, are
+correct.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""Is a run that is killed at random moments, and resumed each time, bit by bit the run that was left alone?
+"""Checks that a run that is killed at random moments, and resumed each time, ends bit-identical to an uninterrupted run.
 
     PYTHONPATH=src:tests/cases python bench/kill_and_resume.py [--kills 20] [--steps 400] [--out result.json]
 
-For every family a small job with dropout, accumulation and a moving average is trained by `regard train` on one thread:
-once straight on, and once killed with SIGKILL at `--kills` random moments spread over the whole of it: a tenth of them
-while the program still starts, a tenth after the last step, while weights are chosen and written. Checkpoints are so
-frequent that many kills fall into one; those are counted by what they left half written. Compared are the model's file,
-the last checkpoint's weights, average and optimiser state, all of its other state but seconds, every snapshot, the
-scores, and every line of the log but for times.
+For every family, `regard train` trains a small model with dropout, accumulation and a moving average on one thread:
+once without interruption, and once killed with SIGKILL at `--kills` random moments, a tenth of them while the program
+starts, and a tenth after the last step, while it selects and writes weights. Checkpoints are so frequent that many
+kills interrupt one; these are counted by the unfinished files that they leave. The script compares the model's file,
+the weights, average and optimizer state of the last checkpoint, its other state except seconds, every snapshot, the
+scores, and every line of the log except times.
 """
 
 from __future__ import annotations

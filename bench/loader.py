@@ -1,11 +1,11 @@
-"""How fast are batches made on one core, planning included, and what memory does that take as the corpus grows?
+"""Speed of batches on one core, including their planning, and memory as the corpus grows.
 
     python bench/loader.py [--pairs 1000000] [--seconds 5] [--out result.json]
 
-The data are made up: pairs with lengths like Europarl's in subwords (28 tokens a side in the mean, log-normal, both
-sides alike), and the same sides as documents. Speeds are of one process with one thread and no workers, over whole
-steps of `--tokens`; tokens are counted on the target side, and on both. Memory is what a fresh process needs beyond its
-imports (RssAnon): pages of mapped files belong to the system, which takes them back when it needs them.
+The data are synthetic: pairs with lengths like those of Europarl in subwords (mean 28 tokens a side, log-normal, both
+sides similar), and the same sides as documents. Speeds are those of one process with one thread and no workers, over
+whole steps of `--tokens`; tokens are counted on the target side, and on both. Memory is what a fresh process needs
+beyond its imports (RssAnon), without the pages of mapped files, which the system can reclaim.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Is `regard look` usable with 512 tokens in 12 layers of 12 heads? How long views take, and what the server holds.
+"""Times of `regard look` with 512 tokens in 12 layers of 12 heads, and the memory of its server.
 
     python bench/looking.py [--tokens 512] [--rounds 5] [--out FILE]
 
-BERT's base encoder and a decoder of the same size, with random weights and a vocabulary of 30,000, are written to the
-disk and served by `regard look`, as a process of its own. Chromium opens each view anew, with another text each time,
-so that nothing is remembered: from the address to the view that says it is there; of heads, also to the enlarged one,
-which can be used while the others come. Afterwards every layer is begun with once, and the most memory that the process
-ever held is told beside what it held before the first request.
+BERT's base encoder and a decoder of the same size, with random weights and a vocabulary of 30,000, are written to disk
+and served by `regard look` in its own process. Chromium opens each view with another text each time, so that nothing is
+cached. A time is from the request of the page until the view is complete; for heads, also until the enlarged head,
+which is usable while the others load. At the end every layer is opened once, and the peak memory of the process is
+compared with its memory before the first request.
 """
 
 from __future__ import annotations

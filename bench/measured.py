@@ -1,4 +1,4 @@
-"""What benchmarks have in common: how a result was measured, and lines of a file."""
+"""Shared by benchmarks: the environment of a measurement, and the lines of a file."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Every family on a GPU in bfloat16, eager and compiled, padded and packed, against itself in float32.
+"""Compares every family on a GPU in bfloat16, eager and compiled, padded and packed, with itself in float32.
 
-Run:  PYTHONPATH=src python bench/models_on_gpu.py --out bench/results/DATE-models-on-gpu.json
+    PYTHONPATH=src python bench/models_on_gpu.py --out bench/results/DATE-models-on-gpu.json
 
-For each case: which backend attention took, how far logits (or hidden states) and gradients are from those of the
-float32 model with plain attention, and that the compiled model neither breaks its graph nor compiles a second time
-when the next batch has the same shapes.
+For each case the script reports the attention backend, and the difference of logits (or hidden states) and gradients
+from those of the float32 model with plain attention. It checks that the compiled model has no graph breaks, and that a
+batch of the same shapes does not compile again.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""How many files and functions of the package four everyday jobs run through, counted by a profiler hook.
+"""Counts the files and functions of the package that four common jobs run through, with a profiler hook.
 
     python bench/paths.py                         # this checkout
     PYTHONPATH=OTHER/src python bench/paths.py    # another one, for example the commit before a change
 
-Only calls of functions count, not what runs when a module is imported. The jobs: `regard.train` up to its first update,
-one sentence translated on a CPU (the model is loaded before), the first Heads view of the page over HTTP, and a
+Only function calls count, not code that runs when a module is imported. The jobs: `regard.train` up to its first
+update, one sentence translated on a CPU (by a model loaded before), the first Heads view of the page over HTTP, and a
 Hugging Face directory read into a model.
 """
 

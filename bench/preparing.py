@@ -1,12 +1,11 @@
-"""How fast are parallel texts prepared, beside what the tokenizer alone takes, and does memory grow with the corpus?
+"""Speed of preparing parallel texts, compared with the tokenizer alone, and memory as the corpus grows.
 
     python bench/preparing.py --pairs FILE.tsv.xz [--lines 200000] [--rounds 3] [--out result.json]
 
-FILE is `source<TAB>target`, read as it is. *prepare* reads and decompresses it, encodes both sides, and writes and
-flushes the arrays; *raw* is `encode_batch_fast` of `tokenizers` alone, with the texts in memory already and the ids
-fetched, in chunks of the same size (which is faster than all at once). They run in turn, on the same cores, with the
-same BPE of 16,000 tokens; each figure is the median. Memory is the peak of RssAnon (Linux) of a fresh process: what the
-program itself holds, without the files that it maps.
+FILE contains `source<TAB>target`. *prepare* reads and decompresses it, encodes both sides, and writes and flushes the
+arrays; *raw* is `encode_batch_fast` of `tokenizers` alone, with the texts in memory and the ids fetched, in chunks of
+the same size (which is faster than all at once). They alternate on the same cores with the same BPE of 16,000 tokens;
+results are medians. Memory is the peak of RssAnon (Linux) of a fresh process, without mapped files.
 """
 
 from __future__ import annotations

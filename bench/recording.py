@@ -1,13 +1,12 @@
-"""What a recorder costs that is off: a forward pass with its taps against the same code without any.
+"""Cost of an inactive recorder: a forward pass with taps, compared with the same code without them.
 
-Run:  PYTHONPATH=src python bench/recording.py --out bench/results/DATE-recording.json
+    PYTHONPATH=src python bench/recording.py --out bench/results/DATE-recording.json
 
-The code without taps is made from the source: every call of a tap becomes what it was given, and the methods take
-turns with the real ones in the same model. A run is a second of passes of both kinds in turn, of which the fastest of
-each counts, since everything else on the machine only adds to it; the cost is the ratio of the medians of all runs.
-Beside it stand the same figure for the code without taps against itself (the control) and the quartiles of the runs'
-own ratios, which both tell how noisy the machine was, and what the taps of a pass take by themselves. On a CPU it is
-processor time that is counted.
+The code without taps is generated from the source: every call of a tap is replaced by its argument, and the generated
+methods alternate with the real ones in the same model. A run is one second of alternating passes; the fastest pass of
+each kind counts, since other work on the machine only adds time. The cost is the ratio of the medians of all runs. The
+result also has the same ratio for the code without taps against itself (the control), the quartiles of the ratios of
+single runs, and the time of the taps alone. On a CPU, processor time is measured.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Does the server hold 64 clients in a closed loop, every answer right, in bounded memory; and what beyond its bounds?
+"""Load test of the server: 64 clients in a closed loop, correct answers, bounded memory, and overload.
 
     PYTHONPATH=src python bench/serving.py [MODEL] [--seconds 300] [--clients 64] [--texts FILE] [--out result.json]
 
-The real process, `regard serve MODEL`, is asked by `--clients` at once, each sending its next request of 20 words when
-the last is answered. Every answer must be a 200 and equal what the translator says offline (texts whose translation is
-a tie, so that rounding decides it, are counted apart). Then a burst of more requests than may wait, then hostile
-requests; and at last a SIGTERM under load. `--random WIDTH` makes a model with random weights, to look at the server
-alone. The clients are plain sockets, so that they take little of what the server needs.
+`regard serve MODEL` runs in its own process. Each of `--clients` sends its next request of 20 words when the last one
+is answered. Every answer must have status 200 and equal the translation in Python (texts whose translation is a tie,
+which rounding decides, are counted separately). Then follow a burst of more requests than the queue holds, hostile
+requests, and a SIGTERM under load. `--random WIDTH` uses a model with random weights, to measure the server alone. The
+clients are plain sockets, which take little processor time.
 """
 
 from __future__ import annotations

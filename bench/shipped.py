@@ -1,9 +1,9 @@
-"""How well do the models that come along translate? Cased sacreBLEU and chrF on four sets, both directions.
+"""Quality of the shipped models: cased sacreBLEU and chrF on four sets, in both directions.
 
     python bench/shipped.py DATA [--names de-en en-de] [--beam 5] [--limit N] [--threads 2] [--int8] [--out FILE]
 
-DATA has newstest/, europarl-en-de/, tatoeba-en-de/ and multi30k/. Each line is translated as people would translate it
-(`regard translate`), none of it was learnt from. Exits with 1 where a figure is below its floor.
+DATA contains newstest/, europarl-en-de/, tatoeba-en-de/ and multi30k/. Each line is translated as by `regard
+translate`; none is in the training data. The script exits with 1 if a result is below its floor.
 """
 
 from __future__ import annotations

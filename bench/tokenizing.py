@@ -1,9 +1,10 @@
-"""How fast are tokenizers trained and used, and what does our interface cost on top of the library?
+"""Speed of training and using tokenizers, compared with the library alone.
 
     python bench/tokenizing.py --texts FILE [--lines 40000] [--out result.json]
 
-FILE is text, a TSV of texts or either in xz or gzip; each cell is a text. Each figure is the best of `--rounds`, ours
-and the library's in turn. Speeds are by the clock, ratios by CPU time, which another job on the machine disturbs less.
+FILE is text or a TSV of texts, plain or compressed with xz or gzip; each cell is a text. Each result is the best of
+`--rounds`; ours and the library's alternate. Speeds use wall-clock time, ratios use CPU time, which other work on the
+machine affects less.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How fast do we translate on a CPU, beside CTranslate2 and transformers, from the same weights?
+"""Speed of translation on a CPU, compared with CTranslate2 and transformers, with the same weights.
 
     python bench/translating_on_cpu.py [--model DIRECTORY [--to de]] --sources FILE [--references FILE]
         [--sentences 160] [--threads 2] [--rounds 5] [--batch 32] [--without transformers] [--out result.json]
 
-The model is written by us and read by them. Beam 5 and no length penalty, so that all three search for the same
-translation; runs alternate, and the median of each is told. Without a model the paper's base model with random weights
-and 32,000 tokens is taken: it reads random tokens, as many as each line has words and a third, and writes 24, since it
-would never end. With references BLEU is told too.
+We write the model, and the others read it. Beam 5 without a length penalty, so that all three search for the same
+translation; runs alternate, and results are medians. Without `--model`, the script uses the paper's base model with
+random weights and 32,000 tokens, which reads 4/3 random tokens for each word of a line, and writes 24, since it would
+never end. With references, BLEU is reported too.
 """
 
 from __future__ import annotations

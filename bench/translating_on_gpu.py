@@ -1,11 +1,11 @@
-"""How many sentences a second does a GPU translate, beside transformers' `generate`, from the same weights?
+"""Sentences per second on a GPU, compared with transformers' `generate`, with the same weights.
 
     PYTHONPATH=src python bench/translating_on_gpu.py [--batch 64] [--beam 4] [--tokens 32] [--runs 7] [--out FILE]
 
-A base model of random weights (bfloat16), written by us and read by transformers as Marian's, batches of random
-sentences of 32 tokens of which each is given just as many. Both take turns; a run is one batch, waited for. What is
-printed are medians, after two runs that do not count. The shares of equal tokens say that both did the same work: in 16
-bits and with random weights, many scores are tied.
+A base model with random weights (bfloat16), written by us and read by transformers as Marian. Batches of random
+sentences of 32 tokens, and 32 tokens are written for each. Runs alternate; a run is one batch. Results are medians,
+after two runs that do not count. The share of equal tokens shows that both do the same work: in 16 bits with random
+weights, many scores are tied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that are made from the code: `make docs`. A test keeps them equal to it."""
+"""Writes the generated pages of docs/ (`make docs`). A test checks that they are up to date."""
 
 from __future__ import annotations
 

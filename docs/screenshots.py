@@ -2,7 +2,7 @@
 
     python docs/screenshots.py [VIEW …]
 
-The screenshots of images and of the rollout need a trained vision model and stay as they are.
+The screenshots of images and of the rollout need a trained vision model; this script does not take them.
 """
 
 from __future__ import annotations

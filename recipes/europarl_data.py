@@ -1,11 +1,10 @@
-"""Makes the data of recipes/europarl.toml from Europarl, Tatoeba and Multi30k as they are published.
+"""Makes the data of recipes/europarl.toml from Europarl, Tatoeba and Multi30k as published.
 
-Run: python recipes/europarl_data.py FROM TO
+    python recipes/europarl_data.py FROM TO
 
-FROM has `europarl-en-de/train-*.tsv.xz`, `tatoeba-en-de/train.tsv.xz` (English, a tab, German), `multi30k/train.*.gz`
-and the texts that a model will be judged on. Nothing that stands in one of these, on either side, is learnt from: some
-short sentences occur in several corpora. Some of the training data are held out to choose a checkpoint by, so that what
-a model is judged on has no say in that either.
+FROM contains `europarl-en-de/train-*.tsv.xz`, `tatoeba-en-de/train.tsv.xz` (English, a tab, German),
+`multi30k/train.*.gz` and the test texts. Sentences of the test texts, on either side, are removed from the training data, since some short
+sentences occur in several corpora. Part of the training data is held out to select a checkpoint.
 """
 
 from __future__ import annotations
