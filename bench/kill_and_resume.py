@@ -1,4 +1,4 @@
-"""Checks that a run that is killed at random moments, and resumed each time, ends bit-identical to an uninterrupted run.
+"""Checks that a run killed at random moments, and resumed each time, ends bit-identical to an uninterrupted run.
 
     PYTHONPATH=src:tests/cases python bench/kill_and_resume.py [--kills 20] [--steps 400] [--out result.json]
 

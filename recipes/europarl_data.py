@@ -3,8 +3,8 @@
     python recipes/europarl_data.py FROM TO
 
 FROM contains `europarl-en-de/train-*.tsv.xz`, `tatoeba-en-de/train.tsv.xz` (English, a tab, German),
-`multi30k/train.*.gz` and the test texts. Sentences of the test texts, on either side, are removed from the training data, since some short
-sentences occur in several corpora. Part of the training data is held out to select a checkpoint.
+`multi30k/train.*.gz` and the test texts. Sentences of the test texts, on either side, are removed from the training
+data, since some short sentences occur in several corpora. Part of the training data is held out to select a checkpoint.
 """
 
 from __future__ import annotations
