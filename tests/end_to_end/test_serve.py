@@ -57,33 +57,19 @@ def metrics(address: str) -> str:
         return found.decode()
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_translator(tmp_path_factory.mktemp("model"))
-
-
-def test_it_answers_as_the_translator_does_and_stops(model: Path) -> None:
+def test_it_answers_as_the_translator_does_and_finishes_running_requests_on_ctrl_c(tmp_path: Path) -> None:
+    model = write_translator(tmp_path)
     texts = [f"ein Hund {number} läuft durch den Schnee" for number in range(8)]
     wanted = load(model, "cpu").translate(texts, to="en", beam=2)
-    with serving(model) as (process, address):
-        with ThreadPoolExecutor(8) as clients:
-            found = list(clients.map(lambda text: translate(address, text), texts))
-        assert found == wanted
+    with serving(model, "--verbose", "batch_tokens=1") as (process, address), ThreadPoolExecutor(8) as clients:
+        assert list(clients.map(lambda text: translate(address, text), texts)) == wanted
         assert translate(address, texts) == wanted
         with pytest.raises(HTTPError) as refused:
             translate(address, "a" * 100_000)
         assert refused.value.code == 413
         refused.value.close()
         assert 'regard_requests_total{method="POST",path="/translate",status="200"} 9' in metrics(address)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(SECONDS) == 0
-        assert process.stderr is not None
-        assert process.stderr.read() == ""
-
-
-def test_running_requests_are_finished_on_ctrl_c(model: Path) -> None:
-    with serving(model, "--verbose", "batch_tokens=1") as (process, address), ThreadPoolExecutor(1) as client:
-        asked = client.submit(translate, address, ["ein Hund läuft durch den Schnee. "] * 20)
+        asked = clients.submit(translate, address, ["ein Hund läuft durch den Schnee. "] * 20)
         while "\nregard_queue_texts 0.0\n" in metrics(address):
             assert not asked.done()
         process.send_signal(signal.SIGINT)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_cases import END, ENDS, inputs, next_chances, translator
+from decoding_cases import ENDS, inputs, next_chances, translator
 
 from regard.blocks.cache import DROP_EVERY
 from regard.blocks.settings import (
@@ -170,10 +170,3 @@ def test_learned_positions_bound_neither_rounded_memory_nor_shorter_prompts() ->
             found = [row[0] for row in decode(model, prompts, ENDS, search, rules, fixed=fixed)]
             assert [each.tokens for each in found] == [each.tokens for each in alone]
             assert [each.score for each in found] == pytest.approx([each.score for each in alone], abs=1e-9)
-
-
-def test_sixteen_bits_are_summed_in_thirty_two() -> None:
-    model = SearchModel(translator(dtype=torch.bfloat16), ENDS)
-    _, scores = model.begin([[2, END]], longest=3)
-    assert scores.dtype == torch.float32
-    assert model.vocabulary == 6

@@ -196,37 +196,38 @@ LOSSES = [5.0, 3.0, float("nan"), 1.0, 2.0, 4.0]
 """The best is that of step 4; what is not a number is never good."""
 
 
-def test_the_best_snapshots_are_kept_and_the_best_is_the_model(scripted: list[float], tmp_path: Path) -> None:
-    scripted += LOSSES
-    trainer = job(tmp_path, steps=6, evaluate_every=1, keep=2).trainer()
-    weights = run_with_weights(trainer)
-    assert [entry["step"] for entry in list_checkpoints(tmp_path / "run")[0].state["snapshots"]] == [4, 5]
-    assert equal(load_file(tmp_path / "run" / "snapshots" / "000005.safetensors"), weights[5])
-    assert equal(load_file(tmp_path / "run" / "weights.safetensors"), weights[4])
-    assert [record["best"] for record in logged(tmp_path, "valid")] == [True, True, False, True, False, False]
-
-
-@pytest.mark.parametrize(("which", "expected"), [("last", [4, 5, 6]), ("best", [2, 4, 5])])
-def test_a_mean_of_snapshots_is_their_mean(
-    which: str, expected: list[int], scripted: list[float], tmp_path: Path
-) -> None:
-    scripted += [*LOSSES, 0.5]  # the mean's own is the last
-    trainer = job(tmp_path, steps=6, evaluate_every=1, average=3, average_of=which).trainer()
-    weights = run_with_weights(trainer)
-    kept = load_file(tmp_path / "run" / "weights.safetensors")
-    for name, tensor in kept.items():
-        stacked = np.stack([weights[step][name].numpy() for step in expected])
-        np.testing.assert_array_max_ulp(tensor.numpy(), stacked.astype(np.float64).mean(0).astype(np.float32), 1)
-
-
-def test_a_mean_of_the_best_that_is_worse_than_the_best_is_not_kept(scripted: list[float], tmp_path: Path) -> None:
-    scripted += [*LOSSES, max(LOSSES)]
-    trainer = job(tmp_path, steps=6, evaluate_every=1, average=3, average_of="best").trainer()
-    outcome, best = trainer.run(), 1 + LOSSES.index(min(LOSSES))
-    assert outcome.kept == f"step {best}, the best loss; the mean of the best snapshots is worse ({max(LOSSES):.4g})"
-    kept = load_file(tmp_path / "run" / "weights.safetensors")
-    own = load_file(tmp_path / "run" / "snapshots" / f"{best:06d}.safetensors")
-    assert all(torch.equal(kept[name], own[name]) for name in kept)
+def test_the_best_snapshots_are_kept_and_the_best_or_a_mean_is_the_model(scripted: list[float], tmp_path: Path) -> None:
+    best = "step 4, the best loss"
+    for name, more, mean, averaged, kept in (
+        ("best", {"keep": 2}, 1.0, [4], best),
+        ("last", {"average": 3}, 0.5, [4, 5, 6], "the mean of 3 snapshots (steps 4, 5, 6)"),
+        ("of-best", {"average": 3, "average_of": "best"}, 0.5, [2, 4, 5], "the mean of 3 snapshots (steps 2, 4, 5)"),
+        (
+            "worse",
+            {"average": 3, "average_of": "best"},
+            9.0,
+            [4],
+            f"{best}; the mean of the best snapshots is worse (9)",
+        ),
+    ):
+        scripted[:] = [*LOSSES, mean]
+        trainer = job(tmp_path / name, steps=6, evaluate_every=1, **more).trainer()
+        weights, run = run_with_weights(trainer), tmp_path / name / "run"
+        assert logged(tmp_path / name, "end")[0]["kept"] == kept
+        for key, tensor in load_file(run / "weights.safetensors").items():
+            wanted = np.stack([weights[step][key].numpy() for step in averaged]).astype(np.float64).mean(0)
+            np.testing.assert_array_max_ulp(tensor.numpy(), wanted.astype(np.float32), 1)
+        assert [record["best"] for record in logged(tmp_path / name, "valid")] == [
+            True,
+            True,
+            False,
+            True,
+            False,
+            False,
+        ]
+        if name == "best":
+            assert [entry["step"] for entry in list_checkpoints(run)[0].state["snapshots"]] == [4, 5]
+            assert equal(load_file(run / "snapshots" / "000005.safetensors"), weights[5])
 
 
 def metrics_of(made: Job, path: Path) -> dict[str, float]:

@@ -96,21 +96,6 @@ def test_batches_made_ahead_are_the_same_batches(tmp_path: Path) -> None:
     assert remains(tmp_path / "broken") == remains(tmp_path / "straight")
 
 
-def test_the_comparison_sees_dropout(tmp_path: Path) -> None:
-    """Were a step's chance not its own, a resume would show: another seed for the same data does."""
-    made = job("language", tmp_path)
-    made.trainer(run=tmp_path / "one").run()
-    other = job("language", tmp_path)
-    trainer = other.trainer(run=tmp_path / "other")
-    trainer.train = trainer.train.changed({"seed": 2})  # of the steps alone: weights and batches are made already
-    trainer.run()
-    one, two = remains(tmp_path / "one"), remains(tmp_path / "other")
-    assert one["weights"] != two["weights"]
-    assert [record["tokens"] for record in one["log"] if record["kind"] == "train"] == [
-        record["tokens"] for record in two["log"] if record["kind"] == "train"
-    ]
-
-
 def test_a_signal_before_the_first_step_loses_nothing(tmp_path: Path) -> None:
     made = job("language", tmp_path)
     made.trainer(run=tmp_path / "straight").run()

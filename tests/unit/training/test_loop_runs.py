@@ -117,16 +117,6 @@ def test_a_stopped_run_says_how_to_go_on_and_ends_the_same(home: Path, tmp_path:
     assert remains(tmp_path / "run") == remains(home / "straight")
 
 
-def test_ctrl_c_before_the_loop_begins(home: Path, tmp_path: Path) -> None:
-    display = Heard()
-    display.data = lambda record: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        begin(home, tmp_path / "run", display)
-    assert status(tmp_path / "run") == ("failed", 0, "KeyboardInterrupt")
-    go_on(tmp_path / "run")
-    assert remains(tmp_path / "run") == remains(home / "straight")
-
-
 def test_ctrl_c_while_curves_are_drawn_makes_no_failure_of_a_run(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,16 +139,6 @@ def test_a_finished_run_may_be_prolonged(home: Path, tmp_path: Path) -> None:
     assert remains(tmp_path / "run") == remains(tmp_path / "long")
 
 
-def test_a_resumed_run_may_be_given_other_parts(stopped: Path) -> None:
-    """Also when it is killed before it saved anything."""
-    display = Heard()
-    display.event = lambda text: signal.raise_signal(signal.SIGINT)  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        regard.resume(stopped, {"train.micro": 64}, device="cpu", display=display)
-    go_on(stopped)
-    assert list_checkpoints(stopped)[0].state["state"]["micro"] == 64
-
-
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
@@ -177,7 +157,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(home: Path, st
         assert remains(run) == remains(home / "straight")
 
 
-def test_where_no_checkpoint_is_good_nothing_is_begun_again(stopped: Path) -> None:
+def test_where_no_checkpoint_is_good_nothing_is_begun_again(home: Path, stopped: Path, tmp_path: Path) -> None:
     """Days of training must not be lost to a restart that nobody asked for."""
     for found in list_checkpoints(stopped):
         flip(found.path / "weights.safetensors")
@@ -185,16 +165,12 @@ def test_where_no_checkpoint_is_good_nothing_is_begun_again(stopped: Path) -> No
     with pytest.raises(RunError, match="no good checkpoint left"):
         go_on(stopped)
     assert (stopped / "log.jsonl").read_bytes() == kept
-
-
-def test_a_finished_model_outlives_its_checkpoints(home: Path, tmp_path: Path) -> None:
-    place = tmp_path / "finished"
-    shutil.copytree(home / "straight", place)
-    shutil.rmtree(place / "checkpoints")
+    finished = Path(shutil.copytree(home / "straight", tmp_path / "finished"))
+    shutil.rmtree(finished / "checkpoints")
     with pytest.raises(RunError, match=r"train\.start="):
-        go_on(place)
-    assert Run.open(place).status.state == "finished"  # as it was: nothing of it is lost
-    assert load_model(place).settings.width == 16
+        go_on(finished)
+    assert status(finished)[0] == "finished"
+    assert load_model(finished).settings.width == 16
 
 
 def test_a_checkpoint_that_cannot_be_written_fails_the_run_and_loses_nothing(
