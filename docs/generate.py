@@ -271,10 +271,25 @@ batch (`Packed.width`), in which sequences do not see each other. A query that s
 """
 
 
+TAPS = (
+    ("EMBEDDING", recording.EMBEDDING_TAPS),
+    ("STACK", (recording.STACK_INPUT,)),
+    ("STACK.N.ATTENTION", recording.ATTENTION_TAPS),
+    ("STACK.N.ffn", recording.FFN_TAPS),
+    ("STACK.N", (recording.LAYER_TAP,)),
+    ("STACK", (recording.STACK_OUTPUT,)),
+    ("output", (recording.VOCABULARY_TAP,)),
+    ("heads.HEAD", (recording.POOLED_TAP, recording.SEQUENCE_TAP)),
+    ("heads.HEAD", (recording.TOKEN_TAP,)),
+    ("heads.HEAD.output", (recording.VOCABULARY_TAP,)),
+)
+"""All taps, in the order of computation."""
+
+
 def taps_page() -> str:
     rows = [
         f"| `{place}.{tap.name}` | `[{', '.join(tap.sizes)}]` | {tap.meaning} |\n"
-        for place, taps in recording.TAPS
+        for place, taps in TAPS
         for tap in taps
     ]
     return TAPS_INTRODUCTION + "".join(rows) + TAPS_NOTES

@@ -48,7 +48,7 @@ Change: TypeAlias = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Tap:
-    """A value that can be recorded."""
+    """A value that can be recorded. A module has its taps in `taps`; those before its submodules' in `first_taps`."""
 
     name: str
     shape: str
@@ -88,22 +88,6 @@ POOLED_TAP = Tap("pooled", "B D", "one vector for each sequence")
 SEQUENCE_TAP = Tap("logits", "B C", "logits of each sequence")
 TOKEN_TAP = Tap("logits", "B T C", "logits of each token")
 
-TAPS = (
-    ("EMBEDDING", EMBEDDING_TAPS),
-    ("STACK", (STACK_INPUT,)),
-    ("STACK.N.ATTENTION", ATTENTION_TAPS),
-    ("STACK.N.ffn", FFN_TAPS),
-    ("STACK.N", (LAYER_TAP,)),
-    ("STACK", (STACK_OUTPUT,)),
-    ("output", (VOCABULARY_TAP,)),
-    ("heads.HEAD", (POOLED_TAP, SEQUENCE_TAP)),
-    ("heads.HEAD", (TOKEN_TAP,)),
-    ("heads.HEAD.output", (VOCABULARY_TAP,)),
-)
-"""All taps, in the order of computation; `docs/taps.md` is generated from this table.
-
-A module with taps has them in `taps`; those before the taps of its submodules in `first_taps`.
-"""
 _PARTS = ("source", "embedding", "encoder", "target", "decoder", "output", "heads")
 """Parts of a model, in the order of computation."""
 
