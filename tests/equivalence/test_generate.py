@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Greedy, Hypothesis, Power, Rules, Search, Wish
 
-COUNT, LONGEST = 40, 20
+COUNT, LONGEST = 24, 20
 STOPS = {"best": False, "first": True, "all": "never"}
 """What each `Beam.stop` is called there: `early_stopping`."""
 
@@ -53,21 +53,26 @@ def both(
 
 
 def assert_agreed(agreement: Agreement) -> None:
-    assert agreement.equal >= agreement.inputs - 1, agreement
+    assert agreement.equal >= 0.975 * agreement.inputs, agreement
     assert agreement.unexplained == 0, agreement
     assert agreement.apart < TIE, agreement
 
 
-@pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize(("size", "alpha"), [(4, 0.0), (5, 0.6), (4, 1.0)])
 @pytest.mark.parametrize("name", ["marian", "bart", "gpt2"])
-def test_beam_search(pairs: dict[str, Pair], name: str, size: int, alpha: float, stop: str) -> None:
+def test_beam_search(pairs: dict[str, Pair], name: str) -> None:
     """Their length counts what is written, the end included and the start not, as ours does."""
-    beam = Beam(size=size, length=Power(alpha=alpha), stop=stop)
-    options = {"length_penalty": alpha, "early_stopping": STOPS[stop]}
-    agreement, found = both(name, pairs[name], beam, {}, options)
-    assert_agreed(agreement)
-    assert len({len(row[0].tokens) for row in found}) > 1
+    for size, alpha, stop in (
+        (4, 0.0, "best"),
+        (5, 0.6, "first"),
+        (4, 1.0, "all"),
+        (4, 1.0, "best"),
+        (4, 1.0, "first"),
+    ):
+        beam = Beam(size=size, length=Power(alpha=alpha), stop=stop)
+        options = {"length_penalty": alpha, "early_stopping": STOPS[stop]}
+        agreement, found = both(name, pairs[name], beam, {}, options)
+        assert_agreed(agreement)
+        assert len({len(row[0].tokens) for row in found}) > 1
 
 
 def test_stopping_differently_gives_different_results(pairs: dict[str, Pair]) -> None:
@@ -106,15 +111,14 @@ RULES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("beams", [1, 4])
-@pytest.mark.parametrize("name", ["marian", "bart", "gpt2"])
-def test_rules(pairs: dict[str, Pair], name: str, beams: int, rule: str) -> None:
+def test_rules(pairs: dict[str, Pair], rule: str) -> None:
     """Penalties change raw scores where the likeliest token is taken, and log-probabilities in a beam, as there."""
     ours, theirs = RULES[rule]
-    search: Search = Greedy() if beams == 1 else Beam(size=beams, length=Power(alpha=1.0), stop="best")
-    agreement, found = both(name, pairs[name], search, ours, theirs)
-    assert_agreed(agreement)
-    assert len({tuple(row[0].tokens) for row in found}) > COUNT // 8
+    beam = Beam(size=4, length=Power(alpha=1.0), stop="best")
+    for name, search in (("marian", Greedy()), ("gpt2", Greedy()), ("bart", beam), ("gpt2", beam)):
+        agreement, found = both(name, pairs[name], search, ours, theirs)
+        assert_agreed(agreement)
+        assert len({tuple(row[0].tokens) for row in found}) > COUNT // 8
 
 
 @pytest.mark.parametrize("beams", [1, 4])

@@ -100,6 +100,11 @@ def test_a_forced_backend_that_cannot_serve_gives_the_reason() -> None:
             choose(call)
 
 
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(InputError, match=r"\(flash\).*reference, sdpa, bmm, flex, varlen"), use_backend("flash"):  # type: ignore[arg-type]
+        pass
+
+
 def test_a_call_is_described_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("regard.blocks.kernels")
     seen: list[AttentionCall] = []

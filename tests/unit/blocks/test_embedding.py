@@ -73,6 +73,8 @@ def test_indices_outside_of_the_embedding() -> None:
             embedding()(torch.tensor([[3, index, 4]]), Padded(1, 3))
     with pytest.raises(InputError, match=r"token indices have dtype torch\.float32"):
         check_range(torch.ones(2), 5, "token")
+    with pytest.raises(InputError, match=r"segment 2 .*\b1\b"):
+        embedding(segments=2)(torch.tensor([[3, 4]]), Padded(1, 2), torch.tensor([[0, 2]]))
     check_range(torch.tensor([0, 9]), 10, "token")
     check_range(torch.tensor([], dtype=torch.long), 10, "token")
 

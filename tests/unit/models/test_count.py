@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import regard
-from regard.blocks.settings import Alibi, Attention, Dense, Gated, Learned, Relative, RmsNorm, Rotary, TransformerXL
+from regard.blocks.settings import Attention, TransformerXL
 from regard.errors import SettingsError
 from regard.models.build import build
 from regard.models.count import Dtype, count, training_flops
@@ -151,49 +151,22 @@ def test_caches() -> None:
 
 def small_model(name: str, dropout: float) -> ModelSettings:
     """Models of all families and positions: four layers of 512."""
-    body: Any = {"width": 512, "depth": 4, "dropout": dropout}
-    text: Any = body | {"vocabulary": 8000}
-    plain = Attention(heads=8, dropout=dropout)
-    gelu = Dense(hidden=2048, activation="gelu")
-    return {
-        "transformer": lambda: EncoderDecoder(**text, attention=Attention(heads=8, bias=False), ffn=Dense(hidden=2048)),
-        "t5": lambda: EncoderDecoder(
-            **text,
-            attention=Attention(heads=8, bias=False, scale=1.0, dropout=dropout),
-            ffn=Dense(hidden=2048, bias=False, dropout=dropout),
-            norm=RmsNorm(),
-            norm_place="pre",
-            position=Relative(),
-        ),
-        "gpt2": lambda: Decoder(
-            **text,
-            attention=plain,
-            ffn=Dense(hidden=2048, activation="gelu-tanh"),
-            norm_place="pre",
-            position=Learned(length=1024),
-        ),
-        "bert": lambda: Encoder(
-            **text, attention=plain, ffn=gelu, position=Learned(length=512), embedding_norm=True, segments=2
-        ),
-        "vit": lambda: Vision(
-            **body,
-            attention=Attention(heads=8),
-            ffn=Dense(hidden=2048, activation="gelu", dropout=dropout),
-            norm_place="pre",
-        ),
-        "llama": lambda: Decoder(
-            **text,
-            attention=Attention(heads=8, kv_heads=4, bias=False),
-            ffn=Gated(hidden=1376, activation="silu", bias=False),
-            norm=RmsNorm(),
-            norm_place="pre",
-            position=Rotary(),
-        ),
-        "transformer-xl": lambda: Encoder(
-            **text, attention=Attention(heads=8, bias=False, dropout=dropout), ffn=gelu, position=TransformerXL()
-        ),
-        "alibi": lambda: Decoder(**text, attention=plain, ffn=gelu, position=Alibi(), norm_place="pre"),
-    }[name]()  # type: ignore[no-any-return]
+    base = {"transformer": "transformer-base", "t5": "t5-small", "bert": "bert-base", "vit": "vit-b16"}.get(
+        name, "gpt2"
+    )
+    base = {"llama": "llama-small", "transformer-xl": "xlnet-large"}.get(name, base)
+    changes: dict[str, Any] = {"width": 512, "depth": 4, "attention.heads": 8, "dropout": dropout}
+    if name != "vit":
+        changes["vocabulary"] = 8000
+    if name in ("t5", "gpt2", "bert", "transformer-xl", "alibi"):
+        changes["attention.dropout"] = dropout
+    if name in ("t5", "vit"):
+        changes["ffn.dropout"] = dropout
+    if name == "llama":
+        changes |= {"attention.kv_heads": 4, "ffn.hidden": 1376}
+    if name == "alibi":
+        changes["position.kind"] = "alibi"
+    return preset(base).changed(changes)
 
 
 MEASURED = {
