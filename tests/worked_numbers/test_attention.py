@@ -38,25 +38,14 @@ def weights_of(q: Tensor, k: Tensor, causal: bool = False, scale: float | None =
     return masked_softmax(scores, visibility.visible(q.device)[:, None])[0, 0]
 
 
-# Attention without parameters, as lectures introduce it.
-
-
-def self_attention(x_TD: Tensor) -> Tensor:
-    """z_i = Σ_j softmax_j(x_i · x_j) x_j."""
-    return torch.softmax(x_TD @ x_TD.mT, dim=-1) @ x_TD
-
-
-def soft_dictionary(query: Tensor, keys: Tensor, values: Tensor, sharpness: float = 1.0) -> Tensor:
-    """Looks up a query `[..., E]` among keys `[K, E]`; with growing sharpness it becomes a Python dictionary."""
-    return torch.softmax(sharpness * (query @ keys.mT), dim=-1) @ values
+def attended(q: Tensor, k: Tensor, v: Tensor, scale: float = 1.0) -> Tensor:
+    """`[Q, V]`: attention of one head, without parameters."""
+    return attend(as_head(q), as_head(k), as_head(v), seeing(len(q), len(k)), Scoring(scale))[0, :, 0]
 
 
 def mix(weights: Tensor, values: Tensor) -> Tensor:
-    return weights @ values
-
-
-def shares(similarities: Tensor) -> Tensor:
-    return similarities / similarities.sum(-1, keepdim=True)
+    """`[Q, V]`: values mixed by given weights, whose logarithms are the scores."""
+    return attended(weights.log(), torch.eye(len(values)), values)
 
 
 # ---------------------------------------------------------------------------------------------------------- softmax
@@ -113,17 +102,16 @@ def test_an_attention_matrix() -> None:
 def test_parameter_free_self_attention() -> None:
     """z_i = Σ_j softmax_j(x_i·x_j) x_j treats its inputs as a set: permuting them permutes the outputs."""
     x, order = torch.randn(7, 5, dtype=torch.float64), torch.randperm(7)
-    assert_close(self_attention(x)[order], self_attention(x[order]))
+    assert_close(attended(x, x, x)[order], attended(x[order], x[order], x[order]))
     scores = [math.exp(x[0] @ x[j]) for j in range(7)]
     by_hand = sum(score / sum(scores) * x[j] for j, score in enumerate(scores))
-    assert_close(self_attention(x)[0], by_hand)
+    assert_close(attended(x, x, x)[0], by_hand)
 
 
 def test_a_soft_dictionary_answers_with_the_value_of_the_equal_key() -> None:
     keys = nn.functional.normalize(torch.randn(10, 8), dim=-1)
     values = torch.randn(10, 3)
-    for i in range(10):
-        assert_close(soft_dictionary(keys[i], keys, values, sharpness=1000.0), values[i])
+    assert_close(attended(keys, keys, values, scale=1000.0), values)
 
 
 # ------------------------------------------------------------------------------------------------ context moves words
@@ -139,22 +127,14 @@ def test_context_moves_words() -> None:
         ([0.8, 0.2], (APPLE, FRUIT), [4.0, 7.2]),
         ([0.9, 0.1], (APPLE, BRAND), [5.1, 6.3]),
     ):
-        assert_close(mix(tensor(weights), torch.stack(values)), tensor(expected))
-
-
-def test_similarities_become_shares() -> None:
-    expected = tensor([[0.8, 0.2], [0.9, 0.1]])
-    assert_close(shares(tensor([[1.0, 0.25], [1.0, 0.11]])), expected, rtol=0, atol=1e-3)
+        assert_close(mix(tensor([weights]), torch.stack(values)), tensor([expected]))
 
 
 def test_cross_attention_mixes_the_values() -> None:
     """Weights 0.15, 0.05 and 0.8 over "je suis étudiant" give that weighted sum of the three values."""
     weights, values = tensor([[0.15, 0.05, 0.8]]), torch.randn(3, 4)
     je, suis, etudiant = values
-    q, k, v = as_head(weights.log()), as_head(torch.eye(3)), as_head(values)
-    out = attend(q, k, v, seeing(queries=1, keys=3), Scoring(1.0))
-    assert_close(out[0, 0, 0], 0.15 * je + 0.05 * suis + 0.8 * etudiant)
-    assert_close(mix(weights, values)[0], out[0, 0, 0])
+    assert_close(mix(weights, values)[0], 0.15 * je + 0.05 * suis + 0.8 * etudiant)
 
 
 # -------------------------------------------------------------------------------------------------------- many heads

@@ -149,15 +149,6 @@ def test_a_kernel_that_gives_something_else_is_refused(size: float, monkeypatch:
     assert refused(model, sides).startswith("encoder.0.attention.weights cannot be derived")
 
 
-def test_a_rule_that_all_follow_is_shown_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is shown is what was used, sensible or not."""
-    model, sides = fresh(cases.decoder()), laid("padded")
-    monkeypatch.setattr(Visibility, "allows", lambda self, query, key: (query.place >= 0) & (key.place == 0))
-    monkeypatch.setattr(Visibility, "_cheap", lambda self, device: None)
-    weights = recorded(model, sides, "*.weights")["decoder.0.attention.weights"]
-    assert_close(weights[2, :, :, 0], torch.ones(4, 7))
-
-
 def test_dropout_on_weights_is_refused() -> None:
     model = fresh(cases.decoder(attention=blocks.Attention(heads=4, dropout=0.2))).train()
     assert refused(model, laid("padded")) == (

@@ -209,15 +209,6 @@ def test_a_search_is_heard_at_every_step(search: Greedy | Beam, fixed: bool | No
     assert len(seen.calls("output.logits")) == len(events)
 
 
-def test_a_decoder_reads_its_prompt_as_step_0() -> None:
-    model = decoding_cases.continuer(dtype=torch.float32)
-    with regard.record(model, "*.weights", "output.logits") as seen:
-        decode(model, [[2, 3, 4]], ENDS, rules=Rules(longest=Absolute(tokens=4)))
-    events = seen.events_of("decoder.0.attention.weights")
-    assert [event.step for event in events] == [*range(len(events))]
-    assert [event.value.shape[-2:] for event in events[:2]] == [(3, 3), (1, 4)]
-
-
 def test_a_recorded_model_counts_as_watched() -> None:
     model, other = decoding_cases.translator(dtype=torch.float32), decoding_cases.translator(dtype=torch.float32)
     assert is_prepared(SearchModel(model, ENDS).model)

@@ -62,16 +62,6 @@ def test_dropout_falls_on_what_the_sublayer_adds_alone() -> None:
     assert abs(kept.double().mean().item() - (1 - rate)) < 5 * math.sqrt(rate * (1 - rate) / added.numel())
 
 
-def test_the_norm_behind_a_post_sublayer_sees_what_was_dropped() -> None:
-    residual = residual_of("post", dropout=0.3).double()
-    x = torch.randn(5, WIDTH, dtype=torch.float64)
-    torch.manual_seed(7)
-    out = residual(x, lambda y: 2 * y)
-    torch.manual_seed(7)
-    wanted = functional.layer_norm(x + functional.dropout(2 * x, 0.3), (WIDTH,))
-    assert_close(out, wanted, rtol=0, atol=1e-12)
-
-
 def added_by(layout: Layout | None, x: Tensor, rate: float) -> Tensor:
     """What a sublayer that gives ones adds to each token."""
     residual = residual_of("pre", rate, width=x.shape[-1]).double()

@@ -189,13 +189,6 @@ def test_the_cheapest_exact_form() -> None:
     assert check(rows, rows, Rules(causal=True, window=4)).mask is not None
 
 
-def test_what_is_worked_out_is_kept_for_the_next_layer() -> None:
-    side = ragged([2, 4], 4)
-    visibility = visibility_of(side, side, Rules(causal=True, window=2))
-    assert visibility.fused(CPU) is visibility.fused(CPU)
-    assert visibility.visible(CPU) is visibility.visible(CPU)
-
-
 @given(data=st.data(), lengths=lengths_of, width=st.none() | st.integers(6, 9))
 @many
 def test_every_visible_distance_is_in_the_span(data: st.DataObject, lengths: list[int], width: int | None) -> None:
@@ -207,20 +200,6 @@ def test_every_visible_distance_is_in_the_span(data: st.DataObject, lengths: lis
         for row, seen in zip(side.rows, expected(side, side, rules), strict=True):
             for q, k in seen.nonzero().tolist():
                 assert least <= row[q][1] - row[k][1] <= most
-
-
-@pytest.mark.parametrize(
-    ("rules", "span"),
-    [
-        (Rules(), (-5, 5)),
-        (Rules(causal=True), (0, 5)),
-        (Rules(window=3), (-2, 2)),
-        (Rules(causal=True, window=3), (0, 2)),
-    ],
-)
-def test_the_span_of_one_row_of_six(rules: Rules, span: tuple[int, int]) -> None:
-    side = full(1, 6)
-    assert distance_span(visibility_of(side, side, rules)) == span
 
 
 def test_sides_that_do_not_fit() -> None:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from regard.blocks import settings as blocks
 from regard.blocks.layers import RmsNorm
-from regard.models import settings
 from regard.models.build import build
 
 WIDE = {"width": 64, "attention": blocks.Attention(heads=4)}
@@ -85,13 +84,6 @@ def test_positions_of_a_text_are_initialised() -> None:
         assert kind == expected
         assert has_deviation(parameter, 1 / math.sqrt(64))  # a 64 × 64 matrix after Xavier: √(6 / 128) / √3, the same
     assert not found["decoder.0.attention.relative.content"][1].any()
-
-
-def test_the_name_of_a_head_does_not_matter() -> None:
-    """A head called "position" is a head, not a table of positions."""
-    model = wide("encoder", heads={"position": settings.Tagging(classes=100)})
-    bound = math.sqrt(6 / (64 + 100))
-    assert model.heads["position"].output.weight.abs().max() <= bound
 
 
 @pytest.mark.parametrize(
