@@ -40,7 +40,7 @@ def outputs(problem: cases.Problem, backend: Backend, cached: bool) -> tuple[Ten
         result = cases.run(problem)
         taken = result.queries.take(result.out)
         torch.cat(taken).float().square().sum().backward()
-    leaves = [result.queries.tensor, result.keys.tensor, *problem.attention.parameters()]
+    leaves = [result.queries.tokens, result.keys.tokens, *problem.attention.parameters()]
     return [x.detach() for x in taken], [leaf.grad for leaf in leaves if leaf.grad is not None]
 
 
@@ -58,7 +58,7 @@ def leaks(problem: cases.Problem, backend: Backend, seed: int) -> bool:
         tokens = [(s, i) for s, n in enumerate(problem.lengths) for i in range(n)]
         s, i = tokens[seed % len(tokens)]
         result.out[result.queries.cells[s][i]].float().sum().backward()
-    gradient = result.keys.tensor.grad
+    gradient = result.keys.tokens.grad
     if gradient is None:
         return False
     allowed = torch.zeros(gradient.shape[:-1], dtype=torch.bool, device=gradient.device)

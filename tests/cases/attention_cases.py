@@ -10,12 +10,13 @@ import attention_oracle as oracle
 import numpy as np
 import torch
 from attention_support import IMAGE_POSITIONS, RULES, Rule
+from family_cases import Laid, packed, padded
 from torch import Tensor
 
 from regard.blocks import settings
 from regard.blocks.cache import Cache
 from regard.blocks.layers import Attention
-from regard.blocks.layout import Layout, Padded, pack
+from regard.blocks.layout import Padded
 from regard.blocks.positions import Position, Signals, build_attended, build_embedded, build_grid_position
 from regard.blocks.visibility import Visibility
 
@@ -136,48 +137,9 @@ def _position(kind: str, draw: random.Random) -> Any:
 # ------------------------------------------------------------------------------------------------- run by the library
 
 
-@dataclass
-class Laid:
-    """Sequences laid into one tensor; `cells[s][i]` is where token i of sequence s lies."""
-
-    tensor: Tensor
-    layout: Layout
-    cells: list[list[tuple[int, ...]]]
-    count: int
-
-    def take(self, out: Tensor) -> list[Tensor]:
-        """[T, D] of each sequence."""
-        return [
-            torch.stack([out[cell] for cell in cells]) if cells else out.new_zeros(0, out.shape[-1])
-            for cells in self.cells
-        ]
-
-
-def lay(problem: Problem, sequences: list[Tensor], junk: float = 3.0, time: int | None = None) -> Laid:
-    """Padded, with junk in the padding."""
-    lengths = [len(x) for x in sequences]
-    time = max([*lengths, 1]) if time is None else time
-    tensor = problem.like.new_full((len(sequences), time, WIDTH), junk)
-    for b, x in enumerate(sequences):
-        tensor[b, : len(x)] = x
-    ragged = problem.layout != "full"
-    layout = Padded(len(sequences), time, torch.tensor(lengths, device=tensor.device) if ragged else None)
-    cells = [[(b, i) for i in range(n)] for b, n in enumerate(lengths)]
-    return Laid(tensor.requires_grad_(), layout, cells, len(sequences))
-
-
-def lay_packed(problem: Problem, sides: list[list[Tensor]], junk: float = 3.0) -> list[Laid]:
-    """Packed, both sides together, with junk in the fillers."""
-    lengths = [[len(x) for x in example] for example in zip(*sides, strict=True)]
-    packing = pack(lengths, [problem.row] * len(sides))
-    laid = []
-    for side, layout in zip(sides, packing.layouts, strict=True):
-        starts = [int(layout.offsets_S1[s]) for s in packing.sequences]
-        tensor = problem.like.new_full((layout.tokens, WIDTH), junk)
-        for start, x in zip(starts, side, strict=True):
-            tensor[start : start + len(x)] = x
-        cells = [[(start + i,) for i in range(len(x))] for start, x in zip(starts, side, strict=True)]
-        laid.append(Laid(tensor.requires_grad_(), layout.to(tensor.device), cells, layout.count))
+def lay(problem: Problem, sequences: list[Tensor], junk: float = 3.0) -> Laid:
+    laid = padded(sequences, junk=junk, ragged=problem.layout != "full")
+    laid.tokens.requires_grad_()
     return laid
 
 
@@ -194,19 +156,21 @@ def run(problem: Problem, junk: float = 3.0) -> Run:
     """One call of attention over the whole problem (not for `cached`)."""
     if problem.layout == "packed":
         sides = [problem.sequences, problem.sources] if problem.rule.cross else [problem.sequences]
-        laid = lay_packed(problem, sides, junk)
+        laid = packed(*sides, widths=[problem.row] * len(sides), junk=junk)
+        for each in laid:
+            each.tokens.requires_grad_()
         queries, keys = laid[0], laid[-1]
     else:
         queries = lay(problem, problem.sequences, junk)
         keys = lay(problem, problem.sources, junk) if problem.rule.cross else queries
     view = Visibility(queries.layout, keys.layout, problem.rule.causal, problem.window)
     x, signals = _with_positions(problem, queries, view)
-    memory = keys.tensor if problem.rule.cross else None
+    memory = keys.tokens if problem.rule.cross else None
     return Run(queries, keys, problem.attention(x, view, signals, memory))
 
 
 def _with_positions(problem: Problem, laid: Laid, view: Visibility) -> tuple[Tensor, Signals]:
-    x, device, dtype = laid.tensor, laid.tensor.device, laid.tensor.dtype
+    x, device, dtype = laid.tokens, laid.tokens.device, laid.tokens.dtype
     if problem.position.kind in IMAGE_POSITIONS:
         added = problem.embedded.embed(problem.grid, device, dtype)
         signals = Signals(rotation=problem.embedded.rotation(problem.grid, device, dtype))
@@ -236,12 +200,12 @@ def run_cached(problem: Problem, fixed: bool) -> list[Tensor]:
         queries, keys = cache.plan(layout)
         cache.commit()
         if memory is not None:
-            mixed = a(chunk.tensor, Visibility(queries, memory.layout), memory=memory.tensor, cache=cache.cross[0])
+            mixed = a(chunk.tokens, Visibility(queries, memory.layout), memory=memory.tokens, cache=cache.cross[0])
         else:
             view = Visibility(
                 queries, keys, True, problem.window, cache.mask, beams=cache.mask is not None and not fixed
             )
-            x, signals = _with_positions(problem, Laid(chunk.tensor, queries, chunk.cells, chunk.count), view)
+            x, signals = _with_positions(problem, Laid(chunk.tokens, queries, chunk.cells, chunk.sequences), view)
             mixed = a(x, view, signals, cache=cache.layers[0])
         for b, taken in enumerate(chunk.take(mixed)):
             out[b].extend(taken)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -104,24 +104,37 @@ def sentences(lengths: list[int], seed: int = 0) -> list[list[int]]:
     return [[draw.randrange(VOCABULARY) for _ in range(n)] for n in lengths]
 
 
-def padded(sequences: list[list[int]], room: int = 0, junk: int = 1) -> Laid:
-    time = max(len(s) for s in sequences) + room
-    tokens = torch.tensor([[*s, *[junk] * (time - len(s))] for s in sequences])
-    layout = Padded.of(torch.tensor([len(s) for s in sequences]), time)
-    cells = [[(b, t) for t in range(len(s))] for b, s in enumerate(sequences)]
-    return Laid(tokens, layout, cells, list(range(len(sequences))))
+Sequences: TypeAlias = list[list[int]] | list[Tensor]
 
 
-def packed(*sides: list[list[int]], widths: list[int | None], junk: int = 1) -> list[Laid]:
+def padded(sequences: Sequences, room: int = 0, junk: float = 1, ragged: bool = True) -> Laid:
+    """With junk in the padding; without `ragged`, the layout has no lengths."""
+    given = _tensors(sequences)
+    time = max([1, *map(len, given)]) + room
+    tokens = given[0].new_full((len(given), time, *given[0].shape[1:]), junk)
+    for row, sequence in zip(tokens, given, strict=True):
+        row[: len(sequence)] = sequence
+    lengths = torch.tensor([len(s) for s in given], device=tokens.device)
+    cells: list[list[tuple[int, ...]]] = [[(b, t) for t in range(len(s))] for b, s in enumerate(given)]
+    layout = Padded(len(given), time, lengths if ragged else None)
+    return Laid(tokens, layout, cells, list(range(len(given))))
+
+
+def packed(*sides: Sequences, widths: list[int | None], junk: float = 1) -> list[Laid]:
     """One for each side; with fillers of junk where there are rows."""
-    packing = pack([[len(s) for s in example] for example in zip(*sides, strict=True)], widths)
+    given = [_tensors(sequences) for sequences in sides]
+    packing = pack([[len(s) for s in example] for example in zip(*given, strict=True)], widths)
     laid = []
-    for sequences, layout in zip(sides, packing.layouts, strict=True):
-        tokens = torch.full((layout.tokens,), junk)
-        cells = []
+    for sequences, layout in zip(given, packing.layouts, strict=True):
+        tokens = sequences[0].new_full((layout.tokens, *sequences[0].shape[1:]), junk)
+        cells: list[list[tuple[int, ...]]] = []
         for s, sequence in zip(packing.sequences, sequences, strict=True):
             start = int(layout.offsets_S1[s])
-            tokens[start : start + len(sequence)] = torch.tensor(sequence, dtype=torch.long)
+            tokens[start : start + len(sequence)] = sequence
             cells.append([(start + t,) for t in range(len(sequence))])
-        laid.append(Laid(tokens, layout, cells, packing.sequences))
+        laid.append(Laid(tokens, layout.to(tokens.device), cells, packing.sequences))
     return laid
+
+
+def _tensors(sequences: Sequences) -> list[Tensor]:
+    return [each if isinstance(each, Tensor) else torch.tensor(each, dtype=torch.long) for each in sequences]

@@ -74,7 +74,7 @@ def test_no_gradient_from_a_hidden_position() -> None:
             return
         s, i = tokens[(seed + len(cell.position)) % len(tokens)]
         result.out[result.queries.cells[s][i]].sum().backward()
-        gradient = result.keys.tensor.grad
+        gradient = result.keys.tokens.grad
         allowed = torch.zeros(gradient.shape[:-1], dtype=torch.bool)
         for j, cell_of_key in enumerate(result.keys.cells[s]):
             allowed[cell_of_key] = cases.sees(problem, s, i, j)
@@ -123,7 +123,7 @@ def test_queries_that_see_nothing_get_zero_and_finite_gradients() -> None:
             padding = ~result.queries.layout.real(torch.device("cpu"))
             assert torch.equal(result.out[padding], nothing.expand(int(padding.sum()), -1))
         result.out.square().sum().backward()
-        for leaf in (result.queries.tensor, result.keys.tensor, *problem.attention.parameters()):
+        for leaf in (result.queries.tokens, result.keys.tokens, *problem.attention.parameters()):
             assert leaf.grad is None or bool(torch.isfinite(leaf.grad).all())
 
     each_problem([cell for cell in WHOLE if cell.layout != "full"], check)
