@@ -54,9 +54,7 @@ NEXT = (
 
 
 def demo_command(
-    directory: Annotated[
-        Path | None, typer.Option(help="Output directory.", show_default="the next free runs/demo")
-    ] = None,
+    directory: Annotated[Path | None, typer.Option(help="Output directory.", show_default="runs/demo")] = None,
     steps: Annotated[int | None, typer.Option(help="Training steps.", show_default="the recipe's", min=1)] = None,
     as_json: Json = False,
 ) -> None:

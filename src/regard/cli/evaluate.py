@@ -48,25 +48,17 @@ def evaluate_command(  # noqa: PLR0913
             show_default=False,
         ),
     ] = None,
-    split: Annotated[
-        SplitName | None, typer.Option(help="Split of the run's data.", show_default="test if any, else valid")
-    ] = None,
+    split: Annotated[SplitName | None, typer.Option(help="Split of the data.", show_default="test, valid")] = None,
     source: Annotated[Path | None, typer.Option("--input", help="Texts to translate, instead of a split.")] = None,
     reference: Annotated[Path | None, typer.Option(help="Reference translations, line by line.")] = None,
     hypotheses: Annotated[Path | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
-    against: Annotated[
-        str | None, typer.Option(help="Another model or a file of translations, for a paired significance test.")
-    ] = None,
+    against: Annotated[str | None, typer.Option(help="Model or file to compare with (significance test).")] = None,
     test: Annotated[Test, typer.Option(help="Significance test.")] = "bootstrap",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
     tokenize: Annotated[BleuTokenizer, typer.Option(help="BLEU's tokenizer; none for tokenized texts.")] = "13a",
     beam: Annotated[int, typer.Option(min=1, help="Beam size.")] = TranslateOptions().beam,
-    to: Annotated[
-        str | None, typer.Option(help="Evaluate only this target language.", show_default="all languages")
-    ] = None,
-    as_used: Annotated[
-        bool, typer.Option("--as-used", help="Translate as regard translate does: split sentences, keep numbers.")
-    ] = False,
+    to: Annotated[str | None, typer.Option(help="Evaluate only this target language.")] = None,
+    as_used: Annotated[bool, typer.Option("--as-used", help="Split sentences and keep numbers.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first LIMIT texts.", show_default="all")] = None,
     worst: Annotated[int, typer.Option(min=0, help="Number of worst translations to print.")] = 5,
     save: Annotated[Path | None, typer.Option(help="Write the translations to this file.")] = None,
@@ -252,12 +244,7 @@ def _print_report(report: Report) -> None:
 
 def predict_command(
     model: terminal.ModelName,
-    inputs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[INPUT]...", help="Texts, or image files for a vision model.", show_default="standard input"
-        ),
-    ] = None,
+    inputs: Annotated[list[str] | None, typer.Argument(metavar="[INPUT]...", help="Texts, or image files.")] = None,
     source: terminal.InputFile = None,
     output: terminal.OutputFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON value for each input.")] = False,

@@ -22,32 +22,15 @@ _PORT_HELP = next(text for name, _, _, text in describe(PageSettings) if name ==
 
 def look_command(  # noqa: PLR0913
     model: ModelName,
-    text: Annotated[
-        str | None,
-        typer.Argument(help="Text to show first; for a vision model, an image file.", show_default=False),
-    ] = None,
+    text: Annotated[str | None, typer.Argument(help="Text, or image file, to show first.")] = None,
     target: Annotated[str | None, typer.Option(help="Translation of the text.", show_default="the model's own")] = None,
     to: To = None,
-    beside: Annotated[
-        str | None, typer.Option(help="Another model of the same family, for comparison.", show_default=False)
-    ] = None,
-    view: Annotated[
-        str,
-        typer.Option(
-            help="View to open: heads, walk, decode, lens, ... (to draw: heads or lens)", show_default="the first"
-        ),
-    ] = "",
-    at: Annotated[
-        str,
-        typer.Option(help="Attention (decoder.cross) or head (decoder.1.cross.0).", show_default="the view's choice"),
-    ] = "",
-    html: Annotated[
-        Path | None, typer.Option(help="Write all views to one HTML file that needs no server.", show_default=False)
-    ] = None,
+    beside: Annotated[str | None, typer.Option(help="Another model of the same family to compare.")] = None,
+    view: Annotated[str, typer.Option(help="View to open: heads, walk, decode, ... (draw: heads, lens).")] = "",
+    at: Annotated[str, typer.Option(help="Attention (decoder.cross) or head (decoder.1.cross.0).")] = "",
+    html: Annotated[Path | None, typer.Option(help="Write all views to one HTML file.")] = None,
     views: Annotated[str, typer.Option(help="Views in the file, separated by commas.", show_default="all")] = "",
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw one view to a .png, .svg or .pdf file.", show_default=False)
-    ] = None,
+    picture: Annotated[Path | None, typer.Option(help="Draw one view to a .png, .svg or .pdf file.")] = None,
     port: Annotated[int, typer.Option(help=_PORT_HELP)] = _DEFAULTS.port,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the browser.")] = True,
     device: Device = None,

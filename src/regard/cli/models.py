@@ -42,10 +42,7 @@ def count_command(
         ),
     ],
     by: Annotated[Listing, typer.Option(help="List parameters by part or by tensor.")] = "part",
-    length: Annotated[
-        int | None,
-        typer.Option(min=1, help="Tokens per sequence.", show_default="number of learned positions, or 512"),
-    ] = None,
+    length: Annotated[int | None, typer.Option(min=1, help="Tokens per sequence.", show_default="512")] = None,
     batch: Annotated[int, typer.Option(min=1, help="Sequences per batch.")] = 1,
     dtype: Annotated[DtypeName, typer.Option(help="Type of weights and activations.")] = "bfloat16",
     as_json: Json = False,
@@ -106,8 +103,6 @@ def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Pr
             table.add_row(name, " x ".join(map(str, shape)), f"{math.prod(shape):,}")
         table.add_row("total", "", f"{counted.parameters:,}", style="bold")
     out.print(table)
-    if tied := _tied(settings):
-        out.print(f"{', '.join(tied[:-1])} and {tied[-1]} share one matrix, counted once")
     if preset is not None and preset.published is not None:
         text, source = preset.published
         gap = difference(counted.parameters, preset.printed)
@@ -130,17 +125,6 @@ def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Pr
         table.add_row("cache of the batch", size(memory.cache))
     table.add_row("memory to run", size(memory.inference), style="bold")
     out.print(table)
-
-
-def _tied(settings: ModelSettings) -> tuple[str, ...]:
-    """The names of the parts that share one matrix."""
-    from regard.models.settings import Decoder, Encoder, EncoderDecoder, Masked
-
-    if isinstance(settings, EncoderDecoder):
-        return settings.tied
-    heads = settings.heads.values() if isinstance(settings, Encoder) else ()
-    tied = isinstance(settings, Decoder) and settings.tied
-    return ("tokens", "output") if tied or any(isinstance(head, Masked) and head.tied for head in heads) else ()
 
 
 def presets_command(as_json: Json = False) -> None:
@@ -174,12 +158,8 @@ def presets_command(as_json: Json = False) -> None:
 def convert_command(
     model: ModelName,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output directory, empty or new.")],
-    to: Annotated[
-        Form, typer.Option(help="Format: ctranslate2, huggingface (transformers), or regard's own in three precisions.")
-    ],
-    language: Annotated[
-        str | None, typer.Option(help="Target language of a model of two directions.", show_default="from MODEL's name")
-    ] = None,
+    to: Annotated[Form, typer.Option(help="ctranslate2, huggingface, or regard's own in three precisions.")],
+    language: Annotated[str | None, typer.Option(help="Target language, if MODEL has two directions.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files in OUT.")] = False,
     as_json: Json = False,
 ) -> None:

@@ -40,15 +40,11 @@ C = TypeVar("C", bound=Callable[..., None])
 MODEL_HELP = "A shipped model (de-en, en-de), a run directory or a Hugging Face directory."
 ModelName: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
 To: TypeAlias = Annotated[str | None, typer.Option(help="Target language.", show_default="the model's only one")]
-InputFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--input", "-i", help="Text file, may be compressed.", show_default="standard input")
-]
-OutputFile: TypeAlias = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Output file.", show_default="standard output")
-]
-Device: TypeAlias = Annotated[
-    str | None, typer.Option(help="Device: cpu, cuda or cuda:NUMBER.", show_default="a GPU if there is one")
-]
+_INPUT = typer.Option("--input", "-i", help="Text file, may be compressed.", show_default="standard input")
+InputFile: TypeAlias = Annotated[Path | None, _INPUT]
+_OUTPUT = typer.Option("--output", "-o", help="Output file.", show_default="standard output")
+OutputFile: TypeAlias = Annotated[Path | None, _OUTPUT]
+Device: TypeAlias = Annotated[str | None, typer.Option(help="Device: cpu, cuda or cuda:NUMBER.")]
 Threads: TypeAlias = Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="all cores")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,7 +25,6 @@ RUNS = "runs"
 """The usual directory of runs."""
 NOT_COMPARED = ("format", "train.directory", "reference")
 """Settings that differ in all runs, or that describe another run."""
-ASCENDING = ("name", "task", "state", "loss")
 FORMATS: dict[str, Callable[[float], str]] = {
     **dict.fromkeys(("spent", "peak"), percent),
     **dict.fromkeys(("tokens", "speed"), amount),
@@ -43,8 +42,6 @@ COMPARED = {
 }
 """Rows of a comparison and their labels."""
 STYLES: dict[Any, str] = {"bad": "bold red", "odd": "bold yellow", "note": "bold cyan", "fine": "dim"}
-
-SortKey: TypeAlias = Literal["name", "task", "state", "step", "spent", "loss", "speed", "minutes", "when"]
 
 
 def train_command(
@@ -90,10 +87,9 @@ def runs_command(
             metavar="[DIR] [RUN]...", help="A directory of runs; runs in it, or paths of runs.", show_default=RUNS
         ),
     ] = None,
-    sort: Annotated[SortKey, typer.Option(help="Sort key; the best, largest or newest comes first.")] = "when",
     as_json: Json = False,
 ) -> None:
-    """List runs with state and metrics, or compare two or more: different settings, metrics, speed."""
+    """List runs with state and metrics, newest first, or compare two or more: different settings, metrics, speed."""
     from regard.training.curves import read_history
     from regard.training.run import is_run, json_value
 
@@ -126,10 +122,7 @@ def runs_command(
         except (RegardError, OSError, ValueError) as error:
             say(f"regard: {error}")
             rows.append({"name": path.name, "state": "unreadable", "metrics": {}})
-    sortable = [row for row in rows if row.get(sort) not in (None, "")]
-    rows = sorted(sortable, key=lambda row: row[sort], reverse=sort not in ASCENDING) + [
-        row for row in rows if row not in sortable
-    ]
+    rows.sort(key=lambda row: str(row.get("when", "")), reverse=True)
     if as_json:
         print_json(json_value(rows))
     elif rows:
@@ -242,12 +235,8 @@ def setting_differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, d
 
 def doctor_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, finished or not.")],
-    png: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw the curves to this file (extra: plot).")
-    ] = None,
-    reference: Annotated[
-        bool, typer.Option("--reference", help="Print only the [reference] table for the run's recipe.")
-    ] = False,
+    png: Annotated[Path | None, typer.Option(help="Draw the curves to this file (extra: plot).")] = None,
+    reference: Annotated[bool, typer.Option("--reference", help="Print only a [reference] table.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check a run's log: report what is normal and what is odd, with evidence and remedies."""

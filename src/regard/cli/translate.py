@@ -38,10 +38,7 @@ OPTIONS = {
 @terminal.settings_options(TranslateOptions, OPTIONS)
 def translate_command(  # noqa: PLR0913
     model: terminal.ModelName,
-    texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[TEXT]...", help="Texts to translate.", show_default="lines of standard input"),
-    ] = None,
+    texts: Annotated[list[str] | None, typer.Argument(metavar="[TEXT]...", help="Texts to translate.")] = None,
     source: terminal.InputFile = None,
     output: terminal.OutputFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each text.")] = False,
@@ -99,18 +96,12 @@ def align_command(  # noqa: PLR0913
     model: terminal.ModelName,
     source: Annotated[Path, typer.Argument(help="Source text, one sentence per line, words separated by spaces.")],
     target: Annotated[Path, typer.Argument(help="Its translation, line by line.")],
-    gold: Annotated[
-        Path | None, typer.Option(help="Gold links (3-4 sure, 3p4 possible). Print the error rate instead of links.")
-    ] = None,
+    gold: Annotated[Path | None, typer.Option(help="Gold links (3-4 sure, 3p4 possible): print error rates.")] = None,
     swapped: Annotated[bool, typer.Option("--swapped", help="Gold links have the target word first.")] = False,
     joined: Annotated[bool, typer.Option("--joined", help="Combine both directions.")] = False,
-    back: Annotated[
-        str | None, typer.Option(help="Model of the other direction.", show_default="the same model")
-    ] = None,
+    back: Annotated[str | None, typer.Option(help="Model of the other direction, if not the same.")] = None,
     to: terminal.To = None,
-    choose: Annotated[
-        int | None, typer.Option(min=1, help="Choose layer, heads and step on the first CHOOSE gold pairs.")
-    ] = None,
+    choose: Annotated[int | None, typer.Option(min=1, help="Choose heads on the first CHOOSE pairs.")] = None,
     save: Annotated[bool, typer.Option("--save", help="Save the choice in the model's config.toml.")] = False,
     output: terminal.OutputFile = None,
     as_json: terminal.Json = False,

@@ -184,18 +184,16 @@ def require_length(side: InputSide, name: str, limit: int) -> None:
 
 def require_same_kind(loaded: Loaded, other: Loaded) -> None:
     """Raises `InputError` for models whose outputs cannot be compared."""
-    one, two = loaded.settings, other.settings
-    if one.kind != two.kind or isinstance(loaded, Translator) != isinstance(other, Translator):
+    kinds = []
+    for each in (loaded, other):
+        settings = each.settings
+        image = (settings.channels, *settings.image, settings.patch) if isinstance(settings, VisionSettings) else ()
+        kinds.append((settings.kind, isinstance(each, Translator), *image))
+    if kinds[0] != kinds[1]:
+        shown = [f"{kind}{list(image) or ''}" for kind, _, *image in kinds]
         raise InputError(
-            f"{other.name} is of kind {two.kind}, expected {one.kind} as {loaded.name}; give another model"
+            f"{other.name} is of kind {shown[1]}, expected {shown[0]} as {loaded.name}; give another model"
         )
-    if isinstance(one, VisionSettings) and isinstance(two, VisionSettings):
-        shapes = [(each.channels, *each.image, each.patch) for each in (one, two)]
-        if shapes[0] != shapes[1]:
-            raise InputError(
-                f"{other.name} reads images (channels, height, width, patch) of {list(shapes[1])}, expected "
-                f"{list(shapes[0])} as {loaded.name}; give another model"
-            )
 
 
 def _side(tokenizer: Tokenizer, text: str, ids: Sequence[int], spans: Sequence[Span]) -> InputSide:

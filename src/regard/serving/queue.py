@@ -7,7 +7,6 @@ batch, so that none starves. Between two batches the worker continues the stream
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -22,12 +21,8 @@ from starlette.requests import ClientDisconnect
 
 from regard.serving.http import disconnected
 
-LONGEST_RETRY = 60
-"""Most seconds in a Retry-After header."""
 STREAM_SECONDS = (0.02, 0.5)
 """The least and the most time that streams get between two batches."""
-SMOOTHING = 0.2
-"""Weight of the newest batch in the running mean of the time for one unit of size."""
 
 RunBatch: TypeAlias = Callable[[Any, list[Any]], Sequence[Any]]
 """Takes the key and the items of a batch, returns one result for each item. Called on the worker thread."""
@@ -93,7 +88,6 @@ class RequestQueue:
         self._closing = False
         self._last_jobs = 0
         """Jobs in the last batch: that many clients may send their next request at once."""
-        self._unit_seconds = 0.0
         self._thread = Thread(target=self._work, name="model", daemon=True)
 
     def start(self) -> None:
@@ -172,13 +166,7 @@ class RequestQueue:
         if self._closing:
             raise _shutting_down()
         if self.items + self.streams + items > self._limit:
-            seconds = min(max(math.ceil(self._waiting_size() * self._unit_seconds), 1), LONGEST_RETRY)
-            raise HTTPException(
-                503, f"too many requests are waiting; try again in {seconds} s", {"Retry-After": str(seconds)}
-            )
-
-    def _waiting_size(self) -> int:
-        return sum(sum(job.sizes[job.taken :]) for job in self._jobs)
+            raise HTTPException(503, "too many requests are waiting; try again later", {"Retry-After": "1"})
 
     def _remove(self, job: QueuedJob) -> None:
         if job in self._jobs:
@@ -194,15 +182,18 @@ class RequestQueue:
                     return
                 self._wait_for_more()
                 batch = self.take()
-            seconds = self._run_batch(batch) if batch else 0.0
-            self._write_streams(seconds)
+            started = time.monotonic()
+            if batch:
+                self._run_items(batch)
+                self._last_jobs = len({job for job, _ in batch})
+            self._write_streams(time.monotonic() - started)
 
     def _wait_for_more(self) -> None:
         """Waits until as many jobs are here as the last batch had: their clients may be sending the next ones."""
         until = time.monotonic() + self._wait_seconds
         while (
             1 < self._last_jobs > len(self._jobs) > 0
-            and self._waiting_size() < self._batch_size
+            and sum(sum(job.sizes[job.taken :]) for job in self._jobs) < self._batch_size
             and not (self._streams or self._closing)
             and (left := until - time.monotonic()) > 0
         ):
@@ -229,16 +220,6 @@ class RequestQueue:
         unfinished = [job for job in self._jobs if job in served and job.waiting]
         self._jobs = deque(skipped + unfinished)
         return batch
-
-    def _run_batch(self, batch: Batch) -> float:
-        """Runs a batch and returns the seconds that it took."""
-        started = time.monotonic()
-        self._run_items(batch)
-        seconds = time.monotonic() - started
-        self._last_jobs = len({job for job, _ in batch})
-        rate = seconds / max(sum(job.sizes[index] for job, index in batch), 1)
-        self._unit_seconds += (rate - self._unit_seconds) * (SMOOTHING if self._unit_seconds else 1)
-        return seconds
 
     def _run_items(self, batch: Batch) -> None:
         """Runs items together, or one by one if that fails, so that one bad item does not harm the others."""

@@ -122,13 +122,10 @@ def load_translators(names: Sequence[str], settings: Serving) -> Translators:
     return translators
 
 
-class _Shape(BaseModel):
-    model_config = ConfigDict(use_attribute_docstrings=True, frozen=True)
-
-
-class DetectRequest(_Shape):
+class DetectRequest(BaseModel):
     """Texts whose language is to be detected."""
 
+    model_config = ConfigDict(use_attribute_docstrings=True, frozen=True)
     q: Text | list[Text]
     """A text, or a list of texts."""
     api_key: Text = ""
@@ -150,30 +147,6 @@ class TranslateRequest(DetectRequest):
     """Tags and entities are kept in both formats; in "html" the language detection ignores tags."""
     alternatives: int = Field(default=0, ge=0)
     """Number of alternative translations."""
-
-
-class TranslateAnswer(_Shape):
-    """Each field is a list if the request contained a list."""
-
-    translatedText: str | list[str]
-    detectedLanguage: Detected | list[Detected] | None = None
-    """Only if the source is "auto"."""
-    alternatives: list[str] | list[list[str]] | None = None
-    """Only if the request asks for some. Repetitions are left out, so there may be fewer."""
-
-
-class LanguageAnswer(_Shape):
-    """A language, and the languages that it can be translated into."""
-
-    code: str
-    name: str
-    targets: list[str]
-
-
-class ErrorAnswer(_Shape):
-    """The cause of an error and its remedy."""
-
-    error: str
 
 
 class Metrics:
@@ -379,7 +352,7 @@ def _add_translation(app: FastAPI, service: TranslationService) -> None:
         check_key(settings.api_keys, asked.api_key, request.headers.get("authorization", ""))
         return asked
 
-    @app.post("/translate", **_shape(TranslateRequest, TranslateAnswer, "Translate a text, or a list of texts."))
+    @app.post("/translate", **_shape(TranslateRequest, "Translate a text, or a list of texts."))
     async def translate(request: Request) -> Response:
         return JSONResponse(await service.translate(await read(request, TranslateRequest), request))
 
@@ -387,7 +360,7 @@ def _add_translation(app: FastAPI, service: TranslationService) -> None:
         'One JSON object on each line: {"piece": "…"} for each piece, then {"done": true, "translatedText": "…"} or '
         f'{{"error": "…"}}. With `Accept: {EVENTS}` the answer consists of server-sent events.'
     )
-    shape = _shape(TranslateRequest, None, "Translate one text and send it in pieces.")
+    shape = _shape(TranslateRequest, "Translate one text and send it in pieces.")
 
     @app.post("/translate/stream", **shape, description=description)
     async def stream(request: Request) -> Response:
@@ -401,14 +374,14 @@ def _add_translation(app: FastAPI, service: TranslationService) -> None:
 
         return StreamingResponse(lines(), media_type=kind, headers={"Cache-Control": "no-store"})
 
-    @app.post("/detect", **_shape(DetectRequest, list[Detected], "Detect the language of a text."))
+    @app.post("/detect", **_shape(DetectRequest, "Detect the language of a text."))
     async def detect(request: Request) -> Response:
         texts = (await read(request, DetectRequest)).texts
         service.check_length(texts)
         return JSONResponse([asdict(each) for each in detect_language(texts, service.codes)])
 
 
-def _shape(request: type[BaseModel], answer: Any, summary: str) -> dict[str, Any]:
+def _shape(request: type[BaseModel], summary: str) -> dict[str, Any]:
     """The description of an address in /openapi.json; FastAPI cannot derive it, since bodies are JSON or forms."""
     kinds = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
     schema = request.model_json_schema()
@@ -421,14 +394,13 @@ def _shape(request: type[BaseModel], answer: Any, summary: str) -> dict[str, Any
     }
     return {
         "summary": summary,
-        "response_model": answer,
-        "responses": {status: {"model": ErrorAnswer, "description": text} for status, text in statuses.items()},
+        "responses": {status: {"description": text} for status, text in statuses.items()},
         "openapi_extra": {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}},
     }
 
 
 def _add_information(app: FastAPI, service: TranslationService) -> None:
-    @app.get("/languages", response_model=list[LanguageAnswer], summary="List the languages and their targets.")
+    @app.get("/languages", summary="List the languages and their targets.")
     async def languages() -> Response:
         listed = []
         for code in service.codes:  # each language is its own target, too, as in LibreTranslate

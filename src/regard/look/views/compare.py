@@ -20,7 +20,7 @@ from regard.blocks.recording import record
 from regard.decoding.settings import Absolute, Rules, Sampling
 from regard.errors import InputError
 from regard.look.heads import HeadChange, change_named, heads_of, random_heads
-from regard.look.input import OutputAnswer, answers_in, forward
+from regard.look.input import OutputAnswer, answers_in, ends_of, forward
 from regard.look.study import Study, StudyRun
 from regard.look.views.decode import decode_steps
 from regard.look.views.heads import stored_tensor
@@ -155,15 +155,11 @@ def _written(study: Study, run: StudyRun) -> str | None:
 
 def _token_difference(study: Study, left: StudyRun, other: Study, right: StudyRun) -> str:
     """Why tokens cannot be compared one by one; empty if they can."""
-    one, two = study.loaded, other.loaded
-    if one.tokenizers != two.tokenizers:
+    if study.loaded.tokenizers != other.loaded.tokenizers:
         return "the models have different tokenizers"
-    if isinstance(one, Translator) and isinstance(two, Translator) and one.frame.ends != two.frame.ends:
-        return "the models begin and end texts with different tokens"
     stack = "encoder" if "encoder" in left.sides else "decoder"
-    if left.sides[stack].ids != right.sides[stack].ids:
-        return "the models read this text with different special tokens"
-    return ""
+    same = left.sides[stack].ids == right.sides[stack].ids and ends_of(study.loaded) == ends_of(other.loaded)
+    return "" if same else "the models use different special tokens"
 
 
 def _answers(first: _Forward, second: _Forward, whole: bool) -> list[Answer]:
