@@ -39,15 +39,11 @@ class Evaluated(NamedTuple):
     """Results of the significance test by metric; empty without `--against`."""
 
 
+_MODEL = f"{terminal.MODEL_HELP} Settings of its data may follow: data.root=DIR. No model with --hypotheses."
+
+
 def evaluate_command(  # noqa: PLR0913
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[MODEL] [KEY=VALUE]...",
-            help=f"{terminal.MODEL_HELP} Settings of its data may follow: data.root=DIR. No model with --hypotheses.",
-            show_default=False,
-        ),
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[MODEL] [KEY=VALUE]...", help=_MODEL)] = None,
     split: Annotated[SplitName | None, typer.Option(help="Split of the data.", show_default="test, valid")] = None,
     source: Annotated[Path | None, typer.Option("--input", help="Texts to translate, instead of a split.")] = None,
     reference: Annotated[Path | None, typer.Option(help="Reference translations, line by line.")] = None,

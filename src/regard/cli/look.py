@@ -14,7 +14,7 @@ from regard.serving.settings import PageSettings
 from regard.settings import describe, parse
 
 if TYPE_CHECKING:
-    from regard.look.study import NamedImage, Study, StudyRun
+    from regard.look.study import NamedImage, Study
 
 _DEFAULTS = PageSettings()
 _PORT_HELP = next(text for name, _, _, text in describe(PageSettings) if name == "port")
@@ -62,14 +62,6 @@ def look_command(  # noqa: PLR0913
     option = "--html" if html else "--picture"
     if text is None:
         raise InputError(f'{option} needs a text; give one: regard look MODEL "TEXT" {option} FILE')
-    for file in (html, picture):
-        if file is not None and not file.parent.is_dir():
-            raise InputError(f"{file} cannot be written: {file.parent} is not a directory; choose another file")
-    if picture is not None:
-        from regard.look.pictures import new_figure, require_format
-
-        require_format(picture)
-        new_figure(1, 1)  # raises an error at once if matplotlib is missing
     from regard.look.input import Input
 
     study = _study(model, beside, device, settings)
@@ -81,7 +73,16 @@ def look_command(  # noqa: PLR0913
         draw_view(study, run, picture, view or "heads", at)
         say(f"{picture}: {picture.stat().st_size / 1024:,.0f} KiB")
     if html is not None:
-        _write_page(study, run, html, [name.strip() for name in views.split(",") if name.strip()], view, at)
+        from regard.look.views import views_of
+        from regard.serving.page_file import page_file
+
+        named = [name.strip() for name in views.split(",") if name.strip()]
+        with progress("computing the views"):
+            made = page_file(study, run, [view, *(named or views_of(study))] if view else named, at)
+        made.save(html)
+        say(f"{html}: {', '.join(made.views)}; {len(made.html) / 2**20:.1f} MiB")
+        for name, count in made.left.items():
+            say(f"{name}: {count:,} answers are left out, since the file has a size limit; choose fewer --views")
 
 
 def _study(model: str, beside: str | None, device: str | None, settings: PageSettings) -> Study:
@@ -98,20 +99,3 @@ def _picture(study: Study, file: str) -> NamedImage:
     from regard.look.study import NamedImage
 
     return NamedImage(Path(file).name, image_from(study.loaded, Path(file)))
-
-
-def _write_page(study: Study, run: StudyRun, file: Path, views: list[str], first: str, at: str) -> None:
-    from regard.files import write_text
-    from regard.look.views import views_of
-    from regard.serving.page_file import page_file
-
-    named = [first, *(views or views_of(study))] if first else views
-    with progress("computing the views"):
-        made = page_file(study, run, named, at)
-    try:
-        write_text(file, made.html)
-    except OSError as error:
-        raise InputError(f"{file} cannot be written: {error.strerror}; choose another file") from None
-    say(f"{file}: {', '.join(made.views)}; {len(made.html) / 2**20:.1f} MiB")
-    for view, count in made.left.items():
-        say(f"{view}: {count:,} answers are left out, since the file has a size limit; choose fewer --views")

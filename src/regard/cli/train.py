@@ -42,17 +42,11 @@ COMPARED = {
 }
 """Rows of a comparison and their labels."""
 STYLES: dict[Any, str] = {"bad": "bold red", "odd": "bold yellow", "note": "bold cyan", "fine": "dim"}
+_RECIPE = "A recipe (TOML file), and settings to change: train.minutes=5 model.dropout=0.2 data.root=DIR."
 
 
 def train_command(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RECIPE [KEY=VALUE]...",
-            help="A recipe (TOML file), and settings to change: train.minutes=5 model.dropout=0.2 data.root=DIR.",
-            show_default=False,
-        ),
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="RECIPE [KEY=VALUE]...", help=_RECIPE)] = None,
     resume: Annotated[Path | None, typer.Option(metavar="RUN", help="Continue the run in this directory.")] = None,
     device: Device = None,
     threads: Threads = None,
@@ -80,13 +74,11 @@ def train_command(
         print_json(found | {"scores": json_value(trained.scores)})
 
 
+_RUNS = f"A directory of runs (by default {RUNS}); runs in it, or paths of runs."
+
+
 def runs_command(
-    words: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[DIR] [RUN]...", help="A directory of runs; runs in it, or paths of runs.", show_default=RUNS
-        ),
-    ] = None,
+    words: Annotated[list[str] | None, typer.Argument(metavar="[DIR] [RUN]...", help=_RUNS)] = None,
     as_json: Json = False,
 ) -> None:
     """List runs with state and metrics, newest first, or compare two or more: different settings, metrics, speed."""

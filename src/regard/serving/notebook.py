@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from regard.errors import InputError
-from regard.files import write_text
 from regard.look.input import Input
 from regard.look.study import Study
-from regard.serving.page_file import page_file
+from regard.serving.page_file import PageFile, page_file
 from regard.use.model import Loaded, load
 
 Theme: TypeAlias = Literal["system", "light", "dark"]
@@ -27,15 +26,11 @@ ROOM = 16 * 2**20
 
 
 @dataclass(frozen=True, repr=False)
-class Shown:
+class Shown(PageFile):
     """Views of a model, as a notebook shows them."""
 
     title: str
-    html: str
-    """The complete page."""
     height: int
-    left: dict[str, int]
-    """By view, the number of answers that are left out because of the size limit."""
 
     def _repr_html_(self) -> str:
         """A sandboxed frame: it cannot reach other frames, the notebook or its cookies."""
@@ -47,13 +42,6 @@ class Shown:
 
     def __repr__(self) -> str:
         return f"<{self.title}: {len(self.html) / 2**20:.1f} MiB>"
-
-    def save(self, path: str | Path) -> None:
-        """Writes the page to a file that a browser can open."""
-        try:
-            write_text(Path(path), self.html)
-        except OSError as error:
-            raise InputError(f"{path} cannot be written: {error.strerror}; choose another file") from None
 
 
 def show(
@@ -78,4 +66,5 @@ def show(
     run = study.run(Input(given) if isinstance(given, str) else given)
     views = [view] if isinstance(view, str) else list(view)
     page = page_file(study, run, views, at, None if theme == "system" else theme, ROOM)
-    return Shown(f"{Path(study.loaded.name).name}, {', '.join(page.views)}", page.html, height, page.left)
+    title = f"{Path(study.loaded.name).name}, {', '.join(page.views)}"
+    return Shown(page.html, page.views, page.left, title, height)

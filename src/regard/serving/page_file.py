@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from regard.errors import InputError, RegardError
+from regard.files import write_text
 from regard.look.alignment import measured_in
 from regard.look.heads import MEAN
 from regard.look.input import target_of
@@ -51,6 +52,13 @@ class PageFile:
     views: list[str]
     left: dict[str, int]
     """For each view, the number of answers that did not fit."""
+
+    def save(self, path: str | Path) -> None:
+        """Writes the page to a file that a browser can open."""
+        try:
+            write_text(Path(path), self.html)
+        except OSError as error:
+            raise InputError(f"{path} cannot be written: {error.strerror}; choose another file") from None
 
 
 def about(study: Study) -> dict[str, Any]:

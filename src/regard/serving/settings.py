@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Self, TypeAlias
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from regard.blocks.settings import Positive
 from regard.settings import Settings
@@ -18,20 +18,6 @@ LOCAL = ("127.0.0.1", "localhost", "::1")
 def body_limit(characters: int) -> int:
     """The most bytes of a body with a text of this length: JSON may write a character as two escapes of six bytes."""
     return 16 * 1024 + 12 * characters
-
-
-def _valid_text(text: str) -> str:
-    if "\0" in text:
-        raise ValueError("a text must not contain NUL characters")
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a surrogate pair, which only JSON can contain
-        raise ValueError("a text is not valid Unicode") from None
-    return text
-
-
-Text: TypeAlias = Annotated[str, AfterValidator(_valid_text)]
-"""A text in a request."""
 
 
 class Serving(Settings):

@@ -22,6 +22,7 @@ from starlette.middleware.cors import CORSMiddleware
 import regard
 from regard.decoding.settings import TranslateOptions
 from regard.errors import InputError, RegardError
+from regard.look.views.view import Text
 from regard.models.cpu import fixed
 from regard.serving.http import (
     CLIENT_GONE,
@@ -40,7 +41,7 @@ from regard.serving.http import (
 )
 from regard.serving.languages import NAMES, Detected, detect_language
 from regard.serving.queue import RequestQueue, StreamJob
-from regard.serving.settings import Serving, Text, body_limit
+from regard.serving.settings import Serving, body_limit
 from regard.use.model import load
 from regard.use.translator import Translator
 

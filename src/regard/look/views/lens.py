@@ -55,8 +55,8 @@ def lens(study: Study, run: StudyRun, output: str | None = None) -> dict[str, An
     `texts` names the tokens or classes. For each position, `final` is the model's answer, `actual` the true one if
     known, `first` the first layer whose guess is the answer, and `settled` the layer from which on it stays. Each of
     `layers` has the most probable `tokens` and their `chances`, the `entropy` in nats, probability and rank of both
-    answers, and the share of positions that agree with the model and with the true answers. A guess that is always the
-    most frequent answer reaches `constant` and `constant_right`.
+    answers, and the share of positions that agree with the model. A guess that is always the most frequent answer
+    reaches `constant`.
     """
     known = outputs_of(study.loaded)
     if (output or next(iter(known), "")) not in known:
@@ -80,10 +80,8 @@ def lens(study: Study, run: StudyRun, output: str | None = None) -> dict[str, An
             each = [_read(logits(part).float(), asked) for part, asked in parts]
             found.append([torch.cat(column).cpu() for column in zip(*each, strict=True)])
     agree_LP = torch.stack([tokens[:, 0] == final_P for tokens, *_ in found])
-    known_at = [i for i, token in enumerate(actual) if token is not None]
     layers = []
     for name, agree_P, (tokens, best, entropies, chances, ranks) in zip(names, agree_LP, found, strict=True):
-        right_P = tokens[:, 0] == asked_P2[:, 1]
         layers.append(
             {
                 "name": name,
@@ -95,10 +93,9 @@ def lens(study: Study, run: StudyRun, output: str | None = None) -> dict[str, An
                 "actual_chance": [None if t is None else float(c) for t, c in zip(actual, chances[:, 1], strict=True)],
                 "actual_rank": [None if t is None else int(r) for t, r in zip(actual, ranks[:, 1], strict=True)],
                 "agrees": float(agree_P.float().mean()),
-                "right": float(right_P[known_at].float().mean()) if known_at else None,
             }
         )
-    real = [token for token in actual if token is not None]
+    real = {token for token in actual if token is not None}
     shown = sorted({*final_P.tolist(), *real, *(i for tokens, *_ in found for i in tokens.flatten().tolist())})
     classes = [] if over_tokens else class_names(study.loaded, output)
     return {
@@ -112,8 +109,7 @@ def lens(study: Study, run: StudyRun, output: str | None = None) -> dict[str, An
         "first": agree_LP.int().argmax(0).tolist(),
         "settled": (len(names) - agree_LP.flip(0).int().cumprod(0).sum(0)).tolist(),
         "choices": choices,
-        "constant": _most_frequent(final_P.tolist()),
-        "constant_right": _most_frequent(real) if real else None,
+        "constant": Counter(final_P.tolist()).most_common(1)[0][1] / len(final_P),
     }
 
 
@@ -141,10 +137,6 @@ def _read(logits_PC: Tensor, asked_P2: Tensor) -> tuple[Tensor, ...]:
     bars_P2 = logits_PC.gather(-1, asked_P2)
     ranks_P2 = torch.stack([(logits_PC > bar_P[:, None]).sum(-1) for bar_P in bars_P2.unbind(-1)], -1)
     return tokens, best, entropy(chances_PC), chances_PC.gather(-1, asked_P2), ranks_P2
-
-
-def _most_frequent(answers: list[int]) -> float:
-    return Counter(answers).most_common(1)[0][1] / len(answers)
 
 
 class LensRequest(RunRequest):
