@@ -73,7 +73,8 @@ def evaluate_command(  # noqa: PLR0913
     if reference is None:
         directory, config = _config(names[0])
         task = config.get("task")  # a Hugging Face model has none
-        if task is not None and not find_task(task["kind"]).translates:
+        kind = task["kind"] if isinstance(task, dict) else task
+        if kind is not None and not find_task(kind).translates:
             _print_metrics(directory, split, changes, device, as_json)
             return
     model = terminal.load_translator(names[0], device) if names else None

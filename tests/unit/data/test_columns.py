@@ -17,9 +17,7 @@ from data_cases import (
     learned,
     masked_in,
     pairs_in,
-    sequences_of,
     stored,
-    texts_of,
     windows_in,
 )
 from family_cases import decoder, encoder, encoder_decoder, unsettled
@@ -165,38 +163,6 @@ def test_labels_of_texts_and_of_tokens_by_hand(tmp_path: Path) -> None:
     batch = batch_of(examples, PackedPlan(1, (8,), most=2), [1, 0], rows=[2])
     assert batch.values["label"].tolist() == [1, 2, IGNORED]
     assert batch.values["tags"].tolist() == [IGNORED, 5, IGNORED, IGNORED, 3, 4, IGNORED, IGNORED]
-
-
-SHARES = [Share(), Share(world=3), Share(micro=20), Share(world=2, micro=11)]
-
-
-def test_every_pair_and_window_is_learned_once(tmp_path: Path) -> None:
-    pairs, texts = framed_pairs(tmp_path / "pairs", 60), framed_texts(tmp_path / "texts", 60)
-    wanted = sorted(
-        (s, t[:-1], t[1:]) for s, t in zip(texts_of(pairs, "source"), texts_of(pairs, "target"), strict=True)
-    )
-    flat = [token for text in texts_of(texts, "text") for token in text]
-    windows = sorted((flat[i : i + 5], flat[i + 1 : i + 6]) for i in range(0, len(flat) - 5, 5))
-    examples = pairs_in(pairs)
-    for share in SHARES:
-        for plan in (PackedPlan.for_lengths(examples.lengths, 64, row=16), PaddedPlan(64)):
-            found = []
-            for batch in parts_of(examples, plan, share):
-                source, target = batch.sequences["source"], batch.sequences["target"]
-                sides = zip(
-                    sequences_of(source.tokens, source.layout),
-                    sequences_of(target.tokens, target.layout),
-                    sequences_of(batch.values["target.next"], target.layout),
-                    strict=True,
-                )
-                found += [side for side in sides if any(label != IGNORED for label in side[2])]
-            assert sorted(found) == wanted, (share, plan)
-        for plan in (PackedPlan.alike(40, 5), PaddedPlan(40)):
-            batches = parts_of(windows_in(texts, 5), plan, share)
-            seen = [pair for each in batches for pair in learned(each.sequences["text"], each.values["text.next"])]
-            assert sorted(seen) == windows, (share, plan)
-            if isinstance(plan, PackedPlan):
-                assert len({batch.sequences["text"].tokens.shape for batch in batches}) == 1
 
 
 def loss_of(model: nn.Module, batch: Batch) -> Tensor:

@@ -131,22 +131,6 @@ def read(place: Path) -> str:
     return (place / "a").read_text()
 
 
-def test_an_entry_is_made_once_and_again_when_it_is_damaged() -> None:
-    made: list[Path] = []
-
-    def counted(directory: Path) -> None:
-        made.append(directory)
-        make(directory)
-
-    for _ in range(2):
-        assert cached("room", "name", counted, read) == "content"
-    assert len(made) == 1
-    Path("cache/room/name/a").unlink()
-    assert cached("room", "name", counted, read) == "content"
-    assert len(made) == 2
-    assert [path.name for path in Path("cache/room").iterdir()] == ["name"]
-
-
 def test_interrupted_late_and_old_entries_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(directory: Path) -> None:
         make(directory)

@@ -130,6 +130,8 @@ def test_errors_name_the_setting_and_the_nearest_one() -> None:
         ("model.dropuot=0.1", "model.dropuot", "did you mean dropout?"),
         ("model.preset=gtp2", "gtp2", "did you mean gpt2?"),
         ("model.preset=gpt2", "model.kind (decoder)", "translate", "encoder-decoder"),
+        ("model=gpt2", "model ('gpt2') must be a table"),
+        ("model.preset=3", "model.preset (3) must be a name"),
         ("task=language", "model.kind (encoder-decoder)", "language", "decoder"),
     ):
         message = refused(PAIRS, override)
@@ -194,26 +196,6 @@ def test_the_model_of_a_recipe() -> None:
         ('preset = "gpt2"\nposition.length = 77', ["kind=decoder"], longer),
     ):
         assert model_settings(read_toml(f"[model]\n{model}"), read_overrides(override)) == expected
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "model needs a preset or a kind"),
-        ("[model]\ndepth = 3", "model needs a preset or a kind"),
-        ('model = "gpt2"', r"model \('gpt2'\) must be a table"),
-        ("[model]\npreset = 3", r"model.preset \(3\) must be a name"),
-        ('[model]\npreset = "gtp2"', r"did you mean gpt2\?"),
-        (
-            '[model]\npreset = "gpt2"\nattention.hedas = 3',
-            r"unknown setting model.attention.hedas \(did you mean heads\?\)",
-        ),
-        ('[model]\nkind = "decodr"', r"did you mean decoder\?"),
-    ],
-)
-def test_bad_recipes(text: str, message: str) -> None:
-    with pytest.raises(SettingsError, match=message):
-        model_settings(read_toml(text))
 
 
 def test_recipe_files(tmp_path: Path) -> None:

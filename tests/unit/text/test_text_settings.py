@@ -7,21 +7,10 @@ from typing import Any
 import pytest
 
 from regard.errors import SettingsError
-from regard.settings import parse, read_toml, to_table
-from regard.text.settings import AnyTokenizer, Bpe, ByteBpe, Bytes, SpecialTokens, Unigram, WordPiece
+from regard.settings import parse
+from regard.text.settings import AnyTokenizer, ByteBpe, Bytes, SpecialTokens
 
 KINDS = ["byte-bpe", "bpe", "unigram", "wordpiece", "words", "characters", "bytes"]
-
-
-def test_kinds_have_defaults_and_survive_a_table() -> None:
-    for kind in KINDS:
-        settings = parse(AnyTokenizer, {"kind": kind}, "text")
-        assert settings.kind == kind
-        assert parse(AnyTokenizer, to_table(settings)) == settings
-    recipe = read_toml('[text]\nkind = "bpe"\nsize = 10_000\nshared = true\n')
-    assert parse(AnyTokenizer, recipe["text"], "text") == Bpe(size=10_000, shared=True)
-    assert (Bpe().unicode, Unigram().unicode, ByteBpe().unicode) == ("nfkc", "nfkc", "none")
-    assert WordPiece().special.mask == "[MASK]"
 
 
 def test_special_tokens() -> None:
