@@ -14,7 +14,6 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import chain
 from typing import Any, TypeAlias, TypeVar
 
@@ -102,29 +101,24 @@ class Planner:
         return self._order
 
 
+@dataclass(frozen=True)
 class Loader:
     """Makes the steps of a run, or of one pass over the data."""
 
-    def __init__(
-        self,
-        examples: Examples,
-        plan: Plan,
-        seed: int,
-        share: Share = Share(),  # noqa: B008  # frozen
-        workers: int = 0,
-        pin: bool = False,
-    ) -> None:
-        """`workers` processes make batches ahead of time, and one more plans them; 0: batches are made when needed.
+    examples: Examples
+    plan: Plan
+    seed: int
+    share: Share = Share()  # noqa: RUF009  # frozen
+    workers: int = 0
+    """Processes that make batches ahead of time, and one more plans them; 0: batches are made when needed."""
+    pin: bool = False
+    """Whether batches are in pinned memory, if there is a GPU."""
 
-        `pin`: batches are in pinned memory if there is a GPU.
-        """
-        self.examples = examples
-        self.plan = plan
-        self.seed = seed
-        self.share = share
-        self.workers = workers
-        self.pin = pin
-        self._planner = Planner(plan, examples.lengths, seed)
+    def __post_init__(self) -> None:
+        self._planner(self.seed)  # raises an error if an example does not fit
+
+    def _planner(self, seed: int | None) -> Planner:
+        return Planner(self.plan, self.examples.lengths, seed)
 
     @property
     def longest(self) -> int:
@@ -133,11 +127,11 @@ class Loader:
 
     def steps(self, start: StepPosition = StepPosition()) -> Steps:  # noqa: B008  # frozen
         """Steps without end, from a position on."""
-        return self._steps(self._planner, start, once=False)
+        return self._steps(self._planner(self.seed), start, once=False)
 
     def once(self) -> Steps:
         """Every example once, always in the same order and with the same random choices: for evaluation."""
-        return self._steps(Planner(self.plan, self.examples.lengths, None), StepPosition(), once=True)
+        return self._steps(self._planner(None), StepPosition(), once=True)
 
     def _steps(self, planner: Planner, start: StepPosition, once: bool) -> Steps:
         # One process plans ahead, so that the end of a pool causes no delay; it feeds the others.
@@ -146,14 +140,23 @@ class Loader:
             jobs = _jobs(planner, planned, start, 0 if once else self.seed)
             # The first job is made here: a wrong position raises an error before more processes start.
             jobs = chain([next(jobs)], jobs)
-            collating = _Computed(partial(_collated, self.examples, self.plan, self.share))
-            with _loaded(collating, jobs, self.workers, self.pin) as made:
+            with _loaded(_Computed(self._collated), jobs, self.workers, self.pin) as made:
                 for step in made:
                     yield step.opened() if isinstance(step, _Parcel) else step
 
-
-_Job: TypeAlias = tuple[Group, Draw, StepPosition, StepPosition, float]
-"""The last arguments of `_collated`."""
+    def _collated(
+        self, group: Group, draw: Draw, position: StepPosition, following: StepPosition, epochs: float
+    ) -> Step:
+        parts = self.plan.split(group, self.share)
+        return Step(
+            [self.examples.collate(part, self.plan, draw) for part in parts[self.share.rank :: self.share.world]],
+            position,
+            following,
+            examples=len(group.examples),
+            tokens=int(group.lengths[:, -1].sum()),
+            cells=sum(map(self.plan.cells, parts)),
+            epochs=epochs,
+        )
 
 
 class _Computed(Dataset[T]):
@@ -166,28 +169,6 @@ class _Computed(Dataset[T]):
         return self._function(*arguments)
 
 
-def _collated(
-    examples: Examples,
-    plan: Plan,
-    share: Share,
-    group: Group,
-    draw: Draw,
-    position: StepPosition,
-    following: StepPosition,
-    epochs: float,
-) -> Step:
-    parts = plan.split(group, share)
-    return Step(
-        [examples.collate(part, plan, draw) for part in parts[share.rank :: share.world]],
-        position,
-        following,
-        examples=len(group.examples),
-        tokens=int(group.lengths[:, -1].sum()),
-        cells=sum(map(plan.cells, parts)),
-        epochs=epochs,
-    )
-
-
 def _pools(planner: Planner, start: StepPosition, once: bool) -> Iterator[tuple[int, int]]:
     epoch, pool = start.epoch, start.pool
     while True:
@@ -197,7 +178,10 @@ def _pools(planner: Planner, start: StepPosition, once: bool) -> Iterator[tuple[
             return
 
 
-def _jobs(planner: Planner, planned: Iterable[list[Group]], start: StepPosition, seed: int) -> Iterator[_Job]:
+def _jobs(
+    planner: Planner, planned: Iterable[list[Group]], start: StepPosition, seed: int
+) -> Iterator[tuple[Any, ...]]:
+    """The arguments of `Loader._collated` for each step."""
     position = start
     for groups in planned:
         if position.step >= len(groups):
