@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from data_cases import texts_of
@@ -23,7 +22,7 @@ from regard.data import prepare as preparing
 from regard.data import readers
 from regard.data.columns import LABELS, Column, LabelColumn, TokenColumn, TokenLabelColumn
 from regard.data.examples import Located, Pair, Tagged, Text
-from regard.data.prepare import _Sample, _Shaper, learn_tokenizers, prepare
+from regard.data.prepare import _Shaper, learn_tokenizers, prepare
 from regard.data.settings import (
     AnyData,
     Columns,
@@ -471,20 +470,6 @@ def test_tokenizers_are_learned_once_and_again_after_damage(monkeypatch: pytest.
     learn_tokenizers(Source(pairs(), "train"), text(shared=False))
     next(Path("cache/tokenizers").glob(f"*/{SOURCE_FILE}")).unlink()
     assert not learn_tokenizers(Source(pairs(), "train"), text(shared=False)).shared
-
-
-def test_a_sample_is_spread_evenly_and_has_both_sides() -> None:
-    source = Source(pairs(), "train")
-    for most in (1, 2, 7, 40, 49, 50, 51, 1000):
-        sample = _Sample(source, most, "source")
-        numbers = [SOURCES.index(found) for found in sample]
-        assert len(numbers) == len(sample) == min(50, most)
-        gaps = np.diff(numbers)
-        assert not len(gaps) or max(gaps) - min(gaps) <= 1
-        assert numbers[-1] == 49
-    found = list(_Sample(source, 40))
-    assert len(found) == len(_Sample(source, 40)) == 40
-    assert len(set(found) & set(SOURCES)) == len(set(found) & set(TARGETS)) == 20
 
 
 def test_tokenizers_that_cannot_be_learned() -> None:

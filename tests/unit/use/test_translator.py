@@ -15,7 +15,7 @@ from tiny_translator import write_translator
 
 from regard.blocks.settings import Attention
 from regard.decoding.score import score
-from regard.decoding.settings import Absolute, Power, Rules, TranslateOptions
+from regard.decoding.settings import Absolute, Rules, TranslateOptions
 from regard.errors import InputError, SettingsError
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
@@ -111,14 +111,6 @@ def test_lines_are_read_only_as_far_as_needed(model: Translator) -> None:
         model.lines([], ahead=0)
 
 
-def test_long_lines_are_not_hoarded(model: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.use.translator._CHUNK_CHARACTERS", 10)
-    read: list[str] = []
-    lines = (read.append(text) or text for text in ["ein Hund und", "ein", "ein", "ein"])  # type: ignore[func-returns-value]
-    next(model.lines(lines, TranslateOptions(rules=SHORT, beam=1)))
-    assert len(read) == 1
-
-
 @pytest.mark.parametrize("text", ["ein Hund läuft", "ein Hund. Und eine Katze!\n\n {x} 3 Katze ", "", "12"])
 def test_a_stream_is_the_translation_in_pieces(model: Translator, text: str) -> None:
     pieces = list(model.stream(text, TranslateOptions(rules=SHORT, beam=1)))
@@ -148,14 +140,6 @@ def test_constraints(model: Translator, worded: Translator) -> None:
     for option, words in (("must", ["Haus"]), ("prefix", "Das Haus")):
         with pytest.raises(InputError, match=rf"{option} \('.*Haus'\) contains characters outside"):
             worded.translate("ein Hund", **{option: words})
-
-
-def test_forbidden_words_are_found_in_any_segmentation(model: Translator) -> None:
-    pieces = [token for letter in "the dog" for token in model.tokenizers.target.ids([letter])[0]]
-    assert model.output_text(pieces) == "the dog"
-    forbidden = re.compile(r"\bthe dog\b")
-    assert model._unwanted(pieces, forbidden) == {tuple(pieces)}
-    assert model._unwanted(model.tokenizers.target.ids(["the dogs"])[0], forbidden) == set()
 
 
 def test_special_tokens_do_not_occur(model: Translator) -> None:
@@ -204,15 +188,6 @@ def test_directions(tagged: Translator, model: Translator) -> None:
         with pytest.raises(InputError) as caught:
             tagged.translate("ein Hund", **options)
         assert all(part in str(caught.value) for part in parts)
-
-
-def test_options_and_keywords(model: Translator) -> None:
-    base = TranslateOptions(beam=3, rules=SHORT)
-    found = model.translate("ein Hund", base, nbest=2, sampling=None)
-    assert found == model.translate("ein Hund", beam=3, nbest=2, rules=SHORT)
-    assert model.translate("ein Hund", base, length=Power(alpha=1.0), details=True).score == pytest.approx(
-        model.translate("ein Hund", base, length={"kind": "power", "alpha": 1.0}, details=True).score
-    )
 
 
 @pytest.mark.parametrize(
