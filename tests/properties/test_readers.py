@@ -19,13 +19,7 @@ from hypothesis import strategies as st
 from regard.data import readers
 from regard.data.examples import Labelled, Pair, Problem, Text
 from regard.data.readers import read_lines
-from regard.data.settings import (
-    DataSettings,
-    LabelledCsv,
-    Parallel,
-    ParallelJsonl,
-    RawText,
-)
+from regard.data.settings import DataSettings, LabelledCsv, Parallel, ParallelJsonl, RawText
 from regard.data.source import Source
 
 PACKERS: dict[str, Callable[[bytes], bytes]] = {

@@ -12,22 +12,11 @@ from scripted_translator import ScriptedTranslator, scripted
 from regard.use.documents import cut_spans, find_items, line_spans, mask_items, pieces_of, protect, sentence_spans
 
 PARTS = [
-    "{a}",
-    "{b}",
-    "<b>",
-    "</b>",
-    "<br/>",
-    "<p>",
-    "www.a.de",
-    "%d",
-    "17",
-    "3,5",
+    *["{a}", "{b}", "<b>", "</b>", "<br/>", "<p>", "www.a.de", "%d", "17", "3,5", "&amp;", "X1"],
     ". ",
     "! ",
     "\n",
     " ",
-    "&amp;",
-    "X1",
 ]
 TEXTS = st.lists(st.sampled_from([*PARTS, "der Hund", "The cat", "犬。", "é"]) | st.text(max_size=8), max_size=12).map(
     "".join

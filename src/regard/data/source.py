@@ -12,14 +12,7 @@ from regard.data import readers
 from regard.data.embedded import origin_of, read_embedded
 from regard.data.examples import Example, Located, Pair, Problem, Side, Tally, excerpt
 from regard.data.images import read_idx, read_image_folder, read_npz
-from regard.data.settings import (
-    DataSettings,
-    EmbeddedSettings,
-    PairFilters,
-    Pairs,
-    Split,
-    TextFilters,
-)
+from regard.data.settings import DataSettings, EmbeddedSettings, PairFilters, Pairs, Split, TextFilters
 from regard.errors import DataError
 
 READERS: dict[str, Callable[..., Iterator[Located[Example | Problem]]]] = {

@@ -236,12 +236,7 @@ def fingerprint(files: Iterable[Path], settings: Mapping[str, Any]) -> str:
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
-def cached(
-    folder: str,
-    name: str,
-    make: Callable[[Path], None],
-    read: Callable[[Path], T],
-) -> T:
+def cached(folder: str, name: str, make: Callable[[Path], None], read: Callable[[Path], T]) -> T:
     """Reads an entry of the cache. If it is missing or damaged, `make` writes it into an empty directory first."""
     place = cache_folder() / folder / name
     if place.exists():

@@ -110,11 +110,7 @@ def _is_abbreviation(text: str, match: re.Match[str]) -> bool:
     return initial or lower in _ABBREVIATIONS or bool(_ROMAN.match(before)) or bool(_DOTTED.match(before))
 
 
-_CUTS = (
-    re.compile(r"(?<=[;:。！？])\s*|(?<!\s)\s++(?=[–—]\s)"),
-    re.compile(r"(?<=[,，、،])\s*"),
-    re.compile(r"\s+"),
-)
+_CUTS = (re.compile(r"(?<=[;:。！？])\s*|(?<!\s)\s++(?=[–—]\s)"), re.compile(r"(?<=[,，、،])\s*"), re.compile(r"\s+"))
 """Where a long sentence is cut, the best places first."""
 
 

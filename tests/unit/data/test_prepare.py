@@ -256,10 +256,7 @@ def test_labels_are_learned_and_then_known() -> None:
     none = LABELS - 1
     train = prepare(Source(data, "train"), columns, encode, {})
     assert train.about["labels"] == {"tags": ["A", "B", "C"], "label": ["1", "3"]}
-    assert texts_of(train, "tags") == [
-        [none, 1, none, none, 0, none, none, none],
-        [none, 0, 2, none, none, none],
-    ]
+    assert texts_of(train, "tags") == [[none, 1, none, none, 0, none, none, none], [none, 0, 2, none, none, none]]
     assert texts_of(train, "label") == [[1], [0]]
     assert all(
         len(tags) == len(text) for tags, text in zip(texts_of(train, "tags"), texts_of(train, "text"), strict=True)

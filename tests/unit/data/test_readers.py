@@ -127,10 +127,7 @@ def test_parallel_files() -> None:
     write("a.de", "eins\nzwei\ndrei\n\nfünf\nsechs")
     assert read(Parallel(train=["a.en", "a.de"])) == (
         [Pair("one", "eins"), Pair("six", "sechs")],
-        [
-            "3 × is empty: a.en, line 2; a.de, line 4; a.en, line 5",
-            "1 × is not UTF-8: a.en, line 3 (byte 3 is 0xfc)",
-        ],
+        ["3 × is empty: a.en, line 2; a.de, line 4; a.en, line 5", "1 × is not UTF-8: a.en, line 3 (byte 3 is 0xfc)"],
     )
     for sources, targets in [(3, 2), (2, 3), (1, 5), (2000, 1)]:
         write("a.en", "x\n" * sources)
@@ -256,10 +253,7 @@ def test_labelled_jsonl() -> None:
     settings = LabelledJsonl(train=["a.jsonl"], text="a", second="b", label="n", labels="numbers")
     assert read(settings) == (
         [Labelled("x", "y", 0.5)],
-        [
-            "1 × has no key b: a.jsonl, line 2",
-            "1 × has a label that is not a number: a.jsonl, line 3 (False)",
-        ],
+        ["1 × has no key b: a.jsonl, line 2", "1 × has a label that is not a number: a.jsonl, line 3 (False)"],
     )
 
 

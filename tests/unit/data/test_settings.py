@@ -5,16 +5,7 @@ from __future__ import annotations
 import pytest
 from settings_cases import from_toml, to_toml
 
-from regard.data.settings import (
-    AnyData,
-    Columns,
-    Data,
-    FromFiles,
-    Grammar,
-    LabelledTsv,
-    Parallel,
-    ParallelTsv,
-)
+from regard.data.settings import AnyData, Columns, Data, FromFiles, Grammar, LabelledTsv, Parallel, ParallelTsv
 from regard.errors import SettingsError
 from regard.settings import parse, to_table, variants
 

@@ -15,15 +15,7 @@ from data_cases import texts_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from regard.data.store import (
-    ABOUT,
-    Ragged,
-    Store,
-    StoreWriter,
-    cache_folder,
-    cached,
-    fingerprint,
-)
+from regard.data.store import ABOUT, Ragged, Store, StoreWriter, cache_folder, cached, fingerprint
 from regard.errors import DataError
 
 sequences = st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=7), max_size=9)

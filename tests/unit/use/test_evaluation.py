@@ -22,13 +22,7 @@ from regard.tasks.run import evaluate_run
 from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.use.evaluation import (
-    Counting,
-    compare,
-    corpus_metrics,
-    evaluate_texts,
-    evaluation_sets,
-)
+from regard.use.evaluation import Counting, compare, corpus_metrics, evaluate_texts, evaluation_sets
 from regard.weights.directory import save_labels, save_model
 
 REFERENCE = ["a b c d f"]
