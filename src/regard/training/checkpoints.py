@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from regard.data.batches import StepPosition
@@ -269,19 +270,15 @@ class Checkpointer:
 
 
 def average_files(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The mean of safetensors files, summed in float64. Only one tensor of each file is in memory at a time."""
+    """The mean of safetensors files, summed in float64."""
     if not paths:
         raise RunError("there are no snapshots to average; evaluate at least once, or remove train.average")
-    result: dict[str, Tensor] = {}
+    totals: dict[str, Tensor] = {}
     try:
-        with ExitStack() as stack:
-            files = [stack.enter_context(safe_open(path, framework="pt", device="cpu")) for path in paths]
-            for name in files[0].keys():
-                first = files[0].get_tensor(name)
-                total = first.to(torch.float64, copy=True)
-                for file in files[1:]:
-                    total += file.get_tensor(name)
-                result[name] = (total / len(files)).to(first.dtype)
+        for path in paths:
+            weights = load_file(path)
+            for name, tensor in weights.items():
+                totals[name] = totals[name] + tensor if name in totals else tensor.double()
     except (OSError, SafetensorError) as error:
         raise RunError(f"a snapshot in {paths[0].parent} cannot be read ({error}); continue with --resume") from error
-    return result
+    return {name: (total / len(paths)).to(weights[name].dtype) for name, total in totals.items()}

@@ -106,23 +106,6 @@ def test_every_row_has_its_own_history(family: type, fixed: bool) -> None:
                 assert state.cache.columns < steps * beams, "unused columns are dropped"
 
 
-@torch.inference_mode()
-def test_attention_of_a_step_for_coverage() -> None:
-    model, given = model_of(VARIANTS["grouped"]), inputs(3, VOCABULARY)
-    state, _ = SearchModel(model, ENDS).begin(given, 5, 2, coverage=True)
-    weights: list[torch.Tensor] = []
-    for rows in ([0, 0, 1, 1, 2, 2], [1, 0, 2, 2, 5, 4]):
-        state.select(torch.tensor(rows))
-        state.step(torch.tensor([3, 4, 5, 6, 7, 8]))
-        attended = state.attended_NS
-        assert attended is not None
-        weights.append(attended)
-        assert torch.allclose(attended.sum(-1), torch.ones(6, dtype=torch.float64))
-        for row, tokens in enumerate(given[i // 2] for i in range(6)):
-            assert not attended[row, len(tokens) :].any()
-    assert not torch.allclose(weights[0], weights[1])
-
-
 def test_a_watched_model_is_called_as_it_is() -> None:
     """Forward hooks run at every step, and the result is the same."""
     model, given = model_of(VARIANTS["paper"], torch.float32), inputs(30, VOCABULARY)

@@ -18,7 +18,7 @@ from regard.decoding.decode import decode, jobs_for
 from regard.decoding.fast import FastPaths
 from regard.decoding.fast import graphs as replay
 from regard.decoding.model import SearchModel
-from regard.decoding.settings import Absolute, Beam, Ends, Hypothesis, Job, Power, Rules, Stop, Wish
+from regard.decoding.settings import Absolute, Beam, Ends, Hypothesis, Power, Rules, Stop, Wish
 from regard.models.build import build
 from regard.models.families import EncoderDecoder
 from regard.models.settings import Decoder as DecoderSettings
@@ -118,20 +118,6 @@ def test_what_is_recorded_asks_the_host_nothing(
         search.turn()
         search.turn()
     assert int(search.step_1) == 2
-
-
-def test_batches_of_about_one_size_are_filled_up_to_one() -> None:
-    """By no more than a quarter, and a handful at least; what fills them up writes nothing."""
-    sizes = set()
-    jobs = [Job(place, [3, 4], Wish(), 5) for place in range(300)]
-    for count in range(1, 301):
-        filled = replay.filled(jobs[:count])
-        assert filled[:count] == jobs[:count]
-        assert {each.longest for each in filled[count:]} <= {0}
-        assert len(filled) - count < max(replay.INPUTS, count / 4)
-        sizes.add(len(filled))
-    assert len(sizes) < 25
-    assert {8, 64, 128, 256} <= sizes
 
 
 @pytest.mark.gpu
