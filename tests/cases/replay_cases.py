@@ -28,7 +28,7 @@ def replayed(
 ) -> list[list[Hypothesis]]:
     with torch.inference_mode():
         prepared = SearchModel(model, ends, paths)
-        jobs = jobs_for(prepared, inputs, rules, [Wish()] * len(inputs))
+        jobs = jobs_for(prepared, inputs, ends, beam, rules, [Wish()] * len(inputs))
         return graphs.replayed(prepared, jobs, ends, rules, beam, record)
 
 

@@ -62,7 +62,12 @@ VARIANTS = {
     "packed-float32": {**SGD, "layout": "packed"},
     "padded-float32-shard": {**SGD, "layout": "padded", "shard": True},
 }
-JOBS = {f"{family}-{name}": (family, table(**how, micro=48)) for family in FAMILIES for name, how in VARIANTS.items()}
+JOBS = {
+    f"{family}-{name}": (family, table(**how, micro=48))
+    for family in FAMILIES
+    for name, how in VARIANTS.items()
+    if family == "translate" or how["precision"] == "float64"
+}
 # Evaluations in mid-run, of other weights than those that are trained.
 AVERAGED = table(**ADAMW, ema=0.9, evaluate_every=4)
 JOBS |= {f"averaged-{shard}": ("translate", {**AVERAGED, "shard": shard}) for shard in (False, True)}

@@ -59,9 +59,7 @@ def decode(
     with torch.inference_mode():
         prepared = SearchModel(model, ends, select(model, search, rules, asked, fixed))
         search = ONE if prepared.paths.replay and isinstance(search, Greedy) else search
-        jobs = jobs_for(prepared, inputs, rules, asked)
-        for job in jobs:
-            require_possible(job, ends, search, rules, prepared.vocabulary)
+        jobs = jobs_for(prepared, inputs, ends, search, rules, asked)
         for batch in batches(jobs, batch_tokens, search.size if isinstance(search, Beam) else 1):
             for job, found in zip(batch, _search(prepared, batch, ends, rules, search), strict=True):
                 results[job.index] = found
@@ -82,8 +80,15 @@ def _search(model: SearchModel, jobs: list[Job], ends: Ends, rules: Rules, searc
         return beam.BeamSearch(beam.BeamBatch(model, jobs, ends, rules, search)).run()
 
 
-def jobs_for(model: SearchModel, inputs: Sequence[Sequence[int]], rules: Rules, wishes: Sequence[Wish]) -> list[Job]:
-    """The inputs with the lengths that the rules and the model's positions allow."""
+def jobs_for(
+    model: SearchModel,
+    inputs: Sequence[Sequence[int]],
+    ends: Ends,
+    search: Search,
+    rules: Rules,
+    wishes: Sequence[Wish],
+) -> list[Job]:
+    """The inputs with the lengths that the rules and the model's positions allow. Raises if a wish cannot be met."""
     jobs = []
     for index, (tokens, wish) in enumerate(zip(inputs, wishes, strict=True)):
         if not len(tokens):
@@ -94,11 +99,11 @@ def jobs_for(model: SearchModel, inputs: Sequence[Sequence[int]], rules: Rules, 
             raise InputError(f"inputs[{index}] has {len(tokens)} tokens, which use all learned positions; shorten it")
         longest = rules.longest.of(len(tokens))
         jobs.append(Job(index, tokens, wish, longest if room is None else min(longest, room)))
+        _require_possible(jobs[-1], ends, search, rules, model.vocabulary)
     return jobs
 
 
-def require_possible(job: Job, ends: Ends, search: Search, rules: Rules, vocabulary: int) -> None:
-    """Raises if a wish cannot be met."""
+def _require_possible(job: Job, ends: Ends, search: Search, rules: Rules, vocabulary: int) -> None:
     wish = job.wish
     asked = [*wish.prefix, *(token for word in (*wish.must, *wish.must_not, *rules.must_not) for token in word)]
     wrong = [token for token in asked if not 0 <= token < vocabulary]
@@ -146,8 +151,7 @@ def stream(
     # Not around the whole generator: the mode would stay on for the caller between two tokens.
     with torch.inference_mode():
         prepared = SearchModel(model, ends)
-        (job,) = jobs_for(prepared, [tokens], rules, [wish])
-        require_possible(job, ends, search, rules, prepared.vocabulary)
+        (job,) = jobs_for(prepared, [tokens], ends, search, rules, [wish])
         writing = greedy.Writing(prepared, [job], ends, rules, search)
     more = True
     while more:

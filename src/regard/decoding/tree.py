@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.beam import BeamBatch, BeamField, BeamSearch
-from regard.decoding.decode import jobs_for, require_possible
+from regard.decoding.decode import jobs_for
 from regard.decoding.fast import Continuations
 from regard.decoding.model import Model, SearchModel
 from regard.decoding.rules import NEVER
@@ -70,8 +70,7 @@ def search_tree(
         raise InputError("must (words that must occur) uses another search, which has no tree; leave it out")
     with torch.inference_mode():
         prepared = SearchModel(model, ends)
-        (job,) = jobs_for(prepared, [tokens], rules, [wish])
-        require_possible(job, ends, beam, rules, prepared.vocabulary)
+        (job,) = jobs_for(prepared, [tokens], ends, beam, rules, [wish])
         traced = _Traced(BeamBatch(prepared, [job], ends, rules, beam))
         (found,) = traced.run()
     return Tree(traced.nodes, found)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
@@ -17,7 +16,7 @@ from regard.errors import RunError, SettingsError
 from regard.files import write_beside
 from regard.format import four_digits
 from regard.settings import Table, parse
-from regard.training.run import ENVIRONMENT, LOG, is_run, read_log, read_status
+from regard.training.run import LOG, is_run, read_environment, read_log, read_status
 from regard.training.schedules import Spent, spent_share
 from regard.training.settings import Train
 from regard.weights.directory import read_config
@@ -137,15 +136,11 @@ def read_history(directory: Path) -> RunHistory:
     by_kind: dict[str, list[Table]] = {}
     for record in read_log(directory / LOG) if (directory / LOG).is_file() else ():
         by_kind.setdefault(str(record.get("kind", "")), []).append(record)
-    try:
-        environment = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
-        environment = {}
     return RunHistory(
         directory=directory,
         config=read_config(directory),
         status=asdict(read_status(directory)),
-        environment=environment if isinstance(environment, dict) else {},
+        environment=read_environment(directory),
         data=(by_kind.get("data") or [{}])[-1],
         train=_latest(by_kind.get("train", ())),
         valid=_latest(by_kind.get("valid", ())),

@@ -20,8 +20,6 @@ LEVELS: tuple[Level, ...] = ("bad", "odd", "note", "fine")
 ENOUGH = 10
 """Lines of the log that a judgement about a curve needs."""
 LEAST_FALL, DIVERGED, STILL_FALLING, RISE, STEEP_RISE = 0.02, 0.15, 0.02, 0.02, 0.1
-FAR, TOO_GOOD = 1.3, 0.6
-"""Ratios of validation and training loss."""
 TINY = 100
 UNKNOWN = 0.01
 LOST = {"skipped": 0.01, "too_long": 0.05, "removed": 0.3}
@@ -165,7 +163,7 @@ def check_overfitting(run: RunHistory) -> Iterator[Finding]:
 
 
 def check_validation_set(run: RunHistory) -> Iterator[Finding]:
-    """Whether there are enough validation data, and whether their loss is plausible."""
+    """Whether there are enough validation data."""
     if not run.data:
         return
     number = int(_splits(run).get("valid", {}).get("examples") or 0)
@@ -175,22 +173,6 @@ def check_validation_set(run: RunHistory) -> Iterator[Finding]:
     elif number < TINY:
         evidence = f"{number:,} examples: one example is {percent(1 / number)}"
         yield Finding("note", "the validation set is tiny", evidence, "hold out some hundred examples")
-    valid, train = run.curve("valid", "loss").finite(), run.curve("train", "loss").finite()
-    if number < TINY or not len(valid) or len(train) < 4:
-        return
-    smooth = train.smoothed(5)
-    ratios = Curve(valid.steps, valid.values / np.array([max(smooth.at(step), 1e-9) for step in valid.steps]))
-    first, last = ratios.part(0, 0.25).median(), ratios.part(0.5, 1).median()
-    evidence = f"{first:.2f} times the training loss at first, {last:.2f} times in the second half"
-    if first > FAR and ratios.median() > FAR:
-        remedy = "the splits may differ in kind or preparation: compare them with `regard data`"
-        yield Finding("odd", "the validation loss is far above the training loss from the start", evidence, remedy)
-    elif last < TOO_GOOD:
-        remedy = (
-            "validation examples may be in the training data (`regard data` lists them); a model.dropout above 0.3 "
-            "explains a part of it"
-        )
-        yield Finding("odd", "the validation loss is suspiciously low", evidence, remedy)
 
 
 def _splits(run: RunHistory) -> dict[str, Mapping[str, Any]]:

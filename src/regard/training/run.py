@@ -306,13 +306,12 @@ def write_environment(directory: Path, device: torch.device) -> None:
 
 def resume_environment(directory: Path, device: torch.device) -> list[str]:
     """Add a resume to `environment.json`. Returns a warning if something changed that can change results."""
-    now = describe_environment(device)
+    now, content = describe_environment(device), read_environment(directory)
+    before = {**content}
     try:
-        content = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8"))
-        before = {**content}
         for earlier in content["resumes"]:
             before |= {name: change[1] for name, change in earlier["changed"].items()}
-    except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError):
+    except (KeyError, TypeError, IndexError, AttributeError):
         write_environment(directory, device)
         return [f"{directory / ENVIRONMENT} is missing or damaged and is written again; changes cannot be detected"]
     start = {"time": now.pop("time"), "command": now.pop("command")}
@@ -323,12 +322,18 @@ def resume_environment(directory: Path, device: torch.device) -> list[str]:
     return [f"changed since the last start: {', '.join(matters)}; results can differ slightly"] if matters else []
 
 
+def read_environment(directory: Path) -> Table:
+    """The content of `environment.json`; empty if it is missing or damaged."""
+    try:
+        content = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
 def threads_of(directory: Path) -> int | None:
     """The number of threads that a run started with; a different one changes the last bits of sums."""
-    try:
-        found = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8")).get("threads")
-    except (OSError, ValueError, AttributeError):
-        return None
+    found = read_environment(directory).get("threads")
     return found if isinstance(found, int) and found > 0 else None
 
 

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from regard.decoding.decode import jobs_for, require_possible
+from regard.decoding.decode import jobs_for
 from regard.decoding.greedy import Writing
 from regard.decoding.model import SearchModel
 from regard.decoding.rules import shaped
@@ -71,8 +71,7 @@ def decode_steps(
     network, tokens, ends, wish = _job(study, run, prefix)
     with study.edited(run), torch.inference_mode():
         source = SearchModel(network, ends)
-        (job,) = jobs_for(source, [tokens], rules, [wish])
-        require_possible(job, ends, sampling, rules, source.vocabulary)
+        (job,) = jobs_for(source, [tokens], ends, sampling, rules, [wish])
         writing = _Watched(source, job, ends, rules, sampling, draws)
         while writing.advance():
             pass

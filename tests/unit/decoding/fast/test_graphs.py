@@ -109,7 +109,7 @@ def test_what_is_recorded_asks_the_host_nothing(
 ) -> None:
     model = build(family(vocabulary=9, width=8, depth=1, attention=Attention(heads=2), position=position)).eval()
     source = SearchModel(model, ENDS, FastPaths(fixed=True))
-    jobs = replay.filled(jobs_for(source, inputs_of((5, 3), 9, 1), RULES, [Wish()] * 2))
+    jobs = replay.filled(jobs_for(source, inputs_of((5, 3), 9, 1), ENDS, Beam(size=2), RULES, [Wish()] * 2))
     batch = BeamBatch(source, jobs, ENDS, RULES, Beam(size=2))
     for module in (layout, embedding):  # whoever looks at numbers does so where that costs nothing
         monkeypatch.setattr(module, "readable", lambda tensor: False)

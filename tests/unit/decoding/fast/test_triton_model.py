@@ -113,7 +113,7 @@ def test_a_search_finds_the_same(beam: Beam, monkeypatch: pytest.MonkeyPatch) ->
     model, given, rules = model_of(PLAIN["paper"]), inputs(5, VOCABULARY, longest=4), Rules(longest=Absolute(tokens=5))
     writer = SearchModel(model, ENDS, TRITON)
     with torch.inference_mode():
-        batch = BeamBatch(writer, jobs_for(writer, given, rules, [Wish()] * len(given)), ENDS, rules, beam)
+        batch = BeamBatch(writer, jobs_for(writer, given, ENDS, beam, rules, [Wish()] * len(given)), ENDS, rules, beam)
         search = BeamSearch(batch)
         assert (search.triton_choice, type(search.state).__name__) == (True, "TritonState")
         found = search.run()
