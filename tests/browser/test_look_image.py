@@ -12,7 +12,7 @@ from PIL import Image
 
 from regard.look.heads import attentions_of
 from regard.look.input import Input, image_from
-from regard.look.study import NamedImage, Study, StudyRun
+from regard.look.study import StudyRun
 from regard.look.views.heads import head_notes, rollout
 from regard.look.views.image import PatchesRequest, concentration, occlude, patch_attention
 
@@ -193,15 +193,3 @@ def test_silent_heads_give_their_mean_on_request(served: dict[str, Served], watc
     eventually(lambda: f"{actual.chance:.4f}" in page.locator(".effect tbody tr").first.inner_text())
     assert "mean=1" in page.url
     eventually(lambda: page.evaluate("document.activeElement.textContent") == "their mean")
-
-
-def test_a_picture_that_was_named_is_shown_first(served: dict[str, Served], watched: Watched) -> None:
-    pixels = np.full((1, 8, 8), 40, np.uint8)
-    study = Study(served["vision"].study.loaded)
-    study.picture = NamedImage("<i>.png", pixels)
-    one = Served(study)
-    page = watched.open(one.address)
-    assert "<i>.png" in page.locator("#input").inner_text()
-    assert np.array_equal(last(one).given.image, pixels)
-    page.goto("about:blank")
-    one.close()

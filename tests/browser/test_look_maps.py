@@ -117,25 +117,6 @@ def test_the_slider_asks_for_nothing_again(served: dict[str, Served], watched: W
     assert [url for url in watched.asked if url.endswith("/api/vectors")] == asked
 
 
-def test_every_point_is_reached_by_keyboard(served: dict[str, Served], watched: Watched) -> None:
-    page = watched.open(served["encoder"].address, text=TEXT, view="vectors", lines=LINES, word="*")
-    for _ in range(40):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.getAttribute('role') === 'option'"):
-            break
-    for _ in range(14):
-        page.keyboard.press("ArrowLeft")
-    reached = set()
-    for _ in range(14):
-        reached.add(page.evaluate("document.activeElement.dataset.number"))
-        assert page.locator(".spot[aria-selected=true]").get_attribute("data-number") in reached
-        page.keyboard.press("ArrowRight")
-    assert len(reached) == 14
-    page.locator("#bylayer").focus()
-    page.keyboard.press("ArrowRight")
-    assert "layer 0" in page.locator(".lined .readout").inner_text()
-
-
 def test_other_sentences(served: dict[str, Served], watched: Watched) -> None:
     page = watched.open(served["translator"].address, text=TEXT, view="vectors", to="en")
     page.locator("textarea[name=lines]").fill("the cat\na cat too")

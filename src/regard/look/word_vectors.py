@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -95,22 +95,17 @@ class WordVectors:
         return cls(words, torch.eye(len(words)))
 
     @classmethod
-    def of_model(
-        cls, model: Loaded, words: Iterable[str] | None = None, side: Literal["source", "target"] = "source"
-    ) -> WordVectors:
-        """The token embeddings of a model: its whole vocabulary, or the given words.
+    def of_model(cls, model: Loaded, words: Iterable[str] | None = None) -> WordVectors:
+        """The (source) token embeddings of a model: its whole vocabulary, or the given words.
 
-        A word of several tokens gets the mean of their vectors. `side` matters only for an encoder-decoder.
+        A word of several tokens gets the mean of their vectors.
         """
         network = model.network
         if model.tokenizers is None or not isinstance(network, Encoder | Decoder | EncoderDecoder):
             raise InputError(f"model {model.name} reads no text; give a text model with its tokenizer.json")
-        tokenizer = model.tokenizers.source if side == "source" else model.tokenizers.target
-        if isinstance(network, EncoderDecoder):
-            table = (network.source if side == "source" else network.target).tokens.weight
-        else:
-            table = network.embedding.tokens.weight
-        table_VD = table.detach().float().cpu()
+        tokenizer = model.tokenizers.source
+        embedding = network.source if isinstance(network, EncoderDecoder) else network.embedding
+        table_VD = embedding.tokens.weight.detach().float().cpu()
         if words is None:
             named = _vocabulary(tokenizer, len(table_VD))
             return cls(list(named), table_VD[list(named.values())])

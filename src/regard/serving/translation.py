@@ -411,23 +411,13 @@ def _add_information(app: FastAPI, service: TranslationService) -> None:
 
     @app.get("/frontend/settings", summary="Settings for LibreTranslate's web page.")
     async def frontend() -> Response:
-        target = service.directions[0][1]
-        keys = bool(service.settings.api_keys)
-        return JSONResponse(
-            {
-                "apiKeys": keys,
-                "charLimit": service.settings.characters,
-                "filesTranslation": False,
-                "frontendTimeout": 500,
-                "keyRequired": keys,
-                "language": {
-                    "source": {"code": "auto", "name": "Auto Detect"},
-                    "target": {"code": target, "name": NAMES.get(target, target)},
-                },
-                "suggestions": False,
-                "supportedFilesFormat": [],
-            }
-        )
+        target, keys = service.directions[0][1], bool(service.settings.api_keys)
+        languages = {
+            "source": {"code": "auto", "name": "Auto Detect"},
+            "target": {"code": target, "name": NAMES.get(target, target)},
+        }
+        settings = {"apiKeys": keys, "keyRequired": keys, "charLimit": service.settings.characters}
+        return JSONResponse(settings | {"language": languages, "filesTranslation": False, "suggestions": False})
 
     @app.get("/health", summary="Report whether the server accepts requests.")
     async def health() -> Response:

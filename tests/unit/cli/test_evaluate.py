@@ -129,12 +129,6 @@ def test_a_file_in_place_of_a_split_and_moved_data(home: Path, tmp_path: Path) -
     assert found["reports"]["en-de"]["sentences"] == 2
 
 
-def test_two_models_on_the_same_texts(home: Path) -> None:
-    lines = shown(home / "run", "--against", home / "run", "--worst", 0).splitlines()
-    table = lines[next(index for index, line in enumerate(lines) if line.startswith("against")) :]
-    assert [row.split()[3] for row in table[1:]] == ["1.0000"] * 3
-
-
 def test_another_task_has_its_own_metrics(tmp_path: Path) -> None:
     tokenizer = train_tokenizer(Bpe(size=80), ENGLISH)
     (tmp_path / "valid.txt").write_text("\n\n".join(ENGLISH) + "\n")

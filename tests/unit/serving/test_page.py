@@ -136,25 +136,19 @@ def test_wrong_requests(pages: dict[str, Page]) -> None:
         "translator": [
             ("run", {"text": "x" * 3000}, 413, "at most 2,000"),
             ("run", {"text": "a\0b"}, 400, "NUL"),
-            ("run", {"text": "a", "nonsense": 1}, 400, "nonsense"),
             ("run", {"text": "a", "to": "fr"}, 400, "fr"),
             ("run", {"text": "a", "to": "en", "ablated": ["decoder.7.cross.0"]}, 400, "not in this model"),
-            ("run", {"text": "a", "to": "en", "ablated": ["x"] * 5000}, 400, "ablated"),
             ("run", {"image": "AAAA"}, 400, "image"),
             ("run", [], 400, "object"),
             ("walk", {"run": "nothing"}, 400, "run the input again"),
             ("steps", {"run": "x", "temperature": 0}, 400, "temperature"),
-            ("vectors", {"texts": ["x"] * 100}, 400, "texts"),
             ("vectors", {"texts": ["", " "], "to": "de"}, 400, "expected 1 to 24"),
             ("vectors", {"texts": ["the dog " * 90], "to": "de"}, 400, "180 words"),
-            ("vectors", {"texts": ["the dog " * 300], "to": "de"}, 413, "at most 2,000"),
-            ("positions", {"part": "middle"}, 400, "part"),
             ("patches", {"run": "RUN"}, 400, "reads no images"),
         ],
         "decoder": [
             ("lens", {"run": "RUN", "output": "nothing"}, 400, "must be output"),
             ("compare", {"run": "RUN", "changes": [f"{HEAD}*1e99"]}, 400, "from −100 to 100"),
-            ("compare", {"run": "RUN", "changes": ["x"] * 5000}, 400, "changes"),
         ],
         "vision": [
             ("run", {"image": "!!"}, 400, "base64"),
@@ -162,7 +156,6 @@ def test_wrong_requests(pages: dict[str, Page]) -> None:
             ("patches", {"run": "RUN", "query": 4}, 400, "patch (4)"),
             ("patches", {"run": "RUN", "layer": 1}, 400, "layer 1, head 0"),
             ("occlude", {"run": "RUN", "count": 5}, 400, "from 1 to 4"),
-            ("notes", {"run": "RUN", "at": "encoder.9.attention"}, 400, "encoder.9.attention"),
         ],
     }
     for family, wrong in cases.items():

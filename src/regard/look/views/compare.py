@@ -178,28 +178,17 @@ def _answers(first: _Forward, second: _Forward, whole: bool) -> list[Answer]:
 
 def _rows(left: OutputAnswer, right: OutputAnswer, first_TC: Tensor, second_TC: Tensor) -> list[Answer]:
     divergences = kl_divergence(first_TC, second_TC).tolist()
-    totals = [logits_TC.logsumexp(-1, keepdim=True) for logits_TC in (first_TC, second_TC)]
     rows = []
     for i, (one, two) in enumerate(zip(left.rows, right.rows, strict=True)):
         asked = [*one.candidates, two.candidates[0], *([one.actual] if one.actual else [])]
-        ids = torch.tensor([each.id for each in asked], device=first_TC.device)
-        both = [
-            (logits_TC[i, ids] - total_T1[i]).exp().tolist()
-            for logits_TC, total_T1 in zip((first_TC, second_TC), totals, strict=True)
-        ]
+        before_C, after_C = (logits_TC[i].softmax(-1).cpu() for logits_TC in (first_TC, second_TC))
         pairs = [
-            {"text": each.text, "id": each.id, "before": before, "after": after}
-            for each, before, after in zip(asked, *both, strict=True)
+            {"text": each.text, "id": each.id, "before": float(before_C[each.id]), "after": float(after_C[each.id])}
+            for each in asked
         ]
-        count = len(one.candidates)
-        rows.append(
-            {
-                "actual": pairs[-1] if one.actual else None,
-                "candidates": pairs[:count],
-                "best": pairs[count],
-                "divergence": divergences[i],
-            }
-        )
+        best, actual = len(one.candidates), pairs[-1] if one.actual else None
+        row = {"actual": actual, "candidates": pairs[:best], "best": pairs[best], "divergence": divergences[i]}
+        rows.append(row)
     return rows
 
 
