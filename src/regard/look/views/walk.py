@@ -6,8 +6,7 @@ The formulas are those of Vaswani et al. (2017). T: tokens, K: keys, E: size of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache, partial
+from collections.abc import Iterator, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -47,16 +46,15 @@ class WalkRequest(RunRequest):
     head: Count = 0
 
 
-def walk(study: Study, run: StudyRun, attention: str, heads: Iterable[int]) -> list[list[Answer]]:
-    """The steps from text to answer, through each of some heads of an attention (`decoder.1.cross`).
+def walk(study: Study, run: StudyRun, attention: str, head: int) -> list[Answer]:
+    """The steps from text to answer, through one head of an attention (`decoder.1.cross`).
 
     A step has a name, a title, a formula, a sentence (`text`), and a table of texts (`words`) or the `numbers` of a
     tensor `[rows, columns]`: its upper left corner (None: −∞, masked) and its statistics.
     """
     stack, layer, kind = attention.split(".")
-    chosen = list(heads)
-    if attention not in attentions_of(study.network) or max(chosen) >= study.loaded.settings.attention.heads:
-        raise InputError(f"{attention}, head {chosen[0]}, is not in this model; choose another")
+    if attention not in attentions_of(study.network) or head >= study.loaded.settings.attention.heads:
+        raise InputError(f"{attention}, head {head}, is not in this model; choose another")
     module = study.network.get_submodule(attention)
     assert isinstance(module, Attention)
     embedding = "embedding"
@@ -70,12 +68,17 @@ def walk(study: Study, run: StudyRun, attention: str, heads: Iterable[int]) -> l
         f"{stack}.{layer}.residual",
         f"{stack}.out",
     ]
-    seen = study.values(run, list(dict.fromkeys(wanted)))
+    if study.cache.get("walk", (None, None))[0] != (run.key, attention):  # the heads of a layer often follow each other
+        study.cache["walk"] = ((run.key, attention), study.values(run, list(dict.fromkeys(wanted))))
+    seen = study.cache["walk"][1]
     queries = run.sides[stack].names
     keys = run.sides["encoder" if kind == "cross" else stack].names
-    before = list(_embedding_steps(study, run, seen, embedding, stack))
-    after = [*_layer_steps(study, seen, attention, queries), *_answer_steps(run, seen, stack, queries)]
-    return [[*before, *_head_steps(seen, attention, head, module, queries, keys), *after] for head in chosen]
+    return [
+        *_embedding_steps(study, run, seen, embedding, stack),
+        *_head_steps(seen, attention, head, module, queries, keys),
+        *_layer_steps(study, seen, attention, queries),
+        *_answer_steps(run, seen, stack, queries),
+    ]
 
 
 def _embedding_steps(
@@ -209,26 +212,18 @@ def _corner(x: Tensor, rows: list[str], columns: Sequence[str] = ()) -> Answer:
 
 def _answer(study: Study, request: WalkRequest) -> Answer:
     attention = f"{request.stack}.{request.layer}.{request.kind}"
-    return {"steps": walk(study, study.known(request.run), attention, [request.head])[0]}
+    return {"steps": walk(study, study.known(request.run), attention, request.head)}
 
 
 QUESTION = PageQuestion("walk", WalkRequest, _answer)
 
 
 def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
-    @lru_cache(maxsize=1)  # the heads of a layer follow each other, and one pass records them all
-    def paths(attention: str) -> list[list[Answer]]:
-        return walk(page.study, page.run, attention, range(page.study.loaded.settings.attention.heads))
-
-    def path(attention: str, head: int) -> Answer:
-        return {"steps": paths(attention)[head]}
-
     chosen = page.location(0)
     for group, layer in page.layers(0):
         for head in first_of(chosen[2], group.heads):
             request = WalkRequest(run=page.run.key, stack=group.stack, layer=layer, kind=group.kind, head=head)
-            answer = partial(path, group.at(layer), head)
-            yield StoredAnswer("walk", request, answer, (group, layer, head) == chosen)
+            yield page.ask(QUESTION, request, (group, layer, head) == chosen)
 
 
 WALK = PageView("walk", (QUESTION,), _stored)

@@ -17,7 +17,7 @@ def test_steps_are_the_papers_arithmetic(studies: dict[str, Study]) -> None:
         study, run = run_of(studies, family)
         for group in study.attentions:
             path = f"{group.stack}.0.{group.kind}"
-            both = walk(study, run, path, [0, 1])
+            both = [walk(study, run, path, head) for head in (0, 1)]
             steps = {step["name"]: step["numbers"] for step in both[1]}
             assert [step["name"] for step in both[0]] == [step["name"] for step in both[1]]
             q, k, v = (study.tensor(run.key, f"{path}.{part}")[:, 1] for part in "qkv")
@@ -41,9 +41,9 @@ def test_steps_are_the_papers_arithmetic(studies: dict[str, Study]) -> None:
 
 def test_the_last_step_shows_the_answers(studies: dict[str, Study]) -> None:
     study, run = run_of(studies, "decoder")
-    last = walk(study, run, "decoder.1.attention", [0])[0][-1]
+    last = walk(study, run, "decoder.1.attention", 0)[-1]
     best = run.answers[0].rows[-1].candidates[0]
     assert last["words"][-1][1] == f"{best.text}  {best.chance:.4f}"
     for wrong in ("encoder.0.attention", "decoder.9.attention", "decoder.0.cross"):
         with pytest.raises(InputError, match="is not in this model"):
-            walk(study, run, wrong, [0])
+            walk(study, run, wrong, 0)
