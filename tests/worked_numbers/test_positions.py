@@ -19,7 +19,6 @@ from regard.blocks.positions import (
     rotate,
     rotation,
     sinusoidal,
-    sinusoidal_2d,
 )
 
 THREE_DIGITS = {"rtol": 0.0, "atol": 0.5e-3}
@@ -127,12 +126,11 @@ def test_embedding_plus_position_is_the_encoder_input() -> None:
 
 
 def test_an_image_position_joins_column_and_row() -> None:
-    """PE(x, y) = concat(PE(x), PE(y)), in the function and in the module that a vision model adds."""
+    """PE(x, y) = concat(PE(x), PE(y)), in the module that a vision model adds."""
     x, y = places_2d((3, 4))
     expected = torch.cat([sinusoidal(x, 8), sinusoidal(y, 8)], dim=-1)
     assert x.tolist() == [0, 1, 2, 3] * 3
     assert y.tolist() == [0] * 4 + [1] * 4 + [2] * 4
-    assert_close(sinusoidal_2d(x, y, width=16), expected)
     module = SinusoidalGridPosition(settings.Sinusoidal2d(), width=16, class_token=False)
     assert_close(module.embed((3, 4), torch.device("cpu"), torch.float32), expected)
 

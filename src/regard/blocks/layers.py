@@ -141,17 +141,12 @@ class Attention(nn.Module):
         return x if signals.rotation is None else rotate(x, signals.rotation)
 
 
-def _relu_squared(x: Tensor) -> Tensor:
-    """So et al. 2021: Primer."""
-    return functional.relu(x).square()
-
-
 ACTIVATIONS: dict[settings.Activation, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
     "gelu-tanh": partial(functional.gelu, approximate="tanh"),
     "silu": functional.silu,
-    "relu2": _relu_squared,
+    "relu2": lambda x: functional.relu(x).square(),  # So et al. 2021: Primer
 }
 
 

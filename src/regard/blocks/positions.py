@@ -342,18 +342,6 @@ def places_2d(grid: Grid, device: torch.device | None = None) -> tuple[Tensor, T
     return x.flatten(), y.flatten()
 
 
-def sinusoidal_2d(
-    x: Tensor,
-    y: Tensor,
-    width: int,
-    base: float = 10_000.0,
-    order: ChannelOrder = "interleaved",
-    dtype: torch.dtype | None = None,
-) -> Tensor:
-    """`[..., width]`: concat(PE(x), PE(y)), each of half the width."""
-    return torch.cat([sinusoidal(place, width // 2, base, order, dtype) for place in (x, y)], dim=-1)
-
-
 class GridPosition(nn.Module):
     """No position, and the base of the others."""
 
@@ -383,8 +371,9 @@ class SinusoidalGridPosition(GridPosition):
         self.width = width
 
     def embed(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Tensor:
-        x, y = places_2d(grid, device)
-        encoding_PD = sinusoidal_2d(x, y, self.width, self.position.base, self.position.order, dtype)
+        base, order = self.position.base, self.position.order
+        both = [sinusoidal(place, self.width // 2, base, order, dtype) for place in places_2d(grid, device)]
+        encoding_PD = torch.cat(both, dim=-1)
         return self.with_class_token(encoding_PD, torch.zeros_like(encoding_PD[0]))
 
 

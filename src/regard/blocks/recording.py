@@ -20,7 +20,7 @@ from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import torch
@@ -92,13 +92,6 @@ _PARTS = ("source", "embedding", "encoder", "target", "decoder", "output", "head
 """Parts of a model, in the order of computation."""
 
 
-class HasNetwork(Protocol):
-    """A loaded model, such as `regard.load` returns."""
-
-    @property
-    def network(self) -> nn.Module: ...
-
-
 def network_of(model: object) -> Any:
     """The network of a loaded model, or the model inside a compiled module or another wrapper, or the model itself."""
     model = getattr(model, "network", model)
@@ -113,7 +106,7 @@ def network_of(model: object) -> Any:
     return found[0]
 
 
-def names_of(model: nn.Module | HasNetwork) -> dict[str, Tap]:
+def names_of(model: object) -> dict[str, Tap]:
     """Every name that can be recorded in this model, in the order of computation."""
     parts = sorted(network_of(model).named_children(), key=lambda part: _PARTS.index(part[0]))
     return {name: tap for path, part in parts for name, tap in _taps_of(part, path)}
@@ -384,7 +377,7 @@ def derive(name: str, attended: Attended, mixed: Tensor) -> tuple[Tensor, Tensor
 
 @contextmanager
 def record(
-    model: nn.Module | HasNetwork,
+    model: object,
     *patterns: str,
     edit: Mapping[str, Edit] | None = None,
     grad: bool = False,

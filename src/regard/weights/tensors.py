@@ -1,4 +1,4 @@
-"""Tensors in safetensors files: reading, writing, int8 storage, and assignment to a model's parameters."""
+"""Tensors in safetensors files: reading, writing, int8 storage, and models built from them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from regard.errors import WeightsError
 from regard.files import write_beside
@@ -180,44 +180,20 @@ def build_with(
     The model is built on the meta device, so each weight is allocated once. Without `dtype`, the smallest dtype that
     holds all tensors is used.
     """
+    if dtype is None:
+        for name, tensor in tensors.items():
+            if tensor.dtype not in FLOATS:
+                raise WeightsError(
+                    f"{name} in {source} is {tensor.dtype}, expected a 16-, 32- or 64-bit floating-point dtype; "
+                    "save the model without quantization"
+                )
+        dtype = reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()} or {torch.float32})
     model = build(settings, device="meta")
-    assign(model, tensors, device=device or "cpu", dtype=dtype or common_dtype(tensors, source), source=source)
+    check({name: tuple(parameter.shape) for name, parameter in model.named_parameters()}, tensors, source)
+    kept = torch.contiguous_format
+    copies = {name: x.to(device or "cpu", dtype, copy=True, memory_format=kept) for name, x in tensors.items()}
+    model.load_state_dict(copies, strict=False, assign=True)  # not strict: shared parameters have several names
     return model.eval()
-
-
-def common_dtype(tensors: Mapping[str, Tensor], source: str) -> torch.dtype:
-    """The smallest floating-point dtype that holds all tensors."""
-    for name, tensor in tensors.items():
-        if tensor.dtype not in FLOATS:
-            raise WeightsError(
-                f"{name} in {source} is {tensor.dtype}, expected a 16-, 32- or 64-bit floating-point dtype; "
-                "save the model without quantization"
-            )
-    return reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()} or {torch.float32})
-
-
-def assign(
-    model: nn.Module,
-    tensors: Mapping[str, Tensor],
-    device: torch.device | str,
-    dtype: torch.dtype,
-    source: str = "the weights",
-) -> None:
-    """Replace every parameter of `model` by a copy of its tensor. Shared parameters stay shared."""
-    parameters = dict(model.named_parameters())
-    check({name: tuple(parameter.shape) for name, parameter in parameters.items()}, tensors, source)
-    names = {id(parameter): name for name, parameter in parameters.items()}
-    fresh = {
-        name: nn.Parameter(
-            tensors[name].to(device=device, dtype=dtype, copy=True, memory_format=torch.contiguous_format),
-            requires_grad=parameter.requires_grad,
-        )
-        for name, parameter in parameters.items()
-    }
-    for module in model.modules():
-        for key, parameter in module._parameters.items():
-            if parameter is not None:
-                module._parameters[key] = fresh[names[id(parameter)]]
 
 
 def check(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor], source: str, remedy: str = "") -> None:

@@ -17,7 +17,7 @@ from regard.errors import SettingsError, WeightsError
 from regard.models.settings import Classification, Decoder, Encoder, EncoderDecoder, Masked, ModelSettings, Vision
 from regard.weights.checkpoints import write_checkpoint
 from regard.weights.directory import load_labels, load_model, save_labels, save_model, write_weights
-from regard.weights.tensors import assign, build_with
+from regard.weights.tensors import build_with
 
 FILES = ["checksums.json", "config.toml", "weights.safetensors"]
 SMALL: dict[str, ModelSettings] = {
@@ -106,7 +106,7 @@ def test_wrong_tensors_are_named() -> None:
         with pytest.raises(WeightsError, match=expected):
             build_with(SMALL["decoder"], changed)
     with pytest.raises(WeightsError, match="lacks"):
-        assign(regard.build(SMALL["vision"]), {}, "cpu", torch.float32)
+        build_with(SMALL["vision"], {}, "cpu", torch.float32)
 
 
 def test_directories_that_cannot_be_loaded(tmp_path: Path) -> None:
