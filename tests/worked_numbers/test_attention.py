@@ -15,7 +15,6 @@ from regard.blocks.layers import Attention, Residual, build_norm
 from regard.blocks.layout import Padded
 from regard.blocks.positions import Signals
 from regard.blocks.visibility import Visibility
-from regard.models.settings import Decoder
 
 TWO_DIGITS = {"rtol": 0.0, "atol": 0.5e-2}
 
@@ -199,12 +198,3 @@ def test_add_and_norm() -> None:
     post, pre = (Residual(settings.Body(norm_place=place, **chosen)) for place in ("post", "pre"))
     assert_close(post(x, sublayer), nn.functional.layer_norm(x + sublayer(x), (6,)))
     assert_close(pre(x, sublayer), x + sublayer(nn.functional.layer_norm(x, (6,))))
-
-
-@pytest.mark.parametrize(("width", "heads", "expected"), [(512, 8, 64), (768, 12, 64), (1024, 16, 64)])
-def test_head_size(width: int, heads: int, expected: int) -> None:
-    """d_model / h unless set."""
-    chosen = settings.Attention(heads=heads)
-    assert Attention(chosen, width).head_size == Decoder(width=width, attention=chosen).head_size == expected
-    chosen = settings.Attention(heads=heads, head_size=40)
-    assert Attention(chosen, width).head_size == Decoder(width=width, attention=chosen).head_size == 40

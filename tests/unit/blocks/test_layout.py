@@ -52,22 +52,6 @@ def test_layouts_move_to_a_device_with_all_their_tensors() -> None:
     assert Padded(2, 2).to(META) == Padded(2, 2)
 
 
-def test_two_sides_worked_by_hand() -> None:
-    """Rows of 5 and 4: two examples share the first row, the third would overflow its second side."""
-    packing = pack([[3, 1], [2, 2], [0, 2], [4, 0]], widths=[5, 4])
-    source, target = packing.layouts
-    assert source.offsets_S1.tolist() == [0, 3, 5, 5, 5, 9, 10]
-    assert target.offsets_S1.tolist() == [0, 1, 3, 4, 6, 6, 8]
-    assert packing.sequences == [0, 1, 3, 4]
-    assert (source.tokens, target.tokens) == (10, 8)
-    assert source.rows == target.rows == 2
-    assert source.count == target.count == 6
-    assert source.sequences(CPU).tolist() == [0, 0, 0, 1, 1, 4, 4, 4, 4, 5]
-    assert target.sequences(CPU).tolist() == [0, 1, 1, 2, 3, 3, 5, 5]
-    assert source.places(CPU).tolist() == [0, 1, 2, 0, 1, 0, 1, 2, 3, 0]
-    assert target.places(CPU).tolist() == [0, 0, 1, 0, 0, 1, 0, 1]
-
-
 def test_nothing_to_pack_leaves_a_row_of_filler() -> None:
     layout = pack([], widths=[4]).layouts[0]
     assert (layout.tokens, layout.rows, layout.count) == (4, 1, 1)

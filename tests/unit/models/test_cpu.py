@@ -83,15 +83,6 @@ def test_the_same_scores(name: str) -> None:
     assert torch.allclose(answer(model).double(), exact, atol=float(1e-5 * scale))
 
 
-def test_what_stays_is_shared() -> None:
-    model = made("paper")
-    twin = prepared(model)
-    assert twin.target.tokens is model.target.tokens
-    assert twin.encoder[0].ffn_residual is model.encoder[0].ffn_residual
-    assert twin.encoder[0].attention is not model.encoder[0].attention
-    assert model.encoder[0].attention.joined is None
-
-
 def test_refusals() -> None:
     model = made("paper")
     with pytest.raises(InputError, match=r"numbers \(int4\)"):
@@ -203,20 +194,13 @@ def expected(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -
     return torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
 
 
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", [(1, 24), (7, 24), (0, 24), (3, 5, 24), (200, 24)])
-def test_packed_is_linear(shape: tuple[int, ...], bias: bool) -> None:
-    weight, offset = weights(24, 40, bias)
-    x = torch.randn(shape)
-    out = PackedLinear(weight, offset)(x)
-    assert out.shape == (*shape[:-1], 40)
-    assert torch.allclose(out.double(), expected(x, weight, offset), atol=1e-5)
-
-
-def test_packed_takes_inputs_that_lie_otherwise_in_memory() -> None:
-    weight, _ = weights(24, 40, False)
-    x = torch.randn(24, 9).t()
-    assert torch.allclose(PackedLinear(weight, None)(x).double(), expected(x, weight, None), atol=1e-5)
+def test_packed_is_linear() -> None:
+    for shape in ((1, 24), (7, 24), (0, 24), (3, 5, 24), (200, 24)):
+        for x in (torch.randn(shape), torch.randn(*shape[:-2], 24, shape[-2]).mT):
+            weight, offset = weights(24, 40, bias=len(shape) == 2)
+            out = PackedLinear(weight, offset)(x)
+            assert out.shape == (*shape[:-1], 40)
+            assert torch.allclose(out.double(), expected(x, weight, offset), atol=1e-5)
 
 
 @pytest.mark.parametrize("bias", [True, False])
