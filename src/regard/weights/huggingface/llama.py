@@ -122,18 +122,13 @@ def _read_scaling(config: Config, rope: Config) -> dict[str, Any] | None:
         key = "original_max_position_embeddings"
         longest = config.read("max_position_embeddings", LENGTH)
         scaling["original_length"] = config.read(key, None) or rope.read(key, longest)
-    if kind == "yarn":
-        _require_plain_yarn(rope, scaling["factor"])
+    if kind == "yarn":  # later variants of YaRN scale attention by other factors than the paper's
+        wanted, values = 0.1 * math.log(scaling["factor"]) + 1.0, rope.values
+        if not math.isclose(rope.read("attention_factor", wanted), wanted, rel_tol=1e-6):
+            raise rope.error("attention_factor", f"is not supported, only {wanted:.6f} is with this factor")
+        if values.get("mscale") and values.get("mscale_all_dim") and values.get("attention_factor") is None:
+            raise rope.error("mscale", "with mscale_all_dim is not supported; convert the model without it")
     return scaling
-
-
-def _require_plain_yarn(rope: Config, factor: float) -> None:
-    """Refuse later variants of YaRN: they scale attention by other factors than the paper's."""
-    wanted = 0.1 * math.log(factor) + 1.0
-    if not math.isclose(rope.read("attention_factor", wanted), wanted, rel_tol=1e-6):
-        raise rope.error("attention_factor", f"is not supported: with factor {factor} it must be {wanted:.6f}")
-    if rope.values.get("mscale") and rope.values.get("mscale_all_dim") and rope.values.get("attention_factor") is None:
-        raise rope.error("mscale", "with mscale_all_dim is not supported; convert the model without it")
 
 
 def _write_scaling(position: Rotary) -> dict[str, Any]:

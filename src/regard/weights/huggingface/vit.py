@@ -34,15 +34,7 @@ def _read_pair(value: Any) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def _read_patch(value: Any) -> int:
-    height, width = _read_pair(value)
-    if height != width:
-        raise ValueError("is not supported: patches must be squares; choose another model")
-    return height
-
-
 PAIR = Codec(_read_pair, lambda size: size[0] if size[0] == size[1] else list(size))
-PATCH = Codec(_read_patch)
 POSITIONS = Form(
     lambda own: torch.cat([own[1][None], own[0]])[None],
     lambda tensor: (tensor[0, 1:], tensor[0, 0]),
@@ -82,7 +74,7 @@ class Vit(Family):
         ConfigRow("norm.eps", "layer_norm_eps", 1e-12),
         ConfigRow("dropout", "hidden_dropout_prob", 0.0),
         ConfigRow("image", "image_size", 224, PAIR),
-        ConfigRow("patch", "patch_size", 16, PATCH),
+        ConfigRow("patch", "patch_size", 16),
         ConfigRow("channels", "num_channels", 3),
         ConfigRow("initial.deviation", "initializer_range", 0.02),
     )
