@@ -72,15 +72,6 @@ def test_every_pair_repeats_after_its_wavelength(base: float) -> None:
         assert_close(here, there, **EXACT)
 
 
-def test_frequency_and_wavelength_of_a_sine() -> None:
-    """sin(c·t) has the frequency c / 2π and the wavelength 2π / c."""
-    c = frequencies(16)
-    t = torch.linspace(0, 100, 7, dtype=torch.float64)
-    assert_close(sinusoidal(t, 16, dtype=torch.float64)[:, 0::2], (c * t[:, None]).sin(), **EXACT)
-    assert_close(wavelengths(16), 2 * math.pi / c)
-    assert_close(1 / wavelengths(16), c / (2 * math.pi))
-
-
 # ------------------------------------------------------------------------------------- what makes sinusoids suitable
 
 
