@@ -51,7 +51,7 @@ def disturbed(directory: Path, monkeypatch: pytest.MonkeyPatch, at: int, kind: s
 
 
 @pytest.mark.parametrize(
-    ("kind", "every"), [pytest.param("killed", 1, marks=pytest.mark.slow), ("full", 4), ("once", 4)]
+    ("kind", "every"), [pytest.param("killed", 2, marks=pytest.mark.slow), ("full", 4), ("once", 4)]
 )
 def test_an_accident_at_any_call(
     directory: Path, monkeypatch: pytest.MonkeyPatch, undisturbed: dict[str, Any], kind: str, every: int

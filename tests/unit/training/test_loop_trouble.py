@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -112,55 +113,38 @@ def test_out_of_memory_in_an_evaluation_or_with_a_single_example(tmp_path: Path)
     assert trainer.state.step == 0
 
 
-def test_a_loss_that_is_not_finite_ends_the_run_before_it_is_saved(tmp_path: Path) -> None:
-    cases: list[tuple[dict[str, int], int | None, float]] = [
-        ({"save_every": 2}, 4, math.nan),
-        ({"evaluate_every": 3}, 3, math.inf),
-        ({"log_every": 5}, None, math.nan),
+def test_what_is_not_finite_ends_the_run_before_it_is_saved(tmp_path: Path) -> None:
+    """The loss; its gradient (the square root's slope at 0 is infinite, its value is not); or only the weights."""
+    root = "the square root of a weight times 0"
+    cases: list[tuple[str, Any, dict[str, int], int | None]] = [
+        ("the loss is", math.nan, {"save_every": 2}, 4),
+        ("the loss is", math.inf, {"evaluate_every": 3}, 3),
+        ("the loss is", math.nan, {"log_every": 5}, None),
+        ("the gradient is", root, {"save_every": 1}, 4),
+        ("the weights are", None, {"evaluate_every": 1}, 4),
     ]
-    for number, (saved, good, bad) in enumerate(cases):
-        place = tmp_path / str(number)
-        trainer = job("language", place, steps=20, **saved).trainer()
-        plain, steps = trainer.objective._loss, []
+    for number, (what, bad, saved, good) in enumerate(cases):
+        trainer = job("language", tmp_path / str(number), steps=20, **saved).trainer()
+        weight, plain, steps = trainer.model.embedding.tokens.weight, trainer.objective._loss, count(1)
 
-        def loss(model: Any, batch: Any, plain: Any = plain, steps: Any = steps, bad: float = bad) -> Loss:
+        def loss(model: Any, batch: Any, plain: Any = plain, steps: Any = steps, bad: Any = bad) -> Loss:
             found = plain(model, batch)
-            steps.extend([1] if model.training else [])
-            return found._replace(total=found.total * (bad if len(steps) == 5 and model.training else 1))
+            if not model.training or next(steps) != 5:
+                return found
+            if bad == root:
+                return found._replace(total=found.total + (model.embedding.tokens.weight[0, 0] * 0).sqrt())
+            return found._replace(total=found.total * (1 if bad is None else bad))
 
         trainer.objective._loss = loss
+        if bad is None:
+            after(trainer.updater, "update", 5, lambda weight=weight: weight.data[3, 3:5].fill_(torch.inf))
         expected = "no checkpoint was written yet" if good is None else f"good checkpoint is that of step {good} in"
-        with pytest.raises(RunError, match=f"the loss is not finite .*{expected}.* Lower train.optimizer.rate"):
+        with pytest.raises(RunError, match=f"{what} not finite .*{expected}.* Lower train.optimizer.rate"):
             trainer.run()
-        found = list_checkpoints(place / "run")
-        assert max([checkpoint.step for checkpoint in found], default=None) == good
-        for path in (place / "run").rglob("*.safetensors"):
+        run = tmp_path / str(number) / "run"
+        assert max([checkpoint.step for checkpoint in list_checkpoints(run)], default=None) == good
+        for path in run.rglob("*.safetensors"):
             assert all(bool(torch.isfinite(tensor).all()) for tensor in load_file(path).values())
-
-
-def test_a_gradient_that_is_not_finite_is_named(tmp_path: Path) -> None:
-    """The square root's slope at nothing is infinite, its value is not."""
-    trainer = job("language", tmp_path, save_every=1).trainer()
-    plain = trainer.objective._loss
-
-    def loss(model: Any, batch: Any) -> Loss:
-        found = plain(model, batch)
-        return found._replace(total=found.total + (model.embedding.tokens.weight[0, 0] * 0).sqrt())
-
-    trainer.objective._loss = loss
-    with pytest.raises(RunError, match="the gradient is not finite"):
-        trainer.run()
-
-
-def test_weights_that_overflow_are_not_saved(tmp_path: Path) -> None:
-    """Loss and gradient of the step are finite; only what it made of the weights is not."""
-    trainer = job("language", tmp_path, evaluate_every=1).trainer()
-    after(trainer.updater, "update", 2, lambda: trainer.model.embedding.tokens.weight.data[3, 3:5].fill_(torch.inf))
-    with pytest.raises(RunError) as caught:
-        trainer.run()
-    good = f"the last good checkpoint is that of step 1 in {tmp_path / 'run'}. Lower train.optimizer.rate"
-    assert str(caught.value).startswith(f"the weights are not finite after step 2; {good}")
-    assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "run")] == [1]
 
 
 def compiled(family: str, directory: Path, run: str, **train: Any) -> Trainer:
@@ -168,13 +152,6 @@ def compiled(family: str, directory: Path, run: str, **train: Any) -> Trainer:
     made = job(family, directory, compile="on", layout="packed", row=96, **train)
     made.valid = 0
     return made.trainer(run=directory / run)
-
-
-def uncompiled(family: str, directory: Path) -> Trainer:
-    trainer = compiled(family, directory, "plain")
-    trainer.objective.set_compiled(False)
-    trainer.run()
-    return trainer
 
 
 def test_what_cannot_be_compiled_runs_uncompiled(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -197,7 +174,10 @@ def test_what_cannot_be_compiled_runs_uncompiled(monkeypatch: pytest.MonkeyPatch
     assert [(event["what"], event["step"], event["text"]) for event in events(trainer)] == [
         ("compile-fallback", 0, messages[0])
     ]
-    assert apart(uncompiled("language", tmp_path), trainer) == 0
+    plain = compiled("language", tmp_path, "plain")
+    plain.objective.set_compiled(False)
+    plain.run()
+    assert apart(plain, trainer) == 0
 
 
 TORCHS_OWN = pytest.mark.filterwarnings(r"ignore:`torch\.jit\..*` is deprecated:DeprecationWarning")
