@@ -136,34 +136,29 @@ class Accidents:
         if self.kind == "once" and self.calls == self.at:
             raise OSError(errno.EIO, "Input/output error")
 
+    def guarded(self, original: Any, frees: bool = False, writes: Callable[..., bool] = lambda *_: True) -> Any:
+        """The function, which may fail if the call writes."""
 
-@contextmanager
-def accidents(patch: Callable[[Any, str, Any], None], at: int, kind: str) -> Iterator[Accidents]:
-    """`patch` is that of a monkeypatch context. Nothing is flushed meanwhile: no test could see a difference."""
-    trouble = Accidents(at, kind)
-
-    def guarded(original: Callable[..., Any], frees: bool = False) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
-            trouble.before(frees)
+            if writes(*arguments):
+                self.before(frees)
             return original(*arguments, **options)
 
         return call
 
-    for name in ("rename", "replace", "mkdir", "link", "chmod"):
-        patch(os, name, guarded(getattr(os, name)))
-    for name in ("unlink", "rmdir", "truncate", "ftruncate"):
-        patch(os, name, guarded(getattr(os, name), frees=True))
-    patch(os, "fsync", lambda _: trouble.before())
-    _patch_save(patch, trouble)
-    _patch_open(patch, trouble)
-    yield trouble
+
+def _writes(_: Any, mode: Any = "r", *__: Any) -> bool:
+    """Whether a file is opened to be written, by `open` or `os.open`."""
+    return bool(mode & (os.O_CREAT | os.O_WRONLY | os.O_RDWR) if isinstance(mode, int) else set(mode) & set("wax+"))
 
 
-def _patch_save(patch: Callable[[Any, str, Any], None], trouble: Accidents) -> None:
-    """safetensors writes a temporary file, which a kill leaves incomplete."""
-    save, plain = regard.weights.tensors.save_file, io.open
+@contextmanager
+def accidents(patch: Callable[[Any, str, Any], None], at: int, kind: str) -> Iterator[Accidents]:
+    """`patch` is that of a monkeypatch context. Nothing is flushed meanwhile: no test could see a difference."""
+    trouble, save, plain = Accidents(at, kind), regard.weights.tensors.save_file, io.open
 
     def save_file(tensors: Any, path: Path, metadata: Any) -> None:
+        """safetensors writes a temporary file, which a kill leaves incomplete."""
         try:
             trouble.before()
         except Killed:
@@ -172,22 +167,12 @@ def _patch_save(patch: Callable[[Any, str, Any], None], trouble: Accidents) -> N
             raise
         save(tensors, path, metadata)
 
+    for name in ("rename", "replace", "mkdir", "link", "chmod"):
+        patch(os, name, trouble.guarded(getattr(os, name)))
+    for name in ("unlink", "rmdir", "truncate", "ftruncate"):
+        patch(os, name, trouble.guarded(getattr(os, name), frees=True))
+    patch(os, "fsync", lambda _: trouble.before())
     patch(regard.weights.tensors, "save_file", save_file)
-
-
-def _patch_open(patch: Callable[[Any, str, Any], None], trouble: Accidents) -> None:
-    plain, low = io.open, os.open
-
-    def opened(path: Any, mode: str = "r", *arguments: Any, **options: Any) -> Any:
-        if set(mode) & set("wax+"):
-            trouble.before()
-        return plain(path, mode, *arguments, **options)
-
-    def opened_low(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
-        if flags & (os.O_CREAT | os.O_WRONLY | os.O_RDWR):
-            trouble.before()
-        return low(path, flags, *arguments, **options)
-
-    patch(io, "open", opened)
-    patch(builtins, "open", opened)
-    patch(os, "open", opened_low)
+    for owner in (io, builtins, os):
+        patch(owner, "open", trouble.guarded(owner.open, writes=_writes))
+    yield trouble
