@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from browser_cases import CHROMIUM, WRITERS, Served, Watched
+from browser_cases import CHROMIUM, Served, Watched
+from tiny_models import WRITERS
 
 import regard
 from regard.look.study import Study

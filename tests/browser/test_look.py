@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched, eventually, wait_for
+from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually, wait_for
 from PIL import Image
+from tiny_models import WRITERS
 
 from regard.look.input import Input
 from regard.look.views import views_of

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser_cases import HOSTILE, READY, TEXT, WRITERS, Served, Watched, wait_for
+from browser_cases import HOSTILE, READY, TEXT, Served, Watched, wait_for
+from tiny_models import WRITERS
 
 import regard
 from regard.look.input import Input

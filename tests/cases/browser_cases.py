@@ -9,9 +9,6 @@ import time
 from typing import Any
 from urllib.parse import urlencode
 
-from tiny_models import write_decoder, write_encoder, write_vision
-from tiny_translator import write_translator
-
 from regard.look.study import Study
 from regard.serving.http import make_server
 from regard.serving.page import create_page_app
@@ -21,7 +18,6 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 TEXT = "ein Hund läuft"
 HOSTILE = "<img src=x onerror=alert(1)> \u202eabc\u202c \u0007 שלום " + "x" * 60
 READY = "[data-ready=true]"
-WRITERS = {"translator": write_translator, "decoder": write_decoder, "encoder": write_encoder, "vision": write_vision}
 
 
 class Served:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from tiny_translator import TEXTS
+from tiny_translator import TEXTS, write_translator
 
 import regard
 from regard.blocks.settings import Attention
@@ -45,3 +45,6 @@ def write_vision(directory: Path) -> Path:
     settings = Vision(image=(8, 8), patch=4, channels=1, width=16, depth=1, attention=Attention(heads=2), heads=heads)
     save_model(regard.build(settings), directory)
     return directory
+
+
+WRITERS = {"translator": write_translator, "decoder": write_decoder, "encoder": write_encoder, "vision": write_vision}

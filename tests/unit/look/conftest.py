@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from tiny_models import write_decoder, write_encoder, write_vision
-from tiny_translator import write_translator
+from tiny_models import WRITERS
 
 import regard
 from regard.look.study import Study
-
-WRITERS = {"translator": write_translator, "decoder": write_decoder, "encoder": write_encoder, "vision": write_vision}
 
 
 @pytest.fixture(scope="session")

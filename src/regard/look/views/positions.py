@@ -65,8 +65,6 @@ CPU = torch.device("cpu")
 class Encodings(NamedTuple):
     """A vector for each position."""
 
-    kind: str
-    """`position.kind` of the settings."""
     matrix: Tensor
     """`[T, D]`, float64. For rotary ones, sine and cosine of each angle. For Transformer-XL, a row per distance."""
     angles: Tensor | None = None
@@ -93,7 +91,6 @@ class Encodings(NamedTuple):
 class DistanceScores(NamedTuple):
     """What attention adds to a score, by the distance between query and key."""
 
-    kind: str
     distances: Tensor
     """`[R]`: position of the query − position of the key."""
     scores: Tensor
@@ -122,26 +119,25 @@ def encodings(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None
     if isinstance(embedding, PatchEmbedding) and isinstance(embedding.position, RotaryGridPosition):
         turns_J = frequencies(embedding.position.head_size // 2, embedding.position.base)
         angles_TJ = torch.cat([each.double()[:, None] * turns_J for each in places_2d(settings.grid)], dim=-1)
-        return Encodings(kind, _waves(angles_TJ), angles_TJ, settings.grid)
+        return Encodings(_waves(angles_TJ), angles_TJ, settings.grid)
     if isinstance(position, RotaryPosition):
         turns_J, factor = rotary_frequencies(position.position, position.channels)
         angles_TJ = torch.arange(length, dtype=torch.float64)[:, None] * turns_J
-        return Encodings(kind, factor * _waves(angles_TJ), angles_TJ, order="interleaved")
+        return Encodings(factor * _waves(angles_TJ), angles_TJ, order="interleaved")
     if isinstance(position, TransformerXLPosition):
         matrix = sinusoidal(torch.arange(1 - length, length), position.width, position.base, "halves", torch.float64)
-        return Encodings(kind, matrix, first=1 - length, order="halves")
-    grid = settings.grid if isinstance(embedding, PatchEmbedding) else None
+        return Encodings(matrix, first=1 - length, order="halves")
+    grid, first = None, 0
     with torch.no_grad():
         if isinstance(embedding, PatchEmbedding):
-            added = embedding.position.embed(settings.grid, device, torch.float64)
+            grid, first = settings.grid, int(embedding.position.class_token)
+            added = embedding.position.embed(grid, device, torch.float64)
         else:
             added = embedding.position.embed(Padded(1, length), device, torch.float64)
     if added is None:
         raise InputError(f"position.kind ({kind}) has no vectors; distance_scores(model) shows other kinds")
-    if isinstance(embedding, PatchEmbedding):
-        added = added[int(embedding.position.class_token) :]
     order = embedding.position.position.order if isinstance(embedding.position, SinusoidalPosition) else None
-    return Encodings(kind, added.reshape(-1, added.shape[-1]).to(CPU, torch.float64), grid=grid, order=order)
+    return Encodings(added.reshape(-1, added.shape[-1])[first:].to(CPU, torch.float64), grid=grid, order=order)
 
 
 def distance_scores(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None = None) -> DistanceScores:
@@ -158,7 +154,7 @@ def distance_scores(model: nn.Module | Loaded, length: int = LENGTH, part: Part 
             scores, zero = signals.bias.table, signals.bias.zero
         else:
             raise InputError(f"position.kind ({kind}) adds no scores by distance; encodings(model) shows other kinds")
-    return DistanceScores(kind, torch.arange(scores.shape[1]) - zero, scores.to(CPU, torch.float64))
+    return DistanceScores(torch.arange(scores.shape[1]) - zero, scores.to(CPU, torch.float64))
 
 
 def cosines_by_distance(found: Encodings) -> CosinesByDistance:

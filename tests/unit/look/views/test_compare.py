@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 from study_cases import given, run_of
-from tiny_models import write_decoder, write_encoder, write_vision
-from tiny_translator import TEXTS, write_translator
+from tiny_models import WRITERS, write_encoder
+from tiny_translator import TEXTS
 
 import regard
 from regard.blocks.edits import Ablate, Scale
@@ -24,8 +24,6 @@ from regard.text.train import train_tokenizer
 from regard.weights.directory import save_model
 
 pytestmark = pytest.mark.slow
-
-WRITERS = {"translator": write_translator, "decoder": write_decoder, "encoder": write_encoder, "vision": write_vision}
 
 
 def noisy(directory: Path) -> Path:
