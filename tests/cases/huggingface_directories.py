@@ -23,75 +23,33 @@ from regard.models.settings import (
     Vision,
 )
 
-HEADS = Attention(heads=2)
-
+BODY: dict[str, Any] = {"width": 16, "depth": 1, "attention": Attention(heads=2)}
+TEXT = BODY | {"vocabulary": 20}
+RMS = TEXT | {"norm": RmsNorm(), "norm_place": "pre"}
+HALVES = Sinusoidal(order="halves")
 SMALL: dict[str, ModelSettings] = {
     "bert": Encoder(
-        width=16,
-        depth=1,
-        vocabulary=20,
-        attention=HEADS,
+        **TEXT,
         ffn=Dense(activation="gelu"),
         position=Learned(length=9),
         embedding_norm=True,
         segments=2,
         heads={"masked": Masked(), "next-sentence": NextSentence()},
     ),
-    "gpt2": Decoder(
-        width=16, depth=1, vocabulary=20, attention=HEADS, norm_place="pre", position=Learned(length=9), tied=False
-    ),
+    "gpt2": Decoder(**TEXT, norm_place="pre", position=Learned(length=9), tied=False),
     "vit": Vision(
-        width=16,
-        depth=1,
-        image=(8, 12),
-        patch=4,
-        attention=HEADS,
-        norm_place="pre",
-        heads={"classification": Classification(classes=5)},
+        **BODY, image=(8, 12), patch=4, norm_place="pre", heads={"classification": Classification(classes=5)}
     ),
-    "marian": EncoderDecoder(
-        width=16, depth=1, vocabulary=20, attention=HEADS, position=Sinusoidal(order="halves"), output_bias=True
-    ),
-    "pegasus": EncoderDecoder(
-        width=16,
-        depth=1,
-        vocabulary=20,
-        attention=HEADS,
-        norm_place="pre",
-        position=Sinusoidal(order="halves"),
-        output_bias=True,
-    ),
-    "bart": EncoderDecoder(
-        width=16,
-        depth=1,
-        vocabulary=20,
-        attention=HEADS,
-        position=Learned(length=9, offset=2),
-        embedding_norm=True,
-        output_bias=True,
-    ),
+    "marian": EncoderDecoder(**TEXT, position=HALVES, output_bias=True),
+    "pegasus": EncoderDecoder(**TEXT, norm_place="pre", position=HALVES, output_bias=True),
+    "bart": EncoderDecoder(**TEXT, position=Learned(length=9, offset=2), embedding_norm=True, output_bias=True),
     "t5": EncoderDecoder(
-        width=16,
-        depth=1,
-        vocabulary=20,
-        attention=Attention(heads=2, bias=False, scale=1.0),
+        **RMS | {"attention": Attention(heads=2, bias=False, scale=1.0)},
         ffn=Dense(bias=False),
-        norm=RmsNorm(),
-        norm_place="pre",
         position=Relative(),
         output_scale=0.25,
     ),
-    "llama": Decoder(
-        width=16,
-        depth=1,
-        vocabulary=20,
-        attention=Attention(heads=2, bias=False),
-        ffn=Gated(),
-        norm=RmsNorm(),
-        norm_place="pre",
-        position=Rotary(),
-        tied=False,
-    ),
+    "llama": Decoder(**RMS | {"attention": Attention(heads=2, bias=False)}, ffn=Gated(), position=Rotary(), tied=False),
 }
 
 

@@ -75,17 +75,6 @@ def test_every_event_of_every_call(way: str) -> None:
 
 
 @torch.no_grad()
-def test_what_is_first_called_in_a_recording_is_compiled_after_it() -> None:
-    model, counter = fresh(), CompileCounterWithBackend("aot_eager")
-    fast = torch.compile(model, backend=counter, fullgraph=True)
-    with regard.record(fast, "*.weights") as seen:
-        out = fast(TOKENS)
-    assert (len(seen.events), counter.frame_count) == (2, 0)
-    assert_close(fast(TOKENS), out)
-    assert counter.frame_count == 1
-
-
-@torch.no_grad()
 def test_an_edit_of_a_compiled_model() -> None:
     model = fresh()
     fast = torch.compile(model, backend="aot_eager", fullgraph=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from typing import Any
 
 import family_cases as cases
 import pytest
@@ -28,30 +29,18 @@ from regard.models.cpu import (
 )
 from regard.models.settings import Decoder, EncoderDecoder
 
+SMALL: dict[str, Any] = {"vocabulary": 50, "width": 32, "depth": 2}
+GATED = {"ffn": blocks.Gated(hidden=40), "norm_place": "pre", "norm": blocks.RmsNorm()}
+LLAMA = blocks.Attention(heads=4, kv_heads=2, bias=False, qk_norm=blocks.RmsNorm())
 SETTINGS = {
-    "paper": EncoderDecoder(vocabulary=50, width=32, depth=2, attention=blocks.Attention(heads=4, bias=False)),
+    "paper": EncoderDecoder(**SMALL, attention=blocks.Attention(heads=4, bias=False)),
     "t5": EncoderDecoder(
-        vocabulary=50,
-        width=32,
-        depth=2,
-        attention=blocks.Attention(heads=4, scale=0.3),
-        position=blocks.Relative(),
-        ffn=blocks.Gated(hidden=40),
-        norm=blocks.RmsNorm(),
-        norm_place="pre",
-        output_scale=0.2,
+        **SMALL | GATED, attention=blocks.Attention(heads=4, scale=0.3), position=blocks.Relative(), output_scale=0.2
     ),
-    "untied": EncoderDecoder(vocabulary=50, target_vocabulary=60, width=32, depth=1, tied=(), output_bias=True),
-    "gpt": Decoder(vocabulary=50, width=32, depth=2, position=blocks.Learned(length=16), norm_place="pre"),
-    "llama": Decoder(
-        vocabulary=50,
-        width=32,
-        depth=2,
-        attention=blocks.Attention(heads=4, kv_heads=2, bias=False, qk_norm=blocks.RmsNorm()),
-        position=blocks.Rotary(),
-        ffn=blocks.Gated(hidden=40, bias=False),
-    ),
-    "xl": Decoder(vocabulary=50, width=32, depth=2, position=blocks.TransformerXL()),
+    "untied": EncoderDecoder(**SMALL, target_vocabulary=60, tied=(), output_bias=True),
+    "gpt": Decoder(**SMALL, position=blocks.Learned(length=16), norm_place="pre"),
+    "llama": Decoder(**SMALL | GATED, attention=LLAMA, position=blocks.Rotary()),
+    "xl": Decoder(**SMALL, position=blocks.TransformerXL()),
 }
 
 

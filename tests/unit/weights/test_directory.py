@@ -6,6 +6,7 @@ import json
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -20,21 +21,15 @@ from regard.weights.directory import load_labels, load_model, save_labels, save_
 from regard.weights.tensors import build_with
 
 FILES = ["checksums.json", "config.toml", "weights.safetensors"]
+BODY: dict[str, Any] = {"width": 16, "depth": 1}
+TEXT = BODY | {"vocabulary": 20}
+HEADS = {"words": Masked(), "mood": Classification(classes=3)}
 SMALL: dict[str, ModelSettings] = {
-    "encoder-decoder": EncoderDecoder(width=16, depth=2, vocabulary=20, attention=Attention(heads=2)),
-    "untied": EncoderDecoder(
-        width=16, depth=1, vocabulary=20, target_vocabulary=15, tied=(), attention=Attention(heads=4, kv_heads=2)
-    ),
-    "encoder": Encoder(
-        width=16,
-        depth=1,
-        vocabulary=20,
-        segments=2,
-        position=Learned(length=9),
-        heads={"words": Masked(), "mood": Classification(classes=3)},
-    ),
-    "decoder": Decoder(width=16, depth=1, vocabulary=20, ffn=Dense(hidden=8, activation="gelu"), tied=True),
-    "vision": Vision(width=16, depth=1, image=(8, 12), patch=4, heads={"classes": Classification(classes=5)}),
+    "encoder-decoder": EncoderDecoder(**TEXT | {"depth": 2}, attention=Attention(heads=2)),
+    "untied": EncoderDecoder(**TEXT, target_vocabulary=15, tied=(), attention=Attention(heads=4, kv_heads=2)),
+    "encoder": Encoder(**TEXT, segments=2, position=Learned(length=9), heads=HEADS),
+    "decoder": Decoder(**TEXT, ffn=Dense(hidden=8, activation="gelu"), tied=True),
+    "vision": Vision(**BODY, image=(8, 12), patch=4, heads={"classes": Classification(classes=5)}),
 }
 
 
