@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 import tomli_w
 from annotated_types import Ge, Gt, Le, Lt
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from settings_cases import from_toml, to_toml
 
@@ -93,6 +93,7 @@ def leaves(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
             yield f"{prefix}{key}", value
 
 
+@settings(max_examples=40)
 @given(models, models)
 def test_every_form_of_a_model_is_the_same_model(value: Settings, other: Settings) -> None:
     """TOML, a table with its kind, dotted keys in Python, and key=value words on a command line."""

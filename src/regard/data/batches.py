@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
@@ -110,10 +110,8 @@ class PaddedPlan:
     pool: int = 100
     """Examples are sorted by length within about this many steps, so that steps differ from epoch to epoch."""
 
-    @property
-    def grain(self) -> int:
-        """The size of a pool is a multiple of this."""
-        return 1
+    grain: ClassVar[int] = 1
+    """The size of a pool is a multiple of this."""
 
     def require_fit(self, lengths: Lengths) -> None:
         """Raises an error if an example is longer than a step."""

@@ -109,7 +109,14 @@ class Grid:
 def lay_out(batch: Group, plan: Plan) -> list[Grid]:
     """The grids of a batch, one for each side."""
     if isinstance(plan, PaddedPlan):
-        return [_padded(lengths, plan) for lengths in batch.lengths.T]
+        numbers = np.arange(len(batch.examples))
+        grids = []
+        for lengths in batch.lengths.T:
+            time = plan.time(lengths)
+            # A batch without examples has one row of one token, which no loss reads: models need not know such batches.
+            rows = torch.from_numpy(np.ascontiguousarray(lengths) if len(lengths) else np.ones(1, np.int64))
+            grids.append(Grid(Padded(len(rows), time, rows), numbers * time, lengths, numbers))
+        return grids
     assert batch.bounds is not None
     rows = len(batch.bounds) - 1
     counts = np.diff(batch.bounds)
@@ -118,14 +125,6 @@ def lay_out(batch: Group, plan: Plan) -> list[Grid]:
     each = plan.most + plan.fillers
     sequences = row * each + number
     return [_packed(batch.lengths[:, side], sequences, (rows, each), plan, side) for side in range(len(plan.widths))]
-
-
-def _padded(lengths: Integers, plan: PaddedPlan) -> Grid:
-    count, time = len(lengths), plan.time(lengths)
-    # A batch without examples has one row of one token, which no loss reads: a model need not know such batches.
-    rows = lengths if count else np.ones(1, np.int64)
-    layout = Padded(len(rows), time, torch.from_numpy(np.ascontiguousarray(rows)))
-    return Grid(layout, np.arange(count) * time, lengths, np.arange(count))
 
 
 def _packed(lengths: Integers, sequences: Integers, shape: tuple[int, int], plan: PackedPlan, side: int) -> Grid:

@@ -20,9 +20,9 @@ from regard.models.families import Vision
 from regard.models.settings import Classification, ModelSettings
 from regard.models.settings import Vision as VisionSettings
 from regard.settings import Table
-from regard.tasks.language import Smoothing
+from regard.tasks.language import SmoothedSettings
 from regard.tasks.losses import classification_loss, classification_metrics
-from regard.tasks.task import Task, TaskSettings, with_head
+from regard.tasks.task import Task, with_head
 from regard.training.settings import Train
 from regard.training.step import Loss
 
@@ -30,13 +30,10 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 """Pillow's name for images of this many channels."""
 
 
-class Image(TaskSettings):
+class Image(SmoothedSettings):
     """Predicts the class of an image. Needs a vision model."""
 
     kind: Literal["image"] = "image"
-    smoothing: Smoothing = 0.0
-    """Label smoothing: the share of each label's probability that is spread evenly over all classes, including the
-    right one (Szegedy et al. 2016; as PyTorch's cross_entropy)."""
 
 
 class ImageTask(Task):

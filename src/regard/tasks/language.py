@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 from torch import nn
@@ -24,16 +24,19 @@ from regard.tasks.task import Task, TaskSettings
 from regard.training.settings import Train
 from regard.training.step import Loss
 
-Smoothing = Annotated[float, Field(ge=0, lt=1)]
+
+class SmoothedSettings(TaskSettings):
+    """Settings of tasks with label smoothing."""
+
+    smoothing: float = Field(default=0.0, ge=0, lt=1)
+    """Label smoothing: the share of each label's probability that is spread evenly over all classes, including the
+    right one (Szegedy et al. 2016; as PyTorch's cross_entropy)."""
 
 
-class Language(TaskSettings):
+class Language(SmoothedSettings):
     """Predicts the next token of raw text. Needs a decoder."""
 
     kind: Literal["language"] = "language"
-    smoothing: Smoothing = 0.0
-    """Label smoothing: the share of each label's probability that is spread evenly over all classes, including the
-    right one (Szegedy et al. 2016; as PyTorch's cross_entropy)."""
     context: Positive = 256
     """Most tokens in one sequence: longer documents are split, and a window has this many."""
     across: bool = True

@@ -25,7 +25,7 @@ from regard.models.build import Model
 from regard.models.families import EncoderDecoder
 from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
 from regard.settings import Settings
-from regard.tasks.language import Smoothing
+from regard.tasks.language import SmoothedSettings
 from regard.tasks.losses import cross_entropy, divergence
 from regard.tasks.recipe import TokenizerFile, TrainingJob, reach
 from regard.tasks.task import Task, TaskSettings
@@ -57,13 +57,11 @@ class Bleu(Settings):
     """sacreBLEU's tokenization; none: the texts are tokenized already."""
 
 
-class Translate(TaskSettings):
+class Translate(SmoothedSettings):
     """From one text to another: translation, summarization, normalization. Needs an encoder-decoder."""
 
     kind: Literal["translate"] = "translate"
-    smoothing: Smoothing = 0.1
-    """Label smoothing: the share of each label's probability that is spread evenly over all classes, including the
-    right one (Szegedy et al. 2016; as PyTorch's cross_entropy)."""
+    smoothing: float = Field(default=0.1, ge=0, lt=1)
     consistency: SimCut | None = None
     """A second pass over each batch that must agree with the first; none: one pass."""
     bleu: Bleu | None = None

@@ -186,7 +186,7 @@ def test_very_long_lines_take_little_time() -> None:
     for kind in KINDS:
         for run in ["a", "ab1", " ", "."]:
             begun = time.monotonic()
-            line = run * 60_000
+            line = run * 20_000
             tokenizer = train_tokenizer(settings_of(kind), ["ein Hund", line])
             assert len(tokenizer.encode(line, framed=False)) >= (
                 run.strip() != "" or kind in ("byte-bpe", "bytes", "characters")
