@@ -114,8 +114,8 @@ def lay_out(batch: Group, plan: Plan) -> list[Grid]:
         for lengths in batch.lengths.T:
             time = plan.time(lengths)
             # A batch without examples has one row of one token, which no loss reads: models need not know such batches.
-            rows = torch.from_numpy(np.ascontiguousarray(lengths) if len(lengths) else np.ones(1, np.int64))
-            grids.append(Grid(Padded(len(rows), time, rows), numbers * time, lengths, numbers))
+            real = torch.from_numpy(np.ascontiguousarray(lengths) if len(lengths) else np.ones(1, np.int64))
+            grids.append(Grid(Padded(len(real), time, real), numbers * time, lengths, numbers))
         return grids
     assert batch.bounds is not None
     rows = len(batch.bounds) - 1

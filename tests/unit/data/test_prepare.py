@@ -31,7 +31,6 @@ from regard.data.settings import (
     LabelledTsv,
     Npz,
     Parallel,
-    ParallelTsv,
     RawText,
 )
 from regard.data.source import Source
@@ -386,14 +385,8 @@ def test_bad_input_is_an_error_that_leaves_nothing(monkeypatch: pytest.MonkeyPat
     assert not list(Path("cache/prepared").iterdir())
     write_lines("train.de", TARGETS[:-2])
     assert "48" in message(pairs())
-    for content, words in ((b"", "empty"), (b"\x7fELF\0\0", "binary"), (b"\xff\n" * 48, "UTF-8")):
-        Path("train.en").write_bytes(content)
-        assert words in message(pairs())
-        assert words in message(pairs(bad="stop"))
     assert "none.en" in message(Parallel(train=("none.en", "train.de")))
     assert "data.longest" in message(pairs(longest=1))
-    Path("a.tsv").write_text("one\ttwo\nthree\nfour\tfive\tsix\nseven\teight\n")
-    assert "line 2" in message(ParallelTsv(train=("a.tsv",), bad="stop"))
     write_lines("train.en", SOURCES[:-2])
     if Path("/dev/full").exists():
         plain = Path.open
@@ -406,9 +399,6 @@ def test_bad_input_is_an_error_that_leaves_nothing(monkeypatch: pytest.MonkeyPat
         with monkeypatch.context() as patched:
             patched.setattr(Path, "open", full)
             assert os.environ["REGARD_CACHE"] in message(pairs())
-    counts = prepared(ParallelTsv(train=("a.tsv",))).about
-    assert counts["examples"] == 2
-    assert sum(reason["count"] for reason in counts["skipped"].values()) == 2
     long = {"text": [[1] * 9] * 48, "label": ["a"] * 48}
     columns = {"text": TokenColumn(9), "label": LabelColumn()}
     with pytest.raises(SettingsError, match="split"):

@@ -249,12 +249,6 @@ def test_labelled_jsonl() -> None:
             "1 × has no key text: a.jsonl, line 6",
         ],
     )
-    write("a.jsonl", '{"a": "x", "b": "y", "n": 0.5}\n{"a": "x", "n": 1}\n{"a": "x", "b": "y", "n": false}')
-    settings = LabelledJsonl(train=["a.jsonl"], text="a", second="b", label="n", labels="numbers")
-    assert read(settings) == (
-        [Labelled("x", "y", 0.5)],
-        ["1 × has no key b: a.jsonl, line 2", "1 × has a label that is not a number: a.jsonl, line 3 (False)"],
-    )
 
 
 CONLL = """\
