@@ -114,12 +114,9 @@ def test_wrong_requests_name_the_field(client: TestClient) -> None:
         ({"source": "x" * 100}, 400, "x… is not supported"),
         ({"q": ["a", 3]}, 400, "q"),
         ({"q": "a\0b"}, 400, "NUL"),
-        ({"source": ["de"]}, 400, "source: "),
         ({"format": "pdf"}, 400, "format: "),
-        ({"alternatives": -1}, 400, "alternatives: "),
         ({"alternatives": 3}, 400, "alternatives must be at most 2"),
         ({"q": "a" * 201}, 413, "201 characters, at most 200"),
-        ({"q": ["a" * 101, "b" * 100]}, 413, "201 characters"),
         ({"q": ["a"] * 6}, 400, "6 texts, at most 5"),
         ({"q": WRONG}, 400, "correct it"),
     ]
