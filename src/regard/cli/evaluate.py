@@ -67,7 +67,7 @@ def evaluate_command(  # noqa: PLR0913
     _check(names, source, reference, hypotheses)
     terminal.prepare_torch(threads)
     from regard.tasks.task import find_task
-    from regard.use.evaluation import Counting, EvaluationSet, compare, evaluate_texts
+    from regard.use.evaluation import EvaluationSet, compare, evaluate_texts
 
     config: dict[str, Any] = {}
     if reference is None:
@@ -100,7 +100,7 @@ def evaluate_command(  # noqa: PLR0913
         with terminal.progress(f"translating {len(test_set.references):,} sentences with {model.name}"):
             return test_set.translations(model, beam, as_used)
 
-    counting, results = Counting(lowercase, tokenize), {}
+    results = {}
     for test_set in sets:
         seconds = None
         if model is None:
@@ -112,7 +112,7 @@ def evaluate_command(  # noqa: PLR0913
             seconds = perf_counter() - started
         texts = (translations, test_set.references, test_set.sources)
         with terminal.progress("scoring"):
-            report = evaluate_texts(*texts, counting=counting, worst=worst)
+            report = evaluate_texts(*texts, lowercase=lowercase, tokenize=tokenize, worst=worst)
         compared: dict[str, Compared] = {}
         if against is not None:
             if Path(against).is_file():
@@ -122,7 +122,9 @@ def evaluate_command(  # noqa: PLR0913
             else:
                 raise SettingsError(f"--against ({against}) is a model and needs --input; add it, or give a file")
             with terminal.progress("testing significance"):
-                compared = compare(translations, others, test_set.references, counting=counting, test=test)
+                compared = compare(
+                    translations, others, test_set.references, lowercase=lowercase, tokenize=tokenize, test=test
+                )
         results[test_set.name] = Evaluated(translations, report, seconds, compared)
     if save is not None:
         for name, result in results.items():

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from sacrebleu.metrics.base import Metric
 from sacrebleu.metrics.bleu import BLEU
@@ -32,17 +32,6 @@ METRICS = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 """Our names and those of sacreBLEU. TER counts edits, so less is better."""
 _LENGTHS = (10, 20, 30, 40, 50)
 """Limits of the rows of the report by length, in source words."""
-
-
-class Counting(NamedTuple):
-    """How sacreBLEU compares texts."""
-
-    lowercase: bool = False
-    tokenize: str = "13a"
-    """The tokenizer of BLEU."""
-
-
-DEFAULT = Counting()
 
 
 @dataclass(frozen=True)
@@ -111,11 +100,15 @@ def evaluate_texts(
     references: Sequence[str],
     sources: Sequence[str] | None = None,
     *,
-    counting: Counting = DEFAULT,
+    lowercase: bool = False,
+    tokenize: str = "13a",
     worst: int = 5,
 ) -> Report:
-    """Compares translations with references. Lengths are those of the sources, or of the references without sources."""
-    metrics = corpus_metrics(hypotheses, references, counting=counting)
+    """Compares translations with references. Lengths are those of the sources, or of the references without sources.
+
+    `tokenize` is the tokenizer of BLEU, one of `TOKENIZERS`.
+    """
+    metrics = corpus_metrics(hypotheses, references, lowercase=lowercase, tokenize=tokenize)
     if sources is not None and len(sources) != len(references):
         raise DataError(f"{len(sources):,} sources do not match {len(references):,} references; give one for each")
     exact = sum(one == other for one, other in zip(hypotheses, references, strict=True))
@@ -123,7 +116,7 @@ def evaluate_texts(
         len(references),
         metrics,
         exact / len(references),
-        _by_length(hypotheses, references, sources or references, counting),
+        _by_length(hypotheses, references, sources or references, lowercase, tokenize),
         _worst(hypotheses, references, sources, worst),
     )
 
@@ -133,12 +126,13 @@ def corpus_metrics(
     references: Sequence[str],
     names: Sequence[str] = tuple(METRICS),
     *,
-    counting: Counting = DEFAULT,
+    lowercase: bool = False,
+    tokenize: str = "13a",
 ) -> dict[str, CorpusMetric]:
     """Metrics of a whole corpus, with their signatures."""
     _check_lengths(hypotheses, references)
     found = {}
-    for name, metric in _metrics(names, counting).items():
+    for name, metric in _metrics(names, lowercase, tokenize).items():
         score = metric.corpus_score(list(hypotheses), [list(references)]).score
         found[name] = CorpusMetric(float(score), str(metric.get_signature()))
     return found
@@ -149,7 +143,8 @@ def compare(
     against: Sequence[str],
     references: Sequence[str],
     *,
-    counting: Counting = DEFAULT,
+    lowercase: bool = False,
+    tokenize: str = "13a",
     test: SignificanceTest = "bootstrap",
     samples: int = 0,
 ) -> dict[str, Compared]:
@@ -160,7 +155,7 @@ def compare(
     """
     _check_lengths(hypotheses, references)
     _check_lengths(against, references)
-    metrics = {METRICS[name]: metric for name, metric in _metrics(tuple(METRICS), counting).items()}
+    metrics = {METRICS[name]: metric for name, metric in _metrics(tuple(METRICS), lowercase, tokenize).items()}
     systems: list[tuple[str, Sequence[str]]] = [("against", list(against)), ("ours", list(hypotheses))]
     kind = {"bootstrap": "bs", "randomization": "ar"}[test]
     signatures, found = PairedTest(systems, metrics, [list(references)], kind, samples)()
@@ -177,8 +172,7 @@ def compare(
     return compared
 
 
-def _metrics(names: Sequence[str], counting: Counting) -> dict[str, Metric]:
-    lowercase, tokenize = counting
+def _metrics(names: Sequence[str], lowercase: bool, tokenize: str) -> dict[str, Metric]:
     if tokenize not in TOKENIZERS:
         raise SettingsError(
             f"tokenize ({tokenize}) is unknown{did_you_mean(tokenize, TOKENIZERS)}; choose {', '.join(TOKENIZERS)}"
@@ -201,7 +195,7 @@ def _check_lengths(hypotheses: Sequence[str], references: Sequence[str]) -> None
 
 
 def _by_length(
-    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str], counting: Counting
+    hypotheses: Sequence[str], references: Sequence[str], sources: Sequence[str], lowercase: bool, tokenize: str
 ) -> list[LengthBucket]:
     rows: dict[int, list[int]] = {}
     for place, source in enumerate(sources):
@@ -210,7 +204,7 @@ def _by_length(
     buckets = []
     for row, places in sorted(rows.items()):
         ours, theirs = [hypotheses[place] for place in places], [references[place] for place in places]
-        metrics = corpus_metrics(ours, theirs, ("bleu", "chrf"), counting=counting)
+        metrics = corpus_metrics(ours, theirs, ("bleu", "chrf"), lowercase=lowercase, tokenize=tokenize)
         written, wanted = (sum(len(text.split()) for text in texts) for texts in (ours, theirs))
         first = _LENGTHS[row - 1] + 1 if row else 0
         last = _LENGTHS[row] if row < len(_LENGTHS) else None

@@ -208,11 +208,9 @@ class Translator(Loaded):
         result is a string; with `details` or `align` a `Translation`; with `nbest` above 1 a list of them. For a list
         of texts it is a list.
         """
-        if changes and options is None:
-            options = TranslateOptions(**changes)
-        elif changes and options is not None:
+        if changes:
             tables = {name: to_table(new) if hasattr(new, "model_dump") else new for name, new in changes.items()}
-            options = options.changed(tables)
+            options = (options or _DEFAULTS).changed(tables)
         found = self._plain(self.translations([text] if isinstance(text, str) else text, options), options)
         return next(found) if isinstance(text, str) else list(found)
 

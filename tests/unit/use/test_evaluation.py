@@ -22,7 +22,7 @@ from regard.tasks.run import evaluate_run
 from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.use.evaluation import Counting, compare, corpus_metrics, evaluate_texts, evaluation_sets
+from regard.use.evaluation import compare, corpus_metrics, evaluate_texts, evaluation_sets
 from regard.weights.directory import save_labels, save_model
 
 REFERENCE = ["a b c d f"]
@@ -33,7 +33,7 @@ HEADS = Attention(heads=2)
 
 
 def bleu(hypotheses: list[str], references: list[str], tokenize: str = "13a") -> float:
-    return corpus_metrics(hypotheses, references, ("bleu",), counting=Counting(tokenize=tokenize))["bleu"].score
+    return corpus_metrics(hypotheses, references, ("bleu",), tokenize=tokenize)["bleu"].score
 
 
 def corpus(count: int, seed: int = 0) -> list[str]:
@@ -65,7 +65,7 @@ def test_case() -> None:
     upper = ["A B C D F"]
     metrics = corpus_metrics(upper, REFERENCE)
     assert (metrics["bleu"].score, metrics["ter"].score) == (0, pytest.approx(100))
-    lower = corpus_metrics(upper, REFERENCE, counting=Counting(lowercase=True))
+    lower = corpus_metrics(upper, REFERENCE, lowercase=True)
     assert (lower["bleu"].score, lower["chrf"].score) == (pytest.approx(100), pytest.approx(100))
     assert lower["ter"].score == 0
     assert "|case:lc|" in lower["bleu"].signature
