@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,7 +22,7 @@ from regard.data.source import Source
 from regard.data.store import Mask, Ragged, Store, StoreWriter, cached, fingerprint
 from regard.errors import DataError, SettingsError
 from regard.settings import Table, to_table
-from regard.text.settings import AnyTokenizer
+from regard.text.settings import AnyTokenizer, Bytes
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import Progress as TextProgress
 from regard.text.train import train_tokenizer
@@ -315,51 +314,35 @@ def learn_tokenizers(
     }
 
     def make(directory: Path) -> None:
-        sample = _Sample(source, most)
-        if not settings.shared and sample.sides == ("source", "target"):
-            samples = [_Sample(source, most, side) for side in sample.sides]
-            TokenizerPair(*(train_tokenizer(settings, each, report) for each in samples)).save(directory)
+        if isinstance(settings, Bytes):  # needs no texts
+            TokenizerPair.of(train_tokenizer(settings, [], report)).save(directory)
+            return
+        sides = [*next(iter(source)).sides()]
+        if not settings.shared and sides == ["source", "target"]:
+            learned = (train_tokenizer(settings, _Sample(source, most, [side]), report) for side in sides)
+            TokenizerPair(*learned).save(directory)
         else:
-            TokenizerPair.of(train_tokenizer(settings, sample, report)).save(directory)
+            TokenizerPair.of(train_tokenizer(settings, _Sample(source, most, sides), report)).save(directory)
 
     return cached(TOKENIZERS, fingerprint(source.origin, key), make, TokenizerPair.load)
 
 
 class _Sample:
-    """The texts of a split, or of one side of it: all, or about `most`, of evenly spaced examples.
+    """The texts of some sides of a split: all, or about `most`, of evenly spaced examples.
 
     The examples are counted by reading them once, so that only one text is in memory.
     """
 
-    def __init__(self, source: Source, most: int, side: str | None = None) -> None:
-        self._source, self._most, self._side = source, most, side
+    def __init__(self, source: Source, most: int, sides: Sequence[str]) -> None:
+        self._source, self._sides = source, sides
+        self._size = sum(1 for _ in source)
+        self._wanted = min(self._size, max(1, most // len(sides)))
 
     def __len__(self) -> int:
-        _, wanted = self._sizes
-        return wanted * len(self._texts(self._first))
+        return self._wanted * len(self._sides)
 
     def __iter__(self) -> Iterator[str]:
-        size, wanted = self._sizes
-        for number, example in enumerate(self._read()):
-            if (number + 1) * wanted // size > number * wanted // size:
-                yield from self._texts(example)
-
-    @property
-    def sides(self) -> tuple[str, ...]:
-        return tuple(self._first.sides())
-
-    @cached_property
-    def _first(self) -> Example:
-        return next(iter(self._read()))
-
-    @cached_property
-    def _sizes(self) -> tuple[int, int]:
-        """The number of all examples and of those in the sample, which has all texts of an example, or none."""
-        size = sum(1 for _ in self._read())
-        return size, min(size, max(1, self._most // len(self._texts(self._first))))
-
-    def _read(self) -> Source:
-        return Source(self._source.settings, self._source.split)
-
-    def _texts(self, example: Example) -> list[str]:
-        return [str(text) for name, text in example.sides().items() if self._side in (None, name)]
+        for number, example in enumerate(self._source):
+            if (number + 1) * self._wanted // self._size > number * self._wanted // self._size:
+                texts = example.sides()
+                yield from (str(texts[side]) for side in self._sides)

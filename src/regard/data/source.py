@@ -132,12 +132,9 @@ Check: TypeAlias = Callable[[Example], str | None]
 def make_check(filters: PairFilters | TextFilters) -> Check:
     """Returns a function that gives the reason to remove an example, or None to keep it."""
     bounds: list[tuple[str, Callable[[Side], int], int, float]] = [
-        (unit, measure, least or 0, most or float("inf"))
-        for unit, measure, least, most in (
-            ("characters", len, filters.min_characters, filters.max_characters),
-            ("words", _words, filters.min_words, filters.max_words),
-        )
-        if least is not None or most is not None
+        (unit, measure, getattr(filters, f"min_{unit}") or 0, getattr(filters, f"max_{unit}") or float("inf"))
+        for unit, measure in (("characters", len), ("words", _words))
+        if getattr(filters, f"min_{unit}") or getattr(filters, f"max_{unit}")
     ]
     seen: set[int] = set()  # marks, so that memory does not grow with the length of examples
 

@@ -6,9 +6,9 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
+from regard.blocks.settings import Positive
 from regard.settings import Settings
 
-Positive: TypeAlias = Annotated[int, Field(gt=0)]
 UnicodeForm: TypeAlias = Literal["none", "nfc", "nfkc"]
 Spaces: TypeAlias = Literal["collapse", "keep"]
 Role: TypeAlias = Literal["pad", "start", "end", "unknown", "mask", "class_token", "separator"]

@@ -243,10 +243,6 @@ class Tokenizer:
     def __hash__(self) -> int:
         return hash(self.checksum)
 
-    def __repr__(self) -> str:
-        kind = "from elsewhere" if self.settings is None else self.settings.kind
-        return f"Tokenizer({kind}, size={self.size})"
-
     @cached_property
     def _reading(self) -> tokenizers.Tokenizer:
         """A copy that reads special tokens. The library keeps this switch as state, and threads share `_inner`."""

@@ -144,7 +144,6 @@ def test_tokenizers_are_values() -> None:
         assert again.encode(TEXT).ids == trained(kind).encode(TEXT).ids
     assert trained("bpe") != trained("unigram")
     assert trained("bpe") != "bpe"
-    assert repr(trained("bpe")) == "Tokenizer(bpe, size=160)"
 
 
 def test_threads_share_a_tokenizer() -> None:
