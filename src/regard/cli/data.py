@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -15,7 +14,6 @@ from regard.errors import SettingsError
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from regard.data.report import DataReport
     from regard.data.settings import DataSettings
 
 
@@ -49,7 +47,7 @@ def data_command(
     with progress("reading") as update:
         found = report_data(settings, chosen, progress=lambda split, number: update(f"{split}: {number:,} examples"))
     if as_json:
-        print_json(asdict(found))
+        print_json(found)
     else:
         _print(found)
 
@@ -71,15 +69,15 @@ def read_data(words: list[str]) -> DataSettings:
     return data_settings({"data": {"train": names, **({} if kind is None else {"kind": kind})}}, changes)
 
 
-def _print(found: DataReport) -> None:
+def _print(found: dict[str, Any]) -> None:
     out = console()
     parts: list[Any] = [_counts(found)]
-    if any(split.lengths for split in found.splits.values()):
+    if any(split["lengths"] for split in found["splits"].values()):
         parts.append(_lengths(found))
     left_out = [
-        f"{name}: {reason.count:,} {action}: {text}; first {reason.first[0]}"
-        for name, split in found.splits.items()
-        for action, reasons in (("skipped", split.skipped), ("removed", split.removed))
+        f"{name}: {reason['count']:,} {action}: {text}; first {reason['first'][0]}"
+        for name, split in found["splits"].items()
+        for action, reasons in (("skipped", split["skipped"]), ("removed", split["removed"]))
         for text, reason in reasons.items()
     ]
     texts = (_labels(found), _leaks(found), left_out)
@@ -90,24 +88,26 @@ def _print(found: DataReport) -> None:
         out.print(part, soft_wrap=isinstance(part, str))
 
 
-def _counts(found: DataReport) -> Table:
-    table = grid(found.kind, "examples", "skipped", "removed", "duplicates", text="")
-    for name, split in found.splits.items():
-        left_out = [sum(reason.count for reason in reasons.values()) for reasons in (split.skipped, split.removed)]
-        duplicates = split.duplicates.get("whole", next(iter(split.duplicates.values()), 0))
-        sides = [f"{side} {count:,}" for side, count in split.duplicates.items() if side != "whole" and count]
-        by_side = f"(by side: {', '.join(sides)})" if "whole" in split.duplicates and sides else ""
-        extra = _listed(split.sizes, 3) or ("(of lines)" if split.duplicates.get("line") else by_side)
-        table.add_row(name, *(f"{number:,}" for number in (split.examples, *left_out, duplicates)), extra)
+def _counts(found: dict[str, Any]) -> Table:
+    table = grid(found["kind"], "examples", "skipped", "removed", "duplicates", text="")
+    for name, split in found["splits"].items():
+        left_out = [
+            sum(reason["count"] for reason in reasons.values()) for reasons in (split["skipped"], split["removed"])
+        ]
+        duplicates = split["duplicates"].get("whole", next(iter(split["duplicates"].values()), 0))
+        sides = [f"{side} {count:,}" for side, count in split["duplicates"].items() if side != "whole" and count]
+        by_side = f"(by side: {', '.join(sides)})" if "whole" in split["duplicates"] and sides else ""
+        extra = _listed(split["sizes"], 3) or ("(of lines)" if split["duplicates"].get("line") else by_side)
+        table.add_row(name, *(f"{number:,}" for number in (split["examples"], *left_out, duplicates)), extra)
     return table
 
 
-def _lengths(found: DataReport) -> Table:
+def _lengths(found: dict[str, Any]) -> Table:
     table = grid("words per side", "total", "mean", "median", "95 %", "longest", "unseen words")
-    for split_name, split in found.splits.items():
-        for side, lengths in split.lengths.items():
+    for split_name, split in found["splits"].items():
+        for side, lengths in split["lengths"].items():
             numbers = [f"{value:.1f}" if name == "mean" else f"{value:,}" for name, value in lengths.items()]
-            numbers.append(f"{100 * split.unknown[side]:.2f} %" if side in split.unknown else "")
+            numbers.append(f"{100 * split['unknown'][side]:.2f} %" if side in split["unknown"] else "")
             table.add_row(f"{split_name} {side}", *numbers)
     return table
 
@@ -118,27 +118,27 @@ def _listed(counts: Mapping[str, int], most: int = LABELS) -> str:
     return ", ".join(shown) + (f", and {more:,} more" if more else "")
 
 
-def _labels(found: DataReport) -> list[str]:
+def _labels(found: dict[str, Any]) -> list[str]:
     lines: list[str] = []
-    for sort in dict.fromkeys(sort for split in found.splits.values() for sort in split.labels):
-        counts = {name: split.labels.get(sort, {}) for name, split in found.splits.items()}
+    for sort in dict.fromkeys(sort for split in found["splits"].values() for sort in split["labels"]):
+        counts = {name: split["labels"].get(sort, {}) for name, split in found["splits"].items()}
         lines += [f"{sort} in {name}, {len(each):,} in total: {_listed(each)}" for name, each in counts.items()]
         for name, each in counts.items():
             unseen = {label: count for label, count in each.items() if label not in counts.get("train", each)}
             if unseen:
                 lines.append(f"{sort} in {name} but not in train, {len(unseen):,} in total: {_listed(unseen)}")
-    for name, split in found.splits.items():
-        if (numbers := split.numbers) is not None:
+    for name, split in found["splits"].items():
+        if (numbers := split["numbers"]) is not None:
             lines.append(
                 f"labels in {name}: from {numbers['least']:g} to {numbers['most']:g}, mean {numbers['mean']:.3g}"
             )
     return lines
 
 
-def _leaks(found: DataReport) -> list[str]:
+def _leaks(found: dict[str, Any]) -> list[str]:
     return [
-        f"{leak.count:,} examples of {leak.later} ({100 * leak.share:.2f} %) are also in {leak.earlier}, "
-        + ("as a whole" if leak.side == "whole" else f"by {leak.side}")
-        + f"; first number {leak.first[0]:,}"
-        for leak in found.leaks
+        f"{leak['count']:,} examples of {leak['later']} ({100 * leak['share']:.2f} %) are also in {leak['earlier']}, "
+        + ("as a whole" if leak["side"] == "whole" else f"by {leak['side']}")
+        + f"; first number {leak['first'][0]:,}"
+        for leak in found["leaks"]
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, Literal, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -160,6 +160,10 @@ class Tally(dict[str, Reason]):
     @property
     def total(self) -> int:
         return sum(reason.count for reason in self.values())
+
+    def table(self) -> dict[str, dict[str, Any]]:
+        """For JSON."""
+        return {name: {"count": reason.count, "first": reason.first} for name, reason in self.items()}
 
     def text(self) -> str:
         """One line for each reason; empty if nothing was counted."""

@@ -129,7 +129,7 @@ def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, repo
             ("removed", source.removed),
             ("unseen", unseen),
         ):
-            about[name] = {text: {"count": each.count, "first": each.first} for text, each in tally.items()}
+            about[name] = tally.table()
         writer.finish(about)
     except BaseException:
         writer.abandon()

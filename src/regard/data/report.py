@@ -9,12 +9,12 @@ from __future__ import annotations
 from array import array
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from regard.data.examples import Example, Labelled, Picture, Reason, Text, labels_in
+from regard.data.examples import Example, Labelled, Picture, Text, labels_in
 from regard.data.settings import SPLITS, DataSettings, Split
 from regard.data.source import Source, text_mark
 
@@ -26,57 +26,20 @@ LINE = "line"
 """The side by which raw text is compared, whatever a document is."""
 
 
-@dataclass(frozen=True)
-class SplitReport:
-    """One split. Tables are by side (source, target, text, ...); `duplicates` has `whole` too if there are several."""
-
-    examples: int
-    files: tuple[str, ...]
-    skipped: Mapping[str, Reason]
-    """Examples that could not be read, by reason."""
-    removed: Mapping[str, Reason]
-    """Examples that filters removed, by reason."""
-    lengths: Mapping[str, Mapping[str, float]]
-    """`total` (words of all examples together), `mean`, `median`, `percentile_95` and `longest`, in words."""
-    duplicates: Mapping[str, int]
-    """The number of repetitions in the same split."""
-    unknown: Mapping[str, float]
-    """The share of words that do not occur in training; empty for training itself."""
-    labels: Mapping[str, Mapping[str, int]]
-    """How often each label occurs, by sort (`label`, `tags`), the most frequent first."""
-    numbers: Mapping[str, float] | None
-    """`least`, `mean` and `most` of labels that are numbers."""
-    sizes: Mapping[str, int]
-    """How often each image size occurs: "28×28×1"."""
-
-
-@dataclass(frozen=True)
-class Leak:
-    """Examples of a later split that also occur in an earlier one."""
-
-    earlier: Split
-    later: Split
-    side: str
-    count: int
-    share: float
-    """Share of the later split's examples."""
-    first: tuple[int, ...]
-    """The numbers of the first of them among the later split's examples, counted from 1."""
-
-
-@dataclass(frozen=True)
-class DataReport:
-    """The reports of all splits, and the leaks between them."""
-
-    kind: str
-    splits: Mapping[Split, SplitReport]
-    leaks: tuple[Leak, ...]
+SplitReport: TypeAlias = dict[str, Any]
+"""One split: the number of `examples`, its `files`, the tallies `skipped` and `removed`; by side (source, target, text,
+...) `lengths` in words, `duplicates` (also of the `whole`), and the share of `unknown` words, which do not occur in
+training; how often each of the `labels` and image `sizes` occurs; and the range of labels that are `numbers`."""
 
 
 def report_data(
     settings: DataSettings, splits: Sequence[Split] = SPLITS, progress: Callable[[Split, int], None] | None = None
-) -> DataReport:
-    """Reads the given splits, as far as they exist. `progress` receives the split and the number of examples so far."""
+) -> dict[str, Any]:
+    """The `kind` of data, the report of each of the `splits` that exist, and the `leaks` between them.
+
+    A leak is about examples of a later split that also occur in an earlier one: their `count`, their `share` of the
+    later split, and the numbers of the `first`. `progress` receives the split and the number of examples so far.
+    """
     sources = {split: Source(settings, split) for split in splits if split in settings.splits}
     known: dict[str, Counter[str]] | None = None
     gathered: dict[Split, _Gathered] = {}
@@ -88,11 +51,9 @@ def report_data(
                 progress(split, number)
         gathered[split] = found
         known = found.words if split == "train" else known
-    return DataReport(
-        kind=settings.kind,
-        splits={split: found.report(sources[split]) for split, found in gathered.items()},
-        leaks=tuple(_leaks({split: found.marks for split, found in gathered.items()})),
-    )
+    reports = {split: found.report(sources[split]) for split, found in gathered.items()}
+    leaks = [*_leaks({split: found.marks for split, found in gathered.items()})]
+    return {"kind": settings.kind, "splits": reports, "leaks": leaks}
 
 
 class _Gathered:
@@ -149,26 +110,28 @@ class _Gathered:
         if self.numbers:
             mean = sum(value * count for value, count in self.numbers.items()) / self.numbers.total()
             numbers = {"least": min(self.numbers), "mean": mean, "most": max(self.numbers)}
-        return SplitReport(
-            examples=self.examples,
-            files=source.files,
-            skipped=source.problems,
-            removed=source.removed,
-            lengths={side: summarise(counts) for side, counts in self.lengths.items()},
-            duplicates={side: len(marks) - len(np.unique(marks)) for side, marks in self.marks.items()},
-            unknown=unknown,
-            labels={sort: dict(counts.most_common()) for sort, counts in self.labels.items()},
-            numbers=numbers,
-            sizes=dict(self.sizes.most_common()),
-        )
+        return {
+            "examples": self.examples,
+            "files": source.files,
+            "skipped": source.problems.table(),
+            "removed": source.removed.table(),
+            "lengths": {side: summarise(counts) for side, counts in self.lengths.items()},
+            "duplicates": {side: len(marks) - len(np.unique(marks)) for side, marks in self.marks.items()},
+            "unknown": unknown,
+            "labels": {sort: dict(counts.most_common()) for sort, counts in self.labels.items()},
+            "numbers": numbers,
+            "sizes": dict(self.sizes.most_common()),
+        }
 
 
-def _leaks(marked: Mapping[Split, Mapping[str, array[int]]]) -> Iterator[Leak]:
+def _leaks(marked: Mapping[Split, Mapping[str, array[int]]]) -> Iterator[dict[str, Any]]:
     for earlier, later in combinations(marked, 2):
         for side, marks in marked[later].items():
             found = np.flatnonzero(np.isin(marks, marked[earlier].get(side, ()))) + 1
             if len(found):
-                yield Leak(earlier, later, side, len(found), len(found) / len(marks), tuple(found[:SHOWN].tolist()))
+                where = {"earlier": earlier, "later": later, "side": side}
+                first = found[:SHOWN].tolist()
+                yield {**where, "count": len(found), "share": len(found) / len(marks), "first": first}
 
 
 def summarise(counts: Counter[int]) -> dict[str, float]:

@@ -149,6 +149,10 @@ def test_origins_and_reports() -> None:
     (table,) = Source(Digits(), "train").origin
     assert table.is_file()
     found = report_data(SMALL)
-    assert {split: each.examples for split, each in found.splits.items()} == {"train": 40, "valid": 10, "test": 20}
-    assert found.splits["train"].files == ()
-    assert list(report_data(PythonLibrary(), ("valid", "test")).splits) == ["valid"]
+    assert {split: each["examples"] for split, each in found["splits"].items()} == {
+        "train": 40,
+        "valid": 10,
+        "test": 20,
+    }
+    assert found["splits"]["train"]["files"] == ()
+    assert list(report_data(PythonLibrary(), ("valid", "test"))["splits"]) == ["valid"]
