@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
 
@@ -15,6 +15,8 @@ from regard.decoding.settings import TranslateOptions
 from regard.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from regard.use.evaluation import Compared, EvaluationSet, Report
     from regard.use.translator import Translator
 
@@ -28,15 +30,8 @@ BleuTokenizer: TypeAlias = Literal["13a", "none", "intl", "zh", "char"]
 Test: TypeAlias = Literal["bootstrap", "randomization"]
 
 
-class Evaluated(NamedTuple):
-    """The result of one direction."""
-
-    hypotheses: list[str]
-    report: Report
-    seconds: float | None
-    """Time of translating; None if translations were given."""
-    compared: dict[str, Compared]
-    """Results of the significance test by metric; empty without `--against`."""
+Evaluated: TypeAlias = "tuple[Report, float | None, dict[str, Compared]]"
+"""The report of one direction, the time of translating (None if translations were given), the significance tests."""
 
 
 _MODEL = f"{terminal.MODEL_HELP} Settings of its data may follow: data.root=DIR. No model with --hypotheses."
@@ -67,11 +62,14 @@ def evaluate_command(  # noqa: PLR0913
     _check(names, source, reference, hypotheses)
     terminal.prepare_torch(threads)
     from regard.tasks.task import find_task
-    from regard.use.evaluation import EvaluationSet, compare, evaluate_texts
+    from regard.use.evaluation import EvaluationSet, compare, evaluate_texts, evaluation_sets
+    from regard.use.model import find_model
+    from regard.weights.directory import CONFIG, read_config
 
     config: dict[str, Any] = {}
     if reference is None:
-        directory, config = _config(names[0])
+        directory, _ = find_model(names[0])
+        config = read_config(directory) if (directory / CONFIG).is_file() else {}
         task = config.get("task")  # a Hugging Face model has none
         kind = task["kind"] if isinstance(task, dict) else task
         if kind is not None and not find_task(kind).translates:
@@ -81,7 +79,12 @@ def evaluate_command(  # noqa: PLR0913
     given: list[str] | None = None
     if reference is None:
         assert model is not None
-        chosen, sets = _sets(model, config, split, changes, limit, to)
+        chosen, found = evaluation_sets(config, split, changes, limit)
+        targets = {target for _, target in model.directions}
+        sets = [each for each in found if each.to is None or (each.to in targets and to in (None, each.to))]
+        if not sets:
+            known = ", ".join(each.name for each in found)
+            raise DataError(f"data.{chosen} has no pairs into --to ({to}); choose one of {known}")
         title = f"{names[0]}, {chosen}"
     else:
         files = (source, reference, hypotheses)
@@ -100,16 +103,15 @@ def evaluate_command(  # noqa: PLR0913
         with terminal.progress(f"translating {len(test_set.references):,} sentences with {model.name}"):
             return test_set.translations(model, beam, as_used)
 
-    results = {}
+    results: dict[str, Evaluated] = {}
     for test_set in sets:
-        seconds = None
-        if model is None:
-            assert given is not None
-            translations = given
-        else:
-            started = perf_counter()
-            translations = translate(test_set, model)
-            seconds = perf_counter() - started
+        started = perf_counter()
+        translations = given if model is None else translate(test_set, model)
+        seconds = None if model is None else perf_counter() - started
+        assert translations is not None
+        if save is not None:
+            path = save if len(sets) == 1 else save.with_name(f"{save.name}.{test_set.name}")
+            terminal.write_lines((" ".join(text.splitlines()) for text in translations), path)
         texts = (translations, test_set.references, test_set.sources)
         with terminal.progress("scoring"):
             report = evaluate_texts(*texts, lowercase=lowercase, tokenize=tokenize, worst=worst)
@@ -125,18 +127,14 @@ def evaluate_command(  # noqa: PLR0913
                 compared = compare(
                     translations, others, test_set.references, lowercase=lowercase, tokenize=tokenize, test=test
                 )
-        results[test_set.name] = Evaluated(translations, report, seconds, compared)
-    if save is not None:
-        for name, result in results.items():
-            path = save if len(results) == 1 else save.with_name(f"{save.name}.{name}")
-            terminal.write_lines((" ".join(text.splitlines()) for text in result.hypotheses), path)
+        results[test_set.name] = (report, seconds, compared)
     if not as_json:
         _print(title, against, results)
         return
-    reports = {name: {**asdict(each.report), "seconds": each.seconds} for name, each in results.items()}
-    if against is not None:
-        for name, each in results.items():
-            reports[name]["against"] = {metric: asdict(found) for metric, found in each.compared.items()}
+    reports = {}
+    for name, (report, seconds, compared) in results.items():
+        tests = {"against": {metric: asdict(found) for metric, found in compared.items()}} if against else {}
+        reports[name] = {**asdict(report), "seconds": seconds, **tests}
     terminal.print_json({"evaluated": title, "against": against, "reports": reports})
 
 
@@ -151,34 +149,6 @@ def _check(names: list[str], source: Path | None, reference: Path | None, hypoth
         raise SettingsError("--reference is missing; give the file with the reference translations")
     if reference is not None and source is None and hypotheses is None:
         raise SettingsError("--reference needs --input (texts to translate) or --hypotheses (translations); add one")
-
-
-def _config(name: str) -> tuple[Path, dict[str, Any]]:
-    from regard.use.model import find_model
-    from regard.weights.directory import CONFIG, read_config
-
-    directory, _ = find_model(name)
-    return directory, read_config(directory) if (directory / CONFIG).is_file() else {}
-
-
-def _sets(
-    model: Translator,
-    config: dict[str, Any],
-    split: SplitName | None,
-    changes: dict[str, Any],
-    limit: int | None,
-    to: str | None,
-) -> tuple[SplitName, list[EvaluationSet]]:
-    """The name of the split and its test sets, one for each direction of the model."""
-    from regard.use.evaluation import evaluation_sets
-
-    chosen, found = evaluation_sets(config, split, changes, limit)
-    targets = {target for _, target in model.directions}
-    fitting = [each for each in found if each.to is None or (each.to in targets and to in (None, each.to))]
-    if not fitting:
-        names = ", ".join(each.name for each in found)
-        raise DataError(f"data.{chosen} has no pairs into --to ({to}); choose one of {names}")
-    return chosen, fitting
 
 
 def _print_metrics(
@@ -202,26 +172,25 @@ def _print_metrics(
 
 def _print(evaluated: str, against: str | None, results: dict[str, Evaluated]) -> None:
     out = terminal.console()
-    for index, (name, result) in enumerate(results.items()):
+    for index, (name, (report, seconds, compared)) in enumerate(results.items()):
         if index:
             out.print()
-        count = result.report.sentences
+        count = report.sentences
         title = f"{evaluated}, {name}" if name else evaluated
-        speed = f", {result.seconds:.1f} s ({count / result.seconds:.1f} per second)" if result.seconds else ""
+        speed = f", {seconds:.1f} s ({count / seconds:.1f} per second)" if seconds else ""
         out.print(f"{title}: {count:,} sentence{'s' if count != 1 else ''}{speed}", soft_wrap=True)
-        _print_report(result.report)
+        _print_report(out, report)
         if against is not None:
             out.print()
             table = terminal.grid(f"against {against}", "here", "there", "p", "95 %", text="signature")
-            for metric, each in result.compared.items():
+            for metric, each in compared.items():
                 interval = "" if each.interval is None else f"± {each.interval:.2f}"
                 scores = (f"{each.score:.2f}", f"{each.against:.2f}", f"{each.p:.4f}", interval)
                 table.add_row(NAMES[metric], *scores, each.signature)
             out.print(table, soft_wrap=True)
 
 
-def _print_report(report: Report) -> None:
-    out = terminal.console()
+def _print_report(out: Console, report: Report) -> None:
     table = terminal.grid("", "score", text="signature")
     for name, metric in report.metrics.items():
         table.add_row(NAMES[name], f"{metric.score:.2f}", metric.signature)

@@ -14,7 +14,10 @@ from regard.serving.settings import PageSettings
 from regard.settings import describe, parse
 
 if TYPE_CHECKING:
-    from regard.look.study import NamedImage, Study
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from regard.look.study import Study
 
 _DEFAULTS = PageSettings()
 _PORT_HELP = next(text for name, _, _, text in describe(PageSettings) if name == "port")
@@ -66,7 +69,7 @@ def look_command(  # noqa: PLR0913
 
     study = _study(model, beside, device, settings)
     is_image = study.loaded.settings.kind == "vision"
-    run = study.run(Input(image=_picture(study, text).pixels) if is_image else Input(text, target, to))
+    run = study.run(Input(image=_picture(study, text)[1]) if is_image else Input(text, target, to))
     if picture is not None:
         from regard.look.views import draw_view
 
@@ -94,8 +97,7 @@ def _study(model: str, beside: str | None, device: str | None, settings: PageSet
     return Study(regard.load(model, device=device), settings.tokens, settings.tensor_bytes, other)
 
 
-def _picture(study: Study, file: str) -> NamedImage:
+def _picture(study: Study, file: str) -> tuple[str, NDArray[np.uint8]]:
     from regard.look.input import image_from
-    from regard.look.study import NamedImage
 
-    return NamedImage(Path(file).name, image_from(study.loaded, Path(file)))
+    return Path(file).name, image_from(study.loaded, Path(file))

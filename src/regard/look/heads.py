@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 import random
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial, reduce
@@ -28,7 +27,6 @@ MEAN = "=mean"
 LARGEST_FACTOR = 100.0
 DRAWS = 20
 """Random heads, or sets of heads, of a control."""
-_ADDRESS = re.compile(r"(encoder|decoder)\.(\d{1,4})\.(attention|cross)\.(\d{1,4})")
 Metric: TypeAlias = Callable[[], float]
 """Runs the model and returns a number, such as a loss."""
 
@@ -70,13 +68,13 @@ def heads_of(model: nn.Module | Loaded) -> list[HeadAddress]:
 
 def head_named(model: nn.Module | Loaded, address: str) -> HeadAddress:
     """The head with this address; raises `InputError` if the model has none."""
-    found, attentions = _ADDRESS.fullmatch(address), attentions_of(model)
-    if found is None or address.rpartition(".")[0] not in attentions:
+    attention, attentions = address.rpartition(".")[0], attentions_of(model)
+    if attention not in attentions:
         raise InputError(f"head ({address[:40]}) is not in this model; write stack.layer.kind.head: {attentions[0]}.0")
-    heads = heads_in(model, f"{found[1]}.{int(found[2])}.{found[3]}")
-    if int(found[4]) >= len(heads):
-        raise InputError(f"head ({address}) is not in this model; heads are 0 to {len(heads) - 1}")
-    return heads[int(found[4])]
+    heads = {str(head): head for head in heads_in(model, attention)}
+    if address not in heads:
+        raise InputError(f"head ({address[:40]}) is not in this model; heads are 0 to {len(heads) - 1}")
+    return heads[address]
 
 
 class HeadChange(NamedTuple):
@@ -112,23 +110,14 @@ def change_named(model: nn.Module | Loaded, text: str) -> HeadChange:
 
 
 def edits_for(
-    model: nn.Module | Loaded,
-    changes: Sequence[HeadChange],
-    means: Callable[[Iterable[str]], Mapping[str, Tensor]],
+    model: nn.Module | Loaded, changes: Iterable[HeadChange], means: Callable[[], Mapping[str, Tensor]]
 ) -> dict[str, Edit]:
-    """The edits for `regard.record`. `means` computes the mean outputs of some attentions."""
-    silent = ablation(each.head for each in changes if not each.mean and each.factor is None)
-    average = [each.head for each in changes if each.mean]
-    replaced = ablation(average, means({head.attention for head in average})) if average else {}
-    scaled = [
-        (f"{each.head.attention}.heads", Scale([each.head.number], each.factor))
-        for each in changes
-        if each.factor is not None
-    ]
+    """The edits for `regard.record`. `means` computes the mean outputs of all attentions."""
     known, heads = names_of(model), network_of(model).settings.attention.heads
     found: dict[str, list[Callable[[Tensor], Tensor]]] = {}
-    edits: list[tuple[str, Edit]] = [*silent.items(), *scaled, *replaced.items()]
-    for name, edit in edits:
+    for head, factor, mean in changes:
+        name, number = f"{head.attention}.heads", [head.number]
+        edit = Ablate(number, means()[head.attention] if mean else None) if factor is None else Scale(number, factor)
         found.setdefault(name, []).append(bound(edit, name, known[name], heads))
     return {name: partial(reduce, lambda x, edit: edit(x), each) for name, each in found.items()}
 
@@ -144,18 +133,15 @@ def ablation(heads: Iterable[HeadAddress], means: Mapping[str, Tensor] | None = 
     }
 
 
-def mean_outputs(
-    model: nn.Module | Loaded, run: Callable[[], object], attentions: Iterable[str] | None = None
-) -> dict[str, Tensor]:
+def mean_outputs(model: nn.Module | Loaded, run: Callable[[], object]) -> dict[str, Tensor]:
     """`[H, V]` for each attention: the mean output of its heads while `run` runs the model.
 
     Positions that see nothing, such as padding, have zero output and are left out.
     """
-    chosen = attentions_of(model) if attentions is None else list(attentions)
-    with torch.no_grad(), record(model, *(f"{attention}.heads" for attention in chosen)) as seen:
+    with torch.no_grad(), record(model, "*.heads") as seen:
         run()
     means = {}
-    for attention in chosen:
+    for attention in attentions_of(model):
         rows_NHV = torch.cat([call.flatten(0, -3) for call in seen.calls(f"{attention}.heads")])
         means[attention] = rows_NHV[rows_NHV.ne(0).any(-1).any(-1)].mean(0)
     return means

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -73,46 +73,36 @@ class AttentionGroup:
 
 
 @dataclass(frozen=True)
-class RunOutput:
-    """The output of a model for an input."""
-
-    answers: list[OutputAnswer]
-    written: str | None = None
-    """A translator's own translation, with the same changes to its heads."""
-
-
-@dataclass(frozen=True)
 class StudyRun:
-    """A model on one input."""
+    """A model on one input. Outputs are computed on first use: logits may take longer than all layers."""
 
+    study: Study
     key: str
     given: Input
     read: ReadInput
-    work: Callable[[StudyRun], RunOutput]
     plain: StudyRun | None = None
     """The same input without changes to heads, if there are any."""
-
-    @cached_property
-    def output(self) -> RunOutput:
-        """Computed on first use: logits over a vocabulary may take longer than all layers."""
-        return self.work(self)
-
-    @property
-    def answers(self) -> list[OutputAnswer]:
-        return self.output.answers
 
     @property
     def sides(self) -> dict[str, InputSide]:
         return self.read.sides
 
+    @cached_property
+    def answers(self) -> list[OutputAnswer]:
+        with self.study.edited(self):
+            return answers_in(self.study.loaded, self.read, forward(self.study.loaded, self.read))
 
-@dataclass(frozen=True)
-class NamedImage:
-    """An image from a file."""
-
-    name: str
-    pixels: NDArray[np.uint8]
-    """`[channels, height, width]`."""
+    @cached_property
+    def written(self) -> str | None:
+        """A translator's own translation, with the same changes to its heads."""
+        loaded = self.study.loaded
+        if not isinstance(loaded, Translator):
+            return None
+        if self.given.target is None and not self.given.ablated:
+            return self.sides["decoder"].text
+        options = TranslateOptions(to=target_of(loaded, self.given.to))
+        with self.study.edited(self):
+            return loaded.output_text(loaded.decode(self.sides["encoder"].ids, options))
 
 
 class _Recorded(Exception):  # noqa: N818
@@ -139,8 +129,8 @@ class Study:
         limits = [tokens, reach(loaded.settings), loaded.reach if isinstance(loaded, Translator) else None]
         self.limit = min(limit for limit in limits if limit is not None)
         self.room = room
-        self.picture: NamedImage | None = None
-        """The first image of a vision model's page."""
+        self.picture: tuple[str, NDArray[np.uint8]] | None = None
+        """The first image of a vision model's page: its name, and `[channels, height, width]`."""
         self.cache: dict[str, Any] = {}
         """Values that views compute once for a study."""
         self.kept = 0
@@ -166,19 +156,15 @@ class Study:
                 found.append(AttentionGroup(stack, kind, label, layers, heads, keys))
         return found
 
-    def group(self, stack: str, kind: str) -> AttentionGroup:
-        return next(each for each in self.attentions if (each.stack, each.kind) == (stack, kind))
-
     def locate(self, at: str) -> tuple[AttentionGroup, int | None, int | None]:
         """Parses `decoder.cross` (all heads; by default the last kind) or `decoder.1.cross.0` (one head)."""
         if not at:
             return self.attentions[-1], None, None
-        stack, _, kind = at.partition(".")
-        whole = [each for each in self.attentions if (each.stack, each.kind) == (stack, kind)]
-        if whole:
-            return whole[0], None, None
-        head = head_named(self.loaded, at)
-        return self.group(head.stack, head.kind), head.layer, head.number
+        groups = {f"{each.stack}.{each.kind}": each for each in self.attentions}
+        if at in groups:
+            return groups[at], None, None
+        stack, layer, kind, number = head_named(self.loaded, at)
+        return groups[f"{stack}.{kind}"], layer, number
 
     def run(self, given: Input) -> StudyRun:
         """Reads an input. Its tensors are fetched one by one with `tensor`."""
@@ -203,7 +189,7 @@ class Study:
         return self.known(key)
 
     def _keep(self, key: str, given: Input, found: ReadInput, plain: StudyRun | None) -> StudyRun:
-        self._runs[key] = StudyRun(key, given, found, self._output, plain)
+        self._runs[key] = StudyRun(self, key, given, found, plain)
         while len(self._runs) > MAX_RUNS:
             self._means.pop(self._runs.popitem(last=False)[0], None)
         return self._runs[key]
@@ -221,12 +207,10 @@ class Study:
     def changes(self, run: StudyRun) -> dict[str, Edit]:
         """The edits of a run."""
 
-        def means(attentions: Iterable[str]) -> Mapping[str, Tensor]:
-            known = self._means.setdefault(run.key, {})
-            missing = [name for name in attentions if name not in known]
-            if missing:
-                known |= mean_outputs(self.loaded, lambda: forward(self.loaded, run.read), missing)
-            return known
+        def means() -> Mapping[str, Tensor]:
+            if run.key not in self._means:
+                self._means[run.key] = mean_outputs(self.loaded, lambda: forward(self.loaded, run.read))
+            return self._means[run.key]
 
         return edits_for(self.loaded, [change_named(self.loaded, text) for text in run.given.ablated], means)
 
@@ -236,21 +220,6 @@ class Study:
         edits = self.changes(run)
         with record(self.loaded, edit=edits) if edits else contextlib.nullcontext():
             yield
-
-    def _output(self, run: StudyRun) -> RunOutput:
-        with self.edited(run):
-            answers = answers_in(self.loaded, run.read, forward(self.loaded, run.read))
-        return RunOutput(answers, self.written(run))
-
-    def written(self, run: StudyRun) -> str | None:
-        """A translator's own translation."""
-        if not isinstance(self.loaded, Translator):
-            return None
-        if run.given.target is None and not run.given.ablated:
-            return run.sides["decoder"].text
-        options = TranslateOptions(to=target_of(self.loaded, run.given.to))
-        with self.edited(run):
-            return self.loaded.output_text(self.loaded.decode(run.sides["encoder"].ids, options))
 
     def tensor(self, key: str, name: str) -> Tensor:
         """A tensor of a run by its name, without the batch dimension, in float32.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _NAMES = """
 ar Arabic|bg Bulgarian|bn Bengali|ca Catalan|cs Czech|cy Welsh|da Danish|de German|el Greek|en English|eo Esperanto
@@ -55,13 +55,11 @@ _DOUBT = 0.5
 """Weight of the words that a text does not contain: a single function word is not certain evidence."""
 
 
-@dataclass(frozen=True)
-class Detected:
-    """A language that a text may be in."""
+class Detected(NamedTuple):
+    """A language that a text may be in, and the confidence from 0 to 100."""
 
     language: str
     confidence: float
-    """From 0 to 100."""
 
 
 def detect_language(texts: Iterable[str], languages: Sequence[str]) -> list[Detected]:

@@ -7,7 +7,7 @@ import socket
 import webbrowser
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse
@@ -38,8 +38,8 @@ BODY_SECONDS = 10.0
 """Time for a client to send a request."""
 GRACE = 2
 """Seconds to finish running requests when the server stops."""
+NOT_STORED = {"Cache-Control": "no-store"}
 QUESTIONS = {each.path: each for each in (RUN, OUTPUT, *(question for view in VIEWS for question in view.questions))}
-R = TypeVar("R")
 
 
 def serve_page(
@@ -64,9 +64,8 @@ def create_page_app(study: Study, settings: PageSettings, say: Say | None = None
         yield
         queue.close(0)
 
-    async def run(work: Callable[[], R], request: Request) -> R:
-        found: R = (await queue.result(queue.submit(None, [work]), request, settings.patience))[0]
-        return found
+    async def run(work: Callable[[], Any], request: Request) -> Any:
+        return (await queue.result(queue.submit(None, [work]), request, settings.patience))[0]
 
     app = FastAPI(title="Regard", docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
 
@@ -80,21 +79,21 @@ def create_page_app(study: Study, settings: PageSettings, say: Say | None = None
             raise HTTPException(
                 413, f"the texts have {asked.characters:,} characters, at most {settings.characters:,} are allowed"
             )
-        return _json(await run(lambda: question.answer(study, asked), request))
+        return JSONResponse(await run(lambda: question.answer(study, asked), request), headers=NOT_STORED)
 
     for path in QUESTIONS:
         app.add_api_route(f"/api/{path}", ask, methods=["POST"])
 
     @app.get("/api/about")
     async def get_about() -> Response:
-        return _json(model)
+        return JSONResponse(model, headers=NOT_STORED)
 
     @app.get("/api/tensor")
     async def get_tensor(request: Request) -> Response:
         key, name = (request.query_params.get(field, "") for field in ("run", "name"))
         found = await run(lambda: fetch(study, key, name), request)
         content = found.contiguous().numpy().astype("<f4", copy=False).tobytes()
-        headers = {"X-Shape": ",".join(map(str, found.shape)), "Cache-Control": "no-store"}
+        headers = {"X-Shape": ",".join(map(str, found.shape)), **NOT_STORED}
         return Response(content, media_type="application/octet-stream", headers=headers)
 
     for file in sorted(WEB.rglob("*")):
@@ -104,7 +103,3 @@ def create_page_app(study: Study, settings: PageSettings, say: Say | None = None
     handle_errors(app)
     app.add_middleware(Guard, hosts=LOCAL, say=say)
     return app
-
-
-def _json(content: dict[str, Any]) -> Response:
-    return JSONResponse(content, headers={"Cache-Control": "no-store"})

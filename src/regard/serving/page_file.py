@@ -67,30 +67,27 @@ def about(study: Study) -> dict[str, Any]:
     translator = loaded if isinstance(loaded, Translator) else None
     look = translator.frame.look if translator else None
     picture, other = study.picture, study.beside
-    return {
+    return _sizes(study) | {
         "name": loaded.name,
         "family": settings.kind,
-        "width": settings.width,
-        "parameters": sum(each.numel() for each in study.network.parameters()),
         "views": list(views_of(study)),
-        "attentions": [asdict(each) for each in study.attentions],
         "directions": [list(each) for each in translator.directions] if translator else [],
         "translates": translator is not None,
         "image": [settings.channels, *settings.image] if isinstance(settings, Vision) else None,
         "patch": settings.patch if isinstance(settings, Vision) else None,
         "aligned": [list(each) for each in look.heads] if look else [],
         "align_measured": [asdict(each) for each in measured_in(loaded.config)] if translator else [],
-        "picture": picture and {"name": picture.name, "pixels": base64.b64encode(picture.pixels.tobytes()).decode()},
+        "picture": picture and {"name": picture[0], "pixels": base64.b64encode(picture[1].tobytes()).decode()},
         "outputs": outputs_of(loaded),
         "samples": SAMPLES,
-        "beside": other
-        and {
-            "name": names_of_both(loaded.name, other.loaded.name)[1],
-            "width": other.loaded.settings.width,
-            "parameters": sum(each.numel() for each in other.network.parameters()),
-            "attentions": [asdict(each) for each in other.attentions],
-        },
+        "beside": other and {"name": names_of_both(loaded.name, other.loaded.name)[1], **_sizes(other)},
     }
+
+
+def _sizes(study: Study) -> dict[str, Any]:
+    parameters = sum(each.numel() for each in study.network.parameters())
+    attentions = [asdict(each) for each in study.attentions]
+    return {"width": study.loaded.settings.width, "parameters": parameters, "attentions": attentions}
 
 
 def page_file(

@@ -44,7 +44,6 @@ class QueuedJob:
 
     @property
     def waiting(self) -> int:
-        """Number of waiting items."""
         return len(self.items) - self.taken
 
     def finish(self, outcome: list[Any] | Exception) -> None:

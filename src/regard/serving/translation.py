@@ -8,7 +8,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -66,12 +65,10 @@ class Route(NamedTuple):
 
 
 class Translated(NamedTuple):
-    """A translated text."""
+    """The translation of a text, then its alternatives, and the target tokens of the first."""
 
     versions: Sequence[str]
-    """The translation, then its alternatives."""
     tokens: int = 0
-    """Target tokens of the first version."""
 
 
 class Translators:
@@ -154,24 +151,18 @@ class Metrics:
     """Prometheus metrics of one server."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
-
-        def counter(name: str, text: str, labels: Sequence[str] = ()) -> Counter:
-            return Counter(f"regard_{name}", text, labels, registry=self.registry)
-
-        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
-            return Histogram(f"regard_{name}", text, buckets=buckets, registry=self.registry)
-
-        self._requests = counter("requests", "Answers.", ("method", "path", "status"))
-        self._seconds = histogram("request_seconds", "Time from request to answer.", SECONDS)
-        self.batch_texts = histogram("batch_texts", "Texts in a batch.", (1, 2, 4, 8, 16, 32, 64, 128, 256))
-        self.batch_seconds = histogram("batch_seconds", "Time to translate a batch.", SECONDS)
-        self.read = counter("tokens_read", "Source tokens that were translated.")
-        self.written = counter("tokens_written", "Target tokens that were written.")
-        self.failed = counter("texts_failed", "Texts that could not be translated.")
-        self._left = counter("clients_left", "Clients that closed the connection early.")
-        self.queue = Gauge("regard_queue_texts", "Texts in the queue.", registry=self.registry)
-        self.streams = Gauge("regard_open_streams", "Open streams.", registry=self.registry)
+        made = self.registry = CollectorRegistry()
+        sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        self._requests = Counter("regard_requests", "Answers.", ("method", "path", "status"), registry=made)
+        self._seconds = Histogram("regard_request_seconds", "Time of a request.", buckets=SECONDS, registry=made)
+        self.batch_texts = Histogram("regard_batch_texts", "Texts in a batch.", buckets=sizes, registry=made)
+        self.batch_seconds = Histogram("regard_batch_seconds", "Time of a batch.", buckets=SECONDS, registry=made)
+        self.read = Counter("regard_tokens_read", "Source tokens that were translated.", registry=made)
+        self.written = Counter("regard_tokens_written", "Target tokens that were written.", registry=made)
+        self.failed = Counter("regard_texts_failed", "Texts that could not be translated.", registry=made)
+        self._left = Counter("regard_clients_left", "Clients that closed the connection early.", registry=made)
+        self.queue = Gauge("regard_queue_texts", "Texts in the queue.", registry=made)
+        self.streams = Gauge("regard_open_streams", "Open streams.", registry=made)
 
     def count(self, method: str, path: str, status: int, seconds: float) -> None:
         self._requests.labels(method, path, str(status)).inc()
@@ -302,7 +293,7 @@ class TranslationService:
 def _answer(asked: TranslateRequest, found: Sequence[Translated], detected: Detected | None) -> dict[str, Any]:
     listed: dict[str, list[Any]] = {"translatedText": [each.versions[0] for each in found]}
     if detected is not None:
-        listed["detectedLanguage"] = [asdict(detected)] * len(found)
+        listed["detectedLanguage"] = [detected._asdict()] * len(found)
     if asked.alternatives:
         listed["alternatives"] = [list(dict.fromkeys(each.versions))[1 : asked.alternatives + 1] for each in found]
     return listed if isinstance(asked.q, list) else {name: values[0] for name, values in listed.items()}
@@ -321,13 +312,9 @@ def create_app(model: Translators, settings: Serving, say: Say = silent, verbose
         yield
         service.queue.close(CLOSE_SECONDS)
 
+    about = "Translation over HTTP with LibreTranslate's API."
     app = FastAPI(
-        title="Regard",
-        version=regard.__version__,
-        description="Translation over HTTP with LibreTranslate's API.",
-        docs_url=None,
-        redoc_url=None,
-        lifespan=lifespan,
+        title="Regard", version=regard.__version__, description=about, docs_url=None, redoc_url=None, lifespan=lifespan
     )
     _add_translation(app, service)
     _add_information(app, service)
@@ -379,7 +366,7 @@ def _add_translation(app: FastAPI, service: TranslationService) -> None:
     async def detect(request: Request) -> Response:
         texts = (await read(request, DetectRequest)).texts
         service.check_length(texts)
-        return JSONResponse([asdict(each) for each in detect_language(texts, service.codes)])
+        return JSONResponse([each._asdict() for each in detect_language(texts, service.codes)])
 
 
 def _shape(request: type[BaseModel], summary: str) -> dict[str, Any]:
@@ -431,7 +418,4 @@ def _add_information(app: FastAPI, service: TranslationService) -> None:
     for name in ("docs.js", "docs.css"):
         add_file(app, f"/{name}", WEB / name)
     add_file(app, "/docs", WEB / "docs.html")
-
-    @app.get("/", include_in_schema=False)
-    async def home() -> Response:
-        return RedirectResponse("/docs")
+    app.add_api_route("/", lambda: RedirectResponse("/docs"), include_in_schema=False)

@@ -60,8 +60,8 @@ def test_a_picture_for_a_model_of_images(tmp_path: Path, monkeypatch: pytest.Mon
     assert runner.invoke(app, ["look", model, str(file), "--port", "0"]).exit_code == 0
     assert runner.invoke(app, ["look", model, "--port", "0"]).exit_code == 0
     (study, address), (bare, _) = found
-    assert study.picture.name == "picture.png"
-    assert study.picture.pixels.tolist() == np.full((1, 8, 8), 77).tolist()
+    assert study.picture[0] == "picture.png"
+    assert study.picture[1].tolist() == np.full((1, 8, 8), 77).tolist()
     assert address.endswith("/")
     assert bare.picture is None
     page = tmp_path / "page.html"

@@ -46,7 +46,7 @@ def test_changes_become_edits() -> None:
     with torch.no_grad():
         with regard.record(model, name) as plain:
             model(TOKENS[:1])
-        edits = edits_for(model, changes, lambda names: mean_outputs(model, lambda: model(TOKENS[:1]), names))
+        edits = edits_for(model, changes, lambda: mean_outputs(model, lambda: model(TOKENS[:1])))
         with regard.record(model, name, edit=edits) as changed:
             model(TOKENS[:1])
     before, after = plain.calls(name)[0][0], changed.calls(name)[0][0]

@@ -32,7 +32,7 @@ def test_a_translation_is_the_models_own(studies: dict[str, Study]) -> None:
         assert np.allclose(np.log(chances), row, atol=1e-4)
     given = study.run(Input(TEXT, "the dog", to="en"))
     assert given.sides["decoder"].text == "the dog"
-    assert given.output.written == target.text
+    assert given.written == target.text
 
 
 def test_weights_are_the_models_own_and_changes_apply(studies: dict[str, Study]) -> None:

@@ -15,7 +15,7 @@ from tiny_models import write_decoder, write_vision
 from tiny_translator import write_translator
 
 import regard
-from regard.look.study import NamedImage, Study
+from regard.look.study import Study
 from regard.look.views.heads import rollout
 from regard.look.views.image import PatchesRequest, concentration, patch_attention
 from regard.serving.page import WEB, create_page_app
@@ -62,7 +62,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Page]]
         "decoder": Study(load(write_decoder), beside=load(write_decoder)),
         "vision": Study(load(write_vision)),
     }
-    studies["vision"].picture = NamedImage("a <b>.png", IMAGE)
+    studies["vision"].picture = "a <b>.png", IMAGE
     clients = {
         name: TestClient(create_page_app(each, PageSettings(characters=2000)), HOST) for name, each in studies.items()
     }

@@ -143,7 +143,7 @@ def _forward(study: Study, run: StudyRun) -> _Forward:
 def _written(study: Study, run: StudyRun) -> str | None:
     """A translation, or the continuation of a text."""
     if isinstance(study.loaded, Translator):
-        return study.written(run)
+        return run.written
     if not study.writes:
         return None
     try:
@@ -223,16 +223,12 @@ class CompareRequest(RunRequest):
     changes: list[Text] = Field(default=[], max_length=MAX_HEADS)
 
 
-def _compare_answer(study: Study, request: CompareRequest) -> Answer:
-    return compare_runs(study, study.known(request.run), request.changes)
-
-
-def _control_answer(study: Study, request: CompareRequest) -> Answer:
-    return control(study, study.known(request.run), request.changes)
-
-
-BOTH = PageQuestion("compare", CompareRequest, _compare_answer)
-CONTROL = PageQuestion("control", CompareRequest, _control_answer)
+BOTH = PageQuestion(
+    "compare", CompareRequest, lambda study, asked: compare_runs(study, study.known(asked.run), asked.changes)
+)
+CONTROL = PageQuestion(
+    "control", CompareRequest, lambda study, asked: control(study, study.known(asked.run), asked.changes)
+)
 
 
 def _stored(page: SavedPage) -> Iterator[StoredAnswer]:

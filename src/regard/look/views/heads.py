@@ -96,8 +96,7 @@ def head_notes(study: Study, run: StudyRun, attention: str) -> dict[str, HeadNot
     if attention not in known:
         near = did_you_mean(attention, known)
         raise InputError(f"at ({attention[:40]}) is not an attention of this model{near}; write {known[-1]}")
-    stack, _, kind = attention.split(".")
-    group = study.group(stack, kind)
+    group, _, _ = study.locate(f"{attention}.0")
     weights_HQK, visible_QK = study.tensor(run.key, f"{attention}.weights"), _visible(study, run, group)
     distance_QK = _distances(*visible_QK.shape)
     patterns = {name: distance_QK == step for name, step in _STEPS.items()}
@@ -210,10 +209,7 @@ def rollout(study: Study, run: StudyRun, name: str) -> Tensor:
     if name not in known:
         raise InputError(f"name ({name[:40]}) must be {' or '.join(known)}")
     part = name.removeprefix(ROLLOUT)
-    own_TT, source_TS = _roll(study, run, "decoder" if part == "source" else part)
-    result = source_TS if part == "source" else own_TT
-    assert result is not None
-    return result
+    return _roll(study, run, "decoder")[1] if part == "source" else _roll(study, run, part)[0]
 
 
 def rollouts_of(study: Study) -> list[str]:
@@ -221,25 +217,20 @@ def rollouts_of(study: Study) -> list[str]:
     return [f"{ROLLOUT}{'source' if group.kind == 'cross' else group.stack}" for group in study.attentions]
 
 
-def _roll(study: Study, run: StudyRun, stack: str) -> tuple[Tensor, Tensor | None]:
-    """`[T, T]` and, if there is a source, `[T, S]`. Cross-attention is one more step: half comes from the source."""
-    own_TT: Tensor | None = None
-    source_SS: Tensor | None = None
-    source_TS: Tensor | None = None
+def _roll(study: Study, run: StudyRun, stack: str) -> tuple[Tensor, Tensor]:
+    """`[T, T]` and `[T, S]`, S = 0 without a source. Cross-attention is one more step: half comes from the source."""
+    own_TT = torch.eye(len(run.sides[stack].tokens))
+    has_source = stack == "decoder" and "encoder" in run.sides
+    source_SS = _roll(study, run, "encoder")[0] if has_source else torch.zeros(0, 0)
+    source_TS = torch.zeros(len(own_TT), len(source_SS))
     for attention in attentions_of(study.network):
-        if not attention.startswith(f"{stack}."):
-            continue
-        mean_TK = study.tensor(run.key, f"{attention}.weights").mean(0)
-        if attention.endswith(".attention"):
-            step_TT = with_residual(mean_TK)
-            own_TT = step_TT if own_TT is None else step_TT @ own_TT
-            source_TS = None if source_TS is None else step_TT @ source_TS
-        else:
-            assert own_TT is not None
-            source_SS = _roll(study, run, "encoder")[0] if source_SS is None else source_SS
-            before_TS = 0.0 if source_TS is None else source_TS
-            own_TT, source_TS = own_TT / 2, (before_TS + mean_TK @ source_SS) / 2
-    assert own_TT is not None  # a model has layers
+        if attention.startswith(f"{stack}."):
+            mean_TK = study.tensor(run.key, f"{attention}.weights").mean(0)
+            if attention.endswith(".attention"):
+                step_TT = with_residual(mean_TK)
+                own_TT, source_TS = step_TT @ own_TT, step_TT @ source_TS
+            else:
+                own_TT, source_TS = own_TT / 2, (source_TS + mean_TK @ source_SS) / 2
     return own_TT, source_TS
 
 
@@ -276,12 +267,12 @@ def stored_tensor(page: SavedPage, name: str, first: bool = True, run: str | Non
     return StoredAnswer("tensor", request, lambda: fetch(page.study, request.run, name), first)
 
 
-def _answer(study: Study, request: NotesRequest) -> Answer:
-    notes = head_notes(study, study.known(request.run), request.at)
+def _notes(study: Study, asked: NotesRequest) -> Answer:
+    notes = head_notes(study, study.known(asked.run), asked.at)
     return {"heads": {head: note._asdict() for head, note in notes.items()}}
 
 
-NOTES = PageQuestion("notes", NotesRequest, _answer)
+NOTES = PageQuestion("notes", NotesRequest, _notes)
 
 
 def stored_heads(page: SavedPage) -> Iterator[StoredAnswer]:

@@ -166,17 +166,15 @@ def _vision_settings(study: Study) -> VisionSettings:
     return settings
 
 
-def _patches_answer(study: Study, asked: PatchesRequest) -> Answer:
+def _patches(study: Study, asked: PatchesRequest) -> Answer:
     patches_N, rest = patch_attention(study, asked)
     return {"patches": patches_N.tolist(), "rest": rest, "concentration": concentration(study, asked)}
 
 
-def _occlude_answer(study: Study, asked: OccludeRequest) -> Answer:
-    return occlude(study, asked, asked.count, seed=asked.seed)
-
-
-PATCHES = PageQuestion("patches", PatchesRequest, _patches_answer)
-OCCLUDE = PageQuestion("occlude", OccludeRequest, _occlude_answer)
+PATCHES = PageQuestion("patches", PatchesRequest, _patches)
+OCCLUDE = PageQuestion(
+    "occlude", OccludeRequest, lambda study, asked: occlude(study, asked, asked.count, seed=asked.seed)
+)
 
 
 def _stored(page: SavedPage) -> Iterator[StoredAnswer]:

@@ -21,7 +21,7 @@ from regard.look.input import class_name, class_names, token_name
 from regard.look.pictures import draw_lens
 from regard.look.study import Study, StudyRun
 from regard.look.views.heads import entropy
-from regard.look.views.view import Answer, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, Text
+from regard.look.views.view import PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, Text
 from regard.models.families import Decoder, EncoderDecoder, MaskedHead, SequenceHead
 from regard.models.settings import Classification, Masked, NextSentence, Tagging
 from regard.use.model import Loaded
@@ -146,11 +146,7 @@ class LensRequest(RunRequest):
     """The output that layers are read with. None: the first."""
 
 
-def _answer(study: Study, request: LensRequest) -> Answer:
-    return lens(study, study.known(request.run), request.output)
-
-
-QUESTION = PageQuestion("lens", LensRequest, _answer)
+QUESTION = PageQuestion("lens", LensRequest, lambda study, asked: lens(study, study.known(asked.run), asked.output))
 
 
 def _stored(page: SavedPage) -> Iterator[StoredAnswer]:

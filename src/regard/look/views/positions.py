@@ -46,7 +46,6 @@ from regard.blocks.settings import (
 )
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
-from regard.look.study import Study
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, packed
 from regard.models import settings as models
 from regard.models.build import Model
@@ -259,11 +258,9 @@ def positions_answer(model: nn.Module | Loaded, length: int | None = None, part:
     }
 
 
-def _answer(study: Study, request: PositionsRequest) -> Answer:
-    return positions_answer(study.loaded, request.length, request.part)
-
-
-QUESTION = PageQuestion("positions", PositionsRequest, _answer)
+QUESTION = PageQuestion(
+    "positions", PositionsRequest, lambda study, asked: positions_answer(study.loaded, asked.length, asked.part)
+)
 
 
 def _stored(page: SavedPage) -> Iterator[StoredAnswer]:

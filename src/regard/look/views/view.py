@@ -180,7 +180,10 @@ def _pixels(study: Study, image: str) -> NDArray[np.uint8]:
 
 def _output(study: Study, request: RunRequest) -> Answer:
     run = study.known(request.run)
-    return {"output": asdict(run.output), "plain": None if run.plain is None else asdict(run.plain.output)}
+    return {
+        name: each and {"answers": [asdict(answer) for answer in each.answers], "written": each.written}
+        for name, each in (("output", run), ("plain", run.plain))
+    }
 
 
 RUN = PageQuestion("run", InputRequest, _run)

@@ -104,7 +104,7 @@ def test_another_model(pairs: dict[str, Study]) -> None:
                 assert row["best"]["after"] == pytest.approx(yours.candidates[0].chance, abs=1e-6)
                 assert row["divergence"] > 0
         if family == "translator":
-            assert found["written"] == [run.output.written, other.run(run.given).output.written]
+            assert found["written"] == [run.written, other.run(run.given).written]
         else:
             assert (found["written"][0] is None) == (family != "decoder")
         assert {each["name"].partition(".")[0] for each in found["streams"]} == set(run.sides)
