@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import torch
+from packing_cases import pack
 from torch import Tensor, nn
 
 from regard.blocks import settings as blocks
-from regard.blocks.layout import Layout, Padded, pack
+from regard.blocks.layout import Layout, Padded
 from regard.models import settings
 
 VOCABULARY = 13

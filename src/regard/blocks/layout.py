@@ -9,10 +9,9 @@ Layouts are immutable values that are created outside of a compiled model.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -63,20 +62,15 @@ class Padded:
         return self.start + self.time if self.bound is None else self.bound
 
     def to(self, device: torch.device | str) -> Padded:
-        lengths_B = None if self.lengths_B is None else self.lengths_B.to(device)
-        return replace(
-            self, lengths_B=lengths_B, places_BT=None if self.places_BT is None else self.places_BT.to(device)
-        )
+        return self._changed(lambda x: x.to(device))
 
     def twice(self) -> Padded:
         """The layout of a batch followed by itself."""
+        return self._changed(lambda x: torch.cat([x, x]), 2)
 
-        def doubled(x: Tensor | None) -> Tensor | None:
-            return None if x is None else torch.cat([x, x])
-
-        return Padded(
-            2 * self.batch, self.time, doubled(self.lengths_B), doubled(self.places_BT), self.start, self.bound
-        )
+    def _changed(self, change: Callable[[Tensor], Tensor], times: int = 1) -> Padded:
+        lengths, places = (None if x is None else change(x) for x in (self.lengths_B, self.places_BT))
+        return replace(self, batch=times * self.batch, lengths_B=lengths, places_BT=places)
 
     @property
     def plain(self) -> bool:
@@ -131,18 +125,13 @@ class Packed:
     def __post_init__(self) -> None:
         if self.width is not None and self.tokens % self.width:
             raise InputError(f"tokens ({self.tokens}) must be a multiple of width ({self.width}); pad the last row")
-        if readable(self.offsets_S1):
-            self._check_offsets()
-
-    def _check_offsets(self) -> None:
+        if not readable(self.offsets_S1):
+            return
         offsets = self.offsets_S1.numpy()
         starts, ends = offsets[:-1], offsets[1:]
         lengths = ends - starts
         if offsets[0] != 0 or offsets[-1] != self.tokens or lengths.min(initial=0) < 0:
-            raise InputError(
-                f"offsets ({offsets.tolist()}) must rise from 0 to tokens ({self.tokens}), so that every token has a "
-                "sequence"
-            )
+            raise InputError(f"offsets ({offsets.tolist()}) must rise from 0 to tokens ({self.tokens})")
         if (longest := lengths.max(initial=0)) > self.longest:
             raise InputError(f"a sequence of {longest} tokens is longer than longest ({self.longest}); raise longest")
         if self.width is not None and ((starts // self.width != (ends - 1) // self.width) & (lengths > 0)).any():
@@ -189,77 +178,14 @@ def readable(tensor: Tensor) -> bool:
     return not torch.compiler.is_compiling() and tensor.device.type == "cpu" and bool(tensor.numel())
 
 
-class Packing(NamedTuple):
-    """Where examples lie in a packed batch."""
-
-    layouts: list[Packed]
-    """One for each side of the examples: one for text, two for source and target."""
-    sequences: list[int]
-    """Which of the layouts' sequences each example is; the others fill up rows."""
-
-
-def pack(lengths: Sequence[Sequence[int]], widths: Sequence[int | None], longest: int | None = None) -> Packing:
-    """Lays examples one behind the other in rows of the given widths, one width and one length for each side.
-
-    Both sides of an example lie in the same row, and each row ends with fillers (perhaps empty) on every side, so that
-    sequence s of one side belongs to sequence s of the other. `longest` bounds every sequence, fillers too, where rows
-    are wider than a model's positions reach. Without widths there are no rows and no fillers.
-    """
-    bounds: list[list[int]] = [[0] for _ in widths]
-    used = [0] * len(widths)
-    sequences: list[int] = []
-    limits = [width if longest is None else longest if width is None else min(width, longest) for width in widths]
-    fillers = max(
-        (-(-width // limit) for width, limit in zip(widths, limits, strict=True) if width and limit), default=0
-    )
-
-    def close_row() -> None:
-        for side, width in enumerate(widths):
-            room = 0 if width is None else width - used[side]
-            for _ in range(fillers):
-                filler = min(room, limits[side] or room)
-                bounds[side].append(bounds[side][-1] + filler)
-                room -= filler
-            used[side] = 0
-
-    for example in lengths:
-        for length, width, limit in zip(example, widths, limits, strict=True):
-            if width is not None and length > width:
-                raise InputError(f"a sequence of {length} tokens is longer than a row ({width}); widen the rows")
-            if limit is not None and length > limit:
-                raise InputError(
-                    f"a sequence of {length} tokens is longer than longest ({limit}); cut it, or raise that"
-                )
-        if not all(width is None or used[side] + example[side] <= width for side, width in enumerate(widths)):
-            close_row()
-        sequences.append(len(bounds[0]) - 1)
-        for side, length in enumerate(example):
-            bounds[side].append(bounds[side][-1] + length)
-            used[side] += length
-    if fillers:
-        close_row()
-    layouts = []
-    for offsets, width, limit in zip(bounds, widths, limits, strict=True):
-        bound = limit or max([1, *(right - left for left, right in itertools.pairwise(offsets))])
-        layouts.append(Packed(offsets[-1], torch.tensor(offsets, dtype=torch.int32), bound, width))
-    return Packing(layouts, sequences)
-
-
 def layout_of(tokens: Tensor, layout: Layout | None) -> Layout:
     """The given layout, checked against the tensor; by default that of a batch without padding."""
     if layout is None:
         if tokens.dim() != 2:
-            raise InputError(
-                f"tokens of shape {list(tokens.shape)} need a layout; give [batch, time], or [tokens] with Packed"
-            )
+            raise InputError(f"tokens of shape {list(tokens.shape)} need a layout; give [batch, time], or Packed")
         return Padded(*tokens.shape)
     if not isinstance(layout, Padded | Packed):
-        raise InputError(
-            f"layout ({type(layout).__name__}) must be Padded or Packed; use Padded.of(lengths, time) for padded rows"
-        )
+        raise InputError(f"layout ({type(layout).__name__}) must be Padded or Packed; use Padded.of(lengths, time)")
     if tuple(tokens.shape) != layout.shape:
-        raise InputError(
-            f"tokens have shape {list(tokens.shape)}, but the layout has shape {list(layout.shape)}; "
-            "pad or pack them to the layout"
-        )
+        raise InputError(f"tokens have shape {list(tokens.shape)}, but the layout has shape {list(layout.shape)}")
     return layout

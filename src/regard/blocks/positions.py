@@ -6,7 +6,7 @@ A position encoding is either added to the embeddings (`embed`) or used inside a
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,12 @@ class Signals(NamedTuple):
 class Position(nn.Module):
     """No position, and the base of all others."""
 
+    def __init__(
+        self, position: Any = None, width: int = 0, heads: int = 0, head_size: int = 0, causal: bool = False
+    ) -> None:
+        super().__init__()
+        self.position, self.width, self.heads, self.head_size, self.causal = position, width, heads, head_size, causal
+
     def embed(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor | None:
         """The encoding to add to the embeddings: `[B or 1, T, D]`, or `[N, D]`; None: nothing."""
         return None
@@ -82,23 +88,18 @@ def sinusoidal(
     exact = angle_dtype(positions.device)
     angles = positions.to(exact)[..., None] * frequencies(width, base, exact, positions.device)
     sines, cosines = angles.sin(), angles.cos()
-    if order == "halves":
-        encoding = torch.cat([sines, cosines], dim=-1)
-    else:
-        encoding = torch.stack([sines, cosines], dim=-1).flatten(-2)
-    if width % 2:
-        last = encoding.shape[-1] - 1
-        encoding = encoding[..., :last]
+    encoding = _joined(sines, cosines, order)[..., :width]
     return encoding.to(dtype or torch.get_default_dtype())
+
+
+def _joined(first: Tensor, second: Tensor, order: ChannelOrder) -> Tensor:
+    if order == "halves":
+        return torch.cat([first, second], dim=-1)
+    return torch.stack([first, second], dim=-1).flatten(-2)
 
 
 class SinusoidalPosition(Position):
     """Adds the encoding of its position to each token."""
-
-    def __init__(self, position: settings.Sinusoidal, width: int) -> None:
-        super().__init__()
-        self.position = position
-        self.width = width
 
     def embed(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
         places = layout.places(device)
@@ -113,26 +114,23 @@ class SinusoidalPosition(Position):
 
     def _encode(self, places: Tensor, dtype: torch.dtype) -> Tensor:
         # Rounded to float32 first, as the tables in Marian's checkpoints, so that a float64 model agrees with them.
-        table = sinusoidal(places, self.width, self.position.base, self.position.order, torch.float32)
-        return table.to(dtype)
+        return sinusoidal(places, self.width, self.position.base, self.position.order, torch.float32).to(dtype)
 
 
 class LearnedPosition(Position):
     """Adds a learned vector to each token; positions beyond the last one raise."""
 
     def __init__(self, position: settings.Learned, width: int) -> None:
-        super().__init__()
-        self.length = position.length
-        self.offset = position.offset
+        super().__init__(position, width)
         self.weight = nn.Parameter(torch.empty(position.offset + position.length, width))
 
     def embed(self, layout: Layout, device: torch.device, dtype: torch.dtype) -> Tensor:
-        if layout.longest > self.length:
+        if layout.longest > self.position.length:
             raise InputError(
-                f"a sequence of {layout.longest} tokens exceeds position.length ({self.length}); shorten it, train "
-                'with a larger position.length, or choose a position.kind without a limit, such as "rotary"'
+                f"a sequence of {layout.longest} tokens exceeds position.length ({self.position.length}); shorten it, "
+                'train with a larger one, or choose a position.kind without a limit, such as "rotary"'
             )
-        return self.weight[layout.places(device).clamp(min=0) + self.offset]
+        return self.weight[layout.places(device).clamp(min=0) + self.position.offset]
 
 
 def rotation(angles: Tensor, dtype: torch.dtype, order: ChannelOrder = "halves", factor: float = 1.0) -> Rotation:
@@ -151,11 +149,7 @@ def rotate(x: Tensor, turn: Rotation) -> Tensor:
     else:
         first, second = turned[..., 0::2], turned[..., 1::2]
     first, second = first * turn.cos - second * turn.sin, second * turn.cos + first * turn.sin
-    if turn.order == "halves":
-        turned = torch.cat([first, second], dim=-1)
-    else:
-        turned = torch.stack([first, second], dim=-1).flatten(-2)
-    return torch.cat([turned.to(x.dtype), rest], dim=-1)
+    return torch.cat([_joined(first, second, turn.order).to(x.dtype), rest], dim=-1)
 
 
 def rotary_frequencies(
@@ -204,16 +198,10 @@ def _llama3(plain: Tensor, scaling: settings.Llama3Scaling) -> Tensor:
 class RotaryPosition(Position):
     """Rotates queries and keys in attention."""
 
-    def __init__(self, position: settings.Rotary, channels: int) -> None:
-        super().__init__()
-        self.position = position
-        self.channels = channels
-
     def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
         exact = angle_dtype(device)
-        turns, factor = rotary_frequencies(self.position, self.channels, exact, device)
-        places = visibility.queries.places(device).to(exact)
-        angles = places[..., None] * turns
+        turns, factor = rotary_frequencies(self.position, self.position.channels(self.head_size), exact, device)
+        angles = visibility.queries.places(device).to(exact)[..., None] * turns
         return Signals(rotation=rotation(angles, dtype, self.position.order, factor))
 
 
@@ -247,11 +235,9 @@ def alibi_slopes(heads: int) -> Tensor:
 class RelativePosition(Position):
     """A learned score for each bucket and head, one table for all layers of a stack."""
 
-    def __init__(self, position: settings.Relative, heads: int, causal: bool) -> None:
-        super().__init__()
-        self.position = position
-        self.causal = causal
-        self.weight = nn.Parameter(torch.empty(position.buckets, heads))
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.weight = nn.Parameter(torch.empty(self.position.buckets, self.heads))
 
     def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
         least, most = distance_span(visibility)
@@ -263,10 +249,6 @@ class RelativePosition(Position):
 class AlibiPosition(Position):
     """A fixed penalty, proportional to the distance in both directions."""
 
-    def __init__(self, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-
     def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
         least, most = distance_span(visibility)
         distances_R = torch.arange(least, most + 1, device=device, dtype=dtype)
@@ -277,15 +259,10 @@ class AlibiPosition(Position):
 class TransformerXLPosition(Position):
     """Encodes every distance; each layer projects the encodings and multiplies them with its queries."""
 
-    def __init__(self, position: settings.TransformerXL, width: int) -> None:
-        super().__init__()
-        self.base = position.base
-        self.width = width
-
     def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
         least, most = distance_span(visibility)
         distances_R = torch.arange(least, most + 1, device=device)
-        encoding_RD = sinusoidal(distances_R, self.width, self.base, "halves", dtype)
+        encoding_RD = sinusoidal(distances_R, self.width, self.position.base, "halves", dtype)
         return Signals(distances=Distances(encoding_RD, zero=-least))
 
 
@@ -309,24 +286,20 @@ class RelativeScores(nn.Module):
 
 def build_embedded(position: settings.TextPosition, width: int) -> Position:
     """The module that adds to the embeddings; an empty one if the kind is used inside attention."""
-    if isinstance(position, settings.Sinusoidal):
-        return SinusoidalPosition(position, width)
-    if isinstance(position, settings.Learned):
-        return LearnedPosition(position, width)
-    return Position()
+    kinds: dict[str, Any] = {"sinusoidal": SinusoidalPosition, "learned": LearnedPosition}
+    built: Position = kinds.get(position.kind, Position)(position, width)
+    return built
 
 
 def build_attended(position: settings.TextPosition, width: int, heads: int, head_size: int, causal: bool) -> Position:
     """The module used inside attention; an empty one if the kind is added to the embeddings."""
-    if isinstance(position, settings.Rotary):
-        return RotaryPosition(position, position.channels(head_size))
-    if isinstance(position, settings.Relative):
-        return RelativePosition(position, heads, causal)
-    if isinstance(position, settings.Alibi):
-        return AlibiPosition(heads)
-    if isinstance(position, settings.TransformerXL):
-        return TransformerXLPosition(position, width)
-    return Position()
+    kinds: dict[str, type[Position]] = {
+        "rotary": RotaryPosition,
+        "relative": RelativePosition,
+        "alibi": AlibiPosition,
+        "transformer-xl": TransformerXLPosition,
+    }
+    return kinds.get(position.kind, Position)(position, width, heads, head_size, causal)
 
 
 Grid = tuple[int, int]
@@ -345,9 +318,9 @@ def places_2d(grid: Grid, device: torch.device | None = None) -> tuple[Tensor, T
 class GridPosition(nn.Module):
     """No position, and the base of the others."""
 
-    def __init__(self, class_token: bool) -> None:
+    def __init__(self, position: Any, width: int, class_token: bool, head_size: int = 0) -> None:
         super().__init__()
-        self.class_token = class_token
+        self.position, self.width, self.class_token, self.head_size = position, width, class_token, head_size
 
     def embed(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Tensor | None:
         """`[T, D]`: the encoding to add to the class token, if there is one, and to the patches; None: nothing."""
@@ -365,11 +338,6 @@ class GridPosition(nn.Module):
 class SinusoidalGridPosition(GridPosition):
     """concat(PE(x), PE(y)); zero for the class token."""
 
-    def __init__(self, position: settings.Sinusoidal2d, width: int, class_token: bool) -> None:
-        super().__init__(class_token)
-        self.position = position
-        self.width = width
-
     def embed(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Tensor:
         base, order = self.position.base, self.position.order
         both = [sinusoidal(place, self.width // 2, base, order, dtype) for place in places_2d(grid, device)]
@@ -381,7 +349,7 @@ class LearnedGridPosition(GridPosition):
     """One learned vector for each patch of a grid; resized (bicubic) for other grids."""
 
     def __init__(self, grid: Grid, width: int, class_token: bool) -> None:
-        super().__init__(class_token)
+        super().__init__(settings.Learned2d(), width, class_token)
         self.grid = grid
         self.weight = nn.Parameter(torch.empty(grid[0] * grid[1], width))
         self.first = nn.Parameter(torch.empty(width)) if class_token else None
@@ -398,14 +366,9 @@ class LearnedGridPosition(GridPosition):
 class RotaryGridPosition(GridPosition):
     """Rotates the first half of the pairs by the column, the second half by the row; the class token stays."""
 
-    def __init__(self, position: settings.Rotary2d, head_size: int, class_token: bool) -> None:
-        super().__init__(class_token)
-        self.base = position.base
-        self.head_size = head_size
-
     def rotation(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Rotation:
         exact = angle_dtype(device)
-        turns = frequencies(self.head_size // 2, self.base).to(device, exact)
+        turns = frequencies(self.head_size // 2, self.position.base).to(device, exact)
         angles_PE = torch.cat([place.to(exact)[:, None] * turns for place in places_2d(grid, device)], dim=-1)
         angles_TE = self.with_class_token(angles_PE, torch.zeros_like(angles_PE[0]))
         return rotation(angles_TE[None], dtype)
@@ -414,10 +377,7 @@ class RotaryGridPosition(GridPosition):
 def build_grid_position(
     position: settings.ImagePosition, grid: Grid, width: int, head_size: int, class_token: bool
 ) -> GridPosition:
-    if isinstance(position, settings.Sinusoidal2d):
-        return SinusoidalGridPosition(position, width, class_token)
     if isinstance(position, settings.Learned2d):
         return LearnedGridPosition(grid, width, class_token)
-    if isinstance(position, settings.Rotary2d):
-        return RotaryGridPosition(position, head_size, class_token)
-    return GridPosition(class_token)
+    kinds = {"sinusoidal-2d": SinusoidalGridPosition, "rotary-2d": RotaryGridPosition}
+    return kinds.get(position.kind, GridPosition)(position, width, class_token, head_size)

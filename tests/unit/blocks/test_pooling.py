@@ -8,9 +8,10 @@ import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from packing_cases import pack
 
 from regard.blocks.embedding import PoolingKind, pool
-from regard.blocks.layout import Layout, Padded, pack
+from regard.blocks.layout import Layout, Padded
 
 WIDTH = 3
 KINDS: tuple[PoolingKind, ...] = get_args(PoolingKind)

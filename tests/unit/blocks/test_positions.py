@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from packing_cases import pack
 from torch import Tensor, nn
 from torch.testing import assert_close
 from transformers import LlamaConfig, ViTConfig
@@ -16,7 +17,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.vit.modeling_vit import ViTEmbeddings
 
 from regard.blocks import settings
-from regard.blocks.layout import Padded, pack
+from regard.blocks.layout import Padded
 from regard.blocks.positions import (
     LearnedGridPosition,
     alibi_slopes,

@@ -7,13 +7,14 @@ import math
 
 import pytest
 import torch
+from packing_cases import pack
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
 from regard.blocks import settings
 from regard.blocks.layers import Residual
-from regard.blocks.layout import Layout, Padded, pack
+from regard.blocks.layout import Layout, Padded
 from regard.models.build import build
 from regard.models.settings import Encoder
 

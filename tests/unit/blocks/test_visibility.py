@@ -9,10 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from packing_cases import pack
 from torch import Tensor
 
 from regard.blocks.kernels import distance_span
-from regard.blocks.layout import Layout, Padded, pack
+from regard.blocks.layout import Layout, Padded
 from regard.blocks.visibility import Fused, Visibility
 from regard.errors import InputError
 

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from packing_cases import pack
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.testing import assert_close
 
 from regard.blocks import settings as blocks
-from regard.blocks.layout import Padded, pack
+from regard.blocks.layout import Padded
 from regard.errors import SettingsError
 from regard.models import settings
 from regard.models.build import build

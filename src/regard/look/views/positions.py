@@ -116,15 +116,17 @@ def encodings(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None
     settings, position = network_of(model).settings, stack.position
     kind, device = settings.position.kind, next(embedding.parameters()).device
     if isinstance(embedding, PatchEmbedding) and isinstance(embedding.position, RotaryGridPosition):
-        turns_J = frequencies(embedding.position.head_size // 2, embedding.position.base)
+        turns_J = frequencies(settings.head_size // 2, settings.position.base)
         angles_TJ = torch.cat([each.double()[:, None] * turns_J for each in places_2d(settings.grid)], dim=-1)
         return Encodings(_waves(angles_TJ), angles_TJ, settings.grid)
     if isinstance(position, RotaryPosition):
-        turns_J, factor = rotary_frequencies(position.position, position.channels)
+        turns_J, factor = rotary_frequencies(settings.position, settings.position.channels(settings.head_size))
         angles_TJ = torch.arange(length, dtype=torch.float64)[:, None] * turns_J
         return Encodings(factor * _waves(angles_TJ), angles_TJ, order="interleaved")
     if isinstance(position, TransformerXLPosition):
-        matrix = sinusoidal(torch.arange(1 - length, length), position.width, position.base, "halves", torch.float64)
+        matrix = sinusoidal(
+            torch.arange(1 - length, length), settings.width, settings.position.base, "halves", torch.float64
+        )
         return Encodings(matrix, first=1 - length, order="halves")
     grid, first = None, 0
     with torch.no_grad():
