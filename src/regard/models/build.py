@@ -89,3 +89,17 @@ def _initialise(model: nn.Module, body: Body) -> None:
     for module in model.modules():
         if isinstance(module, nn.LayerNorm | RmsNorm):
             module.reset_parameters()
+
+
+def find_device(name: torch.device | str | None, local: int | None = None) -> torch.device:
+    """A device by its name; None: a GPU if there is one. `local` is the number of the GPU of this process, if any."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError:
+        raise SettingsError(f"device ({name}) is unknown; give cpu, cuda or cuda:NUMBER") from None
+    if device.type != "cuda":
+        return device
+    index, count = device.index or 0 if local is None else local, torch.cuda.device_count()
+    if index >= count:
+        raise SettingsError(f"device ({name}) does not exist: this machine has {count} GPUs; give another one, or cpu")
+    return torch.device("cuda", index)

@@ -34,7 +34,7 @@ from regard.training.curves import draw_curves
 from regard.training.distribution import Workers, connected
 from regard.training.loop import Trained, Trainer
 from regard.training.report import Display, require_tensorboard
-from regard.training.run import Run, require_free, resume_environment, threads_of, write_environment
+from regard.training.run import Run, read_environment, require_free, resume_environment, write_environment
 from regard.training.schedules import nearest_budget
 from regard.training.settings import Train
 from regard.training.step import Objective, evaluate, mixed_precision
@@ -98,7 +98,8 @@ def resume(
     changed = nested(changes or {})
     _require_changeable(changed)
     job = make_job(run.directory.name, config, changed)
-    threads = threads if threads is not None else threads_of(run.directory)
+    if threads is None:  # another number of threads changes the last bits of sums
+        threads = read_environment(run.directory).get("threads")
     with _session(device, threads, display) as (workers, shown), _in(run, workers):
         task = _prepared(job, workers, shown, None, job_tokenizers(job, run.directory))
         assert task.data is not None
@@ -350,7 +351,7 @@ def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
         yield speed
         yield f"resume:  regard train --resume {directory}"
         return
-    name, _ = nearest_budget(trainer.train, trainer.state.spent)
+    name, _ = nearest_budget(trainer.train, trainer.state)
     spent = f"train.{name} ({trainer.train.budgets[name]:g}) is reached"
     why = spent if trained.reason == "budget" else f"the {trainer.train.select} no longer improves"
     yield f"done after {trained.step:,} steps and {clock(trainer.state.seconds)}: {why}"

@@ -45,22 +45,15 @@ from regard.weights.tensors import check, write_tensors
 
 
 @dataclass
-class TrainingState:
+class TrainingState(Spent):
     """Everything except tensors that a resumed run restores. A checkpoint stores it as JSON."""
 
-    step: int = 0
-    """Optimizer steps so far."""
-    epochs: float = 0.0
-    """Passes over the training data so far."""
-    tokens: int = 0
     examples: int = 0
     window_tokens: int = 0
     """Tokens since the last line of the log."""
     window_cells: int = 0
     """Positions of the batches since then, including padding."""
     window_examples: int = 0
-    seconds: float = 0.0
-    """Time spent so far, over all sessions."""
     warm: float = 0.0
     """Share of the budget that was spent when warm-up ended."""
     share: float = 0.0
@@ -81,10 +74,6 @@ class TrainingState:
     """Evaluations since then."""
     window: dict[str, float] = field(default_factory=dict)
     """Sums since the last line of the log."""
-
-    @property
-    def spent(self) -> Spent:
-        return Spent(self.step, self.epochs, self.tokens, self.seconds)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from regard.blocks.layers import Stack
 from regard.errors import SettingsError
+from regard.models.build import find_device
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,9 @@ def connected(device: str | None = None) -> Iterator[Workers]:
     """
     world, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     local = int(os.environ.get("LOCAL_RANK", "0"))
-    chosen = _device(device, local if world > 1 else None)
+    chosen = find_device(device, local if world > 1 else None)
+    if chosen.type not in ("cpu", "cuda"):
+        raise SettingsError(f"device ({device}) cannot train; give cpu, cuda or cuda:NUMBER")
     if world == 1:
         yield Workers(chosen)
         return
@@ -83,27 +86,6 @@ def connected(device: str | None = None) -> Iterator[Workers]:
         yield Workers(chosen, rank, world)
     finally:
         dist.destroy_process_group()
-
-
-def _device(name: str | None, local: int | None) -> torch.device:
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-        name = "cpu" if name == "mps" and local is not None else name
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        device = torch.device("meta")
-    if device.type not in ("cpu", "cuda", "mps"):
-        raise SettingsError(f"device ({name}) is unknown; give cpu, cuda or cuda:NUMBER")
-    if device.type == "cuda":
-        count = torch.cuda.device_count()
-        index = local if local is not None else device.index or 0
-        if index >= count:
-            raise SettingsError(
-                f"device ({name}) does not exist: this machine has {count} GPUs; give another one, or cpu"
-            )
-        return torch.device("cuda", index)
-    return device
 
 
 def distribute(objective: nn.Module, workers: Workers, shard: bool) -> nn.Module:

@@ -102,20 +102,14 @@ def check_training_loss(run: RunHistory) -> Iterator[Finding]:
     step, lowest = curve.smoothed(max(len(curve) // 10, 5)).lowest()
     early = step < curve.steps[int(0.9 * len(curve))]
     if early and end > (1 + DIVERGED) * lowest and end - lowest > 0.05:
-        yield Finding(
-            "bad",
-            "the training loss diverges",
-            f"{four_digits(lowest)} at step {step:,}, {four_digits(end)} at the end",
-            "divide train.optimizer.rate by 3, or increase train.schedule.warmup; post-norm models need both",
-        )
+        evidence = f"{four_digits(lowest)} at step {step:,}, {four_digits(end)} at the end"
+        remedy = "divide train.optimizer.rate by 3, or increase train.schedule.warmup; post-norm models need both"
+        yield Finding("bad", "the training loss diverges", evidence, remedy)
     elif end > (1 - LEAST_FALL) * start:
-        yield Finding(
-            "bad" if run.setting("train.start") is None else "odd",
-            "the training loss does not fall",
-            f"from {four_digits(start)} to {four_digits(end)} in {run.last_step:,} steps",
-            "try a train.optimizer.rate ten times higher and ten times lower for 100 steps; check with `regard data` "
-            "that labels belong to their inputs",
-        )
+        level: Level = "bad" if run.setting("train.start") is None else "odd"
+        evidence = f"from {four_digits(start)} to {four_digits(end)} in {run.last_step:,} steps"
+        remedy = "try a train.optimizer.rate ten times higher and ten times lower; check the labels with `regard data`"
+        yield Finding(level, "the training loss does not fall", evidence, remedy)
 
 
 def check_still_improving(run: RunHistory) -> Iterator[Finding]:
@@ -135,12 +129,9 @@ def check_warmup(run: RunHistory) -> Iterator[Finding]:
     warmup, planned = int(run.setting("train.schedule.warmup", 0)), run.setting("train.steps")
     steps = planned if isinstance(planned, int) else run.last_step if run.state == "finished" else math.inf
     if warmup > steps / 2:
-        yield Finding(
-            "bad" if warmup >= steps else "odd",
-            "warm-up takes more than half of the run",
-            f"{warmup:,} of {steps:,} steps",
-            f"set train.schedule.warmup to about a tenth of the run ({max(int(steps) // 10, 1):,})",
-        )
+        level: Level = "bad" if warmup >= steps else "odd"
+        remedy = f"set train.schedule.warmup to about a tenth of the run ({max(int(steps) // 10, 1):,})"
+        yield Finding(level, "warm-up takes more than half of the run", f"{warmup:,} of {steps:,} steps", remedy)
 
 
 def check_overfitting(run: RunHistory) -> Iterator[Finding]:
@@ -152,14 +143,11 @@ def check_overfitting(run: RunHistory) -> Iterator[Finding]:
     step, lowest = valid.lowest()
     end = float(np.min(valid.values[-2:]))
     if np.sum(valid.steps > step) >= 2 and end > (1 + RISE) * lowest and smooth.values[-1] < smooth.at(step):
-        yield Finding(
-            "odd" if end > (1 + STEEP_RISE) * lowest else "note",
-            f"overfits from step {step:,} on",
-            f"validation loss {four_digits(lowest)} at step {step:,}, {four_digits(end)} at the end; training loss "
-            f"{four_digits(smooth.at(step))} and {four_digits(float(smooth.values[-1]))}",
-            "the best weights are kept; for better ones use more data, a higher model.dropout or a smaller model; "
-            "train.patience=3 stops earlier",
-        )
+        level: Level = "odd" if end > (1 + STEEP_RISE) * lowest else "note"
+        evidence = f"validation loss {four_digits(lowest)} at step {step:,}, {four_digits(end)} at the end; training "
+        evidence += f"loss {four_digits(smooth.at(step))} and {four_digits(float(smooth.values[-1]))}"
+        remedy = "the best weights are kept; use more data, a higher model.dropout or a smaller model"
+        yield Finding(level, f"overfits from step {step:,} on", evidence, remedy)
 
 
 def check_validation_set(run: RunHistory) -> Iterator[Finding]:
@@ -201,40 +189,30 @@ def check_data(run: RunHistory) -> Iterator[Finding]:
 
 def check_speed(run: RunHistory) -> Iterator[Finding]:
     """Whether training waits for batches, or batches are mostly padding."""
+    workers = "increase train.workers; keep the data on a local disk"
+    layout = "set train.layout=packed on a GPU, or increase train.tokens to find more examples of similar length"
     for metric, bound, high, title, unit, remedy in (
-        (
-            *("wait", 0.01, 0.1, "training waits for data", "the time"),
-            "increase train.workers; keep the data on a local disk",
-        ),
-        (
-            *("padding", 0.2, 0.4, "batches have much padding", "all positions"),
-            "set train.layout=packed on a GPU, or increase train.tokens to find more examples of similar length",
-        ),
+        ("wait", 0.01, 0.1, "training waits for data", "the time", workers),
+        ("padding", 0.2, 0.4, "batches have much padding", "all positions", layout),
     ):
         values = run.curve("train", metric).finite().values
-        share = (
-            float(np.mean(values[1 if len(values) > 2 else 0 :])) if len(values) else 0.0
-        )  # the first line starts up
+        values = values[1:] if len(values) > 2 else values  # the first line starts up
+        share = float(np.mean(values)) if len(values) else 0.0
         if share > bound:
             yield Finding("odd" if share > high else "note", title, f"{percent(share)} of {unit}", remedy)
 
 
 def check_events(run: RunHistory) -> Iterator[Finding]:
     """Whether memory ran out, or compilation failed."""
+    micro = "set train.micro to the number of tokens at once that it ended with, or train.recompute=true"
+    off = "fix the error, or set train.compile=off to skip the attempt"
     for what, title, remedy in (
-        (
-            *("out-of-memory", "memory ran out"),
-            "set train.micro to the number of tokens at once that it ended with, or train.recompute=true",
-        ),
-        (
-            *("compile-fallback", "the model is not compiled"),
-            "fix the error, or set train.compile=off to skip the attempt",
-        ),
+        ("out-of-memory", "memory ran out", micro),
+        ("compile-fallback", "the model is not compiled", off),
     ):
         if events := [event for event in run.events if event.get("what") == what]:
-            evidence = (
-                f"events: {len(events)}; the last at step {events[-1].get('step', 0):,}: {events[-1].get('text', '')}"
-            )
+            last = events[-1]
+            evidence = f"events: {len(events)}; the last at step {last.get('step', 0):,}: {last.get('text', '')}"
             yield Finding("odd", title, evidence, remedy)
 
 
@@ -274,11 +252,10 @@ def _reference_curve(run: RunHistory, kind: str) -> Curve:
 def reference_of(directory: Path) -> str:
     """The `[reference]` table of a run for its recipe: about 12 points of each loss, evenly over log(step)."""
     run = read_history(directory)
-    table: dict[str, str] = {}
-    if device := run.environment.get("device"):
-        table["hardware"] = run.environment.get("cpu", "cpu") if device == "cpu" else device
-    if commit := run.environment.get("commit"):
-        table["commit"] = commit
+    environment = run.environment
+    hardware = environment.get("cpu") if environment.get("device") == "cpu" else environment.get("device")
+    table = {"hardware": hardware, "commit": environment.get("commit")}
+    table = {key: value for key, value in table.items() if value}
     lines = [tomli_w.dumps({"reference": table}).rstrip()]
     for key, kind in (("loss", "train"), ("valid", "valid")):
         curve = _reference_curve(run, kind)

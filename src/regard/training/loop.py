@@ -123,11 +123,11 @@ class Trainer:
         if state is not None:
             self.state = state
             self.window.load(state.window)
-            share = spent_share(self.train, state.spent)
+            share = spent_share(self.train, state)
             if state.share and share != state.share:  # the budget changed, and warm-up was a share of the old one
                 state.warm *= share / state.share
             # With a larger budget or another interval, fewer evaluations were due so far.
-            state.evaluations = min(state.evaluations, evaluations_due(self.train, state.spent))
+            state.evaluations = min(state.evaluations, evaluations_due(self.train, state))
             if state.micro_asked != self.train.micro:
                 state.micro = state.micro_asked = self.train.micro
             self.objective.set_compiled(self.objective.compiled, self._can_record_graphs())
@@ -169,7 +169,7 @@ class Trainer:
                 self.state.seconds = seconds
                 if stop:
                     return interrupt.received or "SIGTERM"
-                if spent_share(self.train, self.state.spent) >= 1:
+                if spent_share(self.train, self.state) >= 1:
                     return "budget"
                 if self.train.patience is not None and self.state.stale >= self.train.patience:
                     return "patience"
@@ -185,7 +185,7 @@ class Trainer:
 
     def _take(self, step: Step) -> None:
         state, schedule = self.state, self.train.schedule
-        spent = spent_share(self.train, state.spent)
+        spent = spent_share(self.train, state)
         if state.step < schedule.warmup:
             state.warm = spent
         factor = rate_factor(schedule, state.step + 1, spent, state.warm, self.model.settings.width)
@@ -234,7 +234,7 @@ class Trainer:
             self.reporter.train(state, self._finite_window(), self.optimizers.rate, self.model.settings)
             self.window = Sums(self.workers.device)
             state.window_tokens = state.window_cells = state.window_examples = 0
-        due = evaluations_due(train, state.spent)
+        due = evaluations_due(train, state)
         if due > state.evaluations:
             state.evaluations = due
             self._evaluate()
@@ -292,5 +292,5 @@ class Trainer:
         self.state.window = self._finite_window()
         with self.reporter.paused():
             self.state.seconds = self.reporter.seconds()
-            self.state.share = spent_share(self.train, self.state.spent)
+            self.state.share = spent_share(self.train, self.state)
             self.checkpointer.save(self.state, metrics, self.reporter.sync())

@@ -188,18 +188,14 @@ class Ema:
         self.decay = decay
         self._parameters = {name: parameter.detach() for name, parameter in parameters.items()}
         self._averages = {name: parameter.clone() for name, parameter in self._parameters.items()}
-        self._swapped: list[str] = []
-        """Names of the parameters whose value is the average."""
 
     def update(self, step: int) -> None:
         """average = decay · average + (1 − decay) · weights. The decay is lower in the first steps."""
-        assert not self._swapped, "the averages are in the model"
         decay = min(self.decay, (1 + step) / (10 + step))
         torch._foreach_lerp_([*self._averages.values()], [*self._parameters.values()], weight=1 - decay)
 
     def tensors(self) -> dict[str, Tensor]:
         """The averages by name."""
-        assert not self._swapped, "the averages are in the model"
         return dict(self._averages)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -213,16 +209,15 @@ class Ema:
 
         Values are exchanged and tensors stay, so compiled and recorded computations stay valid.
         """
-        assert not self._swapped, "the averages are in the model"
+        swapped: list[str] = []
         try:
             for name in self._parameters:
                 self._swap(name)
-                self._swapped.append(name)
+                swapped.append(name)
             yield
         finally:  # also if memory runs out in between, so that the model is not a mixture
-            while self._swapped:
-                self._swap(self._swapped[-1])
-                self._swapped.pop()
+            for name in swapped:
+                self._swap(name)
 
     def _swap(self, name: str) -> None:
         parameter, average = self._parameters[name], self._averages[name]

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, TextIO
 
 import torch
@@ -20,7 +21,6 @@ from regard.models.count import training_flops
 from regard.models.settings import ModelSettings
 from regard.training.checkpoints import TrainingState
 from regard.training.distribution import Workers
-from regard.training.hardware import peak_flops
 from regard.training.run import Log, Run
 from regard.training.schedules import spent_share
 from regard.training.settings import Train
@@ -58,15 +58,11 @@ class Display:
         """Show one line for each split, then the notes."""
         for split, counts in record.items():
             if isinstance(counts, Mapping):
-                parts = [f"{split}: {counts.get('examples', 0):,} examples"]
-                if counts.get("tokens"):
-                    parts.append(f"{amount(counts['tokens'])} tokens")
-                for name in ("skipped", "removed", "too_long"):
-                    if counts.get(name):
-                        parts.append(f"{counts[name]:,} {name.replace('_', ' ')}")
-                if counts.get("unknown"):
-                    parts.append(f"{percent(counts['unknown'])} unknown")
-                self._print(", ".join(parts))
+                tokens = [f"{amount(counts['tokens'])} tokens"] if counts.get("tokens") else []
+                lost = [name for name in ("skipped", "removed", "too_long") if counts.get(name)]
+                lost = [f"{counts[name]:,} {name.replace('_', ' ')}" for name in lost]
+                unknown = [f"{percent(counts['unknown'])} unknown"] if counts.get("unknown") else []
+                self._print(", ".join([f"{split}: {counts.get('examples', 0):,} examples", *tokens, *lost, *unknown]))
         for note in record.get("notes") or ():
             self._print(str(note))
 
@@ -79,11 +75,8 @@ class Display:
 
     def valid(self, record: Record, best: bool) -> None:
         """Show the metrics of an evaluation."""
-        metrics = [
-            f"{name} {four_digits(float(value))}"
-            for name, value in record.items()
-            if name not in ("step", "seconds") and _is_number(value)
-        ]
+        wanted = {name: value for name, value in record.items() if name not in ("step", "seconds")}
+        metrics = [f"{name} {four_digits(float(value))}" for name, value in wanted.items() if _is_number(value)]
         line = "  ".join([f"step {record['step']:,}", "valid", *metrics, *(["(best so far)"] if best else [])])
         self._print(line, "bold" if best else "")
 
@@ -154,6 +147,50 @@ def require_tensorboard() -> None:
         ) from None
 
 
+DATASHEETS: dict[str, dict[str, float]] = {
+    "H200": {"bfloat16": 989e12, "float16": 989e12, "float32": 67e12, "float64": 67e12},
+    "H100 PCIe": {"bfloat16": 756e12, "float16": 756e12, "float32": 51e12, "float64": 51e12},
+    "H100": {"bfloat16": 989e12, "float16": 989e12, "float32": 67e12, "float64": 67e12},
+    "A100": {"bfloat16": 312e12, "float16": 312e12, "float32": 19.5e12, "float64": 19.5e12},
+    "L40S": {"bfloat16": 362e12, "float16": 362e12, "float32": 91.6e12},
+    "L4": {"bfloat16": 121e12, "float16": 121e12, "float32": 30.3e12},
+    "A10": {"bfloat16": 125e12, "float16": 125e12, "float32": 31.2e12},
+    "T4": {"float16": 65e12, "float32": 8.1e12},
+    "V100 PCIE": {"float16": 112e12, "float32": 14e12, "float64": 7e12},
+    "V100": {"float16": 125e12, "float32": 15.7e12, "float64": 7.8e12},
+    "RTX 3090": {"bfloat16": 71e12, "float16": 71e12, "float32": 35.6e12},
+    "RTX 4090": {"bfloat16": 165e12, "float16": 165e12, "float32": 82.6e12},
+}
+"""FLOPs per second of dense matrix products with float32 sums, from NVIDIA's datasheets (with sparsity they are twice
+as high). The first entry whose words are all in the name of a device is used. Other devices are measured."""
+
+
+@cache
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """The highest number of FLOPs per second of a device: from its datasheet, or of the fastest of some products."""
+    if device.type == "cuda" and (listed := datasheet(torch.cuda.get_device_name(device), str(dtype)[6:])):
+        return listed
+    best, seconds, size = 0.0, 0.0, 256
+    while seconds < 0.01 and size <= 8192:
+        square = torch.ones(size, size, dtype=dtype, device=device)
+        for _ in range(4):  # the first one loads kernels
+            start = time.perf_counter()
+            square @ square
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+            seconds = time.perf_counter() - start
+            best = max(best, 2 * size**3 / seconds)
+        size *= 2
+    return best
+
+
+def datasheet(name: str, dtype: str) -> float:
+    """The peak of the GPU with this name in its datasheet, or 0 if it is not listed."""
+    words = set(name.upper().replace("-", " ").split())
+    found = (peaks for entry, peaks in DATASHEETS.items() if set(entry.upper().split()) <= words)
+    return next(found, {}).get(dtype, 0.0)
+
+
 class Reporter:
     """Writes the log and measures time. Only the first process writes; every process measures."""
 
@@ -170,21 +207,18 @@ class Reporter:
             self._board = SummaryWriter(str(run.directory / "tensorboard"))
         self._products = products
         self._started = time.perf_counter()
-        self._mark = self._started
-        """The start of the time that the next line of the log counts."""
-        self._untimed = 0
-        """Tokens of the window whose time is not counted."""
+        self._mark = self._started  # the start of the time that the next line of the log counts
+        self._untimed = 0  # tokens of the window whose time is not counted
         self._waited = 0.0
         self._pace = 0.0, 0.0
         """Share of the budget and seconds that were spent when the first step of this session was done."""
-        self._totals = [0.0, 0.0]
-        """Seconds of waiting for data, and of training, in this session."""
+        self._totals = [0.0, 0.0]  # seconds of waiting for data, and of training, in this session
 
     @contextmanager
     def clock(self, state: TrainingState) -> Iterator[None]:
         """Measure time from that of the state on, and close everything in the end."""
-        now = time.perf_counter()
-        self._started, self._mark = now - state.seconds, now
+        self._mark = time.perf_counter()
+        self._started = self._mark - state.seconds
         try:
             yield
         finally:
@@ -213,7 +247,7 @@ class Reporter:
     def first_step_done(self, state: TrainingState) -> None:
         """Start measuring speed: the first step of a session starts processes and compiles."""
         self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, state.window_tokens
-        self._pace = spent_share(self.settings, state.spent), self.seconds()
+        self._pace = spent_share(self.settings, state), self.seconds()
 
     @property
     def wait(self) -> float:
@@ -257,7 +291,7 @@ class Reporter:
         self._totals = [self._totals[0] + self._waited, self._totals[1] + busy]
         self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, 0
         self._write(record)
-        spent = spent_share(self.settings, state.spent)
+        spent = spent_share(self.settings, state)
         since, then = self._pace
         left = (self.seconds() - then) * (1 - spent) / (spent - since) if spent > since else None
         self.display.train(record, spent, left)

@@ -17,12 +17,13 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shlex
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -99,9 +100,7 @@ class Run:
         self.directory = directory
         self.config = config
         """The tables of `config.toml`. A missing value is the word "none", as in a recipe."""
-        self.log = directory / LOG
-        self.weights = directory / WEIGHTS
-        self.snapshots = directory / SNAPSHOTS
+        self.log, self.weights, self.snapshots = directory / LOG, directory / WEIGHTS, directory / SNAPSHOTS
 
     @classmethod
     def create(
@@ -128,12 +127,9 @@ class Run:
     def open(cls, directory: Path | str) -> Run:
         path = Path(directory)
         try:
-            if not path.is_dir():
-                raise RunError(f"{path} {'is a file' if path.exists() else 'does not exist'}; give a run directory")
             if not (path / CONFIG).exists():
-                killed = (path / LOCK).exists()
-                remedy = "it was killed before it started: train without --resume" if killed else "give a run directory"
-                raise RunError(f"{path} has no {CONFIG}, so it is not a run; {remedy}")
+                remedy = "train without --resume" if (path / LOCK).exists() else "give a run directory"
+                raise RunError(f"{path} does not exist or has no {CONFIG}, so it is not a run; {remedy}")
         except PermissionError:
             raise RunError(f"{path} is not readable; change its permissions") from None
         return cls(path, read_config(path))
@@ -215,9 +211,8 @@ def require_free(directory: Path) -> None:
         raise RunError(f"{directory} already contains a run; continue it with --resume, or choose another directory")
     if not directory.is_dir() or (directory / LOCK).exists():  # with a lock, it is a run that was killed at its start
         return
-    if found := sorted(path.name for path in directory.iterdir()):
-        some = ", ".join(found[:3]) + (", …" if len(found) > 3 else "")
-        raise RunError(f"{directory} is not empty (it contains {some}); choose another train.directory")
+    if found := min((path.name for path in directory.iterdir()), default=""):
+        raise RunError(f"{directory} is not empty (it contains {found}); choose another train.directory")
 
 
 def _without_nulls(value: Any) -> Any:
@@ -234,53 +229,32 @@ class Log:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._remove_incomplete_line()
-
-    @property
-    def bytes(self) -> int:
-        """The length of the file."""
-        return self.path.stat().st_size if self.path.is_file() else 0
+        self.truncate()
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line, without a buffer. NaN and infinity become null."""
         line = (json.dumps(json_value(record), allow_nan=False, ensure_ascii=False) + "\n").encode()
-        before = self.bytes
-        with disk_errors(self.path, "free some space, then continue with --resume"):
-            try:
-                with open(self.path, "ab", buffering=0) as file:
-                    if (written := file.write(line)) != len(line):  # a full disk can accept a part of a line
-                        raise OSError(f"only {written} of {len(line)} bytes were written")
-            except OSError:
-                self._truncate(before)
-                raise
+        remedy = "free some space, then continue with --resume"
+        with disk_errors(self.path, remedy), open(self.path, "ab", buffering=0) as file:
+            if (written := file.write(line)) != len(line):  # a full disk can accept a part of a line
+                raise OSError(f"only {written} of {len(line)} bytes were written")
 
     def sync(self) -> int:
         """Flush the log to the disk and return its length, which a checkpoint stores."""
         with disk_errors(self.path, "free some space, then continue with --resume"), open(self.path, "ab") as file:
             os.fsync(file.fileno())
-        return self.bytes
+            return file.tell()
 
-    def truncate(self, length: int) -> str | None:
+    def truncate(self, length: int | None = None) -> str | None:
         """Cut the log to the length that a checkpoint stores. Returns a warning if lines are lost."""
-        found = self.bytes
-        if found < length:
-            return f"{self.path} has {found:,} bytes, expected at least {length:,}: some lines are lost"
-        self._truncate(length)
-        if self._remove_incomplete_line():
-            return f"{self.path} was changed: no line ends at byte {length:,}, where the checkpoint was written"
-        return None
-
-    def _remove_incomplete_line(self) -> int:
         content = self.path.read_bytes() if self.path.is_file() else b""
-        incomplete = len(content) - (content.rfind(b"\n") + 1)
-        if incomplete:
-            self._truncate(len(content) - incomplete)
-        return incomplete
-
-    def _truncate(self, length: int) -> None:
-        if self.path.is_file():
+        kept = content[:length].rfind(b"\n") + 1
+        if kept < len(content):
             with disk_errors(self.path, "make it writable, then continue with --resume"):
-                os.truncate(self.path, length)
+                os.truncate(self.path, kept)
+        if length is None or kept == length:
+            return None
+        return f"{self.path} was changed: no line ends at byte {length:,}, so some lines are lost"
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -331,12 +305,6 @@ def read_environment(directory: Path) -> Table:
     return content if isinstance(content, dict) else {}
 
 
-def threads_of(directory: Path) -> int | None:
-    """The number of threads that a run started with; a different one changes the last bits of sums."""
-    found = read_environment(directory).get("threads")
-    return found if isinstance(found, int) and found > 0 else None
-
-
 def describe_environment(device: torch.device) -> dict[str, Any]:
     """Versions, machine and command of this process."""
     return {
@@ -358,30 +326,25 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
 
 def _commit(package: Path) -> str | None:
     """The commit of the checkout that contains this package, and whether files changed since."""
-    # A virtual environment can be inside the checkout of another project, so ask for a file of ours.
-    if _git(package, "ls-files", "--error-unmatch", "errors.py") is None:
-        return None
-    commit = _git(package, "rev-parse", "HEAD")
-    changed = _git(package, "diff", "--quiet", "HEAD", "--", ".") is None
-    return f"{commit} with changes" if commit and changed else commit
 
+    def git(*arguments: str) -> str | None:
+        command = ["git", "-C", str(package), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+        return done.stdout.strip() if done.returncode == 0 else None
 
-def _git(directory: Path, *arguments: str) -> str | None:
     try:
-        done = subprocess.run(
-            ["git", "-C", str(directory), *arguments], capture_output=True, text=True, timeout=5, check=False
-        )
+        # A virtual environment can be inside the checkout of another project, so ask for a file of ours.
+        if git("ls-files", "--error-unmatch", "errors.py") is None:
+            return None
+        changed = git("diff", "--quiet", "HEAD", "--", ".") is None
+        return f"{git('rev-parse', 'HEAD')}{' with changes' if changed else ''}"
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _cpu() -> str:
     """The name of the processor."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except (OSError, UnicodeDecodeError):
-        pass
+    with suppress(OSError):
+        if found := re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE):
+            return found[1].strip()
     return platform.processor() or platform.machine()

@@ -10,20 +10,23 @@ import math
 from dataclasses import dataclass
 
 from regard.errors import SettingsError
-from regard.training.settings import Constant, Cosine, InverseSquareRoot, Linear, Paper, Schedule, Train
+from regard.training.settings import BUDGETS, Constant, Cosine, InverseSquareRoot, Linear, Paper, Schedule, Train
 
 EVALUATIONS = 20
 """Number of evaluations in a budget if `train.evaluate_every` is not set."""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Spent:
     """The part of the budgets that a run has used."""
 
     step: int = 0
+    """Optimizer steps."""
     epochs: float = 0.0
+    """Passes over the training data."""
     tokens: int = 0
     seconds: float = 0.0
+    """Time over all sessions."""
 
 
 def require_budget(train: Train) -> dict[str, float]:
@@ -38,12 +41,7 @@ def require_budget(train: Train) -> dict[str, float]:
 
 def nearest_budget(train: Train, spent: Spent) -> tuple[str, float]:
     """The name of the budget that is closest to its end, and the share of it that is spent."""
-    used = {
-        "steps": float(spent.step),
-        "epochs": spent.epochs,
-        "total_tokens": float(spent.tokens),
-        "minutes": spent.seconds / 60,
-    }
+    used = dict(zip(BUDGETS, (spent.step, spent.epochs, spent.tokens, spent.seconds / 60), strict=True))
     shares = {name: used[name] / limit for name, limit in require_budget(train).items()}
     name = max(shares, key=lambda each: shares[each])
     return name, shares[name]

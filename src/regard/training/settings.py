@@ -141,6 +141,9 @@ Switch: TypeAlias = Literal["auto", "on", "off"]
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 
 
+BUDGETS = ("steps", "epochs", "total_tokens", "minutes")
+
+
 class Train(Settings):
     """How a model is trained."""
 
@@ -233,12 +236,7 @@ class Train(Settings):
     @property
     def budgets(self) -> dict[str, float]:
         """The budgets that are set. The run ends when the first one is spent."""
-        given = {
-            "steps": self.steps,
-            "epochs": self.epochs,
-            "total_tokens": self.total_tokens,
-            "minutes": self.minutes,
-        }
+        given = {name: getattr(self, name) for name in BUDGETS}
         return {name: float(value) for name, value in given.items() if value is not None}
 
 

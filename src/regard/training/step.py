@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from regard.data.batches import Share
 from regard.data.loader import Loader
 from regard.data.settings import Split
-from regard.errors import RunError, SettingsError
+from regard.errors import RunError
 from regard.training.distribution import Workers, syncing
 from regard.training.optimizers import Optimizers
 from regard.training.settings import Precision
@@ -89,8 +89,6 @@ def mixed_precision(precision: Precision, device: torch.device) -> MixedPrecisio
     """The dtypes for `train.precision` on a device."""
     if precision == "auto":
         precision = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
-    if precision == "float64" and device.type == "mps":
-        raise SettingsError("train.precision (float64) is not available on mps; choose float32, or --device cpu")
     products: torch.dtype = getattr(torch, precision)
     return MixedPrecision(device, products if precision == "float64" else torch.float32, products)
 
@@ -103,22 +101,21 @@ def seed_step(seed: int, step: int, rank: int, device: torch.device | None = Non
     high, low = np.random.SeedSequence([seed, step, rank]).generate_state(2)
     number = (int(high) << 32 | int(low)) >> 1
     torch.default_generator.manual_seed(number)  # torch.manual_seed would seed all devices
-    if device is not None and device.type != "cpu":
-        getattr(torch, device.type).manual_seed(number)
+    if device is not None and device.type == "cuda":
+        torch.cuda.manual_seed(number)
 
 
 class Sums:
-    """Named sums that stay on the device until they are read, in float64 if the device has it."""
+    """Named sums in float64 that stay on the device until they are read."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.dtype = torch.float32 if device.type == "mps" else torch.float64
         self._sums: dict[str, Tensor] = {}
 
     def add(self, values: Mapping[str, Tensor]) -> None:
         for name, value in values.items():
             # A copy, because the next replay of a CUDA graph overwrites the value.
-            value = value.detach().to(self.dtype, copy=True)
+            value = value.detach().to(torch.float64, copy=True)
             before = self._sums.get(name)
             self._sums[name] = value if before is None else before + value
 
@@ -135,7 +132,9 @@ class Sums:
 
     def load(self, sums: Mapping[str, float]) -> None:
         """Restore what `read` returned."""
-        self._sums = {name: torch.tensor(value, device=self.device, dtype=self.dtype) for name, value in sums.items()}
+        self._sums = {
+            name: torch.tensor(value, device=self.device, dtype=torch.float64) for name, value in sums.items()
+        }
 
 
 class Objective(nn.Module):

@@ -12,8 +12,8 @@ import torch
 
 from regard.decoding.alignment import Look
 from regard.decoding.settings import Ends
-from regard.errors import InputError, SettingsError, WeightsError
-from regard.models.build import Model
+from regard.errors import InputError, WeightsError
+from regard.models.build import Model, find_device
 from regard.models.cpu import prepared
 from regard.models.families import EncoderDecoder
 from regard.models.settings import ModelSettings
@@ -102,7 +102,7 @@ def load(
     from regard.use.translator import Translator  # a subclass of Loaded
 
     place, direction = find_model(str(name))
-    chosen = _device("cpu" if int8 and device is None else device)
+    chosen = find_device("cpu" if int8 and device is None else device)
     network = load_model(place, chosen, dtype)
     half = next(network.parameters()).dtype in (torch.float16, torch.bfloat16)
     if dtype is None and chosen.type == "cpu" and half:
@@ -139,19 +139,6 @@ def find_model(name: str) -> tuple[Path, tuple[str, str] | None]:
     if not (place / run_directory.CONFIG).is_file():
         raise WeightsError(f"the files of model {name} are missing ({place}); install regard again")
     return place, MODELS[name].direction
-
-
-def _device(device: torch.device | str | None) -> torch.device:
-    if device is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        chosen = torch.device(device)
-    except RuntimeError:
-        raise SettingsError(f"device ({device}) is unknown; give cpu, cuda or cuda:NUMBER") from None
-    count = torch.cuda.device_count()
-    if chosen.type == "cuda" and (chosen.index or 0) >= count:
-        raise SettingsError(f"device ({device}) does not exist: this machine has {count} GPUs; give another, or cpu")
-    return chosen
 
 
 def _run_frame(tokenizers: TokenizerPair, config: Table) -> Frame:
