@@ -155,7 +155,7 @@ def python_documents(
     for name in names:
         if split != ("valid" if crc32(name.encode()) % FOLD == 0 else "train"):
             continue
-        text = _decode((root / name).read_bytes())
+        text = _read(root / name)
         if docstrings_only:
             text = _docstrings(text)
         if len(text) >= SHORTEST:
@@ -181,12 +181,11 @@ def _names(root: Path) -> list[str]:
     return sorted(names)
 
 
-def _decode(content: bytes) -> str:
-    """Decodes a file by the encoding that it declares; empty for the few files that break their declaration."""
-    lines = iter(content.splitlines(keepends=True))
+def _read(path: Path) -> str:
+    """The text of a file in the encoding that it declares; empty for the few files that break their declaration."""
     try:
-        encoding, _ = tokenize.detect_encoding(lambda: next(lines, b""))
-        return content.decode(encoding)
+        with tokenize.open(path) as file:
+            return file.read()
     except (SyntaxError, UnicodeDecodeError):
         return ""
 

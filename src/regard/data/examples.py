@@ -142,34 +142,24 @@ SHOWN = 3
 """First examples that are kept for each reason."""
 
 
-@dataclass(frozen=True)
-class Reason:
-    """How often examples were left out for one reason, and the first of them."""
-
-    count: int
-    first: tuple[str, ...]
-
-
-class Tally(dict[str, Reason]):
-    """Counts by reason, in the order of their first occurrence; memory does not grow with the counts."""
+class Tally(dict[str, dict[str, Any]]):
+    """Counts by reason: for each a `count` and its `first` examples; memory does not grow with the counts."""
 
     def count(self, reason: str, example: str) -> None:
-        old = self.get(reason, Reason(0, ()))
-        self[reason] = Reason(old.count + 1, old.first if len(old.first) == SHOWN else (*old.first, example))
+        found = self.setdefault(reason, {"count": 0, "first": []})
+        found["count"] += 1
+        if len(found["first"]) < SHOWN:
+            found["first"].append(example)
 
     @property
     def total(self) -> int:
-        return sum(reason.count for reason in self.values())
-
-    def table(self) -> dict[str, dict[str, Any]]:
-        """For JSON."""
-        return {name: {"count": reason.count, "first": reason.first} for name, reason in self.items()}
+        return sum(found["count"] for found in self.values())
 
     def text(self) -> str:
         """One line for each reason; empty if nothing was counted."""
         return "\n".join(
-            f"{reason.count:,} × {name}: {'; '.join(reason.first)}{'; …' if reason.count > len(reason.first) else ''}"
-            for name, reason in self.items()
+            f"{found['count']:,} × {reason}: {'; '.join(found['first'])}{'; …' if found['count'] > SHOWN else ''}"
+            for reason, found in self.items()
         )
 
 

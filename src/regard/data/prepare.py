@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -100,8 +101,7 @@ def data_key(source: Source) -> Table:
 
 
 def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, report: Progress | None) -> None:
-    writer = StoreWriter(directory, {name: column.size for name, column in shaper.columns.items()})
-    try:
+    with closing(StoreWriter(directory, {name: column.size for name, column in shaper.columns.items()})) as writer:
         unseen, read = Tally(), 0
         examples = source.located()
         treatment = getattr(source.settings, "unseen", None)
@@ -122,18 +122,12 @@ def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, repo
             "tokens": {name: writer.written[name] for name in shaper.tokens},
             "unknown": dict(shaper.unknown),
             "labels": shaper.renumber(writer),
+            "too_long": shaper.too_long,
+            "skipped": source.problems,
+            "removed": source.removed,
+            "unseen": unseen,
         }
-        for name, tally in (
-            ("too_long", shaper.too_long),
-            ("skipped", source.problems),
-            ("removed", source.removed),
-            ("unseen", unseen),
-        ):
-            about[name] = tally.table()
         writer.finish(about)
-    except BaseException:
-        writer.abandon()
-        raise
 
 
 def _chunks(examples: Iterator[Located[Example]]) -> Iterator[_Chunk]:

@@ -113,8 +113,8 @@ class _Gathered:
         return {
             "examples": self.examples,
             "files": source.files,
-            "skipped": source.problems.table(),
-            "removed": source.removed.table(),
+            "skipped": source.problems,
+            "removed": source.removed,
             "lengths": {side: summarise(counts) for side, counts in self.lengths.items()},
             "duplicates": {side: len(marks) - len(np.unique(marks)) for side, marks in self.marks.items()},
             "unknown": unknown,

@@ -198,8 +198,8 @@ class StoreWriter:
         content = {**(about or {}), "version": VERSION, "columns": columns, "examples": self.size}
         write_text(self.directory / ABOUT, json.dumps(content, indent=1, ensure_ascii=False))
 
-    def abandon(self) -> None:
-        """Closes the files after an error; their directory is useless then."""
+    def close(self) -> None:
+        """Closes the files, also after an error; without `finish`, their directory is useless."""
         for file in self._files:
             with suppress(OSError):  # a full disk refuses to take the rest
                 file.close()

@@ -62,8 +62,8 @@ def test_bad_images_and_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     source = Source(ImageFolder(train=["a"]), "train")
     assert len(list(source)) == 1
     ((reason, skipped),) = source.problems.items()
-    assert (reason, skipped.count) == ("does not decode as an image", 2)
-    assert skipped.first[1] == f"{Path('a/red/3.png')} (unknown format)"
+    assert (reason, skipped["count"]) == ("does not decode as an image", 2)
+    assert skipped["first"][1] == f"{Path('a/red/3.png')} (unknown format)"
     with pytest.raises(DataError, match=r"2\.png does not decode .*data\.bad"):
         read(ImageFolder(train=["a"], bad="stop"))
     for file in ("a/red/3.png", "a/red", "a/none.png"):

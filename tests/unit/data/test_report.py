@@ -38,7 +38,7 @@ def test_pairs() -> None:
     assert found["kind"] == "parallel"
     assert (train["examples"], valid["examples"]) == (4, 2)
     assert train["files"] == ("a", "b")
-    assert train["skipped"]["is empty"]["first"] == ("a, line 5",)
+    assert train["skipped"]["is empty"]["first"] == ["a, line 5"]
     assert train["duplicates"] == {"source": 2, "target": 1, "whole": 1}
     assert train["lengths"]["source"] == {"total": 11, "mean": 2.75, "median": 3, "percentile_95": 3, "longest": 3}
     assert train["lengths"]["target"]["median"] == 2

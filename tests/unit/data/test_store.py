@@ -76,7 +76,7 @@ def test_a_value_takes_as_many_bytes_as_its_column_needs(tmp_path: Path) -> None
     writer = StoreWriter(tmp_path / "small", {"text": 256})
     with pytest.raises(DataError, match="256"):
         writer.append({"text": Ragged.of([[1], [256]])})
-    writer.abandon()
+    writer.close()
     writer = StoreWriter(tmp_path / "labels", {"label": 10})
     writer.append({"label": Ragged.of([[0], [1], [0], [2], [9]])})
     writer.renumber("label", [2, 0, 1])
