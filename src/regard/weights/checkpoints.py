@@ -50,8 +50,10 @@ def checksum(path: Path) -> Checksum:
         return Checksum(file.tell(), digest)
 
 
-def find_damage(path: Path, expected: Checksum, size_only: bool = False) -> str | None:
+def find_damage(path: Path, expected: Checksum | None, size_only: bool = False) -> str | None:
     """How a file differs from its checksum, or None."""
+    if expected is None:
+        return f"{CHECKSUMS} does not list {path.name}"
     if not path.is_file():
         return f"{path.name} is missing"
     size = path.stat().st_size
@@ -114,12 +116,10 @@ class Checkpoint:
             if step != self.step:
                 return f"{CHECKSUMS} is for step {step}"
             needed = {WEIGHTS, STATE_TENSORS, STATE, *(path.name for path in self.path.glob(EMA))}
-            if missing := sorted(needed - files.keys()):
-                return f"{CHECKSUMS} does not list {missing[0]}"
-            for name, expected in files.items():
+            for name in sorted(needed | files.keys()):
                 if Path(name).name != name:
                     return f"{CHECKSUMS} lists {name}, which is outside the directory"
-                if damage := find_damage(self.path / name, expected, size_only):
+                if damage := find_damage(self.path / name, files.get(name), size_only):
                     return damage
         except ValueError as error:
             return str(error)

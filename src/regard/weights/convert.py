@@ -12,24 +12,9 @@ from regard.errors import RunError, WeightsError
 from regard.files import write_text
 from regard.models.settings import EncoderDecoder
 from regard.settings import Table
-from regard.text.tokenizer import (
-    FILE,
-    HUGGINGFACE_ROLES,
-    SOURCE_FILE,
-    TokenizerPair,
-    source_json,
-    write_huggingface,
-)
+from regard.text.tokenizer import FILE, HUGGINGFACE_ROLES, SOURCE_FILE, TokenizerPair, source_json, write_huggingface
 from regard.weights.ctranslate2 import write_ctranslate2
-from regard.weights.directory import (
-    CONFIG,
-    load_labels,
-    load_model,
-    read_config,
-    save_labels,
-    save_model,
-    settings_of,
-)
+from regard.weights.directory import CONFIG, load_labels, load_model, read_config, save_labels, save_model, settings_of
 from regard.weights.huggingface.directory import write_pretrained
 from regard.weights.huggingface.tables import CONFIG_JSON
 

@@ -21,26 +21,9 @@ from regard.files import flush_directory, write_text
 from regard.models.build import Model
 from regard.models.settings import AnyModel, ModelSettings
 from regard.settings import Table, parse, read_toml, to_table
-from regard.weights.checkpoints import (
-    CHECKPOINTS,
-    CHECKSUMS,
-    FORMAT,
-    WEIGHTS,
-    checksum,
-    find_damage,
-    newest_checkpoint,
-    read_checksums,
-    write_checksums,
-)
-from regard.weights.tensors import (
-    Storage,
-    build_with,
-    dequantize_all,
-    quantize_all,
-    read_json,
-    read_tensors,
-    write_tensors,
-)
+from regard.weights import checkpoints
+from regard.weights.checkpoints import CHECKPOINTS, CHECKSUMS, FORMAT, WEIGHTS, newest_checkpoint
+from regard.weights.tensors import Storage, build_with, dequantized, quantized, read_json, read_tensors, write_tensors
 
 CONFIG = "config.toml"
 LABELS = "labels.json"
@@ -56,13 +39,12 @@ def save_model(
     `task` and `data`.
     """
     model, directory = uncompiled(model), Path(directory)
-    settings = settings_of(model)
     if (directory / CHECKPOINTS).is_dir():
         raise WeightsError(f"{directory} contains the checkpoints of a run; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     tensors: Mapping[str, Tensor] = dict(model.named_parameters())
-    write_weights(directory, quantize_all(tensors, storage) if storage else tensors)
-    write_config(directory, {**(tables or {}), "model": to_table(settings)})
+    write_weights(directory, quantized(tensors, storage) if storage else tensors)
+    write_config(directory, {**(tables or {}), "model": to_table(settings_of(model))})
 
 
 def write_weights(directory: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -74,7 +56,7 @@ def write_weights(directory: Path, tensors: Mapping[str, Tensor]) -> None:
     (directory / CHECKSUMS).unlink(missing_ok=True)
     flush_directory(directory)
     write_tensors(directory / WEIGHTS, tensors)
-    write_checksums(directory, {WEIGHTS: checksum(directory / WEIGHTS)})
+    checkpoints.write_checksums(directory, {WEIGHTS: checkpoints.checksum(directory / WEIGHTS)})
 
 
 def write_config(directory: Path, tables: Table) -> None:
@@ -99,7 +81,7 @@ def load_model(path: Path | str, device: torch.device | str | None = None, dtype
     directory = Path(path)
     if (directory / CONFIG).is_file():
         settings, weights = read_settings(directory), find_weights(directory)
-        tensors = dequantize_all(read_tensors(weights), str(weights))
+        tensors = dequantized(read_tensors(weights), str(weights))
         return build_with(settings, tensors, device, dtype, source=str(weights))
     if (directory / CONFIG_JSON).is_file():
         return read_pretrained(directory, device=device, dtype=dtype)
@@ -112,32 +94,27 @@ def load_model(path: Path | str, device: torch.device | str | None = None, dtype
 
 def find_weights(directory: Path) -> Path:
     """The file with the weights of a run: `weights.safetensors`, or that of the newest intact checkpoint."""
-    path = directory / WEIGHTS
+    path, damage = directory / WEIGHTS, None
     if path.is_file():
-        damage = None
         if (directory / CHECKSUMS).is_file():
             try:
-                files, _ = read_checksums(directory)
-                damage = find_damage(path, files[WEIGHTS]) if WEIGHTS in files else f"{CHECKSUMS} does not list it"
+                damage = checkpoints.find_damage(path, checkpoints.read_checksums(directory)[0].get(WEIGHTS))
             except ValueError as error:
                 damage = str(error)
-        if damage:
-            checkpoint, _ = newest_checkpoint(directory)
-            remedy = "copy it again, or save the model again"
-            if checkpoint is not None:
-                remedy = f"remove it to load the newest checkpoint ({checkpoint.path}) instead"
-            raise WeightsError(f"{path} cannot be used: {damage}; {remedy}")
-        return path
+        if damage is None:
+            return path
     checkpoint, damaged = newest_checkpoint(directory)
+    if damage is not None:
+        remedy = "copy it again, or save the model again"
+        if checkpoint is not None:
+            remedy = f"remove it to load the newest checkpoint ({checkpoint.path}) instead"
+        raise WeightsError(f"{path} cannot be used: {damage}; {remedy}")
     if checkpoint is not None:
         return checkpoint.model
-    if damaged:
-        first, reason = damaged[0]
-        raise WeightsError(
-            f"{directory} has no {WEIGHTS} and no intact checkpoint ({first.name}: {reason}); copy it again"
-        )
-    remedy = "train it first" if "train" in read_config(directory) else "save the model again"
-    raise WeightsError(f"{directory} has no {WEIGHTS} and no checkpoint; {remedy}")
+    reasons = "".join(f" ({first.name}: {reason})" for first, reason in damaged[:1])
+    raise WeightsError(
+        f"{directory} has no {WEIGHTS} and no intact checkpoint{reasons}; train the model, or copy it again"
+    )
 
 
 def read_settings(directory: Path) -> ModelSettings:
@@ -163,9 +140,9 @@ def read_config(directory: Path) -> Table:
     table = read_toml(text, source=str(path))
     found = table.pop("format", FORMAT)
     if found != FORMAT:
-        newer = isinstance(found, int) and found > FORMAT
-        remedy = "install a newer regard" if newer else "use the version of regard that wrote it"
-        raise RunError(f"{path} has format {found!r}, and this version of regard reads format {FORMAT}; {remedy}")
+        raise RunError(
+            f"{path} has format {found!r}, and this version of regard reads format {FORMAT}; use the one that wrote it"
+        )
     return table
 
 
@@ -177,14 +154,11 @@ def load_labels(directory: Path) -> dict[Sort, Labels]:
     content = read_json(path)
     found: dict[Sort, Labels] = {}
     for sort in SORTS:
-        names = content.pop(sort, None)
-        if names is None:
-            continue
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise WeightsError(f"{sort} in {path} must be a list of names; copy the file again")
-        if len(set(names)) != len(names):
-            raise WeightsError(f"{sort} in {path} contains a name twice; copy the file again")
-        found[sort] = tuple(names)
+        if (names := content.pop(sort, None)) is not None:
+            strings = isinstance(names, list) and all(isinstance(name, str) for name in names)
+            if not strings or len(set(names)) != len(names):
+                raise WeightsError(f"{sort} in {path} must be a list of different names; copy the file again")
+            found[sort] = tuple(names)
     if content:
         raise WeightsError(f"{path} has an unknown key {next(iter(content))}, expected {', '.join(SORTS)}")
     return found

@@ -67,30 +67,21 @@ def _read_directory(directory: Path) -> dict[str, Tensor]:
     index = directory / INDEX
     if not index.is_file():
         remedy = "give the directory of a complete model"
-        if pickles := sorted(file.name for file in directory.glob("*.bin")):
-            remedy = (
-                f"{', '.join(pickles[:3])} is in pickle format, which can run arbitrary code and is never loaded; "
-                "save the model as safetensors"
-            )
+        if any(directory.glob("*.bin")):
+            remedy = "pickle files (*.bin) can run any code and are never loaded; save the model as safetensors"
         raise WeightsError(f"{directory} has neither {SINGLE} nor {INDEX}; {remedy}")
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise WeightsError(f"{index} has no weight_map, so the shards are unknown; download it again")
-    shards: dict[str, list[str]] = {}
+    shards: dict[str, dict[str, Tensor]] = {}
     for name, shard in weight_map.items():
         if not isinstance(shard, str) or Path(shard).name != shard:
             raise WeightsError(f"{index} assigns {name} to {shard!r}, expected a file in the same directory; fix it")
-        shards.setdefault(shard, []).append(name)
-    tensors: dict[str, Tensor] = {}
-    for shard, names in shards.items():
-        found = _read_file(directory / shard)
-        if missing := [name for name in names if name not in found]:
-            raise WeightsError(
-                f"{directory / shard} lacks {listed(missing)}, which {INDEX} assigns to it; "
-                "download both files from the same version"
-            )
-        tensors.update((name, found[name]) for name in names)
-    return tensors
+        if shard not in shards:
+            shards[shard] = _read_file(directory / shard)
+        if name not in shards[shard]:
+            raise WeightsError(f"{directory / shard} lacks {name}, which {INDEX} assigns to it; download both again")
+    return {name: shards[shard][name] for name, shard in weight_map.items()}
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -139,7 +130,7 @@ def quantize(tensor: Tensor) -> tuple[Tensor, Tensor]:
     return values.to(torch.int8).view(tensor.shape), scale
 
 
-def quantize_all(tensors: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
+def quantized(tensors: Mapping[str, Tensor], storage: Storage) -> dict[str, Tensor]:
     """The tensors in reduced precision; vectors and small matrices stay float32."""
     stored: dict[str, Tensor] = {}
     for name, tensor in tensors.items():
@@ -152,7 +143,7 @@ def quantize_all(tensors: Mapping[str, Tensor], storage: Storage) -> dict[str, T
     return stored
 
 
-def dequantize_all(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
+def dequantized(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
     """The tensors with int8 values multiplied by their scales; other tensors are unchanged."""
     result = dict(tensors)
     for name, tensor in tensors.items():
@@ -183,10 +174,7 @@ def build_with(
     if dtype is None:
         for name, tensor in tensors.items():
             if tensor.dtype not in FLOATS:
-                raise WeightsError(
-                    f"{name} in {source} is {tensor.dtype}, expected a 16-, 32- or 64-bit floating-point dtype; "
-                    "save the model without quantization"
-                )
+                raise WeightsError(f"{name} in {source} is {tensor.dtype}, expected 16- to 64-bit floating point")
         dtype = reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()} or {torch.float32})
     model = build(settings, device="meta")
     check({name: tuple(parameter.shape) for name, parameter in model.named_parameters()}, tensors, source)
@@ -198,22 +186,19 @@ def build_with(
 
 def check(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor], source: str, remedy: str = "") -> None:
     """Raise `WeightsError` unless the names and shapes of `tensors` are exactly those of `shapes`."""
-    problems = []
-    if missing := [name for name in shapes if name not in tensors]:
-        problems.append(f"lacks {listed(missing)}")
-    if unexpected := [name for name in tensors if name not in shapes]:
-        problems.append(f"has unexpected tensors: {listed(unexpected)}")
-    if not problems:
-        wrong = [
-            f"{name} is {list(tensors[name].shape)}, expected {list(shape)}"
-            for name, shape in shapes.items()
-            if tuple(tensors[name].shape) != shape
-        ]
-        if wrong:
-            problems.append(f"has tensors of a wrong shape: {listed(wrong)}")
-    if problems:
+    wrong = [
+        f"{name} is {list(tensors[name].shape)}, expected {list(shape)}"
+        for name, shape in shapes.items()
+        if name in tensors and tuple(tensors[name].shape) != shape
+    ]
+    problems = {
+        "lacks": [name for name in shapes if name not in tensors],
+        "has unexpected tensors:": [name for name in tensors if name not in shapes],
+        "has tensors of a wrong shape:": wrong,
+    }
+    if found := [f"{problem} {listed(names)}" for problem, names in problems.items() if names]:
         remedy = remedy or "use the settings that the weights were trained with"
-        raise WeightsError(f"{source} {'; it '.join(problems)}; {remedy}")
+        raise WeightsError(f"{source} {'; it '.join(found)}; {remedy}")
 
 
 def listed(names: list[str], limit: int = 5) -> str:

@@ -123,10 +123,9 @@ def test_directories_that_cannot_be_loaded(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"config\.toml is not UTF-8 text"):
         load_model(tmp_path)
     weights.unlink()
-    for content, expected in ((text, "save the model again"), (text + "[train]\nsteps = 3\n", "train it first")):
-        config.write_text(content)
-        with pytest.raises(WeightsError, match=rf"has no weights\.safetensors and no checkpoint; {expected}"):
-            load_model(tmp_path)
+    config.write_text(text)
+    with pytest.raises(WeightsError, match=r"has no weights\.safetensors and no intact checkpoint; train the model"):
+        load_model(tmp_path)
 
 
 def test_nothing_to_load(tmp_path: Path) -> None:
@@ -188,7 +187,7 @@ def test_the_remedy_names_the_newest_checkpoint_and_works(run: Path) -> None:
 def test_damaged_checksums(run: Path) -> None:
     for text, reason in (
         ("{", "checksums.json is damaged"),
-        ('{"format": 1, "files": {}}', "checksums.json does not list it"),
+        ('{"format": 1, "files": {}}', "checksums.json does not list weights.safetensors"),
         ('{"format": 3, "files": {}}', "checksums.json has format 3, and this version of regard reads format 1"),
     ):
         (run / "checksums.json").write_text(text)
@@ -252,9 +251,9 @@ def test_labels(tmp_path: Path) -> None:
     assert load_labels(tmp_path) == labels
     assert "größer" in (tmp_path / "labels.json").read_text(encoding="utf-8")
     for text, expected in (
-        ('{"label": "a"}', "label in .* must be a list of names"),
-        ('{"tags": [1]}', "tags in .* must be a list of names"),
-        ('{"label": ["a", "b", "a"]}', "label in .* contains a name twice"),
+        ('{"label": "a"}', "label in .* must be a list of different names"),
+        ('{"tags": [1]}', "tags in .* must be a list of different names"),
+        ('{"label": ["a", "b", "a"]}', "label in .* must be a list of different names"),
         ('{"lable": ["a"]}', "unknown key lable"),
         ("{", "is not valid JSON"),
     ):

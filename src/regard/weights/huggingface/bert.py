@@ -8,17 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from regard.models.settings import Classification, Encoder, Masked, NextSentence, Pooling, Spans, Tagging, TextHead
-from regard.weights.huggingface.tables import (
-    ACTIVATION,
-    SAME,
-    Config,
-    ConfigRow,
-    Family,
-    Names,
-    TensorMap,
-    label_names,
-    under,
-)
+from regard.weights.huggingface.tables import ACTIVATION, SAME, Config, Family, Names, Row, TensorMap, under
 
 HEADS = {
     "BertModel": {"pooling"},
@@ -50,18 +40,18 @@ class Bert(Family):
     from_tensors = frozenset({"heads"})
 
     fields = (
-        ConfigRow("vocabulary", "vocab_size", 30522),
-        ConfigRow("width", "hidden_size", 768),
-        ConfigRow("depth", "num_hidden_layers", 12),
-        ConfigRow("attention.heads", "num_attention_heads", 12),
-        ConfigRow("attention.dropout", "attention_probs_dropout_prob", 0.1),
-        ConfigRow("ffn.hidden", "intermediate_size", 3072),
-        ConfigRow("ffn.activation", "hidden_act", "gelu", ACTIVATION),
-        ConfigRow("norm.eps", "layer_norm_eps", 1e-12),
-        ConfigRow("dropout", "hidden_dropout_prob", 0.1),
-        ConfigRow("position.length", "max_position_embeddings", 512),
-        ConfigRow("segments", "type_vocab_size", 2),
-        ConfigRow("initial.deviation", "initializer_range", 0.02),
+        Row("vocabulary", "vocab_size", 30522),
+        Row("width", "hidden_size", 768),
+        Row("depth", "num_hidden_layers", 12),
+        Row("attention.heads", "num_attention_heads", 12),
+        Row("attention.dropout", "attention_probs_dropout_prob", 0.1),
+        Row("ffn.hidden", "intermediate_size", 3072),
+        Row("ffn.activation", "hidden_act", "gelu", ACTIVATION),
+        Row("norm.eps", "layer_norm_eps", 1e-12),
+        Row("dropout", "hidden_dropout_prob", 0.1),
+        Row("position.length", "max_position_embeddings", 512),
+        Row("segments", "type_vocab_size", 2),
+        Row("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {"norm_place": "post", "position.kind": "learned", "embedding_norm": True}
     required: ClassVar = {"position_embedding_type": "absolute"}
@@ -121,7 +111,7 @@ class Bert(Family):
         config: dict[str, Any] = {}
         for head in settings.heads.values():
             if isinstance(head, Classification | Tagging):
-                config |= {"classifier_dropout": head.dropout} | label_names(head.classes)
+                config |= {"classifier_dropout": head.dropout}
             if isinstance(head, Masked):
                 config["tie_word_embeddings"] = head.tied
         return config

@@ -8,23 +8,11 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from regard.models.settings import Decoder
-from regard.weights.huggingface.tables import (
-    ACTIVATION,
-    FLAG,
-    JOINED,
-    SAME,
-    TRANSPOSED,
-    Codec,
-    Config,
-    ConfigRow,
-    Family,
-    Names,
-    TensorMap,
-    under,
-)
+from regard.weights.huggingface import tables
+from regard.weights.huggingface.tables import ACTIVATION, SAME, Codec, Config, Family, Names, Row, under
 
 LAYER = "transformer.h.{i}"
-SCALE = Codec(lambda scaled: None if FLAG.read(scaled) else 1.0, lambda scale: scale != 1.0)
+SCALE = Codec(lambda scaled: None if tables.codec_for(True).read(scaled) else 1.0, lambda scale: scale != 1.0)
 """Whether scores are divided by √head_size."""
 
 
@@ -40,29 +28,29 @@ class Gpt2(Family):
     ignored = (r"\.attn\.(masked_)?bias$",)
 
     fields = (
-        ConfigRow("vocabulary", "vocab_size", 50257),
-        ConfigRow("width", "n_embd", 768),
-        ConfigRow("depth", "n_layer", 12),
-        ConfigRow("attention.heads", "n_head", 12),
-        ConfigRow("attention.scale", "scale_attn_weights", True, SCALE),
-        ConfigRow("attention.dropout", "attn_pdrop", 0.1),
-        ConfigRow("ffn.hidden", "n_inner", None),
-        ConfigRow("ffn.activation", "activation_function", "gelu_new", ACTIVATION),
-        ConfigRow("norm.eps", "layer_norm_epsilon", 1e-5),
-        ConfigRow("dropout", "resid_pdrop", 0.1, also="embd_pdrop"),
-        ConfigRow("position.length", "n_positions", 1024),
-        ConfigRow("tied", "tie_word_embeddings", True),
-        ConfigRow("initial.deviation", "initializer_range", 0.02),
+        Row("vocabulary", "vocab_size", 50257),
+        Row("width", "n_embd", 768),
+        Row("depth", "n_layer", 12),
+        Row("attention.heads", "n_head", 12),
+        Row("attention.scale", "scale_attn_weights", True, SCALE),
+        Row("attention.dropout", "attn_pdrop", 0.1),
+        Row("ffn.hidden", "n_inner", None),
+        Row("ffn.activation", "activation_function", "gelu_new", ACTIVATION),
+        Row("norm.eps", "layer_norm_epsilon", 1e-5),
+        Row("dropout", "resid_pdrop", 0.1, also="embd_pdrop"),
+        Row("position.length", "n_positions", 1024),
+        Row("tied", "tie_word_embeddings", True),
+        Row("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {"norm_place": "pre", "position.kind": "learned", "initial.scaled_residual": True}
     required: ClassVar = {"scale_attn_by_inverse_layer_idx": False}
     written: ClassVar = {"bos_token_id": None, "eos_token_id": None}
     names: ClassVar[Names] = {
         **under("embedding", "transformer", tokens="wte", position="wpe"),
-        **under("decoder.{i}.attention", f"{LAYER}.attn", JOINED, q="c_attn", k="c_attn", v="c_attn"),
-        **under("decoder.{i}.attention", f"{LAYER}.attn", TRANSPOSED, out="c_proj"),
+        **under("decoder.{i}.attention", f"{LAYER}.attn", tables.JOINED, q="c_attn", k="c_attn", v="c_attn"),
+        **under("decoder.{i}.attention", f"{LAYER}.attn", tables.TRANSPOSED, out="c_proj"),
         **under("decoder.{i}.attention_residual", LAYER, norm="ln_1"),
-        **under("decoder.{i}.ffn", f"{LAYER}.mlp", TRANSPOSED, up="c_fc", down="c_proj"),
+        **under("decoder.{i}.ffn", f"{LAYER}.mlp", tables.TRANSPOSED, up="c_fc", down="c_proj"),
         **under("decoder.{i}.ffn_residual", LAYER, norm="ln_2"),
         "decoder.norm": ("transformer.ln_f", SAME),
         "output": ("lm_head", SAME),
@@ -70,7 +58,3 @@ class Gpt2(Family):
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         return {"tied": True} if config.architecture(self.architectures) == self.base else {}
-
-    def add_ties(self, mapping: TensorMap, settings: Decoder, config: Config) -> None:
-        if settings.tied:
-            mapping.copies = {"lm_head.weight": "transformer.wte.weight"}

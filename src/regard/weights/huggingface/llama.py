@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regard.blocks.settings import Llama3Scaling, Rotary, YarnScaling
 from regard.models.settings import Decoder
-from regard.weights.huggingface.tables import ACTIVATION, SAME, Config, ConfigRow, Family, Names, TensorMap, under
+from regard.weights.huggingface.tables import ACTIVATION, SAME, Config, Family, Names, Row, under
 
 LENGTH = 2048
 """The maximum length that is written. Rotary positions have none."""
@@ -40,20 +40,20 @@ class Llama(Family):
     from_tensors = frozenset({"tied"})
 
     fields = (
-        ConfigRow("vocabulary", "vocab_size", 32000),
-        ConfigRow("width", "hidden_size", 4096),
-        ConfigRow("depth", "num_hidden_layers", 32),
-        ConfigRow("attention.heads", "num_attention_heads", 32),
-        ConfigRow("attention.head_size", "head_dim", None),
-        ConfigRow("attention.kv_heads", "num_key_value_heads", None),
-        ConfigRow("attention.bias", "attention_bias", False),
-        ConfigRow("attention.dropout", "attention_dropout", 0.0),
-        ConfigRow("ffn.hidden", "intermediate_size", 11008),
-        ConfigRow("ffn.activation", "hidden_act", "silu", ACTIVATION),
-        ConfigRow("ffn.bias", "mlp_bias", False),
-        ConfigRow("norm.eps", "rms_norm_eps", 1e-6),
-        ConfigRow("tied", "tie_word_embeddings", False),
-        ConfigRow("initial.deviation", "initializer_range", 0.02),
+        Row("vocabulary", "vocab_size", 32000),
+        Row("width", "hidden_size", 4096),
+        Row("depth", "num_hidden_layers", 32),
+        Row("attention.heads", "num_attention_heads", 32),
+        Row("attention.head_size", "head_dim", None),
+        Row("attention.kv_heads", "num_key_value_heads", None),
+        Row("attention.bias", "attention_bias", False),
+        Row("attention.dropout", "attention_dropout", 0.0),
+        Row("ffn.hidden", "intermediate_size", 11008),
+        Row("ffn.activation", "hidden_act", "silu", ACTIVATION),
+        Row("ffn.bias", "mlp_bias", False),
+        Row("norm.eps", "rms_norm_eps", 1e-6),
+        Row("tied", "tie_word_embeddings", False),
+        Row("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {
         "ffn.kind": "gated",
@@ -100,10 +100,6 @@ class Llama(Family):
             "rope_theta": settings.position.base,
             "rope_parameters": {"rope_theta": settings.position.base, **scaling},
         }
-
-    def add_ties(self, mapping: TensorMap, settings: Decoder, config: Config) -> None:
-        if settings.tied:
-            mapping.copies = {"lm_head.weight": "model.embed_tokens.weight"}
 
 
 def _read_scaling(config: Config, rope: Config) -> dict[str, Any] | None:

@@ -12,17 +12,7 @@ from regard.blocks.positions import sinusoidal
 from regard.blocks.settings import LayerNorm, Sinusoidal
 from regard.models.build import build
 from regard.models.settings import EncoderDecoder
-from regard.weights.huggingface.tables import (
-    ACTIVATION,
-    SAME,
-    Config,
-    ConfigRow,
-    Family,
-    Names,
-    TensorMap,
-    leading,
-    under,
-)
+from regard.weights.huggingface.tables import ACTIVATION, SAME, Config, Family, Names, Row, TensorMap, leading, under
 
 Part = Literal["source", "target", "output"]
 ALL: tuple[Part, ...] = ("source", "target", "output")
@@ -57,27 +47,24 @@ class Seq2Seq(Family):
     learned: ClassVar[bool] = False
     """Whether positions are learned, with a norm after the embeddings."""
 
-    fields: ClassVar[tuple[ConfigRow, ...]] = (
-        ConfigRow("vocabulary", "vocab_size", 50265),
-        ConfigRow("width", "d_model", 1024),
-        ConfigRow("depth", "encoder_layers", 12),
-        ConfigRow("decoder_depth", "decoder_layers", 12),
-        ConfigRow("attention.heads", "encoder_attention_heads", 16, also="decoder_attention_heads"),
-        ConfigRow("attention.dropout", "attention_dropout", 0.0),
-        ConfigRow("ffn.hidden", "encoder_ffn_dim", 4096, also="decoder_ffn_dim"),
-        ConfigRow("ffn.activation", "activation_function", "gelu", ACTIVATION),
-        ConfigRow("ffn.dropout", "activation_dropout", 0.0),
-        ConfigRow("dropout", "dropout", 0.1),
-        ConfigRow("embedding_scale", "scale_embedding", False),
-        ConfigRow("initial.deviation", "init_std", 0.02),
+    fields: ClassVar[tuple[Row, ...]] = (
+        Row("vocabulary", "vocab_size", 50265),
+        Row("width", "d_model", 1024),
+        Row("depth", "encoder_layers", 12),
+        Row("decoder_depth", "decoder_layers", 12),
+        Row("attention.heads", "encoder_attention_heads", 16, also="decoder_attention_heads"),
+        Row("attention.dropout", "attention_dropout", 0.0),
+        Row("ffn.hidden", "encoder_ffn_dim", 4096, also="decoder_ffn_dim"),
+        Row("ffn.activation", "activation_function", "gelu", ACTIVATION),
+        Row("ffn.dropout", "activation_dropout", 0.0),
+        Row("dropout", "dropout", 0.1),
+        Row("embedding_scale", "scale_embedding", False),
+        Row("initial.deviation", "init_std", 0.02),
     )
     constants: ClassVar[dict[str, Any]] = {"norm.eps": 1e-5}
     written: ClassVar = {
         "is_encoder_decoder": True,
-        "pad_token_id": None,
-        "bos_token_id": None,
-        "eos_token_id": None,
-        "forced_eos_token_id": None,
+        **dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "forced_eos_token_id")),
     }
     names: ClassVar[Names] = {
         "source.tokens.weight": (SOURCE, SAME),
@@ -91,15 +78,8 @@ class Seq2Seq(Family):
     }
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        config.require(
-            {
-                "is_encoder_decoder": True,
-                "normalize_before": self.pre,
-                "add_final_layer_norm": self.pre,
-                "normalize_embedding": self.learned,
-                "static_position_embeddings": not self.learned,
-            }
-        )
+        config.require({"is_encoder_decoder": True, "normalize_before": self.pre, "add_final_layer_norm": self.pre})
+        config.require({"normalize_embedding": self.learned, "static_position_embeddings": not self.learned})
         return {
             "norm_place": "pre" if self.pre else "post",
             "embedding_norm": self.learned,
@@ -171,9 +151,7 @@ class Seq2Seq(Family):
     def rewritten(self, tensors: dict[str, Tensor], settings: EncoderDecoder) -> dict[str, Tensor]:
         shapes = dict(build(self.equivalent(settings), device="meta").named_parameters())
         like = next(iter(tensors.values()))
-        tensors = {
-            name: tensors[name] if name in tensors else like.new_zeros(value.shape) for name, value in shapes.items()
-        }
+        tensors = {name: like.new_zeros(value.shape) for name, value in shapes.items()} | tensors
         if self.must_reorder(settings):
             order = torch.arange(settings.width, device=like.device)
             order = torch.cat([order[::2], order[1::2]])
@@ -193,9 +171,9 @@ class Bart(Seq2Seq):
     architectures = ("BartForConditionalGeneration", "BartModel")
     base = "BartModel"
     learned = True
-    fields: ClassVar[tuple[ConfigRow, ...]] = (
+    fields: ClassVar[tuple[Row, ...]] = (
         *Seq2Seq.fields,
-        ConfigRow("position.length", "max_position_embeddings", 1024),
+        Row("position.length", "max_position_embeddings", 1024),
     )
     # Two rows before position 0 are left over from fairseq's padding.
     constants: ClassVar = {**Seq2Seq.constants, "position.offset": 2}
@@ -214,10 +192,8 @@ class Marian(Seq2Seq):
         target = config.read("decoder_vocab_size", source)
         if self.shares_embeddings(config):
             if target != source:
-                raise config.error(
-                    "decoder_vocab_size",
-                    f"differs from vocab_size ({source}), but share_encoder_decoder_embeddings is true; correct one",
-                )
+                problem = f"differs from vocab_size ({source}), but share_encoder_decoder_embeddings is true; fix it"
+                raise config.error("decoder_vocab_size", problem)
             return rest
         tied = ("target", "output") if config.read("tie_word_embeddings", True) else ()
         return rest | {"target_vocabulary": target, "tied": tied}

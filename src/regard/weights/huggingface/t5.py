@@ -10,17 +10,7 @@ from torch import Tensor
 
 from regard.blocks.settings import Gated
 from regard.models.settings import EncoderDecoder
-from regard.weights.huggingface.tables import (
-    ACTIVATION,
-    SAME,
-    Codec,
-    Config,
-    ConfigRow,
-    Family,
-    Names,
-    TensorMap,
-    under,
-)
+from regard.weights.huggingface.tables import ACTIVATION, SAME, Codec, Config, Family, Names, Row, TensorMap, under
 
 SHARED, OUTPUT = "shared.weight", "lm_head.weight"
 
@@ -57,19 +47,19 @@ class T5(Family):
     from_tensors = frozenset({"tied"})
 
     fields = (
-        ConfigRow("vocabulary", "vocab_size", 32128),
-        ConfigRow("width", "d_model", 512),
-        ConfigRow("depth", "num_layers", 6),
-        ConfigRow("decoder_depth", "num_decoder_layers", None),
-        ConfigRow("attention.heads", "num_heads", 8),
-        ConfigRow("attention.head_size", "d_kv", 64),
-        ConfigRow("ffn.hidden", "d_ff", 2048),
-        ConfigRow("norm.eps", "layer_norm_epsilon", 1e-6),
-        ConfigRow("dropout", "dropout_rate", 0.1),
-        ConfigRow("attention.dropout", "dropout_rate", 0.1),
-        ConfigRow("ffn.dropout", "dropout_rate", 0.1),
-        ConfigRow("position.buckets", "relative_attention_num_buckets", 32),
-        ConfigRow("position.longest", "relative_attention_max_distance", 128),
+        Row("vocabulary", "vocab_size", 32128),
+        Row("width", "d_model", 512),
+        Row("depth", "num_layers", 6),
+        Row("decoder_depth", "num_decoder_layers", None),
+        Row("attention.heads", "num_heads", 8),
+        Row("attention.head_size", "d_kv", 64),
+        Row("ffn.hidden", "d_ff", 2048),
+        Row("norm.eps", "layer_norm_epsilon", 1e-6),
+        Row("dropout", "dropout_rate", 0.1),
+        Row("attention.dropout", "dropout_rate", 0.1),
+        Row("ffn.dropout", "dropout_rate", 0.1),
+        Row("position.buckets", "relative_attention_num_buckets", 32),
+        Row("position.longest", "relative_attention_max_distance", 128),
     )
     constants: ClassVar = {
         "attention.bias": False,

@@ -28,6 +28,13 @@ from regard.weights.tensors import check, listed
 CONFIG_JSON = "config.json"
 TRAINING_ONLY = {"dropout", "stochastic_depth", "initial"}
 """Settings that do not change the output of a trained model. They may be lost."""
+REFUSED = (
+    "is_decoder",
+    "add_cross_attention",
+    "cross_attention_hidden_size",
+    "pruned_heads",
+    "quantization_config",
+)
 
 
 @dataclass(frozen=True)
@@ -74,12 +81,6 @@ class Config:
         return len(names) if isinstance(names, dict) and names else int(self.read("num_labels", 2))
 
 
-def label_names(classes: int) -> dict[str, Any]:
-    """Return the config values that give the number of classes."""
-    names = {str(index): f"LABEL_{index}" for index in range(classes)}
-    return {"id2label": names, "label2id": {name: int(index) for index, name in names.items()}}
-
-
 @dataclass(frozen=True)
 class Codec:
     """Converts one value from their form to ours and back."""
@@ -89,52 +90,46 @@ class Codec:
     write: Callable[[Any], Any] = lambda value: value
 
 
-def _checked(wanted: str, valid: Callable[[Any], bool]) -> Codec:
+ACTIVATIONS: dict[Activation, tuple[str, ...]] = {
+    "relu": ("relu",),
+    "gelu": ("gelu", "gelu_python"),
+    "gelu-tanh": ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh"),
+    "silu": ("silu", "swish"),
+    "relu2": ("relu2",),
+}
+"""Their names of each activation. The first is written."""
+
+
+def _read_activation(name: Any) -> Activation:
+    for ours, names in ACTIVATIONS.items():
+        if name in names:
+            return ours
+    known = ", ".join(each for names in ACTIVATIONS.values() for each in names)
+    raise ValueError(f"is not a supported activation; choose one of {known}")
+
+
+ACTIVATION = Codec(_read_activation, lambda ours: ACTIVATIONS[ours][0])
+
+
+def codec_for(default: object) -> Codec:
+    """Return the codec for values of the default's type; None means an optional size."""
+
     def read(value: Any) -> Any:
-        if not valid(value):
+        if isinstance(default, bool):
+            wanted, valid = "true or false", type(value) is bool
+        elif isinstance(default, float):
+            wanted, valid = "a number", type(value) in (int, float)
+        else:
+            wanted, valid = "a positive integer", type(value) is int and value > 0
+        if not valid:
             raise ValueError(f"must be {wanted}; correct it")
         return value
 
     return Codec(read)
 
 
-ACTIVATIONS: dict[str, Activation] = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_new": "gelu-tanh",
-    "silu": "silu",
-    "relu2": "relu2",
-    "gelu_python": "gelu",
-    "gelu_fast": "gelu-tanh",
-    "gelu_accurate": "gelu-tanh",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu_python_tanh": "gelu-tanh",
-    "swish": "silu",
-}
-"""Their names of activations. The first name of each activation is written."""
-
-
-def _read_activation(name: Any) -> Activation:
-    if name not in ACTIVATIONS:
-        raise ValueError(f"is not a supported activation; choose one of {', '.join(ACTIVATIONS)}")
-    return ACTIVATIONS[name]
-
-
-SIZE = _checked("a positive integer", lambda value: type(value) is int and value > 0)
-NUMBER = _checked("a number", lambda value: type(value) in (int, float))
-FLAG = _checked("true or false", lambda value: type(value) is bool)
-ACTIVATION = Codec(_read_activation, lambda ours: next(name for name, known in ACTIVATIONS.items() if known == ours))
-
-
-def codec_for(default: object) -> Codec:
-    """Return the codec for values of the default's type; None means an optional size."""
-    if isinstance(default, bool):
-        return FLAG
-    return NUMBER if isinstance(default, float) else SIZE
-
-
 @dataclass(frozen=True)
-class ConfigRow:
+class Row:
     """One setting and its config key."""
 
     ours: str
@@ -152,11 +147,8 @@ class ConfigRow:
         if self.also is None or self.ours.rpartition(".")[2] in TRAINING_ONLY:
             return value
         if config.read(self.also, value, self.codec) != value:
-            raise config.error(
-                self.also,
-                f"differs from {self.theirs} ({value}), which is not supported; "
-                "convert a model whose encoder and decoder have equal layers",
-            )
+            problem = f"differs from {self.theirs} ({value}); convert a model with equal layers in both stacks"
+            raise config.error(self.also, problem)
         return value
 
     def write(self, ours: Any) -> dict[str, Any]:
@@ -272,7 +264,7 @@ class Family:
     from_tensors: ClassVar[frozenset[str]] = frozenset()
     """Settings that only the tensors give, not the config."""
 
-    fields: ClassVar[tuple[ConfigRow, ...]]
+    fields: ClassVar[tuple[Row, ...]]
     constants: ClassVar[Mapping[str, Any]] = {}
     """Our settings that this type always has. The kinds are dense, layer and normal by default."""
     required: ClassVar[Mapping[str, Any]] = {}
@@ -296,7 +288,9 @@ class Family:
         return self.names
 
     def add_ties(self, mapping: TensorMap, settings: Any, config: Config) -> None:
-        """Add copies, spares and fixed values to a mapping."""
+        """Add copies, spares and fixed values to a mapping; by default the tied output of a decoder."""
+        if settings.kind == "decoder" and settings.tied:
+            mapping.copies = {"lm_head.weight": f"{self.names['embedding.tokens'][0]}.weight"}
 
     def equivalent(self, settings: Any) -> Any:
         """Return settings that compute the same and that this type can express."""
@@ -307,16 +301,7 @@ class Family:
         return tensors
 
     def read_settings(self, config: Config, tensors: Mapping[str, Tensor]) -> Any:
-        config.require(
-            {
-                "is_decoder": False,
-                "add_cross_attention": False,
-                "cross_attention_hidden_size": None,
-                "pruned_heads": {},
-                "quantization_config": None,
-                **self.required,
-            }
-        )
+        config.require(dict.fromkeys(REFUSED, False) | dict(self.required))
         config.architecture(self.architectures)
         values = {"ffn.kind": "dense", "norm.kind": "layer", "initial.kind": "normal", **self.constants}
         values |= {row.ours: row.read(config) for row in self.fields}
@@ -326,13 +311,18 @@ class Family:
             raise WeightsError(f"{config.source} describes an impossible model: {error}; correct it") from None
 
     def write_config(self, settings: Any, extra: Mapping[str, Any] | None = None) -> Config:
-        architecture = self.architecture_for(settings)
-        values = {"model_type": self.model_type, "architectures": [architecture], **self.written}
+        values = {"model_type": self.model_type, "architectures": [self.architecture_for(settings)], **self.written}
         ours = complete(settings)
         for row in self.fields:
             if row.ours in ours:
                 values = row.write(ours[row.ours]) | values
-        return Config(values | self.write_rest(settings) | dict(extra or {}))
+        values |= self.write_rest(settings)
+        for head in getattr(settings, "heads", {}).values():
+            if head.kind in ("classification", "tagging"):
+                names = [f"LABEL_{index}" for index in range(head.classes)]
+                values["id2label"] = {str(index): name for index, name in enumerate(names)}
+                values["label2id"] = {name: index for index, name in enumerate(names)}
+        return Config(values | dict(extra or {}))
 
     def require_expressible(self, settings: Any, config: Config, tensors: Mapping[str, Tensor] | None = None) -> None:
         """Refuse settings that come back changed. Without tensors, only those in the config are compared."""

@@ -8,20 +8,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from regard.models.settings import Classification, Vision
-from regard.weights.huggingface.tables import (
-    ACTIVATION,
-    SAME,
-    Codec,
-    Config,
-    ConfigRow,
-    Family,
-    Form,
-    Names,
-    label_names,
-    leading,
-    under,
-)
+from regard.models.settings import Vision
+from regard.weights.huggingface.tables import ACTIVATION, SAME, Codec, Config, Family, Form, Names, Row, leading, under
 
 CLASSIFIER = "ViTForImageClassification"
 LAYER = "vit.encoder.layer.{i}"
@@ -35,10 +23,7 @@ def _read_pair(value: Any) -> tuple[int, int]:
 
 
 PAIR = Codec(_read_pair, lambda size: size[0] if size[0] == size[1] else list(size))
-POSITIONS = Form(
-    lambda own: torch.cat([own[1][None], own[0]])[None],
-    lambda tensor: (tensor[0, 1:], tensor[0, 0]),
-)
+POSITIONS = Form(lambda own: torch.cat([own[1][None], own[0]])[None], lambda tensor: (tensor[0, 1:], tensor[0, 0]))
 """The positions of the patches [P, D] and of the class token [D], which they keep as [1, 1 + P, D]."""
 
 
@@ -63,20 +48,20 @@ class Vit(Family):
     from_tensors = frozenset({"heads"})
 
     fields = (
-        ConfigRow("width", "hidden_size", 768),
-        ConfigRow("depth", "num_hidden_layers", 12),
-        ConfigRow("attention.heads", "num_attention_heads", 12),
-        ConfigRow("attention.head_size", "head_dim", None),
-        ConfigRow("attention.bias", "qkv_bias", True),
-        ConfigRow("attention.dropout", "attention_probs_dropout_prob", 0.0),
-        ConfigRow("ffn.hidden", "intermediate_size", 3072),
-        ConfigRow("ffn.activation", "hidden_act", "gelu", ACTIVATION),
-        ConfigRow("norm.eps", "layer_norm_eps", 1e-12),
-        ConfigRow("dropout", "hidden_dropout_prob", 0.0),
-        ConfigRow("image", "image_size", 224, PAIR),
-        ConfigRow("patch", "patch_size", 16),
-        ConfigRow("channels", "num_channels", 3),
-        ConfigRow("initial.deviation", "initializer_range", 0.02),
+        Row("width", "hidden_size", 768),
+        Row("depth", "num_hidden_layers", 12),
+        Row("attention.heads", "num_attention_heads", 12),
+        Row("attention.head_size", "head_dim", None),
+        Row("attention.bias", "qkv_bias", True),
+        Row("attention.dropout", "attention_probs_dropout_prob", 0.0),
+        Row("ffn.hidden", "intermediate_size", 3072),
+        Row("ffn.activation", "hidden_act", "gelu", ACTIVATION),
+        Row("norm.eps", "layer_norm_eps", 1e-12),
+        Row("dropout", "hidden_dropout_prob", 0.0),
+        Row("image", "image_size", 224, PAIR),
+        Row("patch", "patch_size", 16),
+        Row("channels", "num_channels", 3),
+        Row("initial.deviation", "initializer_range", 0.02),
     )
     constants: ClassVar = {"attention.output_bias": True, "norm_place": "pre", "position.kind": "learned-2d"}
     required: ClassVar = {"pooler_act": "tanh"}
@@ -103,10 +88,6 @@ class Vit(Family):
         if "vit.pooler.dense.weight" in tensors:
             heads["pooling"] = {"kind": "pooling", "dense": True}
         return {"heads": heads}
-
-    def write_rest(self, settings: Vision) -> dict[str, Any]:
-        classes = [head.classes for head in settings.heads.values() if isinstance(head, Classification)]
-        return label_names(classes[0]) if classes else {}
 
     def architecture_for(self, settings: Vision) -> str:
         kinds = sorted(head.kind for head in settings.heads.values())
