@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from regard.models.count import count as count
     from regard.models.presets import preset as preset
     from regard.models.presets import preset_names as preset_names
-    from regard.serving.notebook import show as show
+    from regard.serving.page_file import show as show
     from regard.tasks.run import resume as resume
     from regard.tasks.run import train as train
     from regard.use.model import load as load
@@ -46,7 +46,7 @@ _HOME = {
     "preset_names": "regard.models.presets",
     "record": "regard.blocks.recording",
     "resume": "regard.tasks.run",
-    "show": "regard.serving.notebook",
+    "show": "regard.serving.page_file",
     "train": "regard.tasks.run",
 }
 """Where each name that is loaded on first use lives."""

@@ -132,17 +132,12 @@ def presets_command(as_json: Json = False) -> None:
     from regard.models.presets import all_presets
 
     if as_json:
+        names = ("name", "parameters", "counted_only", "description")
         print_json(
             [
-                {
-                    "name": preset.name,
-                    "kind": preset.settings.kind,
-                    "parameters": preset.parameters,
-                    "published": preset.published[0] if preset.published else None,
-                    "counted_only": preset.counted_only,
-                    "description": preset.description,
-                }
-                for preset in all_presets()
+                {name: getattr(each, name) for name in names}
+                | {"kind": each.settings.kind, "published": each.published[0] if each.published else None}
+                for each in all_presets()
             ]
         )
         return

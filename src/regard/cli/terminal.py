@@ -231,20 +231,13 @@ def read_input(ahead: int) -> Iterator[list[str]]:
     if sys.stdin is None:
         raise DataError("standard input is closed; give texts, or a file: --input FILE")
     number, rest, size = 0, b"", FIRST_BLOCK
-    while block := _read_block(size):
+    while block := sys.stdin.buffer.read1(size):  # type: ignore[union-attr]
         *lines, rest = (rest + block).split(b"\n")
         yield from _decoded_chunks(lines, number, ahead)
         number += len(lines)
         size = min(2 * size, BLOCK)
     if rest:
         yield from _decoded_chunks([rest], number, ahead)
-
-
-def _read_block(size: int) -> bytes:
-    try:
-        return os.read(sys.stdin.fileno(), size)
-    except (OSError, ValueError):  # a program, such as a test, has replaced standard input
-        return sys.stdin.buffer.read(size)
 
 
 def _decoded_chunks(lines: list[bytes], before: int, ahead: int) -> Iterator[list[str]]:

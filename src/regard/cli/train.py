@@ -125,12 +125,18 @@ def runs_command(
 
 def _row(name: str, run: RunHistory) -> dict[str, Any]:
     """A run in the list of runs: shares of the budget (`spent`) and of the hardware's peak, tokens per second, UTC."""
-    medians = {}
-    for key in ("tokens_per_second", "peak"):
+
+    def median(key: str, first: float = 0) -> float | None:
         values = run.curve("train", key).finite()
-        medians[key] = values.median() if len(values) else None
-    losses = run.curve("train", "loss").finite()
-    metrics = _best_metrics(run)
+        return values.part(first, 1).median() if len(values) else None
+
+    # Of the saved weights, or of the best evaluation so far.
+    evaluations = [each for each in run.valid if each.get("best")] or run.valid
+    metrics = {
+        name: float(value)
+        for name, value in (run.status.get("metrics") or (evaluations[-1] if evaluations else {})).items()
+        if name not in ("step", "seconds") and isinstance(value, int | float) and not isinstance(value, bool)
+    }
     return {
         "name": name,
         "task": run.task,
@@ -139,25 +145,12 @@ def _row(name: str, run: RunHistory) -> dict[str, Any]:
         "spent": run.spent,
         "loss": metrics.get("loss"),
         "metrics": metrics,
-        "training_loss": losses.part(0.9, 1).median() if len(losses) else None,
-        "speed": medians["tokens_per_second"],
-        "peak": medians["peak"],
+        "training_loss": median("loss", 0.9),
+        "speed": median("tokens_per_second"),
+        "peak": median("peak"),
         "tokens": int(run.train[-1].get("tokens", 0)) if run.train else 0,
         "minutes": run.seconds / 60 if run.train else None,
         "when": str(run.environment.get("time", "")),
-    }
-
-
-def _best_metrics(run: RunHistory) -> dict[str, float]:
-    """Validation metrics of the saved weights, or of the best evaluation so far."""
-    found = run.status.get("metrics") or {}
-    if not found:
-        best = [record for record in run.valid if record.get("best")] or list(run.valid[-1:])
-        found = best[-1] if best else {}
-    return {
-        name: float(value)
-        for name, value in found.items()
-        if name not in ("step", "seconds") and isinstance(value, int | float) and not isinstance(value, bool)
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice, zip_longest
 from pathlib import Path
 from time import perf_counter
@@ -18,7 +18,7 @@ from regard.errors import DataError, InputError, SettingsError
 
 if TYPE_CHECKING:
     from regard.decoding.alignment import Look
-    from regard.look.alignment import Aligner, AlignmentScore, GoldLinks, TextPairs, Tried
+    from regard.look.alignment import Aligner
 
 
 SEPARATOR = " ||| "
@@ -114,22 +114,54 @@ def align_command(  # noqa: PLR0913
         raise SettingsError(f"--output ({output}) is for links, but --gold prints scores; leave one out")
     if save and choose is None:
         raise SettingsError("--save needs --choose; add --choose 100")
-    from regard.look.alignment import Aligner, align, align_both, format_links, read_gold
+    from regard.look import alignment as align
 
     translator = terminal.load_translator(model, device)
     translator.check(TranslateOptions(to=to))  # raises an error for a wrong language
-    there = Aligner(translator, to)
+    there = align.Aligner(translator, to)
     other = _aligner_back(there, back, device) if joined or back else None
     if gold is None:
         links = (
             each
             for pairs in _pairs(source, target)
-            for each in (align(there, pairs) if other is None else align_both(there, other, pairs))
+            for each in (align.align(there, pairs) if other is None else align.align_both(there, other, pairs))
         )
-        terminal.write_lines(map(format_links, links), output)
+        terminal.write_lines(map(align.format_links, links), output)
         return
-    pairs = [pair for chunk in _pairs(source, target) for pair in chunk]
-    _score(there, other, pairs, read_gold(gold, pairs, swapped), gold.name, choose or 0, save, as_json)
+    pairs, first = [pair for chunk in _pairs(source, target) for pair in chunk], choose or 0
+    right = align.read_gold(gold, pairs, swapped)
+    if first >= len(pairs):
+        raise SettingsError(f"--choose ({first}) leaves none of the {len(pairs)} pairs to score; use a smaller number")
+    tried = align.choose_heads(there, pairs[:first], right[:first]) if first else []
+    if tried:
+        there = there._replace(look=tried[0].look)
+    if tried and other is not None:
+        swapped_gold = [each.swapped() for each in right[:first]]
+        other = other._replace(look=align.choose_heads(other, align.swap_pairs(pairs[:first]), swapped_gold)[0].look)
+    rest = pairs[first:]
+    found = {"both directions": align.align_both(there, other, rest)} if other is not None else {}
+    found |= {"one direction": align.align(there, rest), "last layer": align.align_last_layer(there, rest)}
+    scores = {name: align.score_links(each, right[first:]) for name, each in found.items()}
+    if save:
+        named = to or next((to for _, to in translator.directions), "")
+        both = scores["both directions"].error if other is not None else None
+        errors = (scores["one direction"].error, scores["last layer"].error, both)
+        align.save_look(translator.directory, there.seen, align.MeasuredAlignment(named, gold.name, len(rest), *errors))
+    if as_json:
+        shown = {name: each._asdict() for name, each in scores.items()}
+        offers = [{**each.look._asdict(), "error": each.error} for each in tried]
+        terminal.print_json({"look": there.seen._asdict(), "pairs": len(rest), "scores": shown, "tried": offers})
+        return
+    out = terminal.console()
+    out.print(f"{translator.name}: {_look_text(there.seen)}; {len(rest):,} pairs")
+    table = terminal.grid("", "error rate", "precision", "recall")
+    for name, each in scores.items():
+        table.add_row(name, f"{each.error:.1%}", f"{each.precision:.1%}", f"{each.recall:.1%}")
+    out.print(table)
+    if tried:
+        out.print(f"\ncandidates, with the error rate on the first {first} pairs")
+        for one in tried:
+            out.print(f"  {one.error:6.1%}  {_look_text(one.look)}")
 
 
 def _aligner_back(there: Aligner, name: str | None, device: str | None) -> Aligner:
@@ -156,66 +188,6 @@ def _pairs(source: Path, target: Path) -> Iterator[list[tuple[str, str]]]:
                 raise DataError(f"{short} ends before line {number:,}; both files need the same number of lines")
             pairs.append((one, other))
         yield pairs
-
-
-def _score(
-    there: Aligner,
-    back: Aligner | None,
-    pairs: TextPairs,
-    gold: Sequence[GoldLinks],
-    gold_name: str,
-    first: int,
-    save: bool,
-    as_json: bool,
-) -> None:
-    """Prints the error rate on the pairs after the `first`, on which layer, heads and step are chosen."""
-    from regard.look import alignment as align
-
-    if first >= len(pairs):
-        raise SettingsError(f"--choose ({first}) leaves none of the {len(pairs)} pairs to score; use a smaller number")
-    tried: list[Tried] = []
-    if first:
-        tried = align.choose_heads(there, pairs[:first], gold[:first])
-        there = there._replace(look=tried[0].look)
-        if back is not None:
-            other = align.choose_heads(back, align.swap_pairs(pairs[:first]), [each.swapped() for each in gold[:first]])
-            back = back._replace(look=other[0].look)
-    rest, right = pairs[first:], gold[first:]
-    scores: dict[str, AlignmentScore] = {}
-    if back is not None:
-        scores["both directions"] = align.score_links(align.align_both(there, back, rest), right)
-    scores["one direction"] = align.score_links(align.align(there, rest), right)
-    scores["last layer"] = align.score_links(align.align_last_layer(there, rest), right)
-    if save:
-        measured = align.MeasuredAlignment(
-            to=there.to or next((to for _, to in there.model.directions), ""),
-            data=gold_name,
-            pairs=len(rest),
-            error=scores["one direction"].error,
-            naive=scores["last layer"].error,
-            joined=scores["both directions"].error if back is not None else None,
-        )
-        align.save_look(there.model.directory, there.seen, measured)
-    if as_json:
-        terminal.print_json(
-            {
-                "look": there.seen._asdict(),
-                "pairs": len(rest),
-                "scores": {name: each._asdict() for name, each in scores.items()},
-                "tried": [{**each.look._asdict(), "error": each.error} for each in tried],
-            }
-        )
-        return
-    out = terminal.console()
-    out.print(f"{there.model.name}: {_look_text(there.seen)}; {len(rest):,} pairs")
-    table = terminal.grid("", "error rate", "precision", "recall")
-    for name, each in scores.items():
-        table.add_row(name, f"{each.error:.1%}", f"{each.precision:.1%}", f"{each.recall:.1%}")
-    out.print(table)
-    if tried:
-        out.print(f"\ncandidates, with the error rate on the first {first} pairs")
-        for one in tried:
-            out.print(f"  {one.error:6.1%}  {_look_text(one.look)}")
 
 
 def _look_text(look: Look) -> str:

@@ -208,7 +208,7 @@ def read_gold(path: Path, pairs: TextPairs, swapped: bool = False) -> list[GoldL
 
 
 class Tried(NamedTuple):
-    """An attention with its alignment error rate on the pairs that it was chosen on."""
+    """An attention with its error rate on the pairs that it was chosen on."""
 
     look: Look
     error: float

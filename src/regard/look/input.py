@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -277,37 +278,29 @@ class OutputAnswer:
 
 def answers_in(loaded: Loaded, given: ReadInput, logits: Mapping[str, Tensor]) -> list[OutputAnswer]:
     """The most probable answers of each output of a model."""
-    if "output" in logits:
-        return [_token_answers(loaded, "output", logits["output"], given.follows)]
     answers = []
-    for name, head in getattr(loaded.settings, "heads", {}).items():
-        if isinstance(head, Masked):
-            answers.append(_token_answers(loaded, name, logits[name], given.sides["encoder"].ids))
+    for name, logits_TC in logits.items():
+        head = None if name == "output" else getattr(loaded.settings, "heads", {})[name]
+        actual: Sequence[int | None] = [None] * len(logits_TC)
+        if head is None or isinstance(head, Masked):
+            actual = given.follows if head is None else given.sides["encoder"].ids
+            answers.append(OutputAnswer(name, True, _rows(logits_TC, actual, partial(token_name, loaded))))
         elif isinstance(head, Classification | NextSentence | Tagging):
-            names, rows = class_names(loaded, name), []
-            for row_C in logits[name].float().softmax(-1):
-                best = row_C.sort(descending=True)
-                pairs = zip(best.indices.tolist()[:CANDIDATES], best.values.tolist(), strict=False)
-                rows.append(AnswerRow([Candidate(class_name(names, i), i, chance) for i, chance in pairs], None))
+            rows = _rows(logits_TC, actual, partial(class_name, class_names(loaded, name)))
             answers.append(OutputAnswer(name, isinstance(head, Tagging), rows))
     return answers
 
 
-def _token_answers(loaded: Loaded, name: str, logits_TC: Tensor, actual: Sequence[int | None]) -> OutputAnswer:
-    assert loaded.tokenizers is not None  # it has read a text
+def _rows(logits_TC: Tensor, actual: Sequence[int | None], name_of: Callable[[int], str]) -> list[AnswerRow]:
     logits_TC = logits_TC.float()
-    best = logits_TC.topk(min(CANDIDATES, logits_TC.shape[-1], loaded.tokenizers.target.size), dim=-1)
+    best_TN = logits_TC.topk(min(CANDIDATES, logits_TC.shape[-1]), dim=-1).indices
     total_T = logits_TC.logsumexp(-1)
-
-    def candidate(token: int, logit: Tensor, position: int) -> Candidate:
-        return Candidate(token_name(loaded, token), token, float((logit - total_T[position]).exp()))
-
     rows = []
-    for i, follows in enumerate(actual):
-        found = zip(best.indices[i].tolist(), best.values[i], strict=True)
-        real = None if follows is None else candidate(follows, logits_TC[i, follows], i)
-        rows.append(AnswerRow([candidate(token, logit, i) for token, logit in found], real))
-    return OutputAnswer(name, True, rows)
+    for i, (best, real) in enumerate(zip(best_TN.tolist(), actual, strict=True)):
+        ids = best if real is None else [*best, real]
+        found = [Candidate(name_of(id_), id_, float((logits_TC[i, id_] - total_T[i]).exp())) for id_ in ids]
+        rows.append(AnswerRow(found[: len(best)], None if real is None else found[-1]))
+    return rows
 
 
 def class_names(loaded: Loaded, output: str) -> Sequence[str]:

@@ -106,14 +106,6 @@ def _name_axes(axes: Axes, rows: Sequence[str], columns: Sequence[str], every: i
     axes.spines[:].set_visible(False)
 
 
-def draw_heads(study: Study, run: StudyRun, at: str = "") -> Figure:
-    """All heads of one kind of attention (`decoder.cross`, by default the last), or one head (`decoder.1.cross.0`)."""
-    group, layer, head = study.locate(at)
-    if layer is None or head is None:
-        return _draw_grid(study, run, group)
-    return _draw_head(study, run, group, layer, head)
-
-
 def _cap(map_QK: Tensor) -> float:
     """The weight with the darkest colour."""
     visible = map_QK[map_QK > 0]
@@ -122,7 +114,11 @@ def _cap(map_QK: Tensor) -> float:
     return float(visible.quantile(SHOWN))
 
 
-def _draw_grid(study: Study, run: StudyRun, group: AttentionGroup) -> Figure:
+def draw_heads(study: Study, run: StudyRun, at: str = "") -> Figure:
+    """All heads of one kind of attention (`decoder.cross`, by default the last), or one head (`decoder.1.cross.0`)."""
+    group, layer, head = study.locate(at)
+    if layer is not None and head is not None:
+        return _draw_head(study, run, group, layer, head)
     side = min(1.5, max(0.6, 9.0 / group.heads))
     width, height = side * group.heads + 1.3, side * group.layers + 0.9
     figure = new_figure(width, height)

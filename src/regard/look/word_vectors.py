@@ -48,12 +48,14 @@ class Neighbour(NamedTuple):
 
 
 class AnalogyAccuracy(NamedTuple):
-    """Accuracy on a list of analogies. Shares are of the analogies whose four words are all known."""
+    """Accuracy on a list of analogies. Shares are of the analogies whose four words are all known.
+
+    An answer is `right` if the fourth word has the single highest score. The baseline (Linzen 2016) answers with the
+    nearest neighbour of the third word.
+    """
 
     right: int
-    """Analogies whose fourth word has the single highest score."""
     by_neighbour: int
-    """Analogies that the nearest neighbour of the third word answers. This is the baseline (Linzen 2016)."""
     known: int
     unknown: int
 
@@ -107,7 +109,10 @@ class WordVectors:
         embedding = network.source if isinstance(network, EncoderDecoder) else network.embedding
         table_VD = embedding.tokens.weight.detach().float().cpu()
         if words is None:
-            named = _vocabulary(tokenizer, len(table_VD))
+            named = {}
+            for number in range(min(tokenizer.size, len(table_VD))):
+                with suppress(InputError):  # vocabularies from elsewhere may have holes
+                    named[tokenizer.token(number)] = number
             return cls(list(named), table_VD[list(named.values())])
         ids = {word: _tokens_of(tokenizer, word) for word in words}
         if not ids:
@@ -271,15 +276,6 @@ def _window_pairs(texts: Sequence[Sequence[str]], rows: Mapping[str, int], windo
         first, second = tokens[:-distance][same], tokens[distance:][same]
         pairs += [np.stack([first, second], 1), np.stack([second, first], 1)]
     return torch.from_numpy(np.concatenate(pairs))
-
-
-def _vocabulary(tokenizer: Tokenizer, size: int) -> dict[str, int]:
-    """Ids by the tokens' own spelling. Vocabularies from elsewhere may have holes."""
-    found = {}
-    for number in range(min(tokenizer.size, size)):
-        with suppress(InputError):
-            found[tokenizer.token(number)] = number
-    return found
 
 
 def _tokens_of(tokenizer: Tokenizer, word: str) -> list[int]:

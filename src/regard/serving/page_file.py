@@ -1,4 +1,9 @@
-"""A page as one HTML file: the page's modules, and the stored answers of its views for one input."""
+"""A page as one HTML file, also in a notebook: its modules, and the stored answers of its views for one input.
+
+```python
+regard.show("de-en", "Ein Hund läuft durch den Schnee.", at="decoder.1.cross.0")
+```
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,9 @@ import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from html import escape
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -18,7 +24,7 @@ from regard.errors import InputError, RegardError
 from regard.files import write_text
 from regard.look.alignment import measured_in
 from regard.look.heads import MEAN
-from regard.look.input import target_of
+from regard.look.input import Input, target_of
 from regard.look.study import Study, StudyRun
 from regard.look.views import view_named, views_of
 from regard.look.views.compare import names_of_both
@@ -26,6 +32,7 @@ from regard.look.views.lens import outputs_of
 from regard.look.views.vectors import SAMPLES
 from regard.look.views.view import InputRequest, SavedPage, StoredAnswer, describe_run
 from regard.models.settings import Vision
+from regard.use.model import Loaded, load
 from regard.use.translator import Translator
 
 WEB = Path(__file__).parent / "web" / "look"
@@ -41,6 +48,10 @@ POLICY = (
     "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data:; "
     "base-uri 'none'; form-action 'none'"
 )
+Theme: TypeAlias = Literal["system", "light", "dark"]
+HEIGHTS = (100, 10_000)
+ROOM = 16 * 2**20
+"""Most bytes of data in a frame, since a notebook stores all frames."""
 _IMPORT = re.compile(r'(from|import\()(\s*)"((?:\.\.?/)+)([^"]+)"')
 
 
@@ -59,6 +70,25 @@ class PageFile:
             write_text(Path(path), self.html)
         except OSError as error:
             raise InputError(f"{path} cannot be written: {error.strerror}; choose another file") from None
+
+
+@dataclass(frozen=True, repr=False)
+class Shown(PageFile):
+    """Views of a model, as a notebook shows them."""
+
+    title: str
+    height: int
+
+    def _repr_html_(self) -> str:
+        """A sandboxed frame: it cannot reach other frames, the notebook or its cookies."""
+        style = f"width: 100%; height: {self.height}px; border: 1px solid #8884; border-radius: 6px;"
+        return (
+            f'<iframe title="{escape(self.title)}" sandbox="allow-scripts" style="{style}" '
+            f'srcdoc="{escape(self.html)}"></iframe>'
+        )
+
+    def __repr__(self) -> str:
+        return f"<{self.title}: {len(self.html) / 2**20:.1f} MiB>"
 
 
 def about(study: Study) -> dict[str, Any]:
@@ -123,6 +153,32 @@ def page_file(
         "rounded": 0 if packing.exact else STEP / 2,
     }
     return PageFile(_assembled(data, theme), shown, packing.left)
+
+
+def show(
+    model: str | Path | Loaded | Study,
+    given: str | Input,
+    view: str | Sequence[str] = "heads",
+    *,
+    at: str = "",
+    height: int = 720,
+    theme: Theme = "system",
+) -> Shown:
+    """Shows one or several views of an input in a notebook; the first view is open.
+
+    `model` is a name, a directory, or a model that is loaded already: the result of `regard.load`, or a `Study`. `at`
+    selects a head, such as `decoder.1.cross.0`. `height` is in pixels.
+    """
+    if theme not in ("system", "light", "dark"):
+        raise InputError(f"theme ({theme}) must be system, light or dark")
+    if not HEIGHTS[0] <= height <= HEIGHTS[1]:
+        raise InputError(f"height ({height}) must be from {HEIGHTS[0]} to {HEIGHTS[1]:,} pixels")
+    study = model if isinstance(model, Study) else Study(model if isinstance(model, Loaded) else load(model))
+    run = study.run(Input(given) if isinstance(given, str) else given)
+    views = [view] if isinstance(view, str) else list(view)
+    page = page_file(study, run, views, at, None if theme == "system" else theme, ROOM)
+    title = f"{Path(study.loaded.name).name}, {', '.join(page.views)}"
+    return Shown(page.html, page.views, page.left, title, height)
 
 
 def location_state(study: Study, at: str) -> dict[str, str]:

@@ -62,4 +62,4 @@ def test_models_by_name_and_loaded(study: Study, tmp_path: Path) -> None:
 def test_no_server_is_needed() -> None:
     """Neither the packages of the server nor matplotlib are imported."""
     code = "import sys; sys.modules.update(dict.fromkeys(('fastapi', 'uvicorn', 'matplotlib')))"
-    subprocess.run([sys.executable, "-c", f"{code}; import regard.serving.notebook"], check=True)
+    subprocess.run([sys.executable, "-c", f"{code}; import regard.serving.page_file"], check=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from regard.look.views.decode import decode_steps
 from regard.look.views.heads import stored_tensor
 from regard.look.views.lens import MAX_LOGITS, streams_of
 from regard.look.views.view import MAX_HEADS, Answer, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, Text
-from regard.use.translator import Translator
+from regard.models.families import Decoder
 
 CONTINUED = 12
 """Tokens that a decoder continues a text for."""
@@ -44,28 +45,24 @@ def compare_runs(study: Study, run: StudyRun, changes: Sequence[str] = ()) -> An
     answer differs (`flipped`), and the mean loss of log-probability of the actual tokens (`lost`). `streams` has the
     cosine of the residual streams after each layer: the mean over tokens, and the least with its token (`place`).
     """
-    left = run.plain or run
+    left, other, why = run.plain or run, study.beside, ""
     if changes:
-        right = study.run(replace(left.given, ablated=tuple(dict.fromkeys(changes))))
-        names, why = [PurePath(study.loaded.name).name, "changed"], ""
-        first, second = _forward(study, left), _forward(study, right)
-        written = [_written(study, left), _written(study, right)]
+        own = right = study.run(replace(left.given, ablated=tuple(dict.fromkeys(changes))))
+        names = [PurePath(study.loaded.name).name, "changed"]
+    elif other is None:
+        raise InputError("there is no second model; name heads to change, or start regard look with --beside MODEL")
     else:
-        other = study.beside
-        if other is None:
-            raise InputError("there is no second model; name heads to change, or start regard look with --beside MODEL")
         own = other.run(left.given)
-        why = _token_difference(study, left, other, own)
+        why = _token_difference(left, own)
         right = own if why else other.follow(left)
         names = names_of_both(study.loaded.name, other.loaded.name)
-        first, second = _forward(study, left), _forward(other, right)
-        written = [_written(study, left), _written(other, own)]
+    first, second = _forward(left), _forward(right)
     return {
         "names": names,
         "other": right.key,
         "same": not why,
         "why": why,
-        "written": written,
+        "written": [_written(left), _written(own)],
         "answers": _answers(first, second, whole=bool(why)),
         "streams": [] if why else _distances(first, second),
     }
@@ -84,11 +81,11 @@ def control(study: Study, run: StudyRun, changes: Sequence[str] = (), draws: int
     else:
         chosen = [(head,) for head in random.Random(seed).sample(every, min(draws, len(every)))]
         wanted = [HeadChange(every[0])]
-    first = _forward(study, left)
+    first = _forward(left)
     written, differences, cosines = [], [], []
     for heads in chosen:
         written.append([str(each._replace(head=head)) for each, head in zip(wanted, heads, strict=True)])
-        second = _forward(study, study.run(replace(left.given, ablated=tuple(written[-1]))))
+        second = _forward(study.run(replace(left.given, ablated=tuple(written[-1]))))
         differences.append({each.name: _difference(each, first, second) for each in first.answers})
         cosines.append({each["name"]: each["cosine"] for each in _distances(first, second)})
     answers = {name: _ranges([each[name] for each in differences]) for name in differences[0]}
@@ -131,34 +128,32 @@ class _Forward(NamedTuple):
     """`[T, D]`"""
 
 
-def _forward(study: Study, run: StudyRun) -> _Forward:
-    names = [name for stack in run.sides for name in streams_of(study.loaded, stack)]
-    with record(study.loaded, *names, edit=study.changes(run)) as seen:
-        logits = forward(study.loaded, run.read)
-    answers = answers_in(study.loaded, run.read, logits)
+def _forward(run: StudyRun) -> _Forward:
+    loaded = run.study.loaded
+    names = [name for stack in run.sides for name in streams_of(loaded, stack)]
+    with record(loaded, *names, edit=run.study.changes(run)) as seen:
+        logits = forward(loaded, run.read)
+    answers = answers_in(loaded, run.read, logits)
     named = {each.name: logits[each.name].float() for each in answers}
     return _Forward(answers, named, {name: seen.calls(name)[0][0] for name in names})
 
 
-def _written(study: Study, run: StudyRun) -> str | None:
+def _written(run: StudyRun) -> str | None:
     """A translation, or the continuation of a text."""
-    if isinstance(study.loaded, Translator):
+    if not isinstance(run.study.network, Decoder):
         return run.written
-    if not study.writes:
-        return None
-    try:
-        text: str = decode_steps(study, run, Sampling(), Rules(longest=Absolute(tokens=CONTINUED)))["text"]
-    except InputError:  # a text of the maximal length cannot be continued
-        return None
-    return text
+    with suppress(InputError):  # a text of the maximal length cannot be continued
+        return str(decode_steps(run.study, run, Sampling(), Rules(longest=Absolute(tokens=CONTINUED)))["text"])
+    return None
 
 
-def _token_difference(study: Study, left: StudyRun, other: Study, right: StudyRun) -> str:
+def _token_difference(left: StudyRun, right: StudyRun) -> str:
     """Why tokens cannot be compared one by one; empty if they can."""
-    if study.loaded.tokenizers != other.loaded.tokenizers:
+    one, other = left.study.loaded, right.study.loaded
+    if one.tokenizers != other.tokenizers:
         return "the models have different tokenizers"
     stack = "encoder" if "encoder" in left.sides else "decoder"
-    same = left.sides[stack].ids == right.sides[stack].ids and ends_of(study.loaded) == ends_of(other.loaded)
+    same = left.sides[stack].ids == right.sides[stack].ids and ends_of(one) == ends_of(other)
     return "" if same else "the models use different special tokens"
 
 

@@ -49,7 +49,6 @@ from regard.errors import InputError
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, packed
 from regard.models import settings as models
 from regard.models.build import Model
-from regard.models.families import Decoder, EncoderDecoder
 from regard.tasks.recipe import reach
 from regard.use.model import Loaded
 from regard.use.translator import Translator
@@ -62,18 +61,18 @@ CPU = torch.device("cpu")
 
 
 class Encodings(NamedTuple):
-    """A vector for each position."""
+    """A vector for each position.
+
+    `matrix` is `[T, D]` in float64: sine and cosine of each angle for rotary positions, whose `angles` in radians are
+    `[T, J]`; a row for each distance for Transformer-XL. `grid` has the rows and columns of an image's patches, `first`
+    is the position or distance of the first row, and `order` that of sines and cosines, if there are any.
+    """
 
     matrix: Tensor
-    """`[T, D]`, float64. For rotary ones, sine and cosine of each angle. For Transformer-XL, a row per distance."""
     angles: Tensor | None = None
-    """`[T, J]`: the angles of rotary positions, in radians."""
     grid: Grid | None = None
-    """Rows and columns of an image's patches."""
     first: int = 0
-    """The position, or distance, of the first row."""
     order: ChannelOrder | None = None
-    """Order of sines and cosines: in turn (`interleaved`), or all sines first (`halves`). None: there are none."""
 
     @property
     def dots(self) -> Tensor:
@@ -182,23 +181,21 @@ def _scores_without_query(stack: Stack, layer: int, encoding_RD: Tensor) -> Tens
     return torch.einsum("he,rhe->hr", relative.distance, projected_RHE) * attention.scale
 
 
-def _sides(network: Model) -> dict[Part, tuple[TextEmbedding | PatchEmbedding, Stack]]:
-    """The embedding and the stack of each side."""
-    if isinstance(network, EncoderDecoder):
-        return {"encoder": (network.source, network.encoder), "decoder": (network.target, network.decoder)}
-    if isinstance(network, Decoder):
-        return {"decoder": (network.embedding, network.decoder)}
-    return {"encoder": (network.embedding, network.encoder)}
+def _parts(network: Model) -> list[Part]:
+    return [name for name in ("encoder", "decoder") if hasattr(network, name)]
 
 
 def _side(model: nn.Module | Loaded, length: int, part: Part | None) -> tuple[TextEmbedding | PatchEmbedding, Stack]:
+    """The embedding and the stack of a side."""
     if length < 2:
         raise InputError(f"length ({length}) must be at least 2")
-    known = _sides(network_of(model))
-    chosen = part or next(iter(known))
+    network = network_of(model)
+    known = _parts(network)
+    chosen = part or known[0]
     if chosen not in known:
         raise InputError(f"part ({part}) must be {' or '.join(known)}")
-    return known[chosen]
+    embedding = ("source" if chosen == "encoder" else "target") if len(known) > 1 else "embedding"
+    return getattr(network, embedding), getattr(network, chosen)
 
 
 def _waves(angles_TJ: Tensor) -> Tensor:
@@ -216,7 +213,7 @@ class PositionsRequest(PageRequest):
 def positions_answer(model: nn.Module | Loaded, length: int | None = None, part: Part | None = None) -> Answer:
     """All about a model's positions: vectors, scores by distance, both, or neither."""
     network = network_of(model)
-    settings, parts = network.settings, list(_sides(network))
+    settings, parts = network.settings, _parts(network)
     position = settings.position
     longest = min(MAX_LENGTH, reach(settings) or MAX_LENGTH)
     if isinstance(settings, models.Vision):
@@ -268,8 +265,8 @@ QUESTION = PageQuestion(
 def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     yield page.ask(QUESTION, PositionsRequest())
     if isinstance(page.study.loaded, Translator):
-        yield page.ask(QUESTION, PositionsRequest(part="encoder"), False)
-        yield page.ask(QUESTION, PositionsRequest(part="decoder"), False)
+        for part in _parts(page.study.network):
+            yield page.ask(QUESTION, PositionsRequest(part=part), False)
 
 
 POSITIONS = PageView("positions", (QUESTION,), _stored)

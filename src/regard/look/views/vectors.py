@@ -94,18 +94,18 @@ class Baseline(NamedTuple):
 
 
 class Chart(NamedTuple):
-    """Some words on a plane, for each layer."""
+    """Some words on a plane, for each layer: the occurrences of `word`, ignoring case, or all words.
+
+    `places` are indices among the words of the atlas, `points`, `[L, N, 2]`, their positions on the plane, and `share`,
+    `[L, 2]`, the share of the variance that each axis shows. Distances on the plane are never too large. `chance` is
+    the baseline of the other words; None if there are too few.
+    """
 
     word: str | None
-    """The word that all are occurrences of, ignoring case. None: all words."""
     places: tuple[int, ...]
-    """Indices among the words of the atlas."""
     points: Tensor
-    """`[L, N, 2]`: their positions on the plane."""
     share: Tensor
-    """`[L, 2]`: the share of the variance that each axis shows. Distances on the plane are never too large."""
     chance: Baseline | None
-    """The baseline of the other words; None if there are too few."""
 
 
 class Atlas(NamedTuple):

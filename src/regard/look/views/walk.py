@@ -95,7 +95,7 @@ def _embedding_steps(
     yield _step("ids", "Ids", "tᵢ → idᵢ", "Each token has a number in the vocabulary.", words=rows)
     scale = " · √d" if getattr(settings, "embedding_scale", False) else ""
     name, text = f"{embedding}.tokens", "The row of the embedding matrix for each id."
-    yield _step(name, "Embeddings", f"eᵢ = E[idᵢ]{scale}", text, _corner(seen[name], tokens))
+    yield _step(name, "Embeddings", f"eᵢ = E[idᵢ]{scale}", text, seen[name], tokens)
     name = f"{embedding}.positions"
     text = f"The input of the first layer. Positions of kind {kind} enter in the attention, not here."
     if name in seen:
@@ -103,10 +103,10 @@ def _embedding_steps(
         if kind == "sinusoidal":
             formula = "PE(p, 2i) = sin(p / 10000^(2i/d))   PE(p, 2i+1) = cos(p / 10000^(2i/d))"
         added = "Added to each embedding, so that the model knows the order."
-        yield _step(name, "Positions", formula, added, _corner(seen[name], tokens))
+        yield _step(name, "Positions", formula, added, seen[name], tokens)
         text = "The input of the first layer."
     name = f"{stack}.residual"
-    yield _step(name, "Embeddings + positions", "xᵢ = eᵢ + pᵢ", text, _corner(seen[name], tokens))
+    yield _step(name, "Embeddings + positions", "xᵢ = eᵢ + pᵢ", text, seen[name], tokens)
 
 
 def _head_steps(
@@ -118,27 +118,27 @@ def _head_steps(
     where = f"layer {int(path.split('.')[1]) + 1}, head {head + 1}"
     memory = "the output of the encoder" if path.endswith(".cross") else "the same input"
     text = f"The input of {where}: the residual stream, after the norm if that comes first."
-    yield _step(f"{path}.input", "Input of attention", "x", text, _corner(seen[f"{path}.input"], queries))
-    yield _step(f"{path}.q", "Queries", "Q = x Wᵠ", f"What each token asks for ({where}).", _corner(q_TE, queries))
+    yield _step(f"{path}.input", "Input of attention", "x", text, seen[f"{path}.input"], queries)
+    yield _step(f"{path}.q", "Queries", "Q = x Wᵠ", f"What each token asks for ({where}).", q_TE, queries)
     text = f"What each token can be found by, from {memory}."
-    yield _step(f"{path}.k", "Keys", "K = x Wᴷ", text, _corner(k_KE, keys))
+    yield _step(f"{path}.k", "Keys", "K = x Wᴷ", text, k_KE, keys)
     product_TK = q_TE @ k_KE.T
     text = "How well each query fits each key: a dot product for each pair."
-    yield _step("q·k", "Query · key", "Q Kᵀ", text, _corner(product_TK, queries, keys))
+    yield _step("q·k", "Query · key", "Q Kᵀ", text, product_TK, queries, keys)
     scaled_TK = product_TK * attention.scale
     formula = f"Q Kᵀ / √dₖ,   dₖ = {attention.head_size}"
     if abs(attention.scale - attention.head_size**-0.5) > 1e-9:
         formula = f"Q Kᵀ × {attention.scale:.4g}"
     text = "Scaled, so that the softmax does not saturate for wide heads."
-    yield _step("scale", "Scale", formula, text, _corner(scaled_TK, queries, keys))
-    yield _step(f"{path}.scores", "Mask", *_masking(scores_TK, scaled_TK), _corner(scores_TK, queries, keys))
+    yield _step("scale", "Scale", formula, text, scaled_TK, queries, keys)
+    yield _step(f"{path}.scores", "Mask", *_masking(scores_TK, scaled_TK), scores_TK, queries, keys)
     text = "Each row is a distribution: how much each query takes from each key. Derived, and checked with the kernel."
     formula = "A = softmax(Q Kᵀ / √dₖ)"
-    yield _step(f"{path}.weights", "Softmax", formula, text, _corner(weights_TK, queries, keys))
-    yield _step(f"{path}.v", "Values", "V = x Wⱽ", f"What each token passes on, from {memory}.", _corner(v_KV, keys))
+    yield _step(f"{path}.weights", "Softmax", formula, text, weights_TK, queries, keys)
+    yield _step(f"{path}.v", "Values", "V = x Wⱽ", f"What each token passes on, from {memory}.", v_KV, keys)
     text = f"The output of {where}: for each query, the mean of the values weighted by its row."
     formula = "Attention(Q, K, V) = softmax(Q Kᵀ / √dₖ) V"
-    yield _step(f"{path}.heads", "× values", formula, text, _corner(seen[f"{path}.heads"][:, head], queries))
+    yield _step(f"{path}.heads", "× values", formula, text, seen[f"{path}.heads"][:, head], queries)
 
 
 def _masking(scores_TK: Tensor, scaled_TK: Tensor) -> tuple[str, str]:
@@ -166,12 +166,12 @@ def _layer_steps(study: Study, seen: Mapping[str, Tensor], path: str, tokens: li
         (f"{layer}.ffn.out", "Feed-forward, out", "FFN(x) = h W₂ + b₂", "… and back to the width of the model."),
         (f"{layer}.residual", "Add & norm", add, "The input of the next layer."),
     ):
-        yield _step(name, title, formula, text, _corner(seen[name], tokens))
+        yield _step(name, title, formula, text, seen[name], tokens)
 
 
 def _answer_steps(run: StudyRun, seen: Mapping[str, Tensor], stack: str, tokens: list[str]) -> Iterator[Answer]:
     text = "After the last layer, and after the last norm if there is one."
-    yield _step(f"{stack}.out", "Output of the stack", "z", text, _corner(seen[f"{stack}.out"], tokens))
+    yield _step(f"{stack}.out", "Output of the stack", "z", text, seen[f"{stack}.out"], tokens)
     if stack == "encoder" and "decoder" in run.sides:
         return
     for answer in run.answers:
@@ -190,29 +190,30 @@ def _step(
     title: str,
     formula: str,
     text: str,
-    numbers: Answer | None = None,
+    x: Tensor | None = None,
+    rows: Sequence[str] = (),
+    columns: Sequence[str] = (),
     words: list[list[str]] | None = None,
 ) -> Answer:
+    """A step with a table of texts, or with the corner and the statistics of a tensor."""
+    numbers = None
+    if x is not None:
+        finite = x[x != -torch.inf]
+        numbers = {
+            "shape": list(x.shape),
+            "corner": [[v if math.isfinite(v) else None for v in row] for row in x[:CORNER, :CORNER].tolist()],
+            "least": float(finite.min()),
+            "most": float(finite.max()),
+            "mean": float(finite.mean()),
+            "rows": list(rows[:CORNER]),
+            "columns": list(columns[:CORNER]),
+        }
     return {"name": name, "title": title, "formula": formula, "text": text, "numbers": numbers, "words": words}
 
 
-def _corner(x: Tensor, rows: list[str], columns: Sequence[str] = ()) -> Answer:
-    x = x.float()
-    finite = x[x.isfinite()] if bool((x == -torch.inf).any()) else x
-    return {
-        "shape": list(x.shape),
-        "corner": [[v if math.isfinite(v) else None for v in row] for row in x[:CORNER, :CORNER].tolist()],
-        "least": float(finite.min()),
-        "most": float(finite.max()),
-        "mean": float(finite.mean()),
-        "rows": rows[:CORNER],
-        "columns": list(columns[:CORNER]),
-    }
-
-
-def _answer(study: Study, request: WalkRequest) -> Answer:
-    attention = f"{request.stack}.{request.layer}.{request.kind}"
-    return {"steps": walk(study, study.known(request.run), attention, request.head)}
+def _answer(study: Study, asked: WalkRequest) -> Answer:
+    attention = f"{asked.stack}.{asked.layer}.{asked.kind}"
+    return {"steps": walk(study, study.known(asked.run), attention, asked.head)}
 
 
 QUESTION = PageQuestion("walk", WalkRequest, _answer)
