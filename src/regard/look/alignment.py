@@ -18,17 +18,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from regard.data.readers import open_bytes
-from regard.decoding.alignment import (
-    Look,
-    Weights,
-    head_weights,
-    layers_of,
-    look_at,
-    mean_of_heads,
-    usual_look,
-    word_alignment,
-    word_weights,
-)
+from regard.decoding import alignment as attention
 from regard.errors import DataError
 from regard.settings import Table
 from regard.use.translator import Translator
@@ -49,22 +39,22 @@ class Aligner(NamedTuple):
 
     model: Translator
     to: str | None = None
-    look: Look | None = None
+    look: attention.Look | None = None
     """None: that of the model's `[align]` table, or the default."""
 
     @property
-    def seen(self) -> Look:
-        return self.look or self.model.frame.look or usual_look(self.model.network)
+    def seen(self) -> attention.Look:
+        return self.look or self.model.frame.look or attention.usual_look(self.model.network)
 
 
 def align(side: Aligner, pairs: TextPairs) -> list[Links]:
     """The links of each pair."""
-    return [frozenset(word_alignment(weights_TS)) for weights_TS in weights(side, pairs)]
+    return [frozenset(attention.word_alignment(weights_TS)) for weights_TS in weights(side, pairs)]
 
 
 def align_last_layer(side: Aligner, pairs: TextPairs) -> list[Links]:
     """The baseline: for each target word, the source word with the most attention in the last layer, all heads."""
-    last = side._replace(look=look_at(side.model.network, -1))
+    last = side._replace(look=attention.look_at(side.model.network, -1))
     return [_highest(weights_TS) for weights_TS in weights(last, pairs)]
 
 
@@ -80,24 +70,27 @@ def align_both(forth: Aligner, back: Aligner, pairs: TextPairs) -> list[Links]:
     return joined
 
 
-def weights(side: Aligner, pairs: TextPairs) -> list[Weights]:
+def weights(side: Aligner, pairs: TextPairs) -> list[attention.Weights]:
     """`[T, S]` for each pair: the attention from target words to source words, the mean of the chosen heads."""
     look = side.seen
-    layers = layers_of(side.model.network, look)
-    return [mean_of_heads(each_LHTS, layers, look.heads) for each_LHTS in _by_head(side, pairs, layers, look.consumed)]
+    layers = attention.layers_of(side.model.network, look)
+    return [
+        attention.mean_of_heads(each_LHTS, layers, look.heads)
+        for each_LHTS in _by_head(side, pairs, layers, look.consumed)
+    ]
 
 
 def swap_pairs(pairs: TextPairs) -> list[tuple[str, str]]:
     return [(target, source) for source, target in pairs]
 
 
-def _highest(weights_TS: Weights) -> Links:
+def _highest(weights_TS: attention.Weights) -> Links:
     """For each target word the source word with the highest weight, if that is above 0."""
     best_T = weights_TS.argmax(1) if weights_TS.size else ()
     return frozenset((int(source), target) for target, source in enumerate(best_T) if weights_TS[target, source] > 0)
 
 
-def _by_head(side: Aligner, pairs: TextPairs, layers: Sequence[int], consumed: bool) -> list[Weights]:
+def _by_head(side: Aligner, pairs: TextPairs, layers: Sequence[int], consumed: bool) -> list[attention.Weights]:
     """`[L, H, T, S]` for each pair, over words."""
     model = side.model
     encoded = [model.tokenizers.target.encode(text, framed=False) for _, text in pairs]
@@ -106,12 +99,14 @@ def _by_head(side: Aligner, pairs: TextPairs, layers: Sequence[int], consumed: b
     outputs = [[*encoding.ids, *end] for encoding in encoded]
     read = model.inputs([text for text, _ in pairs], side.to)
     found = []
-    each = head_weights(model.network, read, outputs, ends, layers, consumed)
+    each = attention.head_weights(model.network, read, outputs, ends, layers, consumed)
     for (source, text), encoding, weights_LHTS in zip(pairs, encoded, each, strict=True):
         words = [[match.span() for match in re.finditer(r"\S+", each)] for each in (source, text)]
         sides = (model.input_spans(source), words[0]), (encoding.offsets, words[1])
         written_LHTS = weights_LHTS[:, :, : len(encoding.ids)]
-        found.append(np.stack([[word_weights(head_TS, *sides) for head_TS in layer] for layer in written_LHTS]))
+        found.append(
+            np.stack([[attention.word_weights(head_TS, *sides) for head_TS in layer] for layer in written_LHTS])
+        )
     return found
 
 
@@ -210,7 +205,7 @@ def read_gold(path: Path, pairs: TextPairs, swapped: bool = False) -> list[GoldL
 class Tried(NamedTuple):
     """An attention with its error rate on the pairs that it was chosen on."""
 
-    look: Look
+    look: attention.Look
     error: float
 
 
@@ -221,16 +216,16 @@ def choose_heads(side: Aligner, pairs: TextPairs, gold: Sequence[GoldLinks]) -> 
     """
     network = side.model.network
     layers = range(len(network.decoder))
-    offers = [look_at(network, layer).heads for layer in layers]
+    offers = [attention.look_at(network, layer).heads for layer in layers]
     if len(offers) > 1:
         offers.append(tuple(head for heads in offers for head in heads))
     tried = set()
     for consumed in (False, True):
         by_head = _by_head(side, pairs, layers, consumed)
 
-        def error(heads: Heads, by_head: Sequence[Weights] = by_head) -> float:
-            means = (mean_of_heads(each_LHTS, layers, heads) for each_LHTS in by_head)
-            return score_links([word_alignment(weights_TS) for weights_TS in means], gold).error
+        def error(heads: Heads, by_head: Sequence[attention.Weights] = by_head) -> float:
+            means = (attention.mean_of_heads(each_LHTS, layers, heads) for each_LHTS in by_head)
+            return score_links([attention.word_alignment(weights_TS) for weights_TS in means], gold).error
 
         for offered in offers:
             chosen: Heads = ()
@@ -240,30 +235,28 @@ def choose_heads(side: Aligner, pairs: TextPairs, gold: Sequence[GoldLinks]) -> 
                 if found >= best:
                     break
                 best, chosen = found, (*chosen, head)
-            tried.add(Tried(Look(tuple(sorted(chosen)), consumed), best))
+            tried.add(Tried(attention.Look(tuple(sorted(chosen)), consumed), best))
     return sorted(tried, key=lambda one: one.error)
 
 
 @dataclass(frozen=True)
 class MeasuredAlignment:
-    """The error rate of a direction, on pairs that were not used for the choice."""
+    """The error rate of a direction, on pairs of the gold file `data` that were not used for the choice.
+
+    `to` is the target language, empty if the model has no names. `naive` is the error rate of the last layer with all
+    heads, `joined` that of both directions combined, and `heads` what was measured, if not all heads that are kept.
+    """
 
     to: str
-    """Target language; empty if the model has no names."""
     data: str
-    """The gold file."""
     pairs: int
     error: float
-    """Alignment error rate."""
     naive: float
-    """The same for the last layer with all heads."""
     joined: float | None = None
-    """The same for both directions combined, if measured."""
     heads: str = ""
-    """The heads that were measured, if not all that are kept."""
 
 
-def save_look(directory: Path, look: Look, measured: MeasuredAlignment) -> None:
+def save_look(directory: Path, look: attention.Look, measured: MeasuredAlignment) -> None:
     """Writes the choice into the `[align]` table of a model's config.toml, where `regard.load` finds it.
 
     Measurements of the same heads in other directions stay; others are removed.

@@ -27,20 +27,18 @@ TOLERANCE = 0.01
 
 
 class Attribution(NamedTuple):
-    """How much each token adds to a value."""
+    """How much each token adds to a value, `[B, T]`, or `[N]` for a packed batch; `vectors` have it by component.
+
+    The estimated `errors` are how much each score changed when the integration points (`steps`) were doubled.
+    `baseline` is the value at the baseline.
+    """
 
     scores: Tensor
-    """`[B, T]`, or `[N]` for a packed batch."""
     vectors: Tensor
-    """The same by component: `[..., D]`."""
     errors: Tensor
-    """Like `scores`: the estimated error of each. It is how much the score changed when the steps were doubled."""
     value: float
-    """The explained value."""
     baseline: float
-    """The value at the baseline."""
     steps: int
-    """Integration points."""
 
     @property
     def gap(self) -> float:

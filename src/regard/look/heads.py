@@ -32,13 +32,11 @@ Metric: TypeAlias = Callable[[], float]
 
 
 class HeadAddress(NamedTuple):
-    """The position of a head in a model."""
+    """The position of a head in a model. The stack is encoder or decoder, the kind attention or cross."""
 
     stack: str
-    """encoder or decoder."""
     layer: int
     kind: str
-    """attention (self-attention) or cross."""
     number: int
 
     @property
@@ -156,10 +154,9 @@ class Importance(NamedTuple):
 
 
 class RandomControl(NamedTuple):
-    """The effect of silencing as many random heads."""
+    """The effect of silencing as many random heads: the mean, and each draw."""
 
     change: float
-    """The mean over the draws."""
     changes: list[float]
     drawn: list[tuple[HeadAddress, ...]]
 

@@ -61,14 +61,14 @@ class Input:
 
 @dataclass(frozen=True)
 class InputToken:
-    """A token, or a patch of an image."""
+    """A token, or a patch of an image, which has its number as id; the class token has −1.
+
+    The text is for display. The span of a token that is not in the text is (0, 0).
+    """
 
     text: str
-    """For display."""
     id: int
-    """In the vocabulary. A patch has its number, the class token −1."""
     span: Span
-    """Characters of the text; (0, 0) for a token that is not in it."""
 
 
 @dataclass(frozen=True)
@@ -249,30 +249,27 @@ def forward(loaded: Loaded, given: ReadInput) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A possible answer."""
+    """A possible answer and its probability."""
 
     text: str
     id: int
     chance: float
-    """Its probability."""
 
 
 @dataclass(frozen=True)
 class AnswerRow:
-    """The answers at one position, the most probable first."""
+    """The answers at one position, the most probable first, and the token that follows, if known."""
 
     candidates: list[Candidate]
     actual: Candidate | None
-    """The token that follows, if known."""
 
 
 @dataclass(frozen=True)
 class OutputAnswer:
-    """The answers of one output: for each token, or one for the whole input."""
+    """The answers of one output: for each token (`each`), or one for the whole input."""
 
     name: str
     each: bool
-    """True if there is a row for each token."""
     rows: list[AnswerRow]
 
 

@@ -25,19 +25,8 @@ from regard.blocks.edits import Edit
 from regard.blocks.recording import Tap, matching, names_of, record
 from regard.decoding.settings import TranslateOptions
 from regard.errors import InputError
+from regard.look import input as inputs
 from regard.look.heads import change_named, edits_for, head_named, mean_outputs
-from regard.look.input import (
-    Input,
-    InputSide,
-    OutputAnswer,
-    ReadInput,
-    answers_in,
-    forward,
-    read,
-    require_length,
-    require_same_kind,
-    target_of,
-)
 from regard.tasks.recipe import reach
 from regard.use.model import Loaded
 from regard.use.translator import Translator
@@ -78,19 +67,19 @@ class StudyRun:
 
     study: Study
     key: str
-    given: Input
-    read: ReadInput
+    given: inputs.Input
+    read: inputs.ReadInput
     plain: StudyRun | None = None
     """The same input without changes to heads, if there are any."""
 
     @property
-    def sides(self) -> dict[str, InputSide]:
+    def sides(self) -> dict[str, inputs.InputSide]:
         return self.read.sides
 
     @cached_property
-    def answers(self) -> list[OutputAnswer]:
+    def answers(self) -> list[inputs.OutputAnswer]:
         with self.study.edited(self):
-            return answers_in(self.study.loaded, self.read, forward(self.study.loaded, self.read))
+            return inputs.answers_in(self.study.loaded, self.read, inputs.forward(self.study.loaded, self.read))
 
     @cached_property
     def written(self) -> str | None:
@@ -100,7 +89,7 @@ class StudyRun:
             return None
         if self.given.target is None and not self.given.ablated:
             return self.sides["decoder"].text
-        options = TranslateOptions(to=target_of(loaded, self.given.to))
+        options = TranslateOptions(to=inputs.target_of(loaded, self.given.to))
         with self.study.edited(self):
             return loaded.output_text(loaded.decode(self.sides["encoder"].ids, options))
 
@@ -122,7 +111,7 @@ class Study:
         """`tokens` limits inputs, `room` (bytes) the tensors that are kept. `beside` is a model to compare with."""
         self.loaded = loaded
         if beside is not None:
-            require_same_kind(loaded, beside)
+            inputs.require_same_kind(loaded, beside)
         self.beside = None if beside is None else Study(beside, tokens, room)
         self.network = loaded.network.eval()
         self.names: dict[str, Tap] = names_of(loaded)
@@ -166,7 +155,7 @@ class Study:
         stack, layer, kind, number = head_named(self.loaded, at)
         return groups[f"{stack}.{kind}"], layer, number
 
-    def run(self, given: Input) -> StudyRun:
+    def run(self, given: inputs.Input) -> StudyRun:
         """Reads an input. Its tensors are fetched one by one with `tensor`."""
         if given.key in self._runs:
             self._runs.move_to_end(given.key)
@@ -174,7 +163,7 @@ class Study:
         for text in given.ablated:
             change_named(self.loaded, text)
         plain = self.run(replace(given, ablated=())) if given.ablated else None
-        found = read(self.loaded, given, self.limit) if plain is None else plain.read
+        found = inputs.read(self.loaded, given, self.limit) if plain is None else plain.read
         return self._keep(given.key, given, found, plain)
 
     def follow(self, run: StudyRun) -> StudyRun:
@@ -182,13 +171,13 @@ class Study:
         key = f"{run.key}-beside"
         if key not in self._runs:
             for side in run.sides.values():
-                require_length(side, "the text", self.limit)
+                inputs.require_length(side, "the text", self.limit)
             # With a target of its own, `written` decodes instead of repeating the other model's text.
             target = run.sides["decoder"].text if isinstance(self.loaded, Translator) else None
             self._keep(key, replace(run.given, target=target, ablated=()), run.read, None)
         return self.known(key)
 
-    def _keep(self, key: str, given: Input, found: ReadInput, plain: StudyRun | None) -> StudyRun:
+    def _keep(self, key: str, given: inputs.Input, found: inputs.ReadInput, plain: StudyRun | None) -> StudyRun:
         self._runs[key] = StudyRun(self, key, given, found, plain)
         while len(self._runs) > MAX_RUNS:
             self._means.pop(self._runs.popitem(last=False)[0], None)
@@ -209,7 +198,7 @@ class Study:
 
         def means() -> Mapping[str, Tensor]:
             if run.key not in self._means:
-                self._means[run.key] = mean_outputs(self.loaded, lambda: forward(self.loaded, run.read))
+                self._means[run.key] = mean_outputs(self.loaded, lambda: inputs.forward(self.loaded, run.read))
             return self._means[run.key]
 
         return edits_for(self.loaded, [change_named(self.loaded, text) for text in run.given.ablated], means)
@@ -259,7 +248,7 @@ class Study:
         after = next((name for name in behind if name.endswith((".ffn.input", ".out"))), None)
         stop = {} if after is None else {after: _stop}
         with record(self.loaded, *names, edit=self.changes(run) | stop) as seen, contextlib.suppress(_Recorded):
-            forward(self.loaded, run.read)
+            inputs.forward(self.loaded, run.read)
         found = {}
         for name in seen.names():
             value, sizes = seen.calls(name)[0], self.names[name].sizes

@@ -17,19 +17,7 @@ from regard.look.study import Study
 from regard.look.views import VIEWS
 from regard.look.views.heads import fetch
 from regard.look.views.view import OUTPUT, RUN
-from regard.serving.http import (
-    CONTENT_TYPES,
-    Guard,
-    Say,
-    add_file,
-    handle_errors,
-    json_object,
-    make_server,
-    media_type,
-    read_body,
-    run_server,
-    validated,
-)
+from regard.serving import http
 from regard.serving.page_file import WEB, about
 from regard.serving.queue import RequestQueue
 from regard.serving.settings import LOCAL, PageSettings, body_limit
@@ -43,16 +31,20 @@ QUESTIONS = {each.path: each for each in (RUN, OUTPUT, *(question for view in VI
 
 
 def serve_page(
-    study: Study, settings: PageSettings, listening: socket.socket, address: str | None = None, say: Say | None = None
+    study: Study,
+    settings: PageSettings,
+    listening: socket.socket,
+    address: str | None = None,
+    say: http.Say | None = None,
 ) -> None:
     """Serves until the process is stopped. Opens a browser at `address`, if given."""
-    server = make_server(create_page_app(study, settings, say), settings.connections, GRACE)
+    server = http.make_server(create_page_app(study, settings, say), settings.connections, GRACE)
     if address is not None:
         webbrowser.open(address)  # the socket listens already, so the browser waits
-    run_server(server, listening)
+    http.run_server(server, listening)
 
 
-def create_page_app(study: Study, settings: PageSettings, say: Say | None = None) -> FastAPI:
+def create_page_app(study: Study, settings: PageSettings, say: http.Say | None = None) -> FastAPI:
     """The application. `say` receives a line for each internal error; no line contains a text."""
     queue = RequestQueue(lambda _, work: [each() for each in work], settings.queue)
     model = about(study)
@@ -72,9 +64,9 @@ def create_page_app(study: Study, settings: PageSettings, say: Say | None = None
     async def ask(request: Request) -> Response:
         question = QUESTIONS[request.url.path.rpartition("/")[2]]
         # Any web page can send a form to this server, but not JSON: CORS forbids it.
-        if media_type(request) != "application/json":
+        if http.media_type(request) != "application/json":
             raise HTTPException(415, "Content-Type must be application/json")
-        asked = validated(question.request, json_object(await read_body(request, limit, BODY_SECONDS)))
+        asked = http.validated(question.request, http.json_object(await http.read_body(request, limit, BODY_SECONDS)))
         if asked.characters > settings.characters:
             raise HTTPException(
                 413, f"the texts have {asked.characters:,} characters, at most {settings.characters:,} are allowed"
@@ -97,9 +89,9 @@ def create_page_app(study: Study, settings: PageSettings, say: Say | None = None
         return Response(content, media_type="application/octet-stream", headers=headers)
 
     for file in sorted(WEB.rglob("*")):
-        if file.suffix in CONTENT_TYPES:
-            add_file(app, f"/{file.relative_to(WEB).as_posix()}", file)
-    add_file(app, "/", WEB / "index.html")
-    handle_errors(app)
-    app.add_middleware(Guard, hosts=LOCAL, say=say)
+        if file.suffix in http.CONTENT_TYPES:
+            http.add_file(app, f"/{file.relative_to(WEB).as_posix()}", file)
+    http.add_file(app, "/", WEB / "index.html")
+    http.handle_errors(app)
+    app.add_middleware(http.Guard, hosts=LOCAL, say=say)
     return app

@@ -23,21 +23,7 @@ from regard.decoding.settings import TranslateOptions
 from regard.errors import InputError, RegardError
 from regard.look.views.view import Text
 from regard.models.cpu import fixed
-from regard.serving.http import (
-    CLIENT_GONE,
-    WEB,
-    Guard,
-    Say,
-    add_file,
-    check_key,
-    error_location,
-    handle_errors,
-    http_error,
-    read_body,
-    request_fields,
-    silent,
-    validated,
-)
+from regard.serving import http
 from regard.serving.languages import NAMES, Detected, detect_language
 from regard.serving.queue import RequestQueue, StreamJob
 from regard.serving.settings import Serving, body_limit
@@ -167,14 +153,14 @@ class Metrics:
     def count(self, method: str, path: str, status: int, seconds: float) -> None:
         self._requests.labels(method, path, str(status)).inc()
         self._seconds.observe(seconds)
-        if status == CLIENT_GONE:
+        if status == http.CLIENT_GONE:
             self._left.inc()
 
 
 class TranslationService:
     """Answers requests. It lives in the event loop; the model runs on the worker thread of the queue."""
 
-    def __init__(self, model: Translators, settings: Serving, say: Say) -> None:
+    def __init__(self, model: Translators, settings: Serving, say: http.Say) -> None:
         self.model = model
         self.settings = settings
         self.say = say
@@ -282,8 +268,8 @@ class TranslationService:
                 else:
                     self.metrics.failed.inc()
                     if not isinstance(piece, RegardError):
-                        self.say(f"error: {error_location(piece)}")
-                    yield {"error": http_error(piece).detail}
+                        self.say(f"error: {http.error_location(piece)}")
+                    yield {"error": http.http_error(piece).detail}
             finally:
                 self.queue.cancel(job)
 
@@ -302,7 +288,7 @@ def _answer(asked: TranslateRequest, found: Sequence[Translated], detected: Dete
 R = TypeVar("R", bound=DetectRequest)
 
 
-def create_app(model: Translators, settings: Serving, say: Say = silent, verbose: bool = False) -> FastAPI:
+def create_app(model: Translators, settings: Serving, say: http.Say = http.silent, verbose: bool = False) -> FastAPI:
     """The application. `say` gets a line for each internal error and, if `verbose`, for each request."""
     service = TranslationService(model, settings, say)
 
@@ -318,8 +304,8 @@ def create_app(model: Translators, settings: Serving, say: Say = silent, verbose
     )
     _add_translation(app, service)
     _add_information(app, service)
-    handle_errors(app)
-    app.add_middleware(Guard, hosts=settings.known_hosts, say=say, verbose=verbose, count=service.metrics.count)
+    http.handle_errors(app)
+    app.add_middleware(http.Guard, hosts=settings.known_hosts, say=say, verbose=verbose, count=service.metrics.count)
     if settings.origins:  # the outermost middleware, so that scripts can read errors, too
         app.add_middleware(
             CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["GET", "POST"], allow_headers=["*"]
@@ -333,11 +319,11 @@ def _add_translation(app: FastAPI, service: TranslationService) -> None:
     async def read(request: Request, kind: type[R]) -> R:
         if request.headers.get("content-encoding", "identity") != "identity":
             raise HTTPException(415, "the body must not be compressed; leave Content-Encoding out")
-        body = await read_body(request, body_limit(settings.characters), settings.patience)
-        fields = request_fields(request, body)
+        body = await http.read_body(request, body_limit(settings.characters), settings.patience)
+        fields = http.request_fields(request, body)
         given = {name: value for name, value in fields.items() if value is not None and (name, value) != ("format", "")}
-        asked = validated(kind, given)
-        check_key(settings.api_keys, asked.api_key, request.headers.get("authorization", ""))
+        asked = http.validated(kind, given)
+        http.check_key(settings.api_keys, asked.api_key, request.headers.get("authorization", ""))
         return asked
 
     @app.post("/translate", **_shape(TranslateRequest, "Translate a text, or a list of texts."))
@@ -416,6 +402,6 @@ def _add_information(app: FastAPI, service: TranslationService) -> None:
         return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     for name in ("docs.js", "docs.css"):
-        add_file(app, f"/{name}", WEB / name)
-    add_file(app, "/docs", WEB / "docs.html")
+        http.add_file(app, f"/{name}", http.WEB / name)
+    http.add_file(app, "/docs", http.WEB / "docs.html")
     app.add_api_route("/", lambda: RedirectResponse("/docs"), include_in_schema=False)

@@ -152,7 +152,7 @@ def test_wrong_requests(pages: dict[str, Page]) -> None:
         ],
         "vision": [
             ("run", {"image": "!!"}, 400, "base64"),
-            ("run", {"image": "AAAA"}, 400, "expected 64"),
+            ("run", {"image": "AAAA"}, 400, "of shape [1, 8, 8]"),
             ("patches", {"run": "RUN", "query": 4}, 400, "patch (4)"),
             ("patches", {"run": "RUN", "layer": 1}, 400, "layer 1, head 0"),
             ("occlude", {"run": "RUN", "count": 5}, 400, "from 1 to 4"),

@@ -19,17 +19,7 @@ from regard.errors import InputError
 from regard.look.heads import attentions_of
 from regard.look.pictures import draw_heads
 from regard.look.study import AttentionGroup, Study, StudyRun
-from regard.look.views.view import (
-    OUTPUT,
-    Answer,
-    PageQuestion,
-    PageRequest,
-    PageView,
-    RunRequest,
-    SavedPage,
-    StoredAnswer,
-    Text,
-)
+from regard.look.views import view
 from regard.models.build import Model
 from regard.models.families import EncoderDecoder, Vision
 from regard.settings import did_you_mean
@@ -59,26 +49,23 @@ class PatternScore(NamedTuple):
 
 
 class HeadNote(NamedTuple):
-    """What a head does on a run. A value is None where there is nothing to measure."""
+    """What a head does on a run. A value is None where there is nothing to measure.
+
+    `best` is the pattern that it follows most, `score` the share of its attention that does so, and `chance` the same
+    share for uniform attention; `name` is None if every score is close to chance. `entropy` is in nats, the mean over
+    queries, and `share` its share of the maximum, for queries that see several keys (1 is uniform). `distance` is the
+    mean distance between query and key, in positions; `signed` is negative if the head looks back.
+    """
 
     name: str | None
-    """The pattern that names the head, one of `PATTERNS`; None if every score is close to chance."""
     best: str | None
-    """The pattern that it follows most."""
     score: float | None
-    """The share of its attention that follows `best`."""
     chance: float | None
-    """The same share for uniform attention."""
     scores: dict[str, PatternScore]
-    """The score of every pattern that can be measured."""
     entropy: float | None
-    """In nats, the mean over queries."""
     share: float | None
-    """Entropy ÷ its maximum, for queries that see several keys: 1 is uniform."""
     distance: float | None
-    """Mean distance between query and key, in positions."""
     signed: float | None
-    """The same with a sign: negative if it looks back."""
 
 
 def entropy(weights: Tensor) -> Tensor:
@@ -240,17 +227,17 @@ def with_residual(weights_TT: Tensor) -> Tensor:
     return both_TT / both_TT.sum(-1, keepdim=True)
 
 
-class NotesRequest(RunRequest):
+class NotesRequest(view.RunRequest):
     """The notes on the heads of one attention: `decoder.1.cross`."""
 
-    at: Text
+    at: view.Text
 
 
-class TensorRequest(PageRequest):
+class TensorRequest(view.PageRequest):
     """A tensor of a run, or a rollout."""
 
-    run: Text
-    name: Text
+    run: view.Text
+    name: view.Text
 
 
 def fetch(study: Study, key: str, name: str) -> Tensor:
@@ -261,22 +248,22 @@ def fetch(study: Study, key: str, name: str) -> Tensor:
     return holder.tensor(key, name)
 
 
-def stored_tensor(page: SavedPage, name: str, first: bool = True, run: str | None = None) -> StoredAnswer:
+def stored_tensor(page: view.SavedPage, name: str, first: bool = True, run: str | None = None) -> view.StoredAnswer:
     """A tensor of the page's run, or of another."""
     request = TensorRequest(run=run or page.run.key, name=name)
-    return StoredAnswer("tensor", request, lambda: fetch(page.study, request.run, name), first)
+    return view.StoredAnswer("tensor", request, lambda: fetch(page.study, request.run, name), first)
 
 
-def _notes(study: Study, asked: NotesRequest) -> Answer:
+def _notes(study: Study, asked: NotesRequest) -> view.Answer:
     notes = head_notes(study, study.known(asked.run), asked.at)
     return {"heads": {head: note._asdict() for head, note in notes.items()}}
 
 
-NOTES = PageQuestion("notes", NotesRequest, _notes)
+NOTES = view.PageQuestion("notes", NotesRequest, _notes)
 
 
-def stored_heads(page: SavedPage) -> Iterator[StoredAnswer]:
-    yield page.ask(OUTPUT, RunRequest(run=page.run.key))
+def stored_heads(page: view.SavedPage) -> Iterator[view.StoredAnswer]:
+    yield page.ask(view.OUTPUT, view.RunRequest(run=page.run.key))
     for number, (group, layer) in enumerate(page.layers(-1)):
         yield stored_tensor(page, f"{group.at(layer)}.weights", number == 0)
         yield page.ask(NOTES, NotesRequest(run=page.run.key, at=group.at(layer)), False)
@@ -284,4 +271,4 @@ def stored_heads(page: SavedPage) -> Iterator[StoredAnswer]:
         yield stored_tensor(page, name, False)
 
 
-HEADS = PageView("heads", (NOTES,), stored_heads, draw=draw_heads)
+HEADS = view.PageView("heads", (NOTES,), stored_heads, draw=draw_heads)

@@ -17,33 +17,12 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regard.blocks import positions
+from regard.blocks import settings as kinds
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding
 from regard.blocks.layers import Stack
 from regard.blocks.layout import Padded
-from regard.blocks.positions import (
-    Grid,
-    RotaryGridPosition,
-    RotaryPosition,
-    SinusoidalPosition,
-    TransformerXLPosition,
-    frequencies,
-    places_2d,
-    rotary_frequencies,
-    sinusoidal,
-)
 from regard.blocks.recording import network_of
-from regard.blocks.settings import (
-    Alibi,
-    ChannelOrder,
-    NoPosition,
-    Normal,
-    Relative,
-    Rotary,
-    Rotary2d,
-    Sinusoidal,
-    Sinusoidal2d,
-    TransformerXL,
-)
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, packed
@@ -70,9 +49,9 @@ class Encodings(NamedTuple):
 
     matrix: Tensor
     angles: Tensor | None = None
-    grid: Grid | None = None
+    grid: positions.Grid | None = None
     first: int = 0
-    order: ChannelOrder | None = None
+    order: kinds.ChannelOrder | None = None
 
     @property
     def dots(self) -> Tensor:
@@ -87,23 +66,22 @@ class Encodings(NamedTuple):
 
 
 class DistanceScores(NamedTuple):
-    """What attention adds to a score, by the distance between query and key."""
+    """What attention adds to a score, `[H, R]` in float64, by the position of the query − that of the key, `[R]`.
+
+    For Transformer-XL, `[layers · H, R]`, without the part that depends on the query.
+    """
 
     distances: Tensor
-    """`[R]`: position of the query − position of the key."""
     scores: Tensor
-    """`[H, R]`, float64; `[layers · H, R]` for Transformer-XL, without the part that depends on the query."""
 
 
 class CosinesByDistance(NamedTuple):
-    """Cosines of positions by distance; distances of patches are rounded."""
+    """Cosines of positions by distance, `[R]` from 0, and (`whole`) of all different ones; for patches, rounded."""
 
     mean: Tensor
-    """`[R]`, from distance 0."""
     least: Tensor
     most: Tensor
     whole: float
-    """The mean over all different positions."""
 
 
 def encodings(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None = None) -> Encodings:
@@ -114,16 +92,18 @@ def encodings(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None
     embedding, stack = _side(model, length, part)
     settings, position = network_of(model).settings, stack.position
     kind, device = settings.position.kind, next(embedding.parameters()).device
-    if isinstance(embedding, PatchEmbedding) and isinstance(embedding.position, RotaryGridPosition):
-        turns_J = frequencies(settings.head_size // 2, settings.position.base)
-        angles_TJ = torch.cat([each.double()[:, None] * turns_J for each in places_2d(settings.grid)], dim=-1)
+    if isinstance(embedding, PatchEmbedding) and isinstance(embedding.position, positions.RotaryGridPosition):
+        turns_J = positions.frequencies(settings.head_size // 2, settings.position.base)
+        angles_TJ = torch.cat([each.double()[:, None] * turns_J for each in positions.places_2d(settings.grid)], dim=-1)
         return Encodings(_waves(angles_TJ), angles_TJ, settings.grid)
-    if isinstance(position, RotaryPosition):
-        turns_J, factor = rotary_frequencies(settings.position, settings.position.channels(settings.head_size))
+    if isinstance(position, positions.RotaryPosition):
+        turns_J, factor = positions.rotary_frequencies(
+            settings.position, settings.position.channels(settings.head_size)
+        )
         angles_TJ = torch.arange(length, dtype=torch.float64)[:, None] * turns_J
         return Encodings(factor * _waves(angles_TJ), angles_TJ, order="interleaved")
-    if isinstance(position, TransformerXLPosition):
-        matrix = sinusoidal(
+    if isinstance(position, positions.TransformerXLPosition):
+        matrix = positions.sinusoidal(
             torch.arange(1 - length, length), settings.width, settings.position.base, "halves", torch.float64
         )
         return Encodings(matrix, first=1 - length, order="halves")
@@ -136,7 +116,7 @@ def encodings(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None
             added = embedding.position.embed(Padded(1, length), device, torch.float64)
     if added is None:
         raise InputError(f"position.kind ({kind}) has no vectors; distance_scores(model) shows other kinds")
-    order = embedding.position.position.order if isinstance(embedding.position, SinusoidalPosition) else None
+    order = embedding.position.position.order if isinstance(embedding.position, positions.SinusoidalPosition) else None
     return Encodings(added.reshape(-1, added.shape[-1])[first:].to(CPU, torch.float64), grid=grid, order=order)
 
 
@@ -163,7 +143,7 @@ def cosines_by_distance(found: Encodings) -> CosinesByDistance:
     if found.grid is None:
         apart_TT = (number_T[:, None] - number_T).abs()
     else:
-        x_T, y_T = (each.double() for each in places_2d(found.grid))
+        x_T, y_T = (each.double() for each in positions.places_2d(found.grid))
         apart_TT = ((x_T[:, None] - x_T).square() + (y_T[:, None] - y_T).square()).sqrt().round().long()
     cosines_TT = found.cosines
     groups = [cosines_TT[apart_TT == distance] for distance in range(int(apart_TT.max()) + 1)]
@@ -223,14 +203,16 @@ def positions_answer(model: nn.Module | Loaded, length: int | None = None, part:
     length = min(LENGTH, longest) if length is None else length
     if not min(2, longest) <= length <= longest:
         raise InputError(f"length ({length}) must be from 2 to {longest}")
-    vectors = not isinstance(position, Relative | Alibi | NoPosition)
+    vectors = not isinstance(position, kinds.Relative | kinds.Alibi | kinds.NoPosition)
     found = encodings(model, max(length, 2), part) if vectors else None
     near = cosines_by_distance(found)._asdict() if found else {}
-    adds = isinstance(position, Relative | Alibi | TransformerXL)
+    adds = isinstance(position, kinds.Relative | kinds.Alibi | kinds.TransformerXL)
     scores = distance_scores(model, length, part) if adds else None
-    waves = isinstance(position, Sinusoidal | Sinusoidal2d | Rotary | Rotary2d | TransformerXL)
+    waves = isinstance(
+        position, kinds.Sinusoidal | kinds.Sinusoidal2d | kinds.Rotary | kinds.Rotary2d | kinds.TransformerXL
+    )
     initial = settings.initial
-    spread = initial.deviation if isinstance(initial, Normal) else settings.width**-0.5
+    spread = initial.deviation if isinstance(initial, kinds.Normal) else settings.width**-0.5
     return {
         "kind": position.kind,
         "part": part or parts[0],
@@ -240,7 +222,7 @@ def positions_answer(model: nn.Module | Loaded, length: int | None = None, part:
         "base": position.base if waves else None,
         # Deviation of the cosine of random vectors, and of learned scores before training.
         "deviation": None if found is None else found.matrix.shape[1] ** -0.5,
-        "untrained": spread if isinstance(position, Relative) else None,
+        "untrained": spread if isinstance(position, kinds.Relative) else None,
         "encodings": found
         and {
             "matrix": packed(found.matrix),

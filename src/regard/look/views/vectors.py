@@ -85,10 +85,9 @@ class Occurrence(NamedTuple):
 
 
 class Baseline(NamedTuple):
-    """The mean cosine of different words."""
+    """The mean cosine of different words, in each layer and static."""
 
     layers: Tensor
-    """`[L]`"""
     static: float
     pairs: int
 
@@ -109,18 +108,18 @@ class Chart(NamedTuple):
 
 
 class Atlas(NamedTuple):
-    """The words of some sentences."""
+    """The words of some sentences, with vectors `[L, N, D]` and cosines `[L, N, N]`.
+
+    `static`, `[N, N]`, are the cosines of the token embeddings, which are equal in every context. `charts` has all
+    words first, then each word that occurs more than once, long ones first.
+    """
 
     texts: tuple[str, ...]
     words: tuple[Occurrence, ...]
     vectors: Tensor
-    """`[L, N, D]`"""
     cosines: Tensor
-    """`[L, N, N]`"""
     static: Tensor
-    """`[N, N]`: cosines of the token embeddings, which are equal in every context."""
     charts: tuple[Chart, ...]
-    """All words first, then each word that occurs more than once, long ones first."""
 
     def chart(self, word: str | None = None) -> Chart:
         wanted = None if word is None else word.lower()

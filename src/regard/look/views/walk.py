@@ -15,17 +15,7 @@ from regard.blocks.layers import Attention
 from regard.errors import InputError
 from regard.look.heads import attentions_of
 from regard.look.study import Study, StudyRun
-from regard.look.views.view import (
-    Answer,
-    Count,
-    PageQuestion,
-    PageView,
-    RunRequest,
-    SavedPage,
-    StoredAnswer,
-    Text,
-    first_of,
-)
+from regard.look.views import view
 
 CORNER = 6
 """Rows and columns of a tensor that are shown."""
@@ -37,16 +27,16 @@ _ADD_AND_NORM = {
 }
 
 
-class WalkRequest(RunRequest):
+class WalkRequest(view.RunRequest):
     """The path of a run through one head."""
 
-    stack: Text = "encoder"
-    layer: Count = 0
-    kind: Text = "attention"
-    head: Count = 0
+    stack: view.Text = "encoder"
+    layer: view.Count = 0
+    kind: view.Text = "attention"
+    head: view.Count = 0
 
 
-def walk(study: Study, run: StudyRun, attention: str, head: int) -> list[Answer]:
+def walk(study: Study, run: StudyRun, attention: str, head: int) -> list[view.Answer]:
     """The steps from text to answer, through one head of an attention (`decoder.1.cross`).
 
     A step has a name, a title, a formula, a sentence (`text`), and a table of texts (`words`) or the `numbers` of a
@@ -83,7 +73,7 @@ def walk(study: Study, run: StudyRun, attention: str, head: int) -> list[Answer]
 
 def _embedding_steps(
     study: Study, run: StudyRun, seen: Mapping[str, Tensor], embedding: str, stack: str
-) -> Iterator[Answer]:
+) -> Iterator[view.Answer]:
     side, settings = run.sides[stack], study.loaded.settings
     tokens, kind = side.names, settings.position.kind
     if side.text:
@@ -111,7 +101,7 @@ def _embedding_steps(
 
 def _head_steps(
     seen: Mapping[str, Tensor], path: str, head: int, attention: Attention, queries: list[str], keys: list[str]
-) -> Iterator[Answer]:
+) -> Iterator[view.Answer]:
     group = head * attention.kv_heads // attention.heads
     q_TE, k_KE, v_KV = seen[f"{path}.q"][:, head], seen[f"{path}.k"][:, group], seen[f"{path}.v"][:, group]
     scores_TK, weights_TK = seen[f"{path}.scores"][head], seen[f"{path}.weights"][head]
@@ -152,7 +142,7 @@ def _masking(scores_TK: Tensor, scaled_TK: Tensor) -> tuple[str, str]:
     return "scores + M,   M = −∞ where key > query" if hidden else "scores + M,   M = 0", text
 
 
-def _layer_steps(study: Study, seen: Mapping[str, Tensor], path: str, tokens: list[str]) -> Iterator[Answer]:
+def _layer_steps(study: Study, seen: Mapping[str, Tensor], path: str, tokens: list[str]) -> Iterator[view.Answer]:
     layer, settings = path.rpartition(".")[0], study.loaded.settings
     add = _ADD_AND_NORM[settings.norm_place]
     if settings.norm.kind != "layer":
@@ -169,7 +159,7 @@ def _layer_steps(study: Study, seen: Mapping[str, Tensor], path: str, tokens: li
         yield _step(name, title, formula, text, seen[name], tokens)
 
 
-def _answer_steps(run: StudyRun, seen: Mapping[str, Tensor], stack: str, tokens: list[str]) -> Iterator[Answer]:
+def _answer_steps(run: StudyRun, seen: Mapping[str, Tensor], stack: str, tokens: list[str]) -> Iterator[view.Answer]:
     text = "After the last layer, and after the last norm if there is one."
     yield _step(f"{stack}.out", "Output of the stack", "z", text, seen[f"{stack}.out"], tokens)
     if stack == "encoder" and "decoder" in run.sides:
@@ -194,7 +184,7 @@ def _step(
     rows: Sequence[str] = (),
     columns: Sequence[str] = (),
     words: list[list[str]] | None = None,
-) -> Answer:
+) -> view.Answer:
     """A step with a table of texts, or with the corner and the statistics of a tensor."""
     numbers = None
     if x is not None:
@@ -211,20 +201,20 @@ def _step(
     return {"name": name, "title": title, "formula": formula, "text": text, "numbers": numbers, "words": words}
 
 
-def _answer(study: Study, asked: WalkRequest) -> Answer:
+def _answer(study: Study, asked: WalkRequest) -> view.Answer:
     attention = f"{asked.stack}.{asked.layer}.{asked.kind}"
     return {"steps": walk(study, study.known(asked.run), attention, asked.head)}
 
 
-QUESTION = PageQuestion("walk", WalkRequest, _answer)
+QUESTION = view.PageQuestion("walk", WalkRequest, _answer)
 
 
-def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
+def _stored(page: view.SavedPage) -> Iterator[view.StoredAnswer]:
     chosen = page.location(0)
     for group, layer in page.layers(0):
-        for head in first_of(chosen[2], group.heads):
+        for head in view.first_of(chosen[2], group.heads):
             request = WalkRequest(run=page.run.key, stack=group.stack, layer=layer, kind=group.kind, head=head)
             yield page.ask(QUESTION, request, (group, layer, head) == chosen)
 
 
-WALK = PageView("walk", (QUESTION,), _stored)
+WALK = view.PageView("walk", (QUESTION,), _stored)
