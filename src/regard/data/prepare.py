@@ -47,8 +47,8 @@ Encode: TypeAlias = Callable[[Sequence[Any]], Mapping[str, Any]]
 """Turns examples into the values of each column; see `Task.encode`."""
 _Chunk: TypeAlias = list[Located[Any]]
 """Examples that are encoded together."""
-Progress: TypeAlias = Callable[[int], None]
-"""Called with the number of examples that are done."""
+Report: TypeAlias = Callable[[str], None]
+"""Receives a line that describes the current work, for a progress display."""
 
 
 def prepare(
@@ -59,7 +59,7 @@ def prepare(
     *,
     longest: int | None = None,
     labels: Mapping[Sort, Labels] | None = None,
-    report: Progress | None = None,
+    report: Report = lambda text: None,
 ) -> Store:
     """The examples of a split, from the cache if they are there.
 
@@ -100,7 +100,7 @@ def data_key(source: Source) -> Table:
     return {name: value for name, value in to_table(source.settings).items() if name not in left_out}
 
 
-def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, report: Progress | None) -> None:
+def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, report: Report) -> None:
     with closing(StoreWriter(directory, {name: column.size for name, column in shaper.columns.items()})) as writer:
         unseen, read = Tally(), 0
         examples = source.located()
@@ -110,8 +110,7 @@ def _make(source: Source, shaper: _Shaper, encode: Encode, directory: Path, repo
         for chunk, encoded in _encoded(_chunks(examples), shaper.columns, encode):
             writer.append(shaper.shape(chunk, encoded))
             read += len(chunk)
-            if report is not None:
-                report(read)
+            report(f"preparing {source.split}: {read:,} examples")
         if not writer.size:
             reasons = [text for tally in (shaper.too_long, unseen) if (text := tally.text())]
             long = shaper.too_long.total

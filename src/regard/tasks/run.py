@@ -19,7 +19,7 @@ import torch
 from regard.data.batches import Share
 from regard.data.columns import Examples
 from regard.data.examples import Labels, Sort
-from regard.data.prepare import learn_tokenizers, prepare
+from regard.data.prepare import Report, learn_tokenizers, prepare
 from regard.data.readers import require_there
 from regard.data.settings import Split
 from regard.data.source import Source
@@ -28,7 +28,7 @@ from regard.format import clock, four_digits
 from regard.models.build import Model, build
 from regard.settings import Table, did_you_mean, nested
 from regard.tasks.recipe import TokenizerFile, TrainingJob, job_model, make_job, read_job, with_vocabulary
-from regard.tasks.task import Report, Task, TrainingData, job_tokenizers
+from regard.tasks.task import Task, TrainingData, job_tokenizers
 from regard.text.tokenizer import TokenizerPair
 from regard.training.curves import draw_curves
 from regard.training.distribution import Workers, connected
@@ -195,13 +195,8 @@ def prepare_job(
         key["tokenizers"] = [tokenizers.source.checksum, tokenizers.target.checksum]
     examples: dict[Split, Examples] = {}
     for split in splits:  # train first: its labels are those of the other splits
-
-        def progress(done: int, split: Split = split) -> None:
-            report(f"preparing {split}: {done:,} examples")
-
-        store = prepare(
-            Source(job.data, split), columns, task.encode, key, longest=limit, labels=task.labels, report=progress
-        )
+        source = Source(job.data, split)
+        store = prepare(source, columns, task.encode, key, longest=limit, labels=task.labels, report=report)
         examples[split] = Examples(store, columns)
         task.labels = task.labels or {sort: tuple(names) for sort, names in store.about["labels"].items()}
     task.model = task.fit()

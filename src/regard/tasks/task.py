@@ -7,7 +7,7 @@ docs/tasks.md adds one step by step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -255,7 +255,3 @@ def load_task(directory: Path, model: Model) -> Task:
 def job_tokenizers(job: TrainingJob, directory: Path) -> TokenizerPair | None:
     """The tokenizers of a run directory; None if its task reads no text."""
     return None if job.task_type.text_kind is None else TokenizerPair.load(directory)
-
-
-Report = Callable[[str], None]
-"""Receives a line that describes the current work, for a progress display."""

@@ -204,13 +204,13 @@ def test_a_limit_without_room_for_text() -> None:
 
 def test_pairs_from_files_and_from_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "CHUNK", 7)
-    progress: list[int] = []
+    progress: list[str] = []
     found = prepared(pairs(), report=progress.append)
     source, target = framed(SOURCES, TARGETS)
     assert (texts_of(found, "source"), texts_of(found, "target")) == (source, target)
     assert (found.size, found.about["read"], found.about["labels"]) == (50, 50, {})
     assert found.about["tokens"] == {"source": sum(map(len, source)), "target": sum(map(len, target))}
-    assert progress == [7, 14, 21, 28, 35, 42, 49, 50]
+    assert progress == [f"preparing train: {done} examples" for done in (7, 14, 21, 28, 35, 42, 49, 50)]
     grammar = Source(Grammar(train_pairs=30, direction="de-en"), "train")
     found = prepare(grammar, PAIRS, encode_pairs, {})
     expected = framed([pair.source for pair in grammar], [pair.target for pair in grammar])  # type: ignore[union-attr]
@@ -377,7 +377,7 @@ def test_bad_input_is_an_error_that_leaves_nothing(monkeypatch: pytest.MonkeyPat
         assert not Path("cache/prepared").exists() or not list(Path("cache/prepared").iterdir())
         return str(caught.value)
 
-    def interrupt(done: int) -> None:
+    def interrupt(text: str) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
