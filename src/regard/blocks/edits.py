@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 
 from torch import Tensor
@@ -26,20 +27,14 @@ class Ablate:
     heads: Sequence[int]
     mean: Tensor | None = None
 
-    def bind(self, name: str, tap: Tap, heads: int) -> Change:
-        _require("Ablate", name, tap, "heads")
-        chosen = _checked("head", self.heads, heads, name)
-
-        def ablate(x: Tensor) -> Tensor:
-            if self.mean is not None and self.mean.shape != x.shape[-2:]:
-                raise InputError(
-                    f"mean has shape {list(self.mean.shape)}, expected {list(x.shape[-2:])} for {name}: "
-                    "give one vector for each head"
-                )
-            x[..., chosen, :] = 0.0 if self.mean is None else self.mean.to(x)[chosen]
-            return x
-
-        return ablate
+    def change(self, chosen: list[int], name: str, x: Tensor) -> Tensor:
+        if self.mean is not None and self.mean.shape != x.shape[-2:]:
+            raise InputError(
+                f"mean has shape {list(self.mean.shape)}, expected {list(x.shape[-2:])} for {name}: "
+                "give one vector for each head"
+            )
+        x[..., chosen, :] = 0.0 if self.mean is None else self.mean.to(x)[chosen]
+        return x
 
 
 @dataclass(frozen=True)
@@ -49,15 +44,9 @@ class Scale:
     heads: Sequence[int]
     factor: float
 
-    def bind(self, name: str, tap: Tap, heads: int) -> Change:
-        _require("Scale", name, tap, "heads")
-        chosen = _checked("head", self.heads, heads, name)
-
-        def scale(x: Tensor) -> Tensor:
-            x[..., chosen, :] *= self.factor
-            return x
-
-        return scale
+    def change(self, chosen: list[int], name: str, x: Tensor) -> Tensor:
+        x[..., chosen, :] *= self.factor
+        return x
 
 
 @dataclass(frozen=True)
@@ -71,15 +60,9 @@ class Force:
     weights: Tensor
     heads: Sequence[int] | None = None
 
-    def bind(self, name: str, tap: Tap, heads: int) -> Change:
-        _require("Force", name, tap, "weights")
-        chosen = list(range(heads)) if self.heads is None else _checked("head", self.heads, heads, name)
-
-        def force(x: Tensor) -> Tensor:
-            x[:, chosen] = _expanded(self.weights.to(x), x[:, chosen], "weights", name)
-            return x
-
-        return force
+    def change(self, chosen: list[int], name: str, x: Tensor) -> Tensor:
+        x[:, chosen] = _expanded(self.weights.to(x), x[:, chosen], "weights", name)
+        return x
 
 
 @dataclass(frozen=True)
@@ -94,7 +77,7 @@ class Patch:
     positions: Sequence[int] | None = None
     taken: Sequence[int] | None = None
 
-    def bind(self, name: str, tap: Tap, heads: int) -> Change:
+    def bind(self, name: str, tap: Tap) -> Change:
         if tap.sizes[:2] not in (("B", "T"), ("B", "K")):
             raise InputError(f"{name} has no token dimension to patch; give a function of the tensor instead")
         if self.taken is not None and len(self.taken) != len(self.positions or ()):
@@ -122,16 +105,18 @@ Edit: TypeAlias = Ablate | Scale | Force | Patch | Callable[[Tensor], Tensor]
 
 def bound(edit: Edit, name: str, tap: Tap, heads: int) -> Change:
     """The edit as a function of the tensor; raises if it does not fit the name."""
-    if isinstance(edit, Ablate | Scale | Force | Patch):
-        return edit.bind(name, tap, heads)
+    if isinstance(edit, Patch):
+        return edit.bind(name, tap)
+    if isinstance(edit, Ablate | Scale | Force):
+        wanted = "weights" if isinstance(edit, Force) else "heads"
+        if tap.name != wanted:
+            place = f"{name.rpartition('.')[0]}.{wanted}"
+            raise InputError(f"{type(edit).__name__} edits {wanted}, not {name}; write {place}")
+        chosen = list(range(heads)) if edit.heads is None else _checked("head", edit.heads, heads, name)
+        return partial(edit.change, chosen, name)
     if not callable(edit):
         raise InputError(f"edit of {name} ({edit!r}) must be one of regard.edits or a function of a tensor")
     return edit
-
-
-def _require(kind: str, name: str, tap: Tap, wanted: str) -> None:
-    if tap.name != wanted:
-        raise InputError(f"{kind} edits {wanted}, not {name}; write {name.rpartition('.')[0]}.{wanted}")
 
 
 def _checked(what: str, chosen: Sequence[int], count: int, name: str) -> list[int]:

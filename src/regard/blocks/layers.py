@@ -11,21 +11,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from regard.blocks import settings
+from regard.blocks import recording, settings
 from regard.blocks.cache import Cache, CrossCache, SelfCache
 from regard.blocks.kernels import Scoring, attend
 from regard.blocks.layout import Layout, Padded
 from regard.blocks.positions import RelativeScores, Rotation, Signals, build_attended, rotate
-from regard.blocks.recording import (
-    ATTENTION_TAPS,
-    FFN_TAPS,
-    LAYER_TAP,
-    STACK_INPUT,
-    STACK_OUTPUT,
-    is_recorded,
-    tap,
-    tap_attention,
-)
+from regard.blocks.recording import is_recorded, tap, tap_attention
 from regard.blocks.visibility import Visibility
 
 
@@ -35,8 +26,7 @@ class RmsNorm(nn.Module):
     def __init__(self, width: int, eps: float, unit_offset: bool = False) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(width))
-        self.eps = eps
-        self.unit_offset = unit_offset
+        self.eps, self.unit_offset = eps, unit_offset
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -57,16 +47,14 @@ def build_norm(norm: settings.Norm, width: int) -> nn.Module:
 class Attention(nn.Module):
     """Multi-head self-attention or cross-attention (Vaswani et al. 2017, section 3.2.2)."""
 
-    taps = ATTENTION_TAPS
+    taps = recording.ATTENTION_TAPS
 
     def __init__(self, attention: settings.Attention, width: int, relative: bool = False) -> None:
         """`relative` adds the weights that Transformer-XL positions need in each layer."""
         super().__init__()
-        heads, kv_heads = attention.heads, attention.kv_heads or attention.heads
-        head_size = attention.head_size or width // heads
-        value_size = attention.value_size or head_size
-        self.heads, self.kv_heads = heads, kv_heads
-        self.head_size, self.value_size = head_size, value_size
+        self.heads, self.kv_heads = heads, kv_heads = attention.heads, attention.kv_heads or attention.heads
+        self.head_size = head_size = attention.head_size or width // heads
+        self.value_size = value_size = attention.value_size or head_size
         self.q = nn.Linear(width, heads * head_size, bias=attention.bias)
         self.k = nn.Linear(width, kv_heads * head_size, bias=attention.bias)
         self.v = nn.Linear(width, kv_heads * value_size, bias=attention.bias)
@@ -74,12 +62,11 @@ class Attention(nn.Module):
         self.out = nn.Linear(heads * value_size, width, bias=output_bias)
         self.joined: nn.Module | None = None
         """One product for q, k and v of self-attention instead of three; see `regard.models.cpu`."""
-        self.q_norm = None if attention.qk_norm is None else build_norm(attention.qk_norm, head_size)
-        self.k_norm = None if attention.qk_norm is None else build_norm(attention.qk_norm, head_size)
+        norm = attention.qk_norm
+        self.q_norm, self.k_norm = (None if norm is None else build_norm(norm, head_size) for _ in "qk")
         self.relative = RelativeScores(width, heads, head_size) if relative else None
         self.scale = head_size**-0.5 if attention.scale is None else attention.scale
-        self.soft_cap = attention.soft_cap
-        self.dropout = attention.dropout
+        self.soft_cap, self.dropout = attention.soft_cap, attention.dropout
 
     def forward(
         self,
@@ -153,7 +140,7 @@ ACTIVATIONS: dict[settings.Activation, Callable[[Tensor], Tensor]] = {
 class FeedForward(nn.Module):
     """down(activation(up(x))), or with a gate down(activation(gate(x)) · up(x))."""
 
-    taps = FFN_TAPS
+    taps = recording.FFN_TAPS
 
     def __init__(self, ffn: settings.FeedForward, width: int) -> None:
         super().__init__()
@@ -184,8 +171,7 @@ class Residual(nn.Module):
         self.norm = build_norm(body.norm, body.width)
         self.after = build_norm(body.norm, body.width) if body.norm_place == "sandwich" else None
         self.scale = None if body.layer_scale is None else nn.Parameter(torch.full((body.width,), body.layer_scale))
-        self.dropout = body.dropout
-        self.drop_path = drop_path
+        self.dropout, self.drop_path = body.dropout, drop_path
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], layout: Layout | None = None) -> Tensor:
         added = sublayer(x if self.place == "post" else self.norm(x))
@@ -221,7 +207,8 @@ class View:
 class Layer(nn.Module):
     """Self-attention, cross-attention in decoders with a memory, feed-forward; each with a residual connection."""
 
-    taps = (LAYER_TAP,)
+    taps = (recording.LAYER_TAP,)
+    __call__: Callable[..., Tensor]
 
     def __init__(self, body: settings.Body, cross: bool, relative: bool, drop_path: float) -> None:
         """`relative`: whether attention has the weights of Transformer-XL positions."""
@@ -250,8 +237,9 @@ class Layer(nn.Module):
 class Stack(nn.Module):
     """A sequence of layers. Layer i is `stack[i]`, and its parameters are named `i.…`."""
 
-    first_taps = (STACK_INPUT,)
-    taps = (STACK_OUTPUT,)
+    first_taps = (recording.STACK_INPUT,)
+    taps = (recording.STACK_OUTPUT,)
+    __call__: Callable[..., Tensor]
 
     def __init__(
         self,
@@ -263,8 +251,7 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         self.depth = depth or body.depth
-        self.causal = causal
-        self.window = body.attention.window
+        self.causal, self.window = causal, body.attention.window
         relative = isinstance(position, settings.TransformerXL)
         for i in range(self.depth):
             self.add_module(str(i), Layer(body, cross, relative, body.stochastic_depth * i / max(self.depth - 1, 1)))
@@ -335,8 +322,7 @@ def _recomputed(layer: Layer, x: Tensor, view: View) -> Tensor:
         bias, cross = view.signals.bias, view.cross
         signals = view.signals if bias is None else view.signals._replace(bias=replace(bias, memo={}))
         cross = None if cross is None else replace(cross, memo={})
-        out: Tensor = layer(x, View(replace(view.attention, memo={}), signals, view.memory, cross))
-        return out
+        return layer(x, View(replace(view.attention, memo={}), signals, view.memory, cross))
 
     out: Tensor = checkpoint(forward, x, use_reentrant=False)
     return out

@@ -59,14 +59,9 @@ class _GpuKernels(TorchFunctionMode):
     """Replaces operations whose GPU kernels save other tensors than the meta device."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is functional.scaled_dot_product_attention:
-            return _attention(*args, **kwargs)
-        if func is functional.dropout:
-            return _dropout(*args, **kwargs)
-        if func is functional.rms_norm:
-            return _rms_norm(*args, **kwargs)
-        return func(*args, **kwargs)
+        kernels = {functional.dropout: _dropout, functional.rms_norm: _rms_norm}
+        replaced = _attention if func is functional.scaled_dot_product_attention else kernels.get(func, func)
+        return replaced(*args, **(kwargs or {}))
 
 
 class _Operation(Function):

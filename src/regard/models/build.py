@@ -18,12 +18,7 @@ from regard.models.settings import ModelSettings
 
 Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 
-_FAMILIES: dict[str, Any] = {
-    "encoder-decoder": EncoderDecoder,
-    "encoder": Encoder,
-    "decoder": Decoder,
-    "vision": Vision,
-}
+_KINDS: dict[str, Any] = {"encoder-decoder": EncoderDecoder, "encoder": Encoder, "decoder": Decoder, "vision": Vision}
 _RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight")
 """Matrices that write to the residual stream."""
 _TABLES = (".tokens.weight", ".segments.weight", ".position.weight")
@@ -40,7 +35,7 @@ def build(model: ModelSettings, device: torch.device | str | None = None, dtype:
     device = torch.device("cpu" if device is None else device)
     # First without memory: PyTorch's own initial values take as long as ours and would be overwritten.
     with torch.device("meta"):
-        network: Model = _FAMILIES[model.kind](model)
+        network: Model = _KINDS[model.kind](model)
     network = network if dtype is None else network.to(dtype)
     if device.type == "meta":
         return network

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -63,15 +63,13 @@ class EncoderDecoder(_Writer):
         source_seen, target_seen = (None, None) if seen is None else seen
         memory = self.encode(source, source_layout, source_seen)
         hidden = self.states(target, memory, layout_of(source, source_layout), target_layout, seen=target_seen)
-        logits: Tensor = self.output(hidden)
-        return logits
+        return self.output(hidden)
 
     def encode(self, source: Tensor, source_layout: Layout | None = None, seen: Tensor | None = None) -> Tensor:
         """Return the encoder's output `[B, S, D]`, which cross-attention reads."""
         tap_pass(self)
         layout = layout_of(source, source_layout)
-        memory: Tensor = self.encoder(self.source(source, layout, seen=seen), layout)
-        return memory
+        return self.encoder(self.source(source, layout, seen=seen), layout)
 
     def decode(
         self,
@@ -82,8 +80,7 @@ class EncoderDecoder(_Writer):
         cache: Cache | None = None,
     ) -> Tensor:
         """Return logits `[B, T, V]` for the token after each target token. With a cache, `target` is the new tokens."""
-        logits: Tensor = self.output(self.states(target, memory, source_layout, target_layout, cache))
-        return logits
+        return self.output(self.states(target, memory, source_layout, target_layout, cache))
 
     def states(
         self,
@@ -100,8 +97,7 @@ class EncoderDecoder(_Writer):
         memory_layout = layout_of(memory[..., 0], source_layout)
         queries, keys = (layout, layout) if cache is None else cache.plan(layout)
         x = self.target(target, queries, seen=seen)
-        hidden: Tensor = self.decoder(x, queries, keys, memory, memory_layout, cache)
-        return hidden
+        return self.decoder(x, queries, keys, memory, memory_layout, cache)
 
 
 class Encoder(nn.Module):
@@ -118,8 +114,7 @@ class Encoder(nn.Module):
     def forward(self, tokens: Tensor, layout: Layout | None = None, segments: Tensor | None = None) -> Tensor:
         """Return the hidden states `[B, T, D]` (or `[N, D]`)."""
         layout = layout_of(tokens, layout)
-        hidden: Tensor = self.encoder(self.embedding(tokens, layout, segments), layout)
-        return hidden
+        return self.encoder(self.embedding(tokens, layout, segments), layout)
 
 
 class Decoder(_Writer):
@@ -138,8 +133,7 @@ class Decoder(_Writer):
 
         With a cache, `tokens` holds the new tokens only: a prompt in the first call, then one token at a time.
         """
-        logits: Tensor = self.output(self.states(tokens, layout, cache))
-        return logits
+        return self.output(self.states(tokens, layout, cache))
 
     def states(self, tokens: Tensor, layout: Layout | None = None, cache: Cache | None = None) -> Tensor:
         """Return the last hidden states `[B, T, D]`, before the output weights."""
@@ -147,8 +141,7 @@ class Decoder(_Writer):
         layout = layout_of(tokens, layout)
         queries, keys = (layout, layout) if cache is None else cache.plan(layout)
         x = self.embedding(tokens, queries)
-        hidden: Tensor = self.decoder(x, queries, keys, cache=cache)
-        return hidden
+        return self.decoder(x, queries, keys, cache=cache)
 
 
 class Vision(nn.Module):
@@ -167,8 +160,7 @@ class Vision(nn.Module):
         x_BTD = self.embedding(images)
         grid = self.embedding.grid(images)
         rotation = self.embedding.position.rotation(grid, x_BTD.device, x_BTD.dtype)
-        hidden: Tensor = self.encoder(x_BTD, Padded(*x_BTD.shape[:2]), rotation=rotation)
-        return hidden
+        return self.encoder(x_BTD, Padded(*x_BTD.shape[:2]), rotation=rotation)
 
 
 def _text_embedding(
@@ -182,6 +174,7 @@ class Output(nn.Module):
     """Logits over a vocabulary, by a matrix of its own or by the matrix of a token embedding."""
 
     taps = (VOCABULARY_TAP,)
+    __call__: Callable[..., Tensor]
 
     def __init__(
         self, tokens: nn.Embedding | None, vocabulary: int, width: int, bias: bool, scale: float | None = None
@@ -223,8 +216,7 @@ class MaskedHead(nn.Module):
         self.output = Output(tokens if head.tied else None, tokens.num_embeddings, width, bias=True)
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
-        scores: Tensor = self.output(self.norm(self.activation(self.dense(hidden))))
-        return scores
+        return self.output(self.norm(self.activation(self.dense(hidden))))
 
 
 class PoolingHead(nn.Module):

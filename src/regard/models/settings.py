@@ -8,20 +8,7 @@ from typing import Annotated, Any, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
-from regard.blocks.settings import (
-    Activation,
-    Body,
-    ImagePosition,
-    Learned2d,
-    PoolingKind,
-    Positive,
-    Rate,
-    Rotary,
-    Rotary2d,
-    Sinusoidal,
-    Sinusoidal2d,
-    TextPosition,
-)
+from regard.blocks import settings as blocks
 from regard.settings import Settings, to_table
 
 
@@ -29,14 +16,14 @@ class Masked(Settings):
     """Logits over the vocabulary for each token: masked language modelling (Devlin et al. 2019)."""
 
     kind: Literal["masked"] = "masked"
-    activation: Activation = "gelu"
+    activation: blocks.Activation = "gelu"
     """The activation of the head's own layer."""
     tied: bool = True
     """Whether the output weights are the token embeddings."""
 
 
 class _Pooled(Settings):
-    pooling: PoolingKind = "class"
+    pooling: blocks.PoolingKind = "class"
     """How the tokens of a sequence become one vector: first token, mean or maximum."""
     dense: bool = False
     """Whether a linear layer and tanh follow the pooling (BERT's pooler)."""
@@ -60,9 +47,9 @@ class Classification(_Pooled):
     """Logits over classes for each sequence or image; one class means regression."""
 
     kind: Literal["classification"] = "classification"
-    classes: Positive = 2
+    classes: blocks.Positive = 2
     """Number of classes."""
-    dropout: Rate = 0.0
+    dropout: blocks.Rate = 0.0
     """Dropout before the last layer."""
 
 
@@ -70,9 +57,9 @@ class Tagging(Settings):
     """Logits over classes for each token."""
 
     kind: Literal["tagging"] = "tagging"
-    classes: Positive = 2
+    classes: blocks.Positive = 2
     """Number of classes."""
-    dropout: Rate = 0.0
+    dropout: blocks.Rate = 0.0
     """Dropout before the last layer."""
 
 
@@ -95,10 +82,10 @@ def _check_names(heads: Mapping[str, object]) -> None:
             raise ValueError(f"heads: the name {name!r} must not be empty or contain a dot; choose another one")
 
 
-class _Text(Body):
-    vocabulary: Positive = 37_000
+class _Text(blocks.Body):
+    vocabulary: blocks.Positive = 37_000
     """Vocabulary size."""
-    position: TextPosition = Sinusoidal()
+    position: blocks.TextPosition = blocks.Sinusoidal()
     """How tokens get their positions."""
     embedding_scale: bool = False
     """Whether token embeddings are multiplied by √width, as in the paper."""
@@ -107,7 +94,7 @@ class _Text(Body):
 
     @model_validator(mode="after")
     def _positions_fit(self) -> Self:
-        if isinstance(self.position, Rotary):
+        if isinstance(self.position, blocks.Rotary):
             channels = self.position.channels(self.head_size)
             if channels < 2 or channels % 2:
                 raise ValueError(
@@ -121,9 +108,9 @@ class EncoderDecoder(_Text):
     """Reads one sequence and writes another (Vaswani et al. 2017)."""
 
     kind: Literal["encoder-decoder"] = "encoder-decoder"
-    target_vocabulary: Positive | None = None
+    target_vocabulary: blocks.Positive | None = None
     """Target vocabulary size; none: the same as vocabulary."""
-    decoder_depth: Positive | None = None
+    decoder_depth: blocks.Positive | None = None
     """Number of decoder layers; none: depth."""
     tied: tuple[Literal["source", "target", "output"], ...] = Field(
         default=("source", "target", "output"), strict=False
@@ -179,19 +166,19 @@ class Decoder(_Text):
     """Whether the output has a bias."""
 
 
-class Vision(Body):
+class Vision(blocks.Body):
     """Reads an image as a sequence of patches (Dosovitskiy et al. 2021: ViT)."""
 
     kind: Literal["vision"] = "vision"
-    image: tuple[Positive, Positive] = Field(default=(224, 224), strict=False)
+    image: tuple[blocks.Positive, blocks.Positive] = Field(default=(224, 224), strict=False)
     """Height and width of the images in pixels. For other multiples of patch, learned positions are resized."""
-    patch: Positive = 16
+    patch: blocks.Positive = 16
     """Height and width of a patch in pixels."""
-    channels: Positive = 3
+    channels: blocks.Positive = 3
     """Colour channels."""
     class_token: bool = True
     """Whether a learned token, which heads may read, precedes the patches."""
-    position: ImagePosition = Learned2d()
+    position: blocks.ImagePosition = blocks.Learned2d()
     """How patches get their positions."""
     heads: dict[str, ImageHead] = {}
     """The heads by name."""
@@ -217,9 +204,9 @@ class Vision(Body):
             )
         if self.image[0] % self.patch or self.image[1] % self.patch:
             raise ValueError(f"image ({list(self.image)}) must be multiples of patch ({self.patch}); change one")
-        if isinstance(self.position, Sinusoidal2d) and self.width % 4:
+        if isinstance(self.position, blocks.Sinusoidal2d) and self.width % 4:
             raise ValueError(f"width ({self.width}) must be a multiple of 4 for sinusoidal-2d positions")
-        if isinstance(self.position, Rotary2d) and self.head_size % 4:
+        if isinstance(self.position, blocks.Rotary2d) and self.head_size % 4:
             raise ValueError(
                 f"head size ({self.head_size}) must be a multiple of 4 for rotary-2d positions; set attention.head_size"
             )
