@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import data, demo, evaluate, look, models, serve, train, translate
+from regard.cli import data, demo, evaluate, look, models, train, translate
 from regard.errors import RegardError, SettingsError
 
 app = typer.Typer(
@@ -35,7 +35,7 @@ for name, command, example in (
     ("predict", evaluate.predict_command, "regard predict runs/digits image.png --json"),
     ("presets", models.presets_command, "regard presets --json"),
     ("runs", train.runs_command, "regard runs runs baseline larger"),
-    ("serve", serve.serve_command, "regard serve de-en --port 5000 queue=512"),
+    ("serve", look.serve_command, "regard serve de-en --port 5000 queue=512"),
     ("train", train.train_command, "regard train recipes/digits.toml train.minutes=1"),
     ("translate", translate.translate_command, 'regard translate de-en "Ein Hund läuft durch den Schnee."'),
 ):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import re
-import shutil
-import sys
 import time
 from collections import Counter
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -59,7 +57,8 @@ def demo_command(
     as_json: Json = False,
 ) -> None:
     """Translate with the shipped model, draw an alignment, train a translator from scratch and test it."""
-    folder = directory or _free(Path("runs"))
+    names = (Path("runs", "demo" if number == 1 else f"demo-{number}") for number in itertools.count(1))
+    folder = directory or next(path for path in names if not path.exists())
     folder.mkdir(parents=True, exist_ok=True)
     out = console()
     out.quiet = as_json
@@ -67,15 +66,8 @@ def demo_command(
     translations = _translate(out, folder)
     run, scores, resolved = _train(out, folder, steps)
     if as_json:
-        print_json(
-            {
-                "translations": translations,
-                "run": str(run),
-                **scores,
-                "resolved": resolved,
-                "seconds": round(time.monotonic() - started, 1),
-            }
-        )
+        results = {"translations": translations, "run": str(run), **scores, "resolved": resolved}
+        print_json(results | {"seconds": round(time.monotonic() - started, 1)})
         return
     out.print("\nTry next", style="bold")
     own = (
@@ -83,7 +75,7 @@ def demo_command(
         (f"doctor {run}", "check its run"),
     )
     for arguments, purpose in (*own, *NEXT):
-        out.print(f"  {_program()} {arguments:<47} # {purpose}", soft_wrap=True)
+        out.print(f"  regard {arguments:<47} # {purpose}", soft_wrap=True)
 
 
 def _translate(out: Console, folder: Path) -> list[dict[str, str]]:
@@ -142,8 +134,7 @@ def _score(translate: Callable[[list[str]], list[str]]) -> dict[str, float]:
     """Shares of exact translations and right pronouns, with two baselines for pronouns."""
     from regard.data.embedded import grammar_pairs
 
-    sentences = list(islice(grammar_pairs("test"), TESTED))
-    ambiguous = list(islice(grammar_pairs("pronouns"), TESTED))
+    sentences, ambiguous = (list(itertools.islice(grammar_pairs(name), TESTED)) for name in ("test", "pronouns"))
     written = translate([pair.source for pair in (*sentences, *ambiguous)])
     exact = sum(text == pair.target for text, pair in zip(written, sentences, strict=False))
     referents = [pair.referent for pair in ambiguous if pair.referent is not None]
@@ -159,17 +150,3 @@ def _pronoun(german: str) -> str:
     """The only er, sie or es of a text; empty if there is none or several."""
     found = [word for word in re.findall(r"\w+", german.lower()) if word in PRONOUNS.values()]
     return found[0] if len(found) == 1 else ""
-
-
-def _free(folder: Path) -> Path:
-    """The first of demo, demo-2, ... that does not exist."""
-    names = (folder / ("demo" if number == 1 else f"demo-{number}") for number in range(1, sys.maxsize))
-    return next(path for path in names if not path.exists())
-
-
-def _program() -> str:
-    """The command that starts this program, whether or not its environment is active."""
-    if shutil.which("regard"):
-        return "regard"
-    program, here = Path(sys.executable).parent / "regard", Path.cwd()
-    return str(program.relative_to(here) if program.is_relative_to(here) else program)

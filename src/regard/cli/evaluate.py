@@ -15,8 +15,6 @@ from regard.decoding.settings import TranslateOptions
 from regard.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from regard.use.evaluation import Compared, EvaluationSet, Report
     from regard.use.translator import Translator
 
@@ -179,7 +177,23 @@ def _print(evaluated: str, against: str | None, results: dict[str, Evaluated]) -
         title = f"{evaluated}, {name}" if name else evaluated
         speed = f", {seconds:.1f} s ({count / seconds:.1f} per second)" if seconds else ""
         out.print(f"{title}: {count:,} sentence{'s' if count != 1 else ''}{speed}", soft_wrap=True)
-        _print_report(out, report)
+        table = terminal.grid("", "score", text="signature")
+        for metric, result in report.metrics.items():
+            table.add_row(NAMES[metric], f"{result.score:.2f}", result.signature)
+        table.add_row("exact matches", f"{100 * report.exact:.1f} %", "")
+        out.print(table, soft_wrap=True)
+        out.print()
+        table = terminal.grid("words", "sentences", "BLEU", "chrF", "length")
+        for row in report.lengths:
+            words = f"{row.first} or more" if row.last is None else f"{row.first or 'up'} to {row.last}"
+            table.add_row(words, f"{row.sentences:,}", f"{row.bleu:.1f}", f"{row.chrf:.1f}", f"{row.ratio:.2f}")
+        out.print(table)
+        for sentence in report.worst:
+            typer.echo(f"\nline {sentence.place:,}, chrF {sentence.chrf:.1f}")
+            if sentence.source is not None:
+                typer.echo(f"  source       {sentence.source}")
+            typer.echo(f"  reference    {sentence.reference}")
+            typer.echo(f"  translation  {sentence.hypothesis}")
         if against is not None:
             out.print()
             table = terminal.grid(f"against {against}", "here", "there", "p", "95 %", text="signature")
@@ -188,26 +202,6 @@ def _print(evaluated: str, against: str | None, results: dict[str, Evaluated]) -
                 scores = (f"{each.score:.2f}", f"{each.against:.2f}", f"{each.p:.4f}", interval)
                 table.add_row(NAMES[metric], *scores, each.signature)
             out.print(table, soft_wrap=True)
-
-
-def _print_report(out: Console, report: Report) -> None:
-    table = terminal.grid("", "score", text="signature")
-    for name, metric in report.metrics.items():
-        table.add_row(NAMES[name], f"{metric.score:.2f}", metric.signature)
-    table.add_row("exact matches", f"{100 * report.exact:.1f} %", "")
-    out.print(table, soft_wrap=True)
-    out.print()
-    lengths = terminal.grid("words", "sentences", "BLEU", "chrF", "length")
-    for row in report.lengths:
-        words = f"{row.first} or more" if row.last is None else f"{row.first or 'up'} to {row.last}"
-        lengths.add_row(words, f"{row.sentences:,}", f"{row.bleu:.1f}", f"{row.chrf:.1f}", f"{row.ratio:.2f}")
-    out.print(lengths)
-    for sentence in report.worst:
-        typer.echo(f"\nline {sentence.place:,}, chrF {sentence.chrf:.1f}")
-        if sentence.source is not None:
-            typer.echo(f"  source       {sentence.source}")
-        typer.echo(f"  reference    {sentence.reference}")
-        typer.echo(f"  translation  {sentence.hypothesis}")
 
 
 def predict_command(

@@ -1,16 +1,16 @@
-"""`regard look`: shows a model in the browser, or writes the page or a picture to a file."""
+"""`regard look` shows a model in the browser, in a file or in a picture; `regard serve` translates over HTTP."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlencode
 
 import typer
 
-from regard.cli.terminal import Device, ModelName, To, prepare_torch, progress, require_server, say
+from regard.cli import terminal
 from regard.errors import InputError, SettingsError
-from regard.serving.settings import PageSettings
+from regard.serving.settings import PageSettings, Serving
 from regard.settings import describe, parse
 
 if TYPE_CHECKING:
@@ -20,14 +20,16 @@ if TYPE_CHECKING:
     from regard.look.study import Study
 
 _DEFAULTS = PageSettings()
+OPTIONS = {name: name for name in ("host", "port", "threads")}
+_HELP = {name: text for name, _, _, text in describe(Serving)}
 _PORT_HELP = next(text for name, _, _, text in describe(PageSettings) if name == "port")
 
 
 def look_command(  # noqa: PLR0913
-    model: ModelName,
+    model: terminal.ModelName,
     text: Annotated[str | None, typer.Argument(help="Text, or image file, to show first.")] = None,
     target: Annotated[str | None, typer.Option(help="Translation of the text.", show_default="the model's own")] = None,
-    to: To = None,
+    to: terminal.To = None,
     beside: Annotated[str | None, typer.Option(help="Another model of the same family to compare.")] = None,
     view: Annotated[str, typer.Option(help="View to open: heads, walk, decode, ... (draw: heads, lens).")] = "",
     at: Annotated[str, typer.Option(help="Attention (decoder.cross) or head (decoder.1.cross.0).")] = "",
@@ -36,14 +38,14 @@ def look_command(  # noqa: PLR0913
     picture: Annotated[Path | None, typer.Option(help="Draw one view to a .png, .svg or .pdf file.")] = None,
     port: Annotated[int, typer.Option(help=_PORT_HELP)] = _DEFAULTS.port,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the browser.")] = True,
-    device: Device = None,
+    device: terminal.Device = None,
 ) -> None:
     """Look inside a model: attention, values from text to output, decoding. Ctrl-C stops it."""
     settings: PageSettings = parse(PageSettings, {"port": port})
     if views and html is None:
         raise SettingsError(f"--views ({views}) needs a file; add --html FILE")
     if html is None and picture is None:
-        require_server("look")
+        terminal.require_server("look")
         from regard.serving.http import address_of, listen
 
         with listen("127.0.0.1", settings.port) as listening:
@@ -59,8 +61,8 @@ def look_command(  # noqa: PLR0913
                 state["view"] = view_named(study, view).name
             given = urlencode({name: value for name, value in state.items() if value is not None})
             address = f"{address_of(listening)}/{f'#{given}' if given else ''}"
-            say(f"looking into {model} on {address}")
-            serve_page(study, settings, listening, address if browser else None, say)
+            terminal.say(f"looking into {model} on {address}")
+            serve_page(study, settings, listening, address if browser else None, terminal.say)
         return
     option = "--html" if html else "--picture"
     if text is None:
@@ -74,22 +76,22 @@ def look_command(  # noqa: PLR0913
         from regard.look.views import draw_view
 
         draw_view(study, run, picture, view or "heads", at)
-        say(f"{picture}: {picture.stat().st_size / 1024:,.0f} KiB")
+        terminal.say(f"{picture}: {picture.stat().st_size / 1024:,.0f} KiB")
     if html is not None:
         from regard.look.views import views_of
         from regard.serving.page_file import page_file
 
         named = [name.strip() for name in views.split(",") if name.strip()]
-        with progress("computing the views"):
+        with terminal.progress("computing the views"):
             made = page_file(study, run, [view, *(named or views_of(study))] if view else named, at)
         made.save(html)
-        say(f"{html}: {', '.join(made.views)}; {len(made.html) / 2**20:.1f} MiB")
+        terminal.say(f"{html}: {', '.join(made.views)}; {len(made.html) / 2**20:.1f} MiB")
         for name, count in made.left.items():
-            say(f"{name}: {count:,} answers are left out, since the file has a size limit; choose fewer --views")
+            terminal.say(f"{name}: {count:,} answers are left out (the file has a size limit); choose fewer --views")
 
 
 def _study(model: str, beside: str | None, device: str | None, settings: PageSettings) -> Study:
-    prepare_torch()
+    terminal.prepare_torch()
     import regard
     from regard.look.study import Study
 
@@ -101,3 +103,45 @@ def _picture(study: Study, file: str) -> tuple[str, NDArray[np.uint8]]:
     from regard.look.input import image_from
 
     return Path(file).name, image_from(study.loaded, Path(file))
+
+
+@terminal.settings_options(Serving, OPTIONS)
+def serve_command(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL... [KEY=VALUE]...",
+            help="Shipped models (de-en), run directories or Hugging Face directories, and settings such as queue=512: "
+            f"{', '.join(name for name in _HELP if name not in (*OPTIONS, 'api_keys'))}. See docs/settings.md.",
+        ),
+    ],
+    api_key: Annotated[
+        list[str] | None,
+        typer.Option(
+            help=f"{_HELP['api_keys']} Repeatable. Other users can see it in the list of processes, so prefer the "
+            "environment variable, which may contain several keys separated by spaces.",
+            envvar="REGARD_API_KEY",
+            show_default=False,
+        ),
+    ] = None,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line on stderr for each request.")] = False,
+    **given: Any,
+) -> None:
+    """Translate over HTTP with LibreTranslate's API. Ctrl-C finishes running requests and stops."""
+    names, changes = terminal.split_words(words)
+    if not names:
+        raise SettingsError("the model is missing; give a shipped one such as de-en, or a directory")
+    settings: Serving = parse(Serving, terminal.given_settings(OPTIONS, given) | {"api_keys": api_key or ()} | changes)
+    terminal.require_server("serve")
+    from regard.serving.http import address_of, listen, make_server, run_server
+
+    terminal.prepare_torch(settings.threads)
+    with listen(settings.host, settings.port) as listening:
+        from regard.serving.translation import create_app, load_translators
+
+        models = load_translators(names, settings)
+        address = address_of(listening)
+        directions = ", ".join(f"{source} to {target}" for source, target in models.directions)
+        terminal.say(f"translating {directions} on {address} (documentation: {address}/docs)")
+        app = create_app(models, settings, terminal.say, verbose)
+        run_server(make_server(app, settings.connections, settings.grace), listening)

@@ -23,24 +23,18 @@ if TYPE_CHECKING:
 
 RUNS = "runs"
 """The usual directory of runs."""
-NOT_COMPARED = ("format", "train.directory", "reference")
+NOT_COMPARED = ("format", "train.directory", "reference.")
 """Settings that differ in all runs, or that describe another run."""
-FORMATS: dict[str, Callable[[float], str]] = {
-    **dict.fromkeys(("spent", "peak"), percent),
-    **dict.fromkeys(("tokens", "speed"), amount),
-    "minutes": "{:,.1f}".format,
-    "step": "{:,}".format,
+ROWS: dict[str, tuple[str, Callable[[float], str]]] = {
+    "step": ("steps", "{:,}".format),
+    "spent": ("budget spent", percent),
+    "tokens": ("tokens", amount),
+    "minutes": ("minutes", "{:,.1f}".format),
+    "speed": ("tokens/s", amount),
+    "peak": ("share of peak", percent),
+    "training_loss": ("training loss", four_digits),
 }
-COMPARED = {
-    "step": "steps",
-    "spent": "budget spent",
-    "tokens": "tokens",
-    "minutes": "minutes",
-    "speed": "tokens/s",
-    "peak": "share of peak",
-    "training_loss": "training loss",
-}
-"""Rows of a comparison and their labels."""
+"""Rows of a comparison: their labels, and how a value is written."""
 STYLES: dict[Any, str] = {"bad": "bold red", "odd": "bold yellow", "note": "bold cyan", "fine": "dim"}
 _RECIPE = "A recipe (TOML file), and settings to change: train.minutes=5 model.dropout=0.2 data.root=DIR."
 
@@ -157,7 +151,7 @@ def _row(name: str, run: RunHistory) -> dict[str, Any]:
 def _shown(row: dict[str, Any], name: str) -> str:
     """A value of a row as text; empty if there is none."""
     value = row["metrics"].get(name.removeprefix("valid ")) if name.startswith("valid ") else row.get(name)
-    return "" if value is None else FORMATS.get(name, four_digits)(value)
+    return "" if value is None else ROWS.get(name, (name, four_digits))[1](value)
 
 
 def _print_rows(rows: list[dict[str, Any]]) -> None:
@@ -175,46 +169,34 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
 
 def _print_comparison(rows: list[dict[str, Any]], different: dict[str, dict[str, Any]]) -> None:
     out, names = console(), [row["name"] for row in rows]
-    if different:
-        table = grid("setting", *names)
-        for key, values in different.items():
-            texts = (
-                "" if value is None else value if isinstance(value, str) else json.dumps(value)
-                for value in map(values.get, names)
-            )
-            table.add_row(key, *texts)
-        out.print(table)
-    else:
-        out.print("all settings are the same")
+    table = grid("setting" if different else "all settings are the same", *(names if different else ()))
+    for key, values in different.items():
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+        table.add_row(key, *(texts.get(name, "") for name in names))
+    out.print(table)
     out.print()
     table = grid("", *names)
     table.add_row("state", *(row["state"] for row in rows))
-    labels = COMPARED | {f"valid {metric}": f"valid {metric}" for row in rows for metric in row["metrics"]}
-    for name, label in labels.items():
+    for name in dict.fromkeys([*ROWS, *(f"valid {metric}" for row in rows for metric in row["metrics"])]):
         cells = [_shown(row, name) for row in rows]
         if any(cells):
-            table.add_row(label, *cells)
+            table.add_row(ROWS[name][0] if name in ROWS else name, *cells)
     out.print(table)
 
 
 def setting_differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Settings, by dotted name, that are not the same in all runs, with their values; a run may lack one."""
+    from regard.models.settings import flat
 
-    def flattened(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for key, value in table.items():
-            name = f"{prefix}{key}"
-            if name not in NOT_COMPARED:
-                found |= flattened(value, f"{name}.") if isinstance(value, Mapping) else {name: value}
-        return found
-
-    flat = {name: flattened(config) for name, config in configs.items()}
-    keys = dict.fromkeys(key for settings in flat.values() for key in settings)
-    found = {key: {name: settings[key] for name, settings in flat.items() if key in settings} for key in keys}
+    found: dict[str, dict[str, Any]] = {}
+    for name, config in configs.items():
+        for key, value in flat(config):
+            if not key.startswith(NOT_COMPARED):
+                found.setdefault(key, {})[name] = value
     return {
         key: values
         for key, values in found.items()
-        if len(values) < len(flat) or any(value != next(iter(values.values())) for value in values.values())
+        if len(values) < len(configs) or any(value != next(iter(values.values())) for value in values.values())
     }
 
 

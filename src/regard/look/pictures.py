@@ -46,13 +46,10 @@ LENS_POSITIONS = 32
 def new_figure(width: float, height: float) -> Figure:
     """An empty figure, in inches, without a window."""
     try:
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise InputError("pictures need matplotlib; install it: pip install 'regard[plot]'") from None
-    figure = Figure(figsize=(width, height), layout="constrained", facecolor="white")
-    FigureCanvasAgg(figure)
-    return figure
+    return Figure(figsize=(width, height), layout="constrained", facecolor="white")
 
 
 def require_format(path: Path) -> str:

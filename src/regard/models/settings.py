@@ -237,13 +237,14 @@ def complete(settings: ModelSettings) -> dict[str, Any]:
         table["tied"] = sorted(settings.tied)
         table["target_vocabulary"] = settings.target_size
         table["decoder_depth"] = settings.decoder_layers
-    return dict(_flat(table, ""))
+    return dict(flat(table))
 
 
-def _flat(table: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The values of a nested table by dotted key."""
     for key, value in table.items():
         if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 

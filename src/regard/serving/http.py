@@ -120,15 +120,12 @@ class Guard:
         self,
         app: ASGIApp,
         hosts: Collection[str],
-        say: Say | None = None,
+        say: Say,
         verbose: bool = False,
         count: Count = lambda method, path, status, seconds: None,
     ) -> None:
-        self.app = app
+        self.app, self.say, self.verbose, self.count = app, say, verbose, count
         self.hosts = frozenset(host.lower() for host in hosts)
-        self.say = say or silent
-        self.verbose = verbose
-        self.count = count
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -31,11 +31,7 @@ QUESTIONS = {each.path: each for each in (RUN, OUTPUT, *(question for view in VI
 
 
 def serve_page(
-    study: Study,
-    settings: PageSettings,
-    listening: socket.socket,
-    address: str | None = None,
-    say: http.Say | None = None,
+    study: Study, settings: PageSettings, listening: socket.socket, address: str | None, say: http.Say
 ) -> None:
     """Serves until the process is stopped. Opens a browser at `address`, if given."""
     server = http.make_server(create_page_app(study, settings, say), settings.connections, GRACE)
@@ -44,7 +40,7 @@ def serve_page(
     http.run_server(server, listening)
 
 
-def create_page_app(study: Study, settings: PageSettings, say: http.Say | None = None) -> FastAPI:
+def create_page_app(study: Study, settings: PageSettings, say: http.Say = http.silent) -> FastAPI:
     """The application. `say` receives a line for each internal error; no line contains a text."""
     queue = RequestQueue(lambda _, work: [each() for each in work], settings.queue)
     model = about(study)
