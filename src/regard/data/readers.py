@@ -22,21 +22,8 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias, TypeVar, cast
 
+from regard.data import settings as kinds
 from regard.data.examples import Answer, Example, Labelled, Located, Pair, Problem, Question, Tagged, Text
-from regard.data.settings import (
-    Columns,
-    LabelledCsv,
-    LabelledJsonl,
-    LabelledTsv,
-    Parallel,
-    ParallelJsonl,
-    ParallelTsv,
-    RawJsonl,
-    RawText,
-    Slots,
-    Squad,
-    TableFile,
-)
 from regard.errors import DataError
 from regard.settings import did_you_mean
 
@@ -142,7 +129,7 @@ def _decode_line(line: bytes) -> Line:
         return Problem("is not UTF-8", f"byte {error.start + 1} is 0x{line[error.start]:02x}")
 
 
-def read_parallel(_: Parallel, source: str, target: str) -> Found[Pair]:
+def read_parallel(_: kinds.Parallel, source: str, target: str) -> Found[Pair]:
     readers = read_lines(source), read_lines(target)
     for number, (one, other) in enumerate(zip_longest(*readers), 1):
         if one and other and not one.isspace() and not other.isspace():
@@ -165,11 +152,11 @@ def _unequal(
     return DataError(f"{', '.join(counts)}; line n of each file must belong to line n of the others")
 
 
-def read_pairs(settings: ParallelTsv | ParallelJsonl, file: str) -> Found[Pair]:
+def read_pairs(settings: kinds.ParallelTsv | kinds.ParallelJsonl, file: str) -> Found[Pair]:
     return _examples(settings, file, ["source", "target"], Pair)
 
 
-def read_text(settings: RawText, file: str) -> Found[Text]:
+def read_text(settings: kinds.RawText, file: str) -> Found[Text]:
     """Yields documents. Empty lines only separate documents that are lines or paragraphs."""
     if settings.document != "line":
         yield from _read_long(file, settings.document == "paragraph")
@@ -205,11 +192,11 @@ def _read_long(file: str, paragraphs: bool) -> Found[Text]:
         yield Located(Text("".join(lines)), file, start)
 
 
-def read_text_jsonl(settings: RawJsonl, file: str) -> Found[Text]:
+def read_text_jsonl(settings: kinds.RawJsonl, file: str) -> Found[Text]:
     return _examples(settings, file, ["text"], Text)
 
 
-def read_labelled(settings: LabelledTsv | LabelledCsv | LabelledJsonl, file: str) -> Found[Labelled]:
+def read_labelled(settings: kinds.LabelledTsv | kinds.LabelledCsv | kinds.LabelledJsonl, file: str) -> Found[Labelled]:
     labelled, paired = settings.labels != "absent", settings.second is not None
 
     def make(text: str, *more: Any) -> Labelled | Problem:
@@ -231,7 +218,7 @@ def _label(value: Any, labels: Literal["classes", "numbers", "absent"]) -> str |
     return label if math.isfinite(label) else Problem("has a label that is not a number", repr(value))
 
 
-def read_columns(settings: Columns, file: str) -> Found[Tagged]:
+def read_columns(settings: kinds.Columns, file: str) -> Found[Tagged]:
     """Yields the sentences of a CoNLL file. A bad line makes its whole sentence unusable; it is reported once."""
     split = "\t" if settings.separator == "tab" else None
     tag_index = -1 if settings.tag is None else settings.tag - 1
@@ -277,7 +264,7 @@ def begin_entities(tags: Sequence[str]) -> list[str]:
     ]
 
 
-def read_slots(settings: Slots, folder: str) -> Found[Tagged]:
+def read_slots(settings: kinds.Slots, folder: str) -> Found[Tagged]:
     files = [str(Path(folder) / name) for name in ("seq.in", "seq.out", "label")]
     readers = [read_lines(file) for file in files]
     for number, lines in enumerate(zip_longest(*readers), 1):
@@ -296,7 +283,7 @@ def read_slots(settings: Slots, folder: str) -> Found[Tagged]:
                 yield Located(Problem("has different numbers of words and tags", detail), files[0], number)
 
 
-def read_squad(_: Squad, file: str) -> Found[Question]:
+def read_squad(_: kinds.Squad, file: str) -> Found[Question]:
     """Yields the questions of a file in the JSON of SQuAD. The file is read as a whole."""
     with open_text(file) as stream:
         try:
@@ -337,14 +324,14 @@ def _question(context: Any, asked: dict[str, Any], name: str) -> Question | Prob
 
 
 def _examples(
-    settings: TableFile | ParallelJsonl | RawJsonl | LabelledJsonl,
+    settings: kinds.TableFile | kinds.ParallelJsonl | kinds.RawJsonl | kinds.LabelledJsonl,
     file: str,
     names: Sequence[str],
     make: Callable[..., E | Problem],
 ) -> Found[E]:
     """Yields an example from the columns of each row, or the keys of each JSON object, that these settings name."""
     columns = [getattr(settings, name) for name in names]
-    if isinstance(settings, TableFile):
+    if isinstance(settings, kinds.TableFile):
         records = _rows(settings, file, names, columns)
     else:
         records = _objects(file, names, columns)
@@ -384,10 +371,12 @@ def _value_at(found: dict[str, Any], name: str, key: str) -> Any:
     return value if name == "label" else Problem(f"has no text at {key}", f"but {type(value).__name__}")
 
 
-def _rows(settings: TableFile, file: str, names: Sequence[str], columns: Sequence[int | str]) -> Records:
+def _rows(settings: kinds.TableFile, file: str, names: Sequence[str], columns: Sequence[int | str]) -> Records:
     """Yields the columns of each row; every row must have as many columns as the first."""
     width = 0
-    numbered = _csv(file, settings.separator) if isinstance(settings, LabelledCsv) else enumerate(read_lines(file), 1)
+    numbered = (
+        _csv(file, settings.separator) if isinstance(settings, kinds.LabelledCsv) else enumerate(read_lines(file), 1)
+    )
     for number, row in numbered:
         if isinstance(row, str):
             fields = row.split("\t")
