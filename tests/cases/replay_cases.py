@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import torch
 from decoding_cases import ENDS
 
@@ -35,7 +33,7 @@ def replayed(
 def tensors(search: BeamSearch) -> list[torch.Tensor]:
     """All memory that steps read and write."""
     own = [search.scores_NV, search.pool_BKF, search.live_B, search.step_1, search.offset_B1, search.rows_BK]
-    opened = (getattr(search.open, each.name) for each in dataclasses.fields(search.open))
+    opened = (search.sums_BK, search.tokens_BK, search.history_LBKF, search.written_BKL, search.seen_BKS)
     lengths_B = search.state.layout.lengths_B
     joined = [each for pair in getattr(search.state, "joined", ()) for each in pair if each is not None]  # of Triton
     return [*own, *opened, *joined, *search.state.cache.tensors(), *([] if lengths_B is None else [lengths_B])]

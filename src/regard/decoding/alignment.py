@@ -6,6 +6,7 @@ B: sentences, T: target tokens or words, S: source tokens or words, H: heads, L:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from os.path import commonprefix
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +14,9 @@ import torch
 from numpy.typing import NDArray
 
 from regard.blocks.recording import Recorder, Recording, current_recorder, recorded_by
-from regard.decoding.decode import BATCH_TOKENS, batches
+from regard.decoding.decode import BATCH_TOKENS, pair_batches
 from regard.decoding.model import padded
-from regard.decoding.settings import NO_WISH, Ends, Job
+from regard.decoding.settings import Ends
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
 from regard.text.tokenizer import Span
@@ -104,27 +105,22 @@ def head_weights(
     batch_tokens: int = BATCH_TOKENS,
 ) -> list[Weights]:
     """`[layers, heads, target tokens, source tokens]` for each pair, from one pass over finished translations."""
-    if len(inputs) != len(outputs):
-        raise InputError(f"there are {len(outputs)} outputs for {len(inputs)} inputs; give one for each")
     if ends.start is None:
         raise InputError("an encoder-decoder needs Ends.start, the token before the first written one; give it")
     names = [f"decoder.{_checked_layer(model, layer)}.cross.weights" for layer in layers]
-    jobs = [Job(index, max(pair, key=len), NO_WISH, 0) for index, pair in enumerate(zip(inputs, outputs, strict=True))]
     results: list[Weights] = [np.zeros((0, 0, 0, 0), np.float32) for _ in inputs]
     device = model.target.tokens.weight.device
     first = 1 if consumed else 0
     with torch.inference_mode():
-        for batch in batches(jobs, batch_tokens, 1):
-            sources = [inputs[job.index] for job in batch]
-            targets = [[ends.start, *outputs[job.index]] for job in batch]
-            source_BS, source_layout = padded(sources, device)
-            target_BT, target_layout = padded(targets, device)
+        for batch in pair_batches(inputs, outputs, batch_tokens):
+            source_BS, source_layout = padded([inputs[index] for index in batch], device)
+            target_BT, target_layout = padded([[ends.start, *outputs[index]] for index in batch], device)
             recording = Recording(names, limit=None, copy=False)
             with recorded_by(Recorder(model, recording, outer=current_recorder())):
                 model.states(target_BT, model.encode(source_BS, source_layout), source_layout, target_layout)
             weights = torch.stack([recording.calls(name)[0].float() for name in names], dim=1).cpu().numpy()
-            for job, source, target, weights_LHTS in zip(batch, sources, targets, weights, strict=True):
-                results[job.index] = weights_LHTS[:, :, first : first + len(target) - 1, : len(source)]
+            for index, weights_LHTS in zip(batch, weights, strict=True):
+                results[index] = weights_LHTS[:, :, first : first + len(outputs[index]), : len(inputs[index])]
     return results
 
 
@@ -142,15 +138,8 @@ def word_weights(
 
 def _share(tokens: Sequence[Span], words: Sequence[Span]) -> Weights:
     """`[tokens, words]`: 1 if a token lies in a word; equal shares if it lies in several."""
-    table = np.zeros((len(tokens), len(words)), np.float32)
-    first = 0
-    for row, (start, end) in enumerate(tokens):
-        while first < len(words) and words[first][1] <= start:
-            first += 1
-        word = first
-        while word < len(words) and words[word][0] < end:
-            table[row, word] = 1
-            word += 1
+    (start_T, end_T), (start_W, end_W) = (np.array(spans).reshape(-1, 2).T for spans in (tokens, words))
+    table = ((start_T[:, None] < end_W) & (start_W < end_T[:, None])).astype(np.float32)
     shares: Weights = table / np.maximum(table.sum(1, keepdims=True), 1)
     return shares
 
@@ -164,36 +153,23 @@ def word_alignment(weights_TS: Weights) -> list[tuple[int, int]]:
     """
     if not weights_TS.size:
         return []
-    shares_TS = balanced(weights_TS)
+    shares_TS = weights_TS + TINY
+    shares_TS = shares_TS / shares_TS.sum(1, keepdims=True)
+    shares_TS = shares_TS / shares_TS.sum(0)
+    shares_TS = shares_TS / shares_TS.sum(1, keepdims=True)
     best_T, best_S = shares_TS.argmax(1), (shares_TS / shares_TS.sum(0)).argmax(0)
     links = {(int(source), target) for target, source in enumerate(best_T)}
     links |= {(source, int(target)) for source, target in enumerate(best_S) if shares_TS[target, source] > GOOD}
     return sorted((source, target) for source, target in links if weights_TS[target, source] > 0)
 
 
-def balanced(weights_TS: Weights) -> Weights:
-    """Weights normalised over source words, then over target words."""
-    shares_TS = weights_TS + TINY
-    shares_TS = shares_TS / shares_TS.sum(1, keepdims=True)
-    shares_TS = shares_TS / shares_TS.sum(0)
-    balanced_TS: Weights = shares_TS / shares_TS.sum(1, keepdims=True)
-    return balanced_TS
-
-
 def written_spans(texts: Sequence[str], whole: str) -> list[Span]:
     """The span of each token in a text, from the texts of the first token, the first two tokens, and so on."""
     spans, start = [], 0
     for text in texts:
-        end = max(_shared(text, whole), start)
+        end = max(len(commonprefix([text, whole])), start)  # noqa: RUF071 (characters are meant)
         while start < end and whole[start].isspace():
             start += 1
         spans.append((start, end))
         start = end
     return spans
-
-
-def _shared(text: str, whole: str) -> int:
-    """The length of the common prefix."""
-    if whole.startswith(text):
-        return len(text)
-    return next((i for i, (a, b) in enumerate(zip(text, whole, strict=False)) if a != b), min(len(text), len(whole)))

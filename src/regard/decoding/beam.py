@@ -12,7 +12,6 @@ done. `turn` changes tensors in place and reads nothing from the device, so that
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
 from enum import IntEnum
 
 import numpy as np
@@ -21,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regard.decoding.fast import Continuations, best_continuations
-from regard.decoding.model import SHAPES, Inputs, SearchModel, checks, up_to, wide
+from regard.decoding.model import SHAPES, SearchModel, checks, up_to, wide
 from regard.decoding.rules import NEVER, RuleBook
 from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules, hypothesis
 
@@ -46,22 +45,6 @@ STEPS = 3
 """Number of fields that are stored for every step."""
 
 
-@dataclass
-class _Open:
-    """The open sequences of each input, the best first, and their history."""
-
-    sums_BK: Tensor
-    """Log-probabilities; −∞ if there is none."""
-    tokens_BK: Tensor
-    """The last token of each."""
-    history_LBKF: Tensor
-    """Fields of every step."""
-    written_BKL: Tensor
-    """The sequences; L is 0 unless a rule needs them."""
-    seen_BKS: Tensor
-    """Attention to each source token so far; S is 0 without coverage."""
-
-
 def _gather(x: Tensor, which_BK: Tensor) -> Tensor:
     index = which_BK.view(*which_BK.shape, *[1] * (x.dim() - 2)).expand(*which_BK.shape, *x.shape[2:])
     return x.gather(1, index)
@@ -78,7 +61,7 @@ class BeamBatch:
             # So that batches of similar lengths share a CUDA graph.
             self.longest = up_to(self.longest, SHAPES)
         inputs = [job.tokens for job in jobs]
-        self.inputs: Sequence[Sequence[int]] | Inputs = model.lay_out(inputs) if model.paths.fixed else inputs
+        self.inputs = model.lay_out(inputs)
         time = max(len(tokens) for tokens in inputs) if beam.coverage else 0
         absent = [[s >= len(tokens) for s in range(time)] for tokens in inputs]
         self.absent_BS = torch.tensor(absent, device=model.device)
@@ -100,22 +83,23 @@ class BeamSearch:
         self.state, self.scores_NV = model.begin(batch.inputs, self.longest, beam.size, beam.coverage > 0)
         count, size, device = len(batch.jobs), beam.size, model.device
         exact = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
-        tokens_BK = torch.zeros(count, size, dtype=torch.long, device=device)
-        sums_B1 = torch.zeros(count, 1, dtype=model.dtype, device=device)
-        self.open = _Open(
-            sums_B1,
-            tokens_BK,
-            torch.zeros(self.longest, count, size, STEPS, dtype=exact, device=device),
-            tokens_BK.new_zeros(count, 1, self.longest if self.book.looks_back else 0),
-            sums_B1.new_zeros(count, 1, self.absent_BS.shape[1]),
-        )
+        # The open sequences of each input, the best first.
+        self.sums_BK = torch.zeros(count, 1, dtype=model.dtype, device=device)
+        """Log-probabilities; −∞ if there is none."""
+        self.tokens_BK = torch.zeros(count, size, dtype=torch.long, device=device)
+        """The last token of each."""
+        self.history_LBKF = torch.zeros(self.longest, count, size, STEPS, dtype=exact, device=device)
+        self.written_BKL = self.tokens_BK.new_zeros(count, 1, self.longest if self.book.looks_back else 0)
+        """The sequences; L is 0 unless a rule needs them."""
+        self.seen_BKS = self.sums_BK.new_zeros(count, 1, self.absent_BS.shape[1])
+        """Attention to each source token so far; S is 0 without coverage."""
         self.pool_BKF = torch.zeros(count, size, len(BeamField), dtype=exact, device=device)
         """The best finished sequences of each input, the best first."""
         self.pool_BKF[..., BeamField.RANK].fill_(NEVER)
         self.indices = list(range(count))
         self.live_B = self.book.longest_B > 0
         self.offset_B1 = torch.arange(count, device=device)[:, None]
-        self.rows_BK = torch.zeros_like(tokens_BK)
+        self.rows_BK = torch.zeros_like(self.tokens_BK)
         self.results: list[list[Hypothesis]] = [[] for _ in batch.jobs]
         self.step = 0
         self.step_1 = torch.zeros(1, dtype=torch.long, device=device)
@@ -164,15 +148,22 @@ class BeamSearch:
         best = found.sums_BC.masked_fill(hit_BC, NEVER).topk(size)
         new_BKF = _gather(steps_BCF, best.indices)
         parents_BK = new_BKF[..., BeamField.PARENT].long()
-        rows_BK = self.offset_B1 * self.open.sums_BK.shape[1] + parents_BK
-        self._continue(best.values, new_BKF, parents_BK)
+        rows_BK = self.offset_B1 * self.sums_BK.shape[1] + parents_BK
+        self.history_LBKF.index_copy_(0, self.step_1 - 1, new_BKF[None])
+        self.sums_BK = self.sums_BK.copy_(best.values) if self.sums_BK.shape == best.values.shape else best.values
+        self.tokens_BK.copy_(new_BKF[..., BeamField.TOKEN])
+        if self.beam.coverage:
+            self.seen_BKS = _gather(self.seen_BKS, parents_BK)
+        if self.book.looks_back:
+            self.written_BKL = _gather(self.written_BKL, parents_BK)
+            self.written_BKL[..., self.step] = self.tokens_BK
         self.live_B &= self._may_improve()
         return rows_BK
 
     def write(self, rows_BK: Tensor, kept_B: Tensor | None = None) -> None:
         """Feeds the chosen tokens to the model and stores the next scores."""
         self.state.select(rows_BK.flatten(), kept_B)
-        scores_NV = self.state.step(self.open.tokens_BK.flatten())
+        scores_NV = self.state.step(self.tokens_BK.flatten())
         if self.state.stays and scores_NV is not self.scores_NV and scores_NV.shape == self.scores_NV.shape:
             self.scores_NV.copy_(scores_NV)
         else:  # on a CPU, copying all scores would cost as much as some steps
@@ -180,17 +171,16 @@ class BeamSearch:
 
     def _candidates(self) -> Continuations:
         """The 2K best continuations of each input's open sequences."""
-        open_, wanted = self.open, 2 * self.beam.size
-        seen = self.state.attended_NS
+        wanted, seen = 2 * self.beam.size, self.state.attended_NS
         if seen is not None:
             # The attention of the last step belongs to the token that it wrote.
-            open_.seen_BKS = open_.seen_BKS + seen.view(open_.seen_BKS.shape)
-        if self.book.steady and open_.sums_BK.shape[1] * self.scores_NV.shape[1] >= wanted:
-            return best_continuations(wide(self.scores_NV), open_.sums_BK, wanted)
-        written_NT = open_.written_BKL[..., : self.step].flatten(0, 1)
+            self.seen_BKS = self.seen_BKS + seen.view(self.seen_BKS.shape)
+        if self.book.steady and self.sums_BK.shape[1] * self.scores_NV.shape[1] >= wanted:
+            return best_continuations(wide(self.scores_NV), self.sums_BK, wanted)
+        written_NT = self.written_BKL[..., : self.step].flatten(0, 1)
         chances_NV = self.book.apply(self.scores_NV.log_softmax(-1), written_NT, self.step)
-        chances_BKV = chances_NV.view(*open_.sums_BK.shape, -1)
-        sums_BF = (open_.sums_BK[..., None] + chances_BKV).flatten(1)
+        chances_BKV = chances_NV.view(*self.sums_BK.shape, -1)
+        sums_BF = (self.sums_BK[..., None] + chances_BKV).flatten(1)
         flat, vocabulary = sums_BF.shape[1], chances_NV.shape[1]
         best = functional.pad(sums_BF, (0, max(wanted - flat, 0)), value=NEVER).topk(wanted)
         index_BC = best.indices.clamp(max=flat - 1)
@@ -200,10 +190,9 @@ class BeamSearch:
     def _choose_by_triton(self) -> Tensor:
         from regard.decoding.fast import triton_choice  # not every machine has Triton
 
-        open_, size = self.open, self.beam.size
-        sums_BR = open_.sums_BK
-        open_.sums_BK = sums_BR if sums_BR.shape[1] == size else sums_BR.new_empty(len(sums_BR), size)
-        beams = (open_.sums_BK, open_.tokens_BK, self.rows_BK, open_.history_LBKF, self.pool_BKF)
+        sums_BR, size = self.sums_BK, self.beam.size
+        self.sums_BK = sums_BR if sums_BR.shape[1] == size else sums_BR.new_empty(len(sums_BR), size)
+        beams = (self.sums_BK, self.tokens_BK, self.rows_BK, self.history_LBKF, self.pool_BKF)
         limits = (self.step_1, self.book.longest_B, self.divisor_L, self.farthest_B)
         board = (*beams, self.live_B.view(torch.uint8), *limits)
         triton_choice.choose_beams(self.scores_NV, sums_BR, board, self.longest, self.beam, self.end)
@@ -222,29 +211,15 @@ class BeamSearch:
         """Ranking scores of finished candidates; −∞ for the others."""
         rank_BK = sums_BK / self.divisor_L.index_select(0, self.step_1)
         if self.beam.coverage:
-            rank_BK = rank_BK + self._coverage(steps_BKF[..., BeamField.PARENT].long())
+            # Wu et al. (2016): β × the sum over source tokens of log min(attention, 1); never positive.
+            got_BKS = _gather(self.seen_BKS, steps_BKF[..., BeamField.PARENT].long())
+            got_BKS = got_BKS.masked_fill(self.absent_BS[:, None], 1.0)
+            rank_BK = rank_BK + self.beam.coverage * got_BKS.clamp(torch.finfo(got_BKS.dtype).tiny, 1.0).log().sum(-1)
         return rank_BK.masked_fill(~(hit_BK & self.live_B[:, None]), NEVER)
-
-    def _continue(self, sums_BK: Tensor, new_BKF: Tensor, parents_BK: Tensor) -> None:
-        open_ = self.open
-        open_.history_LBKF.index_copy_(0, self.step_1 - 1, new_BKF[None])
-        open_.sums_BK = open_.sums_BK.copy_(sums_BK) if open_.sums_BK.shape == sums_BK.shape else sums_BK
-        open_.tokens_BK.copy_(new_BKF[..., BeamField.TOKEN])
-        if self.beam.coverage:
-            open_.seen_BKS = _gather(open_.seen_BKS, parents_BK)
-        if self.book.looks_back:
-            open_.written_BKL = _gather(open_.written_BKL, parents_BK)
-            open_.written_BKL[..., self.step] = open_.tokens_BK
-
-    def _coverage(self, parents_BK: Tensor) -> Tensor:
-        """Wu et al. (2016): β × the sum over source tokens of log min(attention, 1); never positive."""
-        got_BKS = _gather(self.open.seen_BKS, parents_BK).masked_fill(self.absent_BS[:, None], 1.0)
-        tiny = torch.finfo(got_BKS.dtype).tiny
-        return self.beam.coverage * got_BKS.clamp(tiny, 1.0).log().sum(-1)
 
     def _may_improve(self) -> Tensor:
         """`[B]`: whether the search of each input continues. Sums only fall, so the best open one bounds them all."""
-        beam, best_B, rank_BK = self.beam, self.open.sums_BK[:, 0], self.pool_BKF[..., BeamField.RANK]
+        beam, best_B, rank_BK = self.beam, self.sums_BK[:, 0], self.pool_BKF[..., BeamField.RANK]
         alive_B = best_B > NEVER
         if beam.stop == "first":
             return alive_B & (rank_BK[:, -1] == NEVER)
@@ -260,13 +235,10 @@ class BeamSearch:
         kept = kept_B.tolist()
         self._harvest(sorted(set(range(len(self.indices))) - set(kept)))
         self.indices = [self.indices[b] for b in kept]
-        for each in fields(self.open):
-            along = 1 if each.name.endswith("LBKF") else 0
-            setattr(self.open, each.name, getattr(self.open, each.name).index_select(along, kept_B))
-        self.pool_BKF, self.live_B, self.farthest_B, self.absent_BS, self.rows_BK = (
-            each.index_select(0, kept_B)
-            for each in (self.pool_BKF, self.live_B, self.farthest_B, self.absent_BS, self.rows_BK)
-        )
+        open_ = ("sums_BK", "tokens_BK", "written_BKL", "seen_BKS")
+        for name in (*open_, "pool_BKF", "live_B", "farthest_B", "absent_BS", "rows_BK"):
+            setattr(self, name, getattr(self, name).index_select(0, kept_B))
+        self.history_LBKF = self.history_LBKF.index_select(1, kept_B)
         self.offset_B1 = self.offset_B1[: len(kept)]
         self.book.select(kept_B)
 
@@ -277,7 +249,7 @@ class BeamSearch:
 
     def _harvest(self, chosen: list[int]) -> None:
         """Reads the finished sequences of some inputs from the device, each from its end."""
-        pool_BKF, history_LBKF = self.pool_BKF[:, : self.beam.nbest], self.open.history_LBKF
+        pool_BKF, history_LBKF = self.pool_BKF[:, : self.beam.nbest], self.history_LBKF
         if len(chosen) < len(self.indices):
             index_B = torch.tensor(chosen, dtype=torch.long, device=pool_BKF.device)
             pool_BKF, history_LBKF = pool_BKF.index_select(0, index_B), history_LBKF.index_select(1, index_B)

@@ -96,7 +96,7 @@ def search(model: SearchModel, job: Job, ends: Ends, rules: Rules, beam: Beam) -
     words = needed(job.wish.must)
     whole = sum(map(len, words))
     book = RuleBook(rules, [job], model, ends)
-    state, scores_NV = model.begin([job.tokens], job.longest)
+    state, scores_NV = model.begin(model.lay_out([job.tokens]), job.longest)
     paths = [Path(0, (), (), 0.0, 0)]
     pool: list[tuple[float, Path]] = []
     for step in range(1, job.longest + 1):
@@ -106,18 +106,14 @@ def search(model: SearchModel, job: Job, ends: Ends, rules: Rules, beam: Beam) -
         allowed = [path for path in candidates if path.tokens[-1] != ends.end or path.bank == whole]
         room = job.longest - step
         fitting = [path for path in allowed if missing_tokens(path.tokens, words) <= room] or allowed
-        going = []
-        for path in allocate([path for path in fitting if path.tokens[-1] != ends.end], beam.size, whole):
-            if room:
-                going.append(path)
-            else:
-                pool.append((path.score / beam.length.divisor(step), path))
+        going = allocate([path for path in fitting if path.tokens[-1] != ends.end], beam.size, whole)
         ending = sorted((path for path in allowed if path.tokens[-1] == ends.end), key=lambda path: -path.score)
-        pool += [(path.score / beam.length.divisor(step), path) for path in ending[: beam.size]]
+        done = [*([] if room else going), *ending[: beam.size]]
+        pool += [(path.score / beam.length.divisor(step), path) for path in done]
         pool.sort(key=lambda entry: (entry[1].bank != whole, -entry[0]))
         pool = pool[: beam.size]
         rewarding = rules.frequency < 0 or rules.presence < 0  # sums may rise, so nothing bounds them
-        if not going or (not rewarding and _settled(pool, going, beam, whole, job.longest, step)):
+        if not room or not going or (not rewarding and _settled(pool, going, beam, whole, job.longest, step)):
             break
         rows = torch.tensor([path.row for path in going], device=model.device)
         state.select(rows)

@@ -10,19 +10,7 @@ import torch
 from regard.decoding import beam, constrained, greedy
 from regard.decoding.fast import select
 from regard.decoding.model import Model, SearchModel
-from regard.decoding.settings import (
-    NO_WISH,
-    Beam,
-    Ends,
-    Greedy,
-    Hypothesis,
-    Job,
-    Power,
-    Rules,
-    Sampling,
-    Search,
-    Wish,
-)
+from regard.decoding.settings import Beam, Ends, Greedy, Hypothesis, Job, Power, Rules, Sampling, Search, Wish
 from regard.errors import InputError
 
 BATCH_TOKENS = 8192
@@ -52,7 +40,7 @@ def decode(
     if batch_tokens < 1:
         raise InputError(f"batch_tokens ({batch_tokens}) must be at least 1")
     search, rules = search or Greedy(), rules or Rules()
-    asked = [NO_WISH] * len(inputs) if wishes is None else wishes
+    asked = [Wish()] * len(inputs) if wishes is None else wishes
     if len(asked) != len(inputs):
         raise InputError(f"there are {len(asked)} wishes for {len(inputs)} inputs; give one for each, Wish() for none")
     results: list[list[Hypothesis]] = [[] for _ in inputs]
@@ -68,7 +56,10 @@ def decode(
 
 def _search(model: SearchModel, jobs: list[Job], ends: Ends, rules: Rules, search: Search) -> list[list[Hypothesis]]:
     if not isinstance(search, Beam):
-        return greedy.write(model, jobs, ends, rules, search)
+        writing = greedy.Writing(model, jobs, ends, rules, search)
+        while writing.advance():
+            pass
+        return [[each] for each in writing.hypotheses()]
     if jobs[0].wish.must:
         return [constrained.search(model, job, ends, rules, search) for job in jobs]
     # Kernels and graphs are created on the current device, not on that of the tensors.
@@ -136,6 +127,15 @@ def batches(jobs: list[Job], tokens: int, beams: int) -> Iterator[list[Job]]:
         batch.append(job)
     if batch:
         yield batch
+
+
+def pair_batches(inputs: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], tokens: int) -> Iterator[list[int]]:
+    """Groups the indices of pairs of similar length; the longer side of a pair counts."""
+    if len(inputs) != len(targets):
+        raise InputError(f"there are {len(targets)} targets for {len(inputs)} inputs; give one for each")
+    pairs = enumerate(zip(inputs, targets, strict=True))
+    for batch in batches([Job(index, max(pair, key=len)) for index, pair in pairs], tokens, 1):
+        yield [job.index for job in batch]
 
 
 def stream(

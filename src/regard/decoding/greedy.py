@@ -19,12 +19,11 @@ class Writing:
     def __init__(
         self, model: SearchModel, jobs: Sequence[Job], ends: Ends, rules: Rules, search: Greedy | Sampling
     ) -> None:
-        self.model, self.jobs, self.rules, self.end = model, jobs, rules, ends.end
+        self.model, self.rules, self.end, self.search = model, rules, ends.end, search
         device, count, longest = model.device, len(jobs), max(job.longest for job in jobs)
-        self.search = search
         self.book = RuleBook(rules, jobs, model, ends)
         self.tokens_BL = torch.zeros(count, longest, dtype=torch.long, device=device)
-        self.state, self.scores_AV = model.begin([job.tokens for job in jobs], longest)
+        self.state, self.scores_AV = model.begin(model.lay_out([job.tokens for job in jobs]), longest)
         self.chances_BL = self.scores_AV.new_zeros(count, longest)
         self.lengths_B = torch.zeros(count, dtype=torch.long, device=device)
         self.finished_B = torch.zeros(count, dtype=torch.bool, device=device)
@@ -45,7 +44,8 @@ class Writing:
         possible_A = scores_AV.gather(1, token_A[:, None])[:, 0] > NEVER
         live_A = self.open_B[index_A] & possible_A
         self.tokens_BL[index_A, step] = token_A
-        self.chances_BL[index_A, step] = self._chance(token_A)
+        chance_A, forced_A = self.scores_AV.log_softmax(-1).gather(1, token_A[:, None])[:, 0], self.book.forced(step)
+        self.chances_BL[index_A, step] = chance_A if forced_A is None else chance_A.masked_fill(forced_A >= 0, 0.0)
         self.lengths_B[index_A] += live_A.long()
         ended_A = torch.zeros_like(live_A) if self.end is None else token_A == self.end
         self.finished_B[index_A] |= live_A & ended_A
@@ -73,27 +73,10 @@ class Writing:
         nothing_A1 = (scores_AV == NEVER).all(-1, keepdim=True)
         return draw(scores_AV.masked_fill(nothing_A1, 0.0), self.uniform_BL[self.index_A, self.step])
 
-    def _chance(self, token_A: Tensor) -> Tensor:
-        """The model's log-probability of each token; 0 for a forced one."""
-        chance_A = self.scores_AV.log_softmax(-1).gather(1, token_A[:, None])[:, 0]
-        forced_A = self.book.forced(self.step)
-        return chance_A if forced_A is None else chance_A.masked_fill(forced_A >= 0, 0.0)
-
     def hypotheses(self) -> list[Hypothesis]:
         """The results, read from the device at once."""
-        tokens, chances = self.tokens_BL.tolist(), self.chances_BL.tolist()
-        lengths, finished = self.lengths_B.tolist(), self.finished_B.tolist()
+        read = (self.tokens_BL, self.lengths_B, self.chances_BL, self.finished_B)
         return [
-            hypothesis(tokens[b][: lengths[b]], sum(chances[b][: lengths[b]]), chances[b], finished[b], self.rules)
-            for b in range(len(self.jobs))
+            hypothesis(tokens[:length], sum(chances[:length]), chances, finished, self.rules)
+            for tokens, length, chances, finished in zip(*(each.tolist() for each in read), strict=True)
         ]
-
-
-def write(
-    model: SearchModel, jobs: Sequence[Job], ends: Ends, rules: Rules, search: Greedy | Sampling
-) -> list[list[Hypothesis]]:
-    """One hypothesis for each input."""
-    writing = Writing(model, jobs, ends, rules, search)
-    while writing.advance():
-        pass
-    return [[each] for each in writing.hypotheses()]

@@ -101,26 +101,21 @@ class SearchModel:
         """Pads the inputs, as `begin` reads them."""
         return Inputs(*padded(inputs, self.device, SHAPES if self.paths.fixed else 1, self.longest))
 
-    def begin(
-        self, inputs: Sequence[Sequence[int]] | Inputs, longest: int, beams: int = 1, coverage: bool = False
-    ) -> tuple[State, Tensor]:
+    def begin(self, inputs: Inputs, longest: int, beams: int = 1, coverage: bool = False) -> tuple[State, Tensor]:
         """Reads the inputs; returns the state and the logits `[B, V]` of the first token.
 
         At most `longest` tokens will be written. With `coverage`, the state keeps the attention to the source.
         """
         if coverage and not self.reads_source:
             raise InputError("beam.coverage needs a source, and a decoder has none; set it to 0")
-        given = inputs if isinstance(inputs, Inputs) else self.lay_out(inputs)
         steps = up_to(longest + SPARE, SHAPES) if self.paths.fixed else None
-        cache = self.original.new_cache(given.layout.batch, self.longest, steps, beams)
-        state: State
+        cache = self.original.new_cache(inputs.layout.batch, self.longest, steps, beams)
+        state = State(self.model, cache, coverage, raw=self.paths.triton_choice)
         if self.paths.triton_step:
             from regard.decoding.fast.triton_model import TritonState
 
             state = TritonState(self.model, cache, raw=self.paths.triton_choice)
-        else:
-            state = State(self.model, cache, coverage, raw=self.paths.triton_choice)
-        return state, state.read(given, self.start)
+        return state, state.read(inputs, self.start)
 
 
 class State:

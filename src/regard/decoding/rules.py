@@ -1,4 +1,4 @@
-"""Rules of decoding: pure functions that change scores, and `RuleBook`, which applies those of a batch at each step.
+"""Rules of decoding: sampling, and `RuleBook`, which applies the rules of a batch at each step.
 
 B: inputs, N: rows (N / B for each input, next to each other), V: vocabulary, T: tokens so far. A history `[N, T]` is
 aligned at its end, with −1 for missing tokens.
@@ -23,36 +23,22 @@ ANY = -2
 """In a table of words: any token."""
 
 
-def top_k(scores_NV: Tensor, count: int) -> Tensor:
-    """Keeps the `count` highest scores, and ties with the last of them."""
-    least_N1 = scores_NV.topk(min(count, scores_NV.shape[-1]), dim=-1).values[:, -1:]
-    return scores_NV.masked_fill(scores_NV < least_N1, NEVER)
-
-
-def top_p(scores_NV: Tensor, mass: float) -> Tensor:
-    """Keeps the most likely tokens until their probability reaches `mass`; at least one."""
-    sorted_NV, order_NV = scores_NV.sort(dim=-1, descending=True, stable=True)
-    chances_NV = sorted_NV.softmax(-1)
-    before_NV = chances_NV.cumsum(-1) - chances_NV
-    drop_NV = before_NV >= mass
-    drop_NV[:, 0] = False
-    return scores_NV.masked_fill(torch.zeros_like(drop_NV).scatter(1, order_NV, drop_NV), NEVER)
-
-
-def min_p(scores_NV: Tensor, share: float) -> Tensor:
-    """Keeps tokens with at least `share` times the highest probability."""
-    chances_NV = scores_NV.softmax(-1)
-    return scores_NV.masked_fill(chances_NV < share * chances_NV.amax(-1, keepdim=True), NEVER)
-
-
 def shaped(scores_NV: Tensor, search: Sampling) -> Tensor:
-    """The scores to draw from: divided by the temperature, −∞ for excluded tokens."""
+    """The scores to draw from: divided by the temperature, −∞ for tokens that top-k, top-p or min-p excludes."""
     scores_NV = scores_NV / search.temperature
-    if search.top_k is not None:
-        scores_NV = top_k(scores_NV, search.top_k)
+    if search.top_k is not None:  # ties with the last one stay
+        least_N1 = scores_NV.topk(min(search.top_k, scores_NV.shape[-1]), dim=-1).values[:, -1:]
+        scores_NV = scores_NV.masked_fill(scores_NV < least_N1, NEVER)
     if search.top_p < 1:
-        scores_NV = top_p(scores_NV, search.top_p)
-    return min_p(scores_NV, search.min_p) if search.min_p > 0 else scores_NV
+        sorted_NV, order_NV = scores_NV.sort(dim=-1, descending=True, stable=True)
+        chances_NV = sorted_NV.softmax(-1)
+        drop_NV = chances_NV.cumsum(-1) - chances_NV >= search.top_p
+        drop_NV[:, 0] = False
+        scores_NV = scores_NV.masked_fill(torch.zeros_like(drop_NV).scatter(1, order_NV, drop_NV), NEVER)
+    if search.min_p > 0:
+        chances_NV = scores_NV.softmax(-1)
+        scores_NV = scores_NV.masked_fill(chances_NV < search.min_p * chances_NV.amax(-1, keepdim=True), NEVER)
+    return scores_NV
 
 
 def draw(scores_NV: Tensor, uniform_N: Tensor) -> Tensor:
@@ -65,32 +51,10 @@ def draw(scores_NV: Tensor, uniform_N: Tensor) -> Tensor:
     return torch.minimum(token_N, last_N)
 
 
-def penalise_repetition(scores_NV: Tensor, history_NT: Tensor, penalty: float) -> Tensor:
-    """Keskar et al. (2019): scores of tokens in the history are divided by the penalty, or multiplied if negative."""
-    changed_NV = torch.where(scores_NV < 0, scores_NV * penalty, scores_NV / penalty)
-    return torch.where(_counts(history_NT, scores_NV.shape[-1]) > 0, changed_NV, scores_NV)
-
-
-def penalise_counts(scores_NV: Tensor, written_NT: Tensor, frequency: float, presence: float) -> Tensor:
-    """As OpenAI: score − count × frequency − (count > 0) × presence, over the written tokens."""
-    counts_NV = _counts(written_NT, scores_NV.shape[-1]).to(scores_NV.dtype)
-    return scores_NV - counts_NV * frequency - (counts_NV > 0).to(scores_NV.dtype) * presence
-
-
 def _counts(history_NT: Tensor, vocabulary: int) -> Tensor:
     """`[N, V]`: how often each token occurs in the history."""
     counts_NV = history_NT.new_zeros(len(history_NT), vocabulary)
     return counts_NV.scatter_add_(1, history_NT.clamp(min=0), (history_NT >= 0).long())
-
-
-def block_ngrams(scores_NV: Tensor, history_NT: Tensor, size: int) -> Tensor:
-    """Excludes each token that would complete an n-gram of the history."""
-    if history_NT.shape[1] < size:
-        return scores_NV
-    grams_NWn = history_NT.unfold(1, size, 1)
-    tail_N1m = history_NT[:, None, history_NT.shape[1] - size + 1 :]
-    match_NW = (grams_NWn[..., :-1] == tail_N1m).all(-1) & (grams_NWn >= 0).all(-1)
-    return _exclude(scores_NV, grams_NWn[..., -1].clamp(min=0), match_NW)
 
 
 def words_table(words: Sequence[Sequence[Sequence[int]]], device: torch.device) -> Tensor:
@@ -122,12 +86,6 @@ def _exclude(scores_NV: Tensor, tokens_NW: Tensor, where_NW: Tensor) -> Tensor:
     return scores_NV.masked_fill(banned_NV > 0, NEVER)
 
 
-def force(scores_NV: Tensor, token_N: Tensor) -> Tensor:
-    """Leaves one token, at no cost, in each row whose number is not negative."""
-    forced_NV = torch.full_like(scores_NV, NEVER).scatter(1, token_N[:, None].clamp(min=0), 0.0)
-    return torch.where((token_N >= 0)[:, None], forced_NV, scores_NV)
-
-
 class RuleBook:
     """Applies `Rules` and the wishes of a batch to its scores."""
 
@@ -149,11 +107,8 @@ class RuleBook:
         self.words_BML = words_table(words, device) if any(words) else None
         self.steady = is_steady(rules, (job.wish for job in jobs))
         """Whether no score is ever changed."""
-
-    @property
-    def looks_back(self) -> bool:
+        self.looks_back = rules.looks_back or self.words_BML is not None
         """Whether any rule depends on the tokens written so far."""
-        return self.rules.looks_back or self.words_BML is not None
 
     def select(self, inputs_B: Tensor) -> None:
         """Keeps the given inputs."""
@@ -167,22 +122,30 @@ class RuleBook:
         """The scores of a step after all rules. `written_NT` is read only if `looks_back`."""
         rules, rows = self.rules, len(scores_NV) // len(self.longest_B)
         if self.looks_back:
-            history_NT = torch.cat([self.before_BT.repeat_interleave(rows, 0), written_NT], dim=1)
-            scores_NV = self._by_history(scores_NV, history_NT, rows)
+            scores_NV = self._by_history(scores_NV, written_NT, rows)
         if self.end is not None and step < rules.shortest:
             scores_NV = scores_NV.masked_fill(self.is_end_V, NEVER)
         forced_B = self.forced(step)
-        return scores_NV if forced_B is None else force(scores_NV, forced_B.repeat_interleave(rows))
+        if forced_B is None:
+            return scores_NV
+        token_N1 = forced_B.repeat_interleave(rows)[:, None]
+        forced_NV = torch.full_like(scores_NV, NEVER).scatter(1, token_N1.clamp(min=0), 0.0)
+        return torch.where(token_N1 >= 0, forced_NV, scores_NV)
 
-    def _by_history(self, scores_NV: Tensor, history_NT: Tensor, rows: int) -> Tensor:
-        rules = self.rules
-        if rules.repetition != 1:
-            scores_NV = penalise_repetition(scores_NV, history_NT, rules.repetition)
-        if rules.frequency or rules.presence:
-            written_NT = history_NT[:, self.before_BT.shape[1] :]
-            scores_NV = penalise_counts(scores_NV, written_NT, rules.frequency, rules.presence)
-        if rules.ngram:
-            scores_NV = block_ngrams(scores_NV, history_NT, rules.ngram)
+    def _by_history(self, scores_NV: Tensor, written_NT: Tensor, rows: int) -> Tensor:
+        rules, vocabulary = self.rules, scores_NV.shape[-1]
+        history_NT = torch.cat([self.before_BT.repeat_interleave(rows, 0), written_NT], dim=1)
+        time = history_NT.shape[1]
+        if rules.repetition != 1:  # Keskar et al. (2019)
+            changed_NV = torch.where(scores_NV < 0, scores_NV * rules.repetition, scores_NV / rules.repetition)
+            scores_NV = torch.where(_counts(history_NT, vocabulary) > 0, changed_NV, scores_NV)
+        if rules.frequency or rules.presence:  # as OpenAI does
+            counts_NV = _counts(written_NT, vocabulary).to(scores_NV.dtype)
+            scores_NV = scores_NV - counts_NV * rules.frequency - (counts_NV > 0).to(scores_NV.dtype) * rules.presence
+        if 0 < rules.ngram <= time:  # exclude each token that would complete an n-gram of the history
+            grams_NWn, tail_N1m = history_NT.unfold(1, rules.ngram, 1), history_NT[:, None, time - rules.ngram + 1 :]
+            match_NW = (grams_NWn[..., :-1] == tail_N1m).all(-1) & (grams_NWn >= 0).all(-1)
+            scores_NV = _exclude(scores_NV, grams_NWn[..., -1].clamp(min=0), match_NW)
         if self.words_BML is not None:
             scores_NV = block_words(scores_NV, history_NT, self.words_BML.repeat_interleave(rows, 0))
         return scores_NV

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import torch
 
-from regard.decoding.decode import BATCH_TOKENS, batches
+from regard.decoding.decode import BATCH_TOKENS, pair_batches
 from regard.decoding.model import Model, padded, wide
-from regard.decoding.settings import NO_WISH, Ends, Job
+from regard.decoding.settings import Ends
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
 
@@ -24,24 +24,19 @@ def score(
 
     Their sum is the log-probability of the target. Without `Ends.end`, targets have no end.
     """
-    if len(inputs) != len(targets):
-        raise InputError(f"there are {len(targets)} targets for {len(inputs)} inputs; give one for each")
     tail = [] if ends.end is None else [ends.end]
     results: list[list[float]] = [[] for _ in inputs]
-    # The longer side of a pair decides how many pairs fit into a batch.
-    jobs = [Job(index, max(pair, key=len), NO_WISH, 0) for index, pair in enumerate(zip(inputs, targets, strict=True))]
     for index, tokens in enumerate(inputs):
         if not len(tokens):
             raise InputError(f"inputs[{index}] is empty; give at least one token")
     with torch.inference_mode():
-        for batch in batches(jobs, batch_tokens, 1):
-            sources = [inputs[job.index] for job in batch]
-            wanted = [[*targets[job.index], *tail] for job in batch]
-            scores_BTV = _scores(model, sources, wanted, ends)
-            for job, source, target, scores_TV in zip(batch, sources, wanted, scores_BTV, strict=True):
-                start = _skip(model, source)
+        for batch in pair_batches(inputs, targets, batch_tokens):
+            wanted = [[*targets[index], *tail] for index in batch]
+            scores_BTV = _scores(model, [inputs[index] for index in batch], wanted, ends)
+            for index, target, scores_TV in zip(batch, wanted, scores_BTV, strict=True):
+                start = _skip(model, inputs[index])
                 token_T1 = torch.tensor(target, dtype=torch.long, device=scores_TV.device)[:, None]
-                results[job.index] = scores_TV[start : start + len(target)].gather(1, token_T1)[:, 0].tolist()
+                results[index] = scores_TV[start : start + len(target)].gather(1, token_T1)[:, 0].tolist()
     return results
 
 

@@ -274,12 +274,9 @@ class Job:
     index: int
     """Among the inputs."""
     tokens: Sequence[int]
-    wish: Wish
-    longest: int
+    wish: Wish = Wish()
+    longest: int = 0
     """Largest number of written tokens."""
-
-
-NO_WISH = Wish()
 
 
 def is_steady(rules: Rules, wishes: Iterable[Wish]) -> bool:
@@ -288,17 +285,10 @@ def is_steady(rules: Rules, wishes: Iterable[Wish]) -> bool:
     return plain and not any(wish.prefix or wish.must or wish.must_not for wish in wishes)
 
 
-def loops(tokens: Sequence[int], ngram: int, times: int) -> bool:
-    """Whether the tokens end in `times` repetitions of a run of at most `ngram` tokens."""
-    for size in range(1, min(ngram, len(tokens) // times) + 1):
-        tail = tokens[len(tokens) - size * times :]
-        if tail[size:] == tail[:-size]:
-            return True
-    return False
-
-
 def hypothesis(written: list[int], score: float, chances: list[float], ended: bool, rules: Rules) -> Hypothesis:
     """A hypothesis from written tokens, the end included."""
     tokens = written[:-1] if ended else written
-    looped = loops(tokens, rules.loop_ngram, rules.loop_times)
+    sizes, times = range(1, min(rules.loop_ngram, len(tokens) // rules.loop_times) + 1), rules.loop_times
+    tails = ((size, tokens[len(tokens) - size * times :]) for size in sizes)
+    looped = any(tail[size:] == tail[:-size] for size, tail in tails)
     return Hypothesis(tokens, score, chances[: len(written)], ended, looped)

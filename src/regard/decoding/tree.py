@@ -107,8 +107,8 @@ class _Traced(BeamSearch):
                 fate: Fate = "finished" if ended else "dropped"
                 score = ranks[index] if ended else None
                 self.nodes.append(Node(self.step, self._ends[parent], token, chance, total, fate, score))
-        kept = self.open.history_LBKF[self.step, 0][:, [BeamField.PARENT, BeamField.TOKEN]].long().tolist()
-        is_open = (self.open.sums_BK[0] > NEVER).tolist()
+        kept = self.history_LBKF[self.step, 0][:, [BeamField.PARENT, BeamField.TOKEN]].long().tolist()
+        is_open = (self.sums_BK[0] > NEVER).tolist()
         self._ends = [
             numbers[parent, token] if goes_on else None for (parent, token), goes_on in zip(kept, is_open, strict=True)
         ]

@@ -85,7 +85,7 @@ def test_looks_that_do_not_exist_raise() -> None:
         cross_weights(model, SOURCES, TARGETS, ENDS, Look(((1, 0),)))
     with pytest.raises(InputError, match=r"head \(9\)"):
         cross_weights(model, SOURCES, TARGETS, ENDS, Look(((0, 9),)))
-    with pytest.raises(InputError, match="4 outputs for 5 inputs"):
+    with pytest.raises(InputError, match="4 targets for 5 inputs"):
         cross_weights(model, SOURCES, TARGETS[:4], ENDS)
     with pytest.raises(InputError, match=r"Ends.start"):
         cross_weights(model, SOURCES, TARGETS, Ends())

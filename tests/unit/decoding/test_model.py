@@ -86,7 +86,8 @@ def test_every_row_has_its_own_history(family: type, fixed: bool) -> None:
         model = model_of(changes, family=family)
         for beams in (1, 3) if name in ("paper", "relative", "window") else (3,):
             draw = random.Random(1)
-            state, scores = SearchModel(model, ENDS, FastPaths(fixed=fixed)).begin(given, 40, beams)
+            prepared = SearchModel(model, ENDS, FastPaths(fixed=fixed))
+            state, scores = prepared.begin(prepared.lay_out(given), 40, beams)
             written: list[tuple[int, list[int]]] = [(place, []) for place in range(4)]
             for step, (rows, stay) in enumerate(moves(steps, beams, draw, kept=2)):
                 state.select(torch.tensor(rows), None if stay is None else torch.tensor(stay))

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from regard.decoding.beam import BeamBatch, BeamSearch
-from regard.decoding.model import CHECK_EVERY, Inputs, SearchModel, up_to
-from regard.decoding.settings import NO_WISH, Beam, Ends, Hypothesis, Job, Rules
+from regard.decoding.model import CHECK_EVERY, SearchModel, up_to
+from regard.decoding.settings import Beam, Ends, Hypothesis, Job, Rules
 
 Work: TypeAlias = Callable[[], None]
 Record: TypeAlias = Callable[[Work], Work]
@@ -63,7 +63,7 @@ def replayed(
 def filled(jobs: Sequence[Job]) -> list[Job]:
     """Jobs followed by empty ones, so that batches of similar size have the same size."""
     multiple = max(2 ** ((len(jobs) - 1).bit_length() - 3), INPUTS) if len(jobs) > 1 else INPUTS
-    empty = Job(-1, jobs[0].tokens[:1], NO_WISH, 0)
+    empty = Job(-1, jobs[0].tokens[:1])
     return [*jobs, *[empty] * (up_to(len(jobs), multiple) - len(jobs))]
 
 
@@ -76,9 +76,9 @@ def _shape(batch: BeamBatch, model: nn.Module) -> Hashable:
 
 def _given(batch: BeamBatch) -> list[Tensor]:
     """The input tensors of a search."""
-    inputs = batch.inputs
-    assert isinstance(inputs, Inputs) and inputs.layout.lengths_B is not None
-    return [inputs.tokens_BT, inputs.layout.lengths_B, batch.book.longest_B, batch.farthest_B]
+    lengths_B = batch.inputs.layout.lengths_B
+    assert lengths_B is not None
+    return [batch.inputs.tokens_BT, lengths_B, batch.book.longest_B, batch.farthest_B]
 
 
 class GraphSearch:

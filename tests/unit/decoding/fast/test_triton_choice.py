@@ -10,7 +10,7 @@ from fused_cases import DEVICE, needs_triton
 from regard.decoding.beam import BeamBatch, BeamSearch
 from regard.decoding.fast import FastPaths
 from regard.decoding.model import SearchModel
-from regard.decoding.settings import NO_WISH, Beam, Ends, Job, LengthPenalty, Paper, Power, Rules, Stop
+from regard.decoding.settings import Beam, Ends, Job, LengthPenalty, Paper, Power, Rules, Stop
 
 pytestmark = needs_triton
 
@@ -33,7 +33,7 @@ def test_one_look_at_all_scores(rows: int, vocabulary: int, dtype: torch.dtype) 
 def searches(vocabulary: int, longest: list[int], beam: Beam, end: int | None) -> list[BeamSearch]:
     """The same search twice: in kernels, and spelled out."""
     model = translator(vocabulary, dtype=torch.float32).to(DEVICE)
-    jobs = [Job(place, [3, 4], NO_WISH, each) for place, each in enumerate(longest)]
+    jobs = [Job(place, [3, 4], longest=each) for place, each in enumerate(longest)]
     ends, found = Ends(ENDS.start, end), []
     for triton_choice in (True, False):
         prepared = SearchModel(model, ends, FastPaths(fixed=True, triton_choice=triton_choice))
@@ -43,14 +43,14 @@ def searches(vocabulary: int, longest: list[int], beam: Beam, end: int | None) -
 
 def assert_equal_boards(mine: BeamSearch, other: BeamSearch) -> None:
     assert torch.equal(mine.live_B, other.live_B)
-    assert torch.allclose(mine.open.sums_BK, other.open.sums_BK, atol=1e-5)
+    assert torch.allclose(mine.sums_BK, other.sums_BK, atol=1e-5)
     assert torch.allclose(mine.pool_BKF[..., 3], other.pool_BKF[..., 3], atol=1e-5)
     filled = other.pool_BKF[..., 3] > -torch.inf
     assert torch.allclose(mine.pool_BKF[filled], other.pool_BKF[filled], atol=1e-5)
-    real = other.open.sums_BK > -torch.inf
-    assert torch.equal(mine.open.tokens_BK[real], other.open.tokens_BK[real])
+    real = other.sums_BK > -torch.inf
+    assert torch.equal(mine.tokens_BK[real], other.tokens_BK[real])
     step = int(other.step_1) - 1
-    fields = (mine.open.history_LBKF[step], other.open.history_LBKF[step])
+    fields = (mine.history_LBKF[step], other.history_LBKF[step])
     assert torch.allclose(fields[0][real], fields[1][real], atol=1e-5)
     assert not fields[0].isnan().any()
 
@@ -81,7 +81,7 @@ def test_the_same_choices(size: int, vocabulary: int, length: LengthPenalty, sto
             mine.scores_NV, other.scores_NV = scores, scores.clone()
             mine_rows, rows_BK = mine.choose(), other.choose()
             assert_equal_boards(mine, other)
-            assert torch.equal(mine_rows[other.open.sums_BK > -torch.inf], rows_BK[other.open.sums_BK > -torch.inf])
+            assert torch.equal(mine_rows[other.sums_BK > -torch.inf], rows_BK[other.sums_BK > -torch.inf])
             mine.scores_NV = scores.new_empty(len(rows_BK) * size, 0)
 
 
@@ -93,7 +93,7 @@ def test_scores_that_are_no_numbers_lead_nowhere() -> None:
     mine.scores_NV = torch.full((2, 70), torch.nan, device=DEVICE)
     rows = mine.choose()
     assert set(rows.flatten().tolist()) <= {0, 1}
-    assert bool(((mine.open.tokens_BK >= 0) & (mine.open.tokens_BK < 70)).all())
+    assert bool(((mine.tokens_BK >= 0) & (mine.tokens_BK < 70)).all())
 
 
 @torch.inference_mode()
@@ -101,4 +101,4 @@ def test_equal_scores_go_by_their_place() -> None:
     mine, _ = searches(200, [5], Beam(size=3), 1)
     mine.scores_NV = torch.zeros(1, 200, device=DEVICE)
     mine.choose()
-    assert mine.open.tokens_BK.tolist() == [[0, 2, 3]]
+    assert mine.tokens_BK.tolist() == [[0, 2, 3]]

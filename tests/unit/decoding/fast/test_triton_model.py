@@ -74,7 +74,8 @@ def next_scores(model: EncoderDecoder, source: list[int], written: list[int]) ->
 def test_every_row_has_its_own_history(name: str, beams: int) -> None:
     """Against whole passes in float64; rows split, change places, and once an input goes."""
     model, draw, given = model_of(PLAIN[name]), random.Random(1), inputs(4, VOCABULARY)
-    state, scores = SearchModel(model, ENDS, TRITON).begin(given, 12, beams)
+    prepared = SearchModel(model, ENDS, TRITON)
+    state, scores = prepared.begin(prepared.lay_out(given), 12, beams)
     assert type(state).__name__ == "TritonState"
     written: list[tuple[int, list[int]]] = [(place, []) for place in range(4)]
     rows, count, found = 1, 4, []
