@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,10 +13,10 @@ from decoding_cases import ENDS, contains, inputs, translator
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from regard.decoding import rules as choose
 from regard.decoding.constrained import met, needed, nexts
 from regard.decoding.decode import batches, decode
-from regard.decoding.settings import Absolute, Beam, Job, Power, Rules, Wish, loops
+from regard.decoding.rules import RuleBook, draw, shaped
+from regard.decoding.settings import Absolute, Beam, Job, Power, Rules, Sampling, Wish, hypothesis
 
 VOCABULARY = 5
 # Multiples of a quarter: sums and comparisons are exact, and ties happen.
@@ -31,8 +33,13 @@ def tensor(scores: list[float]) -> torch.Tensor:
     return torch.tensor([scores], dtype=torch.float64)
 
 
-def past(history: list[int], gap: int = 0) -> torch.Tensor:
-    return torch.tensor([[-1] * gap + history], dtype=torch.long)
+def applied(scores: list[float], history: list[int], gap: int = 0, **rules: Any) -> torch.Tensor:
+    """The scores of the first of two inputs; the second has a longer prompt and one more forbidden word."""
+    jobs = [Job(0, []), Job(1, [0] * gap, Wish(must_not=((0,),)))]
+    model: Any = SimpleNamespace(device=torch.device("cpu"), reads_source=False, vocabulary=VOCABULARY)
+    book = RuleBook(Rules(**rules), jobs, model, ENDS)
+    written = torch.tensor([history] * 2, dtype=torch.long)
+    return book.apply(torch.cat([tensor(scores)] * 2), written, len(history))[:1]
 
 
 def softmax(scores: list[float]) -> list[float]:
@@ -44,7 +51,9 @@ def softmax(scores: list[float]) -> list[float]:
 def test_top_k(scores: list[float], count: int) -> None:
     least = sorted(scores, reverse=True)[min(count, VOCABULARY) - 1]
     assert_changed(
-        scores, [score if score >= least else -math.inf for score in scores], choose.top_k(tensor(scores), count)
+        scores,
+        [score if score >= least else -math.inf for score in scores],
+        shaped(tensor(scores), Sampling(top_k=count)),
     )
 
 
@@ -59,7 +68,9 @@ def test_top_p(scores: list[float], mass: float) -> None:
             assume(False)  # rounding decides
         total += chances[index]
     assert_changed(
-        scores, [s if i in kept else -math.inf for i, s in enumerate(scores)], choose.top_p(tensor(scores), mass)
+        scores,
+        [s if i in kept else -math.inf for i, s in enumerate(scores)],
+        shaped(tensor(scores), Sampling(top_p=mass)),
     )
 
 
@@ -67,20 +78,20 @@ def test_top_p(scores: list[float], mass: float) -> None:
 def test_min_p(scores: list[float], share: float) -> None:
     kept = [math.exp(score - max(scores)) >= share for score in scores]
     expected = [score if keep else -math.inf for score, keep in zip(scores, kept, strict=True)]
-    assert_changed(scores, expected, choose.min_p(tensor(scores), share))
+    assert_changed(scores, expected, shaped(tensor(scores), Sampling(min_p=share)))
 
 
 @given(rows, histories, st.floats(0.5, 3.0), st.integers(0, 2))
 def test_repetition(scores: list[float], history: list[int], penalty: float, gap: int) -> None:
     expected = [(s * penalty if s < 0 else s / penalty) if i in history else s for i, s in enumerate(scores)]
-    assert_changed(scores, expected, choose.penalise_repetition(tensor(scores), past(history, gap), penalty))
+    assert_changed(scores, expected, applied(scores, history, gap, repetition=penalty))
 
 
 @given(rows, histories, st.floats(-2, 2), st.floats(-2, 2))
 def test_frequency_and_presence(scores: list[float], history: list[int], frequency: float, presence: float) -> None:
     counts = Counter(history)
     expected = [s - counts[i] * frequency - (counts[i] > 0) * presence for i, s in enumerate(scores)]
-    assert_changed(scores, expected, choose.penalise_counts(tensor(scores), past(history), frequency, presence))
+    assert_changed(scores, expected, applied(scores, history, frequency=frequency, presence=presence))
 
 
 @given(rows, histories, st.integers(1, 4), st.integers(0, 2))
@@ -92,7 +103,7 @@ def test_ngrams(scores: list[float], history: list[int], size: int, gap: int) ->
         grams = [tuple(after[i : i + size]) for i in range(len(after) - size + 1)]
         if grams and grams[-1] in grams[:-1]:
             expected[token] = -math.inf
-    assert_changed(scores, expected, choose.block_ngrams(tensor(scores), past(history, gap), size))
+    assert_changed(scores, expected, applied(scores, history, gap, ngram=size))
 
 
 words = st.lists(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=3).map(tuple), min_size=1, max_size=4)
@@ -103,15 +114,13 @@ def test_words(scores: list[float], history: list[int], banned: list[tuple[int, 
     after = [[*history, token] for token in range(VOCABULARY)]
     bad = [any(tuple(tokens[-len(word) :]) == word for word in banned) for tokens in after]
     expected = [-math.inf if wrong else score for score, wrong in zip(scores, bad, strict=True)]
-    # A second row with more words, so that the first one is filled up.
-    table = choose.words_table([banned, [*banned, (0,)]], torch.device("cpu"))[:1]
-    assert_changed(scores, expected, choose.block_words(tensor(scores), past(history), table))
+    assert_changed(scores, expected, applied(scores, history, must_not=tuple(banned)))
 
 
 @given(rows, st.integers(0, VOCABULARY - 1), st.floats(0, 1, exclude_max=True))
 def test_a_draw_falls_into_its_share(scores: list[float], dead: int, number: float) -> None:
     scores = [-math.inf if i == dead else score for i, score in enumerate(scores)]
-    token = int(choose.draw(tensor(scores), torch.tensor([number], dtype=torch.float64)))
+    token = int(draw(tensor(scores), torch.tensor([number], dtype=torch.float64)))
     bounds = np.cumsum(softmax(scores))
     assert token != dead
     assert number <= bounds[token] + 1e-9
@@ -124,7 +133,8 @@ def test_loops(tokens: list[int], ngram: int, times: int) -> None:
         tokens[-size * times :] == tokens[-size:] * times and len(tokens) >= size * times
         for size in range(1, ngram + 1)
     )
-    assert loops(tokens, ngram, times) is expected
+    rules = Rules(loop_ngram=ngram, loop_times=times)
+    assert hypothesis(tokens, 0.0, [], False, rules).looped is expected
 
 
 @given(histories.map(tuple), words)

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from decoding_cases import ENDS, START, inputs, translator
 
-from regard.decoding import rules as choose
 from regard.decoding.decode import decode
+from regard.decoding.rules import RuleBook, shaped
 from regard.decoding.score import score
-from regard.decoding.settings import Absolute, Beam, Paper, Power, Rules, Sampling, ToSource
+from regard.decoding.settings import Absolute, Beam, Job, Paper, Power, Rules, Sampling, ToSource
 
 
 def test_temperature() -> None:
     """softmax(z / T): T → 0 is the argmax, T → ∞ uniform."""
     z = torch.tensor([[2.0, 1.0, 0.1]], dtype=torch.float64)
-    assert choose.shaped(z, Sampling(temperature=1e-3)).softmax(-1)[0].tolist() == pytest.approx([1, 0, 0], abs=1e-12)
-    assert choose.shaped(z, Sampling(temperature=1e6)).softmax(-1)[0].tolist() == pytest.approx([1 / 3] * 3, abs=1e-6)
+    assert shaped(z, Sampling(temperature=1e-3)).softmax(-1)[0].tolist() == pytest.approx([1, 0, 0], abs=1e-12)
+    assert shaped(z, Sampling(temperature=1e6)).softmax(-1)[0].tolist() == pytest.approx([1 / 3] * 3, abs=1e-6)
     halved = [math.exp(2 * value) for value in (2.0, 1.0, 0.1)]
-    assert choose.shaped(z, Sampling(temperature=0.5)).softmax(-1)[0].tolist() == pytest.approx(
+    assert shaped(z, Sampling(temperature=0.5)).softmax(-1)[0].tolist() == pytest.approx(
         [x / sum(halved) for x in halved]
     )
 
@@ -55,7 +57,9 @@ def test_the_encoder_runs_once_and_a_step_reads_one_token() -> None:
 
 def test_openai_s_penalties() -> None:
     """mu[j] − c[j] · frequency − (c[j] > 0) · presence."""
-    changed = choose.penalise_counts(torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([[1, 1, 2]]), 0.5, 0.25)
+    model: Any = SimpleNamespace(device=torch.device("cpu"), reads_source=True, vocabulary=3)
+    book = RuleBook(Rules(frequency=0.5, presence=0.25), [Job(0, [])], model, ENDS)
+    changed = book.apply(torch.tensor([[1.0, 1.0, 1.0]]), torch.tensor([[1, 1, 2]]), 3)
     assert changed[0].tolist() == pytest.approx([1.0, 1.0 - 2 * 0.5 - 0.25, 1.0 - 0.5 - 0.25])
 
 
