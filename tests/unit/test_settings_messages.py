@@ -111,7 +111,7 @@ def test_settings_that_contradict() -> None:
         (EncoderDecoder(), {"target_vocabulary": 5}, ("tied", "37000", "target_vocabulary 5", '["target", "output"]')),
         (Vision(), {"image": [230, 224]}, ("image ([230, 224])", "patch (16)")),
         (Vision(), odd | {"position.kind": "sinusoidal-2d"}, ("width (510)", "sinusoidal-2d")),
-        (Vision(), odd | {"position.kind": "rotary-2d"}, ("head size (102)", "attention.head_size")),
+        (Vision(), odd | {"position.kind": "rotary-2d"}, ("attention.head_size (102)", "multiple of 4")),
         (Vision(), {"class_token": False, "heads.label.kind": "classification"}, ("class_token", 'pooling "mean"')),
         (Vision(), {"attention.window": 3}, ("attention.window (3)",)),
     ]

@@ -29,10 +29,7 @@ class Ablate:
 
     def change(self, chosen: list[int], name: str, x: Tensor) -> Tensor:
         if self.mean is not None and self.mean.shape != x.shape[-2:]:
-            raise InputError(
-                f"mean has shape {list(self.mean.shape)}, expected {list(x.shape[-2:])} for {name}: "
-                "give one vector for each head"
-            )
+            raise InputError(f"mean has shape {list(self.mean.shape)}, expected {list(x.shape[-2:])} for {name}")
         x[..., chosen, :] = 0.0 if self.mean is None else self.mean.to(x)[chosen]
         return x
 
@@ -81,9 +78,7 @@ class Patch:
         if tap.sizes[:2] not in (("B", "T"), ("B", "K")):
             raise InputError(f"{name} has no token dimension to patch; give a function of the tensor instead")
         if self.taken is not None and len(self.taken) != len(self.positions or ()):
-            raise InputError(
-                f"taken ({list(self.taken)}) and positions ({list(self.positions or ())}) must have the same length"
-            )
+            raise InputError(f"taken ({self.taken}) and positions ({self.positions or ()}) must have the same length")
         padded = len(tap.sizes)
 
         def patch(x: Tensor) -> Tensor:
@@ -130,7 +125,5 @@ def _expanded(value: Tensor, like: Tensor, what: str, name: str) -> Tensor:
     try:
         return value.expand_as(like)
     except RuntimeError:
-        raise InputError(
-            f"{what} has shape {list(value.shape)}, but {name} has shape {list(like.shape)} here; record it from an "
-            "input of the same shape"
-        ) from None
+        shapes = f"{what} has shape {list(value.shape)}, but {name} has shape {list(like.shape)} here"
+        raise InputError(f"{shapes}; record it from an input of the same shape") from None

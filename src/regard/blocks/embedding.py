@@ -28,10 +28,8 @@ def check_range(numbers: Tensor, size: int, what: str) -> None:
         return
     least, most = int(numbers.min()), int(numbers.max())
     if least < 0 or most >= size:
-        raise InputError(
-            f"{what} {least if least < 0 else most} is out of range: the model has indices from 0 to {size - 1}; "
-            "use the tokenizer that the model was trained with"
-        )
+        problem = f"{what} {least if least < 0 else most} is out of range: the model has indices from 0 to {size - 1}"
+        raise InputError(f"{problem}; use the tokenizer that the model was trained with")
 
 
 class TextEmbedding(nn.Module):
@@ -98,15 +96,12 @@ class PatchEmbedding(nn.Module):
 
     def grid(self, images: Tensor) -> Grid:
         """Rows and columns of patches; raises if an image is not a multiple of the patch size."""
-        if images.dim() != 4 or images.shape[1] != self.patches.in_channels:
-            raise InputError(
-                f"images have shape {list(images.shape)}, expected [batch, {self.patches.in_channels}, height, width]"
-            )
+        channels = self.patches.in_channels
+        if images.dim() != 4 or images.shape[1] != channels:
+            raise InputError(f"images have shape {list(images.shape)}, expected [batch, {channels}, height, width]")
         height, width = images.shape[-2:]
         if height % self.patch or width % self.patch:
-            raise InputError(
-                f"images of {height} × {width} pixels are not multiples of patch ({self.patch}); resize or crop them"
-            )
+            raise InputError(f"images of {height} × {width} pixels are not multiples of patch ({self.patch}); resize")
         return height // self.patch, width // self.patch
 
     def forward(self, images: Tensor) -> Tensor:

@@ -39,10 +39,8 @@ class Padded:
         if lengths_B is None:
             return
         if tuple(lengths_B.shape) != (self.batch,) or lengths_B.is_floating_point():
-            raise InputError(
-                f"lengths have shape {list(lengths_B.shape)} and dtype {lengths_B.dtype}, expected [{self.batch}] "
-                "integers: give one for each row"
-            )
+            given = f"shape {list(lengths_B.shape)} and dtype {lengths_B.dtype}"
+            raise InputError(f"lengths have {given}, expected [{self.batch}] integers: give one for each row")
         if readable(lengths_B) and not 0 <= int(lengths_B.min()) <= int(lengths_B.max()) <= self.time:
             raise InputError(f"lengths ({lengths_B.tolist()}) must be between 0 and time ({self.time})")
 

@@ -99,10 +99,8 @@ def network_of(model: object) -> Any:
     # Not getattr: wrappers pass attributes of the model on.
     found = [part for part in parts if isinstance(vars(part).get("settings"), Settings)]
     if len(found) != 1:
-        raise InputError(
-            f"a {type(model).__name__} cannot be recorded: it contains {len(found)} models of Regard; "
-            "give one model, or the result of regard.load"
-        )
+        problem = f"a {type(model).__name__} cannot be recorded: it contains {len(found)} models of Regard"
+        raise InputError(f"{problem}; give one model, or the result of regard.load")
     return found[0]
 
 
@@ -126,9 +124,7 @@ def matching(pattern: str, names: Iterable[str]) -> list[str]:
     found = [name for name in known if form.fullmatch(name)]
     if not found:
         near = did_you_mean(pattern, [*dict.fromkeys(re.sub(r"\d+", "*", name) for name in known), *known])
-        raise InputError(
-            f"nothing in this model is called {pattern}{near}; regard.blocks.recording.names_of(model) lists the names"
-        )
+        raise InputError(f"nothing in this model is called {pattern}{near}; regard.blocks.recording.names_of lists all")
     return found
 
 
@@ -225,9 +221,8 @@ class Recording(Mapping[str, Tensor | list[Tensor]]):
     def events_of(self, name: str) -> list[Event]:
         """The values of every call, with their steps."""
         if name not in self.wanted:
-            raise InputError(
-                f"{name} was not recorded{did_you_mean(name, self.wanted)}; name it in regard.record(model, ...)"
-            )
+            near = did_you_mean(name, self.wanted)
+            raise InputError(f"{name} was not recorded{near}; name it in regard.record(model, ...)")
         return [event for event in self.events if event.name == name]
 
     def __getitem__(self, name: str) -> Tensor | list[Tensor]:
@@ -266,10 +261,9 @@ class Recording(Mapping[str, Tensor | list[Tensor]]):
     def require_room(self, name: str, more: int) -> None:
         """Raises before memory beyond the limit is allocated."""
         if self.limit is not None and self.bytes + more > self.limit:
+            needs = f"{name} needs {more / 2**20:,.1f} MiB in addition to {self.bytes / 2**20:,.1f} MiB"
             raise RecordError(
-                f"limit ({self.limit / 2**30:.3g} GiB) exceeded: {name} needs {more / 2**20:,.1f} MiB in addition to "
-                f"{self.bytes / 2**20:,.1f} MiB of {len(self.events):,} values; record fewer names or shorter inputs, "
-                "or raise limit (in bytes)"
+                f"limit ({self.limit / 2**30:.3g} GiB) exceeded: {needs}; record fewer names, or raise limit (in bytes)"
             )
 
 

@@ -139,10 +139,7 @@ class Relative(Settings):
     @model_validator(mode="after")
     def _buckets_reach(self) -> Self:
         if self.longest <= self.buckets // 2:
-            raise ValueError(
-                f"longest ({self.longest}) must be more than half of buckets ({self.buckets}), which hold one distance "
-                "each; raise longest or lower buckets"
-            )
+            raise ValueError(f"longest ({self.longest}) must be more than half of buckets ({self.buckets}); raise it")
         return self
 
 
@@ -206,10 +203,8 @@ class Llama3Scaling(Settings):
     @model_validator(mode="after")
     def _step_rises(self) -> Self:
         if self.low_frequency_factor >= self.high_frequency_factor:
-            raise ValueError(
-                f"low_frequency_factor ({self.low_frequency_factor}) must be below high_frequency_factor "
-                f"({self.high_frequency_factor}); the usual ones are 1 and 4"
-            )
+            low, high = self.low_frequency_factor, self.high_frequency_factor
+            raise ValueError(f"low_frequency_factor ({low}) must be below high_frequency_factor ({high}); swap them")
         return self
 
 
@@ -345,14 +340,9 @@ class Body(Settings):
 
     @model_validator(mode="after")
     def _heads_divide(self) -> Self:
-        attention = self.attention
-        if attention.head_size is None and self.width % attention.heads:
-            raise ValueError(
-                f"width ({self.width}) must be a multiple of heads ({attention.heads}); or set attention.head_size"
-            )
-        if attention.heads % self.kv_heads:
-            raise ValueError(
-                f"attention.heads ({attention.heads}) must be a multiple of attention.kv_heads ({self.kv_heads}); "
-                "choose a divisor"
-            )
+        heads, kv_heads = self.attention.heads, self.kv_heads
+        if self.attention.head_size is None and self.width % heads:
+            raise ValueError(f"width ({self.width}) must be a multiple of heads ({heads}); or set attention.head_size")
+        if heads % kv_heads:
+            raise ValueError(f"attention.heads ({heads}) must be a multiple of attention.kv_heads ({kv_heads})")
         return self

@@ -144,9 +144,7 @@ def training_flops(settings: ModelSettings, examples: float, tokens: float, sour
 def _length(settings: ModelSettings, length: int | None) -> int:
     if isinstance(settings, Vision):
         if length not in (None, settings.tokens):
-            raise SettingsError(
-                f"length ({length}) must be {settings.tokens}, the number of patches and tokens; change image instead"
-            )
+            raise SettingsError(f"length ({length}) must be {settings.tokens}, the number of patches; change image")
         return settings.tokens
     longest = settings.position.length if isinstance(settings.position, Learned) else None
     if length is None:
@@ -225,15 +223,11 @@ def _forward_flops(
     per_distance = settings.head_size if isinstance(settings.position, TransformerXL) else 0
     in_encoder = encoder[0] * per_key + encoder[1] * per_distance
     in_decoder = decoder[0] * per_key + decoder[1] * per_distance
-    match settings:
-        case EncoderDecoder():
-            # Cross-attention has neither a window nor positions.
-            cross = source * per_key
-            scores = settings.depth * source * in_encoder + settings.decoder_layers * target * (in_decoder + cross)
-        case Decoder():
-            scores = settings.depth * target * in_decoder
-        case _:
-            scores = settings.depth * target * in_encoder
+    if isinstance(settings, EncoderDecoder):
+        cross = source * per_key  # without a window and positions
+        scores = settings.depth * source * in_encoder + settings.decoder_layers * target * (in_decoder + cross)
+    else:
+        scores = settings.depth * target * (in_decoder if isinstance(settings, Decoder) else in_encoder)
     weights = sum(size * times[unit] for unit, size in products.items())
     return 2 * weights, 2 * settings.attention.heads * scores
 
@@ -253,13 +247,9 @@ def _memory(settings: ModelSettings, model: Model, length: int, batch: int, dtyp
     total = sum(parameter.numel() for parameter in model.parameters())
     element = BYTES[dtype]
     master_copy = 4 if element < 4 else 0
-    match settings:
-        case EncoderDecoder():
-            written = cross = settings.decoder_layers
-        case Decoder():
-            written, cross = settings.depth, 0
-        case _:
-            written = cross = 0
+    written, cross = settings.depth if isinstance(settings, Decoder) else 0, 0
+    if isinstance(settings, EncoderDecoder):
+        written = cross = settings.decoder_layers
     token = settings.kv_heads * (settings.head_size + settings.value_size) * element
     return Memory(
         weights=total * element,

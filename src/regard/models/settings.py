@@ -97,10 +97,8 @@ class _Text(blocks.Body):
         if isinstance(self.position, blocks.Rotary):
             channels = self.position.channels(self.head_size)
             if channels < 2 or channels % 2:
-                raise ValueError(
-                    f"position.fraction ({self.position.fraction}) of the head size ({self.head_size}) gives "
-                    f"{channels} rotated channels, which must be even and at least 2; choose another fraction"
-                )
+                share = f"position.fraction ({self.position.fraction}) of the head size ({self.head_size})"
+                raise ValueError(f"{share} gives {channels} rotated channels, which must be even and at least 2")
         return self
 
 
@@ -198,18 +196,13 @@ class Vision(blocks.Body):
     def _patches_fit(self) -> Self:
         _check_names(self.heads)
         if self.attention.window is not None:
-            raise ValueError(
-                f"attention.window ({self.attention.window}) does not suit images, which have two dimensions; "
-                'set attention.window="none"'
-            )
+            raise ValueError(f'attention.window ({self.attention.window}) does not suit images; set it to "none"')
         if self.image[0] % self.patch or self.image[1] % self.patch:
             raise ValueError(f"image ({list(self.image)}) must be multiples of patch ({self.patch}); change one")
         if isinstance(self.position, blocks.Sinusoidal2d) and self.width % 4:
             raise ValueError(f"width ({self.width}) must be a multiple of 4 for sinusoidal-2d positions")
         if isinstance(self.position, blocks.Rotary2d) and self.head_size % 4:
-            raise ValueError(
-                f"head size ({self.head_size}) must be a multiple of 4 for rotary-2d positions; set attention.head_size"
-            )
+            raise ValueError(f"attention.head_size ({self.head_size}) must be a multiple of 4 for rotary-2d positions")
         if not self.class_token and any(head.pooling == "class" for head in self.heads.values()):
             raise ValueError('a head with pooling "class" needs class_token = true; or choose pooling "mean"')
         return self

@@ -36,10 +36,7 @@ def write_ctranslate2(model: nn.Module, tokenizers: TokenizerPair, directory: Pa
     if not isinstance(settings, EncoderDecoder):
         raise WeightsError(f"model.kind ({settings.kind}) cannot be written for ctranslate2, only encoder-decoder can")
     if problems := [f"{name} is {value}, only {known} is supported" for name, value, known in _problems(settings)]:
-        raise WeightsError(
-            f"the model cannot be written for ctranslate2: {'; '.join(problems)}; keep it as a run directory, or train "
-            "it with other settings"
-        )
+        raise WeightsError(f"the model cannot be written for ctranslate2: {'; '.join(problems)}; train another one")
     try:
         library = import_module("ctranslate2")
     except ImportError:
@@ -195,10 +192,7 @@ def _add_vocabularies(spec: Any, settings: EncoderDecoder, tokenizers: Tokenizer
     spec.register_target_vocabulary(_token_strings(target, settings.target_size))
     start, end = (target.token(target.role(role)) for role in ("start", "end"))
     if source.token(source.role("end")) != end:
-        raise WeightsError(
-            f"the end tokens of the two tokenizers ({source.token(source.role('end'))} and {end}) differ, and "
-            "ctranslate2 has only one; give both the same text.special.end"
-        )
+        raise WeightsError("the end tokens of the two tokenizers differ; give both the same text.special.end")
     spec.config.bos_token = spec.config.decoder_start_token = start
     spec.config.eos_token = end
     # A token that is in no vocabulary would be added, and there would be one more than the weights have rows.
@@ -210,8 +204,6 @@ def _add_vocabularies(spec: Any, settings: EncoderDecoder, tokenizers: Tokenizer
 def _token_strings(tokenizer: Tokenizer, size: int) -> list[str]:
     """Return all tokens by id, with made-up names for rows of the weights that have no token."""
     if tokenizer.size > size:
-        raise WeightsError(
-            f"the tokenizer has {tokenizer.size:,} tokens and the model {size:,}; give the model's own tokenizer"
-        )
+        raise WeightsError(f"the tokenizer has {tokenizer.size:,} tokens and the model {size:,}; give the model's own")
     tokens = [tokenizer.token(number) for number in range(tokenizer.size)]
     return tokens + [f"<|unused {number}|>" for number in range(tokenizer.size, size)]

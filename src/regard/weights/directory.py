@@ -112,9 +112,7 @@ def find_weights(directory: Path) -> Path:
     if checkpoint is not None:
         return checkpoint.model
     reasons = "".join(f" ({first.name}: {reason})" for first, reason in damaged[:1])
-    raise WeightsError(
-        f"{directory} has no {WEIGHTS} and no intact checkpoint{reasons}; train the model, or copy it again"
-    )
+    raise WeightsError(f"{directory} has no {WEIGHTS} and no intact checkpoint{reasons}; train the model first")
 
 
 def read_settings(directory: Path) -> ModelSettings:
@@ -140,9 +138,7 @@ def read_config(directory: Path) -> Table:
     table = read_toml(text, source=str(path))
     found = table.pop("format", FORMAT)
     if found != FORMAT:
-        raise RunError(
-            f"{path} has format {found!r}, and this version of regard reads format {FORMAT}; use the one that wrote it"
-        )
+        raise RunError(f"{path} has format {found!r}, and this version of regard reads {FORMAT}; use another version")
     return table
 
 

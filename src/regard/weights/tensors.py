@@ -42,10 +42,7 @@ def read_tensors(path: Path, allow_non_finite: bool = False) -> dict[str, Tensor
     for name, tensor in {} if allow_non_finite else tensors.items():
         if tensor.is_floating_point() and tensor.element_size() > 1 and not bool(torch.isfinite(tensor).all()):
             bad = int((~torch.isfinite(tensor)).sum())
-            raise WeightsError(
-                f"{name} in {path} contains {bad:,} NaN or infinite values of {tensor.numel():,}; use an earlier "
-                "checkpoint, or inspect it with regard.weights.tensors.read_tensors(path, allow_non_finite=True)"
-            )
+            raise WeightsError(f"{name} in {path} contains {bad:,} NaN or infinite values; use an earlier checkpoint")
     return tensors
 
 
@@ -56,9 +53,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         with safe_open(path, framework="pt", device="cpu") as file:
             return {name: file.get_tensor(name) for name in file.keys()}
     except SafetensorError as error:
-        raise WeightsError(
-            f"{path} is damaged or truncated ({path.stat().st_size:,} bytes; {error}); copy or download it again"
-        ) from None
+        raise WeightsError(f"{path} is damaged or truncated ({error}); copy or download it again") from None
 
 
 def _read_directory(directory: Path) -> dict[str, Tensor]:
@@ -150,10 +145,9 @@ def dequantized(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]
         if tensor.dtype == torch.int8:
             scale = result.pop(name + SCALE, None)
             if scale is None or scale.shape != tensor.shape[:1] or scale.dtype != torch.float32:
-                found = "missing" if scale is None else f"{scale.dtype} of shape {list(scale.shape)}"
                 raise WeightsError(
-                    f"{name} in {source} is int8 and needs {name}{SCALE} with one float32 for each of its "
-                    f"{len(tensor):,} rows, which is {found}; save the model again"
+                    f"{name} in {source} is int8, and {name}{SCALE} is missing or not a float32 for each of its "
+                    f"{len(tensor):,} rows; save the model again"
                 )
             result[name] = tensor.float() * scale.view(-1, *[1] * (tensor.dim() - 1))
     return result

@@ -100,8 +100,7 @@ def _require_equal(settings: ModelSettings, start: Start) -> list[str]:
     """Refuse settings that cannot be adapted. Return a note for each that training must adapt to."""
     rotary = isinstance(settings.position, Rotary) and isinstance(start.settings.position, Rotary)
     learnable = (*LEARNABLE, "position.base") if rotary else LEARNABLE
-    wrong: dict[str, tuple[str, str]] = {}
-    notes = []
+    wrong, remedy, notes = [], [], []
     for key, values in differences(settings, start.settings).items():
         ours, theirs = (
             "none" if value is None else value if isinstance(value, str) else json.dumps(value) for value in values
@@ -111,14 +110,11 @@ def _require_equal(settings: ModelSettings, start: Start) -> list[str]:
         if _is_among(key, learnable):
             notes.append(f"{key} is {ours} and was {theirs}: training must adapt to it")
         else:
-            wrong[key] = ours, theirs
+            wrong.append(f"{key} is {ours} here and {theirs} there")
+            remedy.append(f"model.{key}={theirs}")
     if wrong:
-        both = [f"{key} is {ours} here and {theirs} there" for key, (ours, theirs) in wrong.items()]
-        remedy = [f"model.{key}={theirs}" for key, (_, theirs) in wrong.items()]
-        raise WeightsError(
-            f"the model cannot start from {start.source}: {listed(both)}; "
-            f"set {listed(remedy)}, or choose another train.start"
-        )
+        problem = f"the model cannot start from {start.source}: {listed(wrong)}"
+        raise WeightsError(f"{problem}; set {listed(remedy)}, or choose another train.start")
     return notes
 
 
@@ -204,20 +200,15 @@ def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: Tokenize
         )
         new_tokens, old_tokens = (pair and getattr(pair, side) for pair in (tokenizers, start.tokenizer))
         if new_tokens and new_tokens.size > size:
-            raise WeightsError(
-                f"model.{key} ({size:,}) is smaller than the tokenizer ({new_tokens.size:,}); "
-                f"set it to {new_tokens.size}"
-            )
+            raise WeightsError(f"model.{key} ({size:,}) is smaller than the tokenizer; set it to {new_tokens.size}")
         if new_tokens and old_tokens:
             rows[side] = _matched_rows(old_tokens, old_size, new_tokens, size)
         elif size == old_size:
             rows[side] = torch.arange(size), size
         else:
             unknown = f"{start.source} has no {FILE}" if new_tokens else "the model has no tokenizer"
-            raise WeightsError(
-                f"model.{key} is {size:,} here and {old_size:,} in {start.source}, and {unknown}, so rows cannot be "
-                "matched to tokens; add the tokenizer"
-            )
+            problem = f"model.{key} is {size:,} here and {old_size:,} in {start.source}, and {unknown}"
+            raise WeightsError(f"{problem}, so rows cannot be matched to tokens; add the tokenizer")
     return rows
 
 

@@ -45,7 +45,7 @@ def test_nan_and_infinity_are_refused_by_name(tmp_path: Path) -> None:
             tensor = torch.zeros(3, 4, dtype=dtype)
             tensor[1, 2] = value
             save_file({"good": torch.zeros(2), "bad": tensor}, path)
-            with pytest.raises(WeightsError, match=r"bad in .*x\.safetensors contains 1 NaN or infinite values of 12"):
+            with pytest.raises(WeightsError, match=r"bad in .*x\.safetensors contains 1 NaN or infinite values"):
                 read_tensors(path)
             assert set(read_tensors(path, allow_non_finite=True)) == {"good", "bad"}
 
@@ -202,6 +202,6 @@ def test_scales_that_do_not_fit(model: torch.nn.Module) -> None:
     stored = quantized(dict(model.named_parameters()), "int8")
     name = "encoder.0.ffn.up.weight.scale"
     scale = stored.pop(name)
-    for wrong, found in ((None, "missing"), (scale[1:], r"float32 of shape \[255\]"), (scale.half(), "float16")):
-        with pytest.raises(WeightsError, match=rf"{name} with .*256 rows, which is (torch\.)?{found}"):
+    for wrong in (None, scale[1:], scale.half()):
+        with pytest.raises(WeightsError, match=rf"{name} is missing or not a float32 for each of its 256 rows"):
             dequantized({**stored, **({} if wrong is None else {name: wrong})}, "x")

@@ -221,10 +221,8 @@ class TensorMap:
             if copy not in tensors:
                 continue
             if not torch.equal(tensors[copy], tensors.setdefault(original, tensors[copy])):
-                raise WeightsError(
-                    f"{source} has different values in {copy} and {original}, which config.json says are tied; "
-                    "set tie_word_embeddings to false in config.json if they should differ"
-                )
+                problem = f"{source} has different values in {copy} and {original}, which are tied by config.json"
+                raise WeightsError(f"{problem}; set tie_word_embeddings to false if they should differ")
             del tensors[copy]
         for name, value in self.fixed.items():
             found = tensors.pop(name, value)
