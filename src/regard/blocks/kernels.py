@@ -235,12 +235,10 @@ def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scori
 
 def _flex_alone() -> Callable[..., Any]:
     """FlexAttention outside a compiled model. A recorded model runs uncompiled, but this kernel does not."""
-    from regard.blocks.recording import current_recorder  # which imports this module
+    from regard.blocks.recording import current_recorders  # which imports this module
 
     flex = _compiled_flex()
-    if current_recorder() is None:
-        return flex
-    own: Callable[..., Any] = torch.compiler.set_stance("default")(flex)
+    own: Callable[..., Any] = torch.compiler.set_stance("default")(flex) if current_recorders() else flex
     return own
 
 

@@ -29,19 +29,13 @@ class Rotation(NamedTuple):
     order: ChannelOrder
 
 
-class Distances(NamedTuple):
-    """Encodings of distances for Transformer-XL, `[R, D]`, and the row of distance 0."""
-
-    encoding: Tensor
-    zero: int
-
-
 class Signals(NamedTuple):
     """Position inputs of the attention of every layer in one forward pass."""
 
     rotation: Rotation | None = None
     bias: ScoreBias | None = None
-    distances: Distances | None = None
+    distances: tuple[Tensor, int] | None = None
+    """Encodings of distances for Transformer-XL, `[R, D]`, and the row of distance 0."""
 
 
 class Position(nn.Module):
@@ -153,10 +147,7 @@ def rotate(x: Tensor, turn: Rotation) -> Tensor:
 
 
 def rotary_frequencies(
-    position: settings.Rotary,
-    channels: int,
-    dtype: torch.dtype = torch.float64,
-    device: torch.device | None = None,
+    position: settings.Rotary, channels: int, dtype: torch.dtype = torch.float64, device: torch.device | None = None
 ) -> tuple[Tensor, float]:
     """`[channels / 2]`: radians per position after scaling, and a factor for cosines and sines."""
     scaling = position.scaling
@@ -263,7 +254,7 @@ class TransformerXLPosition(Position):
         least, most = distance_span(visibility)
         distances_R = torch.arange(least, most + 1, device=device)
         encoding_RD = sinusoidal(distances_R, self.width, self.position.base, "halves", dtype)
-        return Signals(distances=Distances(encoding_RD, zero=-least))
+        return Signals(distances=(encoding_RD, -least))
 
 
 class RelativeScores(nn.Module):
@@ -276,12 +267,13 @@ class RelativeScores(nn.Module):
         self.distance = nn.Parameter(torch.zeros(heads, head_size))
 
     def forward(
-        self, q: Tensor, distances: Distances, visibility: Visibility, scale: float
+        self, q: Tensor, distances: tuple[Tensor, int], visibility: Visibility, scale: float
     ) -> tuple[Tensor, ScoreBias]:
         """The queries for the product with keys, and the distance scores of each query."""
-        distances_RHE = self.project(distances.encoding).unflatten(-1, self.distance.shape)
+        encoding_RD, zero = distances
+        distances_RHE = self.project(encoding_RD).unflatten(-1, self.distance.shape)
         table_BHQR = torch.einsum("bqhe,rhe->bhqr", visibility.grid(q + self.distance), distances_RHE) * scale
-        return q + self.content, ScoreBias(table_BHQR, distances.zero)
+        return q + self.content, ScoreBias(table_BHQR, zero)
 
 
 def build_embedded(position: settings.TextPosition, width: int) -> Position:

@@ -138,51 +138,50 @@ class Attended(NamedTuple):
     scoring: Scoring
 
 
-_recorder: ContextVar[Recorder | None] = ContextVar("regard_recorder", default=None)
+_recorders: ContextVar[tuple[Recorder, ...]] = ContextVar("regard_recorders", default=())
 
 
-def current_recorder() -> Recorder | None:
-    """The recorder of this context; None in compiled code."""
-    return None if is_compiling() else _recorder.get()
+def current_recorders() -> tuple[Recorder, ...]:
+    """The recorders of this context, the outer ones first; none in compiled code."""
+    return () if is_compiling() else _recorders.get()
 
 
 def tap(module: nn.Module, name: str, x: Tensor) -> Tensor:
     """x, or its replacement by a recorder. The full name is the module's path in its model, a dot, and `name`."""
-    recorder = current_recorder()
-    return x if recorder is None else recorder.tap(module, name, x)
+    for recorder in current_recorders():
+        x = recorder.tap(module, name, x)
+    return x
 
 
 def tap_attention(
     module: nn.Module, q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring, mixed: Tensor
 ) -> Tensor:
     """`mixed`, the output of the heads, or its replacement by a recorder."""
-    recorder = current_recorder()
-    if recorder is None:
-        return mixed
-    return recorder.tap_attention(module, Attended(q, k, v, visibility, scoring), mixed)
+    result = mixed
+    for recorder in current_recorders():
+        result = recorder.tap_attention(module, Attended(q, k, v, visibility, scoring), mixed, result)
+    return result
 
 
 def tap_pass(module: nn.Module, cache: object | None = None) -> None:
     """Announces a forward pass of a model and its cache, so that recorders can count decoding steps."""
-    recorder = current_recorder()
-    if recorder is not None:
+    for recorder in current_recorders():
         recorder.tap_pass(module, cache)
 
 
 def is_recorded(module: nn.Module) -> bool:
     """Whether a recorder listens to this module, so that its forward must not be bypassed."""
-    recorder = current_recorder()
-    return recorder is not None and recorder.covers(module)
+    return any(module in recorder.paths for recorder in current_recorders())
 
 
 @contextmanager
 def recorded_by(recorder: Recorder) -> Iterator[None]:
     """Activates a recorder within the block, in this context only."""
-    token = _recorder.set(recorder)
+    token = _recorders.set((*_recorders.get(), recorder))
     try:
         yield
     finally:
-        _recorder.reset(token)
+        _recorders.reset(token)
 
 
 class Event(NamedTuple):
@@ -268,41 +267,29 @@ class Recording(Mapping[str, Tensor | list[Tensor]]):
 
 
 class Recorder:
-    """Records and edits the taps of one model. All taps go to `outer` first, so recorders can be nested."""
+    """Records and edits the taps of one model."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        recording: Recording,
-        edits: Mapping[str, Sequence[Change]] | None = None,
-        outer: Recorder | None = None,
+        self, model: nn.Module, recording: Recording, edits: Mapping[str, Sequence[Change]] | None = None
     ) -> None:
         self.paths = {module: path for path, module in model.named_modules()}
         self.recording = recording
         self.edits = edits or {}
-        self.outer = outer
         self.wanted = frozenset(recording.wanted)
         self.step: int | None = None
         self._passes: WeakKeyDictionary[object, int] = WeakKeyDictionary()
 
-    def covers(self, module: nn.Module) -> bool:
-        """Whether this recorder or an outer one records the module."""
-        return module in self.paths or (self.outer is not None and self.outer.covers(module))
-
     def tap(self, module: nn.Module, name: str, x: Tensor) -> Tensor:
         """Edits and stores a value."""
-        if self.outer is not None:
-            x = self.outer.tap(module, name, x)
         path = self.paths.get(module)
         return x if path is None else self._take(f"{path}.{name}", x)
 
-    def tap_attention(self, module: nn.Module, attended: Attended, mixed: Tensor) -> Tensor:
-        """Derives scores and weights if they are needed.
+    def tap_attention(self, module: nn.Module, attended: Attended, mixed: Tensor, result: Tensor) -> Tensor:
+        """Derives scores and weights if they are needed. `result` is `mixed`, or what outer recorders made of it.
 
         With edited weights, or with gradients (which reach weights only this way), the heads are computed from the
         derived weights.
         """
-        result = mixed if self.outer is None else self.outer.tap_attention(module, attended, mixed)
         path = self.paths.get(module)
         names = [name for name in (f"{path}.scores", f"{path}.weights") if name in self.wanted or name in self.edits]
         if path is None or not names:
@@ -324,8 +311,6 @@ class Recorder:
 
     def tap_pass(self, module: nn.Module, cache: object | None) -> None:
         """Counts the passes of each cache."""
-        if self.outer is not None:
-            self.outer.tap_pass(module, cache)
         if module in self.paths:
             self.step = None if cache is None else self._passes.get(cache, 0)
             if cache is not None and self.step is not None:
@@ -371,11 +356,7 @@ def derive(name: str, attended: Attended, mixed: Tensor) -> tuple[Tensor, Tensor
 
 @contextmanager
 def record(
-    model: object,
-    *patterns: str,
-    edit: Mapping[str, Edit] | None = None,
-    grad: bool = False,
-    limit: int = LIMIT,
+    model: object, *patterns: str, edit: Mapping[str, Edit] | None = None, grad: bool = False, limit: int = LIMIT
 ) -> Iterator[Recording]:
     """Records, within the block, the values of the model whose names match the patterns.
 
@@ -395,11 +376,10 @@ def record(
             edits.setdefault(name, []).append(bound(change, name, known[name], network.settings.attention.heads))
     if not found and not edits:
         raise InputError('record needs a pattern or an edit, such as regard.record(model, "*.weights")')
-    outer = current_recorder()
-    if outer is not None and outer.covers(network):
+    if is_recorded(network):
         raise InputError("this model is already being recorded; give all patterns and edits to one regard.record")
     recording = Recording([name for name in known if name in found], grad, limit)
-    with _uncompiled(), recorded_by(Recorder(network, recording, edits, outer)):
+    with _uncompiled(), recorded_by(Recorder(network, recording, edits)):
         yield recording
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from regard.blocks.recording import Recorder, Recording, current_recorder, recorded_by
+from regard.blocks.recording import Recorder, Recording, recorded_by
 from regard.decoding.decode import BATCH_TOKENS, pair_batches
 from regard.decoding.model import padded
 from regard.decoding.settings import Ends
@@ -116,7 +116,7 @@ def head_weights(
             source_BS, source_layout = padded([inputs[index] for index in batch], device)
             target_BT, target_layout = padded([[ends.start, *outputs[index]] for index in batch], device)
             recording = Recording(names, limit=None, copy=False)
-            with recorded_by(Recorder(model, recording, outer=current_recorder())):
+            with recorded_by(Recorder(model, recording)):
                 model.states(target_BT, model.encode(source_BS, source_layout), source_layout, target_layout)
             weights = torch.stack([recording.calls(name)[0].float() for name in names], dim=1).cpu().numpy()
             for index, weights_LHTS in zip(batch, weights, strict=True):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regard.blocks.cache import Cache
 from regard.blocks.layout import Padded
-from regard.blocks.recording import Recorder, Recording, current_recorder, recorded_by
+from regard.blocks.recording import Recorder, Recording, recorded_by
 from regard.blocks.settings import Learned
 from regard.decoding.fast import FastPaths, select
 from regard.decoding.settings import Ends
@@ -132,7 +132,7 @@ class State:
         self.recorder: Recorder | None = None
         if coverage:
             last = f"decoder.{len(model.decoder) - 1}.cross.weights"
-            self.recorder = Recorder(model, Recording([last], limit=None, copy=False), outer=current_recorder())
+            self.recorder = Recorder(model, Recording([last], limit=None, copy=False))
 
     def read(self, inputs: Inputs, start: int | None) -> Tensor:
         """Reads sources and the start token, or prompts; returns the logits `[B, V]` of the first written token."""

@@ -137,7 +137,7 @@ def test_after_the_block_no_one_listens_even_if_it_failed() -> None:
     count = len(seen.events)
     run(model)
     assert len(seen.events) == count > 0
-    assert taps.current_recorder() is None
+    assert taps.current_recorders() == ()
 
 
 def test_bytes_are_what_a_recording_takes() -> None:

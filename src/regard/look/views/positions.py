@@ -128,7 +128,7 @@ def distance_scores(model: nn.Module | Loaded, length: int = LENGTH, part: Part 
     with torch.no_grad():
         signals = stack.position.signals(visibility, next(embedding.parameters()).device, torch.float64)
         if signals.distances is not None:
-            encoding_RD, zero = signals.distances.encoding, signals.distances.zero
+            encoding_RD, zero = signals.distances
             scores = torch.cat([_scores_without_query(stack, layer, encoding_RD) for layer in range(len(stack))])
         elif signals.bias is not None:
             scores, zero = signals.bias.table, signals.bias.zero

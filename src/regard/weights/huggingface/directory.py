@@ -63,7 +63,6 @@ def write_pretrained(model: nn.Module, directory: Path | str, config: Mapping[st
     family = family_for(given)
     settings = family.equivalent(given)
     whole = family.write_config(settings, config)
-    family.require_expressible(settings, whole)
     ours = family.rewritten({name: tensor.detach() for name, tensor in model.named_parameters()}, given)
     tensors = family.tensor_map(settings, whole, ours).to_file(ours)
     family.require_expressible(settings, whole, tensors)

@@ -171,10 +171,7 @@ class Bart(Seq2Seq):
     architectures = ("BartForConditionalGeneration", "BartModel")
     base = "BartModel"
     learned = True
-    fields: ClassVar[tuple[Row, ...]] = (
-        *Seq2Seq.fields,
-        Row("position.length", "max_position_embeddings", 1024),
-    )
+    fields: ClassVar[tuple[Row, ...]] = (*Seq2Seq.fields, Row("position.length", "max_position_embeddings", 1024))
     # Two rows before position 0 are left over from fairseq's padding.
     constants: ClassVar = {**Seq2Seq.constants, "position.offset": 2}
     required: ClassVar = {"extra_pos_embeddings": 2}

@@ -28,13 +28,7 @@ from regard.weights.tensors import check, listed
 CONFIG_JSON = "config.json"
 TRAINING_ONLY = {"dropout", "stochastic_depth", "initial"}
 """Settings that do not change the output of a trained model. They may be lost."""
-REFUSED = (
-    "is_decoder",
-    "add_cross_attention",
-    "cross_attention_hidden_size",
-    "pruned_heads",
-    "quantization_config",
-)
+REFUSED = ("is_decoder", "add_cross_attention", "cross_attention_hidden_size", "pruned_heads", "quantization_config")
 
 
 @dataclass(frozen=True)
