@@ -6,6 +6,7 @@ import itertools
 import re
 import time
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -109,11 +110,7 @@ def _train(out: Console, folder: Path, steps: int | None) -> tuple[Path, dict[st
     changes: dict[str, Any] = {"train": {"directory": str(run), **({} if steps is None else {"steps": steps})}}
     regard.train(RECIPE, changes)
     translator: Any = regard.load(run)
-
-    def translate(texts: list[str]) -> list[str]:
-        found: list[str] = translator.translate(texts, beam=1)
-        return found
-
+    translate: Callable[[list[str]], list[str]] = partial(translator.translate, beam=1)
     scores = _score(translate)
     out.print(f"\nTest on {TESTED:,} sentences and {TESTED:,} pronouns in unseen combinations of words", style="bold")
     out.print(f"  exact matches                          {scores['exact']:7.1%}")

@@ -120,15 +120,13 @@ def align_command(  # noqa: PLR0913
     translator.check(TranslateOptions(to=to))  # raises an error for a wrong language
     there = align.Aligner(translator, to)
     other = _aligner_back(there, back, device) if joined or back else None
+    given = _pairs(source, target)
     if gold is None:
-        links = (
-            each
-            for pairs in _pairs(source, target)
-            for each in (align.align(there, pairs) if other is None else align.align_both(there, other, pairs))
-        )
-        terminal.write_lines(map(align.format_links, links), output)
+        chunks = iter(lambda: list(islice(given, PAIRS)), [])
+        found = (align.align_both(there, other, each) if other else align.align(there, each) for each in chunks)
+        terminal.write_lines((align.format_links(links) for chunk in found for links in chunk), output)
         return
-    pairs, first = [pair for chunk in _pairs(source, target) for pair in chunk], choose or 0
+    pairs, first = list(given), choose or 0
     right = align.read_gold(gold, pairs, swapped)
     if first >= len(pairs):
         raise SettingsError(f"--choose ({first}) leaves none of the {len(pairs)} pairs to score; use a smaller number")
@@ -139,9 +137,9 @@ def align_command(  # noqa: PLR0913
         swapped_gold = [each.swapped() for each in right[:first]]
         other = other._replace(look=align.choose_heads(other, align.swap_pairs(pairs[:first]), swapped_gold)[0].look)
     rest = pairs[first:]
-    found = {"both directions": align.align_both(there, other, rest)} if other is not None else {}
-    found |= {"one direction": align.align(there, rest), "last layer": align.align_last_layer(there, rest)}
-    scores = {name: align.score_links(each, right[first:]) for name, each in found.items()}
+    links = {"both directions": align.align_both(there, other, rest)} if other is not None else {}
+    links |= {"one direction": align.align(there, rest), "last layer": align.align_last_layer(there, rest)}
+    scores = {name: align.score_links(each, right[first:]) for name, each in links.items()}
     if save:
         named = to or next((to for _, to in translator.directions), "")
         both = scores["both directions"].error if other is not None else None
@@ -175,19 +173,16 @@ def _aligner_back(there: Aligner, name: str | None, device: str | None) -> Align
     return Aligner(model, source if source in {each[1] for each in model.directions} else None)
 
 
-def _pairs(source: Path, target: Path) -> Iterator[list[tuple[str, str]]]:
+def _pairs(source: Path, target: Path) -> Iterator[tuple[str, str]]:
     from regard.data.readers import require_there
 
     require_there([str(source), str(target)])
-    rows = enumerate(zip_longest(terminal.text_lines(str(source)), terminal.text_lines(str(target))), 1)
-    while chunk := list(islice(rows, PAIRS)):
-        pairs = []
-        for number, (one, other) in chunk:
-            if one is None or other is None:
-                short = source if one is None else target
-                raise DataError(f"{short} ends before line {number:,}; both files need the same number of lines")
-            pairs.append((one, other))
-        yield pairs
+    lines = zip_longest(terminal.text_lines(str(source)), terminal.text_lines(str(target)))
+    for number, (one, other) in enumerate(lines, 1):
+        if one is None or other is None:
+            short = source if one is None else target
+            raise DataError(f"{short} ends before line {number:,}; both files need the same number of lines")
+        yield one, other
 
 
 def _look_text(look: Look) -> str:

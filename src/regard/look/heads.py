@@ -190,8 +190,8 @@ class Ablation:
 
     def each(self, heads: Sequence[HeadAddress] | None = None) -> list[Importance]:
         """Each head silenced alone, sorted by the size of the change."""
-        values = [(head, self.without([head])) for head in (self.heads if heads is None else heads)]
-        found = [Importance(head, value, value - self.plain) for head, value in values]
+        values = {head: self.without([head]) for head in (self.heads if heads is None else heads)}
+        found = [Importance(head, value, value - self.plain) for head, value in values.items()]
         return sorted(found, key=lambda one: -abs(one.change))
 
     def control(self, heads: Collection[HeadAddress], count: int = DRAWS, seed: int = 0) -> RandomControl:

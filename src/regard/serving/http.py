@@ -172,12 +172,8 @@ def _host_name(scope: Scope) -> str | None:
 
 def handle_errors(app: FastAPI) -> None:
     """Lets handlers raise `HTTPException` and `RegardError`; `Guard` answers all other exceptions with status 500."""
-
-    async def handle(request: Request, error: Exception) -> Response:
-        return error_response(error)
-
-    app.add_exception_handler(HTTPException, handle)
-    app.add_exception_handler(RegardError, handle)
+    for kind in (HTTPException, RegardError):
+        app.add_exception_handler(kind, lambda request, error: error_response(error))
 
 
 def http_error(error: Exception) -> HTTPException:
@@ -202,12 +198,9 @@ def error_location(error: Exception) -> str:
 
 def add_file(app: FastAPI, path: str, file: Path) -> None:
     """Serves one file of a page. It is read once: no path in a request reaches the disk."""
-    content, kind = file.read_bytes(), f"{CONTENT_TYPES[file.suffix]}; charset=utf-8"
-
-    async def page() -> Response:
-        return Response(content, media_type=kind, headers={"Cache-Control": "no-cache"})
-
-    app.add_api_route(path, page, include_in_schema=False)
+    content, headers = file.read_bytes(), {"Cache-Control": "no-cache"}
+    kind = f"{CONTENT_TYPES[file.suffix]}; charset=utf-8"
+    app.add_api_route(path, lambda: Response(content, media_type=kind, headers=headers), include_in_schema=False)
 
 
 async def read_body(request: Request, limit: int, seconds: float) -> bytes:

@@ -72,9 +72,7 @@ def create_page_app(study: Study, settings: PageSettings, say: http.Say = http.s
     for path in QUESTIONS:
         app.add_api_route(f"/api/{path}", ask, methods=["POST"])
 
-    @app.get("/api/about")
-    async def get_about() -> Response:
-        return JSONResponse(model, headers=NOT_STORED)
+    app.add_api_route("/api/about", lambda: JSONResponse(model, headers=NOT_STORED))
 
     @app.get("/api/tensor")
     async def get_tensor(request: Request) -> Response:

@@ -121,18 +121,12 @@ class RequestQueue:
     def submit(self, key: Hashable, items: Sequence[Any], sizes: Sequence[int] | None = None) -> QueuedJob:
         """Queues items. Raises status 503 if the queue is full or closed."""
         job = QueuedJob(key, items, sizes or [1] * len(items))
-        with self._changed:
-            self._admit(len(items))
-            self._jobs.append(job)
-            self._changed.notify_all()
+        self._add(self._jobs, job, len(items))
         return job
 
     def stream(self, job: StreamJob) -> None:
         """Queues a stream. Raises status 503 as `submit` does."""
-        with self._changed:
-            self._admit(1)
-            self._streams.append(job)
-            self._changed.notify_all()
+        self._add(self._streams, job, 1)
 
     def cancel(self, job: QueuedJob | StreamJob) -> None:
         """Removes a job whose client has gone. An item that is running is finished, and its result dropped."""
@@ -161,11 +155,14 @@ class RequestQueue:
             if not answer.done():
                 self.cancel(job)
 
-    def _admit(self, items: int) -> None:
-        if self._closing:
-            raise _shutting_down()
-        if self.items + self.streams + items > self._limit:
-            raise HTTPException(503, "too many requests are waiting; try again later", {"Retry-After": "1"})
+    def _add(self, waiting: deque[Any], job: QueuedJob | StreamJob, items: int) -> None:
+        with self._changed:
+            if self._closing:
+                raise _shutting_down()
+            if self.items + self.streams + items > self._limit:
+                raise HTTPException(503, "too many requests are waiting; try again later", {"Retry-After": "1"})
+            waiting.append(job)
+            self._changed.notify_all()
 
     def _remove(self, job: QueuedJob) -> None:
         if job in self._jobs:
@@ -215,9 +212,8 @@ class RequestQueue:
             if job.waiting:
                 turns.append(job)
         served = {job for job, _ in batch}
-        skipped = [job for job in self._jobs if job not in served]
-        unfinished = [job for job in self._jobs if job in served and job.waiting]
-        self._jobs = deque(skipped + unfinished)
+        left = [job for job in self._jobs if job.waiting]
+        self._jobs = deque(sorted(left, key=lambda job: job in served))  # those that were skipped come first
         return batch
 
     def _run_items(self, batch: Batch) -> None:

@@ -121,11 +121,11 @@ def _ranges(draws: Sequence[Mapping[str, float | None]]) -> dict[str, dict[str, 
 
 
 class _Forward(NamedTuple):
+    """Answers, logits `[T, C]` by the name of the output, and residual streams `[T, D]` by their names."""
+
     answers: list[OutputAnswer]
     logits: dict[str, Tensor]
-    """By the name of the output, `[T, C]`."""
     streams: dict[str, Tensor]
-    """`[T, D]`"""
 
 
 def _forward(run: StudyRun) -> _Forward:

@@ -81,24 +81,13 @@ def decode_steps(
         drawn_V = shaped_V.nan_to_num()  # NaN where every logit is −∞
         count = min(OPTIONS, len(model_V))
         best = {*model_V.topk(count).indices.tolist(), *drawn_V.topk(count).indices.tolist()}
-        options = {
-            each: {
-                "text": token_name(study.loaded, each),
-                "id": each,
-                "model": float(model_V[each]),
-                "chance": float(drawn_V[each]),
-            }
-            for each in {*best, token}
-        }
+        options: dict[int, Answer] = {}
+        for each in {*best, token}:
+            chances = {"model": float(model_V[each]), "chance": float(drawn_V[each])}
+            options[each] = {"text": token_name(study.loaded, each), "id": each, **chances}
         order = sorted(best, key=lambda each: (-options[each]["chance"], -options[each]["model"]))
-        steps.append(
-            {
-                "token": options[token],
-                "options": [options[each] for each in order[:OPTIONS]],
-                "kept": int((shaped_V > 0).sum()),
-                "forced": step < len(wish.prefix),
-            }
-        )
+        shown, kept = [options[each] for each in order[:OPTIONS]], int((shaped_V > 0).sum())
+        steps.append({"token": options[token], "options": shown, "kept": kept, "forced": step < len(wish.prefix)})
     return {"text": decoded(study.loaded, found.tokens), "finished": found.finished, "steps": steps}
 
 
@@ -149,15 +138,10 @@ def _tree_answer(study: Study, request: TreeRequest) -> Answer:
     beam = Beam(size=request.beam, nbest=request.beam, length=Paper(alpha=request.alpha))
     tree = beam_tree(study, study.known(request.run), beam, request.rules(), request.prefix)
     nodes = [asdict(node) | {"text": token_name(study.loaded, node.token)} for node in tree.nodes]
-    found = [
-        {
-            "text": decoded(study.loaded, each.tokens),
-            "score": each.score,
-            "tokens": each.tokens,
-            "finished": each.finished,
-        }
-        for each in tree.found
-    ]
+    found = []
+    for each in tree.found:
+        text = decoded(study.loaded, each.tokens)
+        found.append({"text": text, "score": each.score, "tokens": each.tokens, "finished": each.finished})
     return {"nodes": nodes, "found": found}
 
 

@@ -85,12 +85,9 @@ def concentration(study: Study, asked: PatchesRequest, draws: int = DRAWS, seed:
         drawn = draw.sample(every, min(draws, len(every)))
         rows = [start_T @ layers[layer][head] for layer, head in drawn]
     others = [value for row_T in rows if not math.isnan(value := _entropy(row_T[skipped:]))]
-    return {
-        "entropy": _entropy(patches_N),
-        "uniform": math.log(len(patches_N)),
-        "chance": sum(others) / len(others) if others else None,
-        "draws": len(others),
-    }
+    chance = sum(others) / len(others) if others else None
+    uniform = math.log(len(patches_N))
+    return {"entropy": _entropy(patches_N), "uniform": uniform, "chance": chance, "draws": len(others)}
 
 
 def occlude(study: Study, asked: PatchesRequest, count: int, draws: int = DRAWS, seed: int = 0) -> Answer:
@@ -119,14 +116,9 @@ def occlude(study: Study, asked: PatchesRequest, count: int, draws: int = DRAWS,
         for batch in torch.split(images.to(next(network.parameters()).device), BATCH):
             logits = network.heads[name](network(to_input(batch, network)))
             chances += logits.float().softmax(-1)[:, answer.id].tolist()
-    return {
-        "answer": answer.text,
-        "before": answer.chance,
-        "after": chances[0],
-        "random": sum(chances[1:]) / draws,
-        "draws": chances[1:],
-        "patches": chosen,
-    }
+    after, *others = chances
+    effect = {"before": answer.chance, "after": after, "random": sum(others) / draws, "draws": others}
+    return {"answer": answer.text, **effect, "patches": chosen}
 
 
 def greyed(image_CHW: Tensor, patches: Sequence[int], size: int) -> Tensor:

@@ -80,21 +80,20 @@ def lens(study: Study, run: StudyRun, output: str | None = None) -> dict[str, An
             each = [_read(logits(part).float(), asked) for part, asked in parts]
             found.append([torch.cat(column).cpu() for column in zip(*each, strict=True)])
     agree_LP = torch.stack([tokens[:, 0] == final_P for tokens, *_ in found])
-    layers = []
-    for name, agree_P, (tokens, best, entropies, chances, ranks) in zip(names, agree_LP, found, strict=True):
-        layers.append(
-            {
-                "name": name,
-                "tokens": tokens.tolist(),
-                "chances": best.tolist(),
-                "entropy": entropies.tolist(),
-                "final_chance": chances[:, 0].tolist(),
-                "final_rank": ranks[:, 0].tolist(),
-                "actual_chance": [None if t is None else float(c) for t, c in zip(actual, chances[:, 1], strict=True)],
-                "actual_rank": [None if t is None else int(r) for t, r in zip(actual, ranks[:, 1], strict=True)],
-                "agrees": float(agree_P.float().mean()),
-            }
-        )
+    layers = [
+        {
+            "name": name,
+            "tokens": tokens.tolist(),
+            "chances": best.tolist(),
+            "entropy": entropies.tolist(),
+            "final_chance": chances[:, 0].tolist(),
+            "final_rank": ranks[:, 0].tolist(),
+            "actual_chance": [None if t is None else float(c) for t, c in zip(actual, chances[:, 1], strict=True)],
+            "actual_rank": [None if t is None else int(r) for t, r in zip(actual, ranks[:, 1], strict=True)],
+            "agrees": float(agree_P.float().mean()),
+        }
+        for name, agree_P, (tokens, best, entropies, chances, ranks) in zip(names, agree_LP, found, strict=True)
+    ]
     real = {token for token in actual if token is not None}
     shown = sorted({*final_P.tolist(), *real, *(i for tokens, *_ in found for i in tokens.flatten().tolist())})
     classes = [] if over_tokens else class_names(study.loaded, output)
@@ -115,12 +114,9 @@ def lens(study: Study, run: StudyRun, output: str | None = None) -> dict[str, An
 
 def _readout(network: Any, output: str) -> tuple[Callable[[Tensor], Tensor], bool, bool]:
     """The end of a model: `[P, C]` from a stream `[T, D]`; whether C are tokens; whether it reads all T together."""
-    if isinstance(network, Decoder | EncoderDecoder):
-        norm, head, over_tokens = network.decoder.norm, network.output, True
-    else:
-        norm, head = network.encoder.norm, network.heads[output]
-        over_tokens = isinstance(head, MaskedHead)
-    whole = isinstance(head, SequenceHead)
+    writes = isinstance(network, Decoder | EncoderDecoder)
+    norm, head = (network.decoder.norm, network.output) if writes else (network.encoder.norm, network.heads[output])
+    over_tokens, whole = writes or isinstance(head, MaskedHead), isinstance(head, SequenceHead)
 
     def logits(stream_TD: Tensor) -> Tensor:
         normed_TD = stream_TD if norm is None else norm(stream_TD)

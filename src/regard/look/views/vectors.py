@@ -245,13 +245,9 @@ def _answer(study: Study, request: VectorsRequest) -> Answer:
         "cosines": packed(found.cosines),
         "static": packed(found.static),
         "charts": [
-            {
-                "word": chart.word,
-                "places": list(chart.places),
-                "points": packed(chart.points),
-                "share": chart.share.tolist(),
-                "chance": chart.chance and chart.chance._asdict() | {"layers": chart.chance.layers.tolist()},
-            }
+            chart._asdict()
+            | {"points": packed(chart.points), "share": chart.share.tolist()}
+            | {"chance": chart.chance and chart.chance._asdict() | {"layers": chart.chance.layers.tolist()}}
             for chart in found.charts
         ],
     }

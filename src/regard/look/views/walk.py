@@ -66,8 +66,7 @@ def walk(study: Study, run: StudyRun, attention: str, head: int) -> list[view.An
     return [
         *_embedding_steps(study, run, seen, embedding, stack),
         *_head_steps(seen, attention, head, module, queries, keys),
-        *_layer_steps(study, seen, attention, queries),
-        *_answer_steps(run, seen, stack, queries),
+        *_output_steps(study, run, seen, attention, queries),
     ]
 
 
@@ -142,8 +141,10 @@ def _masking(scores_TK: Tensor, scaled_TK: Tensor) -> tuple[str, str]:
     return "scores + M,   M = −∞ where key > query" if hidden else "scores + M,   M = 0", text
 
 
-def _layer_steps(study: Study, seen: Mapping[str, Tensor], path: str, tokens: list[str]) -> Iterator[view.Answer]:
-    layer, settings = path.rpartition(".")[0], study.loaded.settings
+def _output_steps(
+    study: Study, run: StudyRun, seen: Mapping[str, Tensor], path: str, tokens: list[str]
+) -> Iterator[view.Answer]:
+    layer, stack, settings = path.rpartition(".")[0], path.partition(".")[0], study.loaded.settings
     add = _ADD_AND_NORM[settings.norm_place]
     if settings.norm.kind != "layer":
         add = add.replace("LayerNorm", "Norm")
@@ -155,16 +156,11 @@ def _layer_steps(study: Study, seen: Mapping[str, Tensor], path: str, tokens: li
         (f"{layer}.ffn.hidden", "Feed-forward, hidden", "h = act(x W₁ + b₁)", "Each token by itself: a wide layer …"),
         (f"{layer}.ffn.out", "Feed-forward, out", "FFN(x) = h W₂ + b₂", "… and back to the width of the model."),
         (f"{layer}.residual", "Add & norm", add, "The input of the next layer."),
+        (f"{stack}.out", "Output of the stack", "z", "After the last layer, and after the last norm if there is one."),
     ):
         yield _step(name, title, formula, text, seen[name], tokens)
-
-
-def _answer_steps(run: StudyRun, seen: Mapping[str, Tensor], stack: str, tokens: list[str]) -> Iterator[view.Answer]:
-    text = "After the last layer, and after the last norm if there is one."
-    yield _step(f"{stack}.out", "Output of the stack", "z", text, seen[f"{stack}.out"], tokens)
-    if stack == "encoder" and "decoder" in run.sides:
-        return
-    for answer in run.answers:
+    read_by_decoder = stack == "encoder" and "decoder" in run.sides
+    for answer in [] if read_by_decoder else run.answers:
         rows = []
         for i, row in enumerate(answer.rows):
             shown = [f"{each.text}  {each.chance:.4f}" for each in row.candidates]
