@@ -80,7 +80,12 @@ def _print(found: dict[str, Any]) -> None:
         for action, reasons in (("skipped", split["skipped"]), ("removed", split["removed"]))
         for text, reason in reasons.items()
     ]
-    texts = (_labels(found), _leaks(found), left_out)
+    leaks = [
+        f"{leak['count']:,} examples of {leak['later']} ({100 * leak['share']:.2f} %) are also in {leak['earlier']}, "
+        f"{'as a whole' if leak['side'] == 'whole' else 'by ' + leak['side']}; first number {leak['first'][0]:,}"
+        for leak in found["leaks"]
+    ]
+    texts = (_labels(found), leaks, left_out)
     parts += ["\n".join(lines) for lines in texts if lines]
     for index, part in enumerate(parts):
         if index:
@@ -133,12 +138,3 @@ def _labels(found: dict[str, Any]) -> list[str]:
                 f"labels in {name}: from {numbers['least']:g} to {numbers['most']:g}, mean {numbers['mean']:.3g}"
             )
     return lines
-
-
-def _leaks(found: dict[str, Any]) -> list[str]:
-    return [
-        f"{leak['count']:,} examples of {leak['later']} ({100 * leak['share']:.2f} %) are also in {leak['earlier']}, "
-        + ("as a whole" if leak["side"] == "whole" else f"by {leak['side']}")
-        + f"; first number {leak['first'][0]:,}"
-        for leak in found["leaks"]
-    ]

@@ -14,9 +14,6 @@ from regard.serving.settings import PageSettings, Serving
 from regard.settings import describe, parse
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from regard.look.study import Study
 
 _DEFAULTS = PageSettings()
@@ -49,13 +46,14 @@ def look_command(  # noqa: PLR0913
         from regard.serving.http import address_of, listen
 
         with listen("127.0.0.1", settings.port) as listening:
+            from regard.look.input import image_from
             from regard.look.views import view_named
             from regard.serving.page import serve_page
             from regard.serving.page_file import location_state
 
             study = _study(model, beside, device, settings)
             if text is not None and study.loaded.settings.kind == "vision":
-                study.picture, text = _picture(study, text), None
+                study.picture, text = (Path(text).name, image_from(study.loaded, Path(text))), None
             state = {"text": text, "target": target, "to": to} | location_state(study, at)
             if view:
                 state["view"] = view_named(study, view).name
@@ -67,11 +65,11 @@ def look_command(  # noqa: PLR0913
     option = "--html" if html else "--picture"
     if text is None:
         raise InputError(f'{option} needs a text; give one: regard look MODEL "TEXT" {option} FILE')
-    from regard.look.input import Input
+    from regard.look.input import Input, image_from
 
     study = _study(model, beside, device, settings)
     is_image = study.loaded.settings.kind == "vision"
-    run = study.run(Input(image=_picture(study, text)[1]) if is_image else Input(text, target, to))
+    run = study.run(Input(image=image_from(study.loaded, Path(text))) if is_image else Input(text, target, to))
     if picture is not None:
         from regard.look.views import draw_view
 
@@ -97,12 +95,6 @@ def _study(model: str, beside: str | None, device: str | None, settings: PageSet
 
     other = None if beside is None else regard.load(beside, device=device)
     return Study(regard.load(model, device=device), settings.tokens, settings.tensor_bytes, other)
-
-
-def _picture(study: Study, file: str) -> tuple[str, NDArray[np.uint8]]:
-    from regard.look.input import image_from
-
-    return Path(file).name, image_from(study.loaded, Path(file))
 
 
 @terminal.settings_options(Serving, OPTIONS)

@@ -186,10 +186,10 @@ def require_length(side: InputSide, name: str, limit: int) -> None:
 def require_same_kind(loaded: Loaded, other: Loaded) -> None:
     """Raises `InputError` for models whose outputs cannot be compared."""
     names = ("kind", "channels", "image", "patch")
-    kinds = [[getattr(each.settings, name, None) for name in names] for each in (loaded, other)]
+    kinds = [{name: getattr(each.settings, name, None) for name in names} for each in (loaded, other)]
     if kinds[0] != kinds[1] or isinstance(loaded, Translator) != isinstance(other, Translator):
-        shown = [" ".join(str(value) for value in kind if value is not None) for kind in kinds]
-        raise InputError(f"{other.name} is of kind {shown[1]}, expected {shown[0]} as {loaded.name}; give another one")
+        shown = [", ".join(f"{name} {value}" for name, value in kind.items() if value is not None) for kind in kinds]
+        raise InputError(f"{other.name} has {shown[1]}, expected {shown[0]} as {loaded.name}; give another model")
 
 
 def _side(tokenizer: Tokenizer, text: str, ids: Sequence[int], spans: Sequence[Span]) -> InputSide:

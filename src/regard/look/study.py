@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -77,6 +77,11 @@ class StudyRun:
         return self.read.sides
 
     @cached_property
+    def means(self) -> dict[str, Tensor]:
+        """The mean outputs of all heads, without changes."""
+        return mean_outputs(self.study.loaded, lambda: inputs.forward(self.study.loaded, self.read))
+
+    @cached_property
     def answers(self) -> list[inputs.OutputAnswer]:
         with self.study.edited(self):
             return inputs.answers_in(self.study.loaded, self.read, inputs.forward(self.study.loaded, self.read))
@@ -126,7 +131,6 @@ class Study:
         """Bytes of the tensors in memory."""
         self._runs: OrderedDict[str, StudyRun] = OrderedDict()
         self._tensors: OrderedDict[tuple[str, str], Tensor] = OrderedDict()
-        self._means: dict[str, dict[str, Tensor]] = {}
 
     @property
     def writes(self) -> bool:
@@ -180,7 +184,7 @@ class Study:
     def _keep(self, key: str, given: inputs.Input, found: inputs.ReadInput, plain: StudyRun | None) -> StudyRun:
         self._runs[key] = StudyRun(self, key, given, found, plain)
         while len(self._runs) > MAX_RUNS:
-            self._means.pop(self._runs.popitem(last=False)[0], None)
+            self._runs.popitem(last=False)
         return self._runs[key]
 
     def known(self, key: str) -> StudyRun:
@@ -195,13 +199,8 @@ class Study:
 
     def changes(self, run: StudyRun) -> dict[str, Edit]:
         """The edits of a run."""
-
-        def means() -> Mapping[str, Tensor]:
-            if run.key not in self._means:
-                self._means[run.key] = mean_outputs(self.loaded, lambda: inputs.forward(self.loaded, run.read))
-            return self._means[run.key]
-
-        return edits_for(self.loaded, [change_named(self.loaded, text) for text in run.given.ablated], means)
+        changes = [change_named(self.loaded, text) for text in run.given.ablated]
+        return edits_for(self.loaded, changes, lambda: run.means)
 
     @contextlib.contextmanager
     def edited(self, run: StudyRun) -> Iterator[None]:

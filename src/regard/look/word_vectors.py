@@ -31,7 +31,6 @@ from regard.errors import DataError, InputError
 from regard.files import write_beside, write_text
 from regard.models.families import Decoder, Encoder, EncoderDecoder
 from regard.settings import did_you_mean
-from regard.text.tokenizer import Tokenizer
 from regard.use.model import Loaded
 
 VECTORS, WORDS = "vectors.safetensors", "words.txt"
@@ -114,10 +113,15 @@ class WordVectors:
                 with suppress(InputError):  # vocabularies from elsewhere may have holes
                     named[tokenizer.token(number)] = number
             return cls(list(named), table_VD[list(named.values())])
-        ids = {word: _tokens_of(tokenizer, word) for word in words}
-        if not ids:
+        vectors, unknown = {}, tokenizer.roles.get("unknown")
+        for word in words:  # inside a sentence, or at its start where the tokens are fewer
+            found = [ids for ids in tokenizer.ids([f" {word}", word]) if ids and unknown not in ids]
+            if not word.strip() or not found:
+                raise InputError(f"word {word!r} is unknown to the tokenizer, so it has no vector; leave it out")
+            vectors[word] = table_VD[min(found, key=len)].mean(0)
+        if not vectors:
             raise InputError("words is empty; leave it out for the whole vocabulary")
-        return cls(list(ids), torch.stack([table_VD[tokens].mean(0) for tokens in ids.values()]))
+        return cls(list(vectors), torch.stack(list(vectors.values())))
 
     @classmethod
     def train(  # noqa: PLR0913
@@ -276,12 +280,3 @@ def _window_pairs(texts: Sequence[Sequence[str]], rows: Mapping[str, int], windo
         first, second = tokens[:-distance][same], tokens[distance:][same]
         pairs += [np.stack([first, second], 1), np.stack([second, first], 1)]
     return torch.from_numpy(np.concatenate(pairs))
-
-
-def _tokens_of(tokenizer: Tokenizer, word: str) -> list[int]:
-    """The tokens of a word inside a sentence, or at its start where those are fewer."""
-    unknown = tokenizer.roles.get("unknown")
-    found = [ids for ids in tokenizer.ids([f" {word}", word]) if ids and unknown not in ids]
-    if not word.strip() or not found:
-        raise InputError(f"word {word!r} is unknown to the tokenizer, so it has no vector; leave it out")
-    return min(found, key=len)
