@@ -146,7 +146,7 @@ def test_models_that_differ(tmp_path: Path, studies: dict[str, Study]) -> None:
     heads = {"label": Classification(classes=3)}
     wide = Vision(image=(8, 8), patch=2, channels=1, width=16, depth=1, attention=Attention(heads=2), heads=heads)
     save_model(regard.build(wide), tmp_path / "wide")
-    with pytest.raises(InputError, match="patch 2, expected kind vision.*patch 4"):
+    with pytest.raises(InputError, match=r"patch 2, expected kind vision.*patch 4"):
         Study(studies["vision"].loaded, beside=regard.load(tmp_path / "wide", "cpu"))
     with pytest.raises(InputError, match="no second model"):
         compare_runs(*run_of(studies, "decoder"))
