@@ -69,7 +69,7 @@ class RequestQueue:
     """All methods but those of the worker (below) may be called from any thread."""
 
     def __init__(
-        self, run: RunBatch, limit: int, *, batch_size: int = 1, wait_seconds: float = 0.0, streams: int = 1
+        self, run: RunBatch, limit: int, batch_size: int = 1, wait_seconds: float = 0.0, streams: int = 1
     ) -> None:
         """Holds at most `limit` items; a batch has items of total size `batch_size`, but at least one item.
 

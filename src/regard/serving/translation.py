@@ -165,13 +165,8 @@ class TranslationService:
         self.settings = settings
         self.say = say
         self.metrics = Metrics()
-        self.queue = RequestQueue(
-            self._run,
-            settings.queue,
-            batch_size=settings.batch_tokens,
-            wait_seconds=settings.wait_ms / 1000,
-            streams=settings.streams,
-        )
+        wait_seconds = settings.wait_ms / 1000
+        self.queue = RequestQueue(self._run, settings.queue, settings.batch_tokens, wait_seconds, settings.streams)
         self.metrics.queue.set_function(lambda: self.queue.items)
         self.metrics.streams.set_function(lambda: self.queue.streams)
         self.directions = tuple(model.directions)

@@ -110,7 +110,7 @@ def test_another_model_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         app, ["look", model, "--beside", str(write_decoder(tmp_path / "three")), "--port", "0"]
     ).exception
     assert isinstance(error, InputError)
-    assert "is of kind decoder" in str(error)
+    assert "has kind decoder" in str(error)
     assert len(studies) == 1
     page = tmp_path / "page.html"
     done = runner.invoke(app, ["look", model, "ein", "--beside", other, "--html", str(page), "--views", "compare"])
