@@ -128,14 +128,14 @@ def _row(name: str, run: RunHistory) -> dict[str, Any]:
     evaluations = [each for each in run.valid if each.get("best")] or run.valid
     metrics = {
         name: float(value)
-        for name, value in (run.status.get("metrics") or (evaluations[-1] if evaluations else {})).items()
+        for name, value in (run.status.metrics or (evaluations[-1] if evaluations else {})).items()
         if name not in ("step", "seconds") and isinstance(value, int | float) and not isinstance(value, bool)
     }
     return {
         "name": name,
         "task": run.task,
-        "state": run.state,
-        "step": max(run.last_step, int(run.status.get("step") or 0)),
+        "state": run.status.state,
+        "step": max(run.last_step, run.status.step),
         "spent": run.spent,
         "loss": metrics.get("loss"),
         "metrics": metrics,

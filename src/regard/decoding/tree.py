@@ -109,10 +109,9 @@ class _Traced(BeamSearch):
                 self.nodes.append(Node(self.step, self._ends[parent], token, chance, total, fate, score))
         kept = self.history_LBKF[self.step, 0][:, [BeamField.PARENT, BeamField.TOKEN]].long().tolist()
         is_open = (self.sums_BK[0] > NEVER).tolist()
-        self._ends = [
-            numbers[parent, token] if goes_on else None for (parent, token), goes_on in zip(kept, is_open, strict=True)
-        ]
-        for number in self._ends:
-            if number is not None:
-                self.nodes[number] = replace(self.nodes[number], fate="open")
+        self._ends = []
+        for (parent, token), goes_on in zip(kept, is_open, strict=True):
+            self._ends.append(numbers[parent, token] if goes_on else None)
+            if goes_on:
+                self.nodes[numbers[parent, token]] = replace(self.nodes[numbers[parent, token]], fate="open")
         return rows_BK

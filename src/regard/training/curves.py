@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from regard.errors import RunError, SettingsError
 from regard.files import write_beside
 from regard.format import four_digits
 from regard.settings import Table, parse
-from regard.training.run import LOG, is_run, read_environment, read_log, read_status
+from regard.training.run import LOG, Status, is_run, read_environment, read_log, read_status
 from regard.training.schedules import Spent, spent_share
 from regard.training.settings import Train
 from regard.weights.directory import read_config
@@ -71,7 +71,7 @@ class RunHistory:
 
     directory: Path
     config: Table
-    status: Table
+    status: Status
     environment: Table
     data: Table
     train: list[Table]
@@ -97,11 +97,6 @@ class RunHistory:
     @cached_property
     def last_step(self) -> int:
         return max((int(record["step"]) for record in (*self.train, *self.valid)), default=0)
-
-    @property
-    def state(self) -> str:
-        """running, stopped, finished, failed or killed."""
-        return str(self.status.get("state", ""))
 
     @property
     def task(self) -> str:
@@ -139,7 +134,7 @@ def read_history(directory: Path) -> RunHistory:
     return RunHistory(
         directory=directory,
         config=read_config(directory),
-        status=asdict(read_status(directory)),
+        status=read_status(directory),
         environment=read_environment(directory),
         data=(by_kind.get("data") or [{}])[-1],
         train=_latest(by_kind.get("train", ())),

@@ -63,8 +63,8 @@ def diagnose(run: RunHistory) -> list[Finding]:
 def check_end(run: RunHistory) -> Iterator[Finding]:
     """Whether the run reached its end."""
     spent = "" if run.spent is None else f", {percent(run.spent)} of the budget spent"
-    evidence = f"at step {max(run.last_step, int(run.status.get('step') or 0)):,}{spent}"
-    reason = str(run.status.get("reason") or run.end.get("reason") or "")
+    evidence = f"at step {max(run.last_step, run.status.step):,}{spent}"
+    reason = run.status.reason or str(run.end.get("reason") or "")
     if reason not in ("", "budget"):
         evidence += f": {reason}"
     resume = f"continue with `regard train --resume {run.directory}`"
@@ -74,7 +74,7 @@ def check_end(run: RunHistory) -> Iterator[Finding]:
         "stopped": ("note", "the run was stopped before its budget was spent", resume),
         "failed": ("bad", "the run failed", f"fix the cause, then {resume}"),
     }
-    level, title, remedy = ends.get(run.state, ("odd", "the run was killed", resume))
+    level, title, remedy = ends.get(run.status.state, ("odd", "the run was killed", resume))
     yield Finding(level, title, evidence, remedy)
 
 
@@ -115,7 +115,7 @@ def check_training_loss(run: RunHistory) -> Iterator[Finding]:
 def check_still_improving(run: RunHistory) -> Iterator[Finding]:
     """Whether the validation loss was still falling when the budget ended."""
     curve = run.curve("valid", "loss").finite()
-    if run.state != "finished" or run.end.get("reason") == "patience" or len(curve) < 5:
+    if run.status.state != "finished" or run.end.get("reason") == "patience" or len(curve) < 5:
         return
     before, end = curve.at(0.8 * run.last_step), float(curve.values[-1])
     if before > 0 and 1 - end / before > STILL_FALLING:
@@ -127,7 +127,7 @@ def check_still_improving(run: RunHistory) -> Iterator[Finding]:
 def check_warmup(run: RunHistory) -> Iterator[Finding]:
     """Whether warm-up ends in time."""
     warmup, planned = int(run.setting("train.schedule.warmup", 0)), run.setting("train.steps")
-    steps = planned if isinstance(planned, int) else run.last_step if run.state == "finished" else math.inf
+    steps = planned if isinstance(planned, int) else run.last_step if run.status.state == "finished" else math.inf
     if warmup > steps / 2:
         level: Level = "bad" if warmup >= steps else "odd"
         remedy = f"set train.schedule.warmup to about a tenth of the run ({max(int(steps) // 10, 1):,})"

@@ -32,7 +32,6 @@ from regard.training.step import (
     Trainable,
     Updater,
     evaluate,
-    halve_micro,
     is_compile_failure,
     is_out_of_memory,
     mixed_precision,
@@ -222,7 +221,13 @@ class Trainer:
         if self.workers.device.type == "cuda":
             torch.cuda.empty_cache()
         held = min(self.state.micro or self.train.tokens, self.train.tokens)
-        self.state.micro = halve_micro(held, self._loader.longest)
+        longest = self._loader.longest
+        if held <= longest:
+            raise RunError(
+                f"memory ran out with {held:,} tokens at once, and the longest example or packed row has {longest:,}; "
+                "choose a smaller model, set data.longest, train.row or train.recompute=true, or use another device"
+            ) from error
+        self.state.micro = max(held // 2, longest)
         self.objective.set_compiled(self.objective.compiled, self._can_record_graphs())
         text = f"memory ran out; continuing with {self.state.micro:,} tokens at once, with unchanged optimizer steps"
         self.reporter.event(self.state.step, "out-of-memory", text)

@@ -27,12 +27,9 @@ def group_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
     vectors: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
-            if parameter.dim() < 2 or name.endswith((".relative.content", ".relative.distance")):
-                vectors.append(parameter)
-            elif f".{name}".endswith(_TABLES) or parameter.dim() > 2:
-                tables.append(parameter)
-            else:
-                matrices.append(parameter)
+            vector = parameter.dim() < 2 or name.endswith((".relative.content", ".relative.distance"))
+            table = f".{name}".endswith(_TABLES) or parameter.dim() > 2
+            (vectors if vector else tables if table else matrices).append(parameter)
     return matrices, [*tables, *vectors]
 
 
@@ -62,10 +59,9 @@ def _torch_optimizer(
     entries = [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters]
     if isinstance(optimizer, settings.Sgd):
         return torch.optim.SGD(entries, lr=optimizer.rate, momentum=optimizer.momentum)
-    # The fused kernels are faster on a CPU, too.
-    fused = all(each.device.type in ("cpu", "cuda") for parameters, _ in groups for each in parameters)
     kind = torch.optim.AdamW if isinstance(optimizer, settings.AdamW) else torch.optim.Adam
-    return kind(entries, lr=optimizer.rate, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps, fused=fused)
+    # The fused kernels are faster on a CPU, too.
+    return kind(entries, lr=optimizer.rate, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps, fused=True)
 
 
 class Optimizers:

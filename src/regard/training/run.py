@@ -24,7 +24,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -149,7 +149,7 @@ class Run:
                 try:
                     stack.enter_context(lock)
                 except Timeout:
-                    process = _read_status(self.directory).process or "unknown"
+                    process = self.status.process or "unknown"
                     remedy = "wait until it ends, or choose another train.directory"
                     raise RunError(f"{self.directory} is in use by process {process}; {remedy}") from None
                 for folder in (self.directory, self.directory / CHECKPOINTS, self.snapshots):
@@ -174,20 +174,16 @@ class Run:
 
 def read_status(directory: Path) -> Status:
     """The status of a run; "killed" if it says running and no process holds the lock."""
-    status = _read_status(directory)
-    if status.state == "running" and not _is_locked(directory / LOCK):
-        return Status("killed", status.step, status.reason, status.metrics)
-    return status
-
-
-def _read_status(directory: Path) -> Status:
     try:
         content = json.loads((directory / STATUS).read_text(encoding="utf-8"))
         if "figures" in content:  # the name of the metrics in older versions
             content["metrics"] = content.pop("figures")
-        return Status(**content)
+        status = Status(**content)
     except (OSError, ValueError, TypeError):
         return Status("killed", reason=f"{STATUS} is missing or damaged")
+    if status.state == "running" and not _is_locked(directory / LOCK):
+        return replace(status, state="killed", process="")
+    return status
 
 
 def _is_locked(path: Path) -> bool:

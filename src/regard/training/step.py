@@ -160,10 +160,8 @@ class Objective(nn.Module):
         `graphs` records CUDA graphs, which halves the time of a small model. All batches must have one shape, and
         gradients must be used before the next pass.
         """
-        if not wanted:
-            self._compute = self._plain
-        else:
-            self._compute = torch.compile(self._plain, mode="reduce-overhead" if graphs else None)
+        mode = "reduce-overhead" if graphs else None
+        self._compute = torch.compile(self._plain, mode=mode) if wanted else self._plain
 
     def _plain(self, batch: Any) -> Loss:
         return self._loss(self.model, batch)
@@ -237,16 +235,6 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)  # the allocator of the CPU
-
-
-def halve_micro(held: int, longest: int) -> int:
-    """Half of the tokens in memory at once. Raises `RunError` if a single example does not fit."""
-    if held <= longest:
-        raise RunError(
-            f"memory ran out with {held:,} tokens at once, and the longest example or packed row has {longest:,}; "
-            "choose a smaller model, set data.longest, train.row or train.recompute=true, or use another device"
-        )
-    return max(held // 2, longest)
 
 
 def evaluate(

@@ -27,7 +27,6 @@ from regard.training.step import (
     MixedPrecision,
     Sums,
     Updater,
-    halve_micro,
     is_out_of_memory,
     mixed_precision,
     seed_step,
@@ -108,9 +107,6 @@ def test_out_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         assert is_out_of_memory(error)
     for error in (RuntimeError("shapes cannot be multiplied"), ValueError("can't allocate memory")):
         assert not is_out_of_memory(error)
-    assert [halve_micro(96, 10), halve_micro(48, 10), halve_micro(15, 10)] == [48, 24, 10]
-    with pytest.raises(RunError, match="memory ran out with 10 tokens at once"):
-        halve_micro(10, 10)
     made = updater()
 
     def step(*_: Any) -> None:
