@@ -92,10 +92,10 @@ def test_settings_that_cannot_be_read(tmp_path: Path) -> None:
     Run.create(tmp_path, CONFIG)
     path = tmp_path / "config.toml"
     good = path.read_text()
-    for found, remedy in ((2, "newer"), (0, "the version of regard that wrote it"), ('"x"', "the version of")):
+    for found in (2, 0, '"x"'):
         path.write_text(good.replace("format = 1", f"format = {found}"))
         for read in (Run.open, load_model):
-            with pytest.raises(RegardError, match=rf"has format .*{remedy}"):
+            with pytest.raises(RegardError, match=r"has format .*wrote it"):
                 read(tmp_path)
     path.write_text("[train")
     with pytest.raises(SettingsError, match=r"config\.toml is not valid TOML"):
