@@ -91,8 +91,7 @@ class PatchEmbedding(nn.Module):
         self.class_token = nn.Parameter(torch.empty(width)) if position.class_token else None
         self.position = position
         self.taps = EMBEDDING_TAPS[: 1 if type(position).embed is GridPosition.embed else 2]
-        self.patch = patch
-        self.dropout = dropout
+        self.patch, self.dropout = patch, dropout
 
     def grid(self, images: Tensor) -> Grid:
         """Rows and columns of patches; raises if an image is not a multiple of the patch size."""

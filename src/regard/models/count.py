@@ -105,6 +105,7 @@ def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dt
     """Count a model with sequences of `length` tokens; the default is the longest learned position, or 512."""
     import torch
 
+    from regard.models.activations import activation_bytes
     from regard.models.build import build
 
     if dtype not in BYTES:
@@ -116,12 +117,25 @@ def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dt
     parts: Counter[str] = Counter()
     for name, parameter in model.named_parameters():
         parts[_part(name)] += parameter.numel()
+    element, total = BYTES[dtype], parts.total()
+    written, cross = settings.depth if isinstance(settings, Decoder) else 0, 0
+    if isinstance(settings, EncoderDecoder):
+        written = cross = settings.decoder_layers
+    token = settings.kv_heads * (settings.head_size + settings.value_size) * element
+    memory = Memory(
+        weights=total * element,
+        gradients=total * element,
+        optimizer=total * (12 if element < 4 else 8),
+        activations=activation_bytes(model, length, batch),
+        cache_token=written * token,
+        cache=batch * token * length * (written + cross),
+    )
     return Count(
-        parameters=parts.total(),
+        parameters=total,
         parts=dict(parts),
         tensors={name: tuple(parameter.shape) for name, parameter in model.named_parameters()},
         flops=Flops(length, *map(round, _forward_flops(settings, _products(model), length, length))),
-        memory=_memory(settings, model, length, batch, dtype),
+        memory=memory,
         length=length,
         batch=batch,
         dtype=dtype,
@@ -239,23 +253,3 @@ def _visible(settings: ModelSettings, length: float, causal: bool) -> tuple[floa
         return reach, reach
     both_ways = max(2 * reach - 1, 0)
     return min(length, both_ways), both_ways
-
-
-def _memory(settings: ModelSettings, model: Model, length: int, batch: int, dtype: Dtype) -> Memory:
-    from regard.models.activations import activation_bytes
-
-    total = sum(parameter.numel() for parameter in model.parameters())
-    element = BYTES[dtype]
-    master_copy = 4 if element < 4 else 0
-    written, cross = settings.depth if isinstance(settings, Decoder) else 0, 0
-    if isinstance(settings, EncoderDecoder):
-        written = cross = settings.decoder_layers
-    token = settings.kv_heads * (settings.head_size + settings.value_size) * element
-    return Memory(
-        weights=total * element,
-        gradients=total * element,
-        optimizer=total * (4 + 4 + master_copy),
-        activations=activation_bytes(model, length, batch),
-        cache_token=written * token,
-        cache=batch * token * length * (written + cross),
-    )

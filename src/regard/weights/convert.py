@@ -99,8 +99,7 @@ def _write_huggingface(
         config["label2id"] = {name: number for number, name in enumerate(label)}
     write_pretrained(model, target, config=config)
     if pair is not None:
-        write_huggingface(
-            pair.source, target if pair.shared else target / "source", sources=translates, language=language
-        )
+        place = target if pair.shared else target / "source"
+        write_huggingface(pair.source, place, sources=translates, language=language)
         if not pair.shared:
             write_huggingface(pair.target, target / "target", sources=translates)

@@ -114,13 +114,11 @@ class _Writer:
             "num_heads_kv": None if settings.kv_heads == settings.attention.heads else settings.kv_heads,
         }
         if isinstance(position, Rotary):
-            options["rotary_dim"] = position.channels(settings.head_size)
-            options["rotary_interleave"] = position.order == "interleaved"
-            options["rotary_base"] = position.base
+            dim, turned = position.channels(settings.head_size), position.order == "interleaved"
+            options |= {"rotary_dim": dim, "rotary_interleave": turned, "rotary_base": position.base}
             if isinstance(position.scaling, LinearScaling):
                 kinds = import_module("ctranslate2.specs.attention_spec").RotaryScalingType
-                options["rotary_scaling_type"] = kinds.Linear
-                options["rotary_scaling_factor"] = position.scaling.factor
+                options |= {"rotary_scaling_type": kinds.Linear, "rotary_scaling_factor": position.scaling.factor}
         return options
 
     def stack(self, spec: Any, embedding: Any, side: str, stack: str) -> None:

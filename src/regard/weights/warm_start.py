@@ -77,8 +77,7 @@ def warm_start(model: nn.Module, start: Start, tokenizers: TokenizerPair | None 
         old = start.tensors.get(name)
         if old is None or (name.startswith("heads.") and name.split(".")[1] not in heads):
             continue
-        side = _side(name, settings)
-        if side is not None:
+        if side := _side(name, settings):
             values[name] = _moved(old, *rows[side], generator)
         elif name.startswith(("embedding.", "source.", "target.")) and name.endswith("position.weight"):
             values[name] = _positions(old, parameter, settings, start.settings)
@@ -102,9 +101,7 @@ def _require_equal(settings: ModelSettings, start: Start) -> list[str]:
     learnable = (*LEARNABLE, "position.base") if rotary else LEARNABLE
     wrong, remedy, notes = [], [], []
     for key, values in differences(settings, start.settings).items():
-        ours, theirs = (
-            "none" if value is None else value if isinstance(value, str) else json.dumps(value) for value in values
-        )
+        ours, theirs = (each if isinstance(each, str) else json.dumps(each).replace("null", "none") for each in values)
         if _is_among(key, FITTED + TRAINING) or (key == "layer_scale" and None not in values):
             continue
         if _is_among(key, learnable):
@@ -222,8 +219,7 @@ def _matched_rows(old: Tokenizer, old_size: int, new: Tokenizer, new_size: int) 
         token = _token(new, number)
         if token is None:
             return number if _token(old, number) is None else -1
-        found = old.id(token)
-        if found is not None:
+        if (found := old.id(token)) is not None:
             return found
         for role in (role for role, own in new.roles.items() if own == number):
             with contextlib.suppress(InputError):
