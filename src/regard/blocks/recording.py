@@ -99,7 +99,7 @@ def network_of(model: object) -> Any:
     # Not getattr: wrappers pass attributes of the model on.
     found = [part for part in parts if isinstance(vars(part).get("settings"), Settings)]
     if len(found) != 1:
-        problem = f"a {type(model).__name__} cannot be recorded: it contains {len(found)} models of Regard"
+        problem = f"a {type(model).__name__} cannot be used: it contains {len(found)} models of Regard"
         raise InputError(f"{problem}; give one model, or the result of regard.load")
     return found[0]
 

@@ -6,15 +6,14 @@ import json
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-from torch import nn
-
 from regard.errors import RunError, WeightsError
 from regard.files import write_text
+from regard.models.build import Model
 from regard.models.settings import EncoderDecoder
 from regard.settings import Table
 from regard.text.tokenizer import FILE, HUGGINGFACE_ROLES, SOURCE_FILE, TokenizerPair, source_json, write_huggingface
 from regard.weights.ctranslate2 import write_ctranslate2
-from regard.weights.directory import CONFIG, load_labels, load_model, read_config, save_labels, save_model, settings_of
+from regard.weights.directory import CONFIG, load_labels, load_model, read_config, save_labels, save_model
 from regard.weights.huggingface.directory import write_pretrained
 from regard.weights.huggingface.tables import CONFIG_JSON
 
@@ -84,11 +83,11 @@ def _tagged(source: Path, tables: Table, language: str | None) -> str | None:
 
 
 def _write_huggingface(
-    source: Path, target: Path, model: nn.Module, pair: TokenizerPair | None, language: str | None
+    source: Path, target: Path, model: Model, pair: TokenizerPair | None, language: str | None
 ) -> None:
     """Write one tokenizer next to the weights, or two in a directory each."""
     config: dict[str, Any] = {}
-    translates = isinstance(settings_of(model), EncoderDecoder)
+    translates = isinstance(model.settings, EncoderDecoder)
     if pair is not None:
         roles = {role: number for role, number in pair.target.roles.items() if role in ("pad", "start", "end")}
         config = {f"{HUGGINGFACE_ROLES[role]}_id": number for role, number in roles.items()}

@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 
 from regard.blocks.positions import sinusoidal
+from regard.blocks.recording import network_of
 from regard.blocks.settings import Activation, Gated, Learned, LinearScaling, Relative, RmsNorm, Rotary, Sinusoidal
 from regard.errors import WeightsError
 from regard.models.settings import EncoderDecoder
 from regard.text.tokenizer import Tokenizer, TokenizerPair
-from regard.weights.directory import settings_of, uncompiled
 
 LENGTH = 2048
 """The number of positions that are written where ours have no end."""
@@ -31,8 +31,8 @@ def write_ctranslate2(model: nn.Module, tokenizers: TokenizerPair, directory: Pa
 
     `Translator(directory, compute_type="int8")` quantizes the weights while it reads them.
     """
-    model = uncompiled(model)
-    settings = settings_of(model)
+    network = network_of(model)
+    settings = network.settings
     if not isinstance(settings, EncoderDecoder):
         raise WeightsError(f"model.kind ({settings.kind}) cannot be written for ctranslate2, only encoder-decoder can")
     if problems := [f"{name} is {value}, only {known} is supported" for name, value, known in _problems(settings)]:
@@ -41,7 +41,7 @@ def write_ctranslate2(model: nn.Module, tokenizers: TokenizerPair, directory: Pa
         library = import_module("ctranslate2")
     except ImportError:
         raise WeightsError("ctranslate2 is not installed; run: pip install 'regard[ctranslate2]'") from None
-    spec = _Writer(library, settings, model).write()
+    spec = _Writer(library, settings, network).write()
     _add_vocabularies(spec, settings, tokenizers)
     spec.config.layer_norm_epsilon = settings.norm.eps
     spec.validate()

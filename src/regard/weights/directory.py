@@ -13,8 +13,9 @@ from typing import Any
 
 import tomli_w
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from regard.blocks.recording import network_of
 from regard.data.examples import Labels, Sort
 from regard.errors import RunError, SettingsError, WeightsError
 from regard.files import flush_directory, write_text
@@ -31,20 +32,20 @@ SORTS: tuple[Sort, ...] = ("label", "tags")
 
 
 def save_model(
-    model: nn.Module, directory: Path | str, storage: Storage | None = None, tables: Mapping[str, Any] | None = None
+    model: Any, directory: Path | str, storage: Storage | None = None, tables: Mapping[str, Any] | None = None
 ) -> None:
     """Write a model into `directory`. `config.toml` is written last: a directory that has one is complete.
 
     `storage` reduces the precision of the weights on the disk. `tables` are further tables of `config.toml`, such as
     `task` and `data`.
     """
-    model, directory = uncompiled(model), Path(directory)
+    model, directory = network_of(model), Path(directory)
     if (directory / CHECKPOINTS).is_dir():
         raise WeightsError(f"{directory} contains the checkpoints of a run; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     tensors: Mapping[str, Tensor] = dict(model.named_parameters())
     write_weights(directory, quantized(tensors, storage) if storage else tensors)
-    write_config(directory, {**(tables or {}), "model": to_table(settings_of(model))})
+    write_config(directory, {**(tables or {}), "model": to_table(model.settings)})
 
 
 def write_weights(directory: Path, tensors: Mapping[str, Tensor]) -> None:
@@ -158,18 +159,3 @@ def load_labels(directory: Path) -> dict[Sort, Labels]:
     if content:
         raise WeightsError(f"{path} has an unknown key {next(iter(content))}, expected {', '.join(SORTS)}")
     return found
-
-
-def uncompiled(model: nn.Module) -> nn.Module:
-    """The model inside the wrapper of `torch.compile`, which adds a prefix to the names of the parameters."""
-    original = getattr(model, "_orig_mod", model)
-    assert isinstance(original, nn.Module)
-    return original
-
-
-def settings_of(model: nn.Module) -> ModelSettings:
-    """The settings that a model was built from."""
-    settings = getattr(model, "settings", None)
-    if not isinstance(settings, ModelSettings):
-        raise WeightsError(f"{type(model).__name__} has no settings; only models made by regard.build can be saved")
-    return settings

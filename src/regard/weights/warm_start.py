@@ -17,11 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from regard.blocks.positions import LearnedGridPosition
+from regard.blocks.recording import network_of
 from regard.blocks.settings import Learned, Rotary
 from regard.errors import InputError, WeightsError
 from regard.models.settings import Encoder, EncoderDecoder, Masked, ModelSettings, Vision, differences
 from regard.text.tokenizer import FILE, Tokenizer, TokenizerPair
-from regard.weights.directory import load_model, settings_of, uncompiled
+from regard.weights.directory import load_model
 from regard.weights.tensors import listed
 
 FITTED = ("vocabulary", "target_vocabulary", "heads", "image", "position.length", "position.offset")
@@ -65,8 +66,8 @@ def warm_start(model: nn.Module, start: Start, tokenizers: TokenizerPair | None 
     - Learned positions are copied as far as both reach; those of images are resized.
     - Heads are copied by name if their kinds are equal; tensors of another shape (classes) keep their initial values.
     """
-    model = uncompiled(model)
-    settings, own = settings_of(model), dict(model.named_parameters())
+    network = network_of(model)
+    settings, own = network.settings, dict(network.named_parameters())
     notes = _require_equal(settings, start)
     here, there = (getattr(each, "heads", {}) for each in (settings, start.settings))
     heads = {name for name in here if name in there and here[name].kind == there[name].kind}

@@ -123,5 +123,5 @@ def test_a_wrapper_is_looked_through() -> None:
     with regard.record(Wrapper(model), "decoder.out") as seen:
         model(TOKENS)
     assert list(seen) == ["decoder.out"]
-    with pytest.raises(regard.InputError, match="a Wrapper cannot be recorded: it contains 2 models of Regard"):
+    with pytest.raises(regard.InputError, match="a Wrapper cannot be used: it contains 2 models of Regard"):
         regard.record(Wrapper(model, fresh()), "*").__enter__()

@@ -14,7 +14,7 @@ from torch import nn
 
 import regard
 from regard.blocks.settings import Attention, Dense, Learned
-from regard.errors import SettingsError, WeightsError
+from regard.errors import InputError, SettingsError, WeightsError
 from regard.models.settings import Classification, Decoder, Encoder, EncoderDecoder, Masked, ModelSettings, Vision
 from regard.weights.checkpoints import write_checkpoint
 from regard.weights.directory import load_labels, load_model, save_labels, save_model, write_weights
@@ -133,7 +133,7 @@ def test_nothing_to_load(tmp_path: Path) -> None:
     for path, problem in (("", "contains no model"), ("nowhere", "does not exist"), ("file", "is a file")):
         with pytest.raises(WeightsError, match=rf"{problem}.*config\.toml .* or config\.json"):
             load_model(str(tmp_path / path))
-    with pytest.raises(WeightsError, match=r"Linear has no settings; only models made by regard\.build"):
+    with pytest.raises(InputError, match="a Linear cannot be used"):
         save_model(nn.Linear(1, 1), tmp_path)
 
 

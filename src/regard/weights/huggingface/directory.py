@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.blocks.recording import network_of
 from regard.errors import WeightsError
 from regard.files import write_text
 from regard.models.build import Model, build
 from regard.models.settings import ModelSettings
-from regard.weights.directory import settings_of, uncompiled
 from regard.weights.huggingface.bert import Bert
 from regard.weights.huggingface.gpt2 import Gpt2
 from regard.weights.huggingface.llama import Llama
@@ -58,12 +58,12 @@ def write_pretrained(model: nn.Module, directory: Path | str, config: Mapping[st
 
     `config` adds values that a model does not have, such as `pad_token_id` and `id2label`.
     """
-    model = uncompiled(model)
-    given = settings_of(model)
+    network = network_of(model)
+    given = network.settings
     family = family_for(given)
     settings = family.equivalent(given)
     whole = family.write_config(settings, config)
-    ours = family.rewritten({name: tensor.detach() for name, tensor in model.named_parameters()}, given)
+    ours = family.rewritten({name: tensor.detach() for name, tensor in network.named_parameters()}, given)
     tensors = family.tensor_map(settings, whole, ours).to_file(ours)
     family.require_expressible(settings, whole, tensors)
     if whole.values["architectures"] == [family.base]:
