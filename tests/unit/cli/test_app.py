@@ -105,10 +105,3 @@ def test_a_closed_pipe_is_not_a_traceback() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
-
-
-def test_public_names() -> None:
-    assert set(regard.__all__) <= set(dir(regard))
-    assert callable(regard.build)
-    with pytest.raises(AttributeError, match="has no attribute 'bild'"):
-        regard.bild  # noqa: B018

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import regard
 from regard.blocks.settings import Attention
 from regard.cli.app import app
-from regard.cli.models import complete_preset, read_model
+from regard.cli.models import read_model
 from regard.errors import RunError, SettingsError
 from regard.format import amount, difference, size
 from regard.models.presets import preset, preset_names
@@ -87,11 +87,9 @@ def test_models_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             read_model(words)
 
 
-def test_wrong_usage_and_completion() -> None:
+def test_wrong_usage() -> None:
     for arguments in (["gpt2", "--length", "0"], ["gpt2", "--by", "layer"], ["gpt2", "--dtype", "int8"], []):
         assert CliRunner().invoke(app, ["count", *arguments]).exit_code == 2
-    assert complete_preset("bert-m") == ["bert-mini", "bert-medium"]
-    assert complete_preset("") == list(preset_names())
 
 
 def test_presets() -> None:

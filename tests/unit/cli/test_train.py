@@ -163,20 +163,6 @@ def test_a_change_that_would_make_it_another_run_is_refused(run: Regard) -> None
         assert Path("runs/recipe/config.toml").read_bytes() == before
 
 
-def test_data_that_changed_or_moved(run: Regard) -> None:
-    Path("elsewhere").mkdir()
-    for name in ("train.en", "train.de"):
-        Path(name).rename(Path("elsewhere", name))
-    assert run("train", "--resume", "runs/recipe", "train.steps=13", "-q", "--device", "cpu").code == 1
-    said = run("train", "--resume", "runs/recipe", "train.steps=13", "data.root=elsewhere", "-q", "--device", "cpu")
-    assert said.code == 0, said.err
-    Path("elsewhere/train.de").write_text("etwas anderes\n" * 12, encoding="utf-8")
-    said = run("train", "--resume", "runs/recipe", "train.steps=20", "--device", "cpu")
-    assert said.code == 1
-    assert "the data of runs/recipe" in said.err
-    assert "train.start=runs/recipe" in said.err
-
-
 def test_an_error_is_one_line(run: Regard) -> None:
     for words, code, message in (
         ("", 2, "the recipe is missing"),

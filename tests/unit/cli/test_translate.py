@@ -117,19 +117,6 @@ def test_wrong_options(place: Path) -> None:
     assert "did you mean de-en?" in str(error)
 
 
-def test_lines_before_a_wrong_one_are_translated(place: Path, expected: list[str], tmp_path: Path) -> None:
-    given = LINES.encode() + b"\nein\xe4\nein\n"
-    (tmp_path / "in").write_bytes(given)
-    for ahead in ("2", "1000"):
-        for result in (
-            translate(place, "--ahead", ahead, given=given),
-            translate(place, "--ahead", ahead, "--input", str(tmp_path / "in")),
-        ):
-            assert result.stdout == "".join(f"{line}\n" for line in expected)
-            assert isinstance(result.exception, DataError)
-            assert "line 5 is not UTF-8" in str(result.exception)
-
-
 @pytest.mark.skipif(os.name == "nt", reason="Windows has other signals")
 def test_lines_that_come_slowly_are_translated_as_they_come_and_ctrl_c_is_quiet(
     place: Path, expected: list[str]
