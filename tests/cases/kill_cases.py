@@ -19,13 +19,7 @@ import tomli_w
 from regard.cli.app import main
 from regard.data import embedded
 
-_MODEL: dict[str, Any] = {
-    "width": 32,
-    "depth": 2,
-    "attention": {"heads": 2},
-    "ffn": {"kind": "dense", "hidden": 64},
-    "dropout": 0.1,
-}
+_MODEL: dict[str, Any] = {"width": 32, "depth": 2, "attention": {"heads": 2}, "dropout": 0.1}
 _TRAIN: dict[str, Any] = {
     "tokens": 512,
     "micro": 256,

@@ -61,9 +61,8 @@ def healthy_log(steps: int = STEPS) -> list[Record]:
         log.append(train_record(step, noise))
         if step % 100 == 0:
             loss = course(step) + 0.15
-            log.append(
-                {"kind": "valid", "step": step, "loss": loss, "accuracy": 0.5, "best": True, "seconds": step / 5}
-            )
+            metrics = {"loss": loss, "accuracy": 0.5, "best": True, "seconds": step / 5}
+            log.append({"kind": "valid", "step": step, **metrics})
     log.append({"kind": "end", "step": steps, "reason": "budget", "loss": course(steps) + 0.15, "kept": "best"})
     return log
 
@@ -79,10 +78,10 @@ def train_record(step: int, noise: random.Random) -> Record:
         "loss": course(step) + noise.gauss(0, 0.03),
         "rate": rate,
         "norm": 0.8 + 3 * math.exp(-step / 50) + noise.random() * 0.3,
+        "tokens_per_second": 20_000 * (1 + noise.gauss(0, 0.02)),
         "clipped": 0.2,
         "padding": 0.05,
         "seconds": step / 5,
-        "tokens_per_second": 20_000 * (1 + noise.gauss(0, 0.02)),
         "wait": 0.002,
         "peak": 0.4,
         "memory": 3 * 2**30,

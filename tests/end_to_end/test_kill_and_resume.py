@@ -11,7 +11,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from kill_cases import BEGUN, RECIPES, Program, begin, finish, go_on, kill_again_and_again, wait_for_step, write_recipe
+from kill_cases import BEGUN, RECIPES, begin, finish, go_on, kill_again_and_again, wait_for_step, write_recipe
 from loop_cases import remains
 
 from regard.training.loop import SIGNAL_SECONDS
@@ -82,17 +82,6 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
     again = go_on(recipe, tmp_path / "run")
     assert again.wait_for(BEGUN)
     again.end()
-
-
-def test_two_programs_do_not_train_in_one_directory(home: Path, tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path / "recipe.toml", RECIPES["translate"], steps=2000)
-    first = begin(recipe, tmp_path / "run")
-    assert first.wait_for(BEGUN)
-    second = Program(["--resume", str(tmp_path / "run")], tmp_path / "second.output")
-    assert second.wait(60) == 1
-    first.end()
-    assert f"{tmp_path / 'run'} is in use by process {first.process.pid} on " in second.text
-    assert "Traceback" not in second.text
 
 
 @pytest.mark.parametrize("family", ["translate", "language"])

@@ -10,7 +10,7 @@ from decoding_cases import END, ENDS, continuer, inputs, next_chances, translato
 
 from regard.blocks.settings import Attention, Learned
 from regard.decoding.decode import decode, stream
-from regard.decoding.settings import Absolute, Ends, Greedy, Rules, Sampling, ToSource, Wish
+from regard.decoding.settings import Absolute, Ends, Greedy, Rules, Sampling, ToSource
 from regard.errors import InputError
 from regard.models.build import build
 from regard.models.settings import Decoder
@@ -99,11 +99,3 @@ def test_the_model_s_positions_are_a_limit() -> None:
     assert len(best.tokens) == 5  # the last is written and not read
     with pytest.raises(InputError, match="7 tokens"):
         decode(model, [[2] * 7], Ends())
-
-
-def test_loops_are_told() -> None:
-    """A prefix that repeats itself, at the end of a sequence that is cut there."""
-    loop, other = [2, 3] * 4, [2, 3, 2, 3, 2, 3, 4, 3]
-    rules = Rules(longest=Absolute(tokens=8))
-    found = decode(translator(), [[2]] * 2, ENDS, rules=rules, wishes=[Wish(prefix=loop), Wish(prefix=other)])
-    assert [row[0].looped for row in found] == [True, False]

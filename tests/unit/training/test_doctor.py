@@ -96,12 +96,7 @@ PROBLEMS: list[tuple[Log, str, str, str]] = [
     (counts("valid", unknown=0.034), "odd", "many tokens are unknown", "3.4 % of valid"),
     (counts("train", skipped=9000), "odd", "many examples are lost", "24 % of train skipped"),
     (counts("train", too_long=4000), "note", "many examples are lost", "12 % of train too long"),
-    (
-        TINY,
-        "note",
-        "the validation set is tiny",
-        "20 examples: one example is 5.0 %",
-    ),
+    (TINY, "note", "the validation set is tiny", "20 examples: one example is 5.0 %"),
     ([each for each in NO_VALID if each["kind"] != "valid"], "note", "there are no validation data", "no evaluations"),
     (STILL_IMPROVING, "note", "the run was still improving at its end", "3.800 to 3.000 in the last fifth of the run"),
 ]
@@ -149,14 +144,9 @@ def test_a_run_that_did_not_finish(examine: Callable[..., list[Finding]], tmp_pa
 
 def reference(factor: float = 1.0, **more: Any) -> dict[str, Any]:
     points = (10, 33, 100, 333, 1000, 2000, 8000)
-    table = {
-        "loss": [[step, factor * course(step)] for step in points],
-        "valid": [[step, factor * (course(step) + 0.15)] for step in points],
-        "hardware": "NVIDIA H200",
-        "commit": "0123abc",
-        **more,
-    }
-    return config() | {"reference": table}
+    loss, valid = ([[step, factor * (course(step) + gap)] for step in points] for gap in (0, 0.15))
+    table = {"loss": loss, "valid": valid, "hardware": "NVIDIA H200", "commit": "0123abc"}
+    return config() | {"reference": table | more}
 
 
 def test_comparison_with_a_reference(examine: Callable[..., list[Finding]]) -> None:

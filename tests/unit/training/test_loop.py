@@ -120,9 +120,6 @@ def saves(trainer: Trainer) -> list[int]:
 
 
 def test_evaluations_and_checkpoints_come_at_their_intervals(tmp_path: Path) -> None:
-    for number, (steps, expected) in enumerate([(40, [*range(2, 41, 2)]), (7, [*range(1, 8)])]):
-        job(tmp_path / str(number), steps=steps, evaluate_every=None).trainer().run()
-        assert steps_of(tmp_path / str(number), "valid") == expected  # about twenty
     trainer = job(tmp_path, steps=10, evaluate_every=5, save_every=3).trainer()
     saved = saves(trainer)
     trainer.run()
@@ -197,7 +194,7 @@ LOSSES = [5.0, 3.0, float("nan"), 1.0, 2.0, 4.0]
 
 
 def test_the_best_snapshots_are_kept_and_the_best_or_a_mean_is_the_model(scripted: list[float], tmp_path: Path) -> None:
-    best = "step 4, the best loss"
+    best, worse = "step 4, the best loss", "step 4, the best loss; the mean of the best snapshots is worse (9)"
     for name, more, mean, averaged, kept in (
         ("best", {"keep": 2}, 1.0, [4], best),
         ("last", {"average": 3}, 0.5, [4, 5, 6], "the mean of 3 snapshots (steps 4, 5, 6)"),
@@ -207,7 +204,7 @@ def test_the_best_snapshots_are_kept_and_the_best_or_a_mean_is_the_model(scripte
             {"average": 3, "average_of": "best"},
             9.0,
             [4],
-            f"{best}; the mean of the best snapshots is worse (9)",
+            worse,
         ),
     ):
         scripted[:] = [*LOSSES, mean]
@@ -217,14 +214,7 @@ def test_the_best_snapshots_are_kept_and_the_best_or_a_mean_is_the_model(scripte
         for key, tensor in load_file(run / "weights.safetensors").items():
             wanted = np.stack([weights[step][key].numpy() for step in averaged]).astype(np.float64).mean(0)
             np.testing.assert_array_max_ulp(tensor.numpy(), wanted.astype(np.float32), 1)
-        assert [record["best"] for record in logged(tmp_path / name, "valid")] == [
-            True,
-            True,
-            False,
-            True,
-            False,
-            False,
-        ]
+        assert [record["step"] for record in logged(tmp_path / name, "valid") if record["best"]] == [1, 2, 4]
         if name == "best":
             assert [entry["step"] for entry in list_checkpoints(run)[0].state["snapshots"]] == [4, 5]
             assert equal(load_file(run / "snapshots" / "000005.safetensors"), weights[5])

@@ -10,7 +10,7 @@ from transformers import optimization
 
 from regard.errors import SettingsError
 from regard.settings import parse
-from regard.training.schedules import Spent, evaluations_due, rate_factor, require_budget, spent_share
+from regard.training.schedules import Spent, evaluations_due, rate_factor, spent_share
 from regard.training.settings import (
     Constant,
     Cosine,
@@ -93,8 +93,6 @@ def test_the_budget_that_is_closest_to_its_end_counts() -> None:
         ({"steps": 10}, 1.0),
     ):
         assert spent_share(parse(Train, budget), spent) == expected
-    with pytest.raises(SettingsError, match=r"train has no budget; set train\.minutes"):
-        require_budget(Train())
 
 
 def test_evaluations_are_spread_over_the_budget() -> None:
@@ -116,5 +114,3 @@ def test_settings_that_contradict_each_other() -> None:
         Train(optimizer=Muon(), shard=True)
     with pytest.raises(SettingsError, match=r"rate \(0.02\) is too high for adjust"):
         Muon(adjust="match-adamw")
-    assert Train(optimizer=Muon()).shard is False
-    assert Train(steps=10, minutes=0.5).budgets == {"steps": 10.0, "minutes": 0.5}
