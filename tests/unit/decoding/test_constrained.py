@@ -75,14 +75,14 @@ def test_what_contradicts_itself_is_unfinished() -> None:
 
 def test_what_is_refused() -> None:
     model = translator()
-    with pytest.raises(InputError, match="needs a beam search, not greedy"):
-        decode(model, [[2]], ENDS, Greedy(), wishes=[Wish(must=[(3,)])])
-    with pytest.raises(InputError, match=r"longest \(2\)"):
-        decode(model, [[2]], ENDS, Beam(), Rules(longest=Absolute(tokens=2)), [Wish(must=[(3, 4, 5)])])
-    with pytest.raises(InputError, match="empty word"):
-        decode(model, [[2]], ENDS, Beam(), wishes=[Wish(must=[()])])
-    with pytest.raises(InputError, match=r"beam\.coverage \(0\.2\)"):
-        decode(model, [[2]], ENDS, Beam(coverage=0.2), wishes=[Wish(must=[(3,)])])
+    for message, search, longest, must in (
+        ("needs a beam search, not greedy", Greedy(), 9, (3,)),
+        (r"longest \(2\)", Beam(), 2, (3, 4, 5)),
+        ("empty word", Beam(), 9, ()),
+        (r"beam\.coverage \(0\.2\)", Beam(coverage=0.2), 9, (3,)),
+    ):
+        with pytest.raises(InputError, match=message):
+            decode(model, [[2]], ENDS, search, Rules(longest=Absolute(tokens=longest)), [Wish(must=[must])])
 
 
 def test_overlapping_words_share_their_tokens() -> None:

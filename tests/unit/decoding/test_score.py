@@ -7,9 +7,8 @@ import math
 import pytest
 from decoding_cases import END, ENDS, continuer, inputs, next_chances, translator
 
-from regard.decoding.decode import decode
 from regard.decoding.score import alternatives, score
-from regard.decoding.settings import Beam, Ends, Power
+from regard.decoding.settings import Ends
 from regard.errors import InputError
 
 
@@ -26,14 +25,6 @@ def test_targets(family, batch_tokens: int) -> None:
     assert [len(row) for row in open_] == [len(target) for target in targets]
 
 
-def test_what_was_written_scores_as_it_was_written() -> None:
-    model, sources = translator(seed=1), inputs(6)
-    found = [row[0] for row in decode(model, sources, ENDS, Beam(length=Power(alpha=0.0)))]
-    again = score(model, sources, [best.tokens for best in found], ENDS)
-    for best, chances in zip(found, again, strict=True):
-        assert best.token_scores == pytest.approx(chances[: len(best.token_scores)])
-
-
 @pytest.mark.parametrize("family", [translator, continuer])
 def test_alternatives(family) -> None:
     model, source = family(), [3, 2, END]
@@ -48,13 +39,14 @@ def test_alternatives(family) -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(InputError, match="2 targets for 1 inputs"):
-        score(translator(), [[2]], [[2], [3]], ENDS)
+    model = translator()
+    for message, given, sources, targets, ends in (
+        ("2 targets for 1 inputs", model, [[2]], [[2], [3]], ENDS),
+        ("is empty", model, [[]], [[2]], ENDS),
+        (r"needs Ends\.start", model, [[2]], [[2]], Ends(end=1)),
+        (r"call model\.eval\(\)", translator().train(), [[2]], [[2]], ENDS),
+    ):
+        with pytest.raises(InputError, match=message):
+            score(given, sources, targets, ends)
     with pytest.raises(InputError, match="is empty"):
-        score(translator(), [[]], [[2]], ENDS)
-    with pytest.raises(InputError, match="is empty"):
-        alternatives(translator(), [], [2], ENDS)
-    with pytest.raises(InputError, match=r"needs Ends\.start"):
-        score(translator(), [[2]], [[2]], Ends(end=1))
-    with pytest.raises(InputError, match=r"call model\.eval\(\)"):
-        score(translator().train(), [[2]], [[2]], ENDS)
+        alternatives(model, [], [2], ENDS)

@@ -66,13 +66,8 @@ def test_every_family_resumes_to_the_same_bits(family: str, layout: str, tmp_pat
 
 @pytest.mark.parametrize(
     "optimizer",
-    [
-        {"kind": "adam", "rate": 0.01},
-        {"kind": "sgd", "rate": 0.1},
-        {"kind": "sgd", "rate": 0.1, "momentum": 0.9, "decay": 0.1},
-        {"kind": "muon", "rate": 0.02},
-    ],
-    ids=["adam", "sgd", "sgd-momentum", "muon"],
+    [{"kind": "adam"}, {"kind": "sgd", "rate": 0.1, "momentum": 0.9, "decay": 0.1}, {"kind": "muon"}],
+    ids=["adam", "sgd", "muon"],
 )
 def test_every_optimiser_resumes_to_the_same_bits(optimizer: dict[str, Any], tmp_path: Path) -> None:
     assert_same_bits(job("language", tmp_path, optimizer=optimizer, ema=None), 8, tmp_path)
