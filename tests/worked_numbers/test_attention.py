@@ -62,20 +62,10 @@ def test_masked_softmax() -> None:
     """Scores above the diagonal are hidden, whatever they are, and get exactly nothing."""
     hidden = 9.0
     scores = tensor(
-        [
-            [0.7, hidden, hidden, hidden],
-            [0.1, 0.6, hidden, hidden],
-            [0.1, 0.3, 0.6, hidden],
-            [0.1, 0.3, 0.3, 0.3],
-        ]
+        [[0.7, hidden, hidden, hidden], [0.1, 0.6, hidden, hidden], [0.1, 0.3, 0.6, hidden], [0.1, 0.3, 0.3, 0.3]]
     )
     expected = tensor(
-        [
-            [1.00, 0.00, 0.00, 0.00],
-            [0.38, 0.62, 0.00, 0.00],
-            [0.26, 0.32, 0.43, 0.00],
-            [0.21, 0.26, 0.26, 0.26],
-        ]
+        [[1.00, 0.00, 0.00, 0.00], [0.38, 0.62, 0.00, 0.00], [0.26, 0.32, 0.43, 0.00], [0.21, 0.26, 0.26, 0.26]]
     )
     visible = seeing(4, 4, causal=True).visible(torch.device("cpu"))[0]
     through_keys = weights_of(q=scores, k=torch.eye(4), causal=True, scale=1.0)

@@ -12,14 +12,7 @@ from torch.testing import assert_close
 from regard.blocks import settings
 from regard.blocks.embedding import TextEmbedding
 from regard.blocks.layout import Padded
-from regard.blocks.positions import (
-    SinusoidalGridPosition,
-    frequencies,
-    places_2d,
-    rotate,
-    rotation,
-    sinusoidal,
-)
+from regard.blocks.positions import SinusoidalGridPosition, frequencies, places_2d, rotate, rotation, sinusoidal
 
 THREE_DIGITS = {"rtol": 0.0, "atol": 0.5e-3}
 EXACT = {"rtol": 0.0, "atol": 1e-9}

@@ -15,7 +15,6 @@ from regard.blocks.kernels import (
     BACKENDS,
     AttentionCall,
     Backend,
-    ScoreBias,
     Scoring,
     attend,
     choose,
@@ -104,28 +103,6 @@ def test_a_forced_backend_that_cannot_serve_gives_the_reason() -> None:
 def test_an_unknown_backend_is_refused() -> None:
     with pytest.raises(InputError, match=r"\(flash\).*reference, sdpa, bmm, flex, varlen"), use_backend("flash"):  # type: ignore[arg-type]
         pass
-
-
-def test_a_call_is_described_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("regard.blocks.kernels")
-    seen: list[AttentionCall] = []
-    monkeypatch.setattr(module, "choose", lambda request: (seen.append(request), "reference")[1])
-    packed = pack([[2], [2]], [None]).layouts[0]
-    q, v = torch.randn(2, 3, 4, 6), torch.randn(2, 3, 2, 5)
-    plain = Visibility(Padded(2, 3), Padded(2, 3))
-    bias = ScoreBias(torch.zeros(4, 5), zero=2)
-    attend(q, q[:, :, :2], v, plain, PLAIN)
-    attend(q.double(), q.double(), q.double(), Visibility(Padded(2, 3), Padded(2, 3), True), Scoring(1.0, dropout=0.1))
-    one = torch.randn(4, 1, 6)  # four tokens, one head
-    attend(one, one, one, Visibility(packed, packed), Scoring(1.0, soft_cap=2.0))
-    attend(q[:, :1], q, q, Visibility(Padded(2, 1), Padded(2, 3)), Scoring(1.0, bias))
-    here = CPU._replace(head_size=6, value_size=6)
-    assert seen == [
-        here._replace(value_size=5),
-        here._replace(dtype=torch.float64, dropout=True),
-        here._replace(packed=True, soft_cap=True),
-        here._replace(bias=True, single=True),
-    ]
 
 
 def called(monkeypatch: pytest.MonkeyPatch) -> list[Backend]:

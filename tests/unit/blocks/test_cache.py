@@ -8,12 +8,10 @@ import pytest
 import torch
 from packing_cases import pack
 
-from regard.blocks.cache import Cache, CrossCache
-from regard.blocks.layers import Attention
+from regard.blocks.cache import Cache
 from regard.blocks.layout import Padded
 from regard.blocks.settings import Attention as AttentionSettings
 from regard.blocks.settings import Learned
-from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 from regard.models.build import build
 from regard.models.settings import Decoder, EncoderDecoder
@@ -75,17 +73,6 @@ def test_batches_that_do_not_fit() -> None:
     cache.commit()
     with pytest.raises(InputError, match="3 tokens in each row"):
         cache.plan(Padded(2, 3))
-
-
-def test_a_cross_cache_projects_the_memory_once() -> None:
-    attention = Attention(AttentionSettings(heads=2), width=8)
-    cache, calls = CrossCache(), []
-    attention.k.register_forward_hook(lambda *_: calls.append("k"))
-    memory = torch.randn(2, 4, 8)
-    for _ in range(3):
-        x, seeing = torch.randn(2, 1, 8), Visibility(Padded(2, 1), Padded(2, 4))
-        assert torch.equal(attention(x, seeing, memory=memory, cache=cache), attention(x, seeing, memory=memory))
-    assert len(calls) == 1 + 3
 
 
 def test_a_refused_call_leaves_the_cache_as_it_was() -> None:

@@ -154,9 +154,3 @@ def test_dropout_on_weights_is_refused() -> None:
     assert refused(model, laid("padded")) == (
         "decoder.0.attention.weights is random while dropout (0.2) is on; call model.eval() first"
     )
-
-
-def test_what_no_one_asks_for_is_not_worked_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, sides = fresh(cases.decoder()), laid("padded")
-    monkeypatch.setattr("regard.blocks.recording.derive", None)
-    assert len(recorded(model, sides, "*.heads", "*.residual")) == 2 + 5

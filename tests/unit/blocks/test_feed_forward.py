@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -47,16 +46,6 @@ def test_every_activation_dense_and_gated() -> None:
             gated = FeedForward(settings.Gated(hidden=9, activation=name, bias=bias), width=5).double()
             hidden = by_formula(name, linear(x.numpy(), gated.gate)) * linear(x.numpy(), gated.up)
             np.testing.assert_allclose(gated(x).detach().numpy(), linear(hidden, gated.down), rtol=1e-10, err_msg=name)
-
-
-def test_default_widths() -> None:
-    """Dense: 4 × width. Gated: 8/3 of the width, up to a multiple of 8: three maps of 8/3 are two of 4."""
-    assert settings.Dense().hidden_for(6) == 24
-    assert settings.Dense(hidden=7).hidden_for(6) == settings.Gated(hidden=7).hidden_for(6) == 7
-    for width in range(1, 1000):
-        hidden = settings.Gated().hidden_for(width)
-        assert hidden % 8 == 0
-        assert hidden - 8 < Fraction(8 * width, 3) <= hidden
 
 
 @pytest.mark.parametrize("chosen", [settings.Dense, settings.Gated])

@@ -122,11 +122,7 @@ def test_ragged_rows(data: st.DataObject, lengths: list[int], room: int) -> None
 
 
 @given(
-    data=st.data(),
-    batch=st.integers(1, 3),
-    queries=st.integers(1, 4),
-    start=st.integers(0, 5),
-    later=st.integers(0, 2),
+    data=st.data(), batch=st.integers(1, 3), queries=st.integers(1, 4), start=st.integers(0, 5), later=st.integers(0, 2)
 )
 @many
 def test_queries_behind_a_cache_of_full_rows(

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-import regard
 from regard.blocks.settings import Attention, TransformerXL
 from regard.errors import SettingsError
 from regard.models.build import build
@@ -245,12 +244,6 @@ def test_activations_of_a_layer_as_published() -> None:
     one, two = (count(preset("gpt2", depth=depth), length=8).memory.activations for depth in (1, 2))
     two_norms, softmax = 2 * 2 * 4, 12 * 4
     assert two - one == 8 * (34 * 768 + two_norms + softmax)
-
-
-def test_the_length_comes_from_the_settings() -> None:
-    for name, length in (("gpt3", 2048), ("transformer-base", 512), ("vit-b16", 197)):
-        assert count(preset(name)).length == length
-    assert regard.count(preset("gpt2"), length=7, batch=3, dtype="float32").batch == 3
 
 
 def test_refused_values() -> None:

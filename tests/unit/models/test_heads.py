@@ -49,15 +49,6 @@ def test_output_scores(hidden: Tensor) -> None:
         assert_close(output(hidden), wanted + output.bias if bias else wanted, **TIGHT)
 
 
-def test_a_tied_output_uses_the_matrix_of_its_embedding(hidden: Tensor) -> None:
-    tokens = nn.Embedding(VOCABULARY, WIDTH, dtype=torch.float64)
-    assert set(Output(tokens, VOCABULARY, WIDTH, bias=True).state_dict()) == {"bias"}
-    output = Output(tokens, VOCABULARY, WIDTH, bias=False)
-    assert dict(output.named_parameters()) == {}
-    tokens.weight = nn.Parameter(torch.ones(VOCABULARY, WIDTH, dtype=torch.float64))
-    assert_close(output(hidden), hidden.sum(-1, keepdim=True).expand(2, 4, VOCABULARY), **TIGHT)
-
-
 @pytest.mark.parametrize("tied", [True, False])
 def test_masked_head(hidden: Tensor, tied: bool) -> None:
     """norm(gelu(dense(x))) against the embeddings, plus a bias (Devlin et al. 2019)."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import stat
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +81,6 @@ def test_without_an_average_with_nan_and_with_state_under_two_names(tmp_path: Pa
     assert found.read("weights.safetensors")["w"].isnan().tolist() == [True, False, False]
     assert found.read("state.safetensors").keys() == {"a", "b", "empty"}
     assert found.damage() is None
-
-
-def test_file_modes_follow_the_umask(tmp_path: Path) -> None:
-    before = os.umask(0o027)
-    try:
-        path = write(tmp_path, 1)
-    finally:
-        os.umask(before)
-    assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o640}
 
 
 def test_all_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -166,14 +166,6 @@ def message(run: Path) -> str:
     return str(caught.value)
 
 
-def test_a_flipped_bit_is_found(run: Path) -> None:
-    good = (run / "weights.safetensors").read_bytes()
-    for seed in range(10):
-        (run / "weights.safetensors").write_bytes(good)
-        flip(run / "weights.safetensors", seed)
-        assert "weights.safetensors is damaged: its checksum differs" in message(run)
-
-
 def test_the_remedy_names_the_newest_checkpoint_and_works(run: Path) -> None:
     for step in (1, 2, 3):
         write_checkpoint(run, step, filled(step), {}, {})

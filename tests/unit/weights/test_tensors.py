@@ -123,15 +123,6 @@ def test_a_writing_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_a_file_is_flushed_before_it_gets_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    events = []
-    sync, rename = os.fsync, os.replace
-    monkeypatch.setattr(os, "fsync", lambda handle: (events.append("flush"), sync(handle)))
-    monkeypatch.setattr(os, "replace", lambda old, new: (events.append("rename"), rename(old, new)))
-    write_tensors(tmp_path / "x", {"a": torch.zeros(1)})
-    assert events[:2] == ["flush", "rename"]
-
-
 SETTINGS = EncoderDecoder(vocabulary=300, width=64, depth=2, attention=Attention(heads=4, bias=False))
 
 
@@ -177,25 +168,6 @@ def test_a_quantized_model_predicts_about_the_same(model: torch.nn.Module, tmp_p
     back = load_model(tmp_path / "vision")
     for name, parameter in other.named_parameters():
         assert (back.get_parameter(name) - parameter).abs().max() <= parameter.abs().max() / 254 * 1.00001
-
-
-def test_sizes_on_the_disk(model: torch.nn.Module, tmp_path: Path) -> None:
-    save_model(model, tmp_path / "int8", "int8")
-    matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
-    vectors = [parameter for parameter in model.parameters() if parameter.dim() == 1]
-    numbers = sum(map(torch.Tensor.numel, matrices))
-    expected = numbers + 4 * sum(map(len, matrices)) + 4 * sum(map(torch.Tensor.numel, vectors))
-    stored = load_file(tmp_path / "int8" / "weights.safetensors")
-    assert sum(tensor.nbytes for tensor in stored.values()) == expected
-    assert stored["source.tokens.weight.scale"].shape == (300,)
-    assert "target.tokens.weight" not in stored
-    save_model(model, tmp_path / "bf16", "bf16")
-    stored = load_file(tmp_path / "bf16" / "weights.safetensors")
-    assert stored["encoder.0.ffn.up.weight"].dtype == torch.bfloat16
-    assert stored["encoder.0.ffn.up.bias"].dtype == torch.float32
-    back = load_model(tmp_path / "bf16")
-    for name, parameter in model.named_parameters():
-        assert torch.equal(back.get_parameter(name), parameter.bfloat16().float() if parameter.dim() > 1 else parameter)
 
 
 def test_scales_that_do_not_fit(model: torch.nn.Module) -> None:
