@@ -25,16 +25,7 @@ from regard.blocks.layout import Padded
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
 
-CPU = AttentionCall(
-    device="cpu",
-    dtype=torch.float32,
-    packed=False,
-    bias=False,
-    soft_cap=False,
-    dropout=False,
-    head_size=64,
-    value_size=64,
-)
+CPU = AttentionCall("cpu", torch.float32, False, False, False, False, head_size=64, value_size=64)
 PLAIN = Scoring(0.5)
 GPU = CPU._replace(device="cuda", dtype=torch.bfloat16)
 PACKED = GPU._replace(packed=True)
@@ -49,31 +40,22 @@ def test_the_fastest_backend_that_is_exact() -> None:
         (CPU._replace(packed=True, bias=True, dropout=True), "sdpa"),
         (CPU._replace(soft_cap=True), "reference"),
         (CPU._replace(device="mps"), "sdpa"),
-        (CPU._replace(device="mps", bias=True), "sdpa"),
         (GPU, "sdpa"),
-        (GPU._replace(dropout=True), "sdpa"),
         (PACKED, "varlen"),
-        (PACKED._replace(dtype=torch.float16), "varlen"),
         (PACKED._replace(head_size=256, value_size=256), "varlen"),
         (PACKED._replace(dtype=torch.float32), "sdpa"),
-        (PACKED._replace(dropout=True), "sdpa"),
-        (PACKED._replace(value_size=32), "sdpa"),
-        (PACKED._replace(head_size=60, value_size=60), "sdpa"),
         (PACKED._replace(head_size=264, value_size=264), "sdpa"),
         (BIASED, "flex"),
         (BIASED._replace(packed=True), "flex"),
         (BIASED._replace(dtype=torch.float32), "flex"),
         (BIASED._replace(dtype=torch.float64), "sdpa"),
-        (BIASED._replace(dropout=True), "sdpa"),
         (BIASED._replace(head_size=8, value_size=8), "sdpa"),
-        (BIASED._replace(value_size=8), "sdpa"),
         (CAPPED, "flex"),
         (CAPPED._replace(bias=True), "flex"),
         (CAPPED._replace(dropout=True), "reference"),
         (CAPPED._replace(dtype=torch.float64), "reference"),
         (BIASED._replace(single=True), "sdpa"),
         (CAPPED._replace(single=True), "reference"),
-        (GPU._replace(single=True), "sdpa"),
     ]
     for call, backend in expected:
         assert choose(call) == backend, call

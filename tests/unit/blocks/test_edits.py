@@ -19,7 +19,6 @@ from regard.blocks.edits import Ablate, Force, Patch, Scale
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Rules
 from regard.models.build import build
-from regard.models.cpu import prepared
 
 TOKENS = torch.tensor([[1, 5, 3, 7], [2, 2, 9, 4]])
 SOURCE = torch.tensor([[4, 8, 1], [6, 3, 3]])
@@ -180,12 +179,6 @@ def test_an_edit_reaches_every_step_of_decoding() -> None:
     assert [row[0].tokens for row in found] == [row[0].tokens for row in wanted]
     assert [row[0].tokens for row in found] != [row[0].tokens for row in plain]
     assert [row[0].score for row in found] == pytest.approx([row[0].score for row in wanted], abs=1e-4)
-
-
-def test_an_edit_of_a_prepared_model() -> None:
-    model, part = fresh("encoder-decoder"), "encoder.1.attention"
-    out, _ = edited(prepared(model.eval()), {f"{part}.heads": Ablate([2])})
-    assert_close(out, without_heads(model, part, [2])(SOURCE, TOKENS).detach(), rtol=1e-4, atol=1e-5)
 
 
 def test_edits_that_do_not_fit_raise() -> None:

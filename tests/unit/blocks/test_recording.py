@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import decoding_cases
@@ -13,7 +12,6 @@ import family_cases as cases
 import pytest
 import torch
 from decoding_cases import ENDS
-from tiny_translator import write_translator
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -211,16 +209,6 @@ def test_a_recorded_model_counts_as_watched() -> None:
         assert is_prepared(SearchModel(other, ENDS).model)
         assert select(model, Beam(), Rules(), fixed=True) == FastPaths(fixed=True), "nothing is replayed"
     assert not is_watched(model)
-
-
-def test_what_was_loaded_is_recorded_by_its_network(tmp_path: Path) -> None:
-    model = regard.load(write_translator(tmp_path, both=False))
-    with regard.record(model, "decoder.*.cross.weights") as seen:
-        plain = model.translate("ein Hund")
-    steps = seen["decoder.0.cross.weights"]
-    assert isinstance(steps, list)
-    assert plain == model.translate("ein Hund")
-    assert [event.step for event in seen.events] == [*range(len(steps))]
 
 
 @pytest.mark.parametrize("numbers", ["float32", "int8"])

@@ -107,13 +107,6 @@ lengths_of = st.lists(st.integers(0, 6), min_size=1, max_size=4)
 many = hypothesis_settings(max_examples=150)
 
 
-@given(data=st.data(), batch=st.integers(1, 3), time=st.integers(1, 6))
-@many
-def test_full_rows(data: st.DataObject, batch: int, time: int) -> None:
-    side = full(batch, time)
-    check(side, side, data.draw(any_rules))
-
-
 @given(data=st.data(), lengths=lengths_of, room=st.integers(0, 2))
 @many
 def test_ragged_rows(data: st.DataObject, lengths: list[int], room: int) -> None:

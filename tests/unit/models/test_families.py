@@ -40,23 +40,6 @@ def answer(model: Model, seed: int = 0) -> Tensor:
     return model(tokens)
 
 
-@pytest.mark.parametrize("position", cases.IMAGE_POSITIONS)
-@pytest.mark.parametrize("class_token", [True, False])
-def test_shapes_of_a_vision_model(position: str, class_token: bool) -> None:
-    """8 × 12 pixels in patches of 4 are 2 × 3; other sizes than the settings' own work too."""
-    heads = {"class": settings.Classification(classes=3, pooling="mean")}
-    model = build(
-        settings.Vision(
-            **cases.body(image=(8, 12), patch=4, channels=2, heads=heads, class_token=class_token),
-            position=cases.IMAGE_POSITIONS[position],
-        )
-    )
-    for size, patches in (((8, 12), 6), ((16, 8), 8), ((4, 4), 1)):
-        hidden = model(torch.randn(2, 2, *size))
-        assert hidden.shape == (2, patches + class_token, 16)
-        assert model.heads["class"](hidden).shape == (2, 3)
-
-
 MATRICES = ("source", "target", "output")
 TIES = [(), *itertools.combinations(MATRICES, 2), MATRICES]
 by_tie = pytest.mark.parametrize("tied", TIES, ids=lambda tied: "+".join(tied) or "none")
