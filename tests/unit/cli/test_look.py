@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +88,6 @@ def test_a_page_and_a_picture(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     assert picture.stat().st_size > 1000
     assert "KiB" in done.stderr
-
-
-def test_what_had_no_room_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, file = str(write_translator(tmp_path / "model")), tmp_path / "look.html"
-    small = partial(regard.serving.page_file.page_file, room=30_000)
-    monkeypatch.setattr(regard.serving.page_file, "page_file", small)
-    done = runner.invoke(app, ["look", model, "ein Hund", "--html", str(file), "--views", "heads,walk"])
-    assert re.search(r"walk: \d+ answers are left out", done.stderr), done.stderr
 
 
 def test_another_model_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

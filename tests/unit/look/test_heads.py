@@ -12,28 +12,19 @@ from torch.testing import assert_close
 
 import regard
 from regard.errors import InputError
-from regard.look.heads import (
-    Ablation,
-    HeadAddress,
-    ablation,
-    attentions_of,
-    change_named,
-    edits_for,
-    heads_of,
-    mean_outputs,
-)
+from regard.look import heads
 from regard.models.build import build
 
 TOKENS = torch.tensor([[1, 5, 3, 7], [2, 2, 9, 4]])
-ONE, OTHER = HeadAddress("decoder", 1, "attention", 2), HeadAddress("decoder", 0, "attention", 3)
+ONE, OTHER = heads.HeadAddress("decoder", 1, "attention", 2), heads.HeadAddress("decoder", 0, "attention", 3)
 
 
 def test_addresses_in_every_family() -> None:
     for family, make in cases.FAMILIES.items():
-        found = heads_of(build(make()))
+        found = heads.heads_of(build(make()))
         assert len(found) == len(set(found)) == 4 * (6 if family == "encoder-decoder" else 2)
     assert str(ONE) == "decoder.1.attention.2"
-    edits = ablation([ONE, ONE._replace(number=0), OTHER])
+    edits = heads.ablation([ONE, ONE._replace(number=0), OTHER])
     chosen = {name: list(edit.heads) for name, edit in edits.items()}
     assert chosen == {"decoder.1.attention.heads": [0, 2], "decoder.0.attention.heads": [3]}
 
@@ -41,12 +32,12 @@ def test_addresses_in_every_family() -> None:
 def test_changes_become_edits() -> None:
     model: Any = cases.unsettled(build(cases.decoder()))
     name, texts = "decoder.0.attention.heads", ["0", "1*0.25", "2=mean"]
-    changes = [change_named(model, f"decoder.0.attention.{text}") for text in texts]
+    changes = [heads.change_named(model, f"decoder.0.attention.{text}") for text in texts]
     assert [str(each) for each in changes] == [f"decoder.0.attention.{text}" for text in texts]
     with torch.no_grad():
         with regard.record(model, name) as plain:
             model(TOKENS[:1])
-        edits = edits_for(model, changes, lambda: mean_outputs(model, lambda: model(TOKENS[:1])))
+        edits = heads.edits_for(model, changes, lambda: heads.mean_outputs(model, lambda: model(TOKENS[:1])))
         with regard.record(model, name, edit=edits) as changed:
             model(TOKENS[:1])
     before, after = plain.calls(name)[0][0], changed.calls(name)[0][0]
@@ -63,16 +54,16 @@ def test_changes_become_edits() -> None:
         ("decoder.0.attention.0=median", "is not in this model"),
     ):
         with pytest.raises(InputError, match=message):
-            change_named(model, text)
+            heads.change_named(model, text)
 
 
-def speaking(*heads: HeadAddress) -> Any:
+def speaking(*chosen: heads.HeadAddress) -> Any:
     """A decoder in which only some heads reach the residual stream: the others' output weights are zero."""
     model: Any = cases.unsettled(build(cases.decoder(norm_place="pre")))
     with torch.no_grad():
-        for attention in attentions_of(model):
+        for attention in heads.attentions_of(model):
             module = model.get_submodule(attention)
-            kept = [head.number for head in heads if head.attention == attention]
+            kept = [head.number for head in chosen if head.attention == attention]
             for number in set(range(module.heads)) - set(kept):
                 module.out.weight[:, number * module.value_size : (number + 1) * module.value_size] = 0
     return model
@@ -86,7 +77,7 @@ def distance(model: Any, before: Tensor) -> float:
 def test_only_the_head_that_speaks_matters() -> None:
     model = speaking(ONE)
     plain = model(TOKENS).detach()
-    trial = Ablation(model, lambda: distance(model, plain))
+    trial = heads.Ablation(model, lambda: distance(model, plain))
     assert trial.plain == 0
     first, *others = trial.each()
     assert first.head == ONE
@@ -104,9 +95,9 @@ def test_only_the_head_that_speaks_matters() -> None:
 def test_two_heads_that_replace_each_other() -> None:
     """The metric is 1 only without both, so no head has an effect alone."""
     model = speaking(ONE, OTHER)
-    with torch.no_grad(), regard.record(model, edit=ablation([ONE, OTHER])):
+    with torch.no_grad(), regard.record(model, edit=heads.ablation([ONE, OTHER])):
         silent = model(TOKENS)
-    trial = Ablation(model, lambda: float(distance(model, silent) < 1e-6))
+    trial = heads.Ablation(model, lambda: float(distance(model, silent) < 1e-6))
     assert {one.change for one in trial.each()} == {0.0}
     assert trial.without([ONE, OTHER]) == 1.0
     pairs = trial.control([ONE, OTHER], count=5)
@@ -118,12 +109,15 @@ def test_means_leave_out_padding() -> None:
     model: Any = cases.unsettled(build(cases.encoder_decoder()))
     source, target = cases.padded(cases.sentences([5, 3])), cases.padded(cases.sentences([2, 4], seed=1))
     batch = (source.tokens, target.tokens, source.layout, target.layout)
-    means = mean_outputs(model, lambda: model(*batch))
-    assert list(means) == attentions_of(model)
+    means = heads.mean_outputs(model, lambda: model(*batch))
+    assert list(means) == heads.attentions_of(model)
     with torch.no_grad(), regard.record(model, "*.heads") as seen:
         model(*batch)
     for attention, laid in (("encoder.0.attention", source), ("decoder.1.cross", target)):
         assert_close(means[attention], torch.cat(laid.take(seen.calls(f"{attention}.heads")[0])).mean(0))
-    with torch.no_grad(), regard.record(model, "decoder.1.cross.heads", edit=ablation(heads_of(model), means)) as seen:
+    with (
+        torch.no_grad(),
+        regard.record(model, "decoder.1.cross.heads", edit=heads.ablation(heads.heads_of(model), means)) as seen,
+    ):
         model(*batch)
     assert_close(seen.calls("decoder.1.cross.heads")[0][0, 0], means["decoder.1.cross"])

@@ -142,6 +142,7 @@ def test_wrong_requests(pages: dict[str, Page]) -> None:
             ("run", {"image": "AAAA"}, 400, "of shape [1, 8, 8]"),
             ("patches", {"run": "RUN", "query": 4}, 400, "patch (4)"),
             ("patches", {"run": "RUN", "layer": 1}, 400, "layer 1, head 0"),
+            ("patches", {"run": "RUN", "head": 2}, 400, "layer 0, head 2"),
             ("occlude", {"run": "RUN", "count": 5}, 400, "from 1 to 4"),
         ],
     }

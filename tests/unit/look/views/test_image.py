@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from study_cases import run_of
 
 import regard
 from regard.blocks.settings import Attention
@@ -120,19 +119,8 @@ def test_occlusion_by_hand(study: Study) -> None:
     assert occlude(study, query(silent), 1)["before"] == pytest.approx(before)
 
 
-def test_errors(study: Study, studies: dict[str, Study], tmp_path: Path) -> None:
-    run = study.run(Input(image=IMAGE))
-    with pytest.raises(InputError, match=r"patch \(6\) must be from −1"):
-        patch_attention(study, query(run, 6))
-    for wrong in (query(run, layer=2), query(run, head=2)):
-        with pytest.raises(InputError, match="2 layers of 2 heads"):
-            patch_attention(study, wrong)
-    for count in (0, 7):
-        with pytest.raises(InputError, match=rf"count \({count}\)"):
-            occlude(study, query(run), count)
-    other, text = run_of(studies, "decoder")
-    with pytest.raises(InputError, match="reads no images"):
-        patch_attention(other, query(text))
+def test_other_models(tmp_path: Path) -> None:
+    """tests/unit/serving/test_page.py has wrong requests."""
     plain = seeing(tmp_path / "one", class_token=False)
     run = plain.run(Input(image=IMAGE))
     assert patch_attention(plain, query(run, None))[1] == 0
