@@ -15,8 +15,7 @@ import regard
 from regard.blocks.settings import Attention
 from regard.errors import WeightsError
 from regard.files import write_beside, write_text
-from regard.models.settings import Classification, EncoderDecoder, Vision
-from regard.weights.directory import load_model, save_model
+from regard.models.settings import EncoderDecoder
 from regard.weights.tensors import dequantized, quantize, quantized, read_json, read_tensors, write_tensors
 
 
@@ -149,25 +148,6 @@ def test_no_value_is_off_by_more_than_half_a_step() -> None:
     tensor[1] = -2.5
     values, scale = quantize(tensor)
     assert torch.allclose(values * scale[:, None], tensor)
-
-
-def test_a_quantized_model_predicts_about_the_same(model: torch.nn.Module, tmp_path: Path) -> None:
-    save_model(model, tmp_path, "int8", {"task": {"kind": "translate"}})
-    assert 'kind = "translate"' in (tmp_path / "config.toml").read_text()
-    back = load_model(tmp_path)
-    assert {parameter.dtype for parameter in back.parameters()} == {torch.float32}
-    source, target = torch.randint(300, (4, 9)), torch.randint(300, (4, 7))
-    with torch.no_grad():
-        ours, theirs = model(source, target), back(source, target)
-    assert (ours - theirs).std() / ours.std() < 0.02
-    assert not torch.equal(ours, theirs)
-    assert back.source.tokens.weight is back.target.tokens.weight
-    assert {each.dtype for each in load_model(tmp_path, dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
-    other = regard.build(Vision(width=32, depth=1, image=(8, 8), patch=4, heads={"label": Classification(classes=5)}))
-    save_model(other, tmp_path / "vision", "int8")
-    back = load_model(tmp_path / "vision")
-    for name, parameter in other.named_parameters():
-        assert (back.get_parameter(name) - parameter).abs().max() <= parameter.abs().max() / 254 * 1.00001
 
 
 def test_scales_that_do_not_fit(model: torch.nn.Module) -> None:
