@@ -50,7 +50,7 @@ def create_page_app(study: Study, settings: PageSettings, say: http.Say = http.s
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         queue.start()
         yield
-        queue.close(0)
+        queue.close(GRACE)
 
     async def run(work: Callable[[], Any], request: Request) -> Any:
         return (await queue.result(queue.submit(None, [work]), request, settings.patience))[0]
