@@ -139,7 +139,7 @@ def read_config(directory: Path) -> Table:
     table = read_toml(text, source=str(path))
     found = table.pop("format", FORMAT)
     if found != FORMAT:
-        raise RunError(f"{path} has format {found!r}, and this version of regard reads {FORMAT}; use another version")
+        raise RunError(f"{path} has format {found!r}, but this version reads {FORMAT}; use the version that wrote it")
     return table
 
 
