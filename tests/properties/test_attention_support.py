@@ -32,14 +32,6 @@ def each_problem(cells: list[support.Cell], check: Callable[[cases.Problem, supp
                 raise
 
 
-def test_plain_backends_serve_every_kind() -> None:
-    for backend in ("reference", "sdpa"):
-        served = [cell for cell in CELLS if cell.backend == backend]
-        assert {cell.rule for cell in served} == set(support.RULES)
-        assert {cell.position for cell in served} == set(support.POSITIONS)
-        assert {cell.layout for cell in served} == set(support.LAYOUTS)
-
-
 def test_equals_the_definition() -> None:
     def check(problem: cases.Problem, cell: support.Cell, seed: int) -> None:
         expected = cases.expected(problem)

@@ -62,12 +62,6 @@ def test_any_text_has_tokens_with_places_in_it(kind: str, text: str) -> None:
     assert all(0 <= start <= end <= len(text) for start, end in encoding.offsets)
     assert [start for start, _ in encoding.offsets] == sorted(start for start, _ in encoding.offsets)
     assert tokenizer.ids([text]) == [encoding.ids]
-    assert tokenizer.encode(tokenizer.decode(encoding.ids)) is not None
-
-
-@pytest.mark.parametrize("kind", ["byte-bpe", "bpe", "unigram", "characters", "bytes"])
-@given(text=TEXTS | LOOKS)
-def test_no_text_becomes_a_special_token(kind: str, text: str) -> None:
-    tokenizer = trained(kind)
-    special = {number for role, number in tokenizer.roles.items() if role != "unknown"}
-    assert not special.intersection(tokenizer.ids([text])[0])
+    if kind not in ("wordpiece", "words"):
+        special = {number for role, number in tokenizer.roles.items() if role != "unknown"}
+        assert not special.intersection(encoding.ids), "text never becomes a special token"

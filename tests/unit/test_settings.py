@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import tomllib
-from typing import get_args
 
 from settings_cases import from_toml, to_toml
 
 from regard.blocks import settings as blocks
 from regard.blocks.settings import Alibi, Attention, Gated, NoPosition, RmsNorm, Rotary, Sinusoidal
 from regard.models import settings as models
-from regard.models.settings import Classification, Decoder, Encoder, EncoderDecoder, Tagging
+from regard.models.settings import Classification, Decoder, Encoder, Tagging
 from regard.settings import (
     Settings,
     describe,
@@ -18,7 +17,6 @@ from regard.settings import (
     nested,
     read_overrides,
     to_table,
-    type_text,
     variants,
 )
 from regard.text import settings as text
@@ -70,14 +68,6 @@ def test_another_kind_resets_its_own_table_only() -> None:
     assert (changed.width, changed.ffn, changed.norm) == (64, Gated(hidden=5), RmsNorm())
 
 
-def test_optional_settings_are_empty_unless_given() -> None:
-    """TOML leaves empty fields out, so a field that may be empty must also start empty, or a file would lose it."""
-    for cls in VARIANTS.values():
-        for name, field in cls.model_fields.items():
-            if type(None) in get_args(field.annotation):
-                assert field.default is None, f"{cls.__name__}.{name}"
-
-
 def test_overrides_read_toml_values_and_bare_words() -> None:
     words = ["model.attention.kv_heads=2", "model.position.kind=rotary", "a.b = 1e-3", "a.c=[1, 2]", "a.d=none"]
     assert read_overrides([*words, "a.e='x y'"]) == {
@@ -101,16 +91,3 @@ def test_every_variant_survives_toml_and_is_documented() -> None:
             assert default, field
             assert meaning.endswith((".", "?")), f"{name}.{field}: {meaning!r}"
     assert to_table(Attention()) == {"heads": 8, "bias": True, "dropout": 0.0}
-
-
-def test_types_are_written_as_in_a_recipe() -> None:
-    described = {
-        name: kind for name, kind, _, _ in [*describe(Attention), *describe(Encoder), *describe(EncoderDecoder)]
-    }
-    assert described["window"] == "int | none"
-    assert described["qk_norm"] == "layer | rms | none"
-    assert described["norm_place"] == '"pre" | "post" | "sandwich"'
-    assert described["heads"] == "table of masked | next-sentence | classification | tagging | spans | pooling"
-    assert described["tied"] == 'list of "source" | "target" | "output"'
-    assert type_text(Attention) == "Attention"
-    assert list(variants(blocks.FeedForward)) == ["dense", "gated"]

@@ -94,14 +94,6 @@ def test_examples_of_one_length_make_full_steps_but_for_the_last() -> None:
         PackedPlan.alike(99, 100)
 
 
-def test_the_examples_of_a_step_are_limited() -> None:
-    lengths = listed(np.random.default_rng(0).integers(1, 10, size=(500, 2)))
-    for plan in (PaddedPlan(200, examples=7), PackedPlan(4, (64, 64), examples=7)):
-        sizes = [len(step.examples) for step in epoch(Planner(plan, lengths, 0))]
-        assert max(sizes) == 7
-        assert np.mean(sizes) > 5
-
-
 def test_a_padded_step_is_split_evenly() -> None:
     """Ten examples over four processes: none has more than three, and none waits for a second batch."""
     step = Group(np.arange(10), np.full((10, 1), 5))

@@ -4,21 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
-from regard.data.examples import (
-    Example,
-    Labelled,
-    Located,
-    Pair,
-    Picture,
-    Tagged,
-    Tally,
-    labels_in,
-    ordered_labels,
-    with_known_labels,
-)
+from regard.data.examples import Example, Labelled, Located, Tagged, Tally, ordered_labels, with_known_labels
 from regard.errors import DataError
 
 
@@ -30,14 +18,6 @@ def test_names_are_sorted_and_numbers_by_their_value() -> None:
     assert ordered_labels(["sad", "happy"]) == ("happy", "sad")
     assert ordered_labels(["10", "9", "0"]) == ("0", "9", "10")
     assert ordered_labels(["10", "9", "09"]) == ("09", "10", "9")
-
-
-def test_labels_of_examples() -> None:
-    """Tags and intents are two sorts; numbers are not labels."""
-    assert labels_in(Tagged(("a", "b"), ("O", "B-X"), "Play")) == {"tags": ("O", "B-X"), "label": ("Play",)}
-    assert labels_in(Picture(np.zeros((1, 1, 1), np.uint8), "cat")) == {"label": ("cat",)}
-    for example in (Labelled("a", None, 0.5), Labelled("a", None, None), Pair("a", "b")):
-        assert labels_in(example) == {}
 
 
 def test_unseen_labels() -> None:

@@ -194,14 +194,6 @@ def test_memory_does_not_grow_with_a_document_that_is_cut() -> None:
         assert shaper.too_long.total == 1
 
 
-def test_a_limit_without_room_for_text() -> None:
-    encoder = {"text": TokenColumn(BPE.size, first=START, last=END)}
-    for columns, least in ((PAIRS, 2), (DOCUMENT, 2), (encoder, 3)):
-        _Shaper(columns, least, "skip", {})
-        with pytest.raises(SettingsError, match=r"data\.longest"):
-            _Shaper(columns, least - 1, "skip", {})
-
-
 def test_pairs_from_files_and_from_the_grammar(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "CHUNK", 7)
     progress: list[str] = []

@@ -61,15 +61,6 @@ def test_sums_are_in_float32_for_any_dtype() -> None:
         assert float(loss.total) == pytest.approx(2 * math.log(40_000), rel=1e-6)
 
 
-def test_a_batch_without_labels_costs_nothing() -> None:
-    logits = torch.randn(3, 4, requires_grad=True)
-    loss = cross_entropy(logits, torch.full((3,), IGNORED), 0.1, training=True)
-    (gradient,) = torch.autograd.grad(loss.total, logits)
-    assert float(loss.total.detach()) == 0
-    assert int(loss.weight) == 0
-    assert bool((gradient == 0).all())
-
-
 def test_metrics_by_hand() -> None:
     assert cross_entropy_metrics(12.0, 4.0, {}) == {"loss": 3.0}
     assert cross_entropy_metrics(12.0, 4.0, {"plain": 8.0}) == {"loss": 2.0, "objective": 3.0}

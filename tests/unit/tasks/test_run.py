@@ -215,7 +215,7 @@ def paint(folder: str, colour: tuple[int, int, int], count: int) -> None:
         Image.new("RGB", (8, 8), colour).save(Path(folder) / f"{number}.png")
 
 
-def test_a_folder_of_images() -> None:
+def test_a_folder_of_images_and_a_label_that_training_never_saw() -> None:
     paint("train/red", (250, 0, 0), 2)
     paint("train/blue", (0, 0, 200), 1)
     paint("valid/blue", (0, 0, 100), 1)
@@ -233,13 +233,10 @@ def test_a_folder_of_images() -> None:
     assert made.data.summary["train"]["tokens"] == 3 * 5
     (note,) = made.data.summary["notes"]
     assert note.startswith("train, skipped: 1 × does not decode as an image; first ")
-
-
-def test_a_label_that_training_never_saw() -> None:
-    paint("train/red", (250, 0, 0), 2)
-    paint("valid/blue", (0, 0, 100), 1)
-    data = {"kind": "image-folder", "train": ["train"], "valid": ["valid"]}
-    with pytest.raises(DataError, match="blue"):
+    # A label that does not occur in training.
+    paint("other/green", (0, 100, 0), 1)
+    data["valid"] = ["other"]
+    with pytest.raises(DataError, match="green"):
         ready("image", data)
     made = ready("image", {**data, "unseen": "keep"})
     assert made.data.summary["valid"]["unseen"] == 1

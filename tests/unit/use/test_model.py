@@ -22,17 +22,6 @@ from regard.weights.huggingface.directory import write_pretrained
 SMALL = EncoderDecoder(vocabulary=500, width=8, depth=1, attention=Attention(heads=2))
 
 
-def test_a_run_that_translates(tmp_path: Path) -> None:
-    model = regard.load(write_translator(tmp_path), device="cpu")
-    assert isinstance(model, Translator)
-    assert model.directory == tmp_path
-    assert model.settings == model.network.settings
-    assert model.tokenizers.shared
-    assert not model.network.training
-    assert model.directions == [("de", "en"), ("en", "de")]
-    assert repr(model) == f"Translator({tmp_path}, encoder-decoder)"
-
-
 def test_a_name_that_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.use.model.place_of", lambda shipped: write_translator(tmp_path))
     assert load("de-en", "cpu").directions == [("de", "en")]  # type: ignore[attr-defined]
@@ -47,22 +36,19 @@ def test_a_name_that_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         load("de-en")
 
 
-def test_names_that_are_not_known(tmp_path: Path) -> None:
+def test_names_and_devices_that_are_not_known(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"model de-eng is unknown \(did you mean de-en\?\); give de-en, en-de"):
         load("de-eng")
     with pytest.raises(WeightsError, match="does not exist; give a directory with"):
         load(tmp_path / "nowhere")
+    with pytest.raises(SettingsError, match=r"device \(abacus\) is unknown"):
+        load(".", "abacus")
 
 
 def test_a_directory_goes_before_a_shipped_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_translator(tmp_path / "de-en")
     assert load("de-en", "cpu").directory == Path("de-en")
-
-
-def test_devices() -> None:
-    with pytest.raises(SettingsError, match=r"device \(abacus\) is unknown"):
-        load(".", "abacus")
 
 
 def test_halves_are_widened_on_a_cpu_unless_asked_for(tmp_path: Path) -> None:

@@ -263,13 +263,6 @@ def test_nbest_of_a_text_is_sorted() -> None:
     assert [(each.text, each.score) for each in found] == [("dog", -1.0), ("7 dog", -2.0), ("dog 7", -3.0)]
 
 
-def test_stand_ins_are_copied() -> None:
-    model = scripted()
-    text = "The dog sees {name} at https://a.org/x?y=1, today."
-    assert model.translate(text) == "Der Hund sieht {name} at https://a.org/x?y=1, heute."
-    assert model.asked == ["The dog sees X1 at Y1, today."]
-
-
 def test_lost_stand_ins() -> None:
     """A second search with other stand-ins, then the parts between the items."""
     first = scripted(lambda text: re.sub(r"X1", "X2", word_by_word(text)))
