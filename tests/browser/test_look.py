@@ -87,19 +87,6 @@ def test_sliders_act_at_once_and_the_tree_has_what_was_dropped(served: dict[str,
     page.get_by_role("button", name="Follow the model again").wait_for()
 
 
-def test_the_walk_by_keyboard(served: dict[str, Served], watched: Watched) -> None:
-    one = served["decoder"]
-    page = watched.open(one.address, text=TEXT, view="walk", layer="1", head="0")
-    page.locator(".walk [aria-current=step]").focus()
-    while page.locator(".walk h2").inner_text() != "Softmax":
-        page.keyboard.press("ArrowRight")
-    kept = one.study.run(Input(TEXT))
-    weights = one.study.tensor(kept.key, "decoder.1.attention.weights")[0]
-    shown = page.locator(".corner td[data-value]").evaluate_all("all => all.map(e => Number(e.dataset.value))")
-    assert abs(shown[0] - float(weights[0, 0])) < 1e-4
-    assert len(shown) == min(6, len(weights)) ** 2
-
-
 def test_an_error_is_told(served: dict[str, Served], browser: Any) -> None:
     other = Watched(browser)
     page = other.open(served["decoder"].address, text=TEXT)

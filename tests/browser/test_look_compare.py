@@ -122,6 +122,3 @@ def test_another_model(beside: Served, watched: Watched) -> None:
     eventually(lambda: "ohead=1" in page.url)
     page.get_by_role("radio", name="Silent heads").click()
     wait_for(page, "button.changed")
-    for width in (1280, 800):
-        page.set_viewport_size({"width": width, "height": 900})
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

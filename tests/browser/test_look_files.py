@@ -62,7 +62,10 @@ def test_the_files_numbers_are_pythons(served: dict[str, Served], offline: Watch
     page.locator("#tab-walk").click()
     page.get_by_label("Attention", exact=True).select_option("decoder.cross")
     page.get_by_label("Head", exact=True).select_option("1")
-    page.locator(".walk li button", has_text="Softmax").first.click()
+    wait_for(page, READY)
+    page.locator(".walk [aria-current=step]").focus()
+    while page.locator(".walk h2").inner_text() != "Softmax":
+        page.keyboard.press("ArrowRight")
     (softmax,) = (step for step in walk(study, run, "decoder.0.cross", 1) if step["title"] == "Softmax")
     cells = page.locator(".corner td[data-value]").evaluate_all("all => all.map(e => Number(e.dataset.value))")
     assert cells == pytest.approx([value for row in softmax["numbers"]["corner"] for value in row], abs=1e-6)

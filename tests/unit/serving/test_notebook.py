@@ -53,7 +53,6 @@ def test_models_by_name_and_loaded(study: Study, tmp_path: Path) -> None:
     for options, message in (
         ({"height": 5}, r"height \(5\) must be from 100"),
         ({"theme": "pink"}, r"theme \(pink\) must be system, light or dark"),
-        ({"view": ("heads", "waltz")}, r"view \(waltz\).*did you mean walk"),
     ):
         with pytest.raises(InputError, match=message):
             regard.show(study, "the dog", **options)

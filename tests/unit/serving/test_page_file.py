@@ -6,7 +6,6 @@ import base64
 import json
 import re
 import zlib
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ from tiny_translator import write_translator
 
 import regard
 from regard.errors import InputError
-from regard.look import views
 from regard.look.input import Input
 from regard.look.study import Study
-from regard.look.views import decode, heads, view_named, views_of
+from regard.look.views import decode, heads, views_of
 from regard.serving import page_file as files
 from regard.serving.page import create_page_app
 from regard.serving.page_file import page_file
@@ -123,7 +121,7 @@ def test_hostile_text_stays_data(study: Study) -> None:
     assert unpacked(data["answers"][0])["sides"]["encoder"]["text"] == HOSTILE
 
 
-def test_chosen_views(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chosen_views(study: Study) -> None:
     run = study.run(Input("ein Hund", to="en"))
     made = page_file(study, run, ["walk", "heads"], "decoder.0.cross.1")
     data = data_of(made.html)
@@ -133,11 +131,6 @@ def test_chosen_views(study: Study, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (first["asked"]["stack"], first["asked"]["kind"], first["asked"]["head"]) == ("decoder", "cross", 1)
     with pytest.raises(InputError, match=r"view \(head\).*did you mean heads"):
         page_file(study, run, ["head"])
-    once = data_of(page_file(study, run, ["heads"]).html)["answers"]
-    same = [replace(each, stored=heads.stored_heads) if each.name == "walk" else each for each in views.VIEWS]
-    monkeypatch.setattr(views, "VIEWS", tuple(same))
-    assert view_named(study, "walk").stored is heads.stored_heads
-    assert data_of(page_file(study, run, ["heads", "walk"]).html)["answers"] == once, "equal requests are stored once"
 
 
 def test_room_is_limited(study: Study) -> None:

@@ -134,16 +134,6 @@ def test_close(work: Work) -> None:
     work.go.set()
 
 
-def test_streams_and_batches_alternate(queue: RequestQueue, work: Work) -> None:
-    work.hold(queue)
-    pieces: Queue[Any] = Queue()
-    queue.stream(StreamJob(iter("abc"), pieces.put))
-    text = queue.submit("a", ["text"])
-    work.go.set()
-    assert result(text) == ["TEXT"]
-    assert [pieces.get(timeout=SECONDS) for _ in range(4)] == ["a", "b", "c", None]
-
-
 def test_a_stream_that_fails_and_one_that_is_cancelled(queue: RequestQueue) -> None:
     pieces: Queue[Any] = Queue()
 

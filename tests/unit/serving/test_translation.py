@@ -64,8 +64,6 @@ def test_the_source_language_is_detected(client: TestClient) -> None:
     (german,) = client.post("/detect", json={"q": "Wir haben es nicht gesehen"}).json()
     assert german["language"] == "de"
     assert german["confidence"] > 70
-    unknown = translate(client, q="Xylophon", source="auto", target="de").json()
-    assert unknown == {"translatedText": "en>de:Xylophon", "detectedLanguage": {"confidence": 0.0, "language": "en"}}
     assert client.post("/detect", json={"q": "a" * 201}).status_code == 413
 
 
@@ -268,8 +266,6 @@ def test_metrics() -> None:
         'regard_batch_texts_bucket{le="+Inf"}': 2,
         "regard_batch_seconds_count": 2,
         "regard_request_seconds_count": 5,
-        "regard_queue_texts": 0,
-        "regard_open_streams": 0,
     }
     assert {name: float(values[name]) for name in wanted} == wanted
 

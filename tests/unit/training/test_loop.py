@@ -99,13 +99,6 @@ def test_a_budget_of_minutes_goes_on_where_it_stood(clock: SimpleNamespace, tmp_
     assert rates == pytest.approx([1 / 3, 2 / 3, *(1 - (6 * step - 12) / 48 for step in range(2, 10))])
 
 
-def test_a_checkpoint_is_due_after_some_minutes(clock: SimpleNamespace, tmp_path: Path) -> None:
-    trainer = each_step_takes(job(tmp_path, steps=10, save_minutes=0.35).trainer(), clock, 6)
-    saved = saves(trainer)
-    trainer.run()
-    assert saved == [4, 8, 10]  # 24 seconds are more than 21
-
-
 def saves(trainer: Trainer) -> list[int]:
     """The steps at which a checkpoint is written, as it comes to pass."""
     found: list[int] = []
@@ -119,13 +112,17 @@ def saves(trainer: Trainer) -> list[int]:
     return found
 
 
-def test_evaluations_and_checkpoints_come_at_their_intervals(tmp_path: Path) -> None:
+def test_evaluations_and_checkpoints_come_at_their_intervals(clock: SimpleNamespace, tmp_path: Path) -> None:
     trainer = job(tmp_path, steps=10, evaluate_every=5, save_every=3).trainer()
     saved = saves(trainer)
     trainer.run()
     assert saved == [3, 5, 6, 9, 10]
     assert steps_of(tmp_path, "valid") == [5, 10]
     assert [checkpoint.step for checkpoint in list_checkpoints(tmp_path / "run")] == [10, 9]
+    trainer = each_step_takes(job(tmp_path / "minutes", steps=10, save_minutes=0.35).trainer(), clock, 6)
+    saved = saves(trainer)
+    trainer.run()
+    assert saved == [4, 8, 10]  # 24 seconds are more than 21
 
 
 def test_patience_ends_a_run_that_no_longer_improves(tmp_path: Path) -> None:
@@ -215,19 +212,6 @@ def test_the_best_snapshots_are_kept_and_the_best_or_a_mean_is_the_model(scripte
             wanted = np.stack([weights[step][key].numpy() for step in averaged]).astype(np.float64).mean(0)
             np.testing.assert_array_max_ulp(tensor.numpy(), wanted.astype(np.float32), 1)
         assert [record["step"] for record in logged(tmp_path / name, "valid") if record["best"]] == [1, 2, 4]
-        if name == "best":
-            assert [entry["step"] for entry in list_checkpoints(run)[0].state["snapshots"]] == [4, 5]
-            assert equal(load_file(run / "snapshots" / "000005.safetensors"), weights[5])
-
-
-def metrics_of(made: Job, path: Path) -> dict[str, float]:
-    """Figures of weights in a file, in a model of their own."""
-    model = made.model()
-    with torch.no_grad():
-        for name, tensor in load_file(path).items():
-            dict(model.named_parameters())[name].copy_(tensor)
-    task = made.task()
-    return evaluate(Objective(model, task), task, "valid", Workers(CPU), mixed_precision("float32", CPU), None)
 
 
 def test_a_moving_average_is_evaluated_and_kept(tmp_path: Path) -> None:
@@ -242,7 +226,11 @@ def test_a_moving_average_is_evaluated_and_kept(tmp_path: Path) -> None:
     assert max(float((kept[name] - average[name]).abs().max()) for name in kept) < 1e-6
     assert not equal(kept, weights[12])
     (evaluated,) = logged(tmp_path, "valid")
-    expected = metrics_of(made, tmp_path / "run" / "weights.safetensors")
+    model, task = made.model(), made.task()
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.copy_(kept[name])
+    expected = evaluate(Objective(model, task), task, "valid", Workers(CPU), mixed_precision("float32", CPU), None)
     assert {name: evaluated[name] for name in expected} == pytest.approx(expected, rel=1e-9)
 
 
@@ -268,17 +256,8 @@ def test_evaluation_and_the_moving_average_leave_training_as_it_was(tmp_path: Pa
     assert equal(found[0], found[2])
 
 
-def test_the_first_signal_is_noted_and_the_second_ends_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in (signal.SIGINT, signal.SIGTERM):
-        times = iter([10.0, 12.0])
-        monkeypatch.setattr("regard.training.loop.time.monotonic", lambda: next(times))  # noqa: B023
-        with Interrupt() as interrupt:
-            assert interrupt.received is None
-            os.kill(os.getpid(), number)
-            assert interrupt.received == number.name
-            with pytest.raises(KeyboardInterrupt):
-                os.kill(os.getpid(), number)
-    monkeypatch.undo()
+def test_a_signal_that_comes_twice_at_once_counts_once() -> None:
+    """tests/end_to_end/test_kill_and_resume.py has a second one that ends the program."""
     usual = signal.getsignal(signal.SIGINT)
     with Interrupt() as interrupt:
         os.kill(os.getpid(), signal.SIGINT)

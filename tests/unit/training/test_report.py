@@ -122,13 +122,10 @@ def test_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_datasheets_by_the_names_that_drivers_give() -> None:
     for name, dtype, peak in (
-        ("NVIDIA H200", "bfloat16", 989e12),
         ("NVIDIA H100 80GB HBM3", "bfloat16", 989e12),
         ("NVIDIA H100 PCIe", "bfloat16", 756e12),
         ("NVIDIA A100-PCIE-40GB", "float32", 19.5e12),
-        ("Tesla V100-SXM2-16GB", "float16", 125e12),
         ("Tesla V100-PCIE-16GB", "float16", 112e12),
-        ("NVIDIA GeForce RTX 4090", "bfloat16", 165e12),
     ):
         assert datasheet(name, dtype) == peak
     for name in ("NVIDIA A10G", "NVIDIA L40", "NVIDIA A1000", "NVIDIA GeForce GTX 1080"):

@@ -102,8 +102,6 @@ def test_evaluations_are_spread_over_the_budget() -> None:
         due = [evaluations_due(train, Spent(step=step)) for step in range(steps + 1)]
         assert len(set(due)) == min(20, steps) + 1
         assert due == [20 * step // steps for step in range(steps + 1)]
-    train = parse(Train, {"steps": 10, "evaluate_every": 4})
-    assert [evaluations_due(train, Spent(step=step)) for step in range(1, 11)] == [0, 0, 0, 1, 1, 1, 1, 2, 2, 2]
 
 
 def test_settings_that_contradict_each_other() -> None:

@@ -1,9 +1,8 @@
-"""Vectors view: against a plain forward pass, numpy's eigenvalues and plain cosines."""
+"""Vectors view: against recorded states, numpy's eigenvalues and plain cosines."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -44,22 +43,6 @@ def study() -> Study:
 @pytest.fixture(scope="module")
 def found(study: Study) -> Atlas:
     return atlas(study, TEXTS)
-
-
-def test_vectors_are_those_of_a_plain_pass(study: Study, found: Atlas) -> None:
-    assert found.vectors.shape == (3, 13, 16)
-    network: Any = study.network
-    assert study.loaded.tokenizers is not None
-    tokenizer = study.loaded.tokenizers.source
-    for place in found.chart("bank").places:
-        word = found.words[place]
-        assert (word.word, word.tokens) == ("bank", ("bank",))
-        ids = tokenizer.encode(word.text).ids
-        where = ids.index(tokenizer.id("bank"))
-        with torch.no_grad():
-            out = network(torch.tensor([ids]))[0, where]
-        norm, last = network.encoder.norm, found.vectors[-1, place]
-        assert_close(last if norm is None else norm(last).detach(), out, rtol=1e-5, atol=1e-6)
 
 
 def test_a_word_of_several_tokens_is_their_mean() -> None:
