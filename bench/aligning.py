@@ -57,16 +57,16 @@ def grammar(forth: Any, back: Any | None) -> dict[str, Any]:
 
 def both(sides: dict[str, Aligner], known: Set, judged: Set) -> dict[str, Any]:
     """Each direction, the second one seen from its own side, and both joined."""
-    told: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     chosen: list[Aligner] = []
     for name, side in sides.items():
         (texts, right), (others, theirs) = (each if not chosen else turned(each) for each in (known, judged))
         best = choose_heads(side, texts, right)[0]
         chosen.append(side._replace(look=best.look))
-        told[name] = measured(chosen[-1], others, theirs) | {"chosen by": best.error}
+        results[name] = measured(chosen[-1], others, theirs) | {"chosen by": best.error}
     if len(chosen) > 1:
-        told["joined"] = score_links(align_both(chosen[0], chosen[1], judged[0]), judged[1])._asdict()
-    return told
+        results["joined"] = score_links(align_both(chosen[0], chosen[1], judged[0]), judged[1])._asdict()
+    return results
 
 
 def turned(some: Set) -> Set:
@@ -92,12 +92,12 @@ def main() -> None:
     parser.add_argument("--choose", type=int, default=100)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    told = {"German-English": german(regard.load(options.model), options.data, options.choose)}
+    results = {"German-English": german(regard.load(options.model), options.data, options.choose)}
     if options.grammar:
-        told["grammar"] = grammar(regard.load(options.grammar), options.back and regard.load(options.back))
-    print(json.dumps(told, indent=1))
+        results["grammar"] = grammar(regard.load(options.grammar), options.back and regard.load(options.back))
+    print(json.dumps(results, indent=1))
     if options.out:
-        options.out.write_text(json.dumps({**environment(), **told}, indent=1) + "\n", encoding="utf-8")
+        options.out.write_text(json.dumps({**environment(), **results}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

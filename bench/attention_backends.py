@@ -80,7 +80,7 @@ def check(task: tuple[support.Cell, torch.dtype, int]) -> dict[str, Any]:
 
 
 def _measure(cell: support.Cell, dtype: torch.dtype, seeds: int) -> dict[str, Any]:
-    # Each cell compiles FlexAttention anew; past eight times PyTorch would quietly take the unfused path instead.
+    # Each cell compiles FlexAttention again; after eight times PyTorch would silently take the unfused path instead.
     torch._dynamo.reset()
     torch._dynamo.config.fail_on_recompile_limit_hit = True
     cached = cell.layout == "cached"

@@ -54,16 +54,16 @@ def table(report: GrammarReport, seconds: float) -> str:
     ]
     lines = [f"{name:<44}{value:>8}" for name, value in rows]
     if report.wrong:
-        told = ", ".join(f"{name} {number}" for name, number in report.wrong_by_construction.items())
-        lines += [f"wrong: {told}"]
+        counts = ", ".join(f"{name} {number}" for name, number in report.wrong_by_construction.items())
+        lines += [f"wrong: {counts}"]
     for wrong in report.wrong:
         lines += [f"  {wrong.source}", f"    right   {wrong.right}", f"    written {wrong.written}"]
     return "\n".join(lines)
 
 
 def shown(resolution: Resolution) -> str:
-    told = f"{resolution.pronoun}: {resolution.referent}" if resolution.referent else "no referent"
-    return f"{resolution.source} -> {resolution.translation} ({told})"
+    found = f"{resolution.pronoun}: {resolution.referent}" if resolution.referent else "no referent"
+    return f"{resolution.source} -> {resolution.translation} ({found})"
 
 
 def main() -> None:

@@ -75,7 +75,7 @@ def own_memory() -> float:
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("RssAnon:"):
             return int(line.split()[1]) / 1024
-    raise RuntimeError("this system does not tell RssAnon")
+    raise RuntimeError("this system does not report RssAnon")
 
 
 def measure(place: Path, name: str, tokens: int, seconds: float) -> dict[str, float | int | str]:

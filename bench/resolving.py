@@ -53,7 +53,7 @@ def shares(looks: Looked, heads: Sequence[HeadAddress]) -> dict[str, Any]:
 
 
 def ablated(trial: Ablation, flips: Flips, heads: Sequence[HeadAddress]) -> dict[str, Any]:
-    """What happens without some heads, beside as many random ones."""
+    """The effect of removing some heads, and of removing as many random ones."""
     flipped = trial.without(heads)
     changed = flips.last.changed(flips.before)
     control = trial.control(heads)
@@ -68,10 +68,10 @@ def ablated(trial: Ablation, flips: Flips, heads: Sequence[HeadAddress]) -> dict
 
 
 def swapped(
-    model: Any, cases: Any, heads: Sequence[HeadAddress], beside: Sequence[Sequence[HeadAddress]]
+    model: Any, cases: Any, heads: Sequence[HeadAddress], random_sets: Sequence[Sequence[HeadAddress]]
 ) -> dict[str, Any]:
-    """The share that takes the other noun's pronoun where heads look at it instead, beside the same of random heads."""
-    random = [write_swapped(model, cases, drawn).taken(cases) for drawn in beside]
+    """The share that takes the other noun's pronoun if heads attend to it instead, and the same for random heads."""
+    random = [write_swapped(model, cases, drawn).taken(cases) for drawn in random_sets]
     return {
         "heads": [str(head) for head in heads],
         "the other noun's pronoun": round(write_swapped(model, cases, heads).taken(cases), 4),
@@ -136,7 +136,7 @@ class Size(NamedTuple):
     """Those that were tried on all pronouns."""
     best: list[Tried]
 
-    def told(self) -> dict[str, Any]:
+    def as_table(self) -> dict[str, Any]:
         best = self.best[0]
         return {
             "sets": self.sets,
@@ -163,7 +163,7 @@ def sought(run: Path, heads: Sequence[HeadAddress], valid: int, most: int, worke
             parts = pool.map(partial(tried, run, valid), [sets[piece::pieces] for piece in range(pieces)], 1)
             best = heapq.nlargest(KEPT, (one for _, part in parts for one in part))
             sizes.append(Size(size <= most, len(sets), sum(whole for whole, _ in parts), best))
-            print(sizes[-1].told(), file=sys.stderr, flush=True)
+            print(sizes[-1].as_table(), file=sys.stderr, flush=True)
     return sizes
 
 
@@ -181,7 +181,7 @@ def resolved(run: Path, valid: int, test: int, most: int, workers: int) -> dict[
     return {
         "chosen on": {"pronouns": len(by), "flipped by the set": round(chosen.flipped, 4)},
         "sets by size": {
-            str(size): each.told() | {"flips of the test": round(whole.without(each.best[0].heads), 4)}
+            str(size): each.as_table() | {"flips of the test": round(whole.without(each.best[0].heads), 4)}
             for size, each in enumerate(sizes, 1)
         },
         "pronouns": len(of),
@@ -212,12 +212,12 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     start = time.perf_counter()
-    told = {
+    results = {
         "run": str(options.run),
         **resolved(options.run, options.valid, options.test, options.most, options.workers),
     }
-    told["seconds"] = round(time.perf_counter() - start)
-    text = json.dumps({**environment(), **told}, indent=1)
+    results["seconds"] = round(time.perf_counter() - start)
+    text = json.dumps({**environment(), **results}, indent=1)
     print(text)
     if options.out:
         options.out.write_text(text + "\n", encoding="utf-8")

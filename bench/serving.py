@@ -205,7 +205,7 @@ def judged(load_: Load, translator: Translator, beam: int) -> dict[str, int]:
 
 
 def _tie(translator: Translator, others: list[str], text: str, answer: str, asked: dict[str, Any]) -> bool:
-    """Whether the translator itself says this too, in other company: then rounding decided between two sequences."""
+    """Whether the translator returns this text too, in another batch: then rounding decided between two sequences."""
     return any(translator.translate([text, *others[:number]], **asked)[0] == answer for number in COMPANY)
 
 
@@ -213,7 +213,7 @@ def _tie(translator: Translator, others: list[str], text: str, answer: str, aske
 
 
 async def burst(server: Server, texts: list[str], direction: tuple[str, str], number: int) -> dict[str, Any]:
-    """More requests at once than may wait: each is answered, or told when to come again."""
+    """More requests at once than the queue holds: each is answered, or refused with a time to try again."""
     clients = [Client(server.port) for _ in range(number)]
     got = await asyncio.gather(*(c.ask(request(texts[i % len(texts)], direction)) for i, c in enumerate(clients)))
     for client in clients:

@@ -63,15 +63,15 @@ def main() -> int:
             start = time.perf_counter()
             written = model.translate(sources, to=target, beam=options.beam)
             seconds = time.perf_counter() - start
-            told = corpus_metrics(written, references, ("bleu", "chrf"))
-            below |= told["bleu"].score < floor
+            metrics = corpus_metrics(written, references, ("bleu", "chrf"))
+            below |= metrics["bleu"].score < floor
             results.setdefault(name, {})[corpus] = {
-                "bleu": round(told["bleu"].score, 2),
-                "chrf": round(told["chrf"].score, 2),
+                "bleu": round(metrics["bleu"].score, 2),
+                "chrf": round(metrics["chrf"].score, 2),
                 "floor": floor,
                 "sentences": len(sources),
                 "seconds": round(seconds, 1),
-                "signature": told["bleu"].signature,
+                "signature": metrics["bleu"].signature,
             }
             print(name, corpus, json.dumps(results[name][corpus]), flush=True)
     if options.out:

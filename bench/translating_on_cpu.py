@@ -221,8 +221,8 @@ def main() -> None:
     }
     print(json.dumps(ratios))
     if options.out:
-        told = {"threads": options.threads, "beams": BEAMS, "sentences": len(inputs), "batch": options.batch}
-        every = {"environment": environment(), **told, "rows": rows, "ratios": ratios}
+        settings = {"threads": options.threads, "beams": BEAMS, "sentences": len(inputs), "batch": options.batch}
+        every = {"environment": environment(), **settings, "rows": rows, "ratios": ratios}
         options.out.write_text(json.dumps(every, indent=1) + "\n", encoding="utf-8")
 
 

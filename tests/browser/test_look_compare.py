@@ -18,12 +18,12 @@ from regard.models.families import Decoder
 
 
 @pytest.fixture(scope="module")
-def beside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     one, two = (regard.load(write_decoder(tmp_path_factory.mktemp("decoder")), "cpu") for _ in range(2))
     assert isinstance(two.network, Decoder)
     with torch.no_grad():
         two.network.output.matrix.mul_(1.5)
-    made = Served(Study(one, beside=two))
+    made = Served(Study(one, against=two))
     yield made
     made.close()
 
@@ -45,7 +45,7 @@ def test_the_numbers_are_pythons(
     served: dict[str, Served], watched: Watched, family: str, kind: str, change: str
 ) -> None:
     study, head = served[family].study, "decoder.0.attention.1"
-    state = {"view": "compare", "beside": kind, "edited": head, "factor": "2", "at": "decoder.attention", "layer": "0"}
+    state = {"view": "compare", "against": kind, "edited": head, "factor": "2", "at": "decoder.attention", "layer": "0"}
     page = watched.open(served[family].address, text=TEXT, to="en", **state)
     run = study.run(Input(TEXT, to="en" if family == "translator" else None))
     found, random = compare_runs(study, run, [head + change]), control(study, run, [head + change])
@@ -66,11 +66,17 @@ def test_the_numbers_are_pythons(
         assert page.locator("dd.after").inner_text().split() == told.split()
 
 
-def test_the_maps_and_their_difference(beside: Served, watched: Watched) -> None:
+def test_the_maps_and_their_difference(compared: Served, watched: Watched) -> None:
     page = watched.open(
-        beside.address, text=TEXT, view="compare", beside="silent", edited="decoder.0.attention.0", layer="1", head="1"
+        compared.address,
+        text=TEXT,
+        view="compare",
+        against="silent",
+        edited="decoder.0.attention.0",
+        layer="1",
+        head="1",
     )
-    study = beside.study
+    study = compared.study
     run = study.run(Input(TEXT))
     other = study.run(Input(TEXT, ablated=("decoder.0.attention.0",)))
     one, two = (study.tensor(each.key, "decoder.1.attention.weights")[1] for each in (run, other))
@@ -113,9 +119,9 @@ def test_heads_are_chosen_by_keyboard_alone(served: dict[str, Served], watched: 
     eventually(lambda: page.locator(".toggles .changed").count() == 1)
 
 
-def test_another_model(beside: Served, watched: Watched) -> None:
-    page = watched.open(beside.address, text=TEXT, view="compare")
-    found = compare_runs(beside.study, beside.study.run(Input(TEXT)))
+def test_another_model(compared: Served, watched: Watched) -> None:
+    page = watched.open(compared.address, text=TEXT, view="compare")
+    found = compare_runs(compared.study, compared.study.run(Input(TEXT)))
     assert found["answers"][0]["figures"]["divergence"] > 1e-4
     assert figure(page, "output.divergence") == pytest.approx(found["answers"][0]["figures"]["divergence"], abs=1e-4)
     page.locator('select[aria-label="Head of the other"]').select_option("1")

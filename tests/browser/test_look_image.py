@@ -52,10 +52,10 @@ def test_the_number_of_a_patch_is_pythons(
     expected = patch_attention(one.study, asked)[0].tolist()
     for patch in (3, 0, 1):
         assert abs(point(page, patch // 2, patch % 2) - expected[patch]) < 1e-4
-    beside = concentration(one.study, asked)
+    measured = concentration(one.study, asked)
     for name in ("entropy", "uniform", "chance"):
         shown = float(page.locator(f"#figures [data-figure={name}]").inner_text())
-        assert abs(shown - beside[name]) < 1e-4
+        assert abs(shown - measured[name]) < 1e-4
     assert page.locator(".trust").inner_text().startswith("Attention shows where a head looked")
 
 

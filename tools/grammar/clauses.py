@@ -126,9 +126,9 @@ def with_modal(
         rest: list[Token] = [("want", helper, 0), ("to", helper, 0), *base]
         return Verbal((_negated(do, negative), negation, helper), rest, finite, end)
     helper = negation or draw.link()
-    told = past or name == "should"  # sollte: German gives advice in a past form, as English does
+    in_past = past or name == "should"  # sollte: German gives advice in a past form, as English does
     english = "could" if past else name
-    finite = ((words.past if told else words.present)[person], helper, 0)
+    finite = ((words.past if in_past else words.present)[person], helper, 0)
     return Verbal((_negated(english, negative), helper, 0), base, finite, end)
 
 

@@ -158,11 +158,11 @@ def _reason(draw: Draw, drawn: Scene, degree: tuple[str, str], tense: Tense) -> 
 
 TOO = (("too", "zu"), ("too", "zu"), ("too", "zu"), ("so", "so"))
 VERY = (("very", "sehr"), ("quite", "ziemlich"), ("really", "wirklich"))
-Told = tuple[Verbal, int, Tense]
+Narration = tuple[Verbal, int, Tense]
 """The verb of the main clause, the link of its nicht, and the tense of the reason."""
 
 
-def _told(draw: Draw, drawn: Scene, negative: bool) -> Told:
+def _narration(draw: Draw, drawn: Scene, negative: bool) -> Narration:
     """didn't cross, hasn't crossed, couldn't cross, didn't want to cross."""
     negation = draw.link() if negative else 0
     verb = drawn.verb
@@ -189,7 +189,7 @@ def because(draw: Draw) -> Sentence:
 
 def because_of(draw: Draw, drawn: Scene) -> Sentence:
     animal, place = _nouns(draw, drawn, (NOMINATIVE, ACCUSATIVE))
-    words, negation, tense = _told(draw, drawn, drawn.verb.english.base not in AWAY)
+    words, negation, tense = _narration(draw, drawn, drawn.verb.english.base not in AWAY)
     reason, link = _reason(draw, drawn, draw.pick(TOO), tense)
     conjunction = word(draw, "since", "da") if draw.sometimes(0.2) else word(draw, "because", "weil")
     english, german = _joined(Clause(animal, words, [place], negation=negation), conjunction, reason)
@@ -200,7 +200,7 @@ def because_first(draw: Draw) -> Sentence:
     """Because it was too tired, the animal didn't cross the street."""
     drawn = scene(draw)
     animal, place = _nouns(draw, drawn, (NOMINATIVE, ACCUSATIVE))
-    words, negation, tense = _told(draw, drawn, drawn.verb.english.base not in AWAY)
+    words, negation, tense = _narration(draw, drawn, drawn.verb.english.base not in AWAY)
     reason, link = _reason(draw, drawn, draw.pick(TOO), tense)
     conjunction, comma = word(draw, "because", "weil"), (",", draw.link(), 0)
     main = Clause(animal, words, [place], negation=negation)
@@ -213,7 +213,7 @@ def although(draw: Draw) -> Sentence:
     """The animal crossed the street although it was very tired."""
     drawn = scene(draw)
     animal, place = _nouns(draw, drawn, (NOMINATIVE, ACCUSATIVE))
-    words, negation, tense = _told(draw, drawn, drawn.verb.english.base in AWAY)
+    words, negation, tense = _narration(draw, drawn, drawn.verb.english.base in AWAY)
     reason, link = _reason(draw, drawn, draw.pick(VERY), tense)
     main = Clause(animal, words, [place], negation=negation)
     english, german = _joined(main, word(draw, "although", "obwohl"), reason)

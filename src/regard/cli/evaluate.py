@@ -60,7 +60,7 @@ def evaluate_command(  # noqa: PLR0913
     _check(names, source, reference, hypotheses)
     terminal.prepare_torch(threads)
     from regard.tasks.task import find_task
-    from regard.use.evaluation import EvaluationSet, compare, evaluate_texts, evaluation_sets
+    from regard.use.evaluation import EvaluationSet, compare, evaluate_texts
     from regard.use.model import find_model
     from regard.weights.directory import CONFIG, read_config
 
@@ -77,12 +77,7 @@ def evaluate_command(  # noqa: PLR0913
     given: list[str] | None = None
     if reference is None:
         assert model is not None
-        chosen, found = evaluation_sets(config, split, changes, limit)
-        targets = {target for _, target in model.directions}
-        sets = [each for each in found if each.to is None or (each.to in targets and to in (None, each.to))]
-        if not sets:
-            known = ", ".join(each.name for each in found)
-            raise DataError(f"data.{chosen} has no pairs into --to ({to}); choose one of {known}")
+        chosen, sets = _sets_of_run(config, split, changes, limit, model, to)
         title = f"{names[0]}, {chosen}"
     else:
         files = (source, reference, hypotheses)
@@ -134,6 +129,26 @@ def evaluate_command(  # noqa: PLR0913
         tests = {"against": {metric: asdict(found) for metric, found in compared.items()}} if against else {}
         reports[name] = {**asdict(report), "seconds": seconds, **tests}
     terminal.print_json({"evaluated": title, "against": against, "reports": reports})
+
+
+def _sets_of_run(
+    config: dict[str, Any],
+    split: SplitName | None,
+    changes: dict[str, Any],
+    limit: int | None,
+    model: Translator,
+    to: str | None,
+) -> tuple[SplitName, list[EvaluationSet]]:
+    """The split of a run's data, and its pairs for each direction of the model, or for the direction `to`."""
+    from regard.use.evaluation import evaluation_sets
+
+    chosen, found = evaluation_sets(config, split, changes, limit)
+    targets = {target for _, target in model.directions}
+    sets = [each for each in found if each.to is None or (each.to in targets and to in (None, each.to))]
+    if not sets:
+        known = ", ".join(each.name for each in found)
+        raise DataError(f"data.{chosen} has no pairs into --to ({to}); choose one of {known}")
+    return chosen, sets
 
 
 def _check(names: list[str], source: Path | None, reference: Path | None, hypotheses: Path | None) -> None:

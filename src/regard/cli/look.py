@@ -27,7 +27,7 @@ def look_command(  # noqa: PLR0913
     text: Annotated[str | None, typer.Argument(help="Text, or image file, to show first.")] = None,
     target: Annotated[str | None, typer.Option(help="Translation of the text.", show_default="the model's own")] = None,
     to: terminal.To = None,
-    beside: Annotated[str | None, typer.Option(help="Another model of the same family to compare.")] = None,
+    against: Annotated[str | None, typer.Option(help="Another model of the same family to compare with.")] = None,
     view: Annotated[str, typer.Option(help="View to open: heads, walk, decode, ... (draw: heads, lens).")] = "",
     at: Annotated[str, typer.Option(help="Attention (decoder.cross) or head (decoder.1.cross.0).")] = "",
     html: Annotated[Path | None, typer.Option(help="Write all views to one HTML file.")] = None,
@@ -51,7 +51,7 @@ def look_command(  # noqa: PLR0913
             from regard.serving.page import serve_page
             from regard.serving.page_file import location_state
 
-            study = _study(model, beside, device, settings)
+            study = _study(model, against, device, settings)
             if text is not None and study.loaded.settings.kind == "vision":
                 study.picture, text = (Path(text).name, image_from(study.loaded, Path(text))), None
             state = {"text": text, "target": target, "to": to} | location_state(study, at)
@@ -67,7 +67,7 @@ def look_command(  # noqa: PLR0913
         raise InputError(f'{option} needs a text; give one: regard look MODEL "TEXT" {option} FILE')
     from regard.look.input import Input, image_from
 
-    study = _study(model, beside, device, settings)
+    study = _study(model, against, device, settings)
     is_image = study.loaded.settings.kind == "vision"
     run = study.run(Input(image=image_from(study.loaded, Path(text))) if is_image else Input(text, target, to))
     if picture is not None:
@@ -88,12 +88,12 @@ def look_command(  # noqa: PLR0913
             terminal.say(f"{name}: {count:,} answers are left out (the file has a size limit); choose fewer --views")
 
 
-def _study(model: str, beside: str | None, device: str | None, settings: PageSettings) -> Study:
+def _study(model: str, against: str | None, device: str | None, settings: PageSettings) -> Study:
     terminal.prepare_torch()
     import regard
     from regard.look.study import Study
 
-    other = None if beside is None else regard.load(beside, device=device)
+    other = None if against is None else regard.load(against, device=device)
     return Study(regard.load(model, device=device), settings.tokens, settings.tensor_bytes, other)
 
 

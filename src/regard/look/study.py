@@ -111,13 +111,13 @@ class Study:
     """A model under study. Not safe for several threads at once."""
 
     def __init__(
-        self, loaded: Loaded, tokens: int = MAX_TOKENS, room: int = MAX_BYTES, beside: Loaded | None = None
+        self, loaded: Loaded, tokens: int = MAX_TOKENS, room: int = MAX_BYTES, against: Loaded | None = None
     ) -> None:
-        """`tokens` limits inputs, `room` (bytes) the tensors that are kept. `beside` is a model to compare with."""
+        """`tokens` limits inputs, `room` (bytes) the tensors that are kept. `against` is a model to compare with."""
         self.loaded = loaded
-        if beside is not None:
-            inputs.require_same_kind(loaded, beside)
-        self.beside = None if beside is None else Study(beside, tokens, room)
+        if against is not None:
+            inputs.require_same_kind(loaded, against)
+        self.against = None if against is None else Study(against, tokens, room)
         self.network = loaded.network.eval()
         self.names: dict[str, Tap] = names_of(loaded)
         limits = [tokens, reach(loaded.settings), loaded.reach if isinstance(loaded, Translator) else None]
@@ -172,7 +172,7 @@ class Study:
 
     def follow(self, run: StudyRun) -> StudyRun:
         """This model on the tokens of another model's run."""
-        key = f"{run.key}-beside"
+        key = f"{run.key}-against"
         if key not in self._runs:
             for side in run.sides.values():
                 inputs.require_length(side, "the text", self.limit)
@@ -195,7 +195,7 @@ class Study:
 
     def holding(self, key: str) -> Study:
         """The study that made a run: this one, or that of the second model."""
-        return self.beside if self.beside is not None and key in self.beside._runs else self
+        return self.against if self.against is not None and key in self.against._runs else self
 
     def changes(self, run: StudyRun) -> dict[str, Edit]:
         """The edits of a run."""

@@ -96,7 +96,7 @@ def about(study: Study) -> dict[str, Any]:
     loaded, settings = study.loaded, study.loaded.settings
     translator = loaded if isinstance(loaded, Translator) else None
     look = translator.frame.look if translator else None
-    picture, other = study.picture, study.beside
+    picture, other = study.picture, study.against
     return _sizes(study) | {
         "name": loaded.name,
         "family": settings.kind,
@@ -110,7 +110,7 @@ def about(study: Study) -> dict[str, Any]:
         "picture": picture and {"name": picture[0], "pixels": base64.b64encode(picture[1].tobytes()).decode()},
         "outputs": outputs_of(loaded),
         "samples": SAMPLES,
-        "beside": other and {"name": names_of_both(loaded.name, other.loaded.name)[1], **_sizes(other)},
+        "against": other and {"name": names_of_both(loaded.name, other.loaded.name)[1], **_sizes(other)},
     }
 
 

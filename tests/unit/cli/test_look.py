@@ -94,17 +94,17 @@ def test_another_model_beside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     studies: list[Any] = []
     monkeypatch.setattr(regard.serving.page, "serve_page", lambda study, *rest: studies.append(study))
     model, other = str(write_translator(tmp_path / "one")), str(write_translator(tmp_path / "two"))
-    done = runner.invoke(app, ["look", model, "ein", "--beside", other, "--port", "0", "--no-browser"])
+    done = runner.invoke(app, ["look", model, "ein", "--against", other, "--port", "0", "--no-browser"])
     assert done.exit_code == 0, done.output
-    assert studies[0].beside.loaded.name == other
+    assert studies[0].against.loaded.name == other
     error = runner.invoke(
-        app, ["look", model, "--beside", str(write_decoder(tmp_path / "three")), "--port", "0"]
+        app, ["look", model, "--against", str(write_decoder(tmp_path / "three")), "--port", "0"]
     ).exception
     assert isinstance(error, InputError)
     assert "has kind decoder" in str(error)
     assert len(studies) == 1
     page = tmp_path / "page.html"
-    done = runner.invoke(app, ["look", model, "ein", "--beside", other, "--html", str(page), "--views", "compare"])
+    done = runner.invoke(app, ["look", model, "ein", "--against", other, "--html", str(page), "--views", "compare"])
     assert done.exit_code == 0, done.output
     assert str(tmp_path) not in page.read_text(encoding="utf-8"), "where the models lie is not told"
 

@@ -58,7 +58,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Page]]
     translator.config["align"] = {"heads": [[0, 0]], "consumed": True, "measured": [measured, {"pairs": "few"}, 3]}
     studies = {
         "translator": Study(translator),
-        "decoder": Study(load(write_decoder), beside=load(write_decoder)),
+        "decoder": Study(load(write_decoder), against=load(write_decoder)),
         "vision": Study(load(write_vision)),
     }
     studies["vision"].picture = "a <b>.png", IMAGE
@@ -77,11 +77,11 @@ def test_about(pages: dict[str, Page]) -> None:
     assert about["views"] == ["heads", "walk", "decode", "lens", "vectors", "positions", "compare"]
     assert [each["kind"] for each in about["attentions"]] == ["attention", "attention", "cross"]
     assert [each["error"] for each in about["align_measured"]] == [0.25]
-    assert about["picture"] is None is about["beside"]
-    about, other = pages["decoder"].client.get("/api/about").json(), pages["decoder"].study.beside
+    assert about["picture"] is None is about["against"]
+    about, other = pages["decoder"].client.get("/api/about").json(), pages["decoder"].study.against
     assert other is not None
-    assert about["beside"]["name"] == Path(other.loaded.name).name
-    assert about["beside"]["attentions"] == about["attentions"]
+    assert about["against"]["name"] == Path(other.loaded.name).name
+    assert about["against"]["attentions"] == about["attentions"]
     assert pages["vision"].client.get("/api/about").json()["picture"]["name"] == "a <b>.png"
 
 

@@ -45,12 +45,12 @@ def compare_runs(study: Study, run: StudyRun, changes: Sequence[str] = ()) -> An
     answer differs (`flipped`), and the mean loss of log-probability of the actual tokens (`lost`). `streams` has the
     cosine of the residual streams after each layer: the mean over tokens, and the least with its token (`place`).
     """
-    left, other, why = run.plain or run, study.beside, ""
+    left, other, why = run.plain or run, study.against, ""
     if changes:
         own = right = study.run(replace(left.given, ablated=tuple(dict.fromkeys(changes))))
         names = [PurePath(study.loaded.name).name, "changed"]
     elif other is None:
-        raise InputError("there is no second model; name heads to change, or start regard look with --beside MODEL")
+        raise InputError("there is no second model; name heads to change, or start regard look with --against MODEL")
     else:
         own = other.run(left.given)
         why = _token_difference(left, own)
@@ -231,7 +231,7 @@ def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     study, run = page.study, page.run.plain or page.run
     group, _, head = page.location(-1)
     changes: list[str] = []
-    if study.beside is None:
+    if study.against is None:
         silent = [str(change_named(study.loaded, text).head) for text in page.run.given.ablated]
         changes = silent or [f"{group.at(0)}.{head}"]
     request = CompareRequest(run=run.key, changes=changes)

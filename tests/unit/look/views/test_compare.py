@@ -41,7 +41,7 @@ def noisy(directory: Path) -> Path:
 def pairs(tmp_path_factory: pytest.TempPathFactory, studies: dict[str, Study]) -> dict[str, Study]:
     """Each study with a second model."""
     return {
-        name: Study(studies[name].loaded, beside=regard.load(noisy(write(tmp_path_factory.mktemp(name))), "cpu"))
+        name: Study(studies[name].loaded, against=regard.load(noisy(write(tmp_path_factory.mktemp(name))), "cpu"))
         for name, write in WRITERS.items()
     }
 
@@ -91,7 +91,7 @@ def test_changed_heads(pairs: dict[str, Study], monkeypatch: pytest.MonkeyPatch)
 def test_another_model(pairs: dict[str, Study]) -> None:
     for family in WRITERS:
         study, run = run_of(pairs, family)
-        found, other = compare_runs(study, run), study.beside
+        found, other = compare_runs(study, run), study.against
         assert found["same"]
         assert other is not None
         assert study.holding(found["other"]) is other
@@ -134,19 +134,19 @@ def test_control_by_random_heads(pairs: dict[str, Study]) -> None:
 def test_models_that_differ(tmp_path: Path, studies: dict[str, Study]) -> None:
     other = write_encoder(tmp_path / "two")
     TokenizerPair.of(train_tokenizer(ByteBpe(size=300), [*TEXTS[2:], "zzz"])).save(other)
-    study = Study(studies["encoder"].loaded, beside=regard.load(other, "cpu"))
+    study = Study(studies["encoder"].loaded, against=regard.load(other, "cpu"))
     found = compare_runs(study, study.run(given("encoder")))
     assert not found["same"]
     assert "different tokenizers" in found["why"]
     assert [answer["name"] for answer in found["answers"]] == ["label"]
     assert found["streams"] == []
     with pytest.raises(InputError, match="kind encoder, expected kind decoder"):
-        Study(studies["decoder"].loaded, beside=studies["encoder"].loaded)
+        Study(studies["decoder"].loaded, against=studies["encoder"].loaded)
     heads = {"label": Classification(classes=3)}
     wide = Vision(image=(8, 8), patch=2, channels=1, width=16, depth=1, attention=Attention(heads=2), heads=heads)
     save_model(regard.build(wide), tmp_path / "wide")
     with pytest.raises(InputError, match=r"patch 2, expected kind vision.*patch 4"):
-        Study(studies["vision"].loaded, beside=regard.load(tmp_path / "wide", "cpu"))
+        Study(studies["vision"].loaded, against=regard.load(tmp_path / "wide", "cpu"))
     with pytest.raises(InputError, match="no second model"):
         compare_runs(*run_of(studies, "decoder"))
     assert names_of_both("runs/a/best", "runs/b/best") == ["a/best", "b/best"]

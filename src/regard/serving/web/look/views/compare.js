@@ -14,7 +14,7 @@ const FIGURES = [
 
 export function trust({ about }) {
   const caption = ["Every change has some effect, so each number stands next to that of as many random heads of the model, changed in the same way (five draws). A smaller effect than the largest of these does not show that the chosen heads matter."];
-  if (about.beside) caption.push("In two models that were trained independently, layers and heads with the same number may have different roles, and the residual streams have different axes: their cosine is then near 0 and has no meaning.");
+  if (about.against) caption.push("In two models that were trained independently, layers and heads with the same number may have different roles, and the residual streams have different axes: their cosine is then near 0 and has no meaning.");
   return caption.join(" ");
 }
 
@@ -27,7 +27,7 @@ class Compare {
   constructor(root, page) {
     Object.assign(this, { root, page });
     const { state, about } = page, kinds = about.attentions;
-    this.kind = state.beside === "model" ? (about.beside ? "model" : "silent") : KINDS[state.beside] ? state.beside : about.beside ? "model" : "silent";
+    this.kind = state.against === "model" ? (about.against ? "model" : "silent") : KINDS[state.against] ? state.against : about.against ? "model" : "silent";
     this.place = kinds.find((each) => `${each.stack}.${each.kind}` === state.at) ?? kinds[kinds.length - 1];
     // A change in the first layer is visible in the attention of the last.
     this.layer = Math.min(state.layer === undefined ? this.place.layers : Number(state.layer) || 0, this.place.layers - 1);
@@ -52,7 +52,7 @@ class Compare {
     root.classList.add("compare");
     this.sections = Object.fromEntries(["summary", "texts", "maps", "streams", "tokens"].map((name) => [name, h("section", { id: `compare-${name}` })]));
     const { summary, ...others } = this.sections;
-    root.append(this.#bar(), h("div", { class: "beside" }, this.#chooser(), summary), ...Object.values(others));
+    root.append(this.#bar(), h("div", { class: "side-by-side" }, this.#chooser(), summary), ...Object.values(others));
     this.found = await page.source.compare(asked);
     if (!root.isConnected) return;
     this.#summary(null);
@@ -78,8 +78,8 @@ class Compare {
 
   #bar() {
     const { page, kind } = this, options = Object.entries(KINDS);
-    if (page.about.beside) options.unshift(["model", `Model ${short(page.about.beside.name, 24)}`]);
-    const bar = h("div", { class: "bar" }, choices("Compare with", options, kind, (value) => this.#again({ beside: value, edited: this.edited.join(",") }, '.choices [aria-checked="true"]')));
+    if (page.about.against) options.unshift(["model", `Model ${short(page.about.against.name, 24)}`]);
+    const bar = h("div", { class: "bar" }, choices("Compare with", options, kind, (value) => this.#again({ against: value, edited: this.edited.join(",") }, '.choices [aria-checked="true"]')));
     if (kind === "scaled") {
       const caption = h("output", {}, this.factor);
       const input = h("input", { type: "range", name: "factor", min: 0, max: 3, step: 0.1, value: this.factor, "aria-label": "Factor", oninput: () => { caption.textContent = Number(input.value); },
@@ -181,7 +181,7 @@ class Compare {
   #otherHead() {
     const { page, place, layer, head } = this;
     if (this.kind !== "model") return { layer, head };
-    const there = page.about.beside.attentions.find((each) => each.stack === place.stack && each.kind === place.kind);
+    const there = page.about.against.attentions.find((each) => each.stack === place.stack && each.kind === place.kind);
     return { layer: Math.min(Number(page.state.olayer ?? layer), there.layers - 1), head: Math.min(Number(page.state.ohead ?? head), there.heads - 1), there };
   }
 

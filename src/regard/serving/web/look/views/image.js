@@ -76,7 +76,7 @@ class Picture {
     this.grid = this.#grid();
     const below = h("div");
     this.root.append(this.bar, h("div", { class: "split seen" },
-      h("div", { class: "large" }, this.title, this.canvas, this.scale, h("div", { class: "beside" }, this.#plain(), this.readout)),
+      h("div", { class: "large" }, this.title, this.canvas, this.scale, h("div", { class: "side-by-side" }, this.#plain(), this.readout)),
       h("div", {}, this.grid, this.figures, this.#check())), below);
     this.#listen();
     await this.#changed();
