@@ -35,8 +35,9 @@ def tensors(search: BeamSearch) -> list[torch.Tensor]:
     own = [search.scores_NV, search.pool_BKF, search.live_B, search.step_1, search.offset_B1, search.rows_BK]
     opened = (search.sums_BK, search.tokens_BK, search.history_LBKF, search.written_BKL, search.seen_BKS)
     lengths_B = search.state.layout.lengths_B
-    joined = [each for pair in getattr(search.state, "joined", ()) for each in pair if each is not None]  # of Triton
-    return [*own, *opened, *joined, *search.state.cache.tensors(), *([] if lengths_B is None else [lengths_B])]
+    joined = [each for pair in getattr(search.state, "joined", ()) for each in pair]  # of Triton, as the next one
+    others = (*joined, getattr(search.state, "positions_TD", None), lengths_B)
+    return [*own, *opened, *search.state.cache.tensors(), *(each for each in others if each is not None)]
 
 
 def places(search: BeamSearch) -> list[int]:
