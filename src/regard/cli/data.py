@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 import typer
@@ -28,7 +27,7 @@ def data_command(
         list[str],
         typer.Argument(
             metavar="RECIPE|FILES [KEY=VALUE]...",
-            help="A recipe (TOML file), or data files: two are read as parallel text, one as "
+            help="A recipe (TOML file or shipped name), or data files: two are read as parallel text, one as "
             "plain text, unless kind=KIND is given. Settings to change: data.root=DIR.",
         ),
     ],
@@ -54,17 +53,17 @@ def data_command(
 
 def read_data(words: list[str]) -> DataSettings:
     """The data settings of a recipe or of files, with overrides (with or without `data.`)."""
-    from regard.tasks.recipe import data_settings, read_recipe
+    from regard.tasks.recipe import data_settings, is_recipe, read_recipe
 
     names, changes = split_words(words, "data.")
     if not names and "kind" not in changes:
         raise SettingsError("the data are missing; give a recipe, or files")
     if not names:
         return data_settings({}, changes)
-    if names[0].endswith(".toml"):
+    if is_recipe(names[0]):
         if len(names) > 1:
             raise SettingsError(f"{names[1]!r} is not an override; write key=value, such as data.root=DIR")
-        return data_settings(read_recipe(Path(names[0])), changes)
+        return data_settings(read_recipe(names[0]), changes)
     kind = changes.get("kind", {1: "text", 2: "parallel"}.get(len(names)))
     return data_settings({"data": {"train": names, **({} if kind is None else {"kind": kind})}}, changes)
 

@@ -37,7 +37,8 @@ def count_command(
         list[str],
         typer.Argument(
             metavar="MODEL [KEY=VALUE]...",
-            help="A preset (`regard presets` lists them) or a recipe (TOML file), and settings to change: dropout=0.2.",
+            help="A preset (`regard presets` lists them) or a recipe (TOML file or shipped name), and settings to "
+            "change: dropout=0.2.",
             autocompletion=complete_preset,
         ),
     ],
@@ -76,15 +77,15 @@ def count_command(
 def read_model(words: list[str]) -> tuple[str, ModelSettings]:
     """The settings of a preset or of a recipe's model, with overrides (with or without `model.`)."""
     from regard.models.presets import preset_names
-    from regard.tasks.recipe import model_settings, read_recipe
+    from regard.tasks.recipe import is_recipe, model_settings, read_recipe
 
     names, changes = split_words(words, "model.")
     if len(names) != 1:
         wrong = f"{names[1]!r} is not an override" if names else "the model is missing"
         raise SettingsError(f"{wrong}; give one model and overrides such as dropout=0.2")
     model = names[0]
-    is_recipe = model not in preset_names() and (model.endswith(".toml") or Path(model).is_file())
-    return model, model_settings(read_recipe(Path(model)) if is_recipe else {"model": {"preset": model}}, changes)
+    from_recipe = model not in preset_names() and (is_recipe(model) or Path(model).is_file())
+    return model, model_settings(read_recipe(model) if from_recipe else {"model": {"preset": model}}, changes)
 
 
 def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Preset | None, by: Listing) -> None:

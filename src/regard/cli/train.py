@@ -36,7 +36,7 @@ ROWS: dict[str, tuple[str, Callable[[float], str]]] = {
 }
 """Rows of a comparison: their labels, and how a value is written."""
 STYLES: dict[Any, str] = {"bad": "bold red", "odd": "bold yellow", "note": "bold cyan", "fine": "dim"}
-_RECIPE = "A recipe (TOML file), and settings to change: train.minutes=5 model.dropout=0.2 data.root=DIR."
+_RECIPE = "A recipe (TOML file or shipped name), and settings to change: train.minutes=5 data.root=DIR."
 
 
 def train_command(
@@ -66,6 +66,36 @@ def train_command(
     if as_json and os.environ.get("RANK", "0") == "0":  # with torchrun, only the first process prints
         found = {"directory": str(trained.directory), "reason": trained.reason, "step": trained.step}
         print_json(found | {"scores": json_value(trained.scores)})
+
+
+def recipes_command(as_json: Json = False) -> None:
+    """List the shipped recipes. `regard train`, `regard data` and `regard count` take their names."""
+    from regard import shipped
+    from regard.tasks.recipe import read_recipe
+
+    rows = []
+    for name, path in shipped.recipes().items():
+        recipe = read_recipe(path)
+        description = path.read_text(encoding="utf-8").partition("\n")[0].strip("# ")
+        task, data = recipe["task"], recipe["data"]
+        rows.append(
+            {
+                "name": name,
+                "task": task if isinstance(task, str) else task["kind"],
+                "data": data["kind"] if "train" not in data else "data.root=DIR",
+                "description": description,
+                "file": str(path),
+            }
+        )
+    if as_json:
+        print_json(rows)
+        return
+    table = grid("recipe", "task", "data", text="description")
+    for row in rows:
+        table.add_row(*list(row.values())[:-1])
+    for column in table.columns:
+        column.justify = "left"
+    console().print(table)
 
 
 _RUNS = f"A directory of runs (by default {RUNS}); runs in it, or paths of runs."

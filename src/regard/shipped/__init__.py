@@ -30,9 +30,8 @@ def place_of(shipped: Shipped) -> Path:
     return Path(__file__).parent / shipped.directory
 
 
-def recipe(name: str) -> Path | None:
-    """The file of a shipped recipe, or None if there is no recipe with this name."""
+def recipes() -> dict[str, Path]:
+    """The files of the shipped recipes by name. A checkout has them in its own folder `recipes`."""
     inside = Path(__file__).parents[1] / "recipes"
-    checkout = Path(__file__).parents[3] / "recipes"
-    found = (folder / f"{name}.toml" for folder in (inside, checkout))
-    return next((path for path in found if path.is_file()), None)
+    folder = inside if inside.is_dir() else Path(__file__).parents[3] / "recipes"
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}

@@ -88,26 +88,46 @@ def _find_task(kind: object) -> type[Task]:
 
 
 def read_job(recipe: Path | str, changes: Mapping[str, Any] | None = None) -> TrainingJob:
-    """The job of a recipe file with `changes`, a table of tables, applied. A plain name is a shipped recipe."""
-    path = Path(recipe)
-    if not path.suffix and not path.exists():
-        path = shipped.recipe(str(recipe)) or path
-    return make_job(path.stem, read_recipe(path), changes or {})
+    """The job of a recipe, a file or a shipped name, with `changes`, a table of tables, applied."""
+    return make_job(Path(recipe).stem, read_recipe(recipe), changes or {})
 
 
-def read_recipe(path: Path) -> Table:
-    """The tables of a recipe file. A file that has a model only can leave out the line `[model]`."""
+def find_recipe(name: Path | str) -> Path:
+    """The file of a recipe. A plain name that is not a file is the name of a shipped recipe."""
+    path, known = Path(name), shipped.recipes()
+    if path.is_file():
+        return path
+    if str(name) in known:
+        return known[str(name)]
+    if path.is_dir():
+        raise SettingsError(f"recipe ({path}) is a directory; give a TOML file, or a name that regard recipes lists")
+    if path.stem in known:
+        raise SettingsError(f"recipe ({path}) does not exist; the shipped recipe has the name {path.stem}")
+    raise SettingsError(
+        f"recipe ({path}) does not exist{did_you_mean(path.stem, known)}; give a TOML file, or a name that regard "
+        "recipes lists"
+    )
+
+
+def is_recipe(name: str) -> bool:
+    """Whether a word of the command line is a recipe, and not a data file or a directory."""
+    return name.endswith(".toml") or (name in shipped.recipes() and not Path(name).exists())
+
+
+def read_recipe(recipe: Path | str) -> Table:
+    """The tables of a recipe. A file that has a model only can leave out the line `[model]`."""
+    path = find_recipe(recipe)
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise SettingsError(f"recipe ({path}) cannot be read: {error.strerror}; give a TOML file") from None
     except UnicodeDecodeError:
         raise SettingsError(f"recipe ({path}) is not UTF-8 text; give a TOML file") from None
-    recipe = read_toml(text, source=f"recipe ({path})")
-    if "kind" in recipe or "preset" in recipe:
-        return {"model": recipe}
-    _require_known(recipe, f"recipe ({path}): ")
-    return recipe
+    tables = read_toml(text, source=f"recipe ({path})")
+    if "kind" in tables or "preset" in tables:
+        return {"model": tables}
+    _require_known(tables, f"recipe ({path}): ")
+    return tables
 
 
 def make_job(name: str, recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> TrainingJob:

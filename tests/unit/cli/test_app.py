@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from regard.cli import app as cli
 from regard.errors import SettingsError, WeightsError
 
 VERBS = sorted(typer.main.get_group(cli.app).commands)
-QUICK = ("--help", "--version", "count --help", "data --help", "train --help", "presets", "count --lenght 3")
+QUICK = ("--help", "--version", "count --help", "data --help", "train --help", "presets", "recipes", "count --lenght 3")
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -47,6 +48,19 @@ def test_completion_answers_without_torch() -> None:
     code = "import sys; sys.modules['torch'] = None; from regard.cli.app import main; main()"
     found = run("-c", code, **words).stdout.split()
     assert found == ["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large"]
+
+
+def test_recipes_are_listed_and_taken_by_name() -> None:
+    rows = json.loads(CliRunner().invoke(cli.app, ["recipes", "--json"]).stdout)
+    assert {row["name"]: (row["task"], row["data"]) for row in rows}.items() >= {
+        "grammar": ("translate", "grammar"),
+        "digits": ("image", "digits"),
+        "multi30k-en-de": ("translate", "data.root=DIR"),
+    }.items()
+    assert all(row["description"].endswith(".") for row in rows)
+    listed = CliRunner().invoke(cli.app, ["recipes"]).stdout
+    assert all(row["name"] in listed for row in rows)
+    assert "total" in CliRunner().invoke(cli.app, ["count", "grammar"]).stdout
 
 
 def test_every_verb_has_help_with_an_example() -> None:

@@ -11,16 +11,18 @@ from settings_cases import to_toml
 from regard.blocks.settings import Learned, Rotary
 from regard.data.settings import Digits, Parallel, RawText
 from regard.errors import SettingsError
-from regard.models.presets import preset
+from regard.models.presets import preset, preset_names
 from regard.models.settings import Decoder, EncoderDecoder
 from regard.settings import read_overrides, read_toml
-from regard.shipped import MODELS, place_of
+from regard.shipped import MODELS, place_of, recipes
 from regard.tasks.masked import Masked
 from regard.tasks.recipe import (
     PARTS,
     TokenizerFile,
     TrainingJob,
     data_settings,
+    find_recipe,
+    is_recipe,
     job_model,
     make_job,
     model_settings,
@@ -200,7 +202,7 @@ def test_the_model_of_a_recipe() -> None:
 
 def test_recipe_files(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
-    with pytest.raises(SettingsError, match=r"recipe \(.*model.toml\) cannot be read: No such file"):
+    with pytest.raises(SettingsError, match=r"recipe \(.*model.toml\) does not exist"):
         read_recipe(path)
     for content, message in (
         (b"\xff\xfe\x00", "is not UTF-8"),
@@ -214,3 +216,23 @@ def test_recipe_files(tmp_path: Path) -> None:
     assert model_settings(read_recipe(path)) == preset("gpt2")
     path.write_text('preset = "gpt2"\ndropout = 0.0\n', encoding="utf-8")
     assert model_settings(read_recipe(path)) == preset("gpt2", dropout=0.0)
+
+
+def test_shipped_recipes_are_found_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name, path in recipes().items():
+        assert find_recipe(name) == path
+        assert is_recipe(name)
+        assert name not in preset_names()  # `regard count` takes both
+    Path("mine.toml").write_text('task = "language"', encoding="utf-8")
+    assert find_recipe("mine.toml") == Path("mine.toml")
+    Path("digits").mkdir()  # images of the user: `regard data digits` reads them
+    assert not is_recipe("digits")
+    assert find_recipe("digits") == recipes()["digits"]
+    for name, message in (
+        ("grammer", "did you mean grammar"),
+        ("recipes/grammar.toml", "has the name grammar"),
+        (str(tmp_path), "is a directory"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            find_recipe(name)
