@@ -11,9 +11,10 @@ from tiny_translator import TEXTS, write_translator
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer, MarianMTModel, PreTrainedTokenizerFast
 
 from regard.text.tokenizer import TokenizerPair
-from regard.use.model import find_model, load
+from regard.use.model import load
 from regard.use.translator import Translator
 from regard.weights.convert import convert
+from regard.weights.location import find_model
 
 
 @torch.no_grad()

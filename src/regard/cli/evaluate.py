@@ -61,8 +61,8 @@ def evaluate_command(  # noqa: PLR0913
     terminal.prepare_torch(threads)
     from regard.tasks.task import find_task
     from regard.use.evaluation import EvaluationSet, compare, evaluate_texts
-    from regard.use.model import find_model
     from regard.weights.directory import CONFIG, read_config
+    from regard.weights.location import find_model
 
     config: dict[str, Any] = {}
     if reference is None:

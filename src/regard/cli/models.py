@@ -160,8 +160,8 @@ def convert_command(
     as_json: Json = False,
 ) -> None:
     """Write a model and its tokenizers in another format."""
-    from regard.use.model import find_model
     from regard.weights.convert import convert
+    from regard.weights.location import find_model
 
     directory, direction = find_model(model)
     if language is None and direction is not None:

@@ -17,12 +17,12 @@ from regard.models.build import Model, find_device
 from regard.models.cpu import prepared
 from regard.models.families import EncoderDecoder
 from regard.models.settings import ModelSettings
-from regard.settings import Table, did_you_mean
-from regard.shipped import MODELS, place_of
+from regard.settings import Table
 from regard.text.tokenizer import FILE, TokenizerPair
 from regard.weights import directory as run_directory
 from regard.weights.directory import load_model
 from regard.weights.huggingface.tables import CONFIG_JSON
+from regard.weights.location import find_model
 from regard.weights.tensors import read_json
 
 if TYPE_CHECKING:
@@ -123,22 +123,6 @@ def load(
             )
     frame = _foreign_frame(place, config, tokenizers) if foreign else _run_frame(tokenizers, config)
     return Translator(str(name), place, network, tokenizers, config, frame, direction)
-
-
-def find_model(name: str) -> tuple[Path, tuple[str, str] | None]:
-    """The directory of a model, and the direction that a shipped name stands for. An existing directory wins."""
-    place = Path(name)
-    if place.exists() or (name not in MODELS and "/" in name):
-        return place, None
-    if name not in MODELS:
-        raise WeightsError(
-            f"model {name} is unknown{did_you_mean(name, MODELS)}; give {', '.join(MODELS)}, a run directory or a "
-            "Hugging Face directory"
-        )
-    place = place_of(MODELS[name])
-    if not (place / run_directory.CONFIG).is_file():
-        raise WeightsError(f"the files of model {name} are missing ({place}); install regard again")
-    return place, MODELS[name].direction
 
 
 def _run_frame(tokenizers: TokenizerPair, config: Table) -> Frame:

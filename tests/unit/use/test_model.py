@@ -23,7 +23,7 @@ SMALL = EncoderDecoder(vocabulary=500, width=8, depth=1, attention=Attention(hea
 
 
 def test_a_name_that_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("regard.use.model.place_of", lambda shipped: write_translator(tmp_path))
+    monkeypatch.setattr("regard.weights.location.place_of", lambda shipped: write_translator(tmp_path))
     assert load("de-en", "cpu").directions == [("de", "en")]  # type: ignore[attr-defined]
     assert load("en-de", "cpu").directions == [("en", "de")]  # type: ignore[attr-defined]
     both = load("german-english", "cpu")
@@ -31,7 +31,7 @@ def test_a_name_that_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert len(both.directions) == 2
     with pytest.raises(InputError, match=r"to \(de\) does not fit model de-en, which translates de to en"):
         load("de-en", "cpu").translate("a", to="de")
-    monkeypatch.setattr("regard.use.model.place_of", lambda shipped: tmp_path / "gone")
+    monkeypatch.setattr("regard.weights.location.place_of", lambda shipped: tmp_path / "gone")
     with pytest.raises(WeightsError, match=r"files of model de-en are missing"):
         load("de-en")
 
