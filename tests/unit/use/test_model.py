@@ -39,7 +39,7 @@ def test_a_name_that_is_shipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_names_and_devices_that_are_not_known(tmp_path: Path) -> None:
     with pytest.raises(WeightsError, match=r"model de-eng is unknown \(did you mean de-en\?\); give de-en, en-de"):
         load("de-eng")
-    with pytest.raises(WeightsError, match="does not exist; give a directory with"):
+    with pytest.raises(WeightsError, match="does not exist; give a run directory"):
         load(tmp_path / "nowhere")
     with pytest.raises(SettingsError, match=r"device \(abacus\) is unknown"):
         load(".", "abacus")
