@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections import Counter
+from html.parser import HTMLParser
 
 import pytest
 from hypothesis import given
@@ -82,3 +84,41 @@ def test_a_model_that_copies_keeps_every_item(copying: ScriptedTranslator, text:
     assert found.kept
     wanted = [item.text for item in find_items(text)]
     assert all(found.text.count(item) >= wanted.count(item) for item in wanted)
+
+
+class Active(HTMLParser):
+    """Counts what a browser would not show as text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.found: Counter[str] = Counter()
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found[tag] += 1
+
+    def handle_comment(self, data: str) -> None:
+        self.found["comment"] += 1
+
+
+def spellings(character: str, name: str) -> st.SearchStrategy[str]:
+    number, zeros, end = ord(character), st.sampled_from(["", "0", "000000"]), st.sampled_from([";", ""])
+    named = st.sampled_from([f"&{name};", f"&{name.upper()};", f"&{name}", f"&amp;{name};", character])
+    coded = st.sampled_from([("", f"{number}"), ("x", f"{number:x}"), ("X", f"{number:X}")])
+    return named | st.builds(lambda code, zero, end: f"&#{code[0]}{zero}{code[1]}{end}", coded, zeros, end)
+
+
+WORDS = ["script", "/script", "img src=x onerror=f()", "b", "!--", " a ", "&#115;cript", "the dog ", ". ", "{x}", "="]
+SIGNS = [spellings(*pair) for pair in (("<", "lt"), (">", "gt"), ("&", "amp"), ('"', "quot"), ("'", "apos"))]
+MARKUP = st.lists(st.one_of(*SIGNS, st.sampled_from(WORDS)), max_size=16).map("".join)
+
+
+@given(MARKUP)
+def test_nothing_inert_becomes_active(copying: ScriptedTranslator, text: str) -> None:
+    """Neither with a model that copies, nor with one that removes spaces, moves words and repeats signs."""
+    wanted = Active(text).found
+    hostile = scripted(lambda text: " ".join(reversed(text.split())).replace("< ", "<").replace(" >", ">>"))
+    for model in (copying, hostile):
+        found = model.translate(text)
+        assert Active(found).found <= wanted, found

@@ -153,11 +153,26 @@ _BLOCK_NAMES = (
 _BLOCKS = frozenset(_BLOCK_NAMES.split())
 _VERBATIM: dict[str, Kind] = {"script": "block", "style": "block", "pre": "block", "code": "other"}
 """Elements whose content is not translated."""
+_ENTITY = re.compile(
+    r"&(?:(?:amp;)+\#?\w{1,31};|[A-Za-z][A-Za-z0-9]{1,30};|(?:lt|gt|amp|quot|LT|GT|AMP|QUOT);?|\#\d{1,20};?|\#[xX][0-9A-Fa-f]{1,20};?)"
+)
+_ESCAPED = "&\"'"
+"""Characters that a model reads decoded, and that are encoded again."""
+_LESS, _GREATER = (
+    rf"&(?:{name};?|{name.upper()};?|\#0*{number}(?!\d);?|\#[xX]0*{number:x}(?![0-9A-Fa-f]);?)"
+    for name, number in (("lt", 60), ("gt", 62))
+)
+"""Spellings of < and > as entities."""
 _DOMAINS = r"com|org|net|edu|gov|info|io|eu|de|at|ch|uk|fr|nl|it|es|pl"
 _ITEM = re.compile(
     rf"""
     (?P<comment><!--|<!\[CDATA\[|<[!?](?=[A-Za-z]))
-    | <(?P<shut>/?)(?P<name>[A-Za-z][\w:.-]*|\d+)(?P<rest>(?:[\s/][^<>]*)?)>
+    | (?:<|(?P<escaped>{_LESS}))(?P<shut>/?)(?P<name>[A-Za-z][\w:.-]*|\d+)
+      (?P<rest>(?:[\s/](?(escaped)(?:(?!{_LESS}|{_GREATER})[^<>])*
+        |(?:(?:[^<>"']{{0,300}}+(?:"[^"]{{0,300}}"|'[^']{{0,300}}')){{1,16}}+[^<>"']{{0,300}}+(?=>)|[^<>]*)))?)
+      (?(escaped)(?:{_GREATER}|>)|>)
+    | (?P<part><[A-Za-z/!?][^\s>]*>?)
+    | (?P<entity>{_ENTITY.pattern})
     | (?P<address>
         (?<![A-Za-z])(?:https?|ftp|file)://[^\s<>"“”„«»{{}}|\\^`]+
         | (?<![\w.])www\.[^\s<>"“”„«»{{}}|\\^`]+
@@ -198,6 +213,8 @@ def find_items(text: str) -> list[Item]:
         if kind is not None:
             found.append(Item(match.start(), end, text[match.start() : end], kind))
         place = end
+    if any(item.kind == "empty" and item.text[-1] != ">" for item in found):  # a > that moves would end this tag
+        return without_overlap(found, [Item(*match.span(), ">", "empty") for match in re.finditer(">", text)])
     return found
 
 
@@ -210,10 +227,16 @@ def _extent(text: str, match: re.Match[str], absent: set[str]) -> tuple[int, Kin
         closing, kind = {"<!--": "-->", "<![CDATA[": "]]>"}.get(match["comment"], ">"), "block"
     elif match["address"]:
         return match.start() + len(_address(match[0])), "other"
+    elif match["entity"]:
+        return end, None if _readable(match[0]) else "other"
+    elif match["part"]:
+        return end, "empty"
     elif not name:
         return end, "other"
-    elif not _ATTRIBUTES.match(match["rest"]):  # "a <b and c> d"
-        return end, None
+    elif not _ATTRIBUTES.match(match["rest"]):  # in "a <b and c> d" only <b is an item
+        if match["escaped"]:
+            return match.end("escaped"), "other"
+        return match.end("name"), None if name.isdigit() else "empty"
     elif match["shut"]:
         return end, "block" if name in _BLOCKS else "close"
     elif match["rest"].rstrip().endswith("/") or name in ("img", "input", "wbr"):
@@ -227,8 +250,16 @@ def _extent(text: str, match: re.Match[str], absent: set[str]) -> tuple[int, Kin
         last = re.compile(re.escape(closing), re.IGNORECASE | re.ASCII).search(text, end)
     if last is None:
         absent.add(closing)
-        return end, None
+        return end, "block" if kind == "block" else "open"
     return last.end(), kind
+
+
+def _readable(entity: str) -> bool:
+    """Whether a model reads the character of an entity; markup and control characters stay encoded."""
+    found = html.unescape(entity)
+    return found == entity or all(
+        each in _ESCAPED or each.isalnum() or (not each.isascii() and each not in "\x85\u2028\u2029") for each in found
+    )
 
 
 def _address(found: str) -> str:
@@ -314,8 +345,7 @@ def pieces_of(text: str, items: Sequence[Item], split: bool) -> list[Span]:
 MOST_STAND_INS = 8
 """A sentence with more items is translated in the parts between them."""
 
-_ENTITY = re.compile(r"&(?:[A-Za-z][A-Za-z0-9]{1,30}|#\d{1,7}|#[xX][0-9A-Fa-f]{1,6});")
-_ESCAPES = (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"))
+_TAG_START = re.compile(r"<(?=[A-Za-z/!?])")
 _WHOLE_WORD = re.compile(r"(?<!\w)(?<!\d[.,])\w++(?![.,]\d)")
 
 
@@ -335,13 +365,15 @@ class Protected:
     text: str
     stand_ins: tuple[StandIn, ...] = ()
     escapes: tuple[tuple[str, str], ...] = ()
-    """Characters to write as HTML entities, as the source does."""
+    """Characters to write as HTML entities, as the source does; & is the first."""
     signs: tuple[tuple[float, str], ...] = ()
     """Signs that were left out, each with the share of words before it."""
+    guarded: bool = False
+    """Whether the sentence contains a <, which must not become the start of a tag."""
 
     @property
     def plain(self) -> bool:
-        return not (self.stand_ins or self.escapes or self.signs)
+        return not (self.stand_ins or self.escapes or self.signs or self.guarded)
 
     def restore(self, written: str) -> str | None:
         """The translation with the items; None unless each stand-in occurs once, and tags are in their order."""
@@ -369,7 +401,11 @@ class Protected:
         for start, end, text in sorted(edits, key=lambda edit: edit[0]):
             result += self._escape(written[done:start]) + text
             done = max(done, end)
-        return result + self._escape(written[done:])
+        result += self._escape(written[done:])
+        if self.guarded:
+            kept = "|".join(re.escape(stand_in.item.text) for stand_in in self.stand_ins) or r"(?!)"
+            result = re.sub(rf"({kept})|{_TAG_START.pattern}", lambda match: match[1] or "< ", result)
+        return result
 
     def lost_numbers(self, written: str) -> list[str]:
         """The numbers of the sentence that are not in the translation."""
@@ -407,7 +443,7 @@ def protect(sentence: str, items: Sequence[Item], level: int, writable: Callable
             before = sentence[done : item.start]
             parts.append(_unescape(before if sentence[item.end : item.end + 1].isalnum() else before.rstrip()))
             signs.append((len(word_spans("".join(parts))), item.text))
-            outside, done = outside + before, item.end
+            outside, done = f"{outside}{before} {item.text}", item.end
             continue
         words = numbers if item.kind == "number" else others
         word = next((word for word in words if word not in sentence), None)
@@ -416,11 +452,19 @@ def protect(sentence: str, items: Sequence[Item], level: int, writable: Callable
         left, right = sentence[item.start - 1 : item.start].isalnum(), sentence[item.end : item.end + 1].isalnum()
         stand_ins.append(StandIn(word, item, left, right))
         parts += [_unescape(sentence[done : item.start]), " " * left, word, " " * right]
-        outside, done = outside + sentence[done : item.start], item.end
-    escapes = tuple(pair for pair in _ESCAPES if pair[1] in outside + sentence[done:])
+        outside, done = f"{outside}{sentence[done : item.start]} ", item.end
+    outside += sentence[done:]
+    escapes = {html.unescape(entity): f"{entity.rstrip(';')};" for entity in reversed(_ENTITY.findall(outside))}
+    guarded = "<" in outside and not _TAG_START.search(outside)  # without `keep`, tags are ordinary text
     text = "".join((*parts, _unescape(sentence[done:]))).strip()
     total = max(len(word_spans(text)), 1)
-    return Protected(text, tuple(stand_ins), escapes, tuple((count / total, sign) for count, sign in signs))
+    return Protected(
+        text,
+        tuple(stand_ins),
+        tuple((character, escapes[character]) for character in _ESCAPED if character in escapes),
+        tuple((count / total, sign) for count, sign in signs),
+        guarded,
+    )
 
 
 def _merged(items: Sequence[Item]) -> list[Item]:
@@ -428,7 +472,7 @@ def _merged(items: Sequence[Item]) -> list[Item]:
     found: list[Item] = []
     for item in items:
         if found and found[-1].end == item.start:
-            kind: Kind = "empty" if found[-1].kind in TAGS and item.kind in TAGS else "other"
+            kind: Kind = "empty" if found[-1].kind in TAGS or item.kind in TAGS else "other"
             found[-1] = Item(found[-1].start, item.end, found[-1].text + item.text, kind)
         else:
             found.append(item)
@@ -436,7 +480,7 @@ def _merged(items: Sequence[Item]) -> list[Item]:
 
 
 def _unescape(text: str) -> str:
-    return _ENTITY.sub(lambda match: html.unescape(match[0]), text)
+    return _ENTITY.sub(lambda match: html.unescape(match[0]) if _readable(match[0]) else match[0], text)
 
 
 # Numbers

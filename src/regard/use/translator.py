@@ -625,7 +625,7 @@ class Translator(Loaded):
             self._align(nested, request)
 
     def _stream_piece(self, piece: _Piece, request: _Request) -> Iterator[str]:
-        if not piece.ids or piece.careful or piece.protected.escapes:
+        if not piece.ids or piece.careful or not piece.protected.plain:
             self._write([piece], request)
             yield self._results(piece, request)[0].text
             return

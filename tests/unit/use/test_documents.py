@@ -123,7 +123,7 @@ def test_addresses() -> None:
         "(see http://a.org/b_(c)).": "http://a.org/b_(c)",
         "www.a.de, or": "www.a.de",
         "mail a.b+c@d-e.co.uk!": "a.b+c@d-e.co.uk",
-        "<a.b@c.org>": "a.b@c.org",
+        "<a.b@c.org>": "<a.b@c.org>",
         "example.com/path is": "example.com/path",
         "„https://ä.de/ü“": "https://ä.de/ü",
     }
@@ -148,11 +148,24 @@ def test_tags() -> None:
     ]
     # İ has two characters in lower case.
     assert [item.text for item in find_items("İİ <code>x</CODE> y")] == ["<code>x</CODE>"]
+    for text, wanted in {
+        "<script> a": "<script>",
+        "a <pre> b": "<pre>",
+        "<!-- never closed": "<!--",
+        "a <b and {c}> d": "<b|{c}|>",
+        "<script=x y>": "<script=x|>",
+        """<a title="1 > 0" b='<i>'>""": """<a title="1 > 0" b='<i>'>""",
+        "<a b=don't>": "<a b=don't>",
+        "x &lt;b c=&quot;d&quot;&gt; &#60;/b&#x3e;": "&lt;b c=&quot;d&quot;&gt;|&#60;/b&#x3e;",
+        "a &lt;b and c&gt; d": "&lt;|&gt;",
+        "&#600; &LT &#123; &eacute; &amp; &amp;lt; &#10;": "&LT|&#123;|&amp;lt;|&#10;",
+    }.items():
+        assert [item.text for item in find_items(text)] == wanted.split("|"), text
 
 
 def test_ordinary_text_has_no_items() -> None:
-    texts = ["50% der Leute", "100%ig sicher", "50 % davon", "a < b and c > d", "a <b and c> d", "I <3 you", "AT&T"]
-    texts += ["it costs $5", "Er kam. Dann ging er.", "z.B. so", "{das ist ein Satz}", "a@b", "<!-- never closed"]
+    texts = ["50% der Leute", "100%ig sicher", "50 % davon", "a < b and c > d", "I <3 you", "AT&T"]
+    texts += ["it costs $5", "Er kam. Dann ging er.", "z.B. so", "{das ist ein Satz}", "a@b"]
     for text in texts:
         assert find_items(text) == [], text
 
@@ -214,11 +227,11 @@ def test_unknown_signs_are_left_out_and_put_back_after_the_same_share_of_words()
 
 
 def test_entities() -> None:
-    text = "Tom &amp; J&eacute;r&#244;me &lt;3"
-    protected = protect(text, [], 0, lambda word: True)
+    text = "Tom &amp; J&eacute;r&#244;me&#39s &lt;3 &#34;Hi&#34;"
+    protected = protect(text, find_items(text), 0, lambda word: True)
     assert protected is not None
-    assert protected.text == "Tom & Jérôme <3"
-    assert protected.restore("Jérôme & Tom <3 > x") == "Jérôme &amp; Tom &lt;3 > x"
+    assert protected.text == """Tom & Jérôme's X1 3 "Hi\""""
+    assert protected.restore("""Jérôme's & Tom X1 3 > "x\"""") == "Jérôme&#39;s &amp; Tom &lt;3 > &#34;x&#34;"
     plain = protect("AT&T; a && b", [], 0, lambda word: True)
     assert plain is not None
     assert plain.plain
