@@ -77,7 +77,7 @@ def test_the_size_of_a_step_follows_the_device_and_the_model() -> None:
         assert (default_tokens(regard.preset(name), CPU), default_tokens(regard.preset(name), gpu)) == (tokens, 16_384)
     for changes, tokens in (
         ({}, 2_048),
-        ({"train.tokens": 77}, 77),
+        ({"train.tokens": 300}, 300),
         ({"train.micro": 99_999}, 2_048),
         ({"task.context": 1_000}, 4_000),  # four windows
     ):
