@@ -7,7 +7,6 @@ torch.
 from __future__ import annotations
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import DataError, InputError, RecordError, RegardError, RunError, SettingsError, WeightsError
@@ -28,10 +27,7 @@ if TYPE_CHECKING:
     from regard.tasks.run import train as train
     from regard.use.model import load as load
 
-try:
-    __version__ = version("regard")
-except PackageNotFoundError:  # run from a checkout that is not installed
-    __version__ = "0+unknown"
+    __version__: str
 
 _HOME = {
     "Input": "regard.look.input",
@@ -56,13 +52,26 @@ __all__ = ["__version__", *_HOME, *(error.__name__ for error in _ERRORS)]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    value: Any
+    if name == "__version__":
+        value = _version()
+    elif name in _HOME:
+        module = import_module(_HOME[name])
+        value = module if name == "edits" else getattr(module, name)
+    else:
         raise AttributeError(f"module 'regard' has no attribute {name!r}")
-    module = import_module(_HOME[name])
-    value: Any = module if name == "edits" else getattr(module, name)
     globals()[name] = value
     return value
 
 
+def _version() -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("regard")
+    except PackageNotFoundError:  # run from a checkout that is not installed
+        return "0+unknown"
+
+
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

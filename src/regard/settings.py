@@ -47,7 +47,12 @@ class Settings(BaseModel, metaclass=_PlainErrors):
     """Base of all settings: unknown keys are refused, values are not converted, and instances are frozen."""
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+        extra="forbid",
+        frozen=True,
+        strict=True,
+        allow_inf_nan=False,
+        use_attribute_docstrings=True,
+        defer_build=True,  # most commands use few of the classes
     )
 
     @model_validator(mode="before")

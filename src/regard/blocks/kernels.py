@@ -355,7 +355,10 @@ def use_backend(backend: Backend) -> Iterator[None]:
         _forced.reset(token)
 
 
-# The compiler cannot trace a context variable, which is constant while a model is being compiled.
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _forced_backend() -> Backend | None:
     return _forced.get()
+
+
+# The compiler cannot trace a context variable, which is constant while a model is being compiled. This is what
+# torch.compiler.assume_constant_result does, which imports the compiler: two seconds in every process.
+vars(_forced_backend)["_dynamo_marked_constant"] = True

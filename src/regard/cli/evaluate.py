@@ -58,7 +58,7 @@ def evaluate_command(  # noqa: PLR0913
     """Evaluate a model: translation by BLEU, chrF and TER (sacreBLEU), other tasks by their own metrics."""
     names, changes = terminal.split_words(words, "data.")
     _check(names, source, reference, hypotheses)
-    terminal.prepare_torch(threads)
+    terminal.prepare_torch(threads, names)
     from regard.tasks.task import find_task
     from regard.use.evaluation import EvaluationSet, compare, evaluate_texts
     from regard.weights.directory import CONFIG, read_config
@@ -230,7 +230,7 @@ def predict_command(
     """Apply a model of any task to inputs. The output has one line per input."""
     if inputs and source is not None:
         raise SettingsError(f"give inputs or a file (--input {source}), not both")
-    terminal.prepare_torch()
+    terminal.prepare_torch(models=[model])
     import regard
 
     loaded = regard.load(model, device=device)

@@ -41,6 +41,7 @@ def look_command(  # noqa: PLR0913
     settings: PageSettings = parse(PageSettings, {"port": port})
     if views and html is None:
         raise SettingsError(f"--views ({views}) needs a file; add --html FILE")
+    terminal.prepare_torch(models=[model, *([against] if against else [])])
     if html is None and picture is None:
         terminal.require_server("look")
         from regard.serving.http import address_of, listen
@@ -89,7 +90,6 @@ def look_command(  # noqa: PLR0913
 
 
 def _study(model: str, against: str | None, device: str | None, settings: PageSettings) -> Study:
-    terminal.prepare_torch()
     import regard
     from regard.look.study import Study
 
@@ -125,9 +125,9 @@ def serve_command(
         raise SettingsError("the model is missing; give a shipped one such as de-en, or a directory")
     settings: Serving = parse(Serving, terminal.given_settings(OPTIONS, given) | {"api_keys": api_key or ()} | changes)
     terminal.require_server("serve")
+    terminal.prepare_torch(settings.threads, names)
     from regard.serving.http import address_of, listen, make_server, run_server
 
-    terminal.prepare_torch(settings.threads)
     with listen(settings.host, settings.port) as listening:
         from regard.serving.translation import create_app, load_translators
 

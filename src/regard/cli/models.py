@@ -160,10 +160,11 @@ def convert_command(
     as_json: Json = False,
 ) -> None:
     """Write a model and its tokenizers in another format."""
-    from regard.weights.convert import convert
     from regard.weights.location import find_model
 
     directory, direction = find_model(model)
+    from regard.weights.convert import convert
+
     if language is None and direction is not None:
         language = direction[1]
     files = convert(directory, out, to, language=language, force=force)

@@ -90,8 +90,12 @@ def given_settings(paths: Mapping[str, str], given: Mapping[str, Any]) -> dict[s
     return {paths[name]: value for name, value in given.items() if value not in (None, [])}
 
 
-def prepare_torch(threads: int | None = None) -> None:
-    """Prepares PyTorch for a short process."""
+def prepare_torch(threads: int | None = None, models: Sequence[str] = ()) -> None:
+    """Prepares PyTorch for a short process. It raises errors in the names of models before it imports torch."""
+    from regard.weights.location import find_model
+
+    for name in models:
+        find_model(name)
     from regard.models.cpu import bound_kernel_caches
 
     bound_kernel_caches()
@@ -103,7 +107,7 @@ def prepare_torch(threads: int | None = None) -> None:
 
 def load_translator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Translator:
     """Loads a model that translates."""
-    prepare_torch(threads)
+    prepare_torch(threads, [model])
     import regard
     from regard.models.cpu import fixed
     from regard.use.translator import Translator
@@ -159,12 +163,12 @@ def grid(*columns: str, text: str | None = None) -> Table:
 @contextmanager
 def progress(message: str, quiet: bool = False) -> Iterator[Callable[[str], None]]:
     """Shows a line on stderr, if that is a terminal; yields a function that replaces the line."""
+    if quiet or sys.stderr is None or not sys.stderr.isatty():
+        yield lambda text: None
+        return
     from rich.console import Console
 
     made = Console(stderr=True, highlight=False)
-    if quiet or not made.is_terminal:
-        yield lambda text: None
-        return
     with made.status(message) as status:
         yield status.update
 
@@ -222,14 +226,12 @@ def text_lines(file: str) -> Iterator[str]:
         return
     for number, line in enumerate(read_lines(file), 1):
         if not isinstance(line, str):
-            raise DataError(f"{file}: line {number:,} {line.reason} ({line.detail}); correct the file")
+            raise DataError(f"{file}: line {number:,} {line.reason} ({line.detail}); convert the file to UTF-8")
         yield line
 
 
 def read_input(ahead: int) -> Iterator[list[str]]:
     """Lines of standard input, at most `ahead` at once: those that are there, without waiting for further ones."""
-    from regard.data.readers import LONGEST
-
     if sys.stdin is None:
         raise DataError("standard input is closed; give texts, or a file: --input FILE")
     number, rest, size = 0, b"", FIRST_BLOCK
@@ -238,8 +240,6 @@ def read_input(ahead: int) -> Iterator[list[str]]:
         yield from _decoded_chunks(lines, number, ahead)
         number += len(lines)
         size = min(2 * size, BLOCK)
-        if len(rest) > LONGEST:
-            raise DataError(f"standard input: line {number + 1:,} has more than {LONGEST:,} bytes; split it")
     if rest:
         yield from _decoded_chunks([rest], number, ahead)
 

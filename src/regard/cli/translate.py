@@ -25,6 +25,8 @@ SEPARATOR = " ||| "
 """Between a translation, its score and its alignment, as in Moses."""
 PAIRS = 500
 """Pairs that are aligned together."""
+SHORT = 500
+"""Characters that one thread translates at least as fast as several; waiting threads use CPU time."""
 OPTIONS = {
     **{name: name for name in ("to", "beam", "nbest", "prefix", "must", "must_not", "split", "keep", "align")},
     **{name: f"sampling.{name}" for name in ("temperature", "top_k", "top_p")},
@@ -60,6 +62,8 @@ def translate_command(  # noqa: PLR0913
     if any(path.startswith("sampling.") for path in changes):
         changes["sampling.seed"] = seed
     options = TranslateOptions().changed(changes)
+    if threads is None and texts and sum(map(len, texts)) <= SHORT:
+        threads = 1
     translator = terminal.load_translator(model, device, threads, int8)
     translator.check(options)  # raises errors in the options before anything is read
     with terminal.progress("translating", quiet=sys.stdout.isatty()) as update:
@@ -114,6 +118,7 @@ def align_command(  # noqa: PLR0913
         raise SettingsError(f"--output ({output}) is for links, but --gold prints scores; leave one out")
     if save and choose is None:
         raise SettingsError("--save needs --choose; add --choose 100")
+    terminal.prepare_torch(models=[model, *([back] if back else [])])
     from regard.look import alignment as align
 
     translator = terminal.load_translator(model, device)

@@ -27,7 +27,7 @@ from regard.decoding.settings import TranslateOptions
 from regard.errors import InputError
 from regard.look import input as inputs
 from regard.look.heads import change_named, edits_for, head_named, mean_outputs
-from regard.tasks.recipe import reach
+from regard.models.settings import reach
 from regard.use.model import Loaded
 from regard.use.translator import Translator
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from regard.blocks.layers import RmsNorm
 from regard.blocks.settings import Body, Normal
@@ -25,6 +26,16 @@ _TABLES = (".tokens.weight", ".segments.weight", ".position.weight")
 """Embedding tables. They are indexed, not multiplied."""
 
 
+class _NoInitialValues(TorchFunctionMode):
+    """Leaves new parameters empty: on the meta device PyTorch's own initial values import its compiler, for seconds."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = kwargs or {}
+        if getattr(func, "__name__", "").endswith(("normal_", "uniform_")):  # of a tensor, or of torch.nn.init
+            return given["tensor"] if "tensor" in given else args[0]
+        return func(*args, **given)
+
+
 def build(model: ModelSettings, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
     """Build the model that the settings describe, with initial weights.
 
@@ -34,7 +45,7 @@ def build(model: ModelSettings, device: torch.device | str | None = None, dtype:
         raise SettingsError(f"build needs model settings, not {model!r}; give regard.preset(name)")
     device = torch.device("cpu" if device is None else device)
     # First without memory: PyTorch's own initial values take as long as ours and would be overwritten.
-    with torch.device("meta"):
+    with torch.device("meta"), _NoInitialValues():
         network: Model = _KINDS[model.kind](model)
     network = network if dtype is None else network.to(dtype)
     if device.type == "meta":

@@ -233,6 +233,11 @@ def complete(settings: ModelSettings) -> dict[str, Any]:
     return dict(flat(table))
 
 
+def reach(model: ModelSettings) -> int | None:
+    """The longest sequence that the model's positions allow; None: any length."""
+    return model.position.length if isinstance(model.position, blocks.Learned) else None
+
+
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """The values of a nested table by dotted key."""
     for key, value in table.items():

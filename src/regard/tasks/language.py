@@ -18,8 +18,8 @@ from regard.errors import InputError, SettingsError
 from regard.models.build import Model
 from regard.models.families import Decoder
 from regard.models.settings import Decoder as DecoderSettings
+from regard.models.settings import reach
 from regard.tasks.losses import cross_entropy
-from regard.tasks.recipe import reach
 from regard.tasks.task import Task, TaskSettings
 from regard.training.settings import Train
 from regard.training.step import Loss
@@ -57,7 +57,7 @@ class RawTextTask(Task):
                 f"task.context ({context:,}) exceeds the model's positions ({limit:,}); lower it, or set "
                 f"model.position.length={context}"
             )
-        held = min(train.step_tokens, train.micro or train.step_tokens)
+        held = min(train.tokens, train.micro or train.tokens)
         if context > held:
             name = "train.micro" if train.micro else "train.tokens"
             raise SettingsError(f"task.context ({context:,}) exceeds {name} ({held:,}); lower it, or raise {name}")

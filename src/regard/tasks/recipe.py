@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from regard import shipped
-from regard.blocks.settings import Learned
 from regard.data.settings import AnyData, DataSettings
 from regard.errors import SettingsError
 from regard.models.presets import find_preset
@@ -254,8 +253,3 @@ def with_vocabulary(model: ModelSettings, sizes: tuple[int, int], shared: bool, 
             rest = [name for name in model.tied if name != "source"]
             changes["tied"] = rest if len(rest) > 1 else []
     return model.changed(changes)
-
-
-def reach(model: ModelSettings) -> int | None:
-    """The longest sequence that the model's positions allow; None: any length."""
-    return model.position.length if isinstance(model.position, Learned) else None

@@ -24,10 +24,11 @@ from regard.errors import SettingsError
 from regard.models.build import Model
 from regard.models.families import EncoderDecoder
 from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
+from regard.models.settings import reach
 from regard.settings import Settings
 from regard.tasks.language import SmoothedSettings
 from regard.tasks.losses import cross_entropy, divergence
-from regard.tasks.recipe import TokenizerFile, TrainingJob, reach
+from regard.tasks.recipe import TokenizerFile, TrainingJob
 from regard.tasks.task import Task, TaskSettings
 from regard.text.tokenizer import tag
 from regard.training.step import Loss

@@ -11,7 +11,6 @@ from regard.settings import Settings
 Rate: TypeAlias = Annotated[float, Field(gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Momentum: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
-Warmup: TypeAlias = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)]
 
 
 class Paper(Settings):
@@ -31,8 +30,8 @@ class InverseSquareRoot(Settings):
 
 
 class _Warmed(Settings):
-    warmup: Warmup = 0.05
-    """Steps in which the learning rate grows linearly from zero; a number below 1 is a share of the budget."""
+    warmup: int = Field(default=0, ge=0)
+    """Steps in which the learning rate grows linearly from zero."""
 
 
 class Constant(_Warmed):
@@ -143,7 +142,6 @@ Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float6
 
 
 BUDGETS = ("steps", "epochs", "total_tokens", "minutes")
-GPU_TOKENS = 16_384
 
 
 class Train(Settings):
@@ -165,9 +163,8 @@ class Train(Settings):
     minutes: float | None = Field(default=None, gt=0)
     """Budget: minutes, including evaluation and saving."""
 
-    tokens: Positive | None = None
-    """Tokens in one optimizer step (target tokens for translation), independent of the number of devices; none: 16,384
-    on a GPU, and 512 to 2,048 on a CPU, fewer for a larger model."""
+    tokens: Positive = 16_384
+    """Tokens in one optimizer step (target tokens for translation), independent of the number of devices."""
     examples: Positive | None = None
     """Most examples in one optimizer step; none: limited by `tokens` only."""
     micro: Positive | None = None
@@ -182,7 +179,7 @@ class Train(Settings):
 
     optimizer: Optimizer = AdamW()
     """The optimizer."""
-    schedule: Schedule = Linear()
+    schedule: Schedule = Linear(warmup=100)
     """The learning-rate schedule."""
     clip: float | None = Field(default=1.0, gt=0)
     """Largest norm of the gradient over all parameters; none: no clipping."""
@@ -205,7 +202,7 @@ class Train(Settings):
     """With several processes: whether parameters are sharded (FSDP2) or replicated (DDP)."""
 
     evaluate_every: Positive | None = None
-    """Steps between evaluations; none: about 20 evaluations in the budget, fewer if they take over 15 % of the time."""
+    """Steps between evaluations; none: about 20 evaluations in the budget."""
     select: str = "loss"
     """The metric on the validation data that selects the best snapshot."""
     patience: Positive | None = None
@@ -223,7 +220,7 @@ class Train(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.micro is not None and self.tokens is not None and self.micro > self.tokens:
+        if self.micro is not None and self.micro > self.tokens:
             raise ValueError(f"micro ({self.micro}) must not exceed tokens ({self.tokens}); lower it")
         if self.shard and isinstance(self.optimizer, Muon):
             raise ValueError(
@@ -231,11 +228,6 @@ class Train(Settings):
                 "another optimizer"
             )
         return self
-
-    @property
-    def step_tokens(self) -> int:
-        """`tokens`, with a value for a GPU if none was chosen."""
-        return self.tokens or GPU_TOKENS
 
     def packs(self, device: str) -> bool:
         """Whether batches are packed on this type of device."""

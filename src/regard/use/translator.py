@@ -28,8 +28,8 @@ from regard.decoding.decode import stream as stream_tokens
 from regard.decoding.settings import AHEAD, Greedy, Hypothesis, Rules, Sampling, TranslateOptions, Wish
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
+from regard.models.settings import reach
 from regard.settings import Table, to_table
-from regard.tasks.recipe import reach
 from regard.text.tokenizer import Span, TokenizerPair, check_texts, tag, word_spans
 from regard.use.documents import (
     Item,

@@ -149,7 +149,7 @@ def dequantized(tensors: Mapping[str, Tensor], source: str) -> dict[str, Tensor]
                     f"{name} in {source} is int8, and {name}{SCALE} is missing or not a float32 for each of its "
                     f"{len(tensor):,} rows; save the model again"
                 )
-            result[name] = tensor.float() * scale.view(-1, *[1] * (tensor.dim() - 1))
+            result[name] = tensor * scale.view(-1, *[1] * (tensor.dim() - 1))  # in float32
     return result
 
 

@@ -18,6 +18,17 @@ from regard.errors import SettingsError, WeightsError
 VERBS = sorted(typer.main.get_group(cli.app).commands)
 QUICK = ("--help", "--version", "count --help", "data --help", "train --help", "presets", "recipes", "count --lenght 3")
 
+WRONG_MODELS = (
+    "translate de-nn Hallo",
+    "evaluate de-nn",
+    "predict de-nn Hallo",
+    "look de-nn Hallo",
+    "look de-en Hallo --against de-nn",
+    "align de-nn one two",
+    "convert de-nn out --to bf16",
+    "serve de-en de-nn",
+)
+
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Python in a process of its own."""
@@ -48,6 +59,31 @@ def test_completion_answers_without_torch() -> None:
     code = "import sys; sys.modules['torch'] = None; from regard.cli.app import main; main()"
     found = run("-c", code, **words).stdout.split()
     assert found == ["bert-tiny", "bert-mini", "bert-small", "bert-medium", "bert-base", "bert-large"]
+
+
+def test_a_wrong_model_is_reported_before_torch_is_imported() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from regard.cli.app import main\n"
+        f"for words in {WRONG_MODELS!r}:\n"
+        "    sys.argv = ['regard', *words.split()]\n"
+        "    try:\n        main()\n"
+        "    except SystemExit as end:\n        assert end.code == 1, words\n"
+    )
+    result = run("-c", code)
+    assert result.returncode == 0, result.stderr
+    lines = result.stderr.splitlines()
+    assert len(lines) == len(WRONG_MODELS)
+    assert all("model de-nn is unknown (did you mean de-en?)" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_one_sentence_does_not_import_the_compiler() -> None:
+    code = "import sys; sys.modules['torch._dynamo'] = None; from regard.cli.app import main; main()"
+    result = run("-c", code, "translate", "de-en", "Ein Hund läuft.")
+    assert result.returncode == 0, result.stderr
+    assert "dog" in result.stdout
 
 
 def test_recipes_are_listed_and_taken_by_name() -> None:

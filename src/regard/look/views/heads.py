@@ -22,8 +22,8 @@ from regard.look.study import AttentionGroup, Study, StudyRun
 from regard.look.views import view
 from regard.models.build import Model
 from regard.models.families import EncoderDecoder, Vision
+from regard.models.settings import reach
 from regard.settings import did_you_mean
-from regard.tasks.recipe import reach
 
 LEAST = 0.4
 """How far a score must be from chance (0) towards 1 for the head to be named."""

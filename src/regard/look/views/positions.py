@@ -28,7 +28,6 @@ from regard.errors import InputError
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, packed
 from regard.models import settings as models
 from regard.models.build import Model
-from regard.tasks.recipe import reach
 from regard.use.model import Loaded
 from regard.use.translator import Translator
 
@@ -195,7 +194,7 @@ def positions_answer(model: nn.Module | Loaded, length: int | None = None, part:
     network = network_of(model)
     settings, parts = network.settings, _parts(network)
     position = settings.position
-    longest = min(MAX_LENGTH, reach(settings) or MAX_LENGTH)
+    longest = min(MAX_LENGTH, models.reach(settings) or MAX_LENGTH)
     if isinstance(settings, models.Vision):
         length = longest = math.prod(settings.grid)
         if longest > MAX_PATCHES:
