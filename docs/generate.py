@@ -129,7 +129,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     (
         "Schedules",
         "The table `train.schedule`; without a `kind` it is that of the default, with "
-        f"{training.Train().schedule.warmup} steps of warm-up.",
+        f"a warm-up of {training.Train().schedule.warmup} of the budget.",
         list(variants(training.Schedule).values()),
     ),
     ("Decoding", "How a model's output is searched.", list(variants(decoding.AnySearch).values())),

@@ -29,6 +29,7 @@ def config(**train: Any) -> dict[str, Any]:
         "model": {"kind": "encoder-decoder", "width": 512, "vocabulary": VOCABULARY, "target_vocabulary": "none"},
         "train": {
             "steps": STEPS,
+            "tokens": 4096,
             "clip": 1.0,
             "start": "none",
             "seed": 1,

@@ -226,12 +226,14 @@ def text_lines(file: str) -> Iterator[str]:
         return
     for number, line in enumerate(read_lines(file), 1):
         if not isinstance(line, str):
-            raise DataError(f"{file}: line {number:,} {line.reason} ({line.detail}); convert the file to UTF-8")
+            raise DataError(f"{file}: line {number:,} {line.reason} ({line.detail}); correct the file")
         yield line
 
 
 def read_input(ahead: int) -> Iterator[list[str]]:
     """Lines of standard input, at most `ahead` at once: those that are there, without waiting for further ones."""
+    from regard.data.readers import LONGEST
+
     if sys.stdin is None:
         raise DataError("standard input is closed; give texts, or a file: --input FILE")
     number, rest, size = 0, b"", FIRST_BLOCK
@@ -240,6 +242,8 @@ def read_input(ahead: int) -> Iterator[list[str]]:
         yield from _decoded_chunks(lines, number, ahead)
         number += len(lines)
         size = min(2 * size, BLOCK)
+        if len(rest) > LONGEST:
+            raise DataError(f"standard input: line {number + 1:,} has more than {LONGEST:,} bytes; split it")
     if rest:
         yield from _decoded_chunks([rest], number, ahead)
 

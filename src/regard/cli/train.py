@@ -150,6 +150,8 @@ def runs_command(
 def _row(name: str, run: RunHistory) -> dict[str, Any]:
     """A run in the list of runs: shares of the budget (`spent`) and of the hardware's peak, tokens per second, UTC."""
 
+    from regard.training.run import TIMES
+
     def median(key: str, first: float = 0) -> float | None:
         values = run.curve("train", key).finite()
         return values.part(first, 1).median() if len(values) else None
@@ -159,7 +161,7 @@ def _row(name: str, run: RunHistory) -> dict[str, Any]:
     metrics = {
         name: float(value)
         for name, value in (run.status.metrics or (evaluations[-1] if evaluations else {})).items()
-        if name not in ("step", "seconds") and isinstance(value, int | float) and not isinstance(value, bool)
+        if name not in ("step", *TIMES) and isinstance(value, int | float) and not isinstance(value, bool)
     }
     return {
         "name": name,

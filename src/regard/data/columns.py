@@ -246,8 +246,8 @@ class TokenColumn(Column):
         """The token of each cell, or `[examples, T]` for windows; and the token after each, if it is predicted."""
         stored = selected.store.values(selected.name)
         if self.window is None:
-            indices = selected.indices()
-            return stored[indices], stored[indices + 1 if self.predict else indices[:0]]
+            indices = selected.indices()  # `take` is faster than indexing
+            return stored.take(indices), stored.take(indices + 1 if self.predict else indices[:0])
         length = selected.grid.layout.longest
         windows = np.lib.stride_tricks.sliding_window_view(
             stored, length + self.predict

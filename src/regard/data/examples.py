@@ -182,7 +182,7 @@ def labels_in(example: Example) -> dict[Sort, tuple[str, ...]]:
 def ordered_labels(names: Collection[str]) -> Labels:
     """Sorts names alphabetically, or as numbers if all are numbers."""
     # int() also accepts "١" and "1_0", other spellings of a number whose order would not be fixed.
-    numbers = all(name.isascii() and name.isdigit() and str(int(name)) == name for name in names)
+    numbers = all(name.isascii() and name.isdigit() and len(name) < 20 and str(int(name)) == name for name in names)
     return tuple(sorted(names, key=int if numbers else str))
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
 import io
+import math
 import struct
 import warnings
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +20,12 @@ from regard.errors import DataError
 
 IDX_BYTES = 0x08
 """The type code of unsigned bytes in the header of an idx file."""
+FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
+"""Formats that are read, whatever the name of a file: others may start programs (EPS starts Ghostscript)."""
+SHOWN = 200
+"""Most characters of a library's message that an error repeats."""
+LARGEST = 2**28
+"""Most bytes of an image in an idx file."""
 
 
 def read_image_folder(settings: ImageFolder, folder: str) -> Iterator[Located[Picture | Problem]]:
@@ -46,7 +51,7 @@ def read_image(file: Path, colours: Literal["rgb", "grey"]) -> Pixels:
         raise DataError(f"{file} {'is a folder' if file.is_dir() else 'does not exist'}; give an image file")
     pixels = _decode(file, colours)
     if isinstance(pixels, Problem):
-        raise DataError(f"{file} {pixels.reason} ({pixels.detail}); give a file that Pillow reads, such as PNG or JPEG")
+        raise DataError(f"{file} {pixels.reason} ({pixels.detail}); give a PNG or JPEG file")
     return pixels
 
 
@@ -65,14 +70,14 @@ def _decode(file: Path, colours: Literal["rgb", "grey"]) -> Pixels | Problem:
         with warnings.catch_warnings():
             # A damaged image may warn before it fails, and a huge one is the user's own.
             warnings.simplefilter("ignore")
-            with pillow.open(file) as image:
+            with pillow.open(file, formats=FORMATS) as image:
                 if image.mode.startswith("I;16"):  # Pillow would clip 16 bits at 255
                     image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
                 pixels = np.asarray(image.convert("RGB" if colours == "rgb" else "L"), dtype=np.uint8)
-    except (OSError, ValueError, SyntaxError, struct.error, EOFError, pillow.DecompressionBombError) as error:
-        # Pillow reports damage with any of these.
+    except Exception as error:  # Pillow reports damage with errors of many types
         unknown = isinstance(error, pillow.UnidentifiedImageError)
-        return Problem("does not decode as an image", "unknown format" if unknown else str(error))
+        detail = f"not one of {', '.join(FORMATS)}" if unknown else str(error)[:SHOWN] or type(error).__name__
+        return Problem("does not decode as an image", detail)
     return pixels[:, :, None] if pixels.ndim == 2 else pixels
 
 
@@ -85,8 +90,12 @@ def read_idx(_: Idx, images: str, labels: str) -> Iterator[Located[Picture]]:
                 f"{images} has {count:,} images, but {labels} has {labelled:,} labels; each image needs one label"
             )
         shape = (*size, 1) if len(size) == 2 else tuple(size)
+        if not 0 < math.prod(shape) <= LARGEST:
+            raise DataError(
+                f"{images}: its header says images of {' × '.join(map(str, size))} bytes; download it again"
+            )
         for number in range(1, count + 1):
-            pixels = np.frombuffer(_exactly(pictures, int(np.prod(shape)), images), dtype=np.uint8).reshape(shape)
+            pixels = np.frombuffer(_exactly(pictures, math.prod(shape), images), dtype=np.uint8).reshape(shape)
             yield Located(Picture(pixels, str(_exactly(classes, 1, labels)[0])), images, number, "image")
 
 
@@ -116,9 +125,9 @@ def read_npz(settings: Npz, file: str) -> Iterator[Located[Picture]]:
             with np.load(io.BytesIO(stream.read())) as archive:
                 arrays = {key: archive[key] for key in (settings.pixels, settings.label) if key in archive}
                 names = ", ".join(archive)
-        except (ValueError, EOFError, AttributeError, TypeError, zipfile.BadZipFile, gzip.BadGzipFile) as error:
-            message = f"{file} is not a NumPy archive (.npz): {error}; write it with np.savez"
-            raise DataError(message) from None
+        except Exception as error:  # NumPy reports damage with errors of many types
+            detail = str(error)[:SHOWN] or type(error).__name__
+            raise DataError(f"{file} is not a NumPy archive (.npz): {detail}; write it with np.savez") from None
     for setting, key in (("pixels", settings.pixels), ("label", settings.label)):
         if key not in arrays:
             raise DataError(f"{file} has no array {key}, only {names}; set data.{setting}")

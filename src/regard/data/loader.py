@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -129,17 +129,25 @@ class Loader:
         """Steps without end, from a position on."""
         return self._steps(self._planner(self.seed), start, once=False)
 
-    def once(self) -> Steps:
-        """Every example once, always in the same order and with the same random choices: for evaluation."""
-        return self._steps(self._planner(None), StepPosition(), once=True)
+    def once(self, stride: int = 1) -> Steps:
+        """Every example once, always in the same order and with the same random choices: for evaluation.
 
-    def _steps(self, planner: Planner, start: StepPosition, once: bool) -> Steps:
+        With a stride of n, only every n-th step.
+        """
+        return self._steps(self._planner(None), StepPosition(), once=True, stride=stride)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of all examples on the last side."""
+        return self.examples.lengths.means[-1] * len(self.examples.lengths)
+
+    def _steps(self, planner: Planner, start: StepPosition, once: bool, stride: int = 1) -> Steps:
         # One process plans ahead, so that the end of a pool causes no delay; it feeds the others.
         pools = _pools(planner, start, once)
         with _loaded(_Computed(planner.steps), pools, min(1, self.workers)) as planned:
-            jobs = _jobs(planner, planned, start, 0 if once else self.seed)
+            wanted = islice(_jobs(planner, planned, start, 0 if once else self.seed), 0, None, stride)
             # The first job is made here: a wrong position raises an error before more processes start.
-            jobs = chain([next(jobs)], jobs)
+            jobs = chain([next(wanted)], wanted)
             with _loaded(_Computed(self._collated), jobs, self.workers, self.pin) as made:
                 for step in made:
                     yield step.opened() if isinstance(step, _Parcel) else step

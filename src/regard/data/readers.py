@@ -37,9 +37,14 @@ HEAD = 8192
 """Bytes inspected to tell text from a binary file, as git does."""
 BLOCK = 1 << 20
 """Bytes decoded at once: whole blocks are about five times faster than single lines."""
+LONGEST = 1 << 27
+"""Most bytes of a line; a small compressed file may contain a line that does not fit into memory."""
 PIECE = 1 << 16
 """A file that is one document is cut at the first line end after this many characters, to bound memory."""
 COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open), (b"BZh", bz2.open))
+
+
+TOO_LONG = Problem("is too long", f"more than {LONGEST:,} bytes")
 
 
 def require_there(files: Iterable[str]) -> None:
@@ -98,15 +103,22 @@ def read_lines(file: str) -> Iterator[Line]:
     """
     with open_text(file) as stream:
         rest: list[bytes] = []
+        size = 0
         while chunk := stream.read(BLOCK):
+            if size > LONGEST:
+                _, end, chunk = chunk.partition(b"\n")
+                if not end:
+                    continue
+                yield TOO_LONG
+                size = 0
             cut = chunk.rfind(b"\n")
-            if cut < 0:
-                rest.append(chunk)
-                continue
-            yield from _decoded(b"".join((*rest, chunk[:cut])))
-            rest = [chunk[cut + 1 :]] if cut + 1 < len(chunk) else []
-        if rest:
-            yield from _decoded(b"".join(rest))
+            if cut >= 0:
+                yield from _decoded(b"".join((*rest, chunk[:cut])))
+                rest, size, chunk = [], 0, chunk[cut + 1 :]
+            size += len(chunk)
+            rest = [*rest, chunk] if chunk and size <= LONGEST else []
+        if size:
+            yield from [TOO_LONG] if size > LONGEST else _decoded(b"".join(rest))
 
 
 def _decoded(block: bytes) -> Iterable[Line]:
@@ -213,7 +225,7 @@ def _label(value: Any, labels: Literal["classes", "numbers", "absent"]) -> str |
         return str(value).lower() if isinstance(value, bool) else str(value).strip()  # as JSON writes true
     try:
         label = math.nan if isinstance(value, bool) else float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         label = math.nan
     return label if math.isfinite(label) else Problem("has a label that is not a number", repr(value))
 
@@ -347,7 +359,7 @@ def _objects(file: str, names: Sequence[str], keys: Sequence[str]) -> Records:
         elif line and not line.isspace():
             try:
                 found = json.loads(line)
-            except (json.JSONDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError, too
                 yield number, Problem("is not JSON", str(error))
                 continue
             if isinstance(found, dict):
@@ -424,7 +436,7 @@ def _csv(file: str, separator: str) -> Iterator[tuple[int, list[str] | Problem]]
     """Yields rows of CSV: a quoted field may hold separators, quotes (doubled) and line ends. Skips empty rows."""
     with open_text(file) as stream:
         # A quoted field may go over lines, so a row is checked as a whole: invalid bytes are carried along.
-        lines = (line.decode("utf-8", "surrogateescape") for line in stream)
+        lines = (line.decode("utf-8", "surrogateescape") for line in iter(lambda: stream.readline(LONGEST), b""))
         rows = csv.reader(lines, delimiter=separator, strict=True)
         while True:
             number = rows.line_num + 1

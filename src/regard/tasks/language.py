@@ -57,7 +57,7 @@ class RawTextTask(Task):
                 f"task.context ({context:,}) exceeds the model's positions ({limit:,}); lower it, or set "
                 f"model.position.length={context}"
             )
-        held = min(train.tokens, train.micro or train.tokens)
+        held = min(train.step_tokens, train.micro or train.step_tokens)
         if context > held:
             name = "train.micro" if train.micro else "train.tokens"
             raise SettingsError(f"task.context ({context:,}) exceeds {name} ({held:,}); lower it, or raise {name}")

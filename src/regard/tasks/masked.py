@@ -159,10 +159,10 @@ class MaskedColumn(TokenColumn):
         """
         # The same as _share(chance) < self.rate, but faster: most tokens are not chosen.
         few = np.flatnonzero(chance <= np.uint64((math.ceil(self.rate * 2**53) << 11) - 1))
-        chosen = few[self._maskable[tokens[few]]][:most]
-        more = mixed(chance[chosen] + GOLDEN)
+        chosen = few[self._maskable.take(tokens.take(few))][:most]
+        more = mixed(chance.take(chosen) + GOLDEN)
         fate = _share(more)
-        drawn = self._ordinary[mixed(more + GOLDEN) % np.uint64(len(self._ordinary))]
+        drawn = self._ordinary.take(mixed(more + GOLDEN) % np.uint64(len(self._ordinary)))
         kept_or_drawn = np.where(fate < self.hidden + self.random, drawn, tokens[chosen])
         return chosen, np.where(fate < self.hidden, self.mask, kept_or_drawn)
 

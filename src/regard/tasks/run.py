@@ -8,9 +8,11 @@ run.scores["accuracy"], run.directory
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +26,10 @@ from regard.data.readers import require_there
 from regard.data.settings import Split
 from regard.data.source import Source
 from regard.errors import DataError, RegardError, RunError, SettingsError
-from regard.format import clock, four_digits
+from regard.format import clock, four_digits, percent
 from regard.models.build import Model, build
+from regard.models.count import training_flops
+from regard.models.settings import ModelSettings, Vision
 from regard.settings import Table, did_you_mean, nested
 from regard.tasks.recipe import TokenizerFile, TrainingJob, job_model, make_job, read_job, with_vocabulary
 from regard.tasks.task import Task, TrainingData, job_tokenizers
@@ -36,13 +40,16 @@ from regard.training.loop import Trained, Trainer
 from regard.training.report import Display, require_tensorboard
 from regard.training.run import Run, read_environment, require_free, resume_environment, write_environment
 from regard.training.schedules import nearest_budget
-from regard.training.settings import Train
+from regard.training.settings import GPU_TOKENS, Train
 from regard.training.step import Objective, evaluate, mixed_precision
 from regard.weights.checkpoints import newest_checkpoint
 from regard.weights.directory import load_labels, load_model, read_config, save_labels
 from regard.weights.warm_start import Start, read_start, warm_start
 
 CURVES = "curves.png"
+CPU_TOKENS = (512, 1_024, 2_048)
+CPU_FLOPS = 8e9
+"""FLOPs of a step on a CPU, if the size of a step is not set."""
 
 CHANGEABLE = (
     *("steps", "epochs", "total_tokens", "minutes", "micro", "workers", "compile", "recompute", "evaluate_every"),
@@ -73,9 +80,9 @@ def train(
         task = _prepared(job, workers, shown, start)
         model, notes = _model(job, task, workers, start)
         run = _created(job, task, workers)
+        assert task.data is not None
         with _in(run, workers):
-            trainer = Trainer(task, model, job.train, run, workers, shown)
-            assert task.data is not None
+            trainer = Trainer(task, model, task.data.train, run, workers, shown)
             trainer.reporter.data(task.data.summary)
             return _trained(trainer, run, workers, shown, notes)
 
@@ -189,6 +196,10 @@ def prepare_job(
         named = "vocabulary" in job.model and start is None
         model = with_vocabulary(model, tokenizers.sizes, tokenizers.shared, named)
     task = job.task_type(job.task, model, tokenizers, labels)
+    if job.train.tokens is None:
+        tokens = max(default_tokens(model, device), task.least(job.train.examples))
+        micro = None if job.train.micro is None else min(job.train.micro, tokens)
+        job = replace(job, train=job.train.changed({"tokens": tokens, "micro": micro}))
     columns, limit = task.columns(), task.limit(job.train, job.data)
     key: Table = {"task": [task.kind, task.version]}
     if tokenizers is not None:
@@ -207,6 +218,15 @@ def prepare_job(
         known = ", ".join(task.metric_names)
         raise SettingsError(f"train.select ({job.train.select}) is not a metric of this task; choose one of {known}")
     return task
+
+
+def default_tokens(model: ModelSettings, device: torch.device) -> int:
+    """Tokens of a step if `train.tokens` is not set: many on a GPU; on a CPU those of a fraction of a second."""
+    if device.type != "cpu":
+        return GPU_TOKENS
+    length = model.tokens if isinstance(model, Vision) else 64
+    wanted = CPU_FLOPS * length / training_flops(model, 1, length, length)
+    return min(CPU_TOKENS, key=lambda each: abs(math.log(each / wanted)))
 
 
 def _tokenizers(job: TrainingJob, start: Start | None, report: Report) -> TokenizerPair:
@@ -277,7 +297,7 @@ def _created(job: TrainingJob, task: Task, workers: Workers) -> Run:
         "data": job.data.model_dump(),
         **({} if job.text is None else {"text": job.text.model_dump()}),
         "model": task.model.model_dump(),
-        "train": job.train.model_dump(),
+        "train": task.data.train.model_dump(),
         **({"reference": job.reference} if job.reference else {}),
         "prepared": task.data.fingerprints,
     }
@@ -340,7 +360,8 @@ def _draw(directory: Path) -> bool:
 def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
     """The result, its directory, the speed, and the next command."""
     directory, reporter = trained.directory, trainer.reporter
-    speed = f"waited for data {100 * reporter.wait:.2f} % of the time"
+    evaluated = percent(trainer.state.evaluating / max(trainer.state.seconds, 1e-9))
+    speed = f"waited for data {percent(reporter.wait)} of the time, evaluated {evaluated} of the time"
     if trained.reason not in ("budget", "patience"):
         yield f"stopped by {trained.reason} after {trained.step:,} steps; everything is saved"
         yield speed
@@ -352,7 +373,8 @@ def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
     yield f"done after {trained.step:,} steps and {clock(trainer.state.seconds)}: {why}"
     if trained.scores:
         metrics = ", ".join(f"{name} {four_digits(value)}" for name, value in trained.scores.items())
-        yield f"on the validation data: {metrics}; weights kept: {trained.kept}"
+        part = f"1 in {stride} batches of " if (stride := trainer.state.stride) > 1 else ""
+        yield f"on {part}the validation data: {metrics}; weights kept: {trained.kept}"
     else:
         yield f"no validation data; weights kept: {trained.kept}"
     yield f"saved in {directory}" + (f", curves in {directory / CURVES}" if drawn else "")

@@ -62,11 +62,11 @@ class TrainingData:
         lengths = examples.lengths
         plan: Plan
         if not train.packs(self.device.type):
-            plan = PaddedPlan(train.tokens, train.examples, multiple=8 if on_gpu else 1)
+            plan = PaddedPlan(train.step_tokens, train.examples, multiple=8 if on_gpu else 1)
         elif lengths.uniform:
-            plan = PackedPlan.alike(train.tokens, lengths.longest[0], train.examples)
+            plan = PackedPlan.alike(train.step_tokens, lengths.longest[0], train.examples)
         else:
-            plan = PackedPlan.for_lengths(lengths, train.tokens, train.row, train.examples)
+            plan = PackedPlan.for_lengths(lengths, train.step_tokens, train.row, train.examples)
         return Loader(examples, plan, train.seed, share, workers if split == "train" else 0, pin=on_gpu)
 
     @property
@@ -148,8 +148,14 @@ class Task:
         limit = reach(self.model)
         # Not train.micro: a resumed run can have another value, and its data must stay the same.
         named = data.longest if isinstance(data, Texts) else None
-        fits = named is not None and named <= train.tokens
-        return limit if fits else min(train.tokens, limit or train.tokens)
+        fits = named is not None and named <= train.step_tokens
+        return limit if fits else min(train.step_tokens, limit or train.step_tokens)
+
+    def least(self, examples: int | None) -> int:
+        """The fewest tokens of a step by default: so many examples, or 32 images, or 4 windows of text."""
+        if isinstance(self.model, Vision):
+            return self.model.tokens * (examples or 32)
+        return int(getattr(self.settings, "context", 1)) * (examples or 4)
 
     def columns(self) -> dict[str, Column]:
         """How examples are stored and batched, by the name of each column. The last side decides sizes of batches.

@@ -25,7 +25,7 @@ from regard.files import flush_directory
 from regard.training.distribution import whole
 from regard.training.optimizers import Ema, placed_like
 from regard.training.run import Run, disk_errors
-from regard.training.schedules import Spent
+from regard.training.schedules import EVALUATIONS, Spent
 from regard.training.settings import Train, lower_is_better
 from regard.training.step import Updater
 from regard.weights.checkpoints import (
@@ -66,6 +66,12 @@ class TrainingState(Spent):
     """The setting that `micro` started from; a resumed run can have another one."""
     evaluations: int = 0
     """Evaluations that were due so far."""
+    planned: int = EVALUATIONS
+    """Evaluations in the budget; 0: not known yet."""
+    stride: int = 1
+    """Each evaluation reads every batch of this number."""
+    evaluating: float = 0.0
+    """Seconds spent in evaluations."""
     evaluated: int = -1
     """The step of the last evaluation."""
     best: float | None = None
@@ -95,6 +101,8 @@ class Checkpointer:
         self.ema = None if train.ema is None else Ema(train.ema, self.parameters)
         self.snapshots: list[Snapshot] = []
         """In the order of their steps."""
+        self.kept_metrics: dict[str, float] = {}
+        """Of the weights that were chosen in the end, if they were evaluated before."""
         self.saved_step = -1
         self.saved_at = 0.0
         """In seconds of the run."""
@@ -246,6 +254,7 @@ class Checkpointer:
     def _take(self, snapshot: Snapshot) -> str:
         path = self.snapshot_path(snapshot.step)
         self._put(average_files([path]), str(path))
+        self.kept_metrics = snapshot.metrics
         return f"step {snapshot.step:,}, the best {self.train.select}"
 
     def write_final(self) -> None:

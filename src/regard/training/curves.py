@@ -96,7 +96,7 @@ class RunHistory:
 
     @cached_property
     def last_step(self) -> int:
-        return max((int(record["step"]) for record in (*self.train, *self.valid)), default=0)
+        return max((int(record.get("step") or 0) for record in (*self.train, *self.valid, self.end)), default=0)
 
     @property
     def task(self) -> str:

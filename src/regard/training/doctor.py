@@ -13,6 +13,7 @@ import tomli_w
 
 from regard.format import four_digits, percent
 from regard.training.curves import Curve, RunHistory, read_history
+from regard.training.schedules import EVALUATION_SHARE, FEW_STEPS
 
 Level: TypeAlias = Literal["bad", "odd", "note", "fine"]
 LEVELS: tuple[Level, ...] = ("bad", "odd", "note", "fine")
@@ -20,13 +21,17 @@ LEVELS: tuple[Level, ...] = ("bad", "odd", "note", "fine")
 ENOUGH = 10
 """Lines of the log that a judgement about a curve needs."""
 LEAST_FALL, DIVERGED, STILL_FALLING, RISE, STEEP_RISE = 0.02, 0.15, 0.02, 0.02, 0.1
-TINY = 100
+TINY, TINY_TOKENS = 100, 1_000
+LEARNED = 0.5
+"""A short run whose loss falls to this share of its start has learned something."""
 UNKNOWN = 0.01
 LOST = {"skipped": 0.01, "too_long": 0.05, "removed": 0.3}
 """Shares of the examples above which a loss is reported."""
 TOLERANCE = 0.1
 """Relative difference from the reference that is accepted if the table has no `tolerance`."""
 POINTS = 12
+MUCH_EVALUATION, SHORT_SECONDS = EVALUATION_SHARE + 0.05, 60.0
+"""Share of the time above which evaluations are reported, in runs that are not short."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +52,7 @@ def diagnose(run: RunHistory) -> list[Finding]:
     checks = (
         check_end,
         check_finite,
+        check_steps,
         check_training_loss,
         check_still_improving,
         check_warmup,
@@ -93,6 +99,16 @@ def check_finite(run: RunHistory) -> Iterator[Finding]:
             yield Finding(level, f"the {name} is not finite", evidence, remedy)
 
 
+def check_steps(run: RunHistory) -> Iterator[Finding]:
+    """Whether the budget had enough steps for a model with random weights."""
+    losses = run.curve("train", "loss").finite().values
+    learned = len(losses) > 1 and losses[-1] < LEARNED * losses[0]
+    if run.status.state == "finished" and run.last_step < FEW_STEPS and not learned and not run.setting("train.start"):
+        evidence = f"{run.last_step:,} steps of {run.setting('train.tokens', 0):,} tokens"
+        remedy = "lower train.tokens, choose a smaller model, or increase the budget, until it holds some hundred steps"
+        yield Finding("odd", "the run has too few steps", evidence, remedy)
+
+
 def check_training_loss(run: RunHistory) -> Iterator[Finding]:
     """Whether the training loss falls, and does not rise again."""
     curve = run.curve("train", "loss").finite()
@@ -126,12 +142,21 @@ def check_still_improving(run: RunHistory) -> Iterator[Finding]:
 
 def check_warmup(run: RunHistory) -> Iterator[Finding]:
     """Whether warm-up ends in time."""
-    warmup, planned = int(run.setting("train.schedule.warmup", 0)), run.setting("train.steps")
-    steps = planned if isinstance(planned, int) else run.last_step if run.status.state == "finished" else math.inf
+    warmup, planned = run.setting("train.schedule.warmup", 0), run.setting("train.steps")
+    steps = (
+        1.0
+        if isinstance(warmup, float)
+        else planned
+        if isinstance(planned, int)
+        else run.last_step
+        if run.status.state == "finished"
+        else math.inf
+    )
     if warmup > steps / 2:
         level: Level = "bad" if warmup >= steps else "odd"
-        remedy = f"set train.schedule.warmup to about a tenth of the run ({max(int(steps) // 10, 1):,})"
-        yield Finding(level, "warm-up takes more than half of the run", f"{warmup:,} of {steps:,} steps", remedy)
+        evidence = f"{percent(warmup)} of it" if isinstance(warmup, float) else f"{warmup:,} of {steps:,} steps"
+        remedy = "set train.schedule.warmup to a smaller share of the budget, such as 0.05"
+        yield Finding(level, "warm-up takes more than half of the run", evidence, remedy)
 
 
 def check_overfitting(run: RunHistory) -> Iterator[Finding]:
@@ -146,7 +171,8 @@ def check_overfitting(run: RunHistory) -> Iterator[Finding]:
         level: Level = "odd" if end > (1 + STEEP_RISE) * lowest else "note"
         evidence = f"validation loss {four_digits(lowest)} at step {step:,}, {four_digits(end)} at the end; training "
         evidence += f"loss {four_digits(smooth.at(step))} and {four_digits(float(smooth.values[-1]))}"
-        remedy = "the best weights are kept; use more data, a higher model.dropout or a smaller model"
+        kept = "" if run.setting("train.average") else "the best weights are kept; "
+        remedy = f"{kept}use more data, a higher model.dropout or a smaller model"
         yield Finding(level, f"overfits from step {step:,} on", evidence, remedy)
 
 
@@ -154,12 +180,14 @@ def check_validation_set(run: RunHistory) -> Iterator[Finding]:
     """Whether there are enough validation data."""
     if not run.data:
         return
-    number = int(_splits(run).get("valid", {}).get("examples") or 0)
+    counts = _splits(run).get("valid", {})
+    number, tokens = int(counts.get("examples") or 0), int(counts.get("tokens") or 0)
+    by_token = any("perplexity" in record for record in (*run.valid, *run.train))  # then each token is a prediction
     if not number:
-        remedy = "hold out some hundred examples and set data.valid"
+        remedy = "hold out some hundred examples and set data.valid, or set data.hold_out=0.05"
         yield Finding("note", "there are no validation data", "no evaluations, and no best weights", remedy)
-    elif number < TINY:
-        evidence = f"{number:,} examples: one example is {percent(1 / number)}"
+    elif (tokens < TINY_TOKENS) if by_token else (number < TINY):
+        evidence = f"{number:,} examples" + (f" with {tokens:,} tokens" if by_token else "")
         yield Finding("note", "the validation set is tiny", evidence, "hold out some hundred examples")
 
 
@@ -169,15 +197,18 @@ def _splits(run: RunHistory) -> dict[str, Mapping[str, Any]]:
 
 def check_data(run: RunHistory) -> Iterator[Finding]:
     """Whether the vocabulary covers the data, and whether many examples were unreadable, too long or filtered."""
-    unknown, lost = [], []
+    unknown, lost, cut = [], list[str](), list[str]()
+    way = run.setting("data.too_long", "skip")
     for split, counts in _splits(run).items():
         if (counts.get("unknown") or 0) > UNKNOWN:
             unknown.append(f"{percent(counts['unknown'])} of {split}")
-        total = counts.get("examples", 0) + sum(counts.get(name) or 0 for name in LOST)
+        gone = [name for name in LOST if name != "too_long" or way == "skip"]
+        total = counts.get("examples", 0) + sum(counts.get(name) or 0 for name in gone)
         for name, bound in LOST.items():
             number = counts.get(name) or 0
-            if total and number / total > bound:
-                lost.append(f"{percent(number / total)} of {split} {name.replace('_', ' ')}")
+            if total and number / total > bound and (name != "too_long" or way != "split"):
+                where = cut if name == "too_long" and way == "truncate" else lost
+                where.append(f"{percent(number / total)} of {split} {name.replace('_', ' ')}")
     if unknown:
         remedy = "increase text.size, decrease text.frequency, or use text.kind=byte-bpe, which has no unknown tokens"
         yield Finding("odd", "many tokens are unknown", ", ".join(unknown), remedy)
@@ -185,10 +216,18 @@ def check_data(run: RunHistory) -> Iterator[Finding]:
         level: Level = "odd" if any("skipped" in text for text in lost) else "note"
         remedy = "`regard data` shows the first ones and the reasons; increase data.longest if they are too long"
         yield Finding(level, "many examples are lost", "; ".join(lost), remedy)
+    if cut:
+        yield Finding("note", "many examples are cut", "; ".join(cut), "increase data.longest, if the model allows it")
 
 
 def check_speed(run: RunHistory) -> Iterator[Finding]:
-    """Whether training waits for batches, or batches are mostly padding."""
+    """Whether training waits for batches or evaluations, or batches are mostly padding."""
+    share = float((run.end or (run.valid or [{}])[-1]).get("evaluation") or 0)
+    if share > MUCH_EVALUATION and run.seconds > SHORT_SECONDS:
+        remedy = "increase train.evaluate_every (or leave it out), or give less validation data"
+        yield Finding(
+            "odd" if share > 0.4 else "note", "evaluations take much time", f"{percent(share)} of the time", remedy
+        )
     workers = "increase train.workers; keep the data on a local disk"
     layout = "set train.layout=packed on a GPU, or increase train.tokens to find more examples of similar length"
     for metric, bound, high, title, unit, remedy in (

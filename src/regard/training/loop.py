@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,7 +24,17 @@ from regard.training.distribution import Workers, distribute
 from regard.training.optimizers import build_optimizers
 from regard.training.report import Display, Reporter
 from regard.training.run import Run
-from regard.training.schedules import evaluations_due, rate_factor, require_budget, spent_share
+from regard.training.schedules import (
+    EVALUATION_SHARE,
+    EVALUATIONS,
+    FEW_STEPS,
+    evaluations_due,
+    nearest_budget,
+    plan_evaluations,
+    rate_factor,
+    require_budget,
+    spent_share,
+)
 from regard.training.settings import Train, lower_is_better
 from regard.training.step import (
     Objective,
@@ -40,6 +50,8 @@ from regard.training.step import (
 
 SIGNAL_SECONDS = 1.0
 """Signals within this time count as one: `timeout` and service managers signal a process and its group."""
+TIMED_STEPS, TIMED_SECONDS = 9, 10.0
+"""After so many steps, or so long, the number of steps in a budget of minutes is estimated."""
 
 
 class Interrupt:
@@ -90,7 +102,7 @@ class Trainer:
     ) -> None:
         self.task, self.model, self.train, self.workers = task, model, train, workers
         self.precision = mixed_precision(train.precision, workers.device)
-        self.state = TrainingState(micro=train.micro, micro_asked=train.micro)
+        self.state = TrainingState(micro=train.micro, micro_asked=train.micro, planned=0)
         set_recompute(model, train.recompute)
         self.objective = Objective(model, task)
         self.objective.train()
@@ -100,20 +112,22 @@ class Trainer:
         self.objective.set_compiled(compiled, self._can_record_graphs())
         wrapped = distribute(self.objective, workers, train.shard)
         self.optimizers = build_optimizers(train.optimizer, model)
-        scaler = self.precision.scaler(train.tokens)
+        scaler = self.precision.scaler(train.step_tokens)
         self.updater = Updater(wrapped, self.optimizers, self.precision, workers, scaler, train.clip)
         self.window = Sums(workers.device)
         """Sums since the last line of the log."""
         self.checkpointer = Checkpointer(run, model, train, self.updater)
         self.reporter = Reporter(run, display, task, train, workers, self.precision.products)
         self._loader: Loader | None = None
+        self._evaluation_seconds = 0.0
+        """Of the last evaluation."""
         self._compiled_once = False
         """Whether a compiled step succeeded; later errors are not failures of the compiler."""
 
     def _can_record_graphs(self) -> bool:
         """Whether each step is one batch of a fixed shape, in one process on a GPU, as CUDA graphs need."""
         train, device = self.train, self.workers.device.type
-        one_batch = self.state.micro is None or self.state.micro >= train.tokens
+        one_batch = self.state.micro is None or self.state.micro >= train.step_tokens
         return device == "cuda" and self.workers.world == 1 and one_batch and train.packs(device)
 
     def resume(self) -> list[str]:
@@ -125,8 +139,9 @@ class Trainer:
             share = spent_share(self.train, state)
             if state.share and share != state.share:  # the budget changed, and warm-up was a share of the old one
                 state.warm *= share / state.share
+                state.planned = 0
             # With a larger budget or another interval, fewer evaluations were due so far.
-            state.evaluations = min(state.evaluations, evaluations_due(self.train, state))
+            state.evaluations = min(state.evaluations, evaluations_due(self.train, state, state.planned or EVALUATIONS))
             if state.micro_asked != self.train.micro:
                 state.micro = state.micro_asked = self.train.micro
             self.objective.set_compiled(self.objective.compiled, self._can_record_graphs())
@@ -137,6 +152,8 @@ class Trainer:
         """Train until the budget is spent, patience ends or a signal arrives. Saves everything."""
         require_budget(self.train)
         with Interrupt() as interrupt, self.reporter.clock(self.state):
+            if self.train.minutes is None and not self.state.planned:
+                self._plan(*self._budget_steps())
             reason = None
             while reason is None:
                 try:
@@ -150,9 +167,9 @@ class Trainer:
             if self.state.evaluated != self.state.step:
                 self._evaluate()
             kept = self.checkpointer.choose()
-            metrics = self._metrics() if self.task.has("valid") else {}
+            metrics = self.checkpointer.kept_metrics or (self._metrics() if self.task.has("valid") else {})
             if better := self.checkpointer.reconsider(metrics):
-                kept, metrics = better, self._metrics()
+                kept, metrics = better, self.checkpointer.kept_metrics
             self.checkpointer.write_final()
             self.reporter.end(self.state, reason, metrics, kept)
             return Trained(self.checkpointer.run.directory, reason, self.state.step, metrics, kept)
@@ -185,7 +202,9 @@ class Trainer:
     def _take(self, step: Step) -> None:
         state, schedule = self.state, self.train.schedule
         spent = spent_share(self.train, state)
-        if state.step < schedule.warmup:
+        if isinstance(schedule.warmup, float):
+            state.warm = state.warm or (spent if spent >= schedule.warmup else 0.0)
+        elif state.step < schedule.warmup:
             state.warm = spent
         factor = rate_factor(schedule, state.step + 1, spent, state.warm, self.model.settings.width)
         try:
@@ -220,7 +239,7 @@ class Trainer:
         self.optimizers.zero_grad()
         if self.workers.device.type == "cuda":
             torch.cuda.empty_cache()
-        held = min(self.state.micro or self.train.tokens, self.train.tokens)
+        held = min(self.state.micro or self.train.step_tokens, self.train.step_tokens)
         longest = self._loader.longest
         if held <= longest:
             raise RunError(
@@ -239,9 +258,14 @@ class Trainer:
             self.reporter.train(state, self._finite_window(), self.optimizers.rate, self.model.settings)
             self.window = Sums(self.workers.device)
             state.window_tokens = state.window_cells = state.window_examples = 0
-        due = evaluations_due(train, state)
-        if due > state.evaluations:
+        due = evaluations_due(train, state, state.planned or EVALUATIONS)
+        if not state.planned and (steps := self._timed_steps(due > state.evaluations)):
+            self._plan(nearest_budget(train, state)[0], steps, state.tokens / state.step)
+            due = evaluations_due(train, state, state.planned)
+        wanted = due > state.evaluations and (state.planned > 0 or train.evaluate_every is not None)
+        if wanted:
             state.evaluations = due
+        if wanted and self._affordable():
             self._evaluate()
         elif train.save_every is not None and state.step % train.save_every == 0:
             self._save()
@@ -249,6 +273,46 @@ class Trainer:
             late = self.reporter.seconds() - self.checkpointer.saved_at > 60 * train.save_minutes
             if self.workers.most(float(late and self.workers.leads))[0]:
                 self._save()
+
+    def _budget_steps(self) -> tuple[str, float, float]:
+        """The nearest budget, without minutes, the number of steps in it, and about how many tokens a step has."""
+        train, loader = self.train, self.task.batches("train", Share())
+        each = min(train.step_tokens, (train.examples or math.inf) * loader.tokens / len(loader.examples.lengths))
+        limits = {"steps": 1.0, "epochs": loader.tokens / each, "total_tokens": 1 / each}
+        steps, name = min((limit * limits[name], name) for name, limit in require_budget(train).items())
+        return name, steps, each
+
+    def _timed_steps(self, due: bool) -> float:
+        """The number of steps in the budget, estimated from the first ones; 0 as long as too few are timed."""
+        since, then, first = self.reporter.pace
+        timed, seconds = self.state.step - first, self.reporter.seconds() - then
+        enough = timed >= TIMED_STEPS or (timed > 0 and (due or seconds > TIMED_SECONDS))
+        spent = spent_share(self.train, replace(self.state, seconds=self.reporter.seconds()))
+        steps = self.state.step + timed * (1 - spent) / (spent - since) if enough and spent > since else 0.0
+        return self.workers.first(steps)
+
+    def _plan(self, budget: str, steps: float, tokens: float) -> None:
+        """Plan the evaluations of a budget of so many steps, and report the steps. Too few cause a warning."""
+        self.state.planned = EVALUATIONS
+        if self.task.has("valid") and self.train.evaluate_every is None:
+            validation = self.task.batches("valid", Share()).tokens
+            self.state.planned, self.state.stride = plan_evaluations(steps * tokens, validation, self.train.step_tokens)
+        due = evaluations_due(self.train, self.state, self.state.planned)
+        self.state.evaluations = min(self.state.evaluations, due)
+        if budget == "steps":
+            return
+        text = f"train.{budget} ({self.train.budgets[budget]:g}) holds about {steps:,.0f} steps of {tokens:,.0f} tokens"
+        if steps < FEW_STEPS and self.train.start is None:
+            text += f", too few to learn much; lower train.tokens, raise train.{budget}, or choose a smaller model"
+        self.reporter.display.event(text)
+
+    def _affordable(self) -> bool:
+        """Whether another evaluation stays within its share of the time, in a budget of minutes."""
+        if self.train.minutes is None or self.train.evaluate_every is not None:
+            return True
+        spent, each = self.state.evaluating, self._evaluation_seconds
+        over = spent + each > EVALUATION_SHARE * (self.reporter.seconds() + each)
+        return not self.workers.most(float(over and self.workers.leads))[0]
 
     def _finite_window(self) -> dict[str, float]:
         """The sums of the window. NaN and infinity end the run before they are saved."""
@@ -274,11 +338,18 @@ class Trainer:
         self._save(metrics)
 
     def _metrics(self) -> dict[str, float]:
+        start, state = self.reporter.seconds(), self.state
         while True:
             try:
-                return evaluate(self.objective, self.task, "valid", self.workers, self.precision, self.state.micro)
+                metrics = evaluate(
+                    self.objective, self.task, "valid", self.workers, self.precision, state.micro, state.stride
+                )
             except Exception as error:
                 self._after_out_of_memory(error)
+                continue
+            self._evaluation_seconds = self.reporter.seconds() - start
+            state.evaluating += self._evaluation_seconds
+            return metrics
 
     def _is_best(self, metrics: dict[str, float]) -> bool:
         """Whether the value of `train.select` is the best so far. Counts the evaluations since then."""

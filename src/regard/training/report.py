@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cache
 from typing import Any, TextIO
 
@@ -210,8 +211,8 @@ class Reporter:
         self._mark = self._started  # the start of the time that the next line of the log counts
         self._untimed = 0  # tokens of the window whose time is not counted
         self._waited = 0.0
-        self._pace = 0.0, 0.0
-        """Share of the budget and seconds that were spent when the first step of this session was done."""
+        self.pace = 0.0, 0.0, 0
+        """Share of the budget, seconds and steps that were spent when the first step of this session was done."""
         self._totals = [0.0, 0.0]  # seconds of waiting for data, and of training, in this session
 
     @contextmanager
@@ -247,7 +248,8 @@ class Reporter:
     def first_step_done(self, state: TrainingState) -> None:
         """Start measuring speed: the first step of a session starts processes and compiles."""
         self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, state.window_tokens
-        self._pace = spent_share(self.settings, state), self.seconds()
+        now = replace(state, seconds=self.seconds())
+        self.pace = spent_share(self.settings, now), now.seconds, state.step
 
     @property
     def wait(self) -> float:
@@ -292,13 +294,13 @@ class Reporter:
         self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, 0
         self._write(record)
         spent = spent_share(self.settings, state)
-        since, then = self._pace
+        since, then, _ = self.pace
         left = (self.seconds() - then) * (1 - spent) / (spent - since) if spent > since else None
         self.display.train(record, spent, left)
 
     def valid(self, state: TrainingState, metrics: Mapping[str, float], best: bool) -> None:
-        record = {"kind": "valid", "step": state.step, **metrics, "best": best, "seconds": self.seconds()}
-        self._write(record)
+        record = {"kind": "valid", "step": state.step, **metrics, "best": best}
+        self._write(record | self._times(state))
         self.display.valid(record, best)
 
     def event(self, step: int, what: str, text: str) -> None:
@@ -309,7 +311,11 @@ class Reporter:
     def end(self, state: TrainingState, reason: str, metrics: Mapping[str, float], kept: str) -> None:
         """The last line."""
         result = {"reason": reason, **metrics, "kept": kept}
-        self._write({"kind": "end", "step": state.step, **result, "seconds": self.seconds(), "wait": self.wait})
+        self._write({"kind": "end", "step": state.step, **result, **self._times(state), "wait": self.wait})
+
+    def _times(self, state: TrainingState) -> dict[str, float]:
+        seconds = self.seconds()
+        return {"seconds": seconds, "evaluation": state.evaluating / max(seconds, 1e-9)}
 
     def sync(self) -> int:
         """Flush the log to the disk, and return its length in bytes."""

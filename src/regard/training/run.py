@@ -51,7 +51,7 @@ LOCK_SECONDS = 0.5
 """How long to wait for the lock. A process that only reads the status holds it for an instant."""
 MATTERS = ("regard", "commit", "python", "torch", "numpy", "tokenizers", "cuda", "cpu", "device", "threads")
 """Fields of `environment.json` that can change results."""
-TIMES = frozenset({"seconds", "tokens_per_second", "wait", "peak", "time", "memory"})
+TIMES = frozenset({"seconds", "tokens_per_second", "wait", "evaluation", "evaluating", "peak", "time", "memory"})
 """Fields of the log that depend on the machine. All others are identical in a run that was interrupted."""
 
 State: TypeAlias = Literal["running", "stopped", "finished", "failed", "killed"]

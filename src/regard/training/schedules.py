@@ -12,8 +12,14 @@ from dataclasses import dataclass
 from regard.errors import SettingsError
 from regard.training.settings import BUDGETS, Constant, Cosine, InverseSquareRoot, Linear, Paper, Schedule, Train
 
-EVALUATIONS = 20
+EVALUATIONS, FEWEST_EVALUATIONS = 20, 5
 """Number of evaluations in a budget if `train.evaluate_every` is not set."""
+EVALUATION_SHARE = 0.15
+"""Most of the time that these evaluations take."""
+FEW_STEPS = 300
+"""A model with random weights learns little in fewer steps."""
+FEWEST_BATCHES = 16
+"""Batches of the validation data that are always read."""
 
 
 @dataclass
@@ -52,24 +58,39 @@ def spent_share(train: Train, spent: Spent) -> float:
     return min(nearest_budget(train, spent)[1], 1.0)
 
 
-def evaluations_due(train: Train, spent: Spent) -> int:
-    """The number of evaluations that are due so far. One is due whenever this number grows."""
+def evaluations_due(train: Train, spent: Spent, count: int = EVALUATIONS) -> int:
+    """The number of evaluations, of `count` in the budget, that are due so far. One is due whenever it grows."""
     if train.evaluate_every is not None:
         return spent.step // train.evaluate_every
-    return int(spent_share(train, spent) * EVALUATIONS + 1e-9)  # 3 · (1 / 20) can be slightly less than 3 / 20
+    return int(spent_share(train, spent) * count + 1e-9)  # 3 · (1 / 20) can be slightly less than 3 / 20
+
+
+def plan_evaluations(training: float, validation: float, batch: int) -> tuple[int, int]:
+    """The number of evaluations in a budget of `training` tokens, and n if each reads every n-th validation batch.
+
+    Together they take at most `EVALUATION_SHARE` of the time: a token costs a third of what it costs in training.
+    """
+    affordable = 3 * EVALUATION_SHARE / (1 - EVALUATION_SHARE) * training
+    count = min(max(int(affordable / max(validation, 1)), FEWEST_EVALUATIONS), EVALUATIONS)
+    wanted = math.ceil(count * validation / max(affordable, 1))
+    return count, max(min(wanted, int(validation / batch / FEWEST_BATCHES)), 1)
 
 
 def rate_factor(schedule: Schedule, step: int, spent: float, warm: float, width: int) -> float:
     """The factor of the learning rate for a step.
 
     `step` counts from 1. `spent` is the share of the budget that is spent before the step, and `warm` the share that
-    was spent before the last step of warm-up. `width` is that of the model, for the schedule of the paper.
+    was spent before the last step of warm-up; 0 while a warm-up that is a share of the budget goes on. `width` is that
+    of the model, for the schedule of the paper.
     """
     if isinstance(schedule, Paper):
         return 1 / math.sqrt(width) * min(1 / math.sqrt(step), step / math.pow(schedule.warmup, 1.5))
     if isinstance(schedule, InverseSquareRoot):
         return min(step / schedule.warmup, math.sqrt(schedule.warmup / step))
-    if step < schedule.warmup:
+    if isinstance(schedule.warmup, float):
+        if not warm:  # the share after this step, if it takes as much as the steps before it
+            return min(max(spent * step / max(step - 1, 1), 0.001) / schedule.warmup, 1.0)
+    elif step < schedule.warmup:
         return step / schedule.warmup
     if isinstance(schedule, Constant):
         return 1.0

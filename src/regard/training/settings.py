@@ -11,6 +11,7 @@ from regard.settings import Settings
 Rate: TypeAlias = Annotated[float, Field(gt=0)]
 Share: TypeAlias = Annotated[float, Field(ge=0, le=1)]
 Momentum: TypeAlias = Annotated[float, Field(ge=0, lt=1)]
+Warmup: TypeAlias = Annotated[int, Field(ge=0)] | Annotated[float, Field(gt=0, lt=1)]
 
 
 class Paper(Settings):
@@ -30,8 +31,8 @@ class InverseSquareRoot(Settings):
 
 
 class _Warmed(Settings):
-    warmup: int = Field(default=0, ge=0)
-    """Steps in which the learning rate grows linearly from zero."""
+    warmup: Warmup = 0.05
+    """Steps in which the learning rate grows linearly from zero; a number below 1 is a share of the budget."""
 
 
 class Constant(_Warmed):
@@ -142,6 +143,7 @@ Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float6
 
 
 BUDGETS = ("steps", "epochs", "total_tokens", "minutes")
+GPU_TOKENS = 16_384
 
 
 class Train(Settings):
@@ -163,8 +165,9 @@ class Train(Settings):
     minutes: float | None = Field(default=None, gt=0)
     """Budget: minutes, including evaluation and saving."""
 
-    tokens: Positive = 16_384
-    """Tokens in one optimizer step (target tokens for translation), independent of the number of devices."""
+    tokens: Positive | None = None
+    """Tokens in one optimizer step (target tokens for translation), independent of the number of devices; none: 16,384
+    on a GPU, and 512 to 2,048 on a CPU, fewer for a larger model."""
     examples: Positive | None = None
     """Most examples in one optimizer step; none: limited by `tokens` only."""
     micro: Positive | None = None
@@ -179,7 +182,7 @@ class Train(Settings):
 
     optimizer: Optimizer = AdamW()
     """The optimizer."""
-    schedule: Schedule = Linear(warmup=100)
+    schedule: Schedule = Linear()
     """The learning-rate schedule."""
     clip: float | None = Field(default=1.0, gt=0)
     """Largest norm of the gradient over all parameters; none: no clipping."""
@@ -202,7 +205,7 @@ class Train(Settings):
     """With several processes: whether parameters are sharded (FSDP2) or replicated (DDP)."""
 
     evaluate_every: Positive | None = None
-    """Steps between evaluations; none: about 20 evaluations in the budget."""
+    """Steps between evaluations; none: about 20 evaluations in the budget, fewer if they take over 15 % of the time."""
     select: str = "loss"
     """The metric on the validation data that selects the best snapshot."""
     patience: Positive | None = None
@@ -220,7 +223,7 @@ class Train(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.micro is not None and self.micro > self.tokens:
+        if self.micro is not None and self.tokens is not None and self.micro > self.tokens:
             raise ValueError(f"micro ({self.micro}) must not exceed tokens ({self.tokens}); lower it")
         if self.shard and isinstance(self.optimizer, Muon):
             raise ValueError(
@@ -228,6 +231,11 @@ class Train(Settings):
                 "another optimizer"
             )
         return self
+
+    @property
+    def step_tokens(self) -> int:
+        """`tokens`, with a value for a GPU if none was chosen."""
+        return self.tokens or GPU_TOKENS
 
     def packs(self, device: str) -> bool:
         """Whether batches are packed on this type of device."""

@@ -244,14 +244,15 @@ def evaluate(
     workers: Workers,
     precision: MixedPrecision,
     micro: int | None,
+    stride: int = 1,
 ) -> dict[str, float]:
-    """The metrics of the task on a split. Each process takes its share of the data."""
+    """The metrics of the task on every `stride`-th batch of a split. Each process takes its share of the data."""
     was_training = objective.training
     objective.eval()
     sums = Sums(workers.device)
     try:
         with torch.no_grad():
-            for step in task.batches(split, Share(workers.rank, workers.world, micro)).once():
+            for step in task.batches(split, Share(workers.rank, workers.world, micro)).once(stride):
                 for batch in step.batches:
                     with precision.autocast():
                         loss = Loss(*objective(batch.to(workers.device)))

@@ -71,6 +71,13 @@ def test_a_line_that_is_not_utf8_comes_after_the_lines_before_it(pipe: Pipe, tmp
     assert list(text_lines(str(tmp_path / "empty"))) == []
 
 
+def test_a_line_that_is_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regard.data.readers.LONGEST", 10_000)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\n" + b"b" * 50_000)))
+    with pytest.raises(DataError, match="line 2 has more than 10,000 bytes"):
+        list(read_input(1000))
+
+
 def test_closed_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)
     with pytest.raises(DataError, match="standard input is closed"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import struct
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -58,12 +59,20 @@ def test_bad_images_and_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     paint("a/red/1.png", (255, 0, 0))
     Path("a/red/2.png").write_bytes(Path("a/red/1.png").read_bytes()[:40])
     Path("a/red/3.png").write_text("no image", encoding="utf-8")
+    image = pytest.importorskip("PIL.Image")
+    for name in ("4.eps", "5.dds"):
+        image.new("RGB", (8, 8)).save(f"a/red/{name}")
+    Path("a/red/4.eps").rename("a/red/4.png")  # Pillow would start Ghostscript
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_: pytest.fail("a program is started"))
+    damaged = bytearray(Path("a/red/5.dds").read_bytes())
+    damaged[84:88] = b"ZZZZ"
+    Path("a/red/6.dds").write_bytes(damaged)
     Path("a/red/.hidden").write_text("not looked at", encoding="utf-8")
     source = Source(ImageFolder(train=["a"]), "train")
     assert len(list(source)) == 1
     ((reason, skipped),) = source.problems.items()
-    assert (reason, skipped["count"]) == ("does not decode as an image", 2)
-    assert skipped["first"][1] == f"{Path('a/red/3.png')} (unknown format)"
+    assert (reason, skipped["count"]) == ("does not decode as an image", 5)
+    assert skipped["first"][1].startswith(f"{Path('a/red/3.png')} (not one of PNG, JPEG,")
     with pytest.raises(DataError, match=r"2\.png does not decode .*data\.bad"):
         read(ImageFolder(train=["a"], bad="stop"))
     for file in ("a/red/3.png", "a/red", "a/none.png"):
@@ -109,6 +118,10 @@ def test_bad_idx_files() -> None:
     Path("images").write_bytes(Path("images").read_bytes()[:-1])
     with pytest.raises(DataError, match="shorter than its header says"):
         read(settings)
+    for sizes in ((2**32 - 1, 2**32 - 1), (0, 28), (2**31, 2**33 % 2**32), (65_536, 65_536)):
+        Path("images").write_bytes(bytes([0, 0, 8, 3]) + struct.pack(">3I", 2, *sizes) + bytes(100))
+        with pytest.raises(DataError, match=f"images: its header says images of {sizes[0]} × {sizes[1]} bytes"):
+            read(settings)
 
 
 def test_npz() -> None:
@@ -132,6 +145,13 @@ def test_bad_archives() -> None:
     Path("a.npz").write_bytes(b"no archive")
     with pytest.raises(DataError, match="not a NumPy archive"):
         read(Npz(train=["a.npz"]))
+    for shape in ("(9223372036854775807, 4, 4)", f"({'9' * 30},)", f"({'9' * 5000},)", "(-1, 2, 2)", "(" * 500):
+        head = f"{{'descr': '|u1', 'fortran_order': False, 'shape': {shape}}}\n".encode()
+        with zipfile.ZipFile("a.npz", "w") as archive:
+            archive.writestr("images.npy", b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + b"abc")
+        with pytest.raises(DataError, match="not a NumPy archive") as caught:
+            read(Npz(train=["a.npz"]))
+        assert len(str(caught.value)) < 400
     np.savez("a.npz", images=np.array([{}], dtype=object), labels=np.array([1]))
     with pytest.raises(DataError, match="Object arrays cannot be loaded"):  # no pickle is executed
         read(Npz(train=["a.npz"]))

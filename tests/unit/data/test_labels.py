@@ -18,6 +18,7 @@ def test_names_are_sorted_and_numbers_by_their_value() -> None:
     assert ordered_labels(["sad", "happy"]) == ("happy", "sad")
     assert ordered_labels(["10", "9", "0"]) == ("0", "9", "10")
     assert ordered_labels(["10", "9", "09"]) == ("09", "10", "9")
+    assert ordered_labels(["9" * 5000, "8"]) == ("8", "9" * 5000)
 
 
 def test_unseen_labels() -> None:

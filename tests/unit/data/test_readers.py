@@ -120,6 +120,17 @@ def test_lines(monkeypatch: pytest.MonkeyPatch) -> None:
         for data, expected in cases:
             write("a", data)
             assert lines("a") == expected, data
+    monkeypatch.setattr(readers, "LONGEST", 8)
+    monkeypatch.setattr(readers, "BLOCK", 3)
+    long = readers.TOO_LONG
+    for data, expected in {
+        b"a" * 8 + b"\nb\n": ["a" * 8, "b"],
+        b"a" * 99 + b"\nb\n": [long, "b"],
+        b"a\nb" + b"b" * 99: ["a", long],
+        b"a" * 50 + b"\n" + b"c" * 50 + b"\n\nd": [long, long, "", "d"],
+    }.items():
+        write("a", gzip.compress(data))
+        assert lines("a") == expected, data
 
 
 def test_parallel_files() -> None:
@@ -239,14 +250,18 @@ def test_labelled_csv() -> None:
 
 def test_labelled_jsonl() -> None:
     rows = ['"text": "one", "label": 1', '"text": "two", "label": "b"', '"text": "three", "label": true']
-    rows += ['"text": "four", "label": [1]', '"text": "five"', '"label": 1']
+    rows += ['"text": "four", "label": [1]', '"text": "five"', '"label": 1', f'"label": {"9" * 5000}']
     write("a.jsonl", "".join(f"{{{row}}}\n" for row in rows))
+    with pytest.raises(ValueError, match="digits") as caught:
+        int("9" * 5000)
+    too_long = str(caught.value)
     assert read(LabelledJsonl(train=["a.jsonl"])) == (
         [Labelled("one", None, "1"), Labelled("two", None, "b"), Labelled("three", None, "true")],
         [
             "1 × has a label that is not the name of a class: a.jsonl, line 4 ([1])",
             "1 × has no key label: a.jsonl, line 5",
             "1 × has no key text: a.jsonl, line 6",
+            f"1 × is not JSON: a.jsonl, line 7 ({too_long})",
         ],
     )
 

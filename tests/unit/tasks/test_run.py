@@ -21,7 +21,7 @@ from regard.errors import DataError, SettingsError, WeightsError
 from regard.models.settings import EncoderDecoder, Vision
 from regard.settings import nested
 from regard.tasks.recipe import make_job
-from regard.tasks.run import prepare_job
+from regard.tasks.run import default_tokens, prepare_job
 from regard.tasks.task import Task
 from regard.text.tokenizer import Tokenizer
 from regard.training.report import Display
@@ -67,6 +67,27 @@ def recipe(task: str, data: dict[str, Any]) -> dict[str, Any]:
 
 def ready(task: str, data: dict[str, Any], changes: dict[str, Any] | None = None) -> Task:
     return prepare_job(make_job("job", recipe(task, data), nested(changes or {})), CPU)
+
+
+def test_the_size_of_a_step_follows_the_device_and_the_model() -> None:
+    """A run stores what was chosen, so that a resume on another device takes the same steps."""
+    gpu = torch.device("cuda")
+    names = {"transformer-tiny": 512, "transformer-base": 512, "llama-tiny": 2_048, "bert-tiny": 2_048, "vit-28": 2_048}
+    for name, tokens in names.items():
+        assert (default_tokens(regard.preset(name), CPU), default_tokens(regard.preset(name), gpu)) == (tokens, 16_384)
+    for changes, tokens in (
+        ({}, 2_048),
+        ({"train.tokens": 300}, 300),
+        ({"train.micro": 99_999}, 2_048),
+        ({"task.context": 1_000}, 4_000),  # four windows
+    ):
+        made = ready("language", {"train": ["train.en"]}, changes)
+        assert made.data is not None
+        assert made.data.train.tokens == tokens
+    write("mine.toml", tomli_w.dumps(recipe("translate", FILES)).splitlines())
+    run = regard.train("mine.toml", display=Display(quiet=True), device="cpu")
+    assert "tokens = 2048" in (run.directory / "config.toml").read_text()
+    assert regard.resume(run.directory, {"train.steps": 3}, display=Display(quiet=True)).step == 3
 
 
 def tokens_of(tokenizer: Tokenizer) -> list[str]:

@@ -68,6 +68,10 @@ def counts(split: str, **values: float) -> Log:
     return change(healthy_log(), "data", lambda record: {split: {**record[split], **values}})
 
 
+def evaluating(share: float) -> Log:
+    return change(healthy_log(), "end", lambda _: {"evaluation": share, "seconds": 400})
+
+
 def rising(slope: float) -> Log:
     return valid(from_step(800, lambda step: {"loss": 2.3 + (step - 800) / slope}))
 
@@ -80,7 +84,10 @@ FLAT = valid(lambda record: {"loss": 9.2}, train(lambda record: {"loss": record[
 STILL_IMPROVING = valid(falling, train(falling))
 UP = from_step(1200, lambda step: {"loss": 2.2 + (step - 1200) / 200})
 NO_VALID = [{key: record[key] for key in record if key != "valid"} for record in healthy_log()]
-TINY = counts("valid", examples=20, skipped=0, too_long=0, removed=0)
+NOTHING = dict.fromkeys(("skipped", "too_long", "removed"), 0)
+TINY = counts("valid", examples=20, **NOTHING)
+FEW = [record for record in healthy_log(30) if record["kind"] != "valid"]
+SHORT = [{"kind": "end", "step": 4, "reason": "budget"}]
 PROBLEMS: list[tuple[Log, str, str, str]] = [
     (FLAT, "bad", "the training loss does not fall", "from 9.1"),
     (train(from_step(1900, lambda _: {"norm": None})), "note", "the gradient norm is not finite", "at step 1,900"),
@@ -96,7 +103,11 @@ PROBLEMS: list[tuple[Log, str, str, str]] = [
     (counts("valid", unknown=0.034), "odd", "many tokens are unknown", "3.4 % of valid"),
     (counts("train", skipped=9000), "odd", "many examples are lost", "24 % of train skipped"),
     (counts("train", too_long=4000), "note", "many examples are lost", "12 % of train too long"),
-    (TINY, "note", "the validation set is tiny", "20 examples: one example is 5.0 %"),
+    (TINY, "note", "the validation set is tiny", "20 examples"),
+    (FEW, "odd", "the run has too few steps", "30 steps of 4,096 tokens"),
+    (SHORT, "odd", "the run has too few steps", "4 steps of 4,096 tokens"),
+    (evaluating(0.3), "note", "evaluations take much time", "30 % of the time"),
+    (evaluating(0.9), "odd", "evaluations take much time", "90 % of the time"),
     ([each for each in NO_VALID if each["kind"] != "valid"], "note", "there are no validation data", "no evaluations"),
     (STILL_IMPROVING, "note", "the run was still improving at its end", "3.800 to 3.000 in the last fifth of the run"),
 ]
@@ -109,8 +120,30 @@ def test_a_problem_is_found_with_numbers_and_a_remedy(examine: Callable[..., lis
         assert found[title].level == level, title
         assert evidence in found[title].evidence, title
         assert len(found[title].remedy) > 15
+    for log in (evaluating(0.16), change(evaluating(0.9), "end", lambda _: {"evaluation": None})):
+        assert problems(examine(log)) == {}
     by_patience = change(STILL_IMPROVING, "end", lambda _: {"reason": "patience"})
     assert not [title for title in problems(examine(by_patience)) if "improving" in title]
+
+
+def test_what_looks_like_a_problem_and_is_none(examine: Callable[..., list[Finding]]) -> None:
+    """Documents that were split are not lost, two documents can have many tokens, and a short run can be enough."""
+    long = counts("train", too_long=15_000)
+    for way, titles in (("split", []), ("truncate", ["many examples are cut"]), ("skip", ["many examples are lost"])):
+        found = problems(examine(long, config() | {"data": {"kind": "text", "too_long": way}}))
+        assert list(found) == titles
+        assert way != "truncate" or found[titles[0]].evidence == "52 % of train too long"
+    by_token = change(counts("valid", examples=2, tokens=112_000, **NOTHING), "valid", lambda _: {"perplexity": 9.0})
+    assert problems(examine(by_token)) == {}
+    few_tokens = change(counts("valid", examples=200, tokens=900, **NOTHING), "valid", lambda _: {"perplexity": 9.0})
+    assert problems(examine(few_tokens))["the validation set is tiny"].evidence == "200 examples with 900 tokens"
+    learned = change(FEW, "train", lambda record: {"loss": 10 / record["step"]})
+    assert problems(examine(learned)) == {}
+    assert problems(examine(FEW, config(start="runs/old"))) == {}
+    assert "the run has too few steps" not in problems(examine(FEW[:-1], state="stopped"))
+    kept = problems(examine(rising(1000)))["overfits from step 800 on"].remedy
+    averaged = problems(examine(rising(1000), config(average=5)))["overfits from step 800 on"].remedy
+    assert kept == f"the best weights are kept; {averaged}"
 
 
 def test_a_run_resumed_from_an_earlier_step_counts_once(examine: Callable[..., list[Finding]]) -> None:
@@ -126,6 +159,8 @@ def test_warm_up_that_is_too_long(examine: Callable[..., list[Finding]]) -> None
         log = change(healthy_log(), "train", lambda record: {"rate": RATE * record["step"] / 4000})
         found = problems(examine(log, settings))
         assert (found[title].level, found[title].evidence) == (level, f"{warmup:,} of 2,000 steps")
+    for share, expected in ((0.05, []), (0.6, [title])):
+        assert list(problems(examine(healthy_log(), config(schedule={"kind": "linear", "warmup": share})))) == expected
 
 
 def test_a_run_that_did_not_finish(examine: Callable[..., list[Finding]], tmp_path: Path) -> None:

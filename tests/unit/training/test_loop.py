@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from loop_cases import Crash, after, crash, remains
+from loop_cases import Crash, Heard, after, crash, remains
 from safetensors.torch import load_file
 from training_cases import Job, parameters
 
@@ -97,6 +97,43 @@ def test_a_budget_of_minutes_goes_on_where_it_stood(clock: SimpleNamespace, tmp_
     ]
     # Up in three steps, until 12 of 60 seconds are spent; then down with the rest of the time.
     assert rates == pytest.approx([1 / 3, 2 / 3, *(1 - (6 * step - 12) / 48 for step in range(2, 10))])
+
+
+def test_a_budget_of_minutes_reports_its_steps_and_warns_of_few(clock: SimpleNamespace, tmp_path: Path) -> None:
+    for seconds, minutes, start, warns in ((6, 1, None, True), (0.1, 1, None, False), (6, 1, "a run", False)):
+        made = job(tmp_path / f"{seconds} {start}", minutes=minutes, tokens=32, start=start)
+        trainer = each_step_takes(made.trainer(), clock, seconds)
+        trainer.reporter.display = Heard()
+        trainer.run()
+        [text] = trainer.reporter.display.events
+        steps = round(60 * minutes / seconds)
+        assert f"train.minutes ({minutes}) holds about {steps} steps of " in text
+        assert ("too few" in text and "train.tokens" in text) == warns
+    for budget, expected in (({"epochs": 2}, "train.epochs (2) holds about"), ({"steps": 3}, "")):
+        trainer = job(tmp_path / str(budget), **budget).trainer()
+        trainer.reporter.display = heard = Heard()
+        trainer.run()
+        assert [text.startswith(expected) for text in heard.events] == [True] * bool(expected)
+
+
+def test_evaluations_never_take_much_of_a_budget_of_minutes(
+    clock: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each takes as long as ten steps, although the validation set is small: as if it translated."""
+    trainer = each_step_takes(job(tmp_path, minutes=10, tokens=32, evaluate_every=None).trainer(), clock, 1)
+
+    def evaluate_slowly(*arguments: Any) -> dict[str, float]:
+        clock.now += 10
+        return evaluate(*arguments)
+
+    monkeypatch.setattr(loop, "evaluate", evaluate_slowly)
+    trainer.run()
+    records = logged(tmp_path, "valid")
+    assert 7 <= len(records) <= 10
+    assert logged(tmp_path, "end")[0]["evaluation"] == pytest.approx(
+        10 * len(records) / trainer.state.seconds, rel=0.05
+    )
+    assert logged(tmp_path, "end")[0]["evaluation"] < 0.17
 
 
 def saves(trainer: Trainer) -> list[int]:

@@ -10,7 +10,7 @@ from transformers import optimization
 
 from regard.errors import SettingsError
 from regard.settings import parse
-from regard.training.schedules import Spent, evaluations_due, rate_factor, spent_share
+from regard.training.schedules import Spent, evaluations_due, plan_evaluations, rate_factor, spent_share
 from regard.training.settings import (
     Constant,
     Cosine,
@@ -112,3 +112,30 @@ def test_settings_that_contradict_each_other() -> None:
         Train(optimizer=Muon(), shard=True)
     with pytest.raises(SettingsError, match=r"rate \(0.02\) is too high for adjust"):
         Muon(adjust="match-adamw")
+
+
+def test_warm_up_as_a_share_of_the_budget() -> None:
+    """Of 100 steps the first 5 rise, whatever the budget is counted in; a prolonged run does not warm up again."""
+    schedule = Linear(warmup=0.05)
+    rising = [rate_factor(schedule, step, (step - 1) / 100, 0.0, 512) for step in range(1, 6)]
+    assert rising == pytest.approx([0.02, 0.4, 0.6, 0.8, 1.0])  # nobody knows how long the first step takes
+    assert rate_factor(schedule, 6, 0.05, 0.05, 512) == 1.0
+    assert rate_factor(schedule, 53, 0.525, 0.05, 512) == pytest.approx(0.5)
+    assert rate_factor(schedule, 7, 0.01, 0.005, 512) > 0.99
+    for wrong in (1.0, 1.5, -1, -0.1):
+        with pytest.raises(SettingsError, match="warmup"):
+            Linear(warmup=wrong)
+
+
+def test_evaluations_take_at_most_their_share() -> None:
+    for training, validation, expected in (
+        (10_000_000, 1_000, (20, 1)),
+        (1_000_000, 50_000, (10, 1)),
+        (1_000_000, 250_000, (5, 3)),
+        (100_000, 1_000_000, (5, 61)),  # not fewer than 16 batches of 1,024 tokens
+        (100, 900, (5, 1)),
+    ):
+        count, stride = plan_evaluations(training, validation, 1_024)
+        assert (count, stride) == expected
+        if validation / stride > 17 * 1_024:
+            assert count * validation / stride / 3 <= 0.15 * (training + count * validation / stride / 3)
