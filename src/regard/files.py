@@ -1,10 +1,35 @@
-"""Atomic writes: after a kill at any moment, the file is either the old one or the new one."""
+"""Atomic writes: after a kill at any moment, the file is either the old one or the new one. And reading of JSON."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+from regard.errors import RegardError, WeightsError
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Every problem is a `ValueError`, also nesting that is too deep for Python."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def read_json(path: Path, error: type[RegardError] = WeightsError) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        content = parse_json(path.read_text(encoding="utf-8"))
+    except OSError as problem:
+        raise error(f"{path} cannot be read ({problem.strerror}); change its permissions, or copy it again") from None
+    except ValueError as problem:
+        raise error(f"{path} is not valid JSON ({problem}); copy or download it again") from None
+    if not isinstance(content, dict):
+        raise error(f"{path} contains a JSON {type(content).__name__}, expected an object; copy or download it again")
+    return content
 
 
 def write_text(path: Path, text: str) -> None:

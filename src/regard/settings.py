@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 else:
     ModelMetaclass = type(BaseModel)
 
+LARGEST = 2**53
+"""The largest integer of a setting; floats are exact up to here."""
+DEEPEST = 32
+"""Levels of nested tables in a file or an override."""
+
 Table = dict[str, Any]
 """A TOML table as `tomllib` returns it."""
 
@@ -58,10 +63,13 @@ class Settings(BaseModel, metaclass=_PlainErrors):
     @model_validator(mode="before")
     @classmethod
     def _none_by_name(cls, data: object) -> object:
-        """Read "none" as None where a field is optional, since TOML has no null."""
+        """Read "none" as None where a field is optional, since TOML has no null. Refuse absurd integers."""
         if not isinstance(data, Mapping):
             return data
         fields = cls.model_fields
+        for key, value in data.items():
+            if isinstance(value, int) and abs(value) > LARGEST:
+                raise ValueError(f"{key} ({shown(value)}) is beyond {LARGEST}, the largest integer; lower it")
         return {
             key: None if value == "none" and key in fields and _optional(fields[key].annotation) else value
             for key, value in data.items()
@@ -91,9 +99,18 @@ def to_table(settings: Settings) -> Table:
 
 def read_toml(text: str, source: str = "TOML") -> Table:
     try:
-        return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+        table = tomllib.loads(text)
+    except RecursionError:
+        raise SettingsError(f"{source} is nested too deeply; use at most {DEEPEST} levels") from None
+    except ValueError as error:  # also a number with thousands of digits
         raise SettingsError(f"{source} is not valid TOML: {error}") from None
+    level: list[Any] = [table]
+    for _ in range(DEEPEST):
+        inside = [value for each in level for value in (each.values() if isinstance(each, dict) else each)]
+        level = [value for value in inside if isinstance(value, dict | list)]
+    if level:
+        raise SettingsError(f"{source} is nested too deeply; use at most {DEEPEST} levels")
+    return table
 
 
 def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
@@ -112,6 +129,8 @@ def nested(changes: Mapping[str, Any]) -> Table:
     result: Table = {}
     for path, value in changes.items():
         *parents, last = path.split(".")
+        if len(parents) >= DEEPEST:
+            raise SettingsError(f"{shown(path)} is nested too deeply; use at most {DEEPEST} levels")
         table = result
         for part in parents:
             table = table.setdefault(part, {})
@@ -134,7 +153,7 @@ def read_overrides(assignments: Iterable[str]) -> Table:
         path, equals, text = assignment.partition("=")
         path = path.strip()
         if not equals or not all(path.split(".")):
-            raise SettingsError(f"{assignment!r} is not an override; write key=value, such as model.dropout=0.2")
+            raise SettingsError(f"{shown(assignment)} is not an override; write key=value, such as model.dropout=0.2")
         changes[path] = _read_value(text.strip())
     return nested(changes)
 
@@ -142,7 +161,7 @@ def read_overrides(assignments: Iterable[str]) -> Table:
 def _read_value(text: str) -> Any:
     try:
         read = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
     return read["value"] if len(read) == 1 else text  # a line break would add further keys
 
@@ -221,7 +240,8 @@ def _explain(kind: Any, detail: ErrorDetails, where: str) -> str:
         expected = detail["ctx"].get("expected_tags") or detail["ctx"]["expected"]
         choices = [choice.strip(" '") for choice in expected.replace(" or ", ", ").split(",")]
         place = f"{prefix}.kind" if problem == "union_tag_invalid" and prefix else prefix or "kind"
-        return f"{place} ({given}) is not known{did_you_mean(str(given), choices)}; choose one of {', '.join(choices)}"
+        near = did_you_mean(str(given), choices)
+        return f"{place} ({str(given)[:200]}) is not known{near}; choose one of {', '.join(choices)}"
     if problem == "union_tag_not_found":
         return f'{prefix or "the table"} needs a kind; write {f"{prefix}." if prefix else ""}kind = "..."'
     if problem == "missing":
@@ -230,13 +250,22 @@ def _explain(kind: Any, detail: ErrorDetails, where: str) -> str:
         given, field = detail["input"], owner.model_fields.get(path[-1]) if owner else None
         named = field is not None and isinstance(given, str) and given in variants(field.annotation)
         remedy = f'{prefix}.kind = "{given}"' if named else f"{prefix}.KEY = VALUE"
-        return f"{prefix} ({given!r}) must be a table; write {remedy}"
+        return f"{prefix} ({shown(given)}) must be a table; write {remedy}"
     if problem == "tuple_type":
-        return f"{prefix} ({detail['input']!r}) must be a list; write it in brackets, words in quotes: [...]"
+        return f"{prefix} ({shown(detail['input'])}) must be a list; write it in brackets, words in quotes: [...]"
     message = detail["msg"].removeprefix("Value error, ")
     if problem == "value_error":
         return f"{prefix}: {message}" if prefix else message
-    return f"{prefix} ({detail['input']!r}) is wrong: {message[0].lower()}{message[1:]}"
+    return f"{prefix} ({shown(detail['input'])}) is wrong: {message[0].lower()}{message[1:]}"
+
+
+def shown(value: object) -> str:
+    """A value for a message, shortened. Python refuses to print integers of thousands of digits."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):
+        return f"an oversized {type(value).__name__}"
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

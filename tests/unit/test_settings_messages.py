@@ -9,6 +9,8 @@ import pytest
 
 from regard.blocks.settings import Llama3Scaling, Relative, Rotary, YarnScaling
 from regard.errors import RegardError, SettingsError
+from regard.models.build import build
+from regard.models.count import count
 from regard.models.settings import AnyModel, Decoder, Encoder, EncoderDecoder, Vision
 from regard.settings import Settings, nested, parse, read_overrides, read_toml
 
@@ -141,3 +143,26 @@ def test_files_and_overrides() -> None:
     assert message(lambda: nested({"a": 5, "a.b": 1})).startswith("a.b: a ")
     assert message(lambda: nested({"a.b": 1, "a": 5})).startswith("a has")
     assert read_overrides(["dropout=0.1\nwidth=3"]) == {"dropout": "0.1\nwidth=3"}  # no second setting
+
+
+def test_absurd_numbers_and_nesting() -> None:
+    """One sentence for each, at once; no traceback, no endless work."""
+    digits = "9" * 5_000
+    texts = [f"width = {digits}", f"width = 0x{'f' * 6_000}", "width = " + "[" * 9_000, "a = " + "[" * 60 + "]" * 60]
+    texts += [".".join("a" * 9_000) + " = 1", "[" + ".".join("a" * 50) + "]", f"depth = {2**60}"]
+    for text in texts:
+        with pytest.raises(SettingsError) as caught:
+            parse(Decoder, read_toml(text))
+        assert len(str(caught.value)) < 600
+    for override in (f"width={digits}", f"width=0x{'f' * 6_000}", "width=" + "[" * 9_000, ".".join("a" * 9_000) + "=1"):
+        with pytest.raises(SettingsError) as caught:
+            parse(Decoder, read_overrides([override]))
+        assert len(str(caught.value)) < 600
+    for changes in ({"depth": 99_999_999}, {"width": 2**40, "attention.heads": 1}, {"attention.heads": 10**30}):
+        with pytest.raises(SettingsError, match=next(iter(changes)).rpartition(".")[2]):
+            Decoder().changed(changes)
+    for sizes in ({"batch": 10**18}, {"length": 10**20}, {"length": 0}):
+        with pytest.raises(SettingsError, match=next(iter(sizes))):
+            count(Decoder(), **sizes)
+    with pytest.raises(SettingsError, match="too large for PyTorch"):
+        build(Vision(image=(2**20, 2**20), patch=2**20, channels=2**20, width=2**20), "meta")

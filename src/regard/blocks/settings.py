@@ -8,7 +8,9 @@ from pydantic import Field, model_validator
 
 from regard.settings import Settings
 
-Positive: TypeAlias = Annotated[int, Field(gt=0)]
+Positive: TypeAlias = Annotated[int, Field(gt=0, lt=2**31)]
+Depth: TypeAlias = Annotated[int, Field(gt=0, le=1000)]
+"""A number of layers. Each takes time to build, even without memory."""
 Rate: TypeAlias = Annotated[float, Field(ge=0.0, lt=1.0)]
 """A dropout probability."""
 
@@ -297,7 +299,7 @@ class Body(Settings):
 
     width: Positive = 512
     """Size of the hidden states."""
-    depth: Positive = 6
+    depth: Depth = 6
     """Number of layers."""
     attention: Attention = Attention()
     """The attention of every layer."""

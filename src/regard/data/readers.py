@@ -11,7 +11,6 @@ import bz2
 import csv
 import gzip
 import io
-import json
 import lzma
 import math
 import zlib
@@ -25,6 +24,7 @@ from typing import Any, BinaryIO, Literal, TypeAlias, TypeVar, cast
 from regard.data import settings as kinds
 from regard.data.examples import Answer, Example, Labelled, Located, Pair, Problem, Question, Tagged, Text
 from regard.errors import DataError
+from regard.files import parse_json
 from regard.settings import did_you_mean
 
 E = TypeVar("E", bound=Example)
@@ -299,8 +299,8 @@ def read_squad(_: kinds.Squad, file: str) -> Found[Question]:
     """Yields the questions of a file in the JSON of SQuAD. The file is read as a whole."""
     with open_text(file) as stream:
         try:
-            found = json.load(stream)
-        except (ValueError, RecursionError) as error:
+            found = parse_json(stream.read())
+        except ValueError as error:
             raise DataError(f"{file} is not JSON ({error}); give a file in SQuAD's format") from None
     try:
         asked = [
@@ -358,8 +358,8 @@ def _objects(file: str, names: Sequence[str], keys: Sequence[str]) -> Records:
             yield number, line
         elif line and not line.isspace():
             try:
-                found = json.loads(line)
-            except (ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError, too
+                found = parse_json(line)
+            except ValueError as error:
                 yield number, Problem("is not JSON", str(error))
                 continue
             if isinstance(found, dict):

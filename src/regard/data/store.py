@@ -28,7 +28,7 @@ import platformdirs
 from numpy.typing import NDArray
 
 from regard.errors import DataError
-from regard.files import flush_directory, write_text
+from regard.files import flush_directory, parse_json, write_text
 
 VERSION = 2
 """Of the format of a store."""
@@ -207,7 +207,7 @@ class StoreWriter:
 
 def _read_about(directory: Path) -> dict[str, Any]:
     try:
-        about: dict[str, Any] = json.loads((directory / ABOUT).read_text(encoding="utf-8"))
+        about: dict[str, Any] = parse_json((directory / ABOUT).read_text(encoding="utf-8"))
         version = about["version"]
         about["examples"], about["columns"].items()
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -45,8 +45,13 @@ def build(model: ModelSettings, device: torch.device | str | None = None, dtype:
         raise SettingsError(f"build needs model settings, not {model!r}; give regard.preset(name)")
     device = torch.device("cpu" if device is None else device)
     # First without memory: PyTorch's own initial values take as long as ours and would be overwritten.
-    with torch.device("meta"), _NoInitialValues():
-        network: Model = _KINDS[model.kind](model)
+    try:
+        with torch.device("meta"), _NoInitialValues():
+            network: Model = _KINDS[model.kind](model)
+    except RuntimeError as error:  # a number of elements beyond 64 bits
+        raise SettingsError(
+            f"the model has tensors that are too large for PyTorch ({error}); lower its sizes"
+        ) from None
     network = network if dtype is None else network.to(dtype)
     if device.type == "meta":
         return network

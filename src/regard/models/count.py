@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # The command line imports this module, and its help must not
 
 Dtype: TypeAlias = Literal["float64", "float32", "bfloat16", "float16"]
 BYTES: dict[Dtype, int] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+LARGEST = 2**24
+"""The largest batch and length; PyTorch's sizes have 64 bits."""
 DEFAULT_LENGTH = 512
 """The sequence length where the settings give no limit."""
 
@@ -110,8 +112,9 @@ def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dt
 
     if dtype not in BYTES:
         raise SettingsError(f"dtype ({dtype}) is not known; choose one of {', '.join(BYTES)}")
-    if batch < 1:
-        raise SettingsError(f"batch ({batch}) must be at least 1")
+    for name, value in (("batch", batch), ("length", 1 if length is None else length)):
+        if not 0 < value <= LARGEST:
+            raise SettingsError(f"{name} ({value}) must be from 1 to {LARGEST:,}")
     model = build(settings, "meta", getattr(torch, dtype))
     length = _length(settings, length)
     parts: Counter[str] = Counter()
@@ -163,8 +166,6 @@ def _length(settings: ModelSettings, length: int | None) -> int:
     longest = settings.position.length if isinstance(settings.position, Learned) else None
     if length is None:
         return longest or DEFAULT_LENGTH
-    if length < 1:
-        raise SettingsError(f"length ({length}) must be at least 1")
     if longest is not None and length > longest:
         raise SettingsError(f"length ({length}) is beyond position.length ({longest}); set position.length={length}")
     return length

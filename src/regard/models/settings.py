@@ -108,7 +108,7 @@ class EncoderDecoder(_Text):
     kind: Literal["encoder-decoder"] = "encoder-decoder"
     target_vocabulary: blocks.Positive | None = None
     """Target vocabulary size; none: the same as vocabulary."""
-    decoder_depth: blocks.Positive | None = None
+    decoder_depth: blocks.Depth | None = None
     """Number of decoder layers; none: depth."""
     tied: tuple[Literal["source", "target", "output"], ...] = Field(
         default=("source", "target", "output"), strict=False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import logging
 import signal
 import socket
@@ -32,6 +31,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from regard.errors import RecordError, RegardError, RunError
+from regard.files import parse_json
 
 WEB = Path(__file__).parent / "web"
 CONTENT_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -238,8 +238,8 @@ def media_type(request: Request) -> str:
 
 def json_object(body: bytes) -> dict[str, Any]:
     try:
-        found = json.loads(_decoded(body))
-    except (ValueError, RecursionError):  # a number with thousands of digits is a ValueError, too
+        found = parse_json(_decoded(body))
+    except ValueError:
         raise HTTPException(400, "the body is not valid JSON") from None
     if not isinstance(found, dict):
         raise HTTPException(400, "the body must be a JSON object")

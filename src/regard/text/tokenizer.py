@@ -7,10 +7,13 @@ roles of the special tokens and the settings. Where that table is missing, roles
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +22,7 @@ from typing import Any, TypeAlias, cast
 import tokenizers
 
 from regard.errors import DataError, InputError, RegardError
-from regard.files import write_text
+from regard.files import read_json, write_text
 from regard.settings import parse, to_table
 from regard.text.settings import ROLES, AnyTokenizer, Role
 
@@ -28,6 +31,8 @@ SOURCE_FILE = "tokenizer.source.json"
 TARGET_FILE = "tokenizer.target.json"
 CONFIG_FILE = "tokenizer_config.json"
 
+LARGEST = 2**24
+"""Largest vocabulary."""
 VERSION = 1
 """Version of the table `model.regard` in a tokenizer file."""
 
@@ -100,6 +105,8 @@ class Tokenizer:
         self._extra = tuple(extra)
         vocabulary = inner.get_vocab()
         self.size = max(vocabulary.values(), default=-1) + 1
+        if self.size > LARGEST:
+            raise DataError(f"the tokenizer has a token with id {self.size - 1:,}, expected less than {LARGEST:,}")
         """The vocabulary size that a model needs: the largest id plus one."""
         self.roles: Mapping[Role, int] = {role: vocabulary[token] for role, token in self._tokens.items()}
         """The id of the special token of each role."""
@@ -115,19 +122,22 @@ class Tokenizer:
         `special` reads special tokens, such as `[MASK]`, from the text.
         """
         check_texts([text] if pair is None else [text, pair])
-        return (self._reading if special else self._inner).encode(text, pair, add_special_tokens=framed)
+        with _edge("encode this text"):
+            return (self._reading if special else self._inner).encode(text, pair, add_special_tokens=framed)
 
     def encode_batch(self, texts: Sequence[str], *, framed: bool = True) -> list[tokenizers.Encoding]:
         """As `encode`, for many texts, on all cores."""
         check_texts(texts)
-        return self._inner.encode_batch(cast(Any, texts), add_special_tokens=framed)
+        with _edge("encode these texts"):
+            return self._inner.encode_batch(cast(Any, texts), add_special_tokens=framed)
 
     def ids(self, texts: Sequence[str], *, start: bool = False, end: bool = False) -> list[list[int]]:
         """The ids of many texts, on all cores; `start` and `end` add those tokens."""
         if isinstance(texts, str):
             check_texts(texts)
         try:
-            found = self._inner.encode_batch_fast(cast(Any, texts), add_special_tokens=False)
+            with _edge("encode these texts"):
+                found = self._inner.encode_batch_fast(cast(Any, texts), add_special_tokens=False)
         except TypeError:
             check_texts(texts)
             raise
@@ -153,7 +163,8 @@ class Tokenizer:
                     f"token id {wrong} is out of range, expected 0 to {self.size - 1:,}; use the tokenizer that the "
                     "model was trained with"
                 )
-        return self._inner.decode_batch(cast(Any, batch), skip_special_tokens=not special)
+        with _edge("decode these tokens"):
+            return self._inner.decode_batch(cast(Any, batch), skip_special_tokens=not special)
 
     def role(self, name: Role) -> int:
         """The id of the special token of a role. Start and class token, end and separator replace each other."""
@@ -209,21 +220,24 @@ class Tokenizer:
                 f"{file} does not exist; if the model has another form of tokenizer, convert it with transformers: "
                 "AutoTokenizer.from_pretrained(DIRECTORY).save_pretrained(DIRECTORY)"
             )
-        model = _read_json(file).get("model")
+        content = read_json(file, DataError)
+        model = content.get("model")
         if not isinstance(model, dict) or "vocab" not in model:
             raise DataError(f"{file} has no model.vocab, so it is not a tokenizer file; give a {FILE}")
-        try:
+        _check_normalizer(content.get("normalizer"), file)
+        with _edge("be read", file):
             inner = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises plain Exception
-            raise DataError(f"{file} cannot be read by tokenizers {tokenizers.__version__}: {error}") from None
         ours = model.get("regard")
         if ours is None:
             return cls(inner, *_find_roles(inner, model, file.parent))
         version = ours.get("version") if isinstance(ours, dict) else ours
         if version != VERSION:
             raise DataError(f"{file} has format {version!r}, expected {VERSION}; install a newer version of regard")
-        for token in (*ours["roles"].values(), *ours["extra"]):
-            if inner.token_to_id(token) is None:
+        roles, extra = ours.get("roles"), ours.get("extra")
+        if not isinstance(roles, dict) or not isinstance(extra, list):
+            raise DataError(f"{file} has no roles and extra tokens in model.regard; copy it again")
+        for token in (*roles.values(), *extra):
+            if not isinstance(token, str) or inner.token_to_id(token) is None:
                 raise DataError(
                     f"{file} names the special token {token}, which is not in its vocabulary; copy it again"
                 )
@@ -309,6 +323,40 @@ class TokenizerPair:
         return cls(Tokenizer.load(directory / SOURCE_FILE), Tokenizer.load(directory / TARGET_FILE))
 
 
+@contextmanager
+def _edge(task: str, file: Path | None = None) -> Iterator[None]:
+    """Turns errors of the library into ours: it raises plain `Exception`, and a panic in Rust is a `BaseException`."""
+    try:
+        yield
+    except (TypeError, MemoryError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:
+        problem = f"cannot {task} with tokenizers {tokenizers.__version__} ({error}); use the file of a good tokenizer"
+        raise (InputError(f"the tokenizer {problem}") if file is None else DataError(f"{file} {problem}")) from None
+
+
+def _check_normalizer(normalizer: object, file: Path) -> None:
+    """Refuses a SentencePiece map that is shorter than it states: the library would allocate what it states."""
+    waiting = [normalizer]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, list):
+            waiting += each
+        elif isinstance(each, dict):
+            waiting += each.values()
+            if isinstance(text := each.get("precompiled_charsmap"), str):
+                try:
+                    check_charsmap(base64.b64decode(text, validate=True), file)
+                except binascii.Error as error:
+                    raise DataError(f"{file}: precompiled_charsmap is not base64 ({error}); copy it again") from None
+
+
+def check_charsmap(charsmap: bytes, file: Path) -> None:
+    """Checks that a precompiled map of characters contains the trie whose size it states."""
+    if len(charsmap) < 4 or int.from_bytes(charsmap[:4], "little") > len(charsmap) - 4:
+        raise DataError(f"{file}: the precompiled map of characters is truncated; copy or download the file again")
+
+
 def check_texts(texts: Iterable[object]) -> None:
     """Raises an error if `texts` is a single string, or contains something other than valid strings."""
     if isinstance(texts, str):
@@ -339,7 +387,7 @@ def _find_roles(
     stated: dict[str, Any] = {}
     for name in ("special_tokens_map.json", CONFIG_FILE):  # the second one wins
         if (directory / name).is_file():
-            stated |= _read_json(directory / name)
+            stated |= read_json(directory / name, DataError)
     unknown = model.get("unk_token")
     if isinstance(model.get("unk_id"), int) and isinstance(model["vocab"], list):
         unknown = model["vocab"][model["unk_id"]][0]
@@ -354,17 +402,6 @@ def _find_roles(
                 break
     special = [added.content for added in inner.get_added_tokens_decoder().values() if added.special]
     return roles, [token for token in dict.fromkeys(special) if token not in roles.values()]
-
-
-def _read_json(file: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        form = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
-        raise DataError(f"{file} is not valid {form} ({error}); copy or download it again") from None
-    if not isinstance(content, dict):
-        raise DataError(f"{file} is a JSON {type(content).__name__}, expected an object; copy or download it again")
-    return content
 
 
 def source_json(tokenizer: Tokenizer, language: str | None = None, *, end: bool = True) -> dict[str, Any]:

@@ -36,7 +36,7 @@ from safetensors import SafetensorError
 
 import regard
 from regard.errors import RunError
-from regard.files import write_text
+from regard.files import parse_json, write_text
 from regard.settings import Table
 from regard.weights.checkpoints import CHECKPOINTS, WEIGHTS
 from regard.weights.directory import CONFIG, read_config, write_config
@@ -175,7 +175,7 @@ class Run:
 def read_status(directory: Path) -> Status:
     """The status of a run; "killed" if it says running and no process holds the lock."""
     try:
-        content = json.loads((directory / STATUS).read_text(encoding="utf-8"))
+        content = parse_json((directory / STATUS).read_text(encoding="utf-8"))
         if "figures" in content:  # the name of the metrics in older versions
             content["metrics"] = content.pop("figures")
         status = Status(**content)
@@ -260,7 +260,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     records = []
     for number, line in enumerate(path.read_bytes().split(b"\n")[:-1], start=1):
         try:
-            record = json.loads(line)
+            record = parse_json(line)
         except ValueError:
             record = None
         if not isinstance(record, dict):
@@ -295,7 +295,7 @@ def resume_environment(directory: Path, device: torch.device) -> list[str]:
 def read_environment(directory: Path) -> Table:
     """The content of `environment.json`; empty if it is missing or damaged."""
     try:
-        content = json.loads((directory / ENVIRONMENT).read_text(encoding="utf-8"))
+        content = parse_json((directory / ENVIRONMENT).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -13,6 +13,7 @@ import torch
 from regard.decoding.alignment import Look
 from regard.decoding.settings import Ends
 from regard.errors import InputError, WeightsError
+from regard.files import read_json
 from regard.models.build import Model, find_device
 from regard.models.cpu import prepared
 from regard.models.families import EncoderDecoder
@@ -23,7 +24,6 @@ from regard.weights import directory as run_directory
 from regard.weights.directory import load_model
 from regard.weights.huggingface.tables import CONFIG_JSON
 from regard.weights.location import find_model
-from regard.weights.tensors import read_json
 
 if TYPE_CHECKING:
     from regard.tasks.task import Task

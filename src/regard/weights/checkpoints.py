@@ -20,8 +20,8 @@ from typing import Any
 from torch import Tensor
 
 from regard.errors import RunError
-from regard.files import flush_directory, write_text
-from regard.weights.tensors import read_json, read_tensors, write_tensors
+from regard.files import flush_directory, parse_json, read_json, write_text
+from regard.weights.tensors import read_tensors, write_tensors
 
 FORMAT = 1
 """The version of everything in a run directory. A change of the layout increases it."""
@@ -79,7 +79,7 @@ def read_checksums(directory: Path) -> tuple[dict[str, Checksum], int | None]:
     if not path.is_file():
         raise ValueError(f"{CHECKSUMS} is missing")
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_text(encoding="utf-8"))
         found = content.get("format")
         files = {name: Checksum(int(each["size"]), str(each["sha256"])) for name, each in content["files"].items()}
     except (AttributeError, KeyError, TypeError, ValueError):

@@ -18,13 +18,13 @@ from torch import Tensor
 from regard.blocks.recording import network_of
 from regard.data.examples import Labels, Sort
 from regard.errors import RunError, SettingsError, WeightsError
-from regard.files import flush_directory, write_text
+from regard.files import flush_directory, read_json, write_text
 from regard.models.build import Model
 from regard.models.settings import AnyModel, ModelSettings
 from regard.settings import Table, parse, read_toml, to_table
 from regard.weights import checkpoints
 from regard.weights.checkpoints import CHECKPOINTS, CHECKSUMS, FORMAT, WEIGHTS, newest_checkpoint
-from regard.weights.tensors import Storage, build_with, dequantized, quantized, read_json, read_tensors, write_tensors
+from regard.weights.tensors import Storage, build_with, dequantized, quantized, read_tensors, write_tensors
 
 CONFIG = "config.toml"
 LABELS = "labels.json"

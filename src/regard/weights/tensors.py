@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -14,7 +13,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from regard.errors import WeightsError
-from regard.files import write_beside
+from regard.files import read_json, write_beside
 from regard.models.build import Model, build
 from regard.models.settings import ModelSettings
 
@@ -77,17 +76,6 @@ def _read_directory(directory: Path) -> dict[str, Tensor]:
         if name not in shards[shard]:
             raise WeightsError(f"{directory / shard} lacks {name}, which {INDEX} assigns to it; download both again")
     return {name: shards[shard][name] for name, shard in weight_map.items()}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise WeightsError(f"{path} is not valid JSON ({error}); copy or download it again") from None
-    if not isinstance(content, dict):
-        raise WeightsError(f"{path} contains a JSON {type(content).__name__}, expected an object; copy it again")
-    return content
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
@@ -170,12 +158,23 @@ def build_with(
             if tensor.dtype not in FLOATS:
                 raise WeightsError(f"{name} in {source} is {tensor.dtype}, expected 16- to 64-bit floating point")
         dtype = reduce(torch.promote_types, {tensor.dtype for tensor in tensors.values()} or {torch.float32})
+    require_layers(settings, tensors, source)
     model = build(settings, device="meta")
     check({name: tuple(parameter.shape) for name, parameter in model.named_parameters()}, tensors, source)
     kept = torch.contiguous_format
     copies = {name: x.to(device or "cpu", dtype, copy=True, memory_format=kept) for name, x in tensors.items()}
     model.load_state_dict(copies, strict=False, assign=True)  # not strict: shared parameters have several names
     return model.eval()
+
+
+def require_layers(settings: ModelSettings, tensors: Mapping[str, Tensor], source: str) -> None:
+    """Refuse more layers than there are tensors, before they are built: each takes time, even without memory."""
+    layers = settings.depth + getattr(settings, "decoder_layers", 0)
+    if layers > len(tensors):
+        raise WeightsError(
+            f"{source} lacks layers: the settings have {layers:,}, and it has {len(tensors):,} tensors; use the "
+            "settings that the weights were trained with"
+        )
 
 
 def check(shapes: Mapping[str, tuple[int, ...]], tensors: Mapping[str, Tensor], source: str, remedy: str = "") -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import pickle
@@ -268,10 +269,17 @@ def test_pairs(tmp_path: Path) -> None:
     ("content", "reason"),
     [
         (b'{"model": {', "is not valid JSON"),
-        (b"\xff\xfe", "is not valid UTF-8"),
-        (b"[]", "is a JSON list, expected an object"),
+        (b"\xff\xfe", "is not valid JSON"),
+        (b"[" * 100_000, "is not valid JSON (it is nested too deeply)"),
+        (b'{"model": ' + b"9" * 5_000 + b"}", "is not valid JSON"),
+        (b"[]", "contains a JSON list, expected an object"),
         (b"{}", "has no model.vocab"),
-        (b'{"model": {"vocab": 3}}', "cannot be read by tokenizers"),
+        (b'{"model": {"vocab": 3}}', "cannot be read with tokenizers"),
+        (b'{"model": {"type": "BPE", "vocab": {"a": 0, "b": 1}, "merges": [["a", "b"]]}}', "cannot be read with"),
+        (
+            b'{"model": {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a", "regard": {"version": 1}}}',
+            "has no roles",
+        ),
     ],
 )
 def test_damaged_files(content: bytes, reason: str, tmp_path: Path) -> None:
@@ -279,6 +287,31 @@ def test_damaged_files(content: bytes, reason: str, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         Tokenizer.load(tmp_path)
     assert f"{tmp_path / 'tokenizer.json'} {reason}" in str(caught.value)
+
+
+def test_a_file_that_makes_the_library_panic(tmp_path: Path) -> None:
+    """A panic is a BaseException. A map that states more memory than there is would abort the whole process."""
+    content = json.loads(trained("words").json)
+    for size, text in ((0xFFFFFFF0, b"abcd"), (8, b"\xff" * 8 + b"abc\0")):
+        charsmap = base64.b64encode(size.to_bytes(4, "little") + text).decode()
+        normalizer = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+        content["normalizer"] = {"type": "Sequence", "normalizers": [normalizer]}
+        (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+        if len(text) < size:
+            with pytest.raises(DataError, match="precompiled map of characters is truncated"):
+                Tokenizer.load(tmp_path)
+        else:
+            tokenizer = Tokenizer.load(tmp_path)
+            with pytest.raises(InputError, match="the tokenizer cannot encode"):
+                tokenizer.encode("some text")
+            for call in (tokenizer.ids, tokenizer.encode_batch):
+                with pytest.raises(InputError, match="the tokenizer cannot encode"):
+                    call(["some text"] * 20)
+    content["normalizer"] = None
+    content["decoder"] = {"type": "Strip", "content": "a", "start": 99999, "stop": 99999}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match="the tokenizer cannot decode"):
+        Tokenizer.load(tmp_path).decode([0, 1, 7], special=True)
 
 
 def test_missing_and_inconsistent_files(tmp_path: Path) -> None:

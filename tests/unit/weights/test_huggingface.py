@@ -12,9 +12,9 @@ from huggingface_directories import SMALL, change_config, change_tensors, random
 from safetensors.torch import load_file
 
 import regard
-from regard.errors import WeightsError
+from regard.errors import SettingsError, WeightsError
 from regard.models.settings import Spans
-from regard.weights.directory import load_model
+from regard.weights.directory import load_model, read_config, save_model, write_config
 from regard.weights.huggingface.directory import FAMILIES, family_for, read_pretrained, write_pretrained
 
 
@@ -246,3 +246,32 @@ def test_refused_config_values(tmp_path: Path) -> None:
     ):
         with pytest.raises(WeightsError, match=message):
             write_pretrained(model, tmp_path, config)
+
+
+def test_a_config_that_describes_more_than_the_file(tmp_path: Path) -> None:
+    """It is refused before anything of its size is built."""
+    keys = {"gpt2": ("n_layer", "n_positions"), "marian": ("decoder_layers", "max_position_embeddings")}
+    for name, (layers, positions) in keys.items():
+        write_pretrained(randomised(SMALL[name]), tmp_path / name)
+        for key, value in (
+            (layers, 10**6),
+            (layers, 900),
+            (positions, 10**9),
+            (positions, 10**15),
+            (positions, 10**40),
+        ):
+            change_config(tmp_path / name, {layers: 1, positions: 9 if name == "gpt2" else 1024, key: value})
+            with pytest.raises(WeightsError) as caught:
+                read_pretrained(tmp_path / name)
+            assert len(str(caught.value)) < 600
+    save_model(regard.build(SMALL["gpt2"]), tmp_path / "run")
+    for depth in (900, 50_000_000):
+        table = read_config(tmp_path / "run")
+        table["model"]["depth"] = depth
+        write_config(tmp_path / "run", table)
+        with pytest.raises((WeightsError, SettingsError), match=r"depth|layers"):
+            load_model(tmp_path / "run")
+    for content in (b"[" * 100_000, b'{"model_type": ' + b"9" * 5_000 + b"}", b'{"model_type": [[[[]]]]}'):
+        (tmp_path / "gpt2" / "config.json").write_bytes(content)
+        with pytest.raises(WeightsError, match=r"config\.json"):
+            read_pretrained(tmp_path / "gpt2")

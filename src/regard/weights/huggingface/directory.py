@@ -12,7 +12,7 @@ from torch import nn
 
 from regard.blocks.recording import network_of
 from regard.errors import WeightsError
-from regard.files import write_text
+from regard.files import read_json, write_text
 from regard.models.build import Model, build
 from regard.models.settings import ModelSettings
 from regard.weights.huggingface.bert import Bert
@@ -22,7 +22,7 @@ from regard.weights.huggingface.seq2seq import Bart, Marian, Pegasus
 from regard.weights.huggingface.t5 import T5
 from regard.weights.huggingface.tables import CONFIG_JSON, Config, Family
 from regard.weights.huggingface.vit import Vit
-from regard.weights.tensors import INDEX, SINGLE, build_with, read_json, read_tensors, write_tensors
+from regard.weights.tensors import INDEX, SINGLE, build_with, read_tensors, require_layers, write_tensors
 
 FAMILIES: dict[str, Family] = {
     family.model_type: family for family in (Bert(), Gpt2(), Vit(), Marian(), Pegasus(), Bart(), T5(), Llama())
@@ -48,6 +48,7 @@ def read_pretrained(
     family = FAMILIES[model_type]
     tensors = family.current_names(read_tensors(directory))
     settings = family.read_settings(config, tensors)
+    require_layers(settings, tensors, str(directory))
     shapes = dict(build(settings, device="meta").named_parameters())
     ours = family.tensor_map(settings, config, shapes).to_ours(tensors, shapes, str(directory))
     return build_with(settings, ours, device, dtype, source=str(directory))

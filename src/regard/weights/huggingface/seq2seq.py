@@ -126,12 +126,16 @@ class Seq2Seq(Family):
             if "output" in tied:
                 mapping.copies = {OUTPUT: TARGET}
         if not settings.output_bias and config.architecture(self.architectures) != self.base:
-            mapping.fixed[BIAS] = torch.zeros(1, settings.target_size)
+            shape = (1, settings.target_size)
+            mapping.fixed[BIAS] = shape, lambda: torch.zeros(shape)
         if not self.learned:
-            positions = torch.arange(config.read("max_position_embeddings", LENGTH))
-            sinusoids = sinusoidal(positions, settings.width, order="halves", dtype=torch.float32)
+            length = config.read("max_position_embeddings", LENGTH)
+
+            def sinusoids() -> Tensor:
+                return sinusoidal(torch.arange(length), settings.width, order="halves", dtype=torch.float32)
+
             for stack in ("encoder", "decoder"):
-                mapping.fixed[f"model.{stack}.embed_positions.weight"] = sinusoids
+                mapping.fixed[f"model.{stack}.embed_positions.weight"] = (length, settings.width), sinusoids
 
     # The paper's models have no biases in attention, and sines and cosines in turn. Zero biases and another order of
     # the channels make them models of this type.

@@ -22,7 +22,7 @@ from torch import Tensor
 from regard.blocks.settings import Activation, Body
 from regard.errors import SettingsError, WeightsError
 from regard.models.settings import ModelSettings, complete, differences
-from regard.settings import nested, parse
+from regard.settings import nested, parse, shown
 from regard.weights.tensors import check, listed
 
 CONFIG_JSON = "config.json"
@@ -39,7 +39,7 @@ class Config:
     source: str = CONFIG_JSON
 
     def error(self, key: str, problem: str) -> WeightsError:
-        return WeightsError(f"{self.source}: {key} ({self.values.get(key)!r}) {problem}")
+        return WeightsError(f"{self.source}: {key} ({shown(self.values.get(key))}) {problem}")
 
     def read(self, key: str, default: Any, codec: Codec | None = None) -> Any:
         """Return a checked value; an absent or null key has the default."""
@@ -196,8 +196,8 @@ class TensorMap:
     """Tied tensors: the name of a copy and of its original. They are not written; in a file they must be equal."""
     spares: dict[str, str] = field(default_factory=dict)
     """Second names of a tensor. They are written; in a file, they stand in for the first name."""
-    fixed: dict[str, Tensor] = field(default_factory=dict)
-    """Values that are not learned. They are written; in a file they must be equal."""
+    fixed: dict[str, tuple[tuple[int, ...], Callable[[], Tensor]]] = field(default_factory=dict)
+    """Values that are not learned, as a shape and a function. They are written; in a file they must be equal."""
 
     def to_theirs(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {theirs: form.write(tuple(ours[name] for name in names)) for names, theirs, form in self.rules}
@@ -206,7 +206,7 @@ class TensorMap:
         theirs = self.to_theirs(ours)
         spares = {name: theirs[first].clone() for name, first in self.spares.items()}
         like = next(iter(theirs.values()))
-        return theirs | spares | {name: value.to(like, copy=True) for name, value in self.fixed.items()}
+        return theirs | spares | {name: value().to(like, copy=True) for name, (_, value) in self.fixed.items()}
 
     def to_ours(self, theirs: Mapping[str, Tensor], shapes: Mapping[str, Tensor], source: str) -> dict[str, Tensor]:
         """Return our tensors, after all checks. `shapes` are our parameters on the meta device."""
@@ -218,11 +218,13 @@ class TensorMap:
                 problem = f"{source} has different values in {copy} and {original}, which are tied by config.json"
                 raise WeightsError(f"{problem}; set tie_word_embeddings to false if they should differ")
             del tensors[copy]
-        for name, value in self.fixed.items():
-            found = tensors.pop(name, value)
+        for name, (shape, value) in self.fixed.items():
+            found = tensors.pop(name, None)
+            if found is None:
+                continue
             rounding = 2 * torch.finfo(found.dtype).eps if found.is_floating_point() else 0.0
-            same = found.shape == value.shape
-            if not same or not torch.allclose(found.double(), value.double(), rtol=rounding, atol=rounding):
+            same = tuple(found.shape) == shape
+            if not same or not torch.allclose(found.double(), value().double(), rtol=rounding, atol=rounding):
                 raise WeightsError(f"{name} in {source} is not the fixed table that is computed here")
         for spare, first in self.spares.items():
             if spare in tensors:
