@@ -298,7 +298,7 @@ def measure(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
         "growth %": round(100 * (end / minute - 1), 2),
     }
     result["peaks by half minute, MiB"] = loaded.peaks()
-    result["burst"] = asyncio.run(burst(server, texts, direction, settings.queue + 150))
+    result["burst"] = asyncio.run(burst(server, texts, direction, settings.queue // WORDS + 150))
     result["hostile"] = asyncio.run(refusals(server, direction))
     result["exit code after SIGTERM"] = server.end()
     for name, value in result.items():

@@ -27,7 +27,7 @@ class Served:
         self.study = study
         self.socket = socket.create_server(("127.0.0.1", 0))
         self.address = f"http://127.0.0.1:{self.socket.getsockname()[1]}/"
-        self.server = make_server(create_page_app(study, PageSettings()), 64, 1)
+        self.server = make_server(create_page_app(study, PageSettings()), 64, 10, 1)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.socket]}, daemon=True)
         self.thread.start()
 

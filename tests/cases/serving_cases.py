@@ -10,6 +10,8 @@ from regard.serving.translation import Route, Translated
 
 BAD = "BAD"
 """A text that makes the whole batch fail."""
+PANIC = "PANIC"
+"""A text that makes a library panic, which no `except Exception` catches."""
 WRONG = "WRONG"
 """A text with an error that its sender can correct."""
 
@@ -25,6 +27,8 @@ class Parrot:
         self.begun = Event()
 
     def sizes(self, texts: Sequence[str], route: Route) -> list[int]:
+        if any(f"count {PANIC}" in text for text in texts):
+            raise BaseException(f"secret {PANIC}")
         return [len(text.split()) + 1 for text in texts]
 
     def translate(self, texts: Sequence[str], route: Route) -> list[Translated]:
@@ -33,6 +37,8 @@ class Parrot:
         assert self.go.wait(10)
         if any(BAD in text for text in texts):
             raise RuntimeError(f"secret {BAD}")
+        if any(PANIC in text for text in texts):
+            raise BaseException(f"secret {PANIC}")
         if any(WRONG in text for text in texts):
             raise InputError("input 0 is wrong; correct it")
         return [

@@ -70,7 +70,7 @@ def test_it_answers_as_the_translator_does_and_finishes_running_requests_on_ctrl
         refused.value.close()
         assert 'regard_requests_total{method="POST",path="/translate",status="200"} 9' in metrics(address)
         asked = clients.submit(translate, address, ["ein Hund läuft durch den Schnee. "] * 20)
-        while "\nregard_queue_texts 0.0\n" in metrics(address):
+        while "\nregard_queue_tokens 0.0\n" in metrics(address):
             assert not asked.done()
         process.send_signal(signal.SIGINT)
         assert len(asked.result(SECONDS)) == 20

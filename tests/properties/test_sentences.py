@@ -12,7 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scripted_translator import ScriptedTranslator, scripted
 
-from regard.use.documents import cut_spans, find_items, line_spans, mask_items, pieces_of, protect, sentence_spans
+from regard.use.documents import (
+    cut_spans,
+    find_items,
+    line_spans,
+    mask_items,
+    pieces_of,
+    protect,
+    sections,
+    sentence_spans,
+)
 
 PARTS = [
     "{a}",
@@ -37,6 +46,11 @@ TEXTS = st.lists(st.sampled_from([*PARTS, "der Hund", "The cat", "犬。", "é"]
 )
 
 
+@pytest.fixture(scope="module")
+def copying() -> ScriptedTranslator:
+    return scripted(lambda text: text)
+
+
 @given(TEXTS)
 def test_spans_are_stripped_and_cover_all_text(text: str) -> None:
     for spans in (sentence_spans(text), line_spans(text), cut_spans(text, (0, len(text)), lambda s: s[1] - s[0] < 9)):
@@ -50,6 +64,13 @@ def test_spans_are_stripped_and_cover_all_text(text: str) -> None:
 def test_sentences_are_not_split_again(text: str) -> None:
     for start, end in sentence_spans(text):
         assert len(sentence_spans(text[start:end])) == 1
+
+
+@given(TEXTS.map(lambda text: text * 9), st.integers(1, 30))
+def test_sections_are_translated_as_the_whole(copying: ScriptedTranslator, text: str, size: int) -> None:
+    parts = sections(text, size)
+    assert "".join(parts) == text
+    assert "".join(copying.translate(parts)) == copying.translate(text)
 
 
 @given(TEXTS)
@@ -71,11 +92,6 @@ def test_protection_round_trips(text: str, level: int) -> None:
         restored = protected.restore(protected.text)
         # A stand-in that touches a number, as in 3,X1, is not found: the parts between items are translated then.
         assert restored == text or (restored is None and re.search(r"\d[.,]|[.,]\d", text))
-
-
-@pytest.fixture(scope="module")
-def copying() -> ScriptedTranslator:
-    return scripted(lambda text: text)
 
 
 @given(TEXTS)

@@ -36,7 +36,7 @@ for name, command, example in (
     ("presets", models.presets_command, "regard presets --json"),
     ("recipes", train.recipes_command, "regard recipes --json"),
     ("runs", train.runs_command, "regard runs runs baseline larger"),
-    ("serve", look.serve_command, "regard serve de-en --port 5000 queue=512"),
+    ("serve", look.serve_command, "regard serve de-en --port 5000 queue=4096"),
     ("train", train.train_command, "regard train digits train.minutes=1"),
     ("translate", translate.translate_command, 'regard translate de-en "Ein Hund läuft durch den Schnee."'),
 ):

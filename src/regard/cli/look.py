@@ -103,7 +103,7 @@ def serve_command(
         list[str],
         typer.Argument(
             metavar="MODEL... [KEY=VALUE]...",
-            help="Shipped models (de-en), run directories or Hugging Face directories, and settings such as queue=512: "
+            help="Shipped models (de-en), run directories or Hugging Face directories, and settings such as beam=4: "
             f"{', '.join(name for name in _HELP if name not in (*OPTIONS, 'api_keys'))}. See docs/settings.md.",
         ),
     ],
@@ -136,4 +136,5 @@ def serve_command(
         directions = ", ".join(f"{source} to {target}" for source, target in models.directions)
         terminal.say(f"translating {directions} on {address} (documentation: {address}/docs)")
         app = create_app(models, settings, terminal.say, verbose)
-        run_server(make_server(app, settings.connections, settings.grace), listening)
+        server = make_server(app, settings.connections, settings.patience, settings.grace, terminal.say)
+        run_server(server, listening)

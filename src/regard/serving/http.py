@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import math
 import signal
 import socket
 import time
 import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
@@ -29,6 +31,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from regard.errors import RecordError, RegardError, RunError
 from regard.files import parse_json
@@ -37,6 +40,8 @@ WEB = Path(__file__).parent / "web"
 CONTENT_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 BACKLOG = 1024
 """Connections that the system holds until they are accepted."""
+LOG_SECONDS = 60.0
+"""Time between two lines of the log about closed connections."""
 FIELDS = 1000
 """Most fields of a form."""
 DISCARDED_BYTES = 32 * 2**20
@@ -75,12 +80,101 @@ def address_of(listening: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def make_server(app: ASGIApp, connections: int, grace: int) -> uvicorn.Server:
-    """A server that accepts at most `connections` and, on shutdown, waits `grace` seconds for running requests."""
+def silent(message: str) -> None:
+    """Ignores a message of the log."""
+
+
+class Connection(H11Protocol):
+    """A connection that is closed if no request arrives in time, or if it is idle and others need its place."""
+
+    def __init__(
+        self, *given: Any, idle: dict[Connection, None], limit: int, seconds: float, say: Say, **options: Any
+    ) -> None:
+        """`idle` has the connections without a running request, the longest idle first; all connections share it."""
+        super().__init__(*given, **options)
+        self._idle, self._limit, self._seconds, self._say = idle, limit, seconds, say
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._update()
+        if len(self.connections) > self._limit:
+            self._say(f"{self._limit:,} connections are open; idle ones are closed")
+            oldest = next(iter(self._idle))  # this one at the latest
+            oldest._forget()
+            oldest.transport.abort()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._update()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._update()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget()
+
+    def _update(self) -> None:
+        """Notes whether a request is running; the head of the next one must arrive in time."""
+        running = self.cycle is not None and not self.cycle.response_complete  # type: ignore[redundant-expr]
+        if running or self.transport.is_closing():
+            self._idle.pop(self, None)
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        elif self._timer is None:
+            self._idle[self] = None
+            self._timer = self.loop.call_later(self._seconds, self.transport.close)
+
+    def _forget(self) -> None:
+        self.connections.discard(self)
+        self._idle.pop(self, None)
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def at_most_once(say: Say, seconds: float) -> Say:
+    """A log that leaves out messages within this time of the last one."""
+    last = -math.inf
+
+    def limited(message: str) -> None:
+        nonlocal last
+        if time.monotonic() - last >= seconds:
+            last = time.monotonic()
+            say(message)
+
+    return limited
+
+
+def open_files(wanted: int) -> int:
+    """The number of files that the process may have open, after raising it to `wanted` if the system allows it."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else soft
+
+
+def make_server(app: ASGIApp, connections: int, patience: float, grace: int, say: Say = silent) -> uvicorn.Server:
+    """A server that accepts at most `connections` and, on shutdown, waits `grace` seconds for running requests.
+
+    A connection without a request is closed after `patience` seconds.
+    """
+    files = open_files(max(2 * connections, 4 * BACKLOG))
+    limit = min(connections, files // 2)
+    protocol = partial(Connection, idle={}, limit=limit, seconds=patience, say=at_most_once(say, LOG_SECONDS))
     return uvicorn.Server(
         uvicorn.Config(
             app,
-            http="h11",  # it limits the size of headers
+            http=protocol,  # type: ignore[arg-type]
+            backlog=min(BACKLOG, files // 4),  # so many are accepted at once, before the first is closed
+            timeout_keep_alive=math.ceil(patience),
             ws="none",
             loop="asyncio",
             lifespan="on",
@@ -89,7 +183,6 @@ def make_server(app: ASGIApp, connections: int, grace: int) -> uvicorn.Server:
             access_log=False,
             proxy_headers=False,
             server_header=False,
-            limit_concurrency=connections,
             timeout_graceful_shutdown=grace,
         )
     )
@@ -104,10 +197,6 @@ def run_server(server: uvicorn.Server, listening: socket.socket) -> None:
     finally:
         for number, handler in kept.items():
             signal.signal(number, handler)
-
-
-def silent(message: str) -> None:
-    """Ignores a message of the log."""
 
 
 class Guard:
@@ -149,7 +238,9 @@ class Guard:
                 await self.app(scope, receive, sending)
         except ClientDisconnect:
             pass  # nobody waits for a response
-        except Exception as error:
+        except BaseException as error:
+            if isinstance(error, asyncio.CancelledError | KeyboardInterrupt | SystemExit):
+                raise
             self.say(f"error: {error_location(error)}")
             if status != CLIENT_GONE:
                 raise  # the response has begun: only a broken connection shows that it is incomplete
@@ -176,7 +267,7 @@ def handle_errors(app: FastAPI) -> None:
         app.add_exception_handler(kind, lambda request, error: error_response(error))
 
 
-def http_error(error: Exception) -> HTTPException:
+def http_error(error: BaseException) -> HTTPException:
     """The status and the message that a client gets. Unexpected errors may repeat a text, so they are not shown."""
     if isinstance(error, HTTPException):
         return error
@@ -185,12 +276,12 @@ def http_error(error: Exception) -> HTTPException:
     return HTTPException(500, "internal server error; the server's log has the details")
 
 
-def error_response(error: Exception) -> JSONResponse:
+def error_response(error: BaseException) -> JSONResponse:
     shown = http_error(error)
     return JSONResponse({"error": shown.detail}, shown.status_code, dict(shown.headers or {}))
 
 
-def error_location(error: Exception) -> str:
+def error_location(error: BaseException) -> str:
     """The type of an error and the line that raised it. The message is left out, since it may repeat a text."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__} in {Path(frame.filename).name}, line {frame.lineno}"

@@ -34,7 +34,8 @@ def serve_page(
     study: Study, settings: PageSettings, listening: socket.socket, address: str | None, say: http.Say
 ) -> None:
     """Serves until the process is stopped. Opens a browser at `address`, if given."""
-    server = http.make_server(create_page_app(study, settings, say), settings.connections, GRACE)
+    app = create_page_app(study, settings, say)
+    server = http.make_server(app, settings.connections, BODY_SECONDS, GRACE, say)
     if address is not None:
         webbrowser.open(address)  # the socket listens already, so the browser waits
     http.run_server(server, listening)

@@ -1,14 +1,18 @@
 """A bounded queue in front of the model: one worker thread runs requests in batches and writes streams.
 
-Requests take turns item by item, so that a long one delays nobody, and the first request in the queue is in every next
-batch, so that none starves. Between two batches the worker continues the streams, for as long as the batch took.
+Clients share each batch, and the items of a client come from its requests that have had least, so that short requests
+pass long ones. Long requests together get as much of a batch as short ones, but at least about a second. The first
+request in the queue is in every next batch, so that none starves. Between two batches the worker continues the streams,
+for as long as the batch took.
 """
 
 from __future__ import annotations
 
 import asyncio
+import heapq
+import math
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,6 +27,10 @@ from regard.serving.http import disconnected
 
 STREAM_SECONDS = (0.02, 0.5)
 """The least and the most time that streams get between two batches."""
+LONG_SECONDS = 1.0
+"""A request that takes longer is long; a batch of long requests takes about this time."""
+MEMORY = 0.8
+"""The weight of the batches before in the measured speed."""
 
 RunBatch: TypeAlias = Callable[[Any, list[Any]], Sequence[Any]]
 """Takes the key and the items of a batch, returns one result for each item. Called on the worker thread."""
@@ -37,6 +45,7 @@ class QueuedJob:
     key: Hashable
     items: Sequence[Any]
     sizes: Sequence[int]
+    client: Hashable = None
     future: Future[list[Any]] = field(default_factory=Future)
     results: dict[int, Any] = field(default_factory=dict)
     taken: int = 0
@@ -44,7 +53,8 @@ class QueuedJob:
 
     @property
     def waiting(self) -> int:
-        return len(self.items) - self.taken
+        """The size of the items that are waiting."""
+        return sum(self.sizes[self.taken :])
 
     def finish(self, outcome: list[Any] | Exception) -> None:
         """Sets the result, unless the job was cancelled or has one."""
@@ -62,6 +72,8 @@ class StreamJob:
 
     pieces: Iterator[Any]
     send: Callable[[Any], None]
+    size: int = 1
+    client: Hashable = None
     cancelled: bool = False
 
 
@@ -71,7 +83,7 @@ class RequestQueue:
     def __init__(
         self, run: RunBatch, limit: int, batch_size: int = 1, wait_seconds: float = 0.0, streams: int = 1
     ) -> None:
-        """Holds at most `limit` items; a batch has items of total size `batch_size`, but at least one item.
+        """Holds items of total size `limit`; a batch has items of total size `batch_size`, but at least one item.
 
         While several clients send requests, a batch waits up to `wait_seconds` for more of them. At most `streams` are
         written at the same time.
@@ -85,6 +97,10 @@ class RequestQueue:
         self._jobs: deque[QueuedJob] = deque()
         self._streams: deque[StreamJob] = deque()
         self._closing = False
+        self._done, self._seconds = batch_size / 8, 1.0
+        """The size and the time of the last batches; the quotient is the speed."""
+        self._long = max(batch_size / 16, 1.0)
+        """The size that takes `LONG_SECONDS`, measured with batches of long requests."""
         self._last_jobs = 0
         """Jobs in the last batch: that many clients may send their next request at once."""
         self._thread = Thread(target=self._work, name="model", daemon=True)
@@ -97,9 +113,9 @@ class RequestQueue:
         return self._thread.is_alive() and not self._closing
 
     @property
-    def items(self) -> int:
-        """Items that are waiting."""
-        return sum(job.waiting for job in list(self._jobs))
+    def size(self) -> int:
+        """The size of what is waiting."""
+        return sum(self._sizes().values())
 
     @property
     def streams(self) -> int:
@@ -118,15 +134,17 @@ class RequestQueue:
                 stream.cancelled = True
             self._jobs.clear()
 
-    def submit(self, key: Hashable, items: Sequence[Any], sizes: Sequence[int] | None = None) -> QueuedJob:
+    def submit(
+        self, key: Hashable, items: Sequence[Any], sizes: Sequence[int] | None = None, client: Hashable = None
+    ) -> QueuedJob:
         """Queues items. Raises status 503 if the queue is full or closed."""
-        job = QueuedJob(key, items, sizes or [1] * len(items))
-        self._add(self._jobs, job, len(items))
+        job = QueuedJob(key, items, sizes or [1] * len(items), client)
+        self._add(self._jobs, job, job.waiting)
         return job
 
     def stream(self, job: StreamJob) -> None:
         """Queues a stream. Raises status 503 as `submit` does."""
-        self._add(self._streams, job, 1)
+        self._add(self._streams, job, job.size)
 
     def cancel(self, job: QueuedJob | StreamJob) -> None:
         """Removes a job whose client has gone. An item that is running is finished, and its result dropped."""
@@ -155,12 +173,26 @@ class RequestQueue:
             if not answer.done():
                 self.cancel(job)
 
-    def _add(self, waiting: deque[Any], job: QueuedJob | StreamJob, items: int) -> None:
+    def _sizes(self) -> Counter[Hashable]:
+        """The size of what is waiting, by client."""
+        found: Counter[Hashable] = Counter()
+        for job in list(self._jobs):
+            found[job.client] += job.waiting
+        for stream in list(self._streams):
+            found[stream.client] += stream.size
+        return found
+
+    def _add(self, waiting: deque[Any], job: QueuedJob | StreamJob, size: int) -> None:
+        """Adds a job. A client that holds less than its share of a full queue may still add one."""
         with self._changed:
             if self._closing:
                 raise _shutting_down()
-            if self.items + self.streams + items > self._limit:
-                raise HTTPException(503, "too many requests are waiting; try again later", {"Retry-After": "1"})
+            held = self._sizes()
+            own, total = held[job.client] + size, held.total() + size
+            if total > max(self._limit, size) and own > self._limit / max(len(held), 1):
+                seconds = str(min(max(math.ceil((total - self._limit) * self._seconds / self._done), 1), 3600))
+                message = f"too many requests are waiting; try again in {seconds} s"
+                raise HTTPException(503, message, {"Retry-After": seconds})
             waiting.append(job)
             self._changed.notify_all()
 
@@ -182,37 +214,59 @@ class RequestQueue:
             if batch:
                 self._run_items(batch)
                 self._last_jobs = len({job for job, _ in batch})
+                self._measure(sum(job.sizes[index] for job, index in batch), time.monotonic() - started)
             self._write_streams(time.monotonic() - started)
+
+    def _measure(self, size: int, seconds: float) -> None:
+        self._done, self._seconds = MEMORY * self._done + size, MEMORY * self._seconds + seconds
+        if size > self._long / 2:
+            factor = min(max(LONG_SECONDS / max(seconds, 1e-3), 0.5), 2) if size < 2 * self._long else 1.0
+            self._long = min(max(self._long * factor, 1.0), self._batch_size)
 
     def _wait_for_more(self) -> None:
         """Waits until as many jobs are here as the last batch had: their clients may be sending the next ones."""
         until = time.monotonic() + self._wait_seconds
         while (
             1 < self._last_jobs > len(self._jobs) > 0
-            and sum(sum(job.sizes[job.taken :]) for job in self._jobs) < self._batch_size
+            and sum(job.waiting for job in self._jobs) < self._batch_size
             and not (self._streams or self._closing)
             and (left := until - time.monotonic()) > 0
         ):
             self._changed.wait(left)
 
     def take(self) -> Batch:
-        """The next batch, as jobs and indices of items: those with the first job's key, one item of each in turn."""
+        """The next batch, as jobs and indices of items: those with the first job's key.
+
+        The next item belongs to the client with the least in this batch, and to its job with the least so far.
+        """
         if not self._jobs:
             return []
         batch: Batch = []
-        size = 0
-        turns = deque(job for job in self._jobs if job.key == self._jobs[0].key)
+        size = long_size = 0
+        by_client: Counter[Hashable] = Counter()
+        first = self._jobs[0]
+        jobs = [job for job in self._jobs if job.key == first.key]
+        short_size = sum(job.waiting for job in jobs if not self._is_long(job))
+        most_long = max(self._long, min(short_size, self._batch_size / 2))
+        turns = [(0, -1 if job is first else sum(job.sizes[: job.taken]), i, job) for i, job in enumerate(jobs)]
+        heapq.heapify(turns)
         while turns:
-            job = turns.popleft()
-            if batch and size + job.sizes[job.taken] > self._batch_size:
+            before, had, place, job = heapq.heappop(turns)
+            if before < by_client[job.client]:
+                heapq.heappush(turns, (by_client[job.client], had, place, job))
+                continue
+            more = job.sizes[job.taken]
+            long = self._is_long(job)
+            if batch and (size + more > self._batch_size or (long and 0 < long_size > most_long - more)):
                 continue
             batch.append((job, job.taken))
-            size += job.sizes[job.taken]
             job.taken += 1
-            if job.waiting:
-                turns.append(job)
+            size, long_size = size + more, long_size + more * long
+            by_client[job.client] += more
+            if job.taken < len(job.items):
+                heapq.heappush(turns, (by_client[job.client], max(had, 0) + more, place, job))
         served = {job for job, _ in batch}
-        left = [job for job in self._jobs if job.waiting]
+        left = [job for job in self._jobs if job.taken < len(job.items)]
         self._jobs = deque(sorted(left, key=lambda job: job in served))  # those that were skipped come first
         return batch
 
@@ -221,7 +275,7 @@ class RequestQueue:
         try:
             found = list(self._run(batch[0][0].key, [job.items[index] for job, index in batch]))
             assert len(found) == len(batch)
-        except Exception as error:
+        except BaseException as error:  # a panic in a library must not end the thread
             if len(batch) > 1:
                 for one in batch:
                     self._run_items([one])
@@ -229,7 +283,7 @@ class RequestQueue:
             job, _ = batch[0]
             with self._changed:
                 self._remove(job)
-            job.finish(error)  # a request fails as a whole
+            job.finish(_as_exception(error))  # a request fails as a whole
             return
         for (job, index), result in zip(batch, found, strict=True):
             job.results[index] = result
@@ -242,18 +296,34 @@ class RequestQueue:
         until = time.monotonic() + min(max(seconds, least), most)
         while self._streams and time.monotonic() < until:
             with self._changed:
-                active = list(self._streams)[: self._streams_at_once]
+                active = self._active_streams()
             for stream in active:
                 piece = None
                 if not stream.cancelled:
                     try:
                         piece = next(stream.pieces, None)
-                    except Exception as error:
-                        piece = error
+                    except BaseException as error:
+                        piece = _as_exception(error)
                     stream.send(piece)
                 if piece is None or isinstance(piece, Exception):
                     with self._changed:
                         self._streams.remove(stream)
+
+    def _is_long(self, job: QueuedJob) -> bool:
+        return sum(job.sizes) > self._long
+
+    def _active_streams(self) -> list[StreamJob]:
+        """The streams that are written now; long ones take at most half of the places."""
+        long = [stream for stream in self._streams if stream.size > self._long][: max(self._streams_at_once // 2, 1)]
+        short = [stream for stream in self._streams if stream.size <= self._long][: self._streams_at_once - len(long)]
+        return short + long
+
+
+def _as_exception(error: BaseException) -> Exception:
+    """An error that does not end the event loop."""
+    if isinstance(error, Exception):
+        return error
+    return RuntimeError(type(error).__name__).with_traceback(error.__traceback__)
 
 
 def _shutting_down() -> HTTPException:

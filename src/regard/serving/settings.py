@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Self, TypeAlias
+from typing import Annotated, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from regard.blocks.settings import Positive
 from regard.settings import Settings
@@ -46,8 +46,9 @@ class Serving(Settings):
     """Most characters of a request, all texts together."""
     texts: Positive = 64
     """Most texts of a request."""
-    queue: Positive = 256
-    """Most texts in the queue; a further request gets status 503 and a Retry-After header."""
+    queue: Positive = 16_384
+    """Most source tokens in the queue; a further request gets status 503 and a Retry-After header, unless its client
+    holds less than its share."""
     batch_tokens: Positive = 4096
     """Source tokens of a batch, which may contain texts of several requests. A longer text is a batch of its own."""
     wait_ms: float = Field(default=5.0, ge=0)
@@ -55,18 +56,12 @@ class Serving(Settings):
     waits."""
     streams: Positive = 8
     """Streams that are written at the same time; further ones wait."""
-    connections: Positive = 512
-    """Most open connections."""
+    connections: Positive = 1024
+    """Most open connections; above, those that are idle longest are closed."""
     patience: float = Field(default=10.0, gt=0)
-    """Seconds that a client has to send its request."""
+    """Seconds that a connection may be idle, and that a client has to send the head and then the body of a request."""
     grace: Positive = 30
     """Seconds to finish running requests when the server stops."""
-
-    @model_validator(mode="after")
-    def _texts_fit_queue(self) -> Self:
-        if self.texts > self.queue:
-            raise ValueError(f"texts ({self.texts}) must be at most queue ({self.queue}); raise queue or lower texts")
-        return self
 
     @property
     def known_hosts(self) -> tuple[str, ...]:

@@ -6,8 +6,9 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Hashable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import groupby
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from fastapi import FastAPI, Request, Response
@@ -27,6 +28,7 @@ from regard.serving import http
 from regard.serving.languages import NAMES, Detected, detect_language
 from regard.serving.queue import RequestQueue, StreamJob
 from regard.serving.settings import Serving, body_limit
+from regard.use.documents import sections
 from regard.use.model import load
 from regard.use.translator import Translator
 
@@ -35,6 +37,8 @@ CLOSE_SECONDS = 5.0
 EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+PART = 400
+"""Characters of a part of a long text. Parts are translated on their own, so that other requests get their turn."""
 SHOWN = 40
 """Characters of a wrong value that an error repeats."""
 UNNAMED = ("source", "target")
@@ -141,13 +145,13 @@ class Metrics:
         sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
         self._requests = Counter("regard_requests", "Answers.", ("method", "path", "status"), registry=made)
         self._seconds = Histogram("regard_request_seconds", "Time of a request.", buckets=SECONDS, registry=made)
-        self.batch_texts = Histogram("regard_batch_texts", "Texts in a batch.", buckets=sizes, registry=made)
+        self.batch_texts = Histogram("regard_batch_texts", "Texts or parts in a batch.", buckets=sizes, registry=made)
         self.batch_seconds = Histogram("regard_batch_seconds", "Time of a batch.", buckets=SECONDS, registry=made)
         self.read = Counter("regard_tokens_read", "Source tokens that were translated.", registry=made)
         self.written = Counter("regard_tokens_written", "Target tokens that were written.", registry=made)
         self.failed = Counter("regard_texts_failed", "Texts that could not be translated.", registry=made)
         self._left = Counter("regard_clients_left", "Clients that closed the connection early.", registry=made)
-        self.queue = Gauge("regard_queue_texts", "Texts in the queue.", registry=made)
+        self.queue = Gauge("regard_queue_tokens", "Source tokens in the queue.", registry=made)
         self.streams = Gauge("regard_open_streams", "Open streams.", registry=made)
 
     def count(self, method: str, path: str, status: int, seconds: float) -> None:
@@ -167,7 +171,7 @@ class TranslationService:
         self.metrics = Metrics()
         wait_seconds = settings.wait_ms / 1000
         self.queue = RequestQueue(self._run, settings.queue, settings.batch_tokens, wait_seconds, settings.streams)
-        self.metrics.queue.set_function(lambda: self.queue.items)
+        self.metrics.queue.set_function(lambda: self.queue.size)
         self.metrics.streams.set_function(lambda: self.queue.streams)
         self.directions = tuple(model.directions)
         self.codes = tuple(dict.fromkeys(code for direction in self.directions for code in direction))
@@ -218,22 +222,30 @@ class TranslationService:
             return Detected(usable[0], 0.0)
         return next((each for each in found if each.confidence == best and each.language in usable), found[0])
 
+    def _client(self, asked: TranslateRequest, request: Request) -> Hashable:
+        """Whose share of the queue a request takes: that of an API key, or of an address."""
+        if self.settings.api_keys:
+            return asked.api_key or request.headers.get("authorization")
+        return request.client and request.client.host
+
     async def translate(self, asked: TranslateRequest, request: Request) -> dict[str, Any]:
         """The answer to a request. Empty texts, and texts already in the target language, are returned unchanged."""
         route, detected = self._route(asked)
         found = [Translated([text]) for text in asked.texts]
         indices = [i for i, text in enumerate(asked.texts) if text.strip() and route.source != route.target]
         if indices:
-            texts = [asked.texts[i] for i in indices]
+            parts = [(i, part) for i in indices for part in sections(asked.texts[i], PART)]
+            texts = [part for _, part in parts]
             sizes = self.model.sizes(texts, route)
-            translated = await self.queue.result(self.queue.submit(route, texts, sizes), request)
+            job = self.queue.submit(route, texts, sizes, self._client(asked, request))
+            translated = await self.queue.result(job, request)
             self.metrics.read.inc(sum(sizes))
             self.metrics.written.inc(sum(each.tokens for each in translated))
-            for i, each in zip(indices, translated, strict=True):
-                found[i] = each
+            for i, group in groupby(zip(parts, translated, strict=True), key=lambda pair: pair[0][0]):
+                found[i] = _joined([each for _, each in group])
         return _answer(asked, found, detected)
 
-    def stream(self, asked: TranslateRequest) -> AsyncIterator[dict[str, Any]]:
+    def stream(self, asked: TranslateRequest, request: Request) -> AsyncIterator[dict[str, Any]]:
         """The translation in pieces: `{"piece": …}` for each, then the whole text or an error."""
         if asked.format != "text" or not isinstance(asked.q, str) or asked.alternatives:
             raise HTTPException(400, "Invalid request: a stream takes one text, of format text, without alternatives")
@@ -245,11 +257,13 @@ class TranslationService:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(received.put_nowait, piece)
 
+        same = route.source == route.target or not asked.q.strip()
+
         def pieces(text: str) -> Iterator[str]:  # a generator, so that the model is called on the worker thread
-            same = route.source == route.target or not text.strip()
             yield from [text] if same else self.model.stream(text, route)
 
-        job = StreamJob(pieces(asked.q), send)
+        size = 1 if same else sum(self.model.sizes([asked.q], route))
+        job = StreamJob(pieces(asked.q), send, size, self._client(asked, request))
         self.queue.stream(job)
 
         async def answers() -> AsyncIterator[dict[str, Any]]:
@@ -269,6 +283,13 @@ class TranslationService:
                 self.queue.cancel(job)
 
         return answers()
+
+
+def _joined(parts: Sequence[Translated]) -> Translated:
+    """The translation of a text from those of its parts; the last alternative of a part stands for further ones."""
+    count = max(len(part.versions) for part in parts)
+    versions = ["".join(part.versions[min(rank, len(part.versions) - 1)] for part in parts) for rank in range(count)]
+    return Translated(versions, sum(part.tokens for part in parts))
 
 
 def _answer(asked: TranslateRequest, found: Sequence[Translated], detected: Detected | None) -> dict[str, Any]:
@@ -333,7 +354,7 @@ def _add_translation(app: FastAPI, service: TranslationService) -> None:
 
     @app.post("/translate/stream", **shape, description=description)
     async def stream(request: Request) -> Response:
-        answers = service.stream(await read(request, TranslateRequest))
+        answers = service.stream(await read(request, TranslateRequest), request)
         kind = EVENTS if EVENTS in request.headers.get("accept", "") else LINES
 
         async def lines() -> AsyncIterator[str]:

@@ -137,6 +137,16 @@ def gap_after(sentence: str) -> str:
     return "" if not sentence or unicodedata.east_asian_width(sentence[-1]) in ("W", "F") else " "
 
 
+def sections(text: str, characters: int) -> list[str]:
+    """Parts of about this length, of whole sentences, whose translations are joined to the translation of the text."""
+    cuts = [0]
+    if len(text) > characters:
+        for start, _ in pieces_of(text, find_items(text), split=True):
+            if start - cuts[-1] >= characters and text[start - 1].isspace():
+                cuts.append(start)
+    return [text[start:end] for start, end in pairwise((*cuts, len(text)))]
+
+
 # Items
 
 Kind: TypeAlias = Literal["block", "open", "close", "empty", "other", "number", "sign"]

@@ -16,12 +16,12 @@ import pytest
 from serving_cases import Parrot
 
 from regard.errors import RunError
-from regard.serving.http import address_of, listen, make_server
+from regard.serving.http import Say, address_of, listen, make_server, open_files, silent
 from regard.serving.settings import Serving, body_limit
 from regard.serving.translation import create_app
 
 SECONDS = 10
-SETTINGS = Serving(port=0, wait_ms=0, characters=1000, queue=2, texts=2, patience=0.3, grace=5)
+SETTINGS = Serving(port=0, wait_ms=0, characters=1000, queue=4, texts=2, patience=0.3, grace=5)
 BODY_LIMIT = body_limit(SETTINGS.characters)
 POST = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
@@ -29,11 +29,14 @@ POST = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicatio
 class Running:
     """A server in a thread, and plain sockets to talk to it."""
 
-    def __init__(self) -> None:
+    def __init__(
+        self, connections: int = SETTINGS.connections, patience: float = SETTINGS.patience, say: Say = silent
+    ) -> None:
         self.parrot = Parrot()
         self.listening = listen(SETTINGS.host, SETTINGS.port)
         self.port = self.listening.getsockname()[1]
-        self.server = make_server(create_app(self.parrot, SETTINGS), SETTINGS.connections, SETTINGS.grace)
+        app = create_app(self.parrot, SETTINGS)
+        self.server = make_server(app, connections, patience, SETTINGS.grace, say)
         self.thread = Thread(target=self.server.run, args=([self.listening],))
         self.thread.start()
 
@@ -102,7 +105,7 @@ def test_a_full_queue_answers_503(running: Running) -> None:
         first.sendall(request("first"))
         assert running.parrot.begun.wait(SECONDS)
         second.sendall(request(["a", "b"]))
-        running.wait_until("regard_queue_texts 2.0")
+        running.wait_until("regard_queue_tokens 4.0")
         status, headers, body = running.send(request("too many"))
         assert status == 503
         assert 1 <= int(headers["retry-after"]) <= 60
@@ -120,8 +123,8 @@ def test_a_client_that_goes_away_frees_its_items(running: Running) -> None:
         assert running.parrot.begun.wait(SECONDS)
         with running.connect() as leaving:
             leaving.sendall(request(["leaving", "leaving"]))
-            running.wait_until("regard_queue_texts 2.0")
-        running.wait_until("regard_queue_texts 0.0")
+            running.wait_until("regard_queue_tokens 4.0")
+        running.wait_until("regard_queue_tokens 0.0")
         running.parrot.go.set()
         assert answer_of(first)[0] == 200
     assert running.parrot.batches[before:] == [["first"]]
@@ -179,8 +182,59 @@ def test_a_body_that_is_too_long_or_does_not_arrive(running: Running) -> None:
     assert time.monotonic() - begun < 5
     with running.connect() as leaving:
         leaving.sendall(request()[:-5])
-    running.wait_until("regard_queue_texts 0.0")
+    running.wait_until("regard_queue_tokens 0.0")
     assert running.send(request("next"))[0] == 200
+
+
+def test_idle_and_slow_connections_are_closed(running: Running) -> None:
+    with running.connect() as silent, running.connect() as slow, running.connect() as kept:
+        kept.sendall(request("one"))
+        assert answer_of(kept)[0] == 200
+        begun = time.monotonic()
+        with contextlib.suppress(ConnectionError):
+            for byte in request():  # a header that never ends
+                slow.sendall(bytes([byte]))
+                time.sleep(0.02)
+                if time.monotonic() - begun > 2:
+                    break
+        assert time.monotonic() - begun < 2
+        assert [client.recv(10) for client in (silent, kept)] == [b"", b""]
+        assert time.monotonic() - begun < 2
+
+
+def test_idle_connections_give_way_to_others() -> None:
+    lines: list[str] = []
+    limited = Running(connections=4, say=lines.append, patience=60)
+    try:
+        with contextlib.ExitStack() as stack:
+            busy = stack.enter_context(limited.connect())
+            limited.parrot.hold()
+            busy.sendall(request("busy"))
+            assert limited.parrot.begun.wait(SECONDS)
+            idle = [stack.enter_context(limited.connect()) for _ in range(40)]
+            for client in idle[:36]:
+                with contextlib.suppress(ConnectionError):
+                    assert client.recv(10) == b""
+            assert lines == ["4 connections are open; idle ones are closed"]
+            assert limited.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")[0] == 200
+            limited.parrot.go.set()
+            assert answer_of(busy)[0] == 200
+    finally:
+        limited.end()
+
+
+def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit of the system is raised; what it does not allow lowers the number of connections."""
+    resource = pytest.importorskip("resource")
+    limits = [(256, 4096)]
+    monkeypatch.setattr(resource, "getrlimit", lambda kind: limits[-1])
+    monkeypatch.setattr(resource, "setrlimit", lambda kind, new: limits.append(new))
+    assert (open_files(1024), open_files(512), open_files(9999)) == (1024, 1024, 4096)
+    assert limits[1:] == [(1024, 4096), (4096, 4096)]
+    limits.append((400, 400))
+    server = make_server(create_app(Parrot(), SETTINGS), 1000, 1.0, 1)
+    assert server.config.backlog == 100
+    assert server.config.http.keywords["limit"] == 200  # type: ignore[union-attr]
 
 
 def test_requests_share_a_connection(running: Running) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import count
 from queue import Queue
 from threading import Event
 from typing import Any
@@ -30,6 +31,8 @@ class Work:
         assert self.go.wait(SECONDS)
         if "bad" in items:
             raise ValueError("bad")
+        if "panic" in items:
+            raise BaseException("a panic in a library")
         return [item.upper() for item in items]
 
     def hold(self, queue: RequestQueue) -> None:
@@ -68,13 +71,14 @@ def submit(queue: RequestQueue, name: str, *sizes: int, key: str = "a") -> Queue
 
 def test_the_order_of_items() -> None:
     queue = RequestQueue(Work(), 100, batch_size=4)
+    queue._long = 100  # no request is long
     submit(queue, "many", 1, 1, 1)
     submit(queue, "a", 1)
     submit(queue, "b", 1)
     assert taken(queue) == ["many0", "a0", "b0", "many1"], "jobs take turns item by item"
     submit(queue, "c", 1)
     assert taken(queue) == ["many2", "c0"]
-    assert queue.items == 0
+    assert queue.size == 0
     for name, size in (("a", 2), ("long", 9), ("b", 2), ("c", 2)):
         submit(queue, name, size)
     assert taken(queue) == ["a0", "b0"]
@@ -83,6 +87,73 @@ def test_the_order_of_items() -> None:
     for name, key in (("a", "x"), ("b", "y"), ("c", "z"), ("d", "x")):
         submit(queue, name, 1, key=key)
     assert [taken(queue) for _ in range(4)] == [["a0", "d0"], ["b0"], ["c0"], []], "a batch has one key"
+
+
+def test_short_requests_pass_long_ones_and_clients_share_a_batch() -> None:
+    queue = RequestQueue(Work(), 100_000, batch_size=1600)
+    for number in range(12):
+        submit(queue, f"long{number}.", *[50] * 50)
+    short = submit(queue, "short", 10)
+    first = taken(queue)
+    assert "short0" in first
+    assert len(first) <= 4, "long requests get a part of a batch"
+    assert short.taken == 1
+    seen = {name.partition(".")[0] for _ in range(12) for name in taken(queue)}
+    assert len(seen) == 12, "each long request has its turn"
+
+    queue = RequestQueue(Work(), 100_000, batch_size=100)
+    for number in range(50):
+        queue.submit("a", [f"greedy{number}"], [5], client="greedy")
+    for number in range(2):
+        queue.submit("a", [f"modest{number}"], [5], client="modest")
+    assert taken(queue)[:4] == ["greedy0", "modest0", "greedy1", "modest1"]
+
+
+def test_the_measured_speed() -> None:
+    """A batch of long requests takes about a second, and Retry-After is the time until there is room."""
+    clock = count()
+    queue = RequestQueue(Work(), 4000, batch_size=4096)
+    for _ in range(20):
+        queue._measure(min(500, int(queue._long)), min(500, int(queue._long)) / 100)
+    assert 90 < queue._long < 110
+    queue.submit("a", ["x"], [3900], client=next(clock))
+    for size, wait in ((1100, "10"), (4000, "39")):
+        with pytest.raises(HTTPException) as caught:
+            queue.submit("a", ["x"], [size], client=0)
+        assert caught.value.headers == {"Retry-After": wait}
+    for size, fits in ((1900, True), (1900, False), (90, True)):
+        if fits:
+            queue.submit("a", ["x"], [size], client=1)  # it holds less than half of the queue
+        else:
+            with pytest.raises(HTTPException):
+                queue.submit("a", ["x"], [size], client=1)
+    RequestQueue(Work(), 10).submit("a", ["x"], [50])  # an empty queue accepts every request
+
+
+def test_a_panic_is_an_error_of_its_request(queue: RequestQueue, work: Work) -> None:
+    def panicking() -> Iterator[str]:
+        yield "a"
+        raise BaseException("a panic in a library")
+
+    work.hold(queue)
+    good, bad = queue.submit("a", ["good"]), queue.submit("a", ["panic"])
+    work.go.set()
+    assert result(good) == ["GOOD"]
+    with pytest.raises(RuntimeError, match="BaseException"):
+        result(bad)
+    pieces: Queue[Any] = Queue()
+    queue.stream(StreamJob(panicking(), pieces.put))
+    assert pieces.get(timeout=SECONDS) == "a"
+    assert isinstance(pieces.get(timeout=SECONDS), RuntimeError)
+    assert queue.alive
+    assert result(queue.submit("a", ["again"])) == ["AGAIN"]
+
+
+def test_long_streams_leave_places() -> None:
+    queue = RequestQueue(Work(), 100_000, batch_size=1600, streams=4)
+    for size in (500, 500, 500, 500, 5, 6, 7):
+        queue.stream(StreamJob(iter(()), print, size))
+    assert [stream.size for stream in queue._active_streams()] == [5, 6, 500, 500]
 
 
 def test_a_shared_batch_and_a_full_queue(queue: RequestQueue, work: Work) -> None:
@@ -109,7 +180,7 @@ def test_one_bad_item_does_not_harm_the_others(queue: RequestQueue, work: Work) 
         result(bad)
     with pytest.raises(ValueError, match="bad"):
         result(queue.submit("a", ["good", "bad", "good"]))
-    assert queue.items == 0
+    assert queue.size == 0
     assert result(queue.submit("a", ["again"])) == ["AGAIN"]
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from serving_cases import BAD, WRONG, Parrot
+from serving_cases import BAD, PANIC, WRONG, Parrot
 from tiny_translator import write_translator
 
 import regard
@@ -270,6 +270,18 @@ def test_metrics() -> None:
     assert {name: float(values[name]) for name in wanted} == wanted
 
 
+def test_a_panic_is_an_internal_error_and_the_server_continues() -> None:
+    lines: list[str] = []
+    with TestClient(create_app(Parrot(), Serving(), lines.append), HOST) as client:
+        for text in (PANIC, f"count {PANIC}"):
+            answer = translate(client, q=[text, "a"])
+            assert (answer.status_code, list(answer.json())) == (500, ["error"])
+            assert client.get("/health").status_code == 200
+            assert translate(client).json() == {"translatedText": "de>en:Hund"}
+        assert len(lines) == 2
+        assert not any("secret" in line for line in lines)
+
+
 def test_the_log_contains_no_texts_keys_or_addresses() -> None:
     log: list[str] = []
     with TestClient(create_app(Parrot(), Serving(api_keys=("geheim",)), log.append, verbose=True), HOST) as client:
@@ -286,7 +298,9 @@ def test_the_log_contains_no_texts_keys_or_addresses() -> None:
 def test_the_docs_page_states_the_defaults_and_runs() -> None:
     page = (Path(__file__).parents[3] / "docs" / "serving.md").read_text(encoding="utf-8")
     stated = {name: float(number.replace(",", "")) for name, number in re.findall(r"`(\w+)` \(([\d,.]+)", page)}
-    assert set(stated) == {"beam", "characters", "texts", "queue", "batch_tokens", "wait_ms", "grace"}
+    assert set(stated) == {
+        *("beam", "characters", "texts", "queue", "batch_tokens", "wait_ms", "grace", "patience", "connections"),
+    }
     assert stated == {name: getattr(Serving(), name) for name in stated}
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         exec(code, {})
