@@ -164,7 +164,7 @@ def _unequal(
     return DataError(f"{', '.join(counts)}; line n of each file must belong to line n of the others")
 
 
-def read_pairs(settings: kinds.ParallelTsv | kinds.ParallelJsonl, file: str) -> Found[Pair]:
+def read_pairs(settings: kinds.ParallelTsv | kinds.ParallelCsv | kinds.ParallelJsonl, file: str) -> Found[Pair]:
     return _examples(settings, file, ["source", "target"], Pair)
 
 
@@ -386,9 +386,7 @@ def _value_at(found: dict[str, Any], name: str, key: str) -> Any:
 def _rows(settings: kinds.TableFile, file: str, names: Sequence[str], columns: Sequence[int | str]) -> Records:
     """Yields the columns of each row; every row must have as many columns as the first."""
     width = 0
-    numbered = (
-        _csv(file, settings.separator) if isinstance(settings, kinds.LabelledCsv) else enumerate(read_lines(file), 1)
-    )
+    numbered = _csv(file, settings.separator) if isinstance(settings, kinds.CsvFile) else enumerate(read_lines(file), 1)
     for number, row in numbered:
         if isinstance(row, str):
             fields = row.split("\t")

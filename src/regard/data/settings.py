@@ -18,6 +18,9 @@ Split: TypeAlias = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
 
+HOLD_OUT = 0.05
+
+
 def _listed(value: object) -> object:
     if isinstance(value, str):
         raise ValueError(f'must be a list of files; write ["{value}"]')
@@ -92,6 +95,9 @@ class FromFiles(Data):
     """Validation files, which decide when to stop and which checkpoint is best."""
     test: Files = ()
     """Files for the final score."""
+    hold_out: float | None = Field(default=None, ge=0, lt=1)
+    """Without `valid`: share of the training examples that validate instead of train; none: 0.05 when a model is
+    trained. The content of an example decides, so that equal examples stay together."""
     bad: Literal["skip", "stop"] = "skip"
     """Whether an unusable line is skipped and counted, or stops the run."""
 
@@ -101,7 +107,12 @@ class FromFiles(Data):
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        return tuple(split for split in SPLITS if self.files(split))
+        return tuple(split for split in SPLITS if self.files(split) or (split == "valid" and self.holds_out))
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether validation examples are taken from the training files."""
+        return bool(self.train and not self.valid and self.hold_out)
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:
@@ -225,6 +236,23 @@ class ParallelTsv(PairsFromFiles, TableFile):
     """Column of the target text: its number, counted from 1, or its name in the header."""
 
 
+class CsvFile(TableFile):
+    """Settings of files with columns that are quoted with `"` where necessary."""
+
+    separator: str = Field(default=",", min_length=1, max_length=1)
+    """The character between columns."""
+
+
+class ParallelCsv(PairsFromFiles, CsvFile):
+    """Two columns of a file with commas between columns, quoted with `"` where necessary."""
+
+    kind: Literal["parallel-csv"] = "parallel-csv"
+    source: Column = 1
+    """Column of the source text: its number, counted from 1, or its name in the header."""
+    target: Column = 2
+    """Column of the target text: its number, counted from 1, or its name in the header."""
+
+
 class ParallelJsonl(PairsFromFiles):
     """Two keys of a file with a JSON object on each line."""
 
@@ -294,12 +322,10 @@ class LabelledTsv(LabelledTable):
     kind: Literal["labelled-tsv"] = "labelled-tsv"
 
 
-class LabelledCsv(LabelledTable):
+class LabelledCsv(LabelledTable, CsvFile):
     """Columns of a file with commas between columns, quoted with `"` where necessary."""
 
     kind: Literal["labelled-csv"] = "labelled-csv"
-    separator: str = Field(default=",", min_length=1, max_length=1)
-    """The character between columns."""
 
 
 class LabelledJsonl(LabelledTexts):
@@ -418,7 +444,7 @@ class Digits(Data, UnseenLabels):
     kind: Literal["digits"] = "digits"
 
 
-_Texts: TypeAlias = Parallel | ParallelTsv | ParallelJsonl | RawText | RawJsonl
+_Texts: TypeAlias = Parallel | ParallelTsv | ParallelCsv | ParallelJsonl | RawText | RawJsonl
 _Labelled: TypeAlias = LabelledTsv | LabelledCsv | LabelledJsonl | Columns | Slots | Squad | ImageFolder | Idx | Npz
 EmbeddedSettings: TypeAlias = Grammar | PythonLibrary | Digits
 DataSettings: TypeAlias = _Texts | _Labelled | EmbeddedSettings

@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from regard.data import readers
 from regard.data.embedded import origin_of, read_embedded
-from regard.data.examples import Example, Located, Pair, Problem, Side, Tally, excerpt
+from regard.data.examples import Example, Located, Pair, Problem, Side, Tally, Text, excerpt
 from regard.data.images import read_idx, read_image_folder, read_npz
 from regard.data.settings import DataSettings, EmbeddedSettings, PairFilters, Pairs, Split, TextFilters
 from regard.errors import DataError
@@ -18,6 +18,7 @@ from regard.errors import DataError
 READERS: dict[str, Callable[..., Iterator[Located[Example | Problem]]]] = {
     "parallel": readers.read_parallel,
     "parallel-tsv": readers.read_pairs,
+    "parallel-csv": readers.read_pairs,
     "parallel-jsonl": readers.read_pairs,
     "text": readers.read_text,
     "text-jsonl": readers.read_text_jsonl,
@@ -58,7 +59,8 @@ class Source:
         settings = self.settings
         if isinstance(settings, EmbeddedSettings):
             return ()
-        return tuple(str(Path(settings.root) / file) for file in settings.files(self.split))
+        split: Split = "train" if self.split == "valid" and settings.holds_out else self.split
+        return tuple(str(Path(settings.root) / file) for file in settings.files(split))
 
     @property
     def origin(self) -> list[Path]:
@@ -91,11 +93,17 @@ class Source:
         if isinstance(settings, EmbeddedSettings):
             yield from read_embedded(settings, self.split)
             return
+        held = (settings.hold_out or 0.0) if settings.holds_out and self.split != "test" else 0.0
         for start in range(0, len(files), settings.files_each):
             for located in READERS[settings.kind](settings, *files[start : start + settings.files_each]):
                 example = located.example
                 if not isinstance(example, Problem):
-                    yield located  # type: ignore[misc]
+                    if not held:
+                        yield located  # type: ignore[misc]
+                    elif is_held_out(example, held) == (self.split == "valid"):
+                        # Pieces of a long document are shared out one by one, so each ends.
+                        whole = example._replace(ends=True) if isinstance(example, Text) else example
+                        yield Located(whole, located.file, located.number, located.unit)
                     continue
                 detail = f" ({example.detail})" if example.detail else ""
                 if settings.bad == "stop":
@@ -109,6 +117,12 @@ class Source:
                 yield located
             else:
                 self.removed.count(reason, f"{located.where} ({excerpt(located.example)})")
+
+
+def is_held_out(example: Example, share: float) -> bool:
+    """Whether an example is used for validation. Its text, image, source or context decides."""
+    sides = example.sides()
+    return text_mark(sides.get("context", next(iter(sides.values())))) < share * 2**64
 
 
 def _both_directions(examples: Iterator[Located[Example]], first: str, second: str) -> Iterator[Located[Example]]:

@@ -113,8 +113,11 @@ def is_recipe(name: str) -> bool:
     return name.endswith(".toml") or (name in shipped.recipes() and not Path(name).exists())
 
 
-def read_recipe(recipe: Path | str) -> Table:
-    """The tables of a recipe. A file that has a model only can leave out the line `[model]`."""
+def read_recipe(recipe: Path | str, heirs: tuple[Path, ...] = ()) -> Table:
+    """The tables of a recipe. A file that has a model only can leave out the line `[model]`.
+
+    With `base`, a name or a file next to it, the tables change those of another recipe. `heirs` are read already.
+    """
     path = find_recipe(recipe)
     try:
         text = path.read_text(encoding="utf-8")
@@ -125,8 +128,20 @@ def read_recipe(recipe: Path | str) -> Table:
     tables = read_toml(text, source=f"recipe ({path})")
     if "kind" in tables or "preset" in tables:
         return {"model": tables}
+    base = tables.pop("base", None)
     _require_known(tables, f"recipe ({path}): ")
-    return tables
+    if base is None:
+        return tables
+    heirs = (*heirs, path.resolve())
+    if not isinstance(base, str):
+        raise SettingsError(f'recipe ({path}): base ({base!r}) must be a recipe; write base = "grammar", or a file')
+    beside = path.parent / base
+    if find_recipe(beside if beside.is_file() else base).resolve() in heirs:
+        raise SettingsError(f"recipe ({path}): base ({base}) is this recipe, or builds on it; name another one")
+    found = read_recipe(beside if beside.is_file() else base, heirs)
+    merged = {part: merge(_table(found, part), _table(tables, part)) for part in PARTS if part in {**found, **tables}}
+    # The curve of another job is no reference.
+    return {part: table for part, table in merged.items() if part != "reference" or part in tables}
 
 
 def make_job(name: str, recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> TrainingJob:
@@ -160,7 +175,7 @@ def make_job(name: str, recipe: Mapping[str, Any], changes: Mapping[str, Any]) -
 def _require_known(tables: Mapping[str, Any], where: str = "") -> None:
     if unknown := [key for key in tables if key not in PARTS]:
         near = did_you_mean(unknown[0], PARTS)
-        raise SettingsError(f"{where}unknown setting {unknown[0]}{near}; a recipe has {', '.join(PARTS)}")
+        raise SettingsError(f"{where}unknown setting {unknown[0]}{near}; a recipe has base, {', '.join(PARTS)}")
 
 
 def _table(tables: Mapping[str, Any], part: str) -> Table:

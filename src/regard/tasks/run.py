@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from regard.data.columns import Examples
 from regard.data.examples import Labels, Sort
 from regard.data.prepare import Report, learn_tokenizers, prepare
 from regard.data.readers import require_there
-from regard.data.settings import Split
+from regard.data.settings import HOLD_OUT, DataSettings, FromFiles, Split
 from regard.data.source import Source
 from regard.errors import DataError, RegardError, RunError, SettingsError
 from regard.format import clock, four_digits, percent
@@ -36,11 +37,11 @@ from regard.tasks.task import Task, TrainingData, job_tokenizers
 from regard.text.tokenizer import TokenizerPair
 from regard.training.curves import draw_curves
 from regard.training.distribution import Workers, connected
-from regard.training.loop import Trained, Trainer
-from regard.training.report import Display, require_tensorboard
+from regard.training.loop import Callback, Trained, Trainer
+from regard.training.report import Display, require_trackers
 from regard.training.run import Run, read_environment, require_free, resume_environment, write_environment
 from regard.training.schedules import nearest_budget
-from regard.training.settings import GPU_TOKENS, Train
+from regard.training.settings import GPU_TOKENS, USUAL_RATE, Train
 from regard.training.step import Objective, evaluate, mixed_precision
 from regard.weights.checkpoints import newest_checkpoint
 from regard.weights.directory import load_labels, load_model, read_config, save_labels
@@ -53,7 +54,8 @@ CPU_FLOPS = 8e9
 
 CHANGEABLE = (
     *("steps", "epochs", "total_tokens", "minutes", "micro", "workers", "compile", "recompute", "evaluate_every"),
-    *("patience", "select", "keep", "save_every", "save_minutes", "log_every", "tensorboard", "average", "average_of"),
+    *("patience", "select", "keep", "save_every", "save_minutes", "log_every", "tensorboard", "wandb", "average"),
+    "average_of",
 )
 """Settings of `[train]` that can change when a run is resumed. None of them affects the steps already taken."""
 
@@ -65,14 +67,17 @@ def train(
     device: str | None = None,
     threads: int | None = None,
     display: Display | None = None,
+    on_step: Callback | None = None,
+    on_evaluate: Callback | None = None,
 ) -> Trained:
     """Trains the model of a recipe with `changes` (dotted keys or tables) applied, in a new run directory.
 
     `device` is cpu, cuda, cuda:1, ...; none: a GPU if there is one. Under `torchrun`, all processes call this.
+    `on_step` is called after each step with its number (`step`), `epochs`, `tokens`, `rate` and metrics, `on_evaluate`
+    after each evaluation with `step` and metrics. If one returns False, the run saves everything and stops.
     """
     job = read_job(recipe, nested(changes or {}))
-    if job.train.tensorboard:
-        require_tensorboard()
+    require_trackers(job.train)
     with _session(device, threads, display) as (workers, shown):
         if workers.leads:
             require_free(job.directory)
@@ -82,7 +87,7 @@ def train(
         run = _created(job, task, workers)
         assert task.data is not None
         with _in(run, workers):
-            trainer = Trainer(task, model, task.data.train, run, workers, shown)
+            trainer = Trainer(task, model, task.data.train, run, workers, shown, on_step, on_evaluate)
             trainer.reporter.data(task.data.summary)
             return _trained(trainer, run, workers, shown, notes)
 
@@ -94,10 +99,12 @@ def resume(
     device: str | None = None,
     threads: int | None = None,
     display: Display | None = None,
+    on_step: Callback | None = None,
+    on_evaluate: Callback | None = None,
 ) -> Trained:
     """Continues a run from its newest good checkpoint, to exactly the result of an uninterrupted run.
 
-    `changes` can prolong it, move its data, or change how often it evaluates and saves.
+    `changes` can prolong it, move its data, or change how often it evaluates and saves; callbacks as for `train`.
     """
     run = Run.open(directory)
     config = dict(run.config)
@@ -105,6 +112,8 @@ def resume(
     changed = nested(changes or {})
     _require_changeable(changed)
     job = make_job(run.directory.name, config, changed)
+    if isinstance(job.data, FromFiles) and job.data.hold_out is None:  # a run of an older version
+        job = replace(job, data=job.data.changed({"hold_out": 0.0}))
     if threads is None:  # another number of threads changes the last bits of sums
         threads = read_environment(run.directory).get("threads")
     with _session(device, threads, display) as (workers, shown), _in(run, workers):
@@ -129,7 +138,7 @@ def resume(
         # The weights to start from are needed only until the first checkpoint; they can be gone by now.
         fresh = job.train.start is not None and checkpoint is None
         model, notes = _model(job, task, workers, read_start(job.train.start) if fresh and job.train.start else None)
-        trainer = Trainer(task, model, job.train, run, workers, shown)
+        trainer = Trainer(task, model, job.train, run, workers, shown, on_step, on_evaluate)
         notes += trainer.resume()
         if workers.leads:
             notes += resume_environment(run.directory, workers.device)
@@ -182,6 +191,8 @@ def prepare_job(
     By default these are train, and valid if there is one. Without train, tokenizers and labels must be given.
     """
     model = job_model(job, None if start is None else start.settings)
+    if not splits:
+        job = replace(job, data=_with_hold_out(job.data))
     splits = splits or (("train", "valid") if "valid" in job.data.splits else ("train",))
     for split in splits:
         require_there(Source(job.data, split).files)
@@ -196,10 +207,7 @@ def prepare_job(
         named = "vocabulary" in job.model and start is None
         model = with_vocabulary(model, tokenizers.sizes, tokenizers.shared, named)
     task = job.task_type(job.task, model, tokenizers, labels)
-    if job.train.tokens is None:
-        tokens = max(default_tokens(model, device), task.least(job.train.examples))
-        micro = None if job.train.micro is None else min(job.train.micro, tokens)
-        job = replace(job, train=job.train.changed({"tokens": tokens, "micro": micro}))
+    job = replace(job, train=_completed(job.train, task, device))
     columns, limit = task.columns(), task.limit(job.train, job.data)
     key: Table = {"task": [task.kind, task.version]}
     if tokenizers is not None:
@@ -218,6 +226,31 @@ def prepare_job(
         known = ", ".join(task.metric_names)
         raise SettingsError(f"train.select ({job.train.select}) is not a metric of this task; choose one of {known}")
     return task
+
+
+def _completed(train: Train, task: Task, device: torch.device) -> Train:
+    """The settings with values for the size of a step and the learning rate, which depend on the model."""
+    changes: Table = {}
+    if train.tokens is None:
+        tokens = max(default_tokens(task.model, device), task.least(train.examples))
+        changes = {"tokens": tokens, "micro": None if train.micro is None else min(train.micro, tokens)}
+    if train.optimizer.rate is None:
+        rate = USUAL_RATE * (1 if task.model.norm_place == "post" else 3) * min(1.0, 128 / task.model.width)
+        changes["optimizer.rate"] = float(f"{rate if train.start is None else rate / 10:.2g}")
+    return train.changed(changes) if changes else train
+
+
+def _with_hold_out(data: DataSettings) -> DataSettings:
+    """The settings with a value of `hold_out`: none is held out if one side of a few examples would be empty."""
+    if not isinstance(data, FromFiles) or data.hold_out is not None:
+        return data
+    held = data.changed({"hold_out": HOLD_OUT})
+    try:
+        for split in ("valid", "train") if held.holds_out else ():
+            next(iter(Source(held, split)))
+    except DataError:
+        return data.changed({"hold_out": 0.0})
+    return held
 
 
 def default_tokens(model: ModelSettings, device: torch.device) -> int:
@@ -282,6 +315,7 @@ def _model(job: TrainingJob, task: Task, workers: Workers, start: Start | None) 
     notes: list[str] = []
     if start is not None:
         notes = warm_start(model, start, task._tokenizers, seed=job.train.seed)
+    _freeze(model, job.train.freeze)
     heads: Any = getattr(model, "heads", None)
     if task.head is not None and (others := [name for name in heads or () if name != task.head]):
         for name in others:
@@ -290,11 +324,26 @@ def _model(job: TrainingJob, task: Task, workers: Workers, start: Start | None) 
     return model, notes
 
 
+def _freeze(model: Model, patterns: Sequence[str]) -> None:
+    """Excludes parameters from training by their names."""
+    names = [name for name, _ in model.named_parameters()]
+    for pattern in patterns:
+        found = [name for name in names if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")]
+        if not found:
+            parts = dict.fromkeys(".".join(name.split(".")[:2]) for name in names)
+            near = did_you_mean(pattern, [*names, *parts, *(name.split(".")[0] for name in names)])
+            raise SettingsError(f"train.freeze ({pattern}) matches no parameter{near}; parts are {', '.join(parts)}")
+        for name in found:
+            model.get_parameter(name).requires_grad_(False)
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise SettingsError("train.freeze leaves no parameter to train; name fewer parts")
+
+
 def _created(job: TrainingJob, task: Task, workers: Workers) -> Run:
     assert task.data is not None
     config: Table = {
         "task": job.task.model_dump(),
-        "data": job.data.model_dump(),
+        "data": task.data.settings.model_dump(),
         **({} if job.text is None else {"text": job.text.model_dump()}),
         "model": task.model.model_dump(),
         "train": task.data.train.model_dump(),

@@ -6,11 +6,12 @@ import math
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -52,6 +53,10 @@ SIGNAL_SECONDS = 1.0
 """Signals within this time count as one: `timeout` and service managers signal a process and its group."""
 TIMED_STEPS, TIMED_SECONDS = 9, 10.0
 """After so many steps, or so long, the number of steps in a budget of minutes is estimated."""
+
+
+Callback: TypeAlias = Callable[[dict[str, float]], object]
+"""Gets the metrics of a step or of an evaluation. If it returns False, the run stops."""
 
 
 class Interrupt:
@@ -98,8 +103,19 @@ class Trainer:
     """A run in progress. `regard.tasks.run` makes one from a recipe."""
 
     def __init__(
-        self, task: Trainable, model: Model, train: Train, run: Run, workers: Workers, display: Display
+        self,
+        task: Trainable,
+        model: Model,
+        train: Train,
+        run: Run,
+        workers: Workers,
+        display: Display,
+        on_step: Callback | None = None,
+        on_evaluate: Callback | None = None,
     ) -> None:
+        self._on_step, self._on_evaluate = on_step, on_evaluate
+        self._stopped_by = ""
+        """The callback that stops the run."""
         self.task, self.model, self.train, self.workers = task, model, train, workers
         self.precision = mixed_precision(train.precision, workers.device)
         self.state = TrainingState(micro=train.micro, micro_asked=train.micro, planned=0)
@@ -111,7 +127,7 @@ class Trainer:
         )
         self.objective.set_compiled(compiled, self._can_record_graphs())
         wrapped = distribute(self.objective, workers, train.shard)
-        self.optimizers = build_optimizers(train.optimizer, model)
+        self.optimizers = build_optimizers(train.optimizer, model, train.layer_decay)
         scaler = self.precision.scaler(train.step_tokens)
         self.updater = Updater(wrapped, self.optimizers, self.precision, workers, scaler, train.clip)
         self.window = Sums(workers.device)
@@ -119,6 +135,8 @@ class Trainer:
         self.checkpointer = Checkpointer(run, model, train, self.updater)
         self.reporter = Reporter(run, display, task, train, workers, self.precision.products)
         self._loader: Loader | None = None
+        self._last: dict[str, float] = {}
+        """Metrics of the last step, for `on_step`."""
         self._evaluation_seconds = 0.0
         """Of the last evaluation."""
         self._compiled_once = False
@@ -181,10 +199,11 @@ class Trainer:
         # Batches are made in other processes, which must end in any case.
         with closing(self._loader.steps(self.state.position)) as steps:
             while True:
-                seconds, stop = self.workers.most(self.reporter.seconds(), float(interrupt.received is not None))
+                reason = interrupt.received or self._stopped_by
+                seconds, stop = self.workers.most(self.reporter.seconds(), float(bool(reason)))
                 self.state.seconds = seconds
                 if stop:
-                    return interrupt.received or "SIGTERM"
+                    return reason or "SIGTERM"
                 if spent_share(self.train, self.state) >= 1:
                     return "budget"
                 if self.train.patience is not None and self.state.stale >= self.train.patience:
@@ -229,7 +248,10 @@ class Trainer:
 
     def _update(self, step: Step, factor: float) -> None:
         seed_step(self.train.seed, self.state.step + 1, self.workers.rank, self.workers.device)
-        self.updater.update(step.batches, factor, self.window)
+        sums = self.updater.update(step.batches, factor, self.window)
+        if self._on_step is not None:
+            values = {name: float(value) for name, value in sums.items()}
+            self._last = self.task.metrics(values.pop("total"), values.pop("weight"), values)
 
     def _after_out_of_memory(self, error: Exception) -> None:
         """If memory ran out, continue with half of the tokens at once. The optimizer steps stay the same."""
@@ -254,6 +276,10 @@ class Trainer:
     def _after_step(self) -> None:
         """Log, evaluate and save if it is due."""
         state, train = self.state, self.train
+        if self._on_step is not None:
+            about = {"step": state.step, "epochs": state.epochs, "tokens": state.tokens, "rate": self.optimizers.rate}
+            if self._on_step({**about, **self._last}) is False:
+                self._stopped_by = "on_step"
         if state.step % train.log_every == 0:
             self.reporter.train(state, self._finite_window(), self.optimizers.rate, self.model.settings)
             self.window = Sums(self.workers.device)
@@ -334,6 +360,8 @@ class Trainer:
                 with nullcontext() if ema is None else ema.swapped():
                     metrics = self._metrics()
                 self.reporter.valid(self.state, metrics, self._is_best(metrics))
+                if self._on_evaluate is not None and self._on_evaluate({"step": self.state.step, **metrics}) is False:
+                    self._stopped_by = "on_evaluate"
         self.state.evaluated = self.state.step
         self._save(metrics)
 

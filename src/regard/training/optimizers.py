@@ -33,35 +33,68 @@ def group_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
     return matrices, [*tables, *vectors]
 
 
-def build_optimizers(optimizer: settings.Optimizer, model: nn.Module) -> Optimizers:
+def layer_factors(names: Iterable[str], decay: float) -> dict[str, float]:
+    """The factor of the learning rate of each parameter: 1 for heads, outputs and the last layer of each stack."""
+    parts = [(name, name.split(".")) for name in names]
+    depths: dict[str, int] = {}
+    for _, (stack, *rest) in parts:
+        if rest and rest[0].isdigit():
+            depths[stack] = max(depths.get(stack, 0), int(rest[0]) + 1)
+    factors = {}
+    for name, (part, *rest) in parts:
+        if part in depths:
+            below = depths[part] - 1 - int(rest[0]) if rest[0].isdigit() else 0
+        else:  # embeddings of the source or target, or an output
+            below = 0 if part in ("heads", "output") else max(depths.values(), default=0)
+        factors[name] = decay**below
+    return factors
+
+
+def build_optimizers(optimizer: settings.Optimizer, model: nn.Module, layer_decay: float = 1.0) -> Optimizers:
     """The optimizers of a model. Only matrices inside layers have weight decay."""
     matrices, rest = group_parameters(model)
     names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    by_name = layer_factors(names.values(), layer_decay)
+    factors = {parameter: by_name[name] for parameter, name in names.items()}
     if isinstance(optimizer, settings.Muon):
         muon = Muon(
-            matrices,
+            [{"params": part, "lr": optimizer.rate * factor} for factor, part in _by_factor(matrices, factors).items()],
             lr=optimizer.rate,
             weight_decay=optimizer.decay,
             momentum=optimizer.momentum,
             ns_steps=optimizer.iterations,
             adjust_lr_fn="original" if optimizer.adjust == "original" else "match_rms_adamw",
         )
-        return Optimizers([muon, _torch_optimizer(optimizer.rest, [], rest)], names)
-    return Optimizers([_torch_optimizer(optimizer, matrices, rest)], names)
+        parts: list[Optimizer] = [muon] if matrices else []  # all of them can be frozen
+        return Optimizers([*parts, _torch_optimizer(optimizer.rest, [], rest, factors)], names)
+    return Optimizers([_torch_optimizer(optimizer, matrices, rest, factors)], names)
+
+
+def _by_factor(parameters: Iterable[nn.Parameter], factors: Mapping[Tensor, float]) -> dict[float, list[nn.Parameter]]:
+    """Parameters by the factor of their learning rate, the highest first."""
+    found: dict[float, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        found.setdefault(factors[parameter], []).append(parameter)
+    return dict(sorted(found.items(), reverse=True))
 
 
 def _torch_optimizer(
     optimizer: settings.AdamW | settings.Adam | settings.Sgd,
     decayed: Iterable[nn.Parameter],
     others: Iterable[nn.Parameter],
+    factors: Mapping[Tensor, float],
 ) -> Optimizer:
-    groups = [([*decayed], optimizer.decay), ([*others], 0.0)]
-    entries = [{"params": parameters, "weight_decay": decay} for parameters, decay in groups if parameters]
+    rate = optimizer.rate or settings.USUAL_RATE
+    entries = [
+        {"params": parameters, "weight_decay": decay, "lr": rate * factor}
+        for group, decay in ((decayed, optimizer.decay), (others, 0.0))
+        for factor, parameters in _by_factor(group, factors).items()
+    ]
     if isinstance(optimizer, settings.Sgd):
-        return torch.optim.SGD(entries, lr=optimizer.rate, momentum=optimizer.momentum)
+        return torch.optim.SGD(entries, lr=rate, momentum=optimizer.momentum)
     kind = torch.optim.AdamW if isinstance(optimizer, settings.AdamW) else torch.optim.Adam
     # The fused kernels are faster on a CPU, too.
-    return kind(entries, lr=optimizer.rate, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps, fused=True)
+    return kind(entries, lr=rate, betas=(optimizer.beta1, optimizer.beta2), eps=optimizer.eps, fused=True)
 
 
 class Optimizers:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+import importlib
+import json
 import os
 import sys
 import time
@@ -22,7 +25,7 @@ from regard.models.count import training_flops
 from regard.models.settings import ModelSettings
 from regard.training.checkpoints import TrainingState
 from regard.training.distribution import Workers
-from regard.training.run import Log, Run
+from regard.training.run import Log, Run, read_environment
 from regard.training.schedules import spent_share
 from regard.training.settings import Train
 from regard.training.step import Trainable
@@ -137,15 +140,18 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def require_tensorboard() -> None:
-    """Raise `RunError` if TensorBoard is not installed."""
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError:
-        raise RunError(
-            "train.tensorboard (true) needs the package tensorboard; run pip install 'regard[tensorboard]', or set "
-            "train.tensorboard=false"
-        ) from None
+def require_trackers(train: Train) -> None:
+    """Raise `RunError` if TensorBoard or Weights & Biases is wanted and not installed."""
+    wanted = (("tensorboard", train.tensorboard, "torch.utils.tensorboard"), ("wandb", train.wandb, "wandb"))
+    for package, value, module in wanted:
+        if value:
+            try:
+                importlib.import_module(module)
+            except ImportError:
+                raise RunError(
+                    f"train.{package} ({json.dumps(value)}) needs the package {package}; run pip install "
+                    f"'regard[{package}]', or leave train.{package} out"
+                ) from None
 
 
 DATASHEETS: dict[str, dict[str, float]] = {
@@ -201,11 +207,27 @@ class Reporter:
         self.run, self.display, self.task, self.settings, self.workers = run, display, task, train, workers
         self._log = Log(run.log) if workers.leads else None
         self._board: Any = None
+        self._wandb: Any = None
+        if workers.leads:
+            require_trackers(train)
         if train.tensorboard and workers.leads:
-            require_tensorboard()
             from torch.utils.tensorboard import SummaryWriter
 
             self._board = SummaryWriter(str(run.directory / "tensorboard"))
+        if train.wandb is not None and workers.leads:
+            import wandb
+
+            # A resumed run has the same name for Weights & Biases: that of its directory and its first start.
+            started = str(read_environment(run.directory).get("time", ""))
+            name = hashlib.sha256(f"{run.directory.resolve()} {started}".encode()).hexdigest()[:16]
+            self._wandb = wandb.init(
+                project=train.wandb,
+                id=name,
+                name=run.directory.name,
+                dir=str(run.directory),
+                config=run.config,
+                resume="allow",
+            )
         self._products = products
         self._started = time.perf_counter()
         self._mark = self._started  # the start of the time that the next line of the log counts
@@ -226,6 +248,8 @@ class Reporter:
             self.display.close()
             if self._board is not None:
                 self._board.close()
+            if self._wandb is not None:
+                self._wandb.finish()
 
     def seconds(self) -> float:
         """Time spent on this run over all sessions."""
@@ -328,10 +352,14 @@ class Reporter:
     def _write(self, record: Record) -> None:
         if self._log is not None:
             self._log.append(record)
-        if self._board is not None and record.get("step") is not None:
-            kind, step = record["kind"], record["step"]
-            for name, value in record.items():
-                if name not in ("kind", "step") and _is_number(value):
-                    self._board.add_scalar(f"{kind}/{name}", value, step)
+        if record.get("step") is None:
+            return
+        kind, step = record["kind"], record["step"]
+        numbers = {f"{kind}/{name}": value for name, value in record.items() if name != "step" and _is_number(value)}
+        if self._wandb is not None and numbers:
+            self._wandb.log(numbers, step=step)
+        if self._board is not None:
+            for name, value in numbers.items():
+                self._board.add_scalar(name, value, step)
             if kind == "event":
                 self._board.add_text(f"event/{record['what']}", record["text"], step)

@@ -73,14 +73,20 @@ Schedule: TypeAlias = Annotated[
 ]
 
 
+USUAL_RATE = 1e-3
+
+
 class _Optimizer(Settings):
-    rate: Rate = 1e-3
+    rate: Rate | None = USUAL_RATE
     """The highest learning rate. The schedule multiplies it."""
     decay: float = Field(default=0.0, ge=0)
     """Weight decay of matrices. Norms, biases and embeddings have none."""
 
 
 class _Moments(_Optimizer):
+    rate: Rate | None = None
+    """The highest learning rate. The schedule multiplies it. None: 1e-3 for a post-norm model and 3e-3 for others, less
+    if it is wider than 128, and a tenth if training starts from other weights."""
     beta1: Momentum = 0.9
     """Decay of the mean of the gradients."""
     beta2: Momentum = 0.98
@@ -113,7 +119,7 @@ class Muon(_Optimizer):
     """Orthogonalized updates for the matrices of the layers (Jordan et al. 2024), AdamW for all other parameters."""
 
     kind: Literal["muon"] = "muon"
-    rate: Rate = 0.02
+    rate: Annotated[float, Field(gt=0)] = 0.02
     """The highest learning rate of the matrices."""
     momentum: Momentum = 0.95
     """Momentum."""
@@ -121,7 +127,7 @@ class Muon(_Optimizer):
     """Newton–Schulz iterations."""
     adjust: Literal["original", "match-adamw"] = "original"
     """How the rate depends on the shape of a matrix: as published, or scaled so that rates for AdamW can be used."""
-    rest: AdamW = AdamW()
+    rest: AdamW = AdamW(rate=USUAL_RATE)
     """The optimizer of embeddings, outputs, norms and biases, with its own learning rate."""
 
     @model_validator(mode="after")
@@ -184,6 +190,11 @@ class Train(Settings):
     """The optimizer."""
     schedule: Schedule = Linear()
     """The learning-rate schedule."""
+    freeze: tuple[str, ...] = Field(default=(), strict=False)
+    """Parameters that are not trained, by name, part (`encoder`, `encoder.0`, `source.tokens`) or pattern (`*bias`)."""
+    layer_decay: float = Field(default=1.0, gt=0, le=1)
+    """Factor of the learning rate from each layer to the one below it, such as 0.9 (Howard and Ruder 2018); embeddings
+    come below the first layer."""
     clip: float | None = Field(default=1.0, gt=0)
     """Largest norm of the gradient over all parameters; none: no clipping."""
     ema: float | None = Field(default=None, gt=0, lt=1)
@@ -220,6 +231,8 @@ class Train(Settings):
     """Steps between lines of the log."""
     tensorboard: bool = False
     """Whether the log is also written for TensorBoard."""
+    wandb: str | None = None
+    """The project of Weights & Biases that the log is also sent to; none: no project."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

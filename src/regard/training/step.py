@@ -187,8 +187,8 @@ class Updater:
     scaler: GradScaler
     clip: float | None
 
-    def update(self, batches: Sequence[Any], factor: float, window: Sums) -> None:
-        """Take one step with `factor` times the learning rate, and add its sums to the window.
+    def update(self, batches: Sequence[Any], factor: float, window: Sums) -> Mapping[str, Tensor]:
+        """Take one step with `factor` times the learning rate, and add its sums to the window. Returns the sums.
 
         Nothing is changed until all gradients are known, so a step that fails earlier can be repeated.
         """
@@ -216,6 +216,7 @@ class Updater:
                 ) from error
             raise
         self.scaler.update()
+        return sums
 
     def _scale_gradients(self, weight: Tensor) -> Tensor:
         """Divide the gradients by the weight of the step and clip them. Returns the norm before clipping."""

@@ -22,6 +22,7 @@ from regard.data.settings import (
     LabelledJsonl,
     LabelledTsv,
     Parallel,
+    ParallelCsv,
     ParallelJsonl,
     ParallelTsv,
     RawJsonl,
@@ -226,6 +227,20 @@ def test_labelled_tsv() -> None:
     assert read(settings) == ([Labelled("one", "uno", "1")], problems)
     absent = LabelledTsv(train=["a.tsv"], header=True, text="#1 String", label="none of them", labels="absent")
     assert read(absent) == ([Labelled("one", None, None)], problems)
+
+
+def test_parallel_csv() -> None:
+    write("a.csv", 'id,en,de\n1,"a, b","ein ""B"""\n2,"two\nlines",zwei\n3,only\n4,,leer\n')
+    settings = ParallelCsv(train=["a.csv"], header=True, source="en", target="de")
+    assert read(settings) == (
+        [Pair("a, b", 'ein "B"'), Pair("two\nlines", "zwei")],
+        [
+            "1 × does not have 3 columns, as the first line has: a.csv, line 5 (it has 2)",
+            "1 × has an empty source: a.csv, line 6",
+        ],
+    )
+    write("a.csv", "one;eins\n")
+    assert read(ParallelCsv(train=["a.csv"], separator=";"))[0] == [Pair("one", "eins")]
 
 
 def test_labelled_csv() -> None:

@@ -236,3 +236,21 @@ def test_shipped_recipes_are_found_by_name(tmp_path: Path, monkeypatch: pytest.M
     ):
         with pytest.raises(SettingsError, match=message):
             find_recipe(name)
+
+
+def test_a_recipe_builds_on_another(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('base = "grammar"\n[train]\nsteps = 7\n[model]\ndepth = 3\n')
+    (tmp_path / "more.toml").write_text(
+        'base = "mine.toml"\n[data]\ntrain_pairs = 50\n[train.optimizer]\nkind = "adamw"\n'
+    )
+    grammar, mine, more = (read_job(name) for name in ("grammar", tmp_path / "mine.toml", tmp_path / "more.toml"))
+    assert (mine.name, mine.train.steps, mine.model["depth"]) == ("mine", 7, 3)
+    assert mine.data == grammar.data
+    assert (mine.train.tokens, mine.train.optimizer) == (grammar.train.tokens, grammar.train.optimizer)
+    assert grammar.reference
+    assert not mine.reference  # the curve of another job
+    assert (more.train.steps, more.train.optimizer, more.task) == (7, AdamW(), grammar.task)
+    for base, words in (('"nothing"', "does not exist"), ("3", "must be a recipe"), ('"wrong.toml"', "builds on it")):
+        (tmp_path / "wrong.toml").write_text(f"base = {base}\n")
+        with pytest.raises(SettingsError, match=words):
+            read_job(tmp_path / "wrong.toml")

@@ -17,6 +17,7 @@ from PIL import Image
 import regard
 from regard.data.batches import Share
 from regard.data.columns import IGNORED, Batch
+from regard.data.source import Source
 from regard.errors import DataError, SettingsError, WeightsError
 from regard.models.settings import EncoderDecoder, Vision
 from regard.settings import nested
@@ -88,6 +89,75 @@ def test_the_size_of_a_step_follows_the_device_and_the_model() -> None:
     run = regard.train("mine.toml", display=Display(quiet=True), device="cpu")
     assert "tokens = 2048" in (run.directory / "config.toml").read_text()
     assert regard.resume(run.directory, {"train.steps": 3}, display=Display(quiet=True)).step == 3
+
+
+def test_examples_are_held_out_if_there_is_no_validation_data() -> None:
+    """The same ones each time, and never one that trains too, not even a copy of it."""
+    lines = [f"sentence {number % 300}" for number in range(600)]
+    write("many.en", lines)
+    write("many.de", lines[::-1])
+    write("copy.en", lines[::-1])
+    for kind, files in (("parallel", ["many.en", "many.de"]), ("text", ["many.en"])):
+        task = "translate" if kind == "parallel" else "language"
+        made, again = (ready(task, {"kind": kind, "train": files}) for _ in range(2))
+        assert made.data is not None
+        assert again.data is not None
+        assert made.data.fingerprints == again.data.fingerprints
+        train, valid = (made.data.examples[split].store.about["examples"] for split in ("train", "valid"))
+        assert train + valid == 600
+        assert 10 < valid < 60
+        sources = [Source(made.data.settings, "train"), Source(made.data.settings, "valid")]
+        ours, held = ({next(iter(example.sides().values())) for example in source} for source in sources)
+        assert len(ours | held) == 300
+        assert not ours & held
+    for data, valid in (
+        ({"train": ["many.en", "many.de"], "hold_out": 0.0}, False),
+        ({"train": ["train.en", "train.de"]}, False),  # four pairs, of which none is chosen
+        (FILES, True),
+    ):
+        assert ready("translate", data).has("valid") == valid
+    write("long.txt", lines * 30)
+    made = ready("language", {"train": ["long.txt"], "document": "file", "hold_out": 0.5}, {"task.context": 8})
+    assert made.has("valid")
+    write("held.toml", tomli_w.dumps(recipe("translate", {"train": ["many.en", "many.de"]})).splitlines())
+    run = regard.train("held.toml", display=Display(quiet=True), device="cpu")
+    assert run.scores["loss"] > 0
+    assert regard.resume(run.directory, {"train.steps": 3}, display=Display(quiet=True)).step == 3
+
+
+def test_parts_of_a_model_are_frozen() -> None:
+    write("mine.toml", tomli_w.dumps(recipe("translate", FILES)).splitlines())
+    changes = {"train.freeze": ["encoder", "decoder.0.ffn", "*.norm.*", "source.tokens.weight"]}
+    weights = []
+    for name, more in (("before", STILL), ("after", {"train.steps": 3})):
+        settings = {**changes, **more, "train.directory": name}
+        run = regard.train("mine.toml", settings, display=Display(quiet=True))
+        weights.append(dict(load_network(run.directory).named_parameters()))
+    before, after = weights
+    changed = {name for name in before if not torch.allclose(before[name], after[name], atol=1e-9)}
+    assert changed
+    assert not [name for name in changed if name.startswith(("encoder.", "decoder.0.ffn.", "source.tokens"))]
+    assert any(name.startswith("decoder.0.attention") for name in changed)
+    for wrong, words in (("encodr", r"did you mean encoder\?"), ("*", "no parameter to train")):
+        with pytest.raises(SettingsError, match=rf"train\.freeze .*{words}"):
+            regard.train("mine.toml", {"train.freeze": [wrong], "train.directory": "no"}, display=Display(quiet=True))
+
+
+def test_callbacks_see_each_step_and_evaluation_and_stop_a_run() -> None:
+    write("mine.toml", tomli_w.dumps(recipe("translate", FILES)).splitlines())
+    steps: list[dict[str, float]] = []
+    evaluations: list[dict[str, float]] = []
+    changes = {"train.steps": 4, "train.evaluate_every": 2}
+    quiet = Display(quiet=True)
+    regard.train("mine.toml", changes, display=quiet, on_step=steps.append, on_evaluate=evaluations.append)
+    assert [record["step"] for record in steps] == [1, 2, 3, 4]
+    assert {"loss", "rate", "epochs", "tokens"} <= set(steps[0])
+    assert [record["step"] for record in evaluations] == [2, 4]
+    assert evaluations[-1]["loss"] > 0
+    changes["train.directory"] = "stopped"
+    run = regard.train("mine.toml", changes, display=quiet, on_step=lambda record: record["step"] < 3)
+    assert (run.reason, run.step) == ("on_step", 3)
+    assert regard.resume("stopped", display=quiet).step == 4
 
 
 def tokens_of(tokenizer: Tokenizer) -> list[str]:

@@ -107,9 +107,41 @@ def test_tensorboard(tmp_path: Path) -> None:
         made.event(20, "stopped", "by SIGTERM")
     read = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
     read.Reload()
-    assert sorted(read.Tags()["scalars"]) == ["valid/loss", "valid/seconds"]
+    assert sorted(read.Tags()["scalars"]) == ["valid/evaluation", "valid/loss", "valid/seconds"]
     assert [(point.step, point.value) for point in read.Scalars("valid/loss")] == [(10, 5.0), (20, 2.5)]
     assert any("stopped" in tag for tag in read.Tags()["tensors"])
+
+
+def test_the_log_is_sent_to_weights_and_biases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for the module: the same name for the run after a resume, and numbers by kind and step."""
+    calls: list[tuple[str, Any]] = []
+    run = SimpleNamespace(
+        log=lambda numbers, step: calls.append(("log", (numbers, step))), finish=lambda: calls.append(("finish", None))
+    )
+
+    def init(**options: Any) -> SimpleNamespace:
+        calls.append(("init", options))
+        return run
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init))
+    made = Run.create(tmp_path / "mine", {"train": {"steps": 1}})
+    for _ in range(2):
+        reporter = reporting(made, Train(steps=1, wandb="words"))
+        with reporter.clock(TrainingState()):
+            reporter.valid(TrainingState(step=3), {"loss": 2.0}, True)
+    (_, first), (_, (numbers, step)), _, (_, second), *_ = calls
+    assert (first["project"], first["name"], first["config"]["train"]) == ("words", "mine", {"steps": 1})
+    assert (first["id"], first["resume"]) == (second["id"], "allow")
+    assert (numbers["valid/loss"], step) == (2.0, 3)
+    assert [name for name, _ in calls] == ["init", "log", "finish"] * 2
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(RunError, match=r"train.wandb \(\"words\"\) needs .* pip install 'regard\[wandb\]'"):
+        reporting(made, Train(steps=1, wandb="words"))
+
+
+def reporting(run: Run, train: Train) -> Reporter:
+    task: Any = SimpleNamespace()
+    return Reporter(run, Display(quiet=True), task, train, Workers(torch.device("cpu")), torch.float32)
 
 
 def test_without_tensorboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
