@@ -133,8 +133,9 @@ def test_the_recipes_on_pages_are_whole() -> None:
     assert [settings.kind for settings in found] == ["parallel", "labelled-tsv", "grammar"]
     (recipe,) = code_blocks("docs/text.md", "toml")
     assert parse(text.AnyTokenizer, tomllib.loads(recipe)["text"]).size == 10_000
-    jobs = [make_job("page", tomllib.loads(recipe), {}) for recipe in code_blocks("docs/training.md", "toml")]
-    assert [job.task.kind for job in jobs] == ["translate", "language", "image", "translate"]
+    found_jobs = [tomllib.loads(recipe) for recipe in code_blocks("docs/training.md", "toml")]
+    jobs = [make_job("page", recipe, {}) for recipe in found_jobs if "base" not in recipe]
+    assert [job.task.kind for job in jobs] == ["translate", "language", "masked", "image", "translate"]
 
 
 def test_the_page_on_training_names_every_setting_that_may_change() -> None:
