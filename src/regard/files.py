@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from regard.errors import RegardError, WeightsError
+from regard.errors import InputError, RegardError, WeightsError
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -37,6 +38,31 @@ def write_text(path: Path, text: str) -> None:
         partial.write_text(text, encoding="utf-8", newline="\n")
 
     write_beside(path, write)
+
+
+def require_writable(path: Path, option: str) -> None:
+    """Raises an error before the work if the output file `path` cannot be written. A device or a pipe is not tried."""
+    if path.is_dir():
+        raise InputError(f"{option} ({path}) is a directory; give a file")
+    if path.is_file() or not path.exists():
+        _try_writing(path.parent, path, option)
+
+
+def require_folder(path: Path, option: str) -> None:
+    """Creates the output directory `path`, or raises an error before the work."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{option} ({path}) cannot be created: {error.strerror}; choose another directory") from None
+    _try_writing(path, path, option)
+
+
+def _try_writing(folder: Path, path: Path, option: str) -> None:
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".regard-"):
+            pass
+    except OSError as error:
+        raise InputError(f"{option} ({path}) cannot be written: {error.strerror}; choose another place") from None
 
 
 def write_beside(path: Path, write: Callable[[Path], None]) -> None:

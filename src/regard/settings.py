@@ -28,6 +28,8 @@ else:
 
 LARGEST = 2**53
 """The largest integer of a setting; floats are exact up to here."""
+MOST_THREADS = 1024
+"""The largest number of CPU threads; far more of them crash PyTorch."""
 DEEPEST = 32
 """Levels of nested tables in a file or an override."""
 
@@ -74,6 +76,17 @@ class Settings(BaseModel, metaclass=_PlainErrors):
             key: None if value == "none" and key in fields and _optional(fields[key].annotation) else value
             for key, value in data.items()
         }
+
+    if not TYPE_CHECKING:  # type checkers know that fields are frozen
+
+        def __setattr__(self, name, value):
+            raise SettingsError(
+                f"{name} cannot be set: settings are frozen; make a changed copy: "
+                f"settings.changed({{{name!r}: {shown(value)}}})"
+            )
+
+        def __delattr__(self, name):
+            raise SettingsError(f"{name} cannot be deleted: settings are frozen; make a changed copy")
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """Return a validated copy with `changes`, a nested table or dotted keys."""
@@ -126,9 +139,11 @@ def merge(base: Mapping[str, Any], changes: Mapping[str, Any]) -> Table:
 
 def nested(changes: Mapping[str, Any]) -> Table:
     """Return nested tables for dotted keys: `{"attention.heads": 4}` becomes `{"attention": {"heads": 4}}`."""
+    if not isinstance(changes, Mapping):
+        raise SettingsError(f'changes ({shown(changes)}) must be a dict, such as {{"train.steps": 100}}')
     result: Table = {}
     for path, value in changes.items():
-        *parents, last = path.split(".")
+        *parents, last = str(path).split(".")
         if len(parents) >= DEEPEST:
             raise SettingsError(f"{shown(path)} is nested too deeply; use at most {DEEPEST} levels")
         table = result

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import tomllib
 
+import pytest
 from settings_cases import from_toml, to_toml
 
 from regard.blocks import settings as blocks
 from regard.blocks.settings import Alibi, Attention, Gated, NoPosition, RmsNorm, Rotary, Sinusoidal
+from regard.errors import SettingsError
 from regard.models import settings as models
 from regard.models.settings import Classification, Decoder, Encoder, Tagging
 from regard.settings import (
@@ -55,6 +57,17 @@ def test_changes_validate_and_leave_the_original_alone() -> None:
     assert (emptied.attention.window, emptied.attention.qk_norm) == (None, None)
     heads = {"heads.words.kind": "tagging", "heads.label": {"kind": "classification", "classes": 3}}
     assert Encoder().changed(heads).heads == {"words": Tagging(), "label": Classification(classes=3)}
+
+
+def test_frozen_settings_raise_our_own_error() -> None:
+    settings = Decoder()
+    with pytest.raises(SettingsError, match=r"width cannot be set: .*settings\.changed\(\{'width': 3\}\)"):
+        settings.width = 3  # type: ignore[misc]
+    with pytest.raises(SettingsError, match="width cannot be deleted"):
+        del settings.width
+    with pytest.raises(SettingsError, match=r"changes \(3\) must be a dict"):
+        settings.changed(3)  # type: ignore[arg-type]
+    assert settings == Decoder()
 
 
 def test_another_kind_resets_its_own_table_only() -> None:

@@ -176,8 +176,14 @@ def readable(tensor: Tensor) -> bool:
     return not torch.compiler.is_compiling() and tensor.device.type == "cpu" and bool(tensor.numel())
 
 
+def require_tensor(value: object, name: str) -> None:
+    if not isinstance(value, Tensor):
+        raise InputError(f"{name} is of type {type(value).__name__}, expected a tensor; write torch.tensor({name})")
+
+
 def layout_of(tokens: Tensor, layout: Layout | None) -> Layout:
     """The given layout, checked against the tensor; by default that of a batch without padding."""
+    require_tensor(tokens, "tokens")
     if layout is None:
         if tokens.dim() != 2:
             raise InputError(f"tokens of shape {list(tokens.shape)} need a layout; give [batch, time], or Packed")

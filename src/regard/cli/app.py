@@ -59,7 +59,7 @@ def _options(
 
 
 def main() -> None:
-    """Runs the command line. A `RegardError` becomes one message on stderr; the exit code is 2 for wrong usage, else 1.
+    """Parses the arguments and runs a verb. A `RegardError` becomes a message on stderr; the exit code is 2 or 1.
 
     Typer ends quietly on Ctrl-C (130) and on a closed pipe (1).
     """

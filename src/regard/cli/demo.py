@@ -17,6 +17,7 @@ import typer
 
 from regard.cli.terminal import Json, console, print_json
 from regard.errors import RegardError
+from regard.files import require_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,7 @@ def demo_command(
     """Translate with the shipped model, draw an alignment, train a translator from scratch and test it."""
     names = (Path("runs", "demo" if number == 1 else f"demo-{number}") for number in itertools.count(1))
     folder = directory or next(path for path in names if not path.exists())
-    folder.mkdir(parents=True, exist_ok=True)
+    require_folder(folder, "--directory")
     out = console()
     out.quiet = as_json
     started = time.monotonic()

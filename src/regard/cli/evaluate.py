@@ -13,6 +13,7 @@ import typer
 from regard.cli import terminal
 from regard.decoding.settings import TranslateOptions
 from regard.errors import DataError, SettingsError
+from regard.files import require_writable
 
 if TYPE_CHECKING:
     from regard.use.evaluation import Compared, EvaluationSet, Report
@@ -58,6 +59,8 @@ def evaluate_command(  # noqa: PLR0913
     """Evaluate a model: translation by BLEU, chrF and TER (sacreBLEU), other tasks by their own metrics."""
     names, changes = terminal.split_words(words, "data.")
     _check(names, source, reference, hypotheses)
+    if save is not None:
+        require_writable(save, "--save")
     terminal.prepare_torch(threads, names)
     from regard.tasks.task import find_task
     from regard.use.evaluation import EvaluationSet, compare, evaluate_texts

@@ -10,6 +10,7 @@ import typer
 
 from regard.cli import terminal
 from regard.errors import InputError, SettingsError
+from regard.files import require_writable
 from regard.serving.settings import PageSettings, Serving
 from regard.settings import describe, parse
 
@@ -41,6 +42,9 @@ def look_command(  # noqa: PLR0913
     settings: PageSettings = parse(PageSettings, {"port": port})
     if views and html is None:
         raise SettingsError(f"--views ({views}) needs a file; add --html FILE")
+    for path, option in ((html, "--html"), (picture, "--picture")):
+        if path is not None:
+            require_writable(path, option)
     terminal.prepare_torch(models=[model, *([against] if against else [])])
     if html is None and picture is None:
         terminal.require_server("look")

@@ -11,6 +11,7 @@ import typer
 
 from regard.cli.terminal import Json, ModelName, console, grid, print_json, split_words
 from regard.errors import SettingsError
+from regard.files import require_folder
 from regard.format import amount, difference, size
 from regard.settings import to_table
 
@@ -163,6 +164,7 @@ def convert_command(
     from regard.weights.location import find_model
 
     directory, direction = find_model(model)
+    require_folder(out, "OUT")
     from regard.weights.convert import convert
 
     if language is None and direction is not None:

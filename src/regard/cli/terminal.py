@@ -20,7 +20,7 @@ import typer
 
 from regard.errors import DataError, InputError, RunError
 from regard.files import write_beside
-from regard.settings import Settings, describe, read_overrides, variants
+from regard.settings import MOST_THREADS, Settings, describe, read_overrides, variants
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -45,7 +45,8 @@ InputFile: TypeAlias = Annotated[Path | None, _INPUT]
 _OUTPUT = typer.Option("--output", "-o", help="Output file.", show_default="standard output")
 OutputFile: TypeAlias = Annotated[Path | None, _OUTPUT]
 Device: TypeAlias = Annotated[str | None, typer.Option(help="Device: cpu, cuda or cuda:NUMBER.")]
-Threads: TypeAlias = Annotated[int | None, typer.Option(min=1, help="CPU threads.", show_default="all cores")]
+_THREADS = typer.Option(min=1, max=MOST_THREADS, help="CPU threads.", show_default="all cores")
+Threads: TypeAlias = Annotated[int | None, _THREADS]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -14,6 +14,7 @@ import typer
 
 from regard.cli.terminal import Device, Json, Threads, console, grid, print_json, say, split_words
 from regard.errors import RegardError, RunError, SettingsError
+from regard.files import require_writable
 from regard.format import amount, four_digits, percent
 from regard.settings import did_you_mean
 
@@ -242,6 +243,8 @@ def doctor_command(
     from regard.training.curves import read_history
     from regard.training.doctor import diagnose, reference_of
 
+    if png is not None:
+        require_writable(png, "--png")
     if reference:
         typer.echo(reference_of(run), nl=False)
         return

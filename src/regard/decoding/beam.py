@@ -82,7 +82,7 @@ class BeamSearch:
         self.divisor_L, self.farthest_B, self.absent_BS = batch.divisor_L, batch.farthest_B, batch.absent_BS
         self.state, self.scores_NV = model.begin(batch.inputs, self.longest, beam.size, beam.coverage > 0)
         count, size, device = len(batch.jobs), beam.size, model.device
-        exact = torch.float32 if device.type == "mps" else torch.float64  # Apple's GPUs have no float64
+        exact = torch.float64
         # The open sequences of each input, the best first.
         self.sums_BK = torch.zeros(count, 1, dtype=model.dtype, device=device)
         """Log-probabilities; −∞ if there is none."""

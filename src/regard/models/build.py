@@ -43,7 +43,8 @@ def build(model: ModelSettings, device: torch.device | str | None = None, dtype:
     """
     if not isinstance(model, ModelSettings):
         raise SettingsError(f"build needs model settings, not {model!r}; give regard.preset(name)")
-    device = torch.device("cpu" if device is None else device)
+    if str(device) != "meta":
+        device = find_device("cpu" if device is None else device)
     # First without memory: PyTorch's own initial values take as long as ours and would be overwritten.
     try:
         with torch.device("meta"), _NoInitialValues():
@@ -53,7 +54,7 @@ def build(model: ModelSettings, device: torch.device | str | None = None, dtype:
             f"the model has tensors that are too large for PyTorch ({error}); lower its sizes"
         ) from None
     network = network if dtype is None else network.to(dtype)
-    if device.type == "meta":
+    if not isinstance(device, torch.device) or device.type == "meta":
         return network
     _require_memory(network, device)
     network = network.to_empty(device=device)
@@ -105,10 +106,12 @@ def _initialise(model: nn.Module, body: Body) -> None:
 def find_device(name: torch.device | str | None, local: int | None = None) -> torch.device:
     """A device by its name; None: a GPU if there is one. `local` is the number of the GPU of this process, if any."""
     try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-    except RuntimeError:
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu") if name is None else torch.device(name)
+    except (RuntimeError, TypeError):
         raise SettingsError(f"device ({name}) is unknown; give cpu, cuda or cuda:NUMBER") from None
-    if device.type != "cuda":
+    if device.type not in ("cpu", "cuda"):
+        raise SettingsError(f"device ({name}) is not supported; give cpu, cuda or cuda:NUMBER")
+    if device.type == "cpu":
         return device
     index, count = device.index or 0 if local is None else local, torch.cuda.device_count()
     if index >= count:

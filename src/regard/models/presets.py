@@ -62,7 +62,9 @@ def find_preset(name: str) -> Preset:
     """Return the preset with this name, or raise a `SettingsError` that suggests the nearest name."""
     tables = _tables()
     if name not in tables:
-        raise SettingsError(f"preset ({name}) is not known{did_you_mean(name, tables)}; `regard presets` lists all")
+        raise SettingsError(
+            f"preset ({name}) is not known{did_you_mean(str(name), tables)}; `regard presets` lists all"
+        )
     table = dict(tables[name])
     model = table.pop("model", {})
     if "like" in table:

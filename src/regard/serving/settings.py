@@ -7,7 +7,7 @@ from typing import Annotated, TypeAlias
 from pydantic import Field
 
 from regard.blocks.settings import Positive
-from regard.settings import Settings
+from regard.settings import MOST_THREADS, Settings
 
 Words: TypeAlias = Annotated[tuple[str, ...], Field(strict=False)]
 
@@ -36,7 +36,7 @@ class Serving(Settings):
     """API keys; a translation request must contain one of them. Empty: no key is required."""
     device: str | None = None
     """Device of the model: cpu, cuda or cuda:NUMBER. None: a GPU if there is one."""
-    threads: Positive | None = None
+    threads: int | None = Field(default=None, ge=1, le=MOST_THREADS)
     """CPU threads of the model. None: one for each core."""
     beam: Positive = 2
     """Beam size; 1 is greedy. A wider beam is slower."""

@@ -32,7 +32,19 @@ from regard.data.settings import AnyData, DataSettings
 from regard.errors import SettingsError
 from regard.models.presets import find_preset
 from regard.models.settings import AnyModel, EncoderDecoder, ModelSettings, Vision
-from regard.settings import Settings, Table, did_you_mean, kind_of, merge, parse, read_toml, to_table, variants
+from regard.settings import (
+    Settings,
+    Table,
+    did_you_mean,
+    kind_of,
+    merge,
+    nested,
+    parse,
+    read_toml,
+    shown,
+    to_table,
+    variants,
+)
 from regard.text.settings import AnyTokenizer
 from regard.training.schedules import require_budget
 from regard.training.settings import Train
@@ -86,8 +98,13 @@ def _find_task(kind: object) -> type[Task]:
     return task.find_task(kind)
 
 
-def read_job(recipe: Path | str, changes: Mapping[str, Any] | None = None) -> TrainingJob:
-    """The job of a recipe, a file or a shipped name, with `changes`, a table of tables, applied."""
+def read_job(recipe: Path | str | Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> TrainingJob:
+    """The job of a recipe (a file, a shipped name or tables) with `changes`, a table of tables, applied."""
+    if isinstance(recipe, Mapping):
+        tables = _with_base(nested(recipe), Path("recipe"), ())
+        return make_job(str(_table(tables, "task").get("kind", "recipe")), tables, changes or {})
+    if not isinstance(recipe, str | Path):
+        raise SettingsError(f"recipe ({shown(recipe)}) must be a TOML file, a shipped name or a dict of tables")
     return make_job(Path(recipe).stem, read_recipe(recipe), changes or {})
 
 
@@ -125,7 +142,10 @@ def read_recipe(recipe: Path | str, heirs: tuple[Path, ...] = ()) -> Table:
         raise SettingsError(f"recipe ({path}) cannot be read: {error.strerror}; give a TOML file") from None
     except UnicodeDecodeError:
         raise SettingsError(f"recipe ({path}) is not UTF-8 text; give a TOML file") from None
-    tables = read_toml(text, source=f"recipe ({path})")
+    return _with_base(read_toml(text, source=f"recipe ({path})"), path, heirs)
+
+
+def _with_base(tables: Table, path: Path, heirs: tuple[Path, ...]) -> Table:
     if "kind" in tables or "preset" in tables:
         return {"model": tables}
     base = tables.pop("base", None)
@@ -182,6 +202,8 @@ def _table(tables: Mapping[str, Any], part: str) -> Table:
     table = tables.get(part, {})
     if part == "task" and isinstance(table, str):
         table = {"kind": table}
+    if isinstance(table, Settings):
+        table = to_table(table)
     if not isinstance(table, Mapping):
         raise SettingsError(f"{part} ({table!r}) must be a table; write [{part}] and, below it, its settings")
     return dict(table)

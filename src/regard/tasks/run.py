@@ -31,7 +31,7 @@ from regard.format import clock, four_digits, percent
 from regard.models.build import Model, build
 from regard.models.count import training_flops
 from regard.models.settings import ModelSettings, Vision
-from regard.settings import Table, did_you_mean, nested
+from regard.settings import MOST_THREADS, Table, did_you_mean, nested
 from regard.tasks.recipe import TokenizerFile, TrainingJob, job_model, make_job, read_job, with_vocabulary
 from regard.tasks.task import Task, TrainingData, job_tokenizers
 from regard.text.tokenizer import TokenizerPair
@@ -61,7 +61,7 @@ CHANGEABLE = (
 
 
 def train(
-    recipe: Path | str,
+    recipe: Path | str | Mapping[str, Any],
     changes: Mapping[str, Any] | None = None,
     *,
     device: str | None = None,
@@ -72,6 +72,7 @@ def train(
 ) -> Trained:
     """Trains the model of a recipe with `changes` (dotted keys or tables) applied, in a new run directory.
 
+    `recipe` is a TOML file, the name of a shipped recipe, or a dict with the tables of a recipe.
     `device` is cpu, cuda, cuda:1, ...; none: a GPU if there is one. Under `torchrun`, all processes call this.
     `on_step` is called after each step with its number (`step`), `epochs`, `tokens`, `rate` and metrics, `on_evaluate`
     after each evaluation with `step` and metrics. If one returns False, the run saves everything and stops.
@@ -294,8 +295,8 @@ def _prepared(
 def _session(device: str | None, threads: int | None, display: Display | None) -> Iterator[tuple[Workers, Display]]:
     """The processes of a run, and their one display."""
     if threads is not None:
-        if threads < 1:
-            raise SettingsError(f"threads ({threads}) must be at least 1; leave it out for all cores")
+        if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
+            raise SettingsError(f"threads ({threads}) must be from 1 to {MOST_THREADS:,}; leave it out for all cores")
         torch.set_num_threads(threads)
     with connected(device) as workers:
         shown: Display = (display or Display()) if workers.leads else Display(quiet=True)

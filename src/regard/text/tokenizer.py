@@ -357,10 +357,13 @@ def check_charsmap(charsmap: bytes, file: Path) -> None:
         raise DataError(f"{file}: the precompiled map of characters is truncated; copy or download the file again")
 
 
-def check_texts(texts: Iterable[object]) -> None:
+def check_texts(texts: object) -> None:
     """Raises an error if `texts` is a single string, or contains something other than valid strings."""
     if isinstance(texts, str):
         raise InputError(f"texts ({texts[:20]!r}) is a str, expected a list of str; write [text]")
+    if not isinstance(texts, Iterable) or isinstance(texts, Mapping | bytes):
+        name = type(texts).__name__
+        raise InputError(f"texts is {'an' if name[0] in 'aeiou' else 'a'} {name}, expected a str or a list of str")
     for place, text in enumerate(texts):
         check_text(text, place)
 

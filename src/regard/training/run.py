@@ -28,6 +28,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -47,6 +48,7 @@ LOG = "log.jsonl"
 ENVIRONMENT = "environment.json"
 SNAPSHOTS = "snapshots"
 
+PLACE = "choose another train.directory, or make this one writable"
 LOCK_SECONDS = 0.5
 """How long to wait for the lock. A process that only reads the status holds it for an instant."""
 MATTERS = ("regard", "commit", "python", "torch", "numpy", "tokenizers", "cuda", "cpu", "device", "threads")
@@ -112,7 +114,7 @@ class Run:
         """
         path = Path(directory)
         run = cls(path, {})
-        with disk_errors(path, "choose another train.directory, or make this one writable"):
+        with disk_errors(path, PLACE):
             require_free(path)
             path.mkdir(parents=True, exist_ok=True)
             with run.lock():
@@ -205,6 +207,9 @@ def require_free(directory: Path) -> None:
         raise RunError(f"{directory} is a file; choose another train.directory")
     if (directory / CONFIG).exists():
         raise RunError(f"{directory} already contains a run; continue it with --resume, or choose another directory")
+    folder = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
+    with disk_errors(directory, PLACE), TemporaryFile(dir=folder):
+        pass
     if not directory.is_dir() or (directory / LOCK).exists():  # with a lock, it is a run that was killed at its start
         return
     if found := min((path.name for path in directory.iterdir()), default=""):

@@ -68,6 +68,8 @@ class Loaded:
 
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
         """The prediction for each input by the task that the model was trained for: see `Task.predict`."""
+        if isinstance(inputs, str | bytes) or not isinstance(inputs, Sequence):
+            raise InputError(f"inputs is of type {type(inputs).__name__}, expected a list; write [input]")
         return self._task.predict(self.network, inputs)
 
     @cached_property

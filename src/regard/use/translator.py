@@ -211,11 +211,13 @@ class Translator(Loaded):
         if changes:
             tables = {name: to_table(new) if hasattr(new, "model_dump") else new for name, new in changes.items()}
             options = (options or _DEFAULTS).changed(tables)
-        found = self._plain(self.translations([text] if isinstance(text, str) else text, options), options)
-        return next(found) if isinstance(text, str) else list(found)
+        if isinstance(text, str):
+            return next(self._plain(self.translations([text], options), options))
+        return list(self._plain(self.translations(text, options), options))
 
     def predict(self, inputs: Sequence[str]) -> list[str]:
         """The translation of each text."""
+        check_texts(inputs)
         found: list[str] = self.translate(list(inputs))
         return found
 

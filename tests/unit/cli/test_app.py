@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import typer
@@ -84,6 +85,46 @@ def test_one_sentence_does_not_import_the_compiler() -> None:
     result = run("-c", code, "translate", "de-en", "Ein Hund läuft.")
     assert result.returncode == 0, result.stderr
     assert "dog" in result.stdout
+
+
+@pytest.mark.parametrize("module", ["typer", "regard.cli.train", "torch.nn"])
+def test_ctrl_c_during_imports_ends_in_one_line(module: str) -> None:
+    code = f"""
+import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+sys.argv = ["regard", "translate", "de-en", "Hallo."]
+runpy.run_module("regard", run_name="__main__")
+"""
+    result = run("-c", code)
+    assert (result.returncode, result.stderr, result.stdout) == (130, "regard: interrupted\n", "")
+
+
+def test_outputs_and_threads_are_checked_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file in place of a directory cannot be written by anyone, also not by root."""
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "regard.use.model", None)  # nothing is loaded
+    for words, message in (
+        ("demo --directory file/new", "--directory (file/new) cannot be created"),
+        ("convert de-en file/new --to bf16", "OUT (file/new) cannot be created"),
+        ("evaluate --hypotheses x --reference y --save file/new", "--save (file/new) cannot be written"),
+        ("evaluate de-en --save .", "--save (.) is a directory"),
+        ("look de-en Hallo --html file/new", "--html (file/new) cannot be written"),
+        ("look de-en Hallo --picture file/new.png", "--picture (file/new.png) cannot be written"),
+        ("doctor . --png file/new.png", "--png (file/new.png) cannot be written"),
+        ("translate de-en Hallo --threads 100000", "--threads"),
+        ("train grammar --threads 100000", "--threads"),
+        ("serve de-en --threads 100000", "threads (100000) is wrong"),
+    ):
+        result = CliRunner().invoke(cli.app, words.split())
+        assert message in f"{result.exception} {result.output}", words
+        assert "Not a directory" in str(result.exception) or "cannot" not in message
 
 
 def test_recipes_are_listed_and_taken_by_name() -> None:

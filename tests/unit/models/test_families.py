@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from regard.blocks import settings as blocks
+from regard.errors import InputError
 from regard.models import settings
 from regard.models.build import Model, build
 
@@ -245,6 +246,14 @@ def test_a_model_on_meta_has_shapes_and_takes_weights(family: str) -> None:
     shell.load_state_dict(made.state_dict(), assign=True)
     assert torch.equal(answer(shell.eval()), answer(made.eval()))
     assert {p.dtype for p in build(cases.FAMILIES[family](), dtype=torch.bfloat16).parameters()} == {torch.bfloat16}
+
+
+@by_family
+def test_lists_are_not_tensors(family: str) -> None:
+    model = build(cases.FAMILIES[family]())
+    inputs = [[[1, 2]], [[1]]] if family == "encoder-decoder" else [[[1, 2]]]
+    with pytest.raises(InputError, match=r"is of type list, expected a tensor; write torch\.tensor"):
+        model(*inputs)
 
 
 @by_family

@@ -160,6 +160,25 @@ def test_callbacks_see_each_step_and_evaluation_and_stop_a_run() -> None:
     assert regard.resume("stopped", display=quiet).step == 4
 
 
+def test_a_recipe_is_a_dict_too() -> None:
+    tables = recipe("translate", FILES)
+    tables["model"] = EncoderDecoder(**SMALL)
+    run = regard.train(tables | {"train.steps": 1}, display=Display(quiet=True))
+    assert (run.directory, run.step) == (Path("runs/translate"), 1)
+    Path("file").touch()
+    for wrong, changes, message in (
+        (3, {}, r"recipe \(3\) must be a TOML file"),
+        (tables, 3, r"changes \(3\) must be a dict"),
+        (tables | {"trian": {}}, {}, "unknown setting trian"),
+        (tables, {"train.directory": "file/run"}, r"file/run cannot be written \(Not a directory"),
+        ({"base": "recipe"}, {}, r"recipe \(recipe\) does not exist"),
+    ):
+        with pytest.raises(regard.RegardError, match=message):
+            regard.train(wrong, changes)  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match=r"threads \(100000\) must be from 1 to 1,024"):
+        regard.train(tables | {"train.directory": "other"}, threads=100_000)
+
+
 def tokens_of(tokenizer: Tokenizer) -> list[str]:
     return [tokenizer.token(number) for number in range(tokenizer.size)]
 

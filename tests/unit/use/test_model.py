@@ -43,6 +43,9 @@ def test_names_and_devices_that_are_not_known(tmp_path: Path) -> None:
         load(tmp_path / "nowhere")
     with pytest.raises(SettingsError, match=r"device \(abacus\) is unknown"):
         load(".", "abacus")
+    for device in ("mps", "meta"):
+        with pytest.raises(SettingsError, match=rf"device \({device}\) is not supported; give cpu"):
+            load("de-en", device)
 
 
 def test_a_directory_goes_before_a_shipped_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -210,6 +210,11 @@ def test_wrong_texts(model: Translator) -> None:
         model.translate(["ein", 3])  # type: ignore[list-item]
     with pytest.raises(InputError, match=r"texts \('ein'\) is a str"):
         model.translations("ein")
+    for wrong in (3, None, b"ein", {"ein": 1}):
+        with pytest.raises(InputError, match=r"^texts is an? \w+, expected a str or a list of str$"):
+            model.translate(wrong)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"texts \('ein'\) is a str, expected a list"):
+        model.predict("ein")
 
 
 def test_sentences_are_translated_one_by_one() -> None:
