@@ -164,42 +164,60 @@ _BLOCKS = frozenset(_BLOCK_NAMES.split())
 _VERBATIM: dict[str, Kind] = {"script": "block", "style": "block", "pre": "block", "code": "other"}
 """Elements whose content is not translated."""
 _ENTITY = re.compile(
-    r"&(?:(?:amp;)+\#?\w{1,31};|[A-Za-z][A-Za-z0-9]{1,30};|(?:lt|gt|amp|quot|LT|GT|AMP|QUOT);?|\#\d{1,20};?|\#[xX][0-9A-Fa-f]{1,20};?)"
+    r"""
+    & (?:
+        (?:amp;)+ \#? \w{1,31};                 # &amp;lt;, encoded twice
+        | [A-Za-z][A-Za-z0-9]{1,30};            # &eacute;
+        | (?:lt|gt|amp|quot|LT|GT|AMP|QUOT);?   # these need no semicolon
+        | \#\d{1,20};?                          # &#233;
+        | \#[xX][0-9A-Fa-f]{1,20};?             # &#xE9;
+    )
+    """,
+    re.VERBOSE,
 )
 _ESCAPED = "&\"'"
 """Characters that a model reads decoded, and that are encoded again."""
 _LESS, _GREATER = (
-    rf"&(?:{name};?|{name.upper()};?|\#0*{number}(?!\d);?|\#[xX]0*{number:x}(?![0-9A-Fa-f]);?)"
+    rf"&(?: {name};? | {name.upper()};? | \#0*{number}(?!\d);? | \#[xX]0*{number:x}(?![0-9A-Fa-f]);? )"
     for name, number in (("lt", 60), ("gt", 62))
 )
 """Spellings of < and > as entities."""
-_DOMAINS = r"com|org|net|edu|gov|info|io|eu|de|at|ch|uk|fr|nl|it|es|pl"
-_ITEM = re.compile(
-    rf"""
-    (?P<comment><!--|<!\[CDATA\[|<[!?](?=[A-Za-z]))
-    | (?:<|(?P<escaped>{_LESS}))(?P<shut>/?)(?P<name>[A-Za-z][\w:.-]*|\d+)
-      (?P<rest>(?:[\s/](?(escaped)(?:(?!{_LESS}|{_GREATER})[^<>])*
-        |(?:(?:[^<>"']{{0,300}}+(?:"[^"]{{0,300}}"|'[^']{{0,300}}')){{1,16}}+[^<>"']{{0,300}}+(?=>)|[^<>]*)))?)
-      (?(escaped)(?:{_GREATER}|>)|>)
-    | (?P<part><[A-Za-z/!?][^\s>]*>?)
-    | (?P<entity>{_ENTITY.pattern})
-    | (?P<address>
-        (?<![A-Za-z])(?:https?|ftp|file)://[^\s<>"“”„«»{{}}|\\^`]+
-        | (?<![\w.])www\.[^\s<>"“”„«»{{}}|\\^`]+
-        | (?<![\w.+%-])[\w.+%-]++@[\w-]+(?:\.[\w-]+)+
-        | (?<![\w.@-])(?:[\w-]+\.)+(?:{_DOMAINS})(?![\w-])(?:/[^\s<>"“”„«»]*)?
-      )
-    | (?<![\d%])%(?:\d\$)?[-+0\#]{{0,3}}(?:\d{{1,3}}|\*)?(?:\.\d{{1,2}})?[hlz]{{0,2}}[diufeEgG](?![A-Za-z])
-    | \$?\{{\{{[^{{}}\n]{{1,80}}\}}\}}
-    | [$%\#]?\{{[\w.:!+\[\]-]{{0,60}}\}}
-    | %\([\w.-]{{1,60}}\)[-+0\#]{{0,3}}\d{{0,3}}(?:\.\d{{1,2}})?[a-zA-Z]
-    | (?<![\d%])%(?:\d\$)?-?\d{{0,3}}[sScCxXop@](?![A-Za-z])
-    | (?<![\d%])(?<!\d[ \u00a0\u202f])%L?\d{{1,2}}(?!\d)
-    | (?<![\w$])\$[a-z_]\w*
-    | (?<!\w)__[A-Za-z]\w*__(?!\w)
-    """,
-    re.VERBOSE,
+
+_NAME = r"[A-Za-z][\w:.-]* | \d+"
+_UNQUOTED = r"""[^<>"']{0,300}+"""
+_QUOTED = r"""(?: "[^"]{0,300}" | '[^']{0,300}' )"""
+"""A quoted value may contain < and >. Its length is bounded, as is the number of values, so that the search is fast."""
+_REST = rf"[\s/] (?: (?:{_UNQUOTED}{_QUOTED}){{1,16}}+ {_UNQUOTED}(?=>) | [^<>]* )"
+_ESCAPED_REST = rf"[\s/] (?: (?!{_LESS}|{_GREATER}) [^<>] )*"
+_URL_CHARACTERS = r"""[^\s<>"“”„«»{}|\\^`]+"""
+_DOMAINS = "com|org|net|edu|gov|info|io|eu|de|at|ch|uk|fr|nl|it|es|pl"
+_ADDRESSES = (
+    rf"(?<![A-Za-z]) (?:https?|ftp|file):// {_URL_CHARACTERS}",
+    rf"(?<![\w.]) www\. {_URL_CHARACTERS}",
+    r"(?<![\w.+%-]) [\w.+%-]++ @ [\w-]+ (?:\.[\w-]+)+",
+    rf"(?<![\w.@-]) (?:[\w-]+\.)+ (?:{_DOMAINS}) (?![\w-]) (?: / [^\s<>\"“”„«»]* )?",
 )
+_PLACEHOLDERS = (
+    r"(?<![\d%]) % (?:\d\$)? [-+0\#]{0,3} (?:\d{1,3}|\*)? (?:\.\d{1,2})? [hlz]{0,2} [diufeEgG] (?![A-Za-z])",  # %5.2f
+    r"\$? \{\{ [^{}\n]{1,80} \}\}",  # {{name}}
+    r"[$%\#]? \{ [\w.:!+\[\]-]{0,60} \}",  # {name}, ${name}, %{name}, #{name}
+    r"%\( [\w.-]{1,60} \) [-+0\#]{0,3} \d{0,3} (?:\.\d{1,2})? [a-zA-Z]",  # %(name)s
+    r"(?<![\d%]) % (?:\d\$)? -? \d{0,3} [sScCxXop@] (?![A-Za-z])",  # %s, %1$s, %@
+    r"(?<![\d%]) (?<!\d[ \u00a0\u202f]) %L?\d{1,2} (?!\d)",  # %1, but not "50 %1"
+    r"(?<![\w$]) \$[a-z_]\w*",  # $name
+    r"(?<!\w) __[A-Za-z]\w*__ (?!\w)",  # __NAME__
+)
+_PATTERNS = {
+    "comment": r"<!-- | <!\[CDATA\[ | <[!?](?=[A-Za-z])",
+    "tag": rf"< (?P<shut>/?) (?P<name>{_NAME}) (?P<rest>(?:{_REST})?) >",
+    "escaped": rf"(?P<less>{_LESS}) (?P<shut_>/?) (?P<name_>{_NAME}) (?P<rest_>(?:{_ESCAPED_REST})?) (?:{_GREATER}|>)",
+    "part": r"<[A-Za-z/!?] [^\s>]* >?",  # a tag that is not complete
+    "entity": _ENTITY.pattern,
+    "address": "|".join(_ADDRESSES),
+    "placeholder": "|".join(_PLACEHOLDERS),
+}
+_ITEM = re.compile("|".join(f"(?P<{name}>{pattern})" for name, pattern in _PATTERNS.items()), re.VERBOSE)
+"""The first pattern that matches is the type of an item (`lastgroup`)."""
 _ATTRIBUTES = re.compile(r"\s*+/?\s*+\Z|\s[^=]*=")
 _TRAILING = ".,;:!?…'’"
 
@@ -223,45 +241,63 @@ def find_items(text: str) -> list[Item]:
         if kind is not None:
             found.append(Item(match.start(), end, text[match.start() : end], kind))
         place = end
-    if any(item.kind == "empty" and item.text[-1] != ">" for item in found):  # a > that moves would end this tag
+    if any(map(_is_incomplete, found)):  # a > that moves would end this tag
         return without_overlap(found, [Item(*match.span(), ">", "empty") for match in re.finditer(">", text)])
     return found
 
 
-def _extent(text: str, match: re.Match[str], absent: set[str]) -> tuple[int, Kind | None]:
+def _is_incomplete(item: Item) -> bool:
+    """Whether an item is a tag without its end."""
+    return item.kind == "empty" and item.text[-1] != ">"
+
+
+def _extent(text: str, found: re.Match[str], absent: set[str]) -> tuple[int, Kind | None]:
     """The end and kind of an item; no kind: the match is ordinary text."""
-    end, name = match.end(), (match["name"] or "").lower()
-    closing: str
-    kind: Kind
-    if match["comment"]:
-        closing, kind = {"<!--": "-->", "<![CDATA[": "]]>"}.get(match["comment"], ">"), "block"
-    elif match["address"]:
-        return match.start() + len(_address(match[0])), "other"
-    elif match["entity"]:
-        return end, None if _readable(match[0]) else "other"
-    elif match["part"]:
-        return end, "empty"
-    elif not name:
-        return end, "other"
-    elif not _ATTRIBUTES.match(match["rest"]):  # in "a <b and c> d" only <b is an item
-        if match["escaped"]:
-            return match.end("escaped"), "other"
+    end = found.end()
+    match found.lastgroup:
+        case "tag" | "escaped":
+            return _tag_extent(text, found, absent)
+        case "comment":
+            closing = {"<!--": "-->", "<![CDATA[": "]]>"}.get(found[0], ">")
+            return _closing(text, end, closing, absent) or end, "block"
+        case "address":
+            return found.start() + len(_address(found[0])), "other"
+        case "entity":
+            return end, None if _readable(found[0]) else "other"
+        case "part":
+            return end, "empty"
+    return end, "other"
+
+
+def _tag_extent(text: str, match: re.Match[str], absent: set[str]) -> tuple[int, Kind | None]:
+    """The extent of a tag; with some names, of the whole element."""
+    escaped = match.lastgroup == "escaped"
+    shut, name, rest = match.group("shut_", "name_", "rest_") if escaped else match.group("shut", "name", "rest")
+    name, end = name.lower(), match.end()
+    block: Kind | None = "block" if name in _BLOCKS else None
+    if not _ATTRIBUTES.match(rest):  # in "a <b and c> d" only <b is an item
+        if escaped:
+            return match.end("less"), "other"
         return match.end("name"), None if name.isdigit() else "empty"
-    elif match["shut"]:
-        return end, "block" if name in _BLOCKS else "close"
-    elif match["rest"].rstrip().endswith("/") or name in ("img", "input", "wbr"):
-        return end, "block" if name in _BLOCKS else "empty"
-    elif name in _VERBATIM:
-        closing, kind = f"</{name}>", _VERBATIM[name]
-    else:
-        return end, "block" if name in _BLOCKS else "open"
-    last = None
+    if shut:
+        return end, block or "close"
+    if rest.rstrip().endswith("/") or name in ("img", "input", "wbr"):
+        return end, block or "empty"
+    if name not in _VERBATIM:
+        return end, block or "open"
+    kind = _VERBATIM[name]
+    if last := _closing(text, end, f"</{name}>", absent):
+        return last, kind
+    return end, "block" if kind == "block" else "open"
+
+
+def _closing(text: str, place: int, closing: str, absent: set[str]) -> int | None:
+    """The end of the closing tag of an element or comment; None if it does not follow."""
     if closing not in absent:
-        last = re.compile(re.escape(closing), re.IGNORECASE | re.ASCII).search(text, end)
-    if last is None:
+        if found := re.compile(re.escape(closing), re.IGNORECASE | re.ASCII).search(text, place):
+            return found.end()
         absent.add(closing)
-        return end, "block" if kind == "block" else "open"
-    return last.end(), kind
+    return None
 
 
 def _readable(entity: str) -> bool:
@@ -355,7 +391,7 @@ def pieces_of(text: str, items: Sequence[Item], split: bool) -> list[Span]:
 MOST_STAND_INS = 8
 """A sentence with more items is translated in the parts between them."""
 
-_TAG_START = re.compile(r"<(?=[A-Za-z/!?])")
+_TAG_START = "<(?=[A-Za-z/!?])"
 _WHOLE_WORD = re.compile(r"(?<!\w)(?<!\d[.,])\w++(?![.,]\d)")
 
 
@@ -378,16 +414,16 @@ class Protected:
     """Characters to write as HTML entities, as the source does; & is the first."""
     signs: tuple[tuple[float, str], ...] = ()
     """Signs that were left out, each with the share of words before it."""
-    guarded: bool = False
-    """Whether the sentence contains a <, which must not become the start of a tag."""
+    tags: bool = False
+    """Whether tags are ordinary text (without `keep`); otherwise a < of the model never starts a tag."""
 
     @property
     def plain(self) -> bool:
-        return not (self.stand_ins or self.escapes or self.signs or self.guarded)
+        return not (self.stand_ins or self.escapes or self.signs or "<" in self.text)
 
     def restore(self, written: str) -> str | None:
         """The translation with the items; None unless each stand-in occurs once, and tags are in their order."""
-        if self.plain:
+        if self.plain and "<" not in written:
             return written
         found: dict[str, list[Span]] = {}
         for match in _WHOLE_WORD.finditer(written):
@@ -397,25 +433,29 @@ class Protected:
         tags = [found[stand_in.word][0] for stand_in in self.stand_ins if stand_in.item.kind in TAGS]
         if tags != sorted(tags):
             return None
-        edits: list[tuple[int, int, str]] = []
+        edits: list[tuple[int, int, str, bool]] = []
         for stand_in in self.stand_ins:
             start, end = found[stand_in.word][0]
             start -= stand_in.left and written[:start].endswith(" ")
             end += stand_in.right and written[end:].startswith(" ")
-            edits.append((start, end, stand_in.item.text))
+            edits.append((start, end, stand_in.item.text, True))
         ends = [0, *(end for _, end in word_spans(written))]
         for share, sign in self.signs:
             end = ends[round(share * (len(ends) - 1))]
-            edits.append((end, end, f" {sign}" if end else f"{sign} "))
+            edits.append((end, end, f" {sign}" if end else f"{sign} ", False))
         result, done = "", 0
-        for start, end, text in sorted(edits, key=lambda edit: edit[0]):
+        kept: set[int] = set()  # positions in the result that belong to items
+        for start, end, text, is_item in sorted(edits, key=lambda edit: edit[0]):
             result += self._escape(written[done:start]) + text
+            kept.update(range(len(result) - len(text), len(result)) if is_item else ())
             done = max(done, end)
         result += self._escape(written[done:])
-        if self.guarded:
-            kept = "|".join(re.escape(stand_in.item.text) for stand_in in self.stand_ins) or r"(?!)"
-            result = re.sub(rf"({kept})|{_TAG_START.pattern}", lambda match: match[1] or "< ", result)
-        return result
+        if self.tags:
+            return result
+        open_tag = any(_is_incomplete(stand_in.item) for stand_in in self.stand_ins)  # a further > would end it
+        pattern = rf"{_TAG_START}|>" if open_tag else _TAG_START
+        new = {"<": "< ", ">": ""}
+        return re.sub(pattern, lambda match: match[0] if match.start() in kept else new[match[0]], result)
 
     def lost_numbers(self, written: str) -> list[str]:
         """The numbers of the sentence that are not in the translation."""
@@ -465,7 +505,6 @@ def protect(sentence: str, items: Sequence[Item], level: int, writable: Callable
         outside, done = f"{outside}{sentence[done : item.start]} ", item.end
     outside += sentence[done:]
     escapes = {html.unescape(entity): f"{entity.rstrip(';')};" for entity in reversed(_ENTITY.findall(outside))}
-    guarded = "<" in outside and not _TAG_START.search(outside)  # without `keep`, tags are ordinary text
     text = "".join((*parts, _unescape(sentence[done:]))).strip()
     total = max(len(word_spans(text)), 1)
     return Protected(
@@ -473,7 +512,7 @@ def protect(sentence: str, items: Sequence[Item], level: int, writable: Callable
         tuple(stand_ins),
         tuple((character, escapes[character]) for character in _ESCAPED if character in escapes),
         tuple((count / total, sign) for count, sign in signs),
-        guarded,
+        re.search(_TAG_START, outside) is not None,
     )
 
 

@@ -409,7 +409,8 @@ class Translator(Loaded):
                 items = []
             for span in parts:
                 part = text[slice(*span)]
-                pieces.append(_Piece(span, part, first and not pieces, items, protected or Protected(part)))
+                kept = protected or Protected(part, tags=bool(request.options.must))
+                pieces.append(_Piece(span, part, first and not pieces, items, kept))
         edges = [0, *(edge for piece in pieces for edge in piece.span), len(text)]
         return _Document(pieces, [text[edges[i] : edges[i + 1]] for i in range(0, len(edges), 2)])
 
