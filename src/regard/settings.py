@@ -89,8 +89,10 @@ class Settings(BaseModel, metaclass=_PlainErrors):
             raise SettingsError(f"{name} cannot be deleted: settings are frozen; make a changed copy")
 
     def changed(self, changes: Mapping[str, Any]) -> Self:
-        """Return a validated copy with `changes`, a nested table or dotted keys."""
-        changed: Self = parse(type(self), merge(to_table(self), nested(changes)))
+        """Return a validated copy with `changes`, a nested table or dotted keys; unset fields stay unset."""
+        tables = nested(changes)
+        changed: Self = parse(type(self), merge(to_table(self), tables))
+        changed.model_fields_set.intersection_update(self.model_fields_set.union(tables))
         return changed
 
 

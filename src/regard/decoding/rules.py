@@ -125,6 +125,8 @@ class RuleBook:
             scores_NV = self._by_history(scores_NV, written_NT, rows)
         if self.end is not None and step < rules.shortest:
             scores_NV = scores_NV.masked_fill(self.is_end_V, NEVER)
+        if rules.renormalize and not self.steady:
+            scores_NV = scores_NV.log_softmax(-1)
         forced_B = self.forced(step)
         if forced_B is None:
             return scores_NV

@@ -125,7 +125,7 @@ class ToSource(Settings):
 class Rules(Settings):
     """Rules for all written sequences. They apply in the order of the fields, as in transformers.
 
-    They change log-probabilities in a beam search and logits otherwise; nothing is normalised afterwards.
+    They change log-probabilities in a beam search and logits otherwise.
     """
 
     repetition: float = Field(default=1.0, gt=0)
@@ -145,6 +145,8 @@ class Rules(Settings):
     """Largest number of tokens; a sequence without an end is cut there."""
     end_at_longest: bool = False
     """Whether the last token within longest is always the end, at no cost."""
+    renormalize: bool = False
+    """Whether the probabilities that the rules leave are divided by their sum (transformers: renormalize_logits)."""
     loop_ngram: Positive = 8
     """The longest run of tokens whose repetition at the end of a sequence counts as a loop."""
     loop_times: int = Field(default=4, ge=2)

@@ -94,7 +94,9 @@ class Tokenizer:
         roles: Mapping[Role, str],
         extra: Sequence[str] = (),
         settings: AnyTokenizer | None = None,
+        size: int | None = None,
     ) -> None:
+        """`size` is the vocabulary size of a Marian model; pieces with larger ids stand for the unknown token."""
         self.settings = settings
         """The settings it was trained with; None if it was not trained by Regard."""
         self._inner = inner
@@ -104,10 +106,12 @@ class Tokenizer:
         self._tokens: dict[Role, str] = {role: roles[role] for role in ROLES if role in roles}
         self._extra = tuple(extra)
         vocabulary = inner.get_vocab()
-        self.size = max(vocabulary.values(), default=-1) + 1
+        most = max(vocabulary.values(), default=-1) + 1
+        self.size = most if size is None else size
+        """The vocabulary size that a model needs: the largest id plus one."""
+        self._looked_up = size is not None
         if self.size > LARGEST:
             raise DataError(f"the tokenizer has a token with id {self.size - 1:,}, expected less than {LARGEST:,}")
-        """The vocabulary size that a model needs: the largest id plus one."""
         self.roles: Mapping[Role, int] = {role: vocabulary[token] for role, token in self._tokens.items()}
         """The id of the special token of each role."""
         self.extra: Mapping[str, int] = {token: vocabulary[token] for token in self._extra}
@@ -122,26 +126,31 @@ class Tokenizer:
         `special` reads special tokens, such as `[MASK]`, from the text.
         """
         check_texts([text] if pair is None else [text, pair])
-        with _edge("encode this text"):
-            return (self._reading if special else self._inner).encode(text, pair, add_special_tokens=framed)
+        with edge("encode this text"):
+            return self._clipped(
+                (self._reading if special else self._inner).encode(text, pair, add_special_tokens=framed)
+            )
 
     def encode_batch(self, texts: Sequence[str], *, framed: bool = True) -> list[tokenizers.Encoding]:
         """As `encode`, for many texts, on all cores."""
         check_texts(texts)
-        with _edge("encode these texts"):
-            return self._inner.encode_batch(cast(Any, texts), add_special_tokens=framed)
+        with edge("encode these texts"):
+            found = self._inner.encode_batch(cast(Any, texts), add_special_tokens=framed)
+        return [self._clipped(each) for each in found]
 
     def ids(self, texts: Sequence[str], *, start: bool = False, end: bool = False) -> list[list[int]]:
         """The ids of many texts, on all cores; `start` and `end` add those tokens."""
         if isinstance(texts, str):
             check_texts(texts)
         try:
-            with _edge("encode these texts"):
-                found = self._inner.encode_batch_fast(cast(Any, texts), add_special_tokens=False)
+            with edge("encode these texts"):
+                # The fast one gives no tokens.
+                encode = self._inner.encode_batch if self._looked_up else self._inner.encode_batch_fast
+                found = encode(cast(Any, texts), add_special_tokens=False)
         except TypeError:
             check_texts(texts)
             raise
-        batch = [encoding.ids for encoding in found]
+        batch = [self._clipped(encoding).ids for encoding in found]
         if start:
             first = self.role("start")
             batch = [[first, *ids] for ids in batch]
@@ -163,7 +172,7 @@ class Tokenizer:
                     f"token id {wrong} is out of range, expected 0 to {self.size - 1:,}; use the tokenizer that the "
                     "model was trained with"
                 )
-        with _edge("decode these tokens"):
+        with edge("decode these tokens"):
             return self._inner.decode_batch(cast(Any, batch), skip_special_tokens=not special)
 
     def role(self, name: Role) -> int:
@@ -194,6 +203,8 @@ class Tokenizer:
         ours: dict[str, Any] = {"version": VERSION, "roles": self._tokens, "extra": list(self._extra)}
         if self.settings is not None:
             ours["settings"] = to_table(self.settings)
+        if self._looked_up:
+            ours["size"] = self.size
         content["model"]["regard"] = ours
         return json.dumps(content, ensure_ascii=False, indent=1)
 
@@ -208,7 +219,7 @@ class Tokenizer:
         ours = json.loads(text)["model"]["regard"]
         table = {key: value for key, value in ours.get("settings", {}).items() if key != "dropout"}  # an old setting
         settings = parse(AnyTokenizer, table, "text") if table else None
-        return cls(tokenizers.Tokenizer.from_str(text), ours["roles"], ours["extra"], settings)
+        return cls(tokenizers.Tokenizer.from_str(text), ours["roles"], ours["extra"], settings, ours.get("size"))
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
@@ -225,11 +236,11 @@ class Tokenizer:
         if not isinstance(model, dict) or "vocab" not in model:
             raise DataError(f"{file} has no model.vocab, so it is not a tokenizer file; give a {FILE}")
         _check_normalizer(content.get("normalizer"), file)
-        with _edge("be read", file):
+        with edge("be read", file):
             inner = tokenizers.Tokenizer.from_file(str(file))
         ours = model.get("regard")
         if ours is None:
-            return cls(inner, *_find_roles(inner, model, file.parent))
+            return cls(inner, *find_roles(inner, model, file.parent))
         version = ours.get("version") if isinstance(ours, dict) else ours
         if version != VERSION:
             raise DataError(f"{file} has format {version!r}, expected {VERSION}; install a newer version of regard")
@@ -258,11 +269,44 @@ class Tokenizer:
         return hash(self.checksum)
 
     @cached_property
+    def names(self) -> dict[int, str]:
+        """The token of each id. Tokens of the other side, which no text of this side contains, begin with a space."""
+        found = self._inner.get_vocab().items()
+        return {number: token.lstrip(" ") or token for token, number in found if number < self.size}
+
+    def _clipped(self, encoding: tokenizers.Encoding) -> tokenizers.Encoding:
+        """The encoding as Marian's, which splits a text with one vocabulary and looks the pieces up in another one.
+
+        Pieces that it lacks are unknown. A piece that is unknown to the first vocabulary may be a token of the other
+        side; these begin with a space.
+        """
+        if not self._looked_up:
+            return encoding
+        unknown, ids = self.role("unknown"), encoding.ids
+        if unknown not in ids and max(ids, default=0) < self.size:
+            return encoding
+        for place, (number, token) in enumerate(zip(ids, encoding.tokens, strict=True)):
+            if number == unknown or number >= self.size:
+                ids[place] = self._inner.token_to_id(f" {token}") or unknown
+        return cast(tokenizers.Encoding, _Clipped(encoding, ids))
+
+    @cached_property
     def _reading(self) -> tokenizers.Tokenizer:
         """A copy that reads special tokens. The library keeps this switch as state, and threads share `_inner`."""
         reading = tokenizers.Tokenizer.from_str(self._inner.to_str())
         reading.encode_special_tokens = False
         return reading
+
+
+class _Clipped:
+    """An encoding with other ids."""
+
+    def __init__(self, encoding: tokenizers.Encoding, ids: list[int]) -> None:
+        self._encoding = encoding
+        self.ids = ids
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._encoding, name)
 
 
 @dataclass(frozen=True)
@@ -279,6 +323,11 @@ class TokenizerPair:
     @property
     def shared(self) -> bool:
         return self.source is self.target or self.source == self.target
+
+    @property
+    def joint(self) -> bool:
+        """Whether both sides have the same ids, also if they split texts in different ways."""
+        return self.shared or self.source.names == self.target.names
 
     @property
     def sizes(self) -> tuple[int, int]:
@@ -309,22 +358,27 @@ class TokenizerPair:
     @classmethod
     def find(cls, directory: Path) -> TokenizerPair | None:
         """The tokenizers of a directory, or None if it has none."""
-        found = any((directory / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE))
-        return cls.load(directory) if found else None
+        if any((directory / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE)):
+            return cls.load(directory)
+        from regard.text.hub import read_hub_tokenizers  # it imports this module, and few models need it
+
+        pair = read_hub_tokenizers(directory)
+        return None if pair is None else cls(*pair)
 
     @classmethod
     def load(cls, directory: Path | str) -> TokenizerPair:
         directory = Path(directory)
         separate = [(directory / name).is_file() for name in (SOURCE_FILE, TARGET_FILE)]
         if not any(separate) or (directory / FILE).is_file():
-            return cls.of(Tokenizer.load(directory))
+            other = None if (directory / FILE).is_file() or not directory.is_dir() else cls.find(directory)
+            return other or cls.of(Tokenizer.load(directory))
         if not all(separate):
             raise DataError(f"{directory} contains only one of {SOURCE_FILE} and {TARGET_FILE}; copy the other one too")
         return cls(Tokenizer.load(directory / SOURCE_FILE), Tokenizer.load(directory / TARGET_FILE))
 
 
 @contextmanager
-def _edge(task: str, file: Path | None = None) -> Iterator[None]:
+def edge(task: str, file: Path | None = None) -> Iterator[None]:
     """Turns errors of the library into ours: it raises plain `Exception`, and a panic in Rust is a `BaseException`."""
     try:
         yield
@@ -382,7 +436,7 @@ def check_text(text: object, place: int, error: type[RegardError] = InputError) 
         ) from None
 
 
-def _find_roles(
+def find_roles(
     inner: tokenizers.Tokenizer, model: dict[str, Any], directory: Path
 ) -> tuple[dict[Role, str], list[str]]:
     """Roles and other special tokens of a Hugging Face tokenizer."""

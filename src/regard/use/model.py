@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from regard.decoding.alignment import Look
-from regard.decoding.settings import Ends
-from regard.errors import InputError, WeightsError
+from regard.decoding.settings import Ends, TranslateOptions
+from regard.errors import InputError, SettingsError, WeightsError
 from regard.files import read_json
 from regard.models.build import Model, find_device
 from regard.models.cpu import prepared
 from regard.models.families import EncoderDecoder
 from regard.models.settings import ModelSettings
-from regard.settings import Table
+from regard.settings import Table, shown
 from regard.text.tokenizer import FILE, TokenizerPair
 from regard.weights import directory as run_directory
 from regard.weights.directory import load_model
@@ -42,6 +42,8 @@ class Frame:
     """Tokens at the start of every translation."""
     never: tuple[tuple[int, ...], ...] = ()
     """Sequences of tokens that never occur."""
+    defaults: TranslateOptions = field(default_factory=TranslateOptions)
+    """Options that hold where a request names no others."""
     look: Look | None = None
     """The attention heads that align words; None: the default."""
 
@@ -144,13 +146,77 @@ def _run_frame(tokenizers: TokenizerPair, config: Table) -> Frame:
 def _foreign_frame(place: Path, config: Table, tokenizers: TokenizerPair) -> Frame:
     """The frame of a Hugging Face model; `generation_config.json` wins over `config.json`."""
     stated: dict[str, Any] = {key: value for key, value in config.items() if value is not None}
+    # In transformers, a missing value means this where the file exists.
+    usual: Table = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
     if (place / _GENERATION).is_file():
-        stated |= {key: value for key, value in read_json(place / _GENERATION).items() if value is not None}
+        stated |= usual | {key: value for key, value in read_json(place / _GENERATION).items() if value is not None}
     end = stated.get("eos_token_id", tokenizers.target.roles.get("end"))
     start = stated.get("decoder_start_token_id", stated.get("bos_token_id"))
     if start is None:
         raise WeightsError(f"{place} does not state decoder_start_token_id; add it to config.json")
     first = stated.get("forced_bos_token_id")
     never = tuple(tuple(words) for words in stated.get("bad_words_ids") or ())
+    never += tuple((token,) for token in stated.get("suppress_tokens") or ())
     ends = Ends(start, end[0] if isinstance(end, list) else end)
-    return Frame(ends, True, () if first is None else (int(first),), never)
+    prefix = () if first is None else (int(first),)
+    return Frame(ends, True, prefix, never, defaults=_generation_defaults(stated, place))
+
+
+def _generation_defaults(stated: Table, place: Path) -> TranslateOptions:
+    """The options that a Hugging Face model states, as ours. A length there includes the start token."""
+    stated = {**stated, "sampling": _sampling(stated)}
+    for key, neutral in _UNSUPPORTED.items():
+        if stated.get(key, neutral) != neutral:
+            raise WeightsError(f"{place}: {key} ({shown(stated[key])}) of its generation is not supported; remove it")
+    options = TranslateOptions()
+    for key, (ours, read) in _GENERATION_KEYS.items():
+        if key in stated:
+            try:
+                options = options.changed({ours: read(stated[key])})
+            except (SettingsError, TypeError, ValueError):
+                raise WeightsError(
+                    f"{place}: {key} ({shown(stated[key])}) of its generation is not valid; fix it"
+                ) from None
+    return options
+
+
+def _sampling(stated: Table) -> Table | None:
+    kinds = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
+    return {key: stated.get(key, value) for key, value in kinds.items()} if stated.get("do_sample") is True else None
+
+
+def _at_most(tokens: Any) -> Table:
+    return {"kind": "absolute", "tokens": tokens}
+
+
+_STOPS = {True: "first", False: "best", "never": "all"}
+_GENERATION_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "num_beams": ("beam", lambda value: value),
+    "length_penalty": ("length", lambda value: {"kind": "power", "alpha": float(value)}),
+    "early_stopping": ("stop", lambda value: _STOPS.get(value, value)),
+    "no_repeat_ngram_size": ("rules.ngram", lambda value: value),
+    "repetition_penalty": ("rules.repetition", float),
+    "renormalize_logits": ("rules.renormalize", lambda value: value),
+    "forced_eos_token_id": ("rules.end_at_longest", lambda value: True),
+    "max_length": ("rules.longest", lambda value: _at_most(value - 1)),
+    "max_new_tokens": ("rules.longest", _at_most),
+    "min_length": ("rules.shortest", lambda value: max(value - 1, 0)),
+    "min_new_tokens": ("rules.shortest", lambda value: value),
+    "sampling": ("sampling", lambda value: value),
+}
+"""The keys of `generation_config.json` that are read, and our options. Later ones win."""
+_UNSUPPORTED: Table = {
+    "num_beam_groups": 1,
+    "diversity_penalty": 0.0,
+    "encoder_no_repeat_ngram_size": 0,
+    "penalty_alpha": 0.0,
+    "encoder_repetition_penalty": 1.0,
+    "guidance_scale": 1.0,
+    "epsilon_cutoff": 0.0,
+    "eta_cutoff": 0.0,
+    "typical_p": 1.0,
+    "begin_suppress_tokens": [],
+    "sequence_bias": {},
+    "exponential_decay_length_penalty": None,
+}
+"""Further keys, with the values that change nothing."""

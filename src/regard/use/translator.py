@@ -47,7 +47,6 @@ from regard.use.documents import (
 )
 from regard.use.model import Frame, Loaded
 
-_DEFAULTS = TranslateOptions()
 _FIRST_CHUNK = 64
 """Number of lines in the first chunk; each chunk has up to twice as many as the one before."""
 _CHUNK_CHARACTERS = 200_000
@@ -193,8 +192,9 @@ class Translator(Loaded):
         self.reach = min((limit for limit in limits if isinstance(limit, int)), default=_REACH)
         """Largest number of tokens in a sentence; longer ones are cut."""
         source, target = tokenizers.source, tokenizers.target
-        self.special = {*target.roles.values(), *target.extra.values()} - {frame.ends.end} - {*frame.prefix}
-        """Ids of special tokens, which a translation never contains."""
+        special = {*target.roles.values(), *target.extra.values()} - {frame.ends.end} - {*frame.prefix}
+        self.special = set() if frame.foreign else special
+        """Ids of special tokens, which a translation never contains. A Hugging Face model states such tokens itself."""
         self._unknown = source.roles.get("unknown"), target.roles.get("unknown")
         letters = [token for ids in source.ids(list("aeinrst")) for token in ids]
         self._spells = self._unknown[0] is not None and self._unknown[0] not in letters
@@ -210,7 +210,7 @@ class Translator(Loaded):
         """
         if changes:
             tables = {name: to_table(new) if hasattr(new, "model_dump") else new for name, new in changes.items()}
-            options = (options or _DEFAULTS).changed(tables)
+            options = (options or self.frame.defaults).changed(tables)
         if isinstance(text, str):
             return next(self._plain(self.translations([text], options), options))
         return list(self._plain(self.translations(text, options), options))
@@ -243,10 +243,9 @@ class Translator(Loaded):
     @staticmethod
     def _plain(rows: Iterable[list[Translation]], options: TranslateOptions | None) -> Iterator[Any]:
         """The translations in the form that the options ask for."""
-        options = options or _DEFAULTS
-        if options.nbest > 1:
+        if options is not None and options.nbest > 1:
             return iter(rows)
-        return (row[0] if options.detailed else row[0].text for row in rows)
+        return (row[0] if options is not None and options.detailed else row[0].text for row in rows)
 
     def stream(self, text: str, options: TranslateOptions | None = None) -> Iterator[str]:
         """The translation in parts, while it is decoded: the result of `translate` with `beam=1` or sampling.
@@ -336,8 +335,15 @@ class Translator(Loaded):
         request = self._request(options)
         return self._search([ids], [request.first], 1, request)[0][0].tokens
 
+    def _completed(self, given: TranslateOptions | None) -> TranslateOptions:
+        """The options with the model's own values where none are set."""
+        if given is None:
+            return self.frame.defaults
+        options = self.frame.defaults.model_copy(update={name: getattr(given, name) for name in given.model_fields_set})
+        return options.model_copy(update={"beam": max(options.beam, options.nbest)})
+
     def _request(self, options: TranslateOptions | None) -> _Request:
-        options = options or _DEFAULTS
+        options = self._completed(options)
         to = self.target_language(options.source, options.to)
         if self.tagged and tag(str(to)) not in self.tokenizers.source.extra:
             raise InputError(

@@ -1,7 +1,8 @@
-"""Tensors in safetensors files: reading, writing, int8 storage, and models built from them."""
+"""Tensors in files: reading and writing safetensors, reading PyTorch's, int8 storage, and models built from them."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from functools import reduce
 from pathlib import Path
@@ -19,7 +20,8 @@ from regard.models.settings import ModelSettings
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
-"""Hugging Face's names for a single file, and for the index of a model in several files."""
+PICKLED = "pytorch_model.bin"
+"""Hugging Face's names for a single file, and for the index of a model in several files; and of older models."""
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
@@ -33,7 +35,7 @@ SMALLEST_QUANTIZED = 1024
 
 
 def read_tensors(path: Path, allow_non_finite: bool = False) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, or of a directory that holds one file or several shards.
+    """The tensors of a file, or of a directory that holds one file or several shards. Safetensors win over *.bin.
 
     The tensors are memory-mapped. All values are checked once for NaN and infinity, unless `allow_non_finite`.
     """
@@ -48,6 +50,8 @@ def read_tensors(path: Path, allow_non_finite: bool = False) -> dict[str, Tensor
 def _read_file(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise WeightsError(f"{path} does not exist; give a safetensors file, or download the model again")
+    if path.suffix == ".bin":
+        return _read_pickled(path)
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             return {name: file.get_tensor(name) for name in file.keys()}
@@ -55,15 +59,33 @@ def _read_file(path: Path) -> dict[str, Tensor]:
         raise WeightsError(f"{path} is damaged or truncated ({error}); copy or download it again") from None
 
 
+def _read_pickled(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file of `torch.save`. With `weights_only`, PyTorch refuses everything that could run code."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about other versions of pickle
+            found = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # a damaged pickle raises anything
+        reason = str(error).partition("\n")[0]
+        raise WeightsError(
+            f"{path} is damaged, or holds more than tensors ({reason}); download it again, or use safetensors"
+        ) from None
+    if not isinstance(found, dict):
+        raise WeightsError(f"{path} holds a {type(found).__name__}, expected a table of tensors; use another file")
+    for name, tensor in found.items():
+        if not isinstance(name, str) or not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+            raise WeightsError(f"{path}: {name!r} is not a plain tensor; save the model as safetensors")
+    return found
+
+
 def _read_directory(directory: Path) -> dict[str, Tensor]:
-    if (directory / SINGLE).is_file():
-        return _read_file(directory / SINGLE)
-    index = directory / INDEX
-    if not index.is_file():
-        remedy = "give the directory of a complete model"
-        if any(directory.glob("*.bin")):
-            remedy = "pickle files (*.bin) can run any code and are never loaded; save the model as safetensors"
-        raise WeightsError(f"{directory} has neither {SINGLE} nor {INDEX}; {remedy}")
+    names = [name for single in (SINGLE, PICKLED) for name in (single, f"{single}.index.json")]
+    found = next((name for name in names if (directory / name).is_file()), None)
+    if found is None:
+        raise WeightsError(f"{directory} has no {' and no '.join(names)}; give the directory of a complete model")
+    if not found.endswith(".json"):
+        return _read_file(directory / found)
+    index = directory / found
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise WeightsError(f"{index} has no weight_map, so the shards are unknown; download it again")
@@ -74,7 +96,7 @@ def _read_directory(directory: Path) -> dict[str, Tensor]:
         if shard not in shards:
             shards[shard] = _read_file(directory / shard)
         if name not in shards[shard]:
-            raise WeightsError(f"{directory / shard} lacks {name}, which {INDEX} assigns to it; download both again")
+            raise WeightsError(f"{directory / shard} lacks {name}, which {found} assigns to it; download both again")
     return {name: shards[shard][name] for name, shard in weight_map.items()}
 
 

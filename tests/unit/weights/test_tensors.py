@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 from pathlib import Path
 
 import pytest
@@ -70,11 +71,33 @@ def test_shards_are_joined(tmp_path: Path) -> None:
             read_tensors(shards(tmp_path, weight_map))
 
 
-def test_directories_without_safetensors(tmp_path: Path) -> None:
-    with pytest.raises(WeightsError, match=r"has neither model\.safetensors nor"):
+def test_pickled_tensors(tmp_path: Path) -> None:
+    """Files of torch.save are read without running what a pickle can run."""
+    with pytest.raises(WeightsError, match=r"has no model\.safetensors and no"):
         read_tensors(tmp_path)
-    (tmp_path / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'exit 1'\ntR.")
-    with pytest.raises(WeightsError, match=r"pickle files .* never loaded"):
+    path = tmp_path / "pytorch_model.bin"
+    tensors = {"a": torch.randn(2, 3), "b": torch.arange(3, dtype=torch.float16)}
+    torch.save(tensors, path)
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in read_tensors(tmp_path).items())
+    for content in (
+        b"cos\nsystem\n(S'exit 1'\ntR.",
+        pickle.dumps(Path("x")),
+        b"",
+        b"PK\x03\x04 truncated",
+        path.read_bytes()[:-100],
+    ):
+        path.write_bytes(content)
+        with pytest.raises(WeightsError, match=r"pytorch_model\.bin is damaged, or holds more than tensors"):
+            read_tensors(tmp_path)
+    for other in ([torch.zeros(1)], {"a": {"b": torch.zeros(1)}}, {1: torch.zeros(1)}, {"a": torch.eye(2).to_sparse()}):
+        torch.save(other, path)
+        with pytest.raises(WeightsError, match=r"expected a table of tensors|is not a plain tensor"):
+            read_tensors(tmp_path)
+    torch.save({"a": torch.zeros(1)}, tmp_path / "one.bin")
+    index = {"weight_map": {"a": "one.bin", "b": "lost.bin"}}
+    path.unlink()
+    (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    with pytest.raises(WeightsError, match=r"lost\.bin does not exist"):
         read_tensors(tmp_path)
 
 
