@@ -9,6 +9,7 @@ else
 BIN := $(VENV)/bin
 endif
 INSTALLED := $(VENV)/.installed
+FOR_TESTS := $(VENV)/.installed-for-tests
 
 # Two processes with one thread each: on two cores this is faster than one process with two threads.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
@@ -22,7 +23,7 @@ help: ## show this list
 demo: $(INSTALLED) ## translate German, draw the attention, train a translator from scratch and test it
 	@$(BIN)/regard demo
 
-test: $(INSTALLED) chromium ## run the whole test suite
+test: $(FOR_TESTS) chromium ## run the whole test suite
 	$(PYTEST)
 
 # Tests of the page need a browser: an installed one, or Debian's Chromium if this user may install packages.
@@ -32,26 +33,29 @@ chromium:
 		apt-get update -qq >/dev/null 2>&1 && apt-get install -y -qq chromium >/dev/null 2>&1; } || \
 		echo "WITHOUT CHROMIUM: THE PAGE IS NOT TESTED. Install it (Debian: apt-get install chromium) and run this again." >&2
 
-check: $(INSTALLED) ## formatting, lint, types and the quick tests, in under two minutes
+check: $(FOR_TESTS) ## formatting, lint, types and the quick tests, in under two minutes
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(PYTEST) tests/unit tests/worked_numbers -m "not slow"
 
-format: $(INSTALLED) ## format the code and fix lint errors
+format: $(FOR_TESTS) ## format the code and fix lint errors
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-docs: $(INSTALLED) ## write the generated pages of docs/
+docs: $(FOR_TESTS) ## write the generated pages of docs/
 	$(BIN)/python docs/generate.py
 
 clean: ## remove .venv and every cache
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis dist build
 
-$(INSTALLED): pyproject.toml constraints.txt
+# The demo needs the package and two extras; the rest needs the extra for development, too.
+$(INSTALLED): EXTRAS := plot,serve
+$(FOR_TESTS): EXTRAS := dev
+$(INSTALLED) $(FOR_TESTS): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "Regard needs Python 3.11 or newer, and $(PYTHON) is not; run make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing Regard and its dependencies into $(VENV) (some minutes the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
-	@touch $@
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
+	@touch $(INSTALLED) $@

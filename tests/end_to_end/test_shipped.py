@@ -51,7 +51,7 @@ def test_they_are_small_enough_to_come_along() -> None:
 def test_one_is_whole(place: Path) -> None:
     """What a fresh clone holds is what was trained, to the last bit."""
     kept = read_checksums(place)[0]
-    assert "weights.safetensors" in kept
+    assert {"weights.safetensors", "tokenizer.json"} <= set(kept)
     assert all(find_damage(place / name, checksum) is None for name, checksum in kept.items())
     config = (place / "config.toml").read_text(encoding="utf-8")
     settings = tomllib.loads(config)

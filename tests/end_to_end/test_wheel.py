@@ -56,7 +56,8 @@ def run(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_the_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
     assert "regard/py.typed" in names
-    assert any(name.endswith("licenses/LICENSE") for name in names)
+    for file in ("LICENSE", "NOTICE"):
+        assert any(name.endswith(f"licenses/{file}") for name in names)
     assert {name.split("/")[0] for name in names} == {"regard", "regard-0.1.0.dist-info"}
     source = Path(regard.settings.__file__).parent
     modules = {f"regard/{file.relative_to(source).as_posix()}" for file in source.rglob("*.py")}

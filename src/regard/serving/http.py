@@ -210,11 +210,12 @@ class Guard:
         app: ASGIApp,
         hosts: Collection[str],
         say: Say,
+        origins: Collection[str] = (),
         verbose: bool = False,
         count: Count = lambda method, path, status, seconds: None,
     ) -> None:
         self.app, self.say, self.verbose, self.count = app, say, verbose, count
-        self.hosts = frozenset(host.lower() for host in hosts)
+        self.hosts, self.origins = frozenset(host.lower() for host in hosts), origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -233,6 +234,9 @@ class Guard:
         try:
             if self.hosts and _host_name(scope) not in self.hosts:
                 error = HTTPException(403, "the Host header names another server; add the name to the setting hosts")
+                await error_response(error)(scope, receive, sending)
+            elif scope["method"] == "POST" and _from_other_site(Headers(scope=scope), self.origins):
+                error = HTTPException(403, "the request comes from a page of another site; see the setting origins")
                 await error_response(error)(scope, receive, sending)
             else:
                 await self.app(scope, receive, sending)
@@ -259,6 +263,16 @@ def _host_name(scope: Scope) -> str | None:
         return urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname
     except ValueError:
         return None
+
+
+def _from_other_site(headers: Headers, origins: Collection[str]) -> bool:
+    """Whether a browser sends this for a page that is not ours: any page can send a form to any server."""
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    if "*" in origins or origin in origins:
+        return False
+    if site is not None:  # also correct behind a proxy that changes the Host header
+        return site not in ("same-origin", "none")
+    return origin is not None and origin.lower().partition("://")[2] != headers.get("host", "").lower()
 
 
 def handle_errors(app: FastAPI) -> None:
@@ -402,10 +416,12 @@ def check_key(known: Sequence[str], given: str, authorization: str) -> None:
     if not known:
         return
     scheme, _, token = authorization.partition(" ")
-    key = given or (token.strip() if scheme.lower() == "bearer" else "")
-    if not key:
+    token = token.strip(" ") if scheme.lower() == "bearer" else ""
+    if not (given or token):
         challenge = {"WWW-Authenticate": 'Bearer realm="regard"'}
         raise HTTPException(401, "an API key is required; ask the server's operator for one", challenge)
-    matches = [hmac.compare_digest(key.encode(), each.encode()) for each in known]
+    # A header is read as Latin-1, but most clients write UTF-8.
+    keys = [given.encode()] if given else [token.encode(), token.encode("latin-1")]
+    matches = [hmac.compare_digest(one, each.encode()) for one in keys for each in known]
     if not any(matches):
         raise HTTPException(403, "Invalid API key")

@@ -31,7 +31,8 @@ class Serving(Settings):
     """Accepted names of the server (Host header). Empty: the names of this machine if host is one of them, else any.
     The check protects against web pages that reach the server under a name of their own (DNS rebinding)."""
     origins: Words = ()
-    """Origins of web pages whose scripts may read the answers (CORS), such as "https://example.org"; "*" allows any."""
+    """Origins of web pages that may send requests and read the answers (CORS), such as "https://example.org"; "*"
+    allows any. Forms and scripts of other pages get status 403."""
     api_keys: Words = ()
     """API keys; a translation request must contain one of them. Empty: no key is required."""
     device: str | None = None

@@ -321,7 +321,14 @@ def create_app(model: Translators, settings: Serving, say: http.Say = http.silen
     _add_translation(app, service)
     _add_information(app, service)
     http.handle_errors(app)
-    app.add_middleware(http.Guard, hosts=settings.known_hosts, say=say, verbose=verbose, count=service.metrics.count)
+    app.add_middleware(
+        http.Guard,
+        hosts=settings.known_hosts,
+        say=say,
+        origins=settings.origins,
+        verbose=verbose,
+        count=service.metrics.count,
+    )
     if settings.origins:  # the outermost middleware, so that scripts can read errors, too
         app.add_middleware(
             CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["GET", "POST"], allow_headers=["*"]

@@ -11,9 +11,17 @@ from regard.files import write_text
 from regard.models.build import Model
 from regard.models.settings import EncoderDecoder
 from regard.settings import Table
-from regard.text.tokenizer import FILE, HUGGINGFACE_ROLES, SOURCE_FILE, TokenizerPair, source_json, write_huggingface
+from regard.text.tokenizer import (
+    FILE,
+    HUGGINGFACE_ROLES,
+    SOURCE_FILE,
+    TokenizerPair,
+    source_json,
+    write_huggingface,
+)
+from regard.weights.checkpoints import checksum, write_checksums
 from regard.weights.ctranslate2 import write_ctranslate2
-from regard.weights.directory import CONFIG, load_labels, load_model, read_config, save_labels, save_model
+from regard.weights.directory import CONFIG, LISTED, load_labels, load_model, read_config, save_labels, save_model
 from regard.weights.huggingface.directory import write_pretrained
 from regard.weights.huggingface.tables import CONFIG_JSON
 
@@ -56,6 +64,8 @@ def convert(
             save_labels(labels, target)
         kept = {name: table for name, table in tables.items() if name not in ("model", *OF_TRAINING)}
         save_model(model, target, None if form == "regard" else form, kept)
+        listed = [target / name for name in LISTED]
+        write_checksums(target, {path.name: checksum(path) for path in listed if path.is_file()})
     return sorted(path for path in target.rglob("*") if path.is_file())
 
 

@@ -22,12 +22,15 @@ from regard.files import flush_directory, read_json, write_text
 from regard.models.build import Model
 from regard.models.settings import AnyModel, ModelSettings
 from regard.settings import Table, parse, read_toml, to_table
+from regard.text.tokenizer import FILE, SOURCE_FILE, TARGET_FILE
 from regard.weights import checkpoints
 from regard.weights.checkpoints import CHECKPOINTS, CHECKSUMS, FORMAT, WEIGHTS, newest_checkpoint
 from regard.weights.tensors import Storage, build_with, dequantized, quantized, read_tensors, write_tensors
 
 CONFIG = "config.toml"
 LABELS = "labels.json"
+LISTED = (WEIGHTS, FILE, SOURCE_FILE, TARGET_FILE, LABELS)
+"""Files that may have a checksum."""
 SORTS: tuple[Sort, ...] = ("label", "tags")
 
 
@@ -99,7 +102,10 @@ def find_weights(directory: Path) -> Path:
     if path.is_file():
         if (directory / CHECKSUMS).is_file():
             try:
-                damage = checkpoints.find_damage(path, checkpoints.read_checksums(directory)[0].get(WEIGHTS))
+                files = checkpoints.read_checksums(directory)[0]
+                names = (name for name in LISTED if name in files or name == WEIGHTS)
+                found = (checkpoints.find_damage(directory / name, files.get(name)) for name in names)
+                damage = next(filter(None, found), None)
             except ValueError as error:
                 damage = str(error)
         if damage is None:

@@ -187,7 +187,7 @@ def test_the_host_header_is_checked(client: TestClient) -> None:
 
 
 def test_api_keys() -> None:
-    with TestClient(create_app(Parrot(), Serving(api_keys=("first", "zweiter Schlüssel"))), HOST) as client:
+    with TestClient(create_app(Parrot(), Serving(api_keys=("first", "zweiter Schlüssel", "déjà"))), HOST) as client:
         missing, wrong, right = (translate(client, **fields) for fields in ({}, {"api_key": "x"}, {"api_key": "first"}))
         assert [missing.status_code, wrong.status_code, right.status_code] == [401, 403, 200]
         assert missing.headers["WWW-Authenticate"].startswith("Bearer")
@@ -198,6 +198,11 @@ def test_api_keys() -> None:
         bearer = {"Authorization": "Bearer first"}
         assert client.post("/detect", json={"q": "der Hund"}, headers=bearer).status_code == 200
         assert client.post("/detect", json={"q": "der Hund"}).status_code == 401
+        for key, status in (("zweiter Schlüssel", 200), ("déjà", 200), ("dritter Schlüssel", 403)):
+            for encoding in ("utf-8", "latin-1"):
+                header = {"Authorization": f"Bearer {key}".encode(encoding)}
+                answer = client.post("/detect", json={"q": "der Hund"}, headers=header)  # type: ignore[arg-type]
+                assert answer.status_code == status, (key, encoding)
         assert client.get("/languages").status_code == 200
         assert client.get("/frontend/settings").json()["keyRequired"] is True
 
@@ -240,6 +245,28 @@ def test_scripts_of_other_pages_need_a_setting(client: TestClient) -> None:
         assert "access-control-allow-origin" not in stranger.headers
         asking = {**origin, "Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
         assert other.options("/translate", headers=asking).status_code == 200
+
+
+def test_forms_of_other_sites_are_refused(client: TestClient) -> None:
+    form = {"q": "a", "source": "de", "target": "en"}
+    page = "https://page.example"
+    site = "Sec-Fetch-Site"
+    for headers, status in (
+        ({}, 200),  # not a browser
+        ({"Origin": HOST}, 200),
+        ({"Origin": page}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Origin": f"{HOST}:8000"}, 403),  # another port of this machine
+        ({"Origin": page, site: "cross-site"}, 403),
+        ({site: "cross-site"}, 403),
+        ({"Origin": page, site: "same-origin"}, 200),  # behind a proxy
+    ):
+        for path in ("/translate", "/translate/stream", "/detect"):
+            assert client.post(path, data=form, headers=headers).status_code == status, headers
+    for origins in ((page,), ("*",)):
+        with TestClient(create_app(Parrot(), Serving(origins=origins)), HOST) as other:
+            headers = {"Origin": page, site: "cross-site"}
+            assert other.post("/translate", data=form, headers=headers).status_code == 200
 
 
 def test_metrics() -> None:

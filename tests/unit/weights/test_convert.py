@@ -62,6 +62,15 @@ def test_the_model_stays_the_same(run: Path, tmp_path: Path, tokenizers: Tokeniz
             assert TokenizerPair.load(out) == tokenizers
 
 
+def test_a_damaged_tokenizer_is_found(run: Path, tmp_path: Path) -> None:
+    convert(run, tmp_path / "small", "int8")
+    load_model(tmp_path / "small")
+    file = tmp_path / "small" / "tokenizer.json"
+    file.write_text(file.read_text(encoding="utf-8").replace("e", "f", 1), encoding="utf-8")
+    with pytest.raises(WeightsError, match=r"tokenizer\.json is damaged"):
+        load_model(tmp_path / "small")
+
+
 def test_from_hugging_face_and_back(run: Path, tmp_path: Path, tokenizers: TokenizerPair) -> None:
     convert(run, tmp_path / "theirs", "huggingface")
     convert(tmp_path / "theirs", tmp_path / "ours", "regard")
