@@ -1,8 +1,12 @@
-"""Formats numbers for people."""
+"""Formats numbers and commands for people."""
 
 from __future__ import annotations
 
 import math
+import os
+import shutil
+import sys
+from pathlib import Path
 
 
 def amount(number: float) -> str:
@@ -57,3 +61,9 @@ def _scaled(number: float, step: int, units: tuple[str, ...]) -> str:
     whole_digits = len(str(int(abs(number))))
     digits = 0 if number == int(number) else max(0, 3 - whole_digits)
     return f"{number:,.{digits}f} {units[exponent]}".rstrip()
+
+
+def program() -> str:
+    """The command that starts this program: `regard`, or its path if it is not on the PATH, as in a fresh clone."""
+    on_path = Path(sys.argv[0]).stem != "regard" or shutil.which("regard")
+    return "regard" if on_path else os.path.relpath(sys.argv[0])

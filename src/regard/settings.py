@@ -10,6 +10,7 @@ A variant is a type with its own `kind`.
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,6 +33,26 @@ MOST_THREADS = 1024
 """The largest number of CPU threads; far more of them crash PyTorch."""
 DEEPEST = 32
 """Levels of nested tables in a file or an override."""
+
+USUAL_NAMES = {
+    "train.optimizer.rate": "lr learning_rate rate",
+    "train.optimizer.decay": "weight_decay decay",
+    "train.schedule.warmup": "warmup warmup_steps warmup_ratio",
+    "train.tokens or train.examples": "batch batch_size per_device_train_batch_size",
+    "train.epochs": "epoch num_epochs n_epochs max_epochs num_train_epochs",
+    "train.steps": "max_steps num_steps n_steps iterations",
+    "train.clip": "grad_clip max_grad_norm",
+    "train.directory": "output_dir out_dir",
+    "train.micro": "gradient_accumulation_steps accumulate",
+    "train.patience": "early_stopping",
+    "model.width": "d_model hidden_size n_embd embed_dim embedding_dim dim",
+    "model.attention.heads": "heads n_heads num_heads n_head nhead num_attention_heads",
+    "model.depth": "layers n_layers num_layers n_layer num_hidden_layers",
+    "model.ffn.hidden": "d_ff ffn_dim dim_feedforward intermediate_size",
+    "model.vocabulary": "vocab_size n_vocab",
+    "task.smoothing": "label_smoothing",
+}
+"""Settings, and their names in other libraries."""
 
 Table = dict[str, Any]
 """A TOML table as `tomllib` returns it."""
@@ -250,8 +271,7 @@ def _explain(kind: Any, detail: ErrorDetails, where: str) -> str:
     problem = detail["type"]
     if problem == "extra_forbidden":
         known = sorted(owner.model_fields) if owner else []
-        name = path[-1]
-        return f"unknown setting {prefix}{did_you_mean(name, known)}; known here: {', '.join(known)}"
+        return f"unknown setting {prefix}{suggestion(prefix, known)}; known here: {', '.join(known)}"
     if problem in ("union_tag_invalid", "literal_error"):
         given = detail["ctx"].get("tag", detail["input"])
         expected = detail["ctx"].get("expected_tags") or detail["ctx"]["expected"]
@@ -290,6 +310,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {each.lower(): each for each in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.5)
     return f" (did you mean {by_lower[near[0]]}?)" if near else ""
+
+
+def suggestion(path: str, known: Iterable[str]) -> str:
+    """As `did_you_mean`, for a setting that may have its name from another library."""
+    part, _, name = path.rpartition(".")
+    usual = next((ours for ours, theirs in USUAL_NAMES.items() if name.lower() in theirs.split()), "")
+    if not part:  # a settings class in Python
+        usual = re.sub(r"\b(train|model|task)\.", "", usual)
+    return f" (did you mean {usual}?)" if usual else did_you_mean(name, known)
 
 
 def _locate(kind: Any, location: tuple[int | str, ...]) -> tuple[list[str], type[Settings] | None]:

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
-from regard.blocks.settings import Llama3Scaling, Relative, Rotary, YarnScaling
+from regard.blocks.settings import Attention, Llama3Scaling, Relative, Rotary, YarnScaling
 from regard.errors import RegardError, SettingsError
 from regard.models.build import build
 from regard.models.count import count
 from regard.models.settings import AnyModel, Decoder, Encoder, EncoderDecoder, Vision
-from regard.settings import Settings, nested, parse, read_overrides, read_toml
+from regard.settings import USUAL_NAMES, Settings, nested, parse, read_overrides, read_toml, variants
+from regard.tasks.recipe import make_job
+from regard.tasks.task import find_task
+from regard.training.settings import Train
 
 
 def message(action: Callable[[], object]) -> str:
@@ -56,6 +59,31 @@ def test_an_unknown_key_names_its_path_and_the_nearest_key() -> None:
         hint = f" (did you mean {near}?)" if near else ""
         assert text.startswith(f"unknown setting model.{key}{hint}"), text
         assert f"known here: {known}" in text
+
+
+def test_names_of_other_libraries_are_hints() -> None:
+    for path in " or ".join(USUAL_NAMES).split(" or "):  # every suggestion is a setting
+        part, *names = path.split(".")
+        owner: Any = {"train": Train, "model": EncoderDecoder, "task": find_task("translate").settings_type}[part]
+        for name in names:
+            assert name in owner.model_fields, path
+            owner = next(iter(variants(owner.model_fields[name].annotation).values()), Attention)
+    for name, ours in (
+        ("lr", "train.optimizer.rate"),
+        ("batch_size", "train.tokens or train.examples"),
+        ("d_model", "model.width"),
+        ("n_heads", "model.attention.heads"),
+        ("epochs", "train.epochs"),
+        ("minutes", "train.minutes"),
+        ("dropout", "model.dropout"),
+    ):
+        hint = f"unknown setting {name} (did you mean {ours}?)"
+        assert message(lambda name=name: make_job("x", {}, {name: 1})).startswith(hint)  # type: ignore[misc]
+    wrong = {"train.optimizer.lr": "train.optimizer.rate", "train.batch_size": "train.tokens or train.examples"}
+    for path, ours in wrong.items():
+        table = {"task": "translate", **nested({path: 1})}
+        assert f"unknown setting {path} (did you mean {ours}?)" in message(lambda table=table: make_job("x", table, {}))  # type: ignore[misc]
+    assert "unknown setting d_model (did you mean width?)" in message(lambda: Decoder(d_model=3))  # type: ignore[call-arg]
 
 
 def test_an_unknown_choice_names_the_nearest_and_all() -> None:

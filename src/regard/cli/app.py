@@ -25,7 +25,7 @@ app = typer.Typer(
 )
 for name, command, example in (
     ("align", translate.align_command, "regard align de-en test.de test.en --gold gold.talp --joined"),
-    ("convert", models.convert_command, "regard convert runs/multi30k-en-de --to ctranslate2 out"),
+    ("convert", models.convert_command, "regard convert runs/multi30k-en-de out --format ctranslate2"),
     ("count", models.count_command, "regard count transformer-base attention.kv_heads=2 --length 128"),
     ("data", data.data_command, "regard data multi30k-en-de data.root=DIR"),
     ("demo", demo.demo_command, "regard demo"),
@@ -40,7 +40,9 @@ for name, command, example in (
     ("train", train.train_command, "regard train digits train.minutes=1"),
     ("translate", translate.translate_command, 'regard translate de-en "Ein Hund läuft durch den Schnee."'),
 ):
-    app.command(name, epilog=f"Example: {example}")(command)
+    # `regard train` reports a setting that is given as an option itself.
+    words = {"ignore_unknown_options": True} if name == "train" else None
+    app.command(name, epilog=f"Example: {example}", context_settings=words)(command)
 
 
 def _print_version(wanted: bool) -> None:

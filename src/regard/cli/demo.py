@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
 import re
-import shutil
-import sys
 import time
 from collections import Counter
 from functools import partial
@@ -18,6 +15,7 @@ import typer
 from regard.cli.terminal import Json, console, print_json
 from regard.errors import RegardError
 from regard.files import require_folder
+from regard.format import program
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -79,10 +77,8 @@ def demo_command(
         (f'translate {run} "The wolf sleeps."', "the translator that was just trained"),
         (f"doctor {run}", "check its run"),
     )
-    # In a fresh clone the command is .venv/bin/regard.
-    command = "regard" if shutil.which("regard") else os.path.relpath(sys.argv[0])
     for arguments, purpose in (*own, *NEXT):
-        out.print(f"  {command} {arguments:<47} # {purpose}", soft_wrap=True)
+        out.print(f"  {program()} {arguments:<47} # {purpose}", soft_wrap=True)
 
 
 def _translate(out: Console, folder: Path) -> list[dict[str, str]]:

@@ -229,11 +229,12 @@ def predict_command(
     output: terminal.OutputFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON value for each input.")] = False,
     device: terminal.Device = None,
+    threads: terminal.Threads = None,
 ) -> None:
     """Apply a model of any task to inputs. The output has one line per input."""
     if inputs and source is not None:
         raise SettingsError(f"give inputs or a file (--input {source}), not both")
-    terminal.prepare_torch(models=[model])
+    terminal.prepare_torch(threads, [model])
     import regard
 
     loaded = regard.load(model, device=device)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from regard.look.study import Study
 
 _DEFAULTS = PageSettings()
-OPTIONS = {name: name for name in ("host", "port", "threads")}
+OPTIONS = {name: name for name in ("host", "port", "device", "threads")}
 _HELP = {name: text for name, _, _, text in describe(Serving)}
 _PORT_HELP = next(text for name, _, _, text in describe(PageSettings) if name == "port")
 
@@ -37,6 +37,7 @@ def look_command(  # noqa: PLR0913
     port: Annotated[int, typer.Option(help=_PORT_HELP)] = _DEFAULTS.port,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the browser.")] = True,
     device: terminal.Device = None,
+    threads: terminal.Threads = None,
 ) -> None:
     """Look inside a model: attention, values from text to output, decoding. Ctrl-C stops it."""
     settings: PageSettings = parse(PageSettings, {"port": port})
@@ -45,7 +46,7 @@ def look_command(  # noqa: PLR0913
     for path, option in ((html, "--html"), (picture, "--picture")):
         if path is not None:
             require_writable(path, option)
-    terminal.prepare_torch(models=[model, *([against] if against else [])])
+    terminal.prepare_torch(threads, [model, *([against] if against else [])])
     if html is None and picture is None:
         terminal.require_server("look")
         from regard.serving.http import address_of, listen

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_args
 
 import typer
 
-from regard.cli.terminal import Json, ModelName, console, grid, print_json, split_words
+from regard.cli.terminal import Json, ModelName, To, console, grid, print_json, split_words
 from regard.errors import SettingsError
 from regard.files import require_folder
 from regard.format import amount, difference, size
@@ -155,26 +155,30 @@ def presets_command(as_json: Json = False) -> None:
 def convert_command(
     model: ModelName,
     out: Annotated[Path, typer.Argument(metavar="OUT", help="Output directory, empty or new.")],
-    to: Annotated[Form, typer.Option(help="ctranslate2, huggingface, or regard's own in three precisions.")],
-    language: Annotated[str | None, typer.Option(help="Target language, if MODEL has two directions.")] = None,
+    form: Annotated[
+        Form | None, typer.Option("--format", help="ctranslate2, huggingface, or regard's own in three precisions.")
+    ] = None,
+    to: To = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files in OUT.")] = False,
     as_json: Json = False,
 ) -> None:
     """Write a model and its tokenizers in another format."""
     from regard.weights.location import find_model
 
+    if form is None and to in get_args(Form):  # as in older versions
+        form, to = cast(Form, to), None
+    if form is None:
+        raise SettingsError(f"--format is missing; choose one of {', '.join(get_args(Form))}")
     directory, direction = find_model(model)
     require_folder(out, "OUT")
     from regard.weights.convert import convert
 
-    if language is None and direction is not None:
-        language = direction[1]
-    files = convert(directory, out, to, language=language, force=force)
+    files = convert(directory, out, form, language=to or (direction and direction[1]), force=force)
     sizes = {str(path.relative_to(out)): path.stat().st_size for path in files}
     if as_json:
-        print_json({"directory": str(out), "form": to, "bytes": sum(sizes.values()), "files": sizes})
+        print_json({"directory": str(out), "form": form, "bytes": sum(sizes.values()), "files": sizes})
         return
-    table = grid(f"{out} ({to})", "bytes")
+    table = grid(f"{out} ({form})", "bytes")
     for name, number in sizes.items():
         table.add_row(name, f"{number:,}")
     table.add_row("total", f"{sum(sizes.values()):,}")

@@ -16,7 +16,8 @@ from regard.cli.terminal import Device, Json, Threads, console, grid, print_json
 from regard.errors import RegardError, RunError, SettingsError
 from regard.files import require_writable
 from regard.format import amount, four_digits, percent
-from regard.settings import did_you_mean
+from regard.settings import did_you_mean, suggestion
+from regard.training.settings import Train
 
 if TYPE_CHECKING:
     from regard.training.curves import RunHistory
@@ -50,6 +51,9 @@ def train_command(
 ) -> None:
     """Train the model of a recipe. A run can be stopped at any time (Ctrl-C, kill, power failure) and resumed."""
     names, changes = split_words(words)
+    if options := [name.lstrip("-").replace("-", "_") for name in names if name.startswith("-")]:
+        near = suggestion(f"recipe.{options[0]}", [*Train.model_fields])
+        raise SettingsError(f"unknown option --{options[0]}{near}; settings are KEY=VALUE, such as train.minutes=5")
     if resume is None and len(names) != 1:
         given = f"{len(names)} recipes are given ({', '.join(names)})" if names else "the recipe is missing"
         raise SettingsError(f"{given}; give one recipe and overrides such as train.minutes=5, or --resume RUN")
@@ -112,15 +116,17 @@ def runs_command(
 
     names = words or []
     folder = Path(RUNS)
-    if names and Path(names[0]).is_dir() and not is_run(Path(names[0])) and not is_run(folder / names[0]):
-        folder, names = Path(names[0]), names[1:]
-    present = sorted(path for path in folder.iterdir() if is_run(path)) if folder.is_dir() else []
+    first = Path(names[0]) if names else folder
+    if names and (first.is_dir() or first == folder) and not is_run(first) and not is_run(folder / first):
+        folder, names = first, names[1:]
+    # Also in folders of runs, such as that of `regard demo`.
+    present = sorted(path for pattern in ("*", "*/*") for path in folder.glob(pattern) if is_run(path))
 
     def find(name: str) -> Path:
         for path in (folder / name, Path(name)):
             if is_run(path):
                 return path
-        near = did_you_mean(name, [path.name for path in present])
+        near = did_you_mean(name, [str(path.relative_to(folder)) for path in present])
         raise RunError(f"run ({name}) is unknown{near}; `regard runs {folder}` lists the runs in {folder}")
 
     if len(names) > 1:
@@ -134,11 +140,12 @@ def runs_command(
         return
     rows = []
     for path in [find(name) for name in names] or present:
+        name = str(path.relative_to(folder)) if folder in path.parents else path.name
         try:
-            rows.append(_row(path.name, read_history(path)))
+            rows.append(_row(name, read_history(path)))
         except (RegardError, OSError, ValueError) as error:
             say(f"regard: {error}")
-            rows.append({"name": path.name, "state": "unreadable", "metrics": {}})
+            rows.append({"name": name, "state": "unreadable", "metrics": {}})
     rows.sort(key=lambda row: str(row.get("when", "")), reverse=True)
     if as_json:
         print_json(json_value(rows))
@@ -236,7 +243,7 @@ def setting_differences(configs: Mapping[str, Mapping[str, Any]]) -> dict[str, d
 def doctor_command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory, finished or not.")],
     png: Annotated[Path | None, typer.Option(help="Draw the curves to this file (extra: plot).")] = None,
-    reference: Annotated[bool, typer.Option("--reference", help="Print only a [reference] table.")] = False,
+    reference: Annotated[bool, typer.Option("--reference-table", help="Print only a [reference] table.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check a run's log: report what is normal and what is odd, with evidence and remedies."""

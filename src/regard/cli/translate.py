@@ -28,10 +28,11 @@ PAIRS = 500
 SHORT = 500
 """Characters that one thread translates at least as fast as several; waiting threads use CPU time."""
 OPTIONS = {
-    **{name: name for name in ("to", "beam", "nbest", "prefix", "must", "must_not", "split", "keep", "align")},
+    **{name: name for name in ("to", "beam", "nbest", "prefix", "must", "must_not", "keep", "align")},
     **{name: f"sampling.{name}" for name in ("temperature", "top_k", "top_p")},
     "from_": "source",
-    "length": "length.alpha",
+    "length_penalty": "length.alpha",
+    "split_sentences": "split",
     "batch_tokens": "batch_tokens",
 }
 """Options of `translate` and their settings."""
@@ -106,19 +107,20 @@ def align_command(  # noqa: PLR0913
     back: Annotated[str | None, typer.Option(help="Model of the other direction, if not the same.")] = None,
     to: terminal.To = None,
     choose: Annotated[int | None, typer.Option(min=1, help="Choose heads on the first CHOOSE pairs.")] = None,
-    save: Annotated[bool, typer.Option("--save", help="Save the choice in the model's config.toml.")] = False,
+    save: Annotated[bool, typer.Option("--save-choice", help="Save the choice in the model's config.toml.")] = False,
     output: terminal.OutputFile = None,
     as_json: terminal.Json = False,
     device: terminal.Device = None,
+    threads: terminal.Threads = None,
 ) -> None:
     """Print the word links of two texts (0-0 1-2 ...), or with --gold their alignment error rate."""
     if gold is None and (choose or save or as_json):
-        raise SettingsError("--choose, --save and --json need gold links; add --gold FILE")
+        raise SettingsError("--choose, --save-choice and --json need gold links; add --gold FILE")
     if gold is not None and output is not None:
         raise SettingsError(f"--output ({output}) is for links, but --gold prints scores; leave one out")
     if save and choose is None:
-        raise SettingsError("--save needs --choose; add --choose 100")
-    terminal.prepare_torch(models=[model, *([back] if back else [])])
+        raise SettingsError("--save-choice needs --choose; add --choose 100")
+    terminal.prepare_torch(threads, [model, *([back] if back else [])])
     from regard.look import alignment as align
 
     translator = terminal.load_translator(model, device)

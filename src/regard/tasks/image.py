@@ -43,6 +43,7 @@ class ImageTask(Task):
     settings_type = Image
     family = VisionSettings
     example = Picture
+    usage = "predict {} IMAGE.png"
     metric_names = ("loss", "accuracy")
     settings: Image
     model: VisionSettings

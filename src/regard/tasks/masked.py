@@ -67,6 +67,7 @@ class MaskedTask(RawTextTask):
     settings_type = Masked
     family = EncoderSettings
     text_kind = "wordpiece"
+    usage = 'predict {} "TEXT [MASK]"'
     settings: Masked
     model: EncoderSettings
 

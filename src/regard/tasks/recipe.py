@@ -42,6 +42,7 @@ from regard.settings import (
     parse,
     read_toml,
     shown,
+    suggestion,
     to_table,
     variants,
 )
@@ -194,8 +195,11 @@ def make_job(name: str, recipe: Mapping[str, Any], changes: Mapping[str, Any]) -
 
 def _require_known(tables: Mapping[str, Any], where: str = "") -> None:
     if unknown := [key for key in tables if key not in PARTS]:
-        near = did_you_mean(unknown[0], PARTS)
-        raise SettingsError(f"{where}unknown setting {unknown[0]}{near}; a recipe has base, {', '.join(PARTS)}")
+        name = unknown[0]
+        owners: dict[str, type[Settings]] = {"train": Train, "model": EncoderDecoder}
+        homes = [f"{part}.{name}" for part, owner in owners.items() if name in owner.model_fields]
+        near = f" (did you mean {homes[0]}?)" if homes else suggestion(f"recipe.{name}", PARTS)
+        raise SettingsError(f"{where}unknown setting {name}{near}; a recipe has base, {', '.join(PARTS)}")
 
 
 def _table(tables: Mapping[str, Any], part: str) -> Table:

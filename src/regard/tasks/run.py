@@ -27,7 +27,7 @@ from regard.data.readers import require_there
 from regard.data.settings import HOLD_OUT, DataSettings, FromFiles, Split
 from regard.data.source import Source
 from regard.errors import DataError, RegardError, RunError, SettingsError
-from regard.format import clock, four_digits, percent
+from regard.format import clock, four_digits, percent, program
 from regard.models.build import Model, build
 from regard.models.count import training_flops
 from regard.models.settings import ModelSettings, Vision
@@ -415,7 +415,7 @@ def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
     if trained.reason not in ("budget", "patience"):
         yield f"stopped by {trained.reason} after {trained.step:,} steps; everything is saved"
         yield speed
-        yield f"resume:  regard train --resume {directory}"
+        yield f"resume:  {program()} train --resume {directory}"
         return
     name, _ = nearest_budget(trainer.train, trainer.state)
     spent = f"train.{name} ({trainer.train.budgets[name]:g}) is reached"
@@ -429,7 +429,8 @@ def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
         yield f"no validation data; weights kept: {trained.kept}"
     yield f"saved in {directory}" + (f", curves in {directory / CURVES}" if drawn else "")
     yield speed
-    yield f"next:   regard doctor {directory}"
+    yield f"check:  {program()} doctor {directory}"
+    yield f"use:    {program()} {trainer.task.usage.format(directory)}"
 
 
 def _require_changeable(changes: Table) -> None:

@@ -109,6 +109,7 @@ class Task:
     """The kind of tokenizer if `text.kind` is not set; none: the task reads no text."""
     translates: ClassVar[bool] = False
     """Whether `regard evaluate` scores translations (BLEU, chrF, TER) instead of computing `metrics`."""
+    usage: ClassVar[str] = 'predict {} "TEXT"'
     metric_names: tuple[str, ...] = ("loss", "perplexity", "accuracy")
     """The metrics of an evaluation; `train.select` names one of them."""
     version: ClassVar[int] = 1

@@ -79,6 +79,7 @@ class TranslateTask(Task):
     data_kind = "parallel"
     text_kind = "bpe"
     translates = True
+    usage = 'translate {} "TEXT"'
     settings: Translate
 
     def __init__(self, settings: TaskSettings, *details: Any) -> None:

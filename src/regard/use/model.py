@@ -138,7 +138,7 @@ def _run_frame(tokenizers: TokenizerPair, config: Table) -> Frame:
         except (KeyError, TypeError, ValueError):
             raise WeightsError(
                 f"[align] ({table}) of config.toml needs heads, such as [[0, 1]], and consumed; remove it, or write it "
-                "with regard align --choose --save"
+                "with regard align --choose --save-choice"
             ) from None
     return Frame(Ends(tokenizers.target.role("start"), tokenizers.target.role("end")), look=look)
 

@@ -88,7 +88,7 @@ def _tagged(source: Path, tables: Table, language: str | None) -> str | None:
         return None
     languages = [str(each) for each in data["languages"]]
     if language not in languages:
-        raise WeightsError(f"{source} translates into {' and '.join(languages)}; set --language {languages[-1]}")
+        raise WeightsError(f"{source} translates into {' and '.join(languages)}; set --to {languages[-1]}")
     return language
 
 

@@ -26,7 +26,7 @@ WRONG_MODELS = (
     "look de-nn Hallo",
     "look de-en Hallo --against de-nn",
     "align de-nn one two",
-    "convert de-nn out --to bf16",
+    "convert de-nn out --format bf16",
     "serve de-en de-nn",
 )
 
@@ -112,7 +112,7 @@ def test_outputs_and_threads_are_checked_before_the_work(tmp_path: Path, monkeyp
     monkeypatch.setitem(sys.modules, "regard.use.model", None)  # nothing is loaded
     for words, message in (
         ("demo --directory file/new", "--directory (file/new) cannot be created"),
-        ("convert de-en file/new --to bf16", "OUT (file/new) cannot be created"),
+        ("convert de-en file/new --format bf16", "OUT (file/new) cannot be created"),
         ("evaluate --hypotheses x --reference y --save file/new", "--save (file/new) cannot be written"),
         ("evaluate de-en --save .", "--save (.) is a directory"),
         ("look de-en Hallo --html file/new", "--html (file/new) cannot be written"),
@@ -138,6 +138,29 @@ def test_recipes_are_listed_and_taken_by_name() -> None:
     listed = CliRunner().invoke(cli.app, ["recipes"]).stdout
     assert all(row["name"] in listed for row in rows)
     assert "total" in CliRunner().invoke(cli.app, ["count", "grammar"]).stdout
+
+
+def test_an_option_means_the_same_in_every_verb() -> None:
+    words = {"to": "language", "length": "Tokens", "split": "plit", "reference": "Reference", "save": "Write"}
+    words |= {"threads": "CPU threads", "device": "cpu", "json": "JSON", "against": "compare", "output": "Output file"}
+    verbs: dict[str, list[str]] = {name: [] for name in words}
+    for verb, command in sorted(typer.main.get_group(cli.app).commands.items()):
+        for option in command.params:
+            for name in [name for name in words if f"--{name}" in option.opts]:
+                verbs[name].append(verb)
+                assert words[name] in option.help, (verb, name)
+                assert option.is_flag is (name == "json")
+    assert verbs["to"] == ["align", "convert", "evaluate", "look", "translate"]
+    assert (verbs["length"], verbs["reference"], verbs["save"]) == (["count"], ["evaluate"], ["evaluate"])
+    assert verbs["split"] == ["data", "evaluate"]
+    computing = ["align", "evaluate", "look", "predict", "serve", "train", "translate"]
+    assert verbs["threads"] == verbs["device"] == computing
+
+
+def test_settings_that_are_given_as_options() -> None:
+    for word, hint in (("--lr", "train.optimizer.rate"), ("--batch-size", "train.tokens or train.examples")):
+        result = CliRunner().invoke(cli.app, ["train", "grammar", word, "3"])
+        assert f"unknown option {word.replace('-s', '_s')} (did you mean {hint}?)" in str(result.exception)
 
 
 def test_every_verb_has_help_with_an_example() -> None:

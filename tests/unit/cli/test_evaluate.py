@@ -181,7 +181,7 @@ def test_predict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
             return [text.upper() if text != "number" else {"label": 3, "p": 0.5} for text in inputs]
 
     def run(*words: object, given: str | None = None) -> str:
-        result = CliRunner().invoke(app, ["predict", "model", *map(str, words)], input=given)
+        result = CliRunner().invoke(app, ["predict", "de-en", *map(str, words)], input=given)
         assert result.exit_code == 0, result.exception
         return result.stdout
 

@@ -114,12 +114,12 @@ def run(tmp_path: Path) -> str:
 
 def test_convert(run: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    lines = [line.split() for line in shown("convert", run, "--to", "int8", str(out)).splitlines()]
+    lines = [line.split() for line in shown("convert", run, "--format", "int8", str(out)).splitlines()]
     sizes = {path.name: path.stat().st_size for path in out.iterdir()}
     assert lines[0][-2:] == ["(int8)", "bytes"]
     assert {line[0]: line[1] for line in lines[1:-1]} == {name: f"{size:,}" for name, size in sizes.items()}
     assert lines[-1] == ["total", f"{sum(sizes.values()):,}"]
-    found = json.loads(shown("convert", run, str(tmp_path / "other"), "--to", "bf16", "--json"))
+    found = json.loads(shown("convert", run, str(tmp_path / "other"), "--format", "bf16", "--json"))
     assert (found["directory"], found["form"]) == (str(tmp_path / "other"), "bf16")
     assert found["bytes"] == sum(path.stat().st_size for path in (tmp_path / "other").iterdir())
 
@@ -127,6 +127,6 @@ def test_convert(run: str, tmp_path: Path) -> None:
 def test_convert_keeps_existing_files(run: str, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "letter.txt").write_text("dear")
-    result = CliRunner().invoke(app, ["convert", run, str(tmp_path / "out"), "--to", "int8"])
+    result = CliRunner().invoke(app, ["convert", run, str(tmp_path / "out"), "--format", "int8"])
     assert isinstance(result.exception, RunError)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["letter.txt"]

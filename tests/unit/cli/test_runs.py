@@ -49,6 +49,18 @@ def test_list() -> None:
     assert lines[3].split()[:6] == ["begun", "translate", "stopped", "500", "25", "%"]
 
 
+def test_runs_in_folders_and_a_missing_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(Path("runs/demo/grammar"), healthy_log())
+    assert "demo/grammar" in [line.split()[0] for line in shown("runs")]
+    assert shown("runs", "demo/grammar")[1].startswith("demo/grammar")
+    assert shown("runs", "baseline", "demo/grammar")
+    monkeypatch.chdir(tmp_path / "odd")
+    for words in (("runs",), ("runs", "runs")):
+        result = invoke(*words)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr == "runs contains no runs; train one with `regard train RECIPE`\n"
+
+
 def test_damaged_and_missing_runs() -> None:
     Path("runs/begun/config.toml").write_text("[", encoding="utf-8")
     result = invoke("runs")
@@ -104,7 +116,7 @@ def test_a_healthy_and_an_odd_run() -> None:
 
 
 def test_other_outputs_of_the_doctor(tmp_path: Path) -> None:
-    table = read_toml("\n".join(shown("doctor", "runs/baseline", "--reference")))
+    table = read_toml("\n".join(shown("doctor", "runs/baseline", "--reference-table")))
     assert list(table) == ["reference"]
     assert table["reference"]["loss"][-1][0] == 2000
     assert isinstance(invoke("doctor", str(tmp_path)).exception, RunError)

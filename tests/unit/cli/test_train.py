@@ -106,7 +106,7 @@ def test_a_run_reports_on_stderr_and_can_be_repeated(run: Regard, home: Path) ->
     assert lines[0].startswith("train: 12 examples, ")
     assert sum("valid  loss" in line for line in lines) == 3
     assert any(line.startswith("done after 12 steps") and "train.steps (12)" in line for line in lines)
-    assert "next:   regard doctor new" in lines
+    assert lines[-2:] == ["check:  regard doctor new", 'use:    regard translate new "TEXT"']
     said = run("predict", "new", "the dog runs", "the cat sleeps", "--device", "cpu")
     assert (said.code, said.err, said.out.count("\n")) == (0, "", 2)
     assert Path("new/weights.safetensors").read_bytes() == (home / "runs/recipe/weights.safetensors").read_bytes()

@@ -96,7 +96,7 @@ def test_wishes(place: Path) -> None:
     assert "snow" in translate(place, "--must", "snow", "--must", "the", "ein Hund").stdout
     drawn = [translate(place, "--temperature", "1.5", "--seed", seed, "ein Hund").stdout for seed in ("1", "1", "2")]
     assert drawn[0] == drawn[1] != drawn[2]
-    assert translate(place, "--int8", "--no-keep", "--no-split", "--batch-tokens", "9", "ein").exit_code == 0
+    assert translate(place, "--int8", "--no-keep", "--no-split-sentences", "--batch-tokens", "9", "ein").exit_code == 0
 
 
 def test_wrong_options(place: Path) -> None:
@@ -185,7 +185,7 @@ def test_gold_links_heads_and_a_saved_choice() -> None:
     assert "both directions" in plain.stdout
     assert "step that writes a word" in plain.stdout
     assert "candidates" in run_align(*gold, "--choose", "3").stdout
-    found = json.loads(run_align(*gold, "--choose", "3", "--save", "--json").stdout)
+    found = json.loads(run_align(*gold, "--choose", "3", "--save-choice", "--json").stdout)
     assert found["pairs"] == 1
     best = found["tried"][0]
     assert found["look"] == {"heads": best["heads"], "consumed": best["consumed"]}
@@ -202,7 +202,7 @@ def test_wrong_options_of_align() -> None:
         ("--choose 2", SettingsError, "--gold FILE"),
         ("--json", SettingsError, "--gold FILE"),
         ("--gold gold --output out", SettingsError, "--output (out)"),
-        ("--save --gold gold", SettingsError, "--save needs --choose"),
+        ("--save-choice --gold gold", SettingsError, "--save-choice needs --choose"),
         ("--gold gone", DataError, "gone does not exist"),
         ("--gold gold --choose 4", SettingsError, "--choose (4)"),
     ]

@@ -125,7 +125,7 @@ def test_the_language_tag_is_in_the_template(tmp_path: Path) -> None:
 def test_a_direction_must_be_chosen(tmp_path: Path) -> None:
     ours = write_translator(tmp_path / "ours", both=True)
     for language in (None, "fr"):
-        with pytest.raises(WeightsError, match=r"into de and en.*--language en"):
+        with pytest.raises(WeightsError, match=r"into de and en.*--to en"):
             convert(ours, tmp_path / "out", "huggingface", language=language)
     assert not (tmp_path / "out").exists()
     convert(ours, tmp_path / "out", "int8")  # it keeps both
