@@ -1,12 +1,21 @@
-"""Formats numbers and commands for people."""
+"""Formats numbers, commands and texts for people."""
 
 from __future__ import annotations
 
 import math
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Characters that change a terminal, or the order of what it shows."""
+
+
+def printable(text: str) -> str:
+    """A text whose control characters are written as escapes: names and data must not control a terminal."""
+    return _CONTROL.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def amount(number: float) -> str:

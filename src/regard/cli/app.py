@@ -14,6 +14,7 @@ import typer
 import regard
 from regard.cli import data, demo, evaluate, look, models, train, translate
 from regard.errors import RegardError, SettingsError
+from regard.format import printable
 
 app = typer.Typer(
     name="regard",
@@ -70,5 +71,5 @@ def main() -> None:
     try:
         app(prog_name="regard")
     except RegardError as error:
-        print(f"regard: {error}", file=sys.stderr)
+        print(f"regard: {printable(str(error))}", file=sys.stderr)
         sys.exit(2 if isinstance(error, SettingsError) else 1)

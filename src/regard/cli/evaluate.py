@@ -207,11 +207,11 @@ def _print(evaluated: str, against: str | None, results: dict[str, Evaluated]) -
             table.add_row(words, f"{row.sentences:,}", f"{row.bleu:.1f}", f"{row.chrf:.1f}", f"{row.ratio:.2f}")
         out.print(table)
         for sentence in report.worst:
-            typer.echo(f"\nline {sentence.place:,}, chrF {sentence.chrf:.1f}")
+            out.print(f"\nline {sentence.place:,}, chrF {sentence.chrf:.1f}")
             if sentence.source is not None:
-                typer.echo(f"  source       {sentence.source}")
-            typer.echo(f"  reference    {sentence.reference}")
-            typer.echo(f"  translation  {sentence.hypothesis}")
+                out.print(f"  source       {sentence.source}", soft_wrap=True)
+            out.print(f"  reference    {sentence.reference}", soft_wrap=True)
+            out.print(f"  translation  {sentence.hypothesis}", soft_wrap=True)
         if against is not None:
             out.print()
             table = terminal.grid(f"against {against}", "here", "there", "p", "95 %", text="signature")

@@ -20,11 +20,13 @@ import typer
 
 from regard.errors import DataError, InputError, RunError
 from regard.files import write_beside
+from regard.format import printable
 from regard.settings import MOST_THREADS, Settings, describe, read_overrides, variants
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from regard.use.translator import Translator
 
@@ -131,19 +133,25 @@ def require_server(verb: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    typer.echo(printable(json.dumps(value, indent=2, ensure_ascii=False)))
 
 
 def say(message: str) -> None:
     """Prints a message that is not a result."""
-    typer.echo(message, err=True)
+    typer.echo(printable(message), err=True)
 
 
 def console() -> Console:
     """The console for results. It is made on use, since tests replace stdout."""
     from rich.console import Console
 
-    made = Console(highlight=False, markup=False)
+    class Escaping(Console):
+        """Every string of a message or a table passes `render_str`."""
+
+        def render_str(self, text: str, **options: Any) -> Text:
+            return super().render_str(printable(text), **options)
+
+    made = Escaping(highlight=False, markup=False)
     if not made.is_terminal:
         made.width = PIPED_WIDTH
     return made
@@ -169,9 +177,9 @@ def progress(message: str, quiet: bool = False) -> Iterator[Callable[[str], None
         return
     from rich.console import Console
 
-    made = Console(stderr=True, highlight=False)
-    with made.status(message) as status:
-        yield status.update
+    made = Console(stderr=True, highlight=False, markup=False)
+    with made.status(printable(message)) as status:
+        yield lambda text: status.update(printable(text))
 
 
 def write_lines(lines: Iterable[str], path: Path | None) -> None:
@@ -198,9 +206,10 @@ def write_lines(lines: Iterable[str], path: Path | None) -> None:
 def _print_lines(lines: Iterable[str]) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # the same bytes on every system
+    shown = sys.stdout.isatty()  # a file or a pipe gets the texts as they are
     for line in lines:
         try:
-            sys.stdout.write(f"{line}\n")
+            sys.stdout.write(f"{printable(line) if shown else line}\n")
             sys.stdout.flush()
         except BrokenPipeError:
             raise

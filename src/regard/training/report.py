@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from regard.errors import RunError
-from regard.format import amount, clock, four_digits, percent, rate
+from regard.format import amount, clock, four_digits, percent, printable, rate
 from regard.models.count import training_flops
 from regard.models.settings import ModelSettings
 from regard.training.checkpoints import TrainingState
@@ -103,7 +103,7 @@ class Display:
     def _print(self, text: str, style: str = "") -> None:
         """Print a line that stays, above the progress bar."""
         if not self.quiet:
-            self._console.print(Text(_printable(text), style=style if self._live else ""), soft_wrap=True)
+            self._console.print(Text(_line(text), style=style if self._live else ""), soft_wrap=True)
 
     def _update(self, text: str, spent: float) -> None:
         wait = REDRAW_SECONDS if self._live else PLAIN_SECONDS
@@ -127,13 +127,12 @@ class Display:
             self._progress.add_task("", total=1.0)
             self._progress.start()
             self._console.show_cursor(True)
-        self._progress.update(self._progress.task_ids[0], description=_printable(text), completed=spent)
+        self._progress.update(self._progress.task_ids[0], description=_line(text), completed=spent)
         self._progress.refresh()
 
 
-def _printable(text: str) -> str:
-    """One line without control characters, which could come from the name of a file."""
-    return "".join(character if character.isprintable() else " " for character in text)
+def _line(text: str) -> str:
+    return printable(text).replace("\n", " ")
 
 
 def _is_number(value: object) -> bool:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import string
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
+from run_cases import healthy_log, write_run
+from safetensors.torch import save_file
 
+from regard import build, preset
+from regard.cli.app import main
 from regard.cli.terminal import FIRST_BLOCK, read_input, require_server, split_words, text_lines, write_lines
 from regard.errors import DataError, InputError, RunError, SettingsError
+from regard.weights.directory import save_model
 
 
 class Pipe:
@@ -133,3 +141,59 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regard.cli.terminal.find_spec", lambda name: None)
     with pytest.raises(RunError, match=r"regard look .*pip install 'regard\[serve\]'"):
         require_server("look")
+
+
+HOSTILE = "a\x1b]0;title\x07\x1b[31mred\x9b2J\u202eb\r"
+
+
+def test_control_characters_are_shown_as_escapes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In names of files, runs, tensors and labels, in excerpts and messages, as text and as JSON."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("runs", "damaged"):
+        write_run(tmp_path / name / HOSTILE, healthy_log())
+    Path("damaged", HOSTILE, "config.toml").write_text(f"[{HOSTILE}", encoding="utf-8")
+    Path("labelled.tsv").write_text(f"good\t{HOSTILE[:-1]}\nonly one column {HOSTILE}\nbad\tb\n", encoding="utf-8")
+    Path(f"{HOSTILE}.toml").write_text(f"{HOSTILE} = 1", encoding="utf-8")
+    save_model(build(preset("transformer-tiny", vocabulary=9)), "model")
+    save_file({HOSTILE: torch.zeros(1)}, "model/weights.safetensors")
+    Path("model/checksums.json").unlink()
+    for words in (
+        ["runs"],
+        ["runs", "damaged"],
+        ["runs", "--json"],
+        ["runs", "runs", HOSTILE, HOSTILE],
+        ["doctor", f"runs/{HOSTILE}"],
+        ["doctor", HOSTILE],
+        ["data", "labelled.tsv", "data.kind=labelled-tsv"],
+        ["data", "labelled.tsv", "data.kind=labelled-tsv", "--json"],
+        ["data", HOSTILE],
+        ["count", HOSTILE],
+        ["count", "transformer-tiny", f"{HOSTILE}=1"],
+        ["train", f"{HOSTILE}.toml"],
+        ["translate", HOSTILE, "a"],
+        ["translate", "model", "a"],
+        ["convert", "model", "out", "--to", "int8"],
+        ["convert", HOSTILE, HOSTILE, "--to", "int8"],
+        ["evaluate", HOSTILE],
+        ["predict", HOSTILE, "a"],
+        ["serve", HOSTILE],
+        ["look", HOSTILE],
+        [HOSTILE],
+    ):
+        monkeypatch.setattr(sys, "argv", ["regard", *words])
+        with contextlib.suppress(SystemExit):
+            main()
+        found = "".join(capsys.readouterr())
+        assert found
+        assert not set(found) & set(HOSTILE) - set(string.printable[:95]), (words, found)
+
+
+def test_a_terminal_gets_escapes_and_a_pipe_the_text(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for terminal, wanted in ((True, "a\\u001b[31m\tä\n"), (False, "a\x1b[31m\tä\n")):
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        write_lines(["a\x1b[31m\tä"], None)
+        assert capsys.readouterr().out == wanted

@@ -56,7 +56,7 @@ def test_plain_lines(clock: SimpleNamespace) -> None:
         "a note",
         "step 1,200  loss 3.210  1:00 left  123 k tokens/s  31 % of peak  rate 4.9e-04  25 %",
         "step 1,201  valid  loss 2.500  accuracy 0.5000  (best so far)",
-        "bad [2J name",
+        "bad\\u001b[2J name",
         "done",
     ]
 
