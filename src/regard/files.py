@@ -6,8 +6,9 @@ import json
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from regard.errors import InputError, RegardError, WeightsError
 
@@ -31,6 +32,12 @@ def read_json(path: Path, error: type[RegardError] = WeightsError) -> dict[str, 
     if not isinstance(content, dict):
         raise error(f"{path} contains a JSON {type(content).__name__}, expected an object; copy or download it again")
     return content
+
+
+def silence(stream: IO[str]) -> None:
+    """Discard what this process writes to a stream from now on, also what its buffer holds."""
+    with suppress(OSError, ValueError), open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), stream.fileno())
 
 
 def write_text(path: Path, text: str) -> None:

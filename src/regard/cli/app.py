@@ -5,7 +5,9 @@ Help, version and completion answer without importing torch: a command imports w
 
 from __future__ import annotations
 
+import errno
 import io
+import re
 import sys
 from typing import Annotated
 
@@ -14,6 +16,7 @@ import typer
 import regard
 from regard.cli import data, demo, evaluate, look, models, train, translate
 from regard.errors import RegardError, SettingsError
+from regard.files import silence
 from regard.format import printable
 
 app = typer.Typer(
@@ -45,6 +48,11 @@ for name, command, example in (
     words = {"ignore_unknown_options": True} if name == "train" else None
     app.command(name, epilog=f"Example: {example}", context_settings=words)(command)
 
+NO_MEMORY = re.compile(
+    "MemoryError|[Cc]annot allocate memory|can't allocate memory|failed to map segment|can't start new thread|bad_alloc"
+)
+"""Errors of Python, PyTorch and the system when memory runs out."""
+
 
 def _print_version(wanted: bool) -> None:
     if wanted:
@@ -73,3 +81,11 @@ def main() -> None:
     except RegardError as error:
         print(f"regard: {printable(str(error))}", file=sys.stderr)
         sys.exit(2 if isinstance(error, SettingsError) else 1)
+    except (MemoryError, ImportError, OSError, RuntimeError) as error:
+        if NO_MEMORY.search(f"{type(error).__name__}: {error}"):
+            remedy = "close other programs, raise the limit (ulimit -v), or choose a smaller model or smaller batches"
+            sys.exit(f"regard: memory ran out; {remedy}")
+        if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EIO) or error.filename:
+            raise
+        silence(sys.stdout)  # Python must not try to write the rest at exit
+        sys.exit(f"regard: standard output cannot be written: {error.strerror}; send it elsewhere")

@@ -8,7 +8,6 @@ from __future__ import annotations
 import inspect
 import io
 import json
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 import typer
 
 from regard.errors import DataError, InputError, RunError
-from regard.files import write_beside
+from regard.files import silence, write_beside
 from regard.format import printable
 from regard.settings import MOST_THREADS, Settings, describe, read_overrides, variants
 
@@ -214,8 +213,7 @@ def _print_lines(lines: Iterable[str]) -> None:
         except BrokenPipeError:
             raise
         except OSError as error:
-            with open(os.devnull, "wb") as nothing:  # Python must not try to write the rest at exit
-                os.dup2(nothing.fileno(), sys.stdout.fileno())
+            silence(sys.stdout)  # Python must not try to write the rest at exit
             raise InputError(f"standard output cannot be written: {error.strerror}; send it elsewhere") from None
 
 

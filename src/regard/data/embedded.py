@@ -211,7 +211,7 @@ def _digits(split: Split) -> Iterator[Picture]:
 def _sklearn_datasets() -> ModuleType:
     try:
         import sklearn.datasets  # type: ignore[import-untyped, unused-ignore]
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise InputError("data.kind = \"digits\" needs scikit-learn; run pip install 'regard[vision]'") from error
     module: ModuleType = sklearn.datasets
     return module

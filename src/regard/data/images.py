@@ -59,7 +59,7 @@ def pillow_images() -> ModuleType:
     """Imports Pillow."""
     try:
         import PIL.Image
-    except ImportError:
+    except ModuleNotFoundError:
         raise DataError("reading image files needs Pillow; run pip install 'regard[vision]'") from None
     return PIL.Image
 

@@ -7,13 +7,18 @@ on where a run was interrupted, nor (apart from the split into batches) on the n
 from __future__ import annotations
 
 import io
+import multiprocessing
+import os
 import pickle
 import signal
 import sys
+import threading
+import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain, islice
 from typing import Any, TypeAlias, TypeVar
 
@@ -25,9 +30,12 @@ from torch.utils.data import DataLoader, Dataset
 from regard.data.batches import Group, Lengths, Plan, Share, StepPosition, round_up
 from regard.data.columns import Batch, Draw, Examples
 from regard.data.store import Integers
-from regard.errors import DataError
+from regard.errors import DataError, RunError
 
 T = TypeVar("T")
+
+WATCH_SECONDS = 0.5
+"""How often a process checks that its parent is there."""
 
 
 @dataclass(frozen=True)
@@ -232,6 +240,11 @@ class _Packer(pickle.Pickler):
 @contextmanager
 def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool = False) -> Iterator[Iterator[T]]:
     """The items for these indices, in order; workers, if any, end with the block."""
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    try:  # PyTorch's own attempt would leave an object whose end fails too
+        _ = [context.Event() for _ in range(workers + 2 if workers else 0)]
+    except OSError as error:  # /dev/shm is full or read-only
+        raise _no_workers(error) from error
     with warnings.catch_warnings():
         # Workers only read files and compute with numpy, so fork is safe; and the user chose their number.
         warnings.filterwarnings("ignore", ".*use of fork\\(\\) may lead to deadlocks", DeprecationWarning)
@@ -243,12 +256,15 @@ def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool
             num_workers=workers,
             collate_fn=_parcelled if workers else None,
             pin_memory=pin and torch.cuda.is_available(),
-            worker_init_fn=_ignore_interrupts if workers else None,
-            multiprocessing_context="fork" if workers and sys.platform == "linux" else None,
+            worker_init_fn=partial(_start_worker, os.getpid()) if workers else None,
+            multiprocessing_context=context if workers else None,
             # The seeds of workers must not be drawn from the random state of the program.
             generator=torch.Generator(),
         )
-        made = iter(loader)
+        try:
+            made = iter(loader)
+        except OSError as error:  # the limits of the system
+            raise _no_workers(error) from error
     try:
         yield made
     finally:
@@ -258,11 +274,35 @@ def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool
             end()
 
 
+def _no_workers(error: OSError) -> RunError:
+    return RunError(
+        f"the processes of train.workers cannot be started: {error.strerror}; set train.workers=0, or check the free "
+        "space of /dev/shm and the limits on processes and memory (ulimit -a)"
+    )
+
+
 def _parcelled(value: Any) -> Any:
     return _Parcel(value) if isinstance(value, Step) else value
 
 
-def _ignore_interrupts(_: int) -> None:
-    """Ctrl-C and a batch system's SIGTERM reach every process; only the owner of the workers ends them."""
+def _start_worker(parent: int, _: int) -> None:
+    """Ctrl-C and a batch system's SIGTERM reach every process; only the owner of the workers ends them.
+
+    A killed owner cannot. A worker that waits for room in a pipe would then wait for ever, so a thread ends it.
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with suppress(AttributeError):  # Windows has no such signal
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    when_orphaned(parent, partial(os._exit, 1))
+
+
+def when_orphaned(parent: int, act: Callable[[], object]) -> None:
+    """Calls `act` in a thread after the parent of this process has ended."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(WATCH_SECONDS)
+        act()
+
+    threading.Thread(target=watch, daemon=True).start()

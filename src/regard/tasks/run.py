@@ -36,7 +36,7 @@ from regard.tasks.recipe import TokenizerFile, TrainingJob, job_model, make_job,
 from regard.tasks.task import Task, TrainingData, job_tokenizers
 from regard.text.tokenizer import TokenizerPair
 from regard.training.curves import draw_curves
-from regard.training.distribution import Workers, connected
+from regard.training.distribution import Workers, connected, peer_errors
 from regard.training.loop import Callback, Trained, Trainer
 from regard.training.report import Display, require_trackers
 from regard.training.run import Run, read_environment, require_free, resume_environment, write_environment
@@ -374,7 +374,8 @@ def _in(run: Run, workers: Workers) -> Iterator[None]:
         before = run.status
         run.set_status("running", before.step)
         try:
-            yield
+            with peer_errors(workers.world):
+                yield
         except BaseException as error:
             reason = str(error).partition("\n")[0] if isinstance(error, RegardError) else type(error).__name__
             with suppress(RunError):  # on a full disk this fails too, and the first error matters

@@ -7,9 +7,13 @@ whole step, so the result does not depend on the number of processes.
 from __future__ import annotations
 
 import os
+import re
+import signal
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import torch.distributed as dist
@@ -19,8 +23,12 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from regard.blocks.layers import Stack
-from regard.errors import SettingsError
+from regard.data.loader import when_orphaned
+from regard.errors import RunError, SettingsError
 from regard.models.build import find_device
+
+LOST = re.compile(r"gloo|[Cc]onnection (closed|reset|refused)|Broken pipe|[Tt]imed? ?out")
+"""Errors of a lost peer that have no type of their own."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +86,33 @@ def connected(device: str | None = None) -> Iterator[Workers]:
     if world == 1:
         yield Workers(chosen)
         return
+    if "TORCHELASTIC_RUN_ID" in os.environ:  # without torchrun, nobody ends the processes: they save and stop
+        when_orphaned(os.getppid(), partial(os.kill, os.getpid(), signal.SIGTERM))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     # gloo transfers values on the CPU, such as signals and times; nccl transfers gradients.
     dist.init_process_group("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo")
     try:
-        yield Workers(chosen, rank, world)
+        with peer_errors(world):
+            yield Workers(chosen, rank, world)
     finally:
         dist.destroy_process_group()
+
+
+@contextmanager
+def peer_errors(world: int) -> Iterator[None]:
+    """Turns the errors of a lost connection to one of the other processes into a `RunError`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if world == 1 or not (isinstance(error, dist.DistError) or LOST.search(str(error))):
+            raise
+        if threading.current_thread() is threading.main_thread():  # torchrun ends this process too: let it report first
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise RunError(
+            "the connection to another process of this run is lost: it ended, its machine failed, or the network did; "
+            "read the output of that process, then continue with --resume"
+        ) from error
 
 
 def distribute(objective: nn.Module, workers: Workers, shard: bool) -> nn.Module:

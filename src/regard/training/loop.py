@@ -60,7 +60,10 @@ Callback: TypeAlias = Callable[[dict[str, float]], object]
 
 
 class Interrupt:
-    """In this context the first Ctrl-C or SIGTERM is only noted; a later one ends the program as usual."""
+    """In this context the first Ctrl-C, SIGTERM or SIGHUP is only noted; a later one ends the program as usual.
+
+    SIGHUP means that the terminal was closed. It does not end the program, and `nohup` is respected.
+    """
 
     def __init__(self) -> None:
         self.received: str | None = None
@@ -70,7 +73,11 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+            noted = [signal.SIGINT, signal.SIGTERM]
+            hangup = getattr(signal, "SIGHUP", None)  # Windows has none
+            if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
+                noted.append(hangup)
+            self._before = {number: signal.signal(number, self._note) for number in noted}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -81,7 +88,7 @@ class Interrupt:
         now = time.monotonic()
         if self.received is None:
             self.received, self._since = signal.Signals(number).name, now
-        elif now - self._since >= SIGNAL_SECONDS:
+        elif now - self._since >= SIGNAL_SECONDS and number in (signal.SIGINT, signal.SIGTERM):
             raise KeyboardInterrupt
 
 

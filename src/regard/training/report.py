@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import io
 import json
 import os
 import sys
@@ -20,6 +21,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
 from regard.errors import RunError
+from regard.files import silence
 from regard.format import amount, clock, four_digits, percent, printable, rate
 from regard.models.count import training_flops
 from regard.models.settings import ModelSettings
@@ -39,6 +41,36 @@ PLAIN_SECONDS = 10.0
 """Shortest time between two lines without a terminal."""
 
 
+class _Lenient(io.TextIOBase):
+    """A stream whose errors are ignored: a run goes on when nobody reads its display, or the disk of its file is full.
+
+    After the first error nothing more is written.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = None if stream is None or stream.closed else stream
+
+    def write(self, text: str) -> int:
+        try:
+            if self._stream is not None:
+                self._stream.write(text)
+                self._stream.flush()
+        except (OSError, ValueError):
+            silence(self._stream)  # type: ignore[arg-type]
+            self._stream = None
+        return len(text)
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return getattr(self._stream, "encoding", None) or "utf-8"
+
+    def isatty(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def fileno(self) -> int:
+        return -1 if self._stream is None else self._stream.fileno()
+
+
 class Display:
     """Shows a run on stderr: a progress bar on a terminal, otherwise a line from time to time.
 
@@ -48,9 +80,9 @@ class Display:
 
     def __init__(self, stream: TextIO | None = None, quiet: bool = False) -> None:
         self.quiet = quiet
-        stream = stream or sys.stderr
-        self._live = stream.isatty() and os.environ.get("TERM", "") != "dumb"
-        self._console = Console(file=stream, highlight=False, markup=False, soft_wrap=True)
+        shown: Any = _Lenient(stream or sys.stderr)
+        self._live = shown.isatty() and os.environ.get("TERM", "") != "dumb"
+        self._console = Console(file=shown, highlight=False, markup=False, soft_wrap=True)
         self._progress: Progress | None = None
         self._shown_at = float("-inf")
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import typer
@@ -218,3 +220,13 @@ def test_a_closed_pipe_is_not_a_traceback() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
     assert process.returncode == 1
+    for redirection in (">/dev/full", ">/dev/full 2>/dev/full"):
+        done = subprocess.run(f"{shlex.join(command)} {redirection}", shell=True, capture_output=True, check=False)
+        assert done.returncode == 1
+        expected = b"regard: standard output cannot be written: No space left on device; send it elsewhere\n"
+        assert done.stderr == (b"" if "2>" in redirection else expected)
+    for error in (MemoryError(), ImportError("libtorch_cpu.so: failed to map segment from shared object")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(cli, "app", Mock(side_effect=error))
+            with pytest.raises(SystemExit, match="memory ran out"):
+                cli.main()

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import itertools
 import multiprocessing
 import os
 import pickle
 import random
+import select
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,8 +25,8 @@ from data_cases import START, framed_pairs, framed_texts, masked_in, pairs_in, s
 
 from regard.data.batches import PackedPlan, PaddedPlan, Plan, Share, StepPosition
 from regard.data.columns import IGNORED, Batch, Examples
-from regard.data.loader import Loader, Planner, Step
-from regard.errors import DataError
+from regard.data.loader import Loader, Planner, Step, _Computed, _loaded
+from regard.errors import DataError, RunError
 
 pytestmark = pytest.mark.slow
 
@@ -175,6 +179,46 @@ def test_workers_leave_signals_to_the_program(tmp_path: Path) -> None:
         subprocess.run(["kill", "-TERM", *map(str, children())], check=True)  # as a batch system does
         assert agree(list(itertools.islice(steps, 20)), first(loader_of("pairs, padded", tmp_path / "b"), 21)[1:])
     assert not children()
+
+
+def owner(output: int) -> None:
+    """Starts workers whose batches do not fit into a pipe, takes one, and is never heard of again."""
+    with _loaded(_Computed(lambda number: bytes(300_000)), ((number,) for number in range(1000)), workers=2) as made:
+        next(made)
+        os.write(output, b".")
+        signal.pause()
+
+
+def test_processes_that_cannot_start_are_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A full or read-only /dev/shm has no room for semaphores; limits of the system refuse processes."""
+    context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
+    for place, name, number in (
+        (context, "Event", errno.EROFS),
+        (context.Process, "start", errno.EAGAIN),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(place, name, Mock(side_effect=OSError(number, os.strerror(number))))
+            with pytest.raises(RunError, match=rf"{os.strerror(number)}.*train.workers=0"):
+                first(loader_of("pairs, padded", tmp_path, workers=2), 1)
+        assert not children()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only there processes are forked")
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_workers_end_soon_after_a_killed_program(end: signal.Signals) -> None:
+    """They hold its standard output, so that `regard train | tee` would wait for them."""
+    output, inherited = os.pipe()
+    program = multiprocessing.get_context("fork").Process(target=owner, args=[inherited])
+    program.start()
+    os.close(inherited)
+    assert os.read(output, 1) == b"."
+    assert program.pid is not None
+    time.sleep(0.5)  # now all workers wait for room in their pipes
+    os.kill(program.pid, end)
+    program.join()
+    assert select.select([output], [], [], 2)[0], "a worker is alive"
+    assert os.read(output, 1) == b""
+    os.close(output)
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="only Linux lists open files there")

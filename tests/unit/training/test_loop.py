@@ -301,3 +301,21 @@ def test_a_signal_that_comes_twice_at_once_counts_once() -> None:
         os.kill(os.getpid(), signal.SIGINT)  # `timeout -s INT` signals the process and its group
         assert interrupt.received == "SIGINT"
     assert signal.getsignal(signal.SIGINT) is usual
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signal")
+def test_a_closed_terminal_stops_a_run_unless_nohup_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = signal.getsignal(signal.SIGHUP)
+    with Interrupt() as interrupt:
+        signal.raise_signal(signal.SIGHUP)
+        monkeypatch.setattr(interrupt, "_since", 0.0)
+        signal.raise_signal(signal.SIGHUP)  # much later: it does not interrupt the saving
+        assert interrupt.received == "SIGHUP"
+    assert signal.getsignal(signal.SIGHUP) is usual
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with Interrupt() as interrupt:
+            signal.raise_signal(signal.SIGHUP)
+            assert interrupt.received is None
+    finally:
+        signal.signal(signal.SIGHUP, usual)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,6 +60,29 @@ def test_plain_lines(clock: SimpleNamespace) -> None:
         "bad\\u001b[2J name",
         "done",
     ]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("kind", ["closed pipe", "full disk", "closed", "none"])
+def test_a_run_goes_on_when_its_display_fails(
+    kind: str, clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "w") if kind == "full disk" else open(writer, "w", closefd=False) as stream:
+        if kind == "closed":
+            stream.close()
+        for terminal in (False, True):
+            monkeypatch.setattr(sys, "stderr", None if kind == "none" else stream)
+            display = Display()
+            display._live = terminal
+            for _ in range(2):
+                display.working("reading")
+                clock.now += 11
+                display.train(RECORD, 0.25, 60)
+                display.event("an event")
+            display.end(["done"])
+    os.close(writer)
 
 
 def test_a_progress_bar_on_a_terminal(clock: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
