@@ -194,6 +194,8 @@ class Pairs(Texts):
     both: bool = False
     """Whether one model learns both directions: each pair is used twice, and the source begins with a tag of the
     target language (Johnson et al. 2017)."""
+    tagged: bool = False
+    """Whether the source begins with this tag although there is one direction; `train.start` sets it if needed."""
     too_long: Literal["skip", "truncate"] = "skip"
     """What to do with a pair with a side over `longest`."""
     filters: PairFilters = PairFilters()
@@ -214,8 +216,9 @@ class PairsFromFiles(Pairs, FromFiles):
 
     @model_validator(mode="after")
     def _check_both(self) -> Self:
-        if self.both and (self.languages is None or self.languages[0] == self.languages[1]):
-            raise ValueError('both = true needs two different languages; set languages = ["en", "de"]')
+        name = "both" if self.both else "tagged"
+        if (self.both or self.tagged) and (self.languages is None or self.languages[0] == self.languages[1]):
+            raise ValueError(f'{name} = true needs two different languages; set languages = ["en", "de"]')
         return self
 
 

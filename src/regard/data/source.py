@@ -78,8 +78,8 @@ class Source:
         filters = getattr(self.settings, "filters", None) if self.split == "train" else None
         if filters is not None and filters != type(filters)():
             examples = self._filter(examples, make_check(filters))
-        if isinstance(self.settings, Pairs) and self.settings.both:
-            examples = _both_directions(examples, *self.settings.directions[0])
+        if isinstance(self.settings, Pairs) and (self.settings.both or self.settings.tagged):
+            examples = _with_languages(examples, *self.settings.directions[0], self.settings.both)
         first = next(examples, None)
         if first is None:
             names = ", ".join(self.files) or self.settings.kind
@@ -125,12 +125,15 @@ def is_held_out(example: Example, share: float) -> bool:
     return text_mark(sides.get("context", next(iter(sides.values())))) < share * 2**64
 
 
-def _both_directions(examples: Iterator[Located[Example]], first: str, second: str) -> Iterator[Located[Example]]:
-    """Yields each pair in both directions, with the language of its target."""
+def _with_languages(
+    examples: Iterator[Located[Example]], first: str, second: str, both: bool
+) -> Iterator[Located[Example]]:
+    """Yields each pair with the language of its target, in one direction or in both."""
     for pair, file, number, _ in examples:
         assert isinstance(pair, Pair)
         yield Located(Pair(pair.source, pair.target, second), file, number)
-        yield Located(Pair(pair.target, pair.source, first), file, number)
+        if both:
+            yield Located(Pair(pair.target, pair.source, first), file, number)
 
 
 def missing_split(settings: DataSettings, split: Split) -> str:

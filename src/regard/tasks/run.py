@@ -83,6 +83,7 @@ def train(
         if workers.leads:
             require_free(job.directory)
         start = None if job.train.start is None else read_start(job.train.start)
+        job = job if start is None else job.task_type.started(job, start)
         task = _prepared(job, workers, shown, start)
         model, notes = _model(job, task, workers, start)
         run = _created(job, task, workers)
@@ -205,8 +206,9 @@ def prepare_job(
         )
     if job.task_type.text_kind is not None:
         tokenizers = tokenizers or _tokenizers(job, start, report)
+        kept = start is not None and tokenizers is start.tokenizer  # with rows that have no token, as T5's
         named = "vocabulary" in job.model and start is None
-        model = with_vocabulary(model, tokenizers.sizes, tokenizers.shared, named)
+        model = with_vocabulary(model, tokenizers.sizes, tokenizers.joint, named or kept)
     task = job.task_type(job.task, model, tokenizers, labels)
     job = replace(job, train=_completed(job.train, task, device))
     columns, limit = task.columns(), task.limit(job.train, job.data)

@@ -31,6 +31,7 @@ from regard.text.tokenizer import TokenizerPair
 from regard.training.settings import Train
 from regard.training.step import Loss
 from regard.weights.directory import load_labels, read_config
+from regard.weights.warm_start import Start
 
 GPU_WORKERS = 2
 """Processes that make batches for a GPU. On a CPU, training needs all cores."""
@@ -142,6 +143,11 @@ class Task:
     @classmethod
     def complete(cls, job: TrainingJob) -> TrainingJob:
         """The job with everything that this kind of task adds to it. Checks what settings classes cannot."""
+        return job
+
+    @classmethod
+    def started(cls, job: TrainingJob, start: Start) -> TrainingJob:
+        """The job with what the model needs that it starts from."""
         return job
 
     def limit(self, train: Train, data: DataSettings) -> int | None:

@@ -19,19 +19,20 @@ from regard.data.examples import Pair
 from regard.data.settings import Pairs
 from regard.data.source import Source
 from regard.decoding.decode import decode
-from regard.decoding.settings import Beam, Ends, Greedy
+from regard.decoding.settings import Beam, Ends, Greedy, Wish
 from regard.errors import SettingsError
 from regard.models.build import Model
 from regard.models.families import EncoderDecoder
 from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
 from regard.models.settings import reach
-from regard.settings import Settings
+from regard.settings import Settings, Table
 from regard.tasks.language import SmoothedSettings
 from regard.tasks.losses import cross_entropy, divergence
 from regard.tasks.recipe import TokenizerFile, TrainingJob
 from regard.tasks.task import Task, TaskSettings
 from regard.text.tokenizer import tag
 from regard.training.step import Loss
+from regard.weights.warm_start import Start
 
 
 class SimCut(Settings):
@@ -103,11 +104,28 @@ class TranslateTask(Task):
         extra = tuple(dict.fromkeys((*job.text.special.extra, *tags)))
         return replace(job, text=job.text.changed({"special.extra": extra}))
 
+    @classmethod
+    def started(cls, job: TrainingJob, start: Start) -> TrainingJob:
+        """The sources keep the tags of the model, unless there is a new tokenizer."""
+        data = job.data
+        if not isinstance(data, Pairs) or data.both or data.tagged or job.text is not None or start.tokenizer is None:
+            return job
+        known = data.directions[0] if data.directions else start.direction
+        tagged = start.tagged or (known is not None and start.tokenizer.source.tag(known[1]) is not None)
+        if tagged and known is None:
+            raise SettingsError(
+                f"train.start ({start.source}) needs the target language of each source; set data.languages, such as "
+                '["de", "en"]'
+            )
+        changes: Table = {"tagged": True} if data.directions else {"tagged": True, "languages": list(known or ())}
+        return replace(job, data=data.changed(changes)) if tagged else job
+
     def columns(self) -> dict[str, Column]:
         source, target = self.tokenizers.source, self.tokenizers.target
         pad = source.roles.get("pad", 0)
+        first = source.opening[0] if source.opening else None
         return {
-            "source": TokenColumn(source.size, pad, None, source.role("end"), source.roles.get("unknown")),
+            "source": TokenColumn(source.size, pad, first, source.role("end"), source.roles.get("unknown")),
             "target": TokenColumn(
                 target.size, pad, target.role("start"), target.role("end"), target.roles.get("unknown"), predict=True
             ),
@@ -115,20 +133,11 @@ class TranslateTask(Task):
 
     def encode(self, examples: Sequence[Pair]) -> Mapping[str, Any]:
         """Sources begin with the tag of the target language if a model learns several."""
-        tokenizer = self.tokenizers.source
-        sources = tokenizer.ids([example.source for example in examples])
-        tags = {example.to: tag(example.to) for example in examples if example.to is not None}
-        if missing := [each for each in tags.values() if each not in tokenizer.extra]:
-            raise SettingsError(
-                f"data.both needs a tokenizer with the special token {missing[0]}; train one with "
-                f"text.special.extra={list(tags.values())}"
-            )
-        if tags:
-            sources = [
-                ids if example.to is None else [tokenizer.extra[tags[example.to]], *ids]
-                for example, ids in zip(examples, sources, strict=True)
-            ]
-        return {"source": sources, "target": self.tokenizers.target.ids([example.target for example in examples])}
+        source, target = self.tokenizers.source, self.tokenizers.target
+        sources = source.ids([example.source for example in examples])
+        sources = source.tagged(sources, [example.to for example in examples])
+        targets = target.ids([example.target for example in examples])
+        return {"source": sources, "target": [[*target.opening, *ids] for ids in targets]}
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         assert isinstance(model, EncoderDecoder)
@@ -159,7 +168,8 @@ class TranslateTask(Task):
     def _translate(self, model: EncoderDecoder, inputs: list[list[int]], beam: int) -> list[str]:
         target = self.tokenizers.target
         search = Greedy() if beam == 1 else Beam(size=beam)
-        found = decode(model, inputs, Ends(target.role("start"), target.role("end")), search)
+        wishes = [Wish(prefix=target.opening)] * len(inputs)
+        found = decode(model, inputs, Ends(target.role("start"), target.role("end")), search, wishes=wishes)
         return target.decode_batch([best[0].tokens for best in found])
 
     @cached_property

@@ -95,6 +95,7 @@ class Tokenizer:
         extra: Sequence[str] = (),
         settings: AnyTokenizer | None = None,
         size: int | None = None,
+        framed: bool = False,
     ) -> None:
         """`size` is the vocabulary size of a Marian model; pieces with larger ids stand for the unknown token."""
         self.settings = settings
@@ -110,6 +111,8 @@ class Tokenizer:
         self.size = most if size is None else size
         """The vocabulary size that a model needs: the largest id plus one."""
         self._looked_up = size is not None
+        self.opening = [vocabulary[self._tokens["class_token"]]] if framed else []
+        """What an encoder-decoder reads and writes before each text: nothing, or the class token (BART)."""
         if self.size > LARGEST:
             raise DataError(f"the tokenizer has a token with id {self.size - 1:,}, expected less than {LARGEST:,}")
         self.roles: Mapping[Role, int] = {role: vocabulary[token] for role, token in self._tokens.items()}
@@ -175,6 +178,22 @@ class Tokenizer:
         with edge("decode these tokens"):
             return self._inner.decode_batch(cast(Any, batch), skip_special_tokens=not special)
 
+    def tag(self, language: str) -> int | None:
+        """The id of the tag that selects a target language, as Regard (`<2de>`) or OPUS-MT (`>>de<<`) write it."""
+        found = (self.id(token) for token in (tag(language), f">>{language}<<"))
+        return next((number for number in found if number is not None), None)
+
+    def tagged(self, batch: list[list[int]], to: Sequence[str | None]) -> list[list[int]]:
+        """The ids of sources with the tag of the target language first, where one is named."""
+        tags: dict[str | None, list[int]] = {None: []}
+        for language in {*to} - {None}:
+            number = self.tag(str(language))
+            if number is None:
+                needed = f"the tokenizer needs the special token {tag(str(language))} for data.both"
+                raise InputError(f"{needed}; train one with text.special.extra")
+            tags[language] = [number]
+        return [[*tags[language], *ids] if language else ids for ids, language in zip(batch, to, strict=True)]
+
     def role(self, name: Role) -> int:
         """The id of the special token of a role. Start and class token, end and separator replace each other."""
         for known in (name, _SUBSTITUTES.get(name, name)):
@@ -205,6 +224,8 @@ class Tokenizer:
             ours["settings"] = to_table(self.settings)
         if self._looked_up:
             ours["size"] = self.size
+        if self.opening:
+            ours["framed"] = True
         content["model"]["regard"] = ours
         return json.dumps(content, ensure_ascii=False, indent=1)
 
@@ -219,7 +240,13 @@ class Tokenizer:
         ours = json.loads(text)["model"]["regard"]
         table = {key: value for key, value in ours.get("settings", {}).items() if key != "dropout"}  # an old setting
         settings = parse(AnyTokenizer, table, "text") if table else None
-        return cls(tokenizers.Tokenizer.from_str(text), ours["roles"], ours["extra"], settings, ours.get("size"))
+        more = {key: ours[key] for key in ("size", "framed") if key in ours}
+        return cls(tokenizers.Tokenizer.from_str(text), ours["roles"], ours["extra"], settings, **more)
+
+    def with_roles(self, roles: Mapping[Role, str], framed: bool) -> Tokenizer:
+        """The same tokenizer with other roles of its special tokens."""
+        size = self.size if self._looked_up else None
+        return Tokenizer(self._inner, {**self._tokens, **roles}, self._extra, self.settings, size, framed)
 
     @classmethod
     def load(cls, path: Path | str) -> Tokenizer:
@@ -247,6 +274,10 @@ class Tokenizer:
         roles, extra = ours.get("roles"), ours.get("extra")
         if not isinstance(roles, dict) or not isinstance(extra, list):
             raise DataError(f"{file} has no roles and extra tokens in model.regard; copy it again")
+        if type(ours.get("size", 1)) is not int or (ours.get("framed") and "class_token" not in roles):
+            raise DataError(
+                f"{file} has no valid size, or no class token for its frame, in model.regard; copy it again"
+            )
         for token in (*roles.values(), *extra):
             if not isinstance(token, str) or inner.token_to_id(token) is None:
                 raise DataError(
@@ -336,13 +367,8 @@ class TokenizerPair:
 
     def inputs(self, sources: Sequence[str], to: Sequence[str | None] | None = None) -> list[list[int]]:
         """Sources as a model reads them: with an end token and, if `to` names a language, its tag first."""
-        ids = self.source.ids(sources, end=True)
-        if to is None:
-            return ids
-        return [
-            each if language is None else [self.source.extra[tag(language)], *each]
-            for each, language in zip(ids, to, strict=True)
-        ]
+        ids = self.source.tagged(self.source.ids(sources, end=True), to or [None] * len(sources))
+        return [[*self.source.opening, *each] for each in ids] if self.source.opening else ids
 
     def save(self, directory: Path | str) -> None:
         """Writes `tokenizer.json`, or one file per side; removes files of the other form."""

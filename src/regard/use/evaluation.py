@@ -265,7 +265,7 @@ def evaluation_sets(
     for pair in islice(Source(data, chosen), None if limit is None else limit * max(len(data.directions), 1)):
         assert isinstance(pair, Pair)
         found.setdefault(pair.to, []).append(pair)
-    names = {(target if data.both else None): f"{source}-{target}" for source, target in data.directions}
+    names = {(target if data.both or data.tagged else None): f"{source}-{target}" for source, target in data.directions}
     return chosen, [
         EvaluationSet(names.get(to, ""), [pair.source for pair in pairs], [pair.target for pair in pairs], to)
         for to, pairs in found.items()

@@ -140,7 +140,8 @@ def _run_frame(tokenizers: TokenizerPair, config: Table) -> Frame:
                 f"[align] ({table}) of config.toml needs heads, such as [[0, 1]], and consumed; remove it, or write it "
                 "with regard align --choose --save-choice"
             ) from None
-    return Frame(Ends(tokenizers.target.role("start"), tokenizers.target.role("end")), look=look)
+    target = tokenizers.target
+    return Frame(Ends(target.role("start"), target.role("end")), prefix=tuple(target.opening), look=look)
 
 
 def _foreign_frame(place: Path, config: Table, tokenizers: TokenizerPair) -> Frame:

@@ -320,7 +320,7 @@ class Translator(Loaded):
         offsets = self.tokenizers.source.encode(text, framed=self.frame.foreign).offsets
         if self.frame.foreign:
             return [*offsets, *[(0, 0)] * (len(self.inputs([text])[0]) - len(offsets))]
-        return [*[(0, 0)] * self.tagged, *offsets, (0, 0)]
+        return [*[(0, 0)] * (len(self.tokenizers.source.opening) + self.tagged), *offsets, (0, 0)]
 
     def output_text(self, tokens: Sequence[int]) -> str:
         return self.tokenizers.target.decode(tokens)
@@ -345,7 +345,7 @@ class Translator(Loaded):
     def _request(self, options: TranslateOptions | None) -> _Request:
         options = self._completed(options)
         to = self.target_language(options.source, options.to)
-        if self.tagged and tag(str(to)) not in self.tokenizers.source.extra:
+        if self.tagged and self.tokenizers.source.tag(str(to)) is None:
             raise InputError(
                 f"the tokenizer of model {self.name} has no token {tag(str(to))}; copy the whole model again"
             )
@@ -685,7 +685,7 @@ def _directions(config: Table) -> tuple[list[tuple[str, str]], bool]:
         return [], False
     source, target = (str(language) for language in languages)
     both = data.get("both") is True
-    return [(source, target), (target, source)] if both else [(source, target)], both
+    return [(source, target), (target, source)] if both else [(source, target)], both or data.get("tagged") is True
 
 
 def _chosen(piece: _Piece, request: _Request) -> list[_Candidate]:

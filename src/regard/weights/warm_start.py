@@ -22,7 +22,9 @@ from regard.blocks.settings import Learned, Rotary
 from regard.errors import InputError, WeightsError
 from regard.models.settings import Encoder, EncoderDecoder, Masked, ModelSettings, Vision, differences
 from regard.text.tokenizer import FILE, Tokenizer, TokenizerPair
-from regard.weights.directory import load_model
+from regard.weights.directory import CONFIG, load_model, read_config
+from regard.weights.huggingface.directory import find_tokenizers
+from regard.weights.location import find_model
 from regard.weights.tensors import listed
 
 FITTED = ("vocabulary", "target_vocabulary", "heads", "image", "position.length", "position.offset")
@@ -47,13 +49,20 @@ class Start:
     """None if there is none, or if it is not known."""
     source: str
     """The name for messages."""
+    tagged: bool = False
+    """Whether sources begin with a tag of the target language."""
+    direction: tuple[str, str] | None = None
+    """The direction that the name of a shipped model stands for."""
 
 
-def read_start(path: Path | str) -> Start:
-    """Read the model, and the tokenizers if there are any, of a run directory or a Hugging Face directory."""
+def read_start(name: Path | str) -> Start:
+    """Read the model, and the tokenizers if there are any, of a shipped name, a run or a Hugging Face directory."""
+    path, direction = find_model(str(name))
     model = load_model(path)
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    return Start(model.settings, tensors, TokenizerPair.find(Path(path)), str(path))
+    data = read_config(path).get("data", {}) if (path / CONFIG).is_file() else {}
+    tagged = data.get("both") is True or data.get("tagged") is True
+    return Start(model.settings, tensors, find_tokenizers(path), str(name), tagged, direction)
 
 
 @torch.no_grad()
@@ -184,7 +193,7 @@ def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: Tokenize
     old = start.settings
     if isinstance(settings, Vision) or isinstance(old, Vision):
         return {}
-    if isinstance(settings, EncoderDecoder) and "source" in settings.tied and tokenizers and not tokenizers.shared:
+    if isinstance(settings, EncoderDecoder) and "source" in settings.tied and tokenizers and not tokenizers.joint:
         raise WeightsError(
             f"model.tied ({', '.join(settings.tied)}) needs one tokenizer for both sides, but there are two; "
             'set text.shared=true, or model.tied=["target", "output"]'

@@ -121,7 +121,7 @@ def test_bleu_of_a_model_that_repeats_its_source(tmp_path: Path, monkeypatch: py
     """It is right where the reference is the source, and nowhere else."""
     asked: list[tuple[Search, int]] = []
 
-    def repeat(model: Any, inputs: list[list[int]], ends: Ends, search: Search) -> list[list[Hypothesis]]:
+    def repeat(model: Any, inputs: list[list[int]], ends: Ends, search: Search, **_: Any) -> list[list[Hypothesis]]:
         asked.append((search, len(inputs)))
         return [[Hypothesis(tokens[:-1], 0.0, [], True, False)] for tokens in inputs]
 

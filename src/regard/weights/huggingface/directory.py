@@ -15,6 +15,8 @@ from regard.errors import WeightsError
 from regard.files import read_json, write_text
 from regard.models.build import Model, build
 from regard.models.settings import ModelSettings
+from regard.text.settings import Role
+from regard.text.tokenizer import TokenizerPair
 from regard.weights.huggingface.bert import Bert
 from regard.weights.huggingface.gpt2 import Gpt2
 from regard.weights.huggingface.llama import Llama
@@ -52,6 +54,24 @@ def read_pretrained(
     shapes = dict(build(settings, device="meta").named_parameters())
     ours = family.tensor_map(settings, config, shapes).to_ours(tensors, shapes, str(directory))
     return build_with(settings, ours, device, dtype, source=str(directory))
+
+
+def find_tokenizers(directory: Path) -> TokenizerPair | None:
+    """The tokenizers of a run or a Hugging Face directory, with the special tokens that the model's config states."""
+    pair = TokenizerPair.find(directory)
+    if pair is None or not (directory / CONFIG_JSON).is_file():
+        return pair
+    stated = read_json(directory / CONFIG_JSON)
+    generation = directory / "generation_config.json"
+    stated |= read_json(generation) if generation.is_file() else {}
+    keys: dict[Role, str] = {"pad": "pad_token_id", "start": "decoder_start_token_id", "end": "eos_token_id"}
+    ids = {role: number for role, key in keys.items() if type(number := stated.get(key)) is int}
+    bare, framed = (pair.source.encode("a", framed=framed).ids for framed in (False, True))
+    opens = stated.get("is_encoder_decoder") is True and framed[: len(bare)] != bare
+    roles: dict[Role, str] = {"class_token": pair.target.token(framed[0])} if opens else {}
+    roles |= {role: pair.target.token(number) for role, number in ids.items()}
+    source = pair.source.with_roles(roles, opens)
+    return TokenizerPair(source, source if pair.shared else pair.target.with_roles(roles, opens))
 
 
 def write_pretrained(model: nn.Module, directory: Path | str, config: Mapping[str, Any] | None = None) -> None:
