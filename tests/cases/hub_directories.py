@@ -53,15 +53,15 @@ def train_sentencepiece(
     return sentencepiece.SentencePieceProcessor(model_proto=out.getvalue())
 
 
-def write_weights(model: Any, directory: Path, *, seed: int = 0, shards: int = 1) -> None:
+def write_weights(model: Any, directory: Path, *, seed: int = 0, shards: int = 1, **config: Any) -> None:
     """Random weights that do not give the same token for ever, as pickled files."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in model.named_parameters():
         if parameter.dim() > 1 and "position" not in name:
             nn.init.normal_(parameter, std=0.3, generator=generator)
     model.config.save_pretrained(directory)
-    config = json.loads((directory / "config.json").read_text())
-    write_json(directory / "config.json", config | {"architectures": [type(model).__name__]})
+    stated = json.loads((directory / "config.json").read_text())
+    write_json(directory / "config.json", stated | config | {"architectures": [type(model).__name__]})
     tensors = dict(model.state_dict())
     if shards == 1:
         torch.save(tensors, directory / "pytorch_model.bin")
@@ -105,7 +105,7 @@ def write_t5(directory: Path) -> Path:
     config = transformers.T5Config(
         vocab_size=112, d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4, dropout_rate=0.0
     )
-    write_weights(transformers.T5ForConditionalGeneration(config), directory, shards=3)
+    write_weights(transformers.T5ForConditionalGeneration(config), directory, shards=3, decoder_start_token_id=0)
     tokens = {"decoder_start_token_id": 0, "eos_token_id": 1, "pad_token_id": 0}
     write_json(directory / "generation_config.json", tokens | {"max_length": 20})
     return directory

@@ -17,6 +17,7 @@ import regard
 from regard.text.tokenizer import TokenizerPair
 from regard.use.translator import Translator
 
+pytestmark = pytest.mark.slow
 PROBES = [*TEXTS, *hub.SENTENCES["de"], "Über-natürlich: naïve café № ½ ﬁ", "  two  spaces ", "x\ty", "中文 and ▁ mark"]
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, cast, get_
 
 import typer
 
-from regard.cli.terminal import Json, ModelName, To, console, grid, print_json, split_words
+from regard.cli.terminal import Json, ModelName, To, console, grid, print_json, say, split_words
 from regard.errors import SettingsError
 from regard.files import require_folder
 from regard.format import amount, difference, size
@@ -173,7 +173,8 @@ def convert_command(
     require_folder(out, "OUT")
     from regard.weights.convert import convert
 
-    files = convert(directory, out, form, language=to or (direction and direction[1]), force=force)
+    language = to or (direction and direction[1])
+    files = convert(directory, out, form, language=language, force=force, report=say)
     sizes = {str(path.relative_to(out)): path.stat().st_size for path in files}
     if as_json:
         print_json({"directory": str(out), "form": form, "bytes": sum(sizes.values()), "files": sizes})

@@ -170,7 +170,7 @@ class TranslateTask(Task):
         search = Greedy() if beam == 1 else Beam(size=beam)
         wishes = [Wish(prefix=target.opening)] * len(inputs)
         found = decode(model, inputs, Ends(target.role("start"), target.role("end")), search, wishes=wishes)
-        return target.decode_batch([best[0].tokens for best in found])
+        return target.decode_batch([target.known(best[0].tokens) for best in found])
 
     @cached_property
     def _validation(self) -> tuple[list[list[int]], list[str]]:

@@ -204,6 +204,10 @@ class Tokenizer:
             "and train it again"
         )
 
+    def known(self, ids: Sequence[int]) -> list[int]:
+        """The ids that have a token. A model may have more rows than its tokenizer, as T5's."""
+        return [number for number in ids if number < self.size]
+
     def token(self, number: int) -> str:
         """The token of an id, as written in the vocabulary."""
         found = self._inner.id_to_token(number) if number >= 0 else None
@@ -383,9 +387,20 @@ class TokenizerPair:
 
     @classmethod
     def find(cls, directory: Path) -> TokenizerPair | None:
-        """The tokenizers of a directory, or None if it has none."""
-        if any((directory / name).is_file() for name in (FILE, SOURCE_FILE, TARGET_FILE)):
-            return cls.load(directory)
+        """The tokenizers of a directory, or None if it has none.
+
+        They are one file, a file for each side, a directory for each side (`source`, if not above, and `target`), or
+        older files of Hugging Face.
+        """
+        one, separate = directory / FILE, [directory / name for name in (SOURCE_FILE, TARGET_FILE)]
+        if (target := directory / "target" / FILE).is_file() and not any(file.is_file() for file in separate):
+            return cls(Tokenizer.load(one if one.is_file() else directory / "source"), Tokenizer.load(target))
+        if one.is_file():
+            return cls.of(Tokenizer.load(one))
+        if all(file.is_file() for file in separate):
+            return cls(*map(Tokenizer.load, separate))
+        if any(file.is_file() for file in separate):
+            raise DataError(f"{directory} contains only one of {SOURCE_FILE} and {TARGET_FILE}; copy the other one too")
         from regard.text.hub import read_hub_tokenizers  # it imports this module, and few models need it
 
         pair = read_hub_tokenizers(directory)
@@ -393,14 +408,9 @@ class TokenizerPair:
 
     @classmethod
     def load(cls, directory: Path | str) -> TokenizerPair:
-        directory = Path(directory)
-        separate = [(directory / name).is_file() for name in (SOURCE_FILE, TARGET_FILE)]
-        if not any(separate) or (directory / FILE).is_file():
-            other = None if (directory / FILE).is_file() or not directory.is_dir() else cls.find(directory)
-            return other or cls.of(Tokenizer.load(directory))
-        if not all(separate):
-            raise DataError(f"{directory} contains only one of {SOURCE_FILE} and {TARGET_FILE}; copy the other one too")
-        return cls(Tokenizer.load(directory / SOURCE_FILE), Tokenizer.load(directory / TARGET_FILE))
+        """The tokenizers of a directory or a file; one must exist."""
+        found = cls.find(Path(directory)) if Path(directory).is_dir() else None
+        return found or cls.of(Tokenizer.load(directory))
 
 
 @contextmanager
@@ -487,36 +497,34 @@ def find_roles(
     return roles, [token for token in dict.fromkeys(special) if token not in roles.values()]
 
 
-def source_json(tokenizer: Tokenizer, language: str | None = None, *, end: bool = True) -> dict[str, Any]:
-    """The content of a `tokenizer.json` whose template adds the tag of `language`, if given, and an end if asked."""
+def framed_json(tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int]) -> dict[str, Any]:
+    """The content of a `tokenizer.json` whose template adds these tokens before and after a text."""
     content: dict[str, Any] = json.loads(tokenizer.json)
-    before = [] if language is None else [tag(language)]
-    after = [tokenizer.token(tokenizer.role("end"))] if end else []
+    if content["model"].get("type") == "Unigram":  # pieces that Marian reads as unknown
+        del content["model"]["vocab"][tokenizer.size :]
+    names = {number: tokenizer.token(number) for number in (*before, *after)}
     first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    opening, closing = ([{"SpecialToken": {"id": name, "type_id": 0}} for name in names] for names in (before, after))
+    opening, closing = (
+        [{"SpecialToken": {"id": names[each], "type_id": 0}} for each in ids] for ids in (before, after)
+    )
     content["post_processor"] = {
         "type": "TemplateProcessing",
         "single": [*opening, first, *closing],
         "pair": [*opening, first, second, *closing],
-        "special_tokens": {
-            name: {"id": name, "ids": [tokenizer.id(name)], "tokens": [name]} for name in (*before, *after)
-        },
+        "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for number, name in names.items()},
     }
     return content
 
 
-def write_huggingface(
-    tokenizer: Tokenizer, directory: Path | str, *, sources: bool = False, language: str | None = None
-) -> None:
+def write_huggingface(tokenizer: Tokenizer, directory: Path | str, content: dict[str, Any] | None = None) -> None:
     """Writes `tokenizer.json` and `tokenizer_config.json`, so that `transformers` knows the roles too.
 
-    With `sources`, the template adds an end and no start, as an encoder-decoder of Regard reads its sources, and before
-    the text the tag of `language`, if given.
+    `content` is that of `tokenizer.json`, if it differs from the tokenizer's own.
     """
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
-    content = source_json(tokenizer, language) if sources else json.loads(tokenizer.json)
-    write_text(directory / FILE, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
+    text = tokenizer.json if content is None else json.dumps(content, ensure_ascii=False, indent=1)
+    write_text(directory / FILE, text + "\n")
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config |= {HUGGINGFACE_ROLES[role]: tokenizer.token(number) for role, number in tokenizer.roles.items()}
     if tokenizer.extra:

@@ -192,7 +192,8 @@ class Translator(Loaded):
         self.reach = min((limit for limit in limits if isinstance(limit, int)), default=_REACH)
         """Largest number of tokens in a sentence; longer ones are cut."""
         source, target = tokenizers.source, tokenizers.target
-        special = {*target.roles.values(), *target.extra.values()} - {frame.ends.end} - {*frame.prefix}
+        unused = range(target.size, network.settings.target_size)
+        special = {*target.roles.values(), *target.extra.values(), *unused} - {frame.ends.end, *frame.prefix}
         self.special = set() if frame.foreign else special
         """Ids of special tokens, which a translation never contains. A Hugging Face model states such tokens itself."""
         self._unknown = source.roles.get("unknown"), target.roles.get("unknown")
@@ -323,11 +324,12 @@ class Translator(Loaded):
         return [*[(0, 0)] * (len(self.tokenizers.source.opening) + self.tagged), *offsets, (0, 0)]
 
     def output_text(self, tokens: Sequence[int]) -> str:
-        return self.tokenizers.target.decode(tokens)
+        return self.tokenizers.target.decode(self.tokenizers.target.known(tokens))
 
     def output_spans(self, tokens: Sequence[int]) -> list[Span]:
         """The characters of each token in the text of all."""
-        texts = self.tokenizers.target.decode_batch([tokens[: end + 1] for end in range(len(tokens))])
+        target = self.tokenizers.target
+        texts = target.decode_batch([target.known(tokens[: end + 1]) for end in range(len(tokens))])
         return written_spans(texts, texts[-1] if texts else "")
 
     def decode(self, ids: Sequence[int], options: TranslateOptions | None = None) -> list[int]:
@@ -596,7 +598,7 @@ class Translator(Loaded):
             Translation(
                 each.text if each.restored is None else each.restored,
                 each.hypothesis.score,
-                [self.tokenizers.target.token(token) for token in each.hypothesis.tokens],
+                [self._name(token) for token in each.hypothesis.tokens],
                 each.hypothesis.token_scores,
                 each.hypothesis.finished,
                 each.hypothesis.looped,
@@ -605,6 +607,9 @@ class Translator(Loaded):
             )
             for place, each in enumerate(_chosen(piece, request))
         ]
+
+    def _name(self, token: int) -> str:
+        return self.tokenizers.target.token(token) if token < self.tokenizers.target.size else f"<unused {token}>"
 
     def _align(self, pieces: Sequence[_Piece], request: _Request) -> None:
         """Computes the word alignments of all chosen candidates in batches."""

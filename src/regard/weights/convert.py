@@ -3,49 +3,62 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 from regard.errors import RunError, WeightsError
 from regard.files import write_text
 from regard.models.build import Model
-from regard.models.settings import EncoderDecoder
+from regard.models.settings import Decoder, EncoderDecoder, Vision
 from regard.settings import Table
 from regard.text.tokenizer import (
     FILE,
     HUGGINGFACE_ROLES,
     SOURCE_FILE,
+    Tokenizer,
     TokenizerPair,
-    source_json,
+    framed_json,
     write_huggingface,
 )
 from regard.weights.checkpoints import checksum, write_checksums
 from regard.weights.ctranslate2 import write_ctranslate2
 from regard.weights.directory import CONFIG, LISTED, load_labels, load_model, read_config, save_labels, save_model
-from regard.weights.huggingface.directory import write_pretrained
+from regard.weights.huggingface.directory import find_tokenizers, write_pretrained
 from regard.weights.huggingface.tables import CONFIG_JSON
+from regard.weights.tensors import build_with
 
 Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"]
 
+LUMINANCE = (0.299, 0.587, 0.114)
+"""The shares of red, green and blue in grey (ITU-R BT.601)."""
 OF_TRAINING = ("prepared", "reference")
 """Tables of a run's `config.toml` that do not describe its model."""
 
 
 def convert(
-    source: Path | str, target: Path | str, form: Form, *, language: str | None = None, force: bool = False
+    source: Path | str,
+    target: Path | str,
+    form: Form,
+    *,
+    language: str | None = None,
+    force: bool = False,
+    report: Callable[[str], None] = lambda note: None,
 ) -> list[Path]:
     """Write the model of a run directory or a Hugging Face directory into `target` in another form, and list its files.
 
     Tokenizers and labels go with it. A model of two directions is written for one: `language` is its target language,
     and the exported tokenizer adds the language's tag. `target` must be empty or absent unless `force` is set.
+    `report` is called with each thing that is not written as it was.
     """
     source, target = Path(source), Path(target)
     _require_free(source, target, form, force)
     model = load_model(source)
-    tokenizers = TokenizerPair.find(source)
+    tokenizers = find_tokenizers(source)
     tables = read_config(source) if (source / CONFIG).is_file() else {}
     if form == "huggingface":
-        _write_huggingface(source, target, model, tokenizers, _tagged(source, tables, language))
+        for note in _write_huggingface(source, target, model, tokenizers, tables, _tagged(source, tables, language)):
+            report(note)
     elif form == "ctranslate2":
         if tokenizers is None:
             raise WeightsError(f"{source} has no tokenizer, and ctranslate2 needs its tokens; add {FILE}")
@@ -53,7 +66,7 @@ def convert(
         write_ctranslate2(model, tokenizers, target)
         tokenizers.save(target)
         # CTranslate2 adds the end itself.
-        content = source_json(tokenizers.source, tagged, end=False)
+        content = framed_json(tokenizers.source, tokenizers.source.tagged([[]], [tagged])[0], [])
         name = FILE if tokenizers.shared else SOURCE_FILE
         write_text(target / name, json.dumps(content, ensure_ascii=False, indent=1) + "\n")
     else:
@@ -84,18 +97,20 @@ def _require_free(source: Path, target: Path, form: Form, force: bool) -> None:
 def _tagged(source: Path, tables: Table, language: str | None) -> str | None:
     """Return the language whose tag sources begin with; None: the model has one direction and no tags."""
     data = tables.get("data")
-    if not isinstance(data, dict) or data.get("both") is not True:
+    if not isinstance(data, dict) or True not in (data.get("both"), data.get("tagged")):
         return None
-    languages = [str(each) for each in data["languages"]]
+    languages = [str(each) for each in data.get("languages") or str(data.get("direction")).split("-")]
+    if data.get("both") is not True:
+        return languages[1]
     if language not in languages:
         raise WeightsError(f"{source} translates into {' and '.join(languages)}; set --to {languages[-1]}")
     return language
 
 
 def _write_huggingface(
-    source: Path, target: Path, model: Model, pair: TokenizerPair | None, language: str | None
-) -> None:
-    """Write one tokenizer next to the weights, or two in a directory each."""
+    source: Path, target: Path, model: Model, pair: TokenizerPair | None, tables: Table, language: str | None
+) -> list[str]:
+    """Write one tokenizer next to the weights, or two in a directory each. Return notes."""
     config: dict[str, Any] = {}
     translates = isinstance(model.settings, EncoderDecoder)
     if pair is not None:
@@ -103,12 +118,59 @@ def _write_huggingface(
         config = {f"{HUGGINGFACE_ROLES[role]}_id": number for role, number in roles.items()}
         if translates:
             config["decoder_start_token_id"] = pair.target.role("start")
+            config["forced_bos_token_id"] = next(iter(pair.target.opening), None)
     if label := load_labels(source).get("label"):
         config["id2label"] = {str(number): name for number, name in enumerate(label)}
         config["label2id"] = {name: number for number, name in enumerate(label)}
-    write_pretrained(model, target, config=config)
-    if pair is not None:
-        place = target if pair.shared else target / "source"
-        write_huggingface(pair.source, place, sources=translates, language=language)
-        if not pair.shared:
-            write_huggingface(pair.target, target / "target", sources=translates)
+    notes: list[str] = []
+    if isinstance(model.settings, Vision) and model.settings.channels == 1:
+        model, notes = _in_colour(model), ["its grey images are written as images of three channels"]
+    notes += write_pretrained(model, target, config=config)
+    if isinstance(model.settings, Vision):
+        write_text(target / "preprocessor_config.json", json.dumps(_preprocessor(model.settings), indent=2) + "\n")
+    if pair is None:
+        return notes
+    content = _template(pair.source, model, tables, language)
+    # A tokenizer with the ids of both sides reads sources and writes targets.
+    write_huggingface(pair.source, target if pair.joint else target / "source", content)
+    if not pair.shared:
+        write_huggingface(pair.target, target / "target", _template(pair.target, model, tables, None))
+    return notes
+
+
+def _template(tokenizer: Tokenizer, model: Model, tables: Table, language: str | None) -> dict[str, Any] | None:
+    """The content of a `tokenizer.json` that frames texts as the model reads them; None: as the tokenizer does."""
+    if isinstance(model.settings, EncoderDecoder):
+        before = tokenizer.tagged([[]], [language])[0]
+        return framed_json(tokenizer, [*tokenizer.opening, *before], [tokenizer.role("end")])
+    if isinstance(model.settings, Decoder) and "task" in tables:  # an end after a prompt would end the text
+        across = tables["task"].get("across", True) is True
+        return framed_json(tokenizer, [] if across else [tokenizer.role("start")], [])
+    return None
+
+
+def _in_colour(model: Model) -> Model:
+    """A model of three channels with the same results: grey is the weighted sum by which Pillow computes it.
+
+    The pipelines of transformers make every image one of three channels.
+    """
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    patches = tensors["embedding.patches.weight"]
+    tensors["embedding.patches.weight"] = patches * patches.new_tensor(LUMINANCE).view(3, 1, 1)
+    return build_with(model.settings.model_copy(update={"channels": 3}), tensors)
+
+
+def _preprocessor(settings: Vision) -> Table:
+    """How transformers resizes and scales images: as `regard.tasks.image`, bytes become numbers from −1 to 1."""
+    height, width = settings.image
+    return {
+        "image_processor_type": "ViTImageProcessor",
+        "do_resize": True,
+        "size": {"height": height, "width": width},
+        "resample": 2,
+        "do_rescale": True,
+        "rescale_factor": 1 / 255,
+        "do_normalize": True,
+        "image_mean": [0.5] * 3,
+        "image_std": [0.5] * 3,
+    }

@@ -18,7 +18,7 @@ from tokenizers import models
 
 from regard.errors import DataError, InputError
 from regard.text.settings import Bpe, ByteBpe, Characters, SpecialTokens, Unigram, WordPiece, Words
-from regard.text.tokenizer import Tokenizer, TokenizerPair, write_huggingface
+from regard.text.tokenizer import Tokenizer, TokenizerPair, framed_json, write_huggingface
 from regard.text.train import train_tokenizer
 
 TEXT = "Der Hund läuft durch die breite Straße!"
@@ -335,6 +335,6 @@ def test_a_directory_for_hugging_face(tmp_path: Path) -> None:
     assert (config["pad_token"], config["cls_token"], "bos_token" in config) == ("[PAD]", "[CLS]", False)
     assert Tokenizer.load(tmp_path / "new") == trained("wordpiece")
     tagged = train_tokenizer(Bpe(size=100, special=SpecialTokens(extra=("<2de>",))), CORPUS)
-    write_huggingface(tagged, tmp_path / "tagged", sources=True, language="de")
+    write_huggingface(tagged, tmp_path / "tagged", framed_json(tagged, [tagged.extra["<2de>"]], [tagged.role("end")]))
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tagged" / "tokenizer.json"))
     assert theirs.encode("Der Hund").ids == TokenizerPair.of(tagged).inputs(["Der Hund"], ["de"])[0]

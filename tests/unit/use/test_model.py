@@ -12,7 +12,7 @@ import regard
 from regard.blocks.settings import Attention
 from regard.errors import InputError, SettingsError, WeightsError
 from regard.models.settings import Decoder, EncoderDecoder
-from regard.text.tokenizer import Tokenizer, write_huggingface
+from regard.text.tokenizer import Tokenizer, framed_json, write_huggingface
 from regard.use.model import load
 from regard.use.translator import Translator
 from regard.weights import directory
@@ -95,7 +95,7 @@ def test_a_hugging_face_directory(tmp_path: Path) -> None:
     tokenizer = Tokenizer.load(ours)
     start, end = tokenizer.role("start"), tokenizer.role("end")
     write_pretrained(network, theirs, config={"decoder_start_token_id": start, "eos_token_id": end})
-    write_huggingface(tokenizer, theirs, sources=True)
+    write_huggingface(tokenizer, theirs, framed_json(tokenizer, [], [end]))
     model = load(theirs, "cpu")
     assert isinstance(model, Translator)
     assert model.frame.foreign

@@ -212,7 +212,7 @@ def test_settings_that_would_be_lost(tmp_path: Path) -> None:
     cases: list[tuple[str, dict[str, Any], str]] = [
         ("bert", {"norm_place": "pre"}, "norm_place is pre, only post"),
         ("bert", {"segments": 0}, "segments is 0"),
-        ("bert", {"heads.other": {"kind": "pooling"}}, "heads are masked and next-sentence and pooling"),
+        ("bert", {"heads.other": {"kind": "spans"}}, "heads are masked and next-sentence and spans"),
         ("bert", {"position": {"kind": "rotary"}}, "position.kind is rotary, only learned"),
         ("gpt2", {"attention.kv_heads": 1}, "attention.kv_heads is 1, only 2"),
         ("gpt2", {"attention.bias": False}, "attention.bias is False, only True"),

@@ -74,12 +74,13 @@ def find_tokenizers(directory: Path) -> TokenizerPair | None:
     return TokenizerPair(source, source if pair.shared else pair.target.with_roles(roles, opens))
 
 
-def write_pretrained(model: nn.Module, directory: Path | str, config: Mapping[str, Any] | None = None) -> None:
-    """Write a model so that transformers reads it, as the first type that can express its settings.
+def write_pretrained(model: nn.Module, directory: Path | str, config: Mapping[str, Any] | None = None) -> list[str]:
+    """Write a model so that transformers reads it, as the first type that can express its settings. Return notes.
 
-    `config` adds values that a model does not have, such as `pad_token_id` and `id2label`.
+    `config` adds values that a model does not have, such as `pad_token_id` and `id2label`. A pooler next to another
+    head is left out, because no class has both; no task of Regard trains it.
     """
-    network = network_of(model)
+    network, notes = _without_pooler(network_of(model))
     given = network.settings
     family = family_for(given)
     settings = family.equivalent(given)
@@ -96,6 +97,20 @@ def write_pretrained(model: nn.Module, directory: Path | str, config: Mapping[st
         old.unlink()
     write_tensors(directory / SINGLE, tensors, {"format": "pt"})
     write_text(directory / CONFIG_JSON, json.dumps({**whole.values, "dtype": dtype}, indent=2) + "\n")
+    return notes
+
+
+def _without_pooler(model: Model) -> tuple[Model, list[str]]:
+    heads = getattr(model.settings, "heads", {})
+    unused = [name for name, head in heads.items() if head.kind == "pooling"] if len(heads) > 1 else []
+    if not unused:
+        return model, []
+    prefixes = tuple(f"heads.{name}." for name in unused)
+    kept = {name: x for name, x in model.named_parameters() if not name.startswith(prefixes)}
+    settings = model.settings.model_copy(
+        update={"heads": {name: head for name, head in heads.items() if name not in unused}}
+    )
+    return build_with(settings, kept), [f"the head {name} (pooling) is left out: no task trains it" for name in unused]
 
 
 def family_for(settings: ModelSettings) -> Family:
