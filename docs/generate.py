@@ -299,7 +299,8 @@ API_INTRODUCTION = """\
 # API reference
 
 Made from the docstrings by `make docs`; edit those, not this page. These are the names in `regard` itself; other
-modules may change between versions.
+modules may change between versions. In the examples, `network` is `regard.build(regard.preset("llama-tiny"))` and `tokens` is
+`torch.tensor([[1, 2, 3]])`. Tests run them.
 """
 
 
@@ -340,7 +341,9 @@ def _signature(value: Any) -> str:
 
 
 def _doc(value: Any) -> str:
-    return inspect.cleandoc(value.__doc__ or "")
+    """The docstring, with its examples in blocks of code."""
+    text = inspect.cleandoc(value.__doc__ or "").replace("  # doctest: +SKIP", "")
+    return re.sub(r"^>>> .*?(?=\n\n|\Z)", r"```pycon\n\g<0>\n```", text, flags=re.MULTILINE | re.DOTALL)
 
 
 PAGES = {"api.md": api_page, "settings.md": settings_page, "support.md": support_page, "taps.md": taps_page}

@@ -25,13 +25,19 @@ if TYPE_CHECKING:
     from regard.serving.page_file import show as show
     from regard.tasks.run import resume as resume
     from regard.tasks.run import train as train
+    from regard.use.model import Loaded as Loaded
     from regard.use.model import load as load
+    from regard.use.translator import Translation as Translation
+    from regard.use.translator import Translator as Translator
 
     __version__: str
 
 _HOME = {
     "Input": "regard.look.input",
+    "Loaded": "regard.use.model",
     "Study": "regard.look.study",
+    "Translation": "regard.use.translator",
+    "Translator": "regard.use.translator",
     "WordVectors": "regard.look.word_vectors",
     "attribute": "regard.look.attribution",
     "build": "regard.models.build",

@@ -6,28 +6,35 @@ without a traceback. Every other exception is a bug and keeps its traceback.
 
 
 class RegardError(Exception):
-    """Base class of all errors that a user can fix."""
+    """Base class of all errors that a user can fix. Example: `regard.load("de-eng")`."""
 
 
 class SettingsError(RegardError, ValueError):
-    """A setting is unknown, has the wrong type, or contradicts another setting."""
+    """A setting is unknown, has the wrong type, or contradicts another setting. Example: `regard.preset("gtp2")`."""
 
 
 class InputError(RegardError, ValueError):
-    """The tensors or texts given to a model do not fit the model."""
+    """Tensors or texts do not fit the model. Example: `regard.load("de-en").translate(3)`."""
 
 
 class DataError(RegardError, ValueError):
-    """A data file cannot be read, or its content does not match the settings."""
+    """A data file cannot be read, or its content does not match the settings.
+
+    Example: `regard.train("grammar", {"data": {"kind": "parallel", "train": ["no.en", "no.de"]}})`.
+    """
 
 
 class WeightsError(RegardError):
-    """A weights file is damaged, incomplete, or belongs to another model."""
+    """Weights are missing, damaged or of another model. Example: `regard.load("./none")`."""
 
 
 class RunError(RegardError):
-    """A run cannot be started, resumed or saved."""
+    """A run cannot be started, resumed or saved. Example: `regard.resume("runs/none")`."""
 
 
 class RecordError(RegardError):
-    """A recording does not reproduce what the model computed, or exceeds its memory limit."""
+    """A recording does not reproduce what the model computed, or exceeds its memory limit.
+
+    >>> with regard.record(network, "*", limit=1):
+    ...     network(tokens)
+    """

@@ -14,10 +14,10 @@ import re
 import tomllib
 import types
 from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Self, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Self, Union, dataclass_transform, get_args, get_origin
 
 import tomli_w
-from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 from pydantic_core import ErrorDetails
 
 from regard.errors import SettingsError
@@ -58,17 +58,20 @@ Table = dict[str, Any]
 """A TOML table as `tomllib` returns it."""
 
 
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(Field,))
 class _PlainErrors(ModelMetaclass):
     """Makes `Encoder(width="a")` in Python raise the same error as `width = "a"` in a recipe.
 
     This is a metaclass because pydantic also calls an overridden `__init__` for nested values, without their path.
     """
 
-    def __call__(self, *arguments: Any, **fields: Any) -> Any:
-        try:
-            return super().__call__(*arguments, **fields)
-        except ValidationError as error:
-            raise _settings_error(self, error, "") from None
+    if not TYPE_CHECKING:  # type checkers and editors read the fields of the class
+
+        def __call__(self, *arguments, **fields):
+            try:
+                return super().__call__(*arguments, **fields)
+            except ValidationError as error:
+                raise _settings_error(self, error, "") from None
 
 
 class Settings(BaseModel, metaclass=_PlainErrors):

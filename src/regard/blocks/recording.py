@@ -193,7 +193,7 @@ class Event(NamedTuple):
     value: Tensor
 
 
-class Recording(Mapping[str, Tensor | list[Tensor]]):
+class Recording(Mapping[str, Any]):
     """The result of `regard.record`: a mapping from recorded names to their values."""
 
     def __init__(self, names: Iterable[str], grad: bool = False, limit: int | None = LIMIT, copy: bool = True) -> None:
@@ -224,8 +224,8 @@ class Recording(Mapping[str, Tensor | list[Tensor]]):
             raise InputError(f"{name} was not recorded{near}; name it in regard.record(model, ...)")
         return [event for event in self.events if event.name == name]
 
-    def __getitem__(self, name: str) -> Tensor | list[Tensor]:
-        """The value of the only call; a list if there were several calls or decoding steps."""
+    def __getitem__(self, name: str) -> Any:
+        """The tensor of the only call; a list of tensors if there were several calls or decoding steps."""
         events = self.events_of(name)
         if not events:
             raise InputError(f"{name} has no value yet: the model did not compute it; run the model inside the block")
@@ -364,6 +364,11 @@ def record(
     any text (`decoder.*.cross.weights`). `edit` maps patterns to changes (`regard.edits`, or a function of the
     tensor), which are applied before a value is stored. Values are copies on the CPU in float32; with `grad` they are
     the tensors themselves, with gradients. Recordings above `limit` bytes raise before memory is allocated.
+
+    >>> with regard.record(network, "decoder.*.attention.weights") as recording:
+    ...     logits = network(tokens)
+    >>> recording["decoder.0.attention.weights"].shape  # batch, heads, queries, keys
+    torch.Size([1, 8, 3, 3])
     """
     from regard.blocks.edits import bound
 

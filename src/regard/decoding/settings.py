@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, Literal, Self, TypeAlias, TypedDict
 
 from pydantic import Field, model_validator
 
 from regard.blocks.settings import Positive
-from regard.settings import Settings
+from regard.settings import Settings, Table
 
 Token: TypeAlias = Annotated[int, Field(ge=0)]
 Word: TypeAlias = Annotated[tuple[Token, ...], Field(strict=False, min_length=1)]
@@ -229,6 +229,33 @@ class TranslateOptions(Settings):
         size, coverage = (max(self.beam, _CONSTRAINED_BEAM), 0.0) if must else (self.beam, self.coverage)
         fields = {"size": size, "nbest": nbest, "length": self.length, "coverage": coverage, "stop": self.stop}
         return _BEAM.model_copy(update=fields)  # the values are valid already
+
+
+class TranslateKeywords(TypedDict, total=False):
+    """The types of `TranslateOptions` as keywords, without those that decide the type of the result."""
+
+    to: str | None
+    source: str | None
+    beam: int
+    length: LengthPenalty | Table
+    coverage: float
+    stop: Stop
+    sampling: Sampling | Table | None
+    rules: Rules | Table
+    prefix: str
+    must: Sequence[str]
+    must_not: Sequence[str]
+    split: bool
+    keep: bool
+    layer: int | None
+    batch_tokens: int | None
+
+
+class TranslateWords(TranslateKeywords, total=False):
+    """The types of `TranslateOptions` as keywords, without `nbest`."""
+
+    align: bool
+    details: bool
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,11 @@ _SPACES = "▁Ġ "
 
 @dataclass(frozen=True)
 class Input:
-    """An input to look at."""
+    """An input to look at.
+
+    >>> regard.Input("Ein Hund läuft.", target="A dog runs.")
+    Input(text='Ein Hund läuft.', target='A dog runs.', to=None, image=None, ablated=())
+    """
 
     text: str = ""
     target: str | None = None

@@ -108,7 +108,13 @@ def _stop(x: Tensor) -> Tensor:
 
 
 class Study:
-    """A model under study. Not safe for several threads at once."""
+    """A model under study. Not safe for several threads at once.
+
+    >>> study = regard.Study(regard.load("de-en"))
+    >>> run = study.run(regard.Input("Ein Hund läuft."))
+    >>> study.tensor(run.key, "encoder.0.attention.weights").shape  # heads, queries, keys
+    torch.Size([6, 6, 6])
+    """
 
     def __init__(
         self, loaded: Loaded, tokens: int = MAX_TOKENS, room: int = MAX_BYTES, against: Loaded | None = None

@@ -68,7 +68,11 @@ class AnalogyAccuracy(NamedTuple):
 
 
 class WordVectors:
-    """Words with one vector each."""
+    """Words with one vector each.
+
+    >>> regard.WordVectors(["one", "two"], torch.eye(2)).similarity("one", "two")
+    0.0
+    """
 
     def __init__(self, words: Sequence[str], vectors: Tensor) -> None:
         """`vectors` is `[N, D]`."""
@@ -179,6 +183,7 @@ class WordVectors:
         return functional.normalize(wide, dim=1, eps=1e-30)
 
     def row(self, word: str) -> int:
+        """The row of a word in `vectors`."""
         if word not in self._rows:
             near = did_you_mean(word, self.words)
             raise InputError(f"word {word!r} is not among these {len(self):,} words{near}; choose another")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, overload
 
 import torch
 from torch import nn
@@ -14,9 +14,11 @@ from torch.overrides import TorchFunctionMode
 from regard.blocks.layers import RmsNorm
 from regard.blocks.settings import Body, Normal
 from regard.errors import InputError, SettingsError
+from regard.models import settings
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import ModelSettings
 
+Place: TypeAlias = torch.device | str | None
 Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 
 _KINDS: dict[str, Any] = {"encoder-decoder": EncoderDecoder, "encoder": Encoder, "decoder": Decoder, "vision": Vision}
@@ -36,10 +38,23 @@ class _NoInitialValues(TorchFunctionMode):
         return func(*args, **given)
 
 
+@overload
+def build(model: settings.EncoderDecoder, device: Place = ..., dtype: torch.dtype | None = ...) -> EncoderDecoder: ...
+@overload
+def build(model: settings.Encoder, device: Place = ..., dtype: torch.dtype | None = ...) -> Encoder: ...
+@overload
+def build(model: settings.Decoder, device: Place = ..., dtype: torch.dtype | None = ...) -> Decoder: ...
+@overload
+def build(model: settings.Vision, device: Place = ..., dtype: torch.dtype | None = ...) -> Vision: ...
+@overload
+def build(model: ModelSettings, device: Place = ..., dtype: torch.dtype | None = ...) -> Model: ...
 def build(model: ModelSettings, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
     """Build the model that the settings describe, with initial weights.
 
     On the device "meta" no memory is allocated: use it to inspect shapes, or to load weights afterwards.
+
+    >>> regard.build(regard.preset("llama-tiny"))(torch.tensor([[1, 2, 3]])).shape  # logits of each next token
+    torch.Size([1, 3, 512])
     """
     if not isinstance(model, ModelSettings):
         raise SettingsError(f"build needs model settings, not {model!r}; give regard.preset(name)")

@@ -104,7 +104,11 @@ class Count:
 
 
 def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dtype: Dtype = "bfloat16") -> Count:
-    """Count a model with sequences of `length` tokens; the default is the longest learned position, or 512."""
+    """Count a model with sequences of `length` tokens; the default is the longest learned position, or 512.
+
+    >>> regard.count(regard.preset("transformer-base")).parameters
+    63045632
+    """
     import torch
 
     from regard.models.activations import activation_bytes

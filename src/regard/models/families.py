@@ -23,6 +23,7 @@ class _Writer(nn.Module):
     """A model with a decoder."""
 
     decoder: Stack
+    __call__: Callable[..., Tensor]
 
     def new_cache(self, batch: int, longest: int | None = None, steps: int | None = None, beams: int = 1) -> Cache:
         """Return an empty cache for `batch` sequences. The other arguments are for searches; see `Cache`."""
@@ -103,6 +104,8 @@ class EncoderDecoder(_Writer):
 class Encoder(nn.Module):
     """A stack where every token sees every other (Devlin et al. 2019). `heads[name](hidden, layout)` gives logits."""
 
+    __call__: Callable[..., Tensor]
+
     def __init__(self, model: settings.Encoder) -> None:
         super().__init__()
         self.settings = model
@@ -146,6 +149,8 @@ class Decoder(_Writer):
 
 class Vision(nn.Module):
     """An encoder of image patches (Dosovitskiy et al. 2021). `heads[name](hidden)` gives logits."""
+
+    __call__: Callable[..., Tensor]
 
     def __init__(self, model: settings.Vision) -> None:
         super().__init__()

@@ -76,6 +76,8 @@ def train(
     `device` is cpu, cuda, cuda:1, ...; none: a GPU if there is one. Under `torchrun`, all processes call this.
     `on_step` is called after each step with its number (`step`), `epochs`, `tokens`, `rate` and metrics, `on_evaluate`
     after each evaluation with `step` and metrics. If one returns False, the run saves everything and stops.
+
+    >>> regard.train("grammar", {"train.minutes": 5}).scores  # doctest: +SKIP
     """
     job = read_job(recipe, nested(changes or {}))
     require_trackers(job.train)
@@ -107,6 +109,8 @@ def resume(
     """Continues a run from its newest good checkpoint, to exactly the result of an uninterrupted run.
 
     `changes` can prolong it, move its data, or change how often it evaluates and saves; callbacks as for `train`.
+
+    >>> regard.resume("runs/grammar", {"train.minutes": 10})  # doctest: +SKIP
     """
     run = Run.open(directory)
     config = dict(run.config)

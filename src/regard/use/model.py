@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
 import torch
 
@@ -26,8 +26,25 @@ from regard.weights.huggingface.tables import CONFIG_JSON
 from regard.weights.location import find_model
 
 if TYPE_CHECKING:
+    from regard.decoding.settings import TranslateKeywords as Words
+    from regard.decoding.settings import TranslateWords as AllWords
     from regard.tasks.task import Task
+    from regard.use.translator import Alignment, Translation, Translator
 
+    @dataclass(frozen=True)
+    class AlignedTranslation(Translation):
+        """A `Translation` whose alignment was asked for."""
+
+        alignment: Alignment
+
+    AnyTranslation: TypeAlias = str | Translation | list[Translation]
+
+# mypy: disable-error-code="overload-overlap"
+# A str is a sequence of str too; its overloads come first.
+Texts: TypeAlias = Sequence[str]
+Options: TypeAlias = TranslateOptions | None
+Yes: TypeAlias = Literal[True]
+ShippedName: TypeAlias = Literal["de-en", "en-de", "german-english"]
 _GENERATION = "generation_config.json"
 
 
@@ -49,7 +66,11 @@ class Frame:
 
 
 class Loaded:
-    """A model with its tokenizers and its configuration."""
+    """A model with its tokenizers and its configuration: the result of `regard.load`.
+
+    >>> regard.load("de-en").settings.width
+    384
+    """
 
     def __init__(
         self, name: str, directory: Path, network: Model, tokenizers: TokenizerPair | None, config: Table
@@ -82,8 +103,45 @@ class Loaded:
             raise InputError(f"model {self.name} has no task, so it cannot predict; give a run of regard train")
         return load_task(self.directory, self.network)
 
-    def translate(self, text: Any, options: Any = None, **changes: Any) -> Any:
-        """See `Translator.translate`."""
+    @overload
+    def translate(self, text: str, **changes: Unpack[Words]) -> str: ...
+    @overload
+    def translate(self, text: str, *, details: Yes, align: bool = ..., **changes: Unpack[Words]) -> Translation: ...
+    @overload
+    def translate(self, text: str, *, align: Yes, **changes: Unpack[Words]) -> AlignedTranslation: ...
+    @overload
+    def translate(self, text: str, *, nbest: int, **changes: Unpack[AllWords]) -> list[Translation]: ...
+    @overload
+    def translate(
+        self, text: str, options: Options = ..., *, nbest: int = ..., **changes: Unpack[AllWords]
+    ) -> AnyTranslation: ...
+    @overload
+    def translate(self, text: Texts, **changes: Unpack[Words]) -> list[str]: ...
+    @overload
+    def translate(
+        self, text: Texts, *, details: Yes, align: bool = ..., **changes: Unpack[Words]
+    ) -> list[Translation]: ...
+    @overload
+    def translate(self, text: Texts, *, align: Yes, **changes: Unpack[Words]) -> list[AlignedTranslation]: ...
+    @overload
+    def translate(self, text: Texts, *, nbest: int, **changes: Unpack[AllWords]) -> list[list[Translation]]: ...
+    @overload
+    def translate(
+        self, text: Texts, options: Options = ..., *, nbest: int = ..., **changes: Unpack[AllWords]
+    ) -> list[AnyTranslation]: ...
+    def translate(self, text: Any, options: TranslateOptions | None = None, **changes: Any) -> Any:
+        """Translates a text or a list of texts.
+
+        Keywords are the fields of `TranslateOptions` (`to`, `beam`, `nbest`, `align`, `must`, ...). For a text the
+        result is a string; with `details` or `align` a `Translation`; with `nbest` above 1 a list of them. For a list
+        of texts it is a list.
+
+        >>> regard.load("de-en").translate("Ein Hund läuft durch den Schnee.")
+        'A dog runs through the snow.'
+        """
+        return self._translate(text, options, changes)
+
+    def _translate(self, text: Any, options: TranslateOptions | None, changes: Table) -> Any:
         if self.settings.kind == "encoder-decoder":
             raise InputError(f"model {self.name} has no {FILE}, so it cannot translate; copy one into its directory")
         raise InputError(
@@ -94,6 +152,14 @@ class Loaded:
         return f"{type(self).__name__}({self.name}, {self.settings.kind})"
 
 
+@overload
+def load(
+    name: ShippedName, device: torch.device | str | None = ..., dtype: torch.dtype | None = ..., int8: bool = ...
+) -> Translator: ...
+@overload
+def load(
+    name: Path | str, device: torch.device | str | None = ..., dtype: torch.dtype | None = ..., int8: bool = ...
+) -> Loaded: ...
 def load(
     name: Path | str, device: torch.device | str | None = None, dtype: torch.dtype | None = None, int8: bool = False
 ) -> Loaded:
@@ -102,6 +168,9 @@ def load(
     The result is a `Translator` if the model translates. `device` is a GPU by default, if there is one. `dtype` is that
     of the file by default, except that 16-bit models become float32 on a CPU, where they are slow. `int8` computes with
     8-bit weights on a CPU: faster, less exact.
+
+    >>> regard.load("de-en")
+    Translator(de-en, encoder-decoder)
     """
     from regard.use.translator import Translator  # a subclass of Loaded
 

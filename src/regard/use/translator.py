@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
@@ -86,7 +86,11 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation of a text."""
+    """A translation of a text.
+
+    >>> str(regard.load("de-en").translate("Guten Morgen.", align=True).alignment)
+    '0-0 1-1 2-2'
+    """
 
     text: str
     score: float
@@ -167,7 +171,11 @@ class _Document(NamedTuple):
 
 
 class Translator(Loaded):
-    """A model that translates."""
+    """A model that translates.
+
+    >>> regard.load("de-en").translate(["Guten Morgen.", "Danke."], beam=1)
+    ['Good morning.', 'Thank you.']
+    """
 
     network: EncoderDecoder
     tokenizers: TokenizerPair
@@ -202,13 +210,7 @@ class Translator(Loaded):
         """Whether the tokenizer reads an unknown word letter by letter, not as one unknown token."""
         self._writable: dict[str, bool] = {}
 
-    def translate(self, text: str | Sequence[str], options: TranslateOptions | None = None, **changes: Any) -> Any:
-        """Translates a text or a list of texts.
-
-        Keywords are the fields of `TranslateOptions` (`to`, `beam`, `nbest`, `align`, `must`, ...). For a text the
-        result is a string; with `details` or `align` a `Translation`; with `nbest` above 1 a list of them. For a list
-        of texts it is a list.
-        """
+    def _translate(self, text: str | Sequence[str], options: TranslateOptions | None, changes: Table) -> Any:
         if changes:
             tables = {name: to_table(new) if hasattr(new, "model_dump") else new for name, new in changes.items()}
             options = (options or self.frame.defaults).changed(tables)
@@ -219,8 +221,7 @@ class Translator(Loaded):
     def predict(self, inputs: Sequence[str]) -> list[str]:
         """The translation of each text."""
         check_texts(inputs)
-        found: list[str] = self.translate(list(inputs))
-        return found
+        return self.translate(list(inputs))
 
     def translations(self, texts: Sequence[str], options: TranslateOptions | None = None) -> list[list[Translation]]:
         """The translations of each text with all details, best first."""
@@ -233,6 +234,12 @@ class Translator(Loaded):
             self._align(pieces, request)
         return [self._join(document, request) for document in documents]
 
+    @overload
+    def lines(self, lines: Iterable[str], options: None = None, ahead: int = ...) -> Iterator[str]: ...
+    @overload
+    def lines(
+        self, lines: Iterable[str], options: TranslateOptions, ahead: int = ...
+    ) -> Iterator[str | Translation | list[Translation]]: ...
     def lines(self, lines: Iterable[str], options: TranslateOptions | None = None, ahead: int = AHEAD) -> Iterator[Any]:
         """As `translate`, for any number of texts; at most `ahead` of them are in memory."""
         if ahead < 1:

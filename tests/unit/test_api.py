@@ -1,0 +1,68 @@
+"""The public names: typed for user code, documented with examples that run, and nothing else in `dir(regard)`."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from regard.decoding.settings import TranslateOptions, TranslateWords
+
+ROOT = Path(__file__).parents[2]
+TYPED = ROOT / "tests" / "cases" / "typed_user_code.py"
+
+
+def names() -> dict[str, Any]:
+    network = regard.build(regard.preset("llama-tiny")).eval()
+    return {"regard": regard, "torch": torch, "network": network, "tokens": torch.tensor([[1, 2, 3]])}
+
+
+def test_dir_shows_the_public_names_only() -> None:
+    assert dir(regard) == sorted(regard.__all__)
+    assert not [name for name in dir(regard) if name.startswith("_") and name != "__version__"]
+
+
+def test_every_public_name_has_an_example_that_runs() -> None:
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner(verbose=False)
+    for name in [name for name in regard.__all__ if name != "__version__"]:
+        value = getattr(regard, name)
+        text = inspect.getdoc(value) or ""
+        if inspect.isclass(value) and issubclass(value, Exception):
+            inline = re.findall(r"Example: `(.+)`", text) or [each.source for each in parser.get_examples(text)]
+            assert inline, name
+            with pytest.raises(value):
+                exec(inline[0], names())
+            continue
+        test = parser.get_doctest(text, names(), name, None, None)
+        assert test.examples, f"{name} has no example"
+        for example in test.examples:
+            compile(example.source, name, "exec")
+        runner.run(test)
+    assert runner.summarize().failed == 0
+
+
+def test_keywords_are_those_of_the_options() -> None:
+    assert {*TranslateWords.__annotations__, "nbest"} == set(TranslateOptions.model_fields)
+
+
+@pytest.mark.slow
+def test_user_code_passes_a_strict_type_checker(tmp_path: Path) -> None:
+    """Without the plugin of pydantic. Lines that end in `# error` must be refused, all others pass."""
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-pretty", "--config-file=", str(TYPED)]
+    cache = ["--cache-dir", str(ROOT / ".mypy_cache" / "user")]
+    paths = os.environ | {"MYPYPATH": str(Path(regard.__file__).parents[1])}
+    done = subprocess.run([*command, *cache], capture_output=True, text=True, check=False, cwd=tmp_path, env=paths)
+    lines = TYPED.read_text(encoding="utf-8").splitlines()
+    wrong = {number for number, line in enumerate(lines, 1) if line.endswith("# error")}
+    found = {int(number) for number in re.findall(r"typed_user_code\.py:(\d+): error", done.stdout)}
+    assert wrong, "the sample must contain mistakes"
+    assert found == wrong, done.stdout + done.stderr
