@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import regard
-from regard.decoding.settings import TranslateOptions, TranslateWords
+from regard.decoding.settings import AllKeywords, TranslateOptions
 
 ROOT = Path(__file__).parents[2]
 TYPED = ROOT / "tests" / "cases" / "typed_user_code.py"
@@ -51,7 +51,7 @@ def test_every_public_name_has_an_example_that_runs() -> None:
 
 
 def test_keywords_are_those_of_the_options() -> None:
-    assert {*TranslateWords.__annotations__, "nbest"} == set(TranslateOptions.model_fields)
+    assert {*AllKeywords.__annotations__, "nbest"} == set(TranslateOptions.model_fields)
 
 
 @pytest.mark.slow

@@ -231,7 +231,7 @@ class TranslateOptions(Settings):
         return _BEAM.model_copy(update=fields)  # the values are valid already
 
 
-class TranslateKeywords(TypedDict, total=False):
+class Keywords(TypedDict, total=False):
     """The types of `TranslateOptions` as keywords, without those that decide the type of the result."""
 
     to: str | None
@@ -251,7 +251,7 @@ class TranslateKeywords(TypedDict, total=False):
     batch_tokens: int | None
 
 
-class TranslateWords(TranslateKeywords, total=False):
+class AllKeywords(Keywords, total=False):
     """The types of `TranslateOptions` as keywords, without `nbest`."""
 
     align: bool
