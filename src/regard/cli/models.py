@@ -38,8 +38,8 @@ def count_command(
         list[str],
         typer.Argument(
             metavar="MODEL [KEY=VALUE]...",
-            help="A preset (`regard presets` lists them) or a recipe (TOML file or shipped name), and settings to "
-            "change: dropout=0.2.",
+            help="A preset (`regard presets` lists them), a recipe (TOML file or shipped name), or the directory or name "
+            "of a model, and settings to change: dropout=0.2.",
             autocompletion=complete_preset,
         ),
     ],
@@ -53,16 +53,18 @@ def count_command(
     from regard.models.count import count
     from regard.models.presets import find_preset, preset_names
 
-    model, settings = read_model(words)
+    model, settings, notes = read_model(words)
     counted = count(settings, length, batch, dtype)
     preset = find_preset(model) if model in preset_names() else None
     if preset is not None and preset.settings != settings:
         preset = None  # the published size belongs to the unchanged preset
     if not as_json:
         _print_count(model, settings, counted, preset, by)
+        for note in notes:
+            console().print(f"note: {note}")
         return
     flops, memory = counted.flops, counted.memory
-    result: dict[str, Any] = {"model": model, **asdict(counted)}
+    result: dict[str, Any] = {"model": model, **asdict(counted), "notes": notes}
     tensors = result.pop("tensors")
     result["flops"] |= {"sequence": flops.sequence, "forward": flops.forward, "training": flops.training}
     result["memory"] |= {"training": memory.training, "inference": memory.inference}
@@ -75,18 +77,27 @@ def count_command(
     print_json(result | {"settings": to_table(settings)})
 
 
-def read_model(words: list[str]) -> tuple[str, ModelSettings]:
-    """The settings of a preset or of a recipe's model, with overrides (with or without `model.`)."""
+def read_model(words: list[str]) -> tuple[str, ModelSettings, list[str]]:
+    """The settings of a preset, of a recipe's model or of a saved model, with overrides (with or without `model.`)."""
     from regard.models.presets import preset_names
-    from regard.tasks.recipe import is_recipe, model_settings, read_recipe
+    from regard.shipped import MODELS
+    from regard.tasks.recipe import is_recipe, model_settings, planned_model, read_recipe
 
     names, changes = split_words(words, "model.")
     if len(names) != 1:
         wrong = f"{names[1]!r} is not an override" if names else "the model is missing"
         raise SettingsError(f"{wrong}; give one model and overrides such as dropout=0.2")
     model = names[0]
-    from_recipe = model not in preset_names() and (is_recipe(model) or Path(model).is_file())
-    return model, model_settings(read_recipe(model) if from_recipe else {"model": {"preset": model}}, changes)
+    if model not in preset_names() and (is_recipe(model) or Path(model).is_file()):
+        return model, *planned_model(read_recipe(model), changes)
+    if model in preset_names() or not (Path(model).is_dir() or model in MODELS or "/" in model):
+        return model, model_settings({"model": {"preset": model}}, changes), []
+    from regard.weights.directory import CONFIG, load_model, read_settings
+    from regard.weights.location import find_model
+
+    directory = find_model(model)[0]
+    saved = read_settings(directory) if (directory / CONFIG).is_file() else load_model(directory).settings
+    return model, model_settings({"model": to_table(saved)}, changes), []
 
 
 def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Preset | None, by: Listing) -> None:

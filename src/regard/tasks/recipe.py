@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from regard import shipped
+from regard.data.examples import Labels, Sort
 from regard.data.settings import AnyData, DataSettings
 from regard.errors import SettingsError
 from regard.models.presets import find_preset
@@ -46,7 +47,7 @@ from regard.settings import (
     to_table,
     variants,
 )
-from regard.text.settings import AnyTokenizer
+from regard.text.settings import BYTES, AnyTokenizer, Bytes
 from regard.training.schedules import require_budget
 from regard.training.settings import Train
 
@@ -255,6 +256,43 @@ def model_settings(recipe: Mapping[str, Any], changes: Mapping[str, Any] | None 
         raise SettingsError('model needs a preset or a kind; write preset = "transformer-base", or another, in [model]')
     settings: ModelSettings = parse(AnyModel, base, "model")
     return settings
+
+
+def planned_model(recipe: Mapping[str, Any], changes: Mapping[str, Any]) -> tuple[ModelSettings, list[str]]:
+    """The model that a recipe trains, as far as it is known without the data, and notes on what is not."""
+    table = _table(recipe, "task")
+    if not table:
+        return model_settings(recipe, changes), []
+    from regard.weights.warm_start import read_start
+
+    task_type, text = _find_task(table.get("kind")), _table(recipe, "text")
+    named = merge(_table(recipe, "model"), changes)
+    start, notes = _table(recipe, "train").get("start"), []
+    base = {} if start is None or "preset" in named else to_table(read_start(start).settings)
+    model = model_settings({"model": merge(base, named)})
+    if task_type.text_kind is not None and (text or start is None) and "vocabulary" not in named:
+        model, note = _planned_vocabulary(model, parse(AnyText, {"kind": task_type.text_kind, **text}, "text"))
+        notes.append(note)
+    labels: dict[Sort, Labels] = {"label": ("", " "), "tags": ("", " ")}
+    task = task_type(parse(task_type.settings_type, table, "task"), model, None, labels)
+    fitted = task.fit()
+    if task.head is not None and hasattr(getattr(fitted, "heads", {})[task.head], "classes"):
+        notes.append("the number of classes follows from the data; 2 are counted")
+    return fitted, notes
+
+
+def _planned_vocabulary(model: ModelSettings, text: AnyTokenizer | TokenizerFile) -> tuple[ModelSettings, str]:
+    if isinstance(text, TokenizerFile):
+        from regard.text.tokenizer import TokenizerPair
+
+        pair = TokenizerPair.load(text.path)
+        return with_vocabulary(model, pair.sizes, pair.joint, False), f"the vocabulary is that of {text.path}"
+    size = BYTES + len(text.special.tokens()) if isinstance(text, Bytes) else getattr(text, "size", None)
+    if size is None:
+        assert not isinstance(model, Vision)
+        return model, f"the vocabulary follows from the data; {model.vocabulary:,} tokens are counted"
+    note = f"the vocabulary follows from the data; {size:,} tokens are counted, the most that [text] allows"
+    return with_vocabulary(model, (size, size), text.shared, False), note
 
 
 def job_model(job: TrainingJob, start: ModelSettings | None = None) -> ModelSettings:

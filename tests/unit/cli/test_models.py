@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from text_cases import CORPUS
 from typer.testing import CliRunner
 
 import regard
@@ -17,7 +18,9 @@ from regard.errors import RunError, SettingsError
 from regard.format import amount, difference, size
 from regard.models.presets import preset, preset_names
 from regard.models.settings import Decoder
-from regard.weights.directory import save_model
+from regard.training.report import Display
+from regard.weights.directory import load_model, save_model
+from regard.weights.huggingface.directory import write_pretrained
 
 RECIPE = """
 task = "translate"
@@ -74,17 +77,43 @@ def test_models_and_overrides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     expected = preset("gpt2", attention={"kv_heads": 2}, position={"kind": "rotary"})
     for prefix in ("", "model."):
         words = ["gpt2", f"{prefix}attention.kv_heads=2", f"{prefix}position.kind=rotary"]
-        assert read_model(words) == ("gpt2", expected)
+        assert read_model(words) == ("gpt2", expected, [])
     for name in ("recipe.toml", "gpt2"):
         Path(name).write_text(RECIPE, encoding="utf-8")
-    assert read_model(["recipe.toml"])[1] == preset("transformer-tiny", dropout=0.2)
-    assert read_model(["recipe.toml", "model.depth=2"])[1] == preset("transformer-tiny", dropout=0.2, depth=2)
+    planned = preset("transformer-tiny", dropout=0.2, vocabulary=8_000)
+    assert read_model(["recipe.toml"])[1] == planned
+    assert read_model(["recipe.toml", "model.depth=2"])[1] == planned.changed({"depth": 2})
     assert read_model(["gpt2"])[1] == preset("gpt2"), "a preset comes before a file of its name"
     with pytest.raises(SettingsError, match=r"model.attention.hedas \(did you mean heads\?\)"):
         read_model(["gpt2", "attention.hedas=3"])
     for words in (["gpt2", "bert-base"], ["depth=3"]):
         with pytest.raises(SettingsError, match="give one model"):
             read_model(words)
+
+
+def test_what_a_recipe_trains_and_what_a_directory_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The count of a recipe is the size of its run, where the data fills the vocabulary."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.txt").write_text("".join(f"{line}\n" for line in CORPUS), encoding="utf-8")
+    model = 'model = { preset = "bert-tiny", width = 16, attention.heads = 2, ffn.hidden = 16 }\n'
+    rest = 'data.train = ["train.txt"]\ntrain.steps = 1\ntext = { kind = "wordpiece", size = 150 }\n'
+    Path("mine.toml").write_text(f'task = {{ kind = "masked", context = 16 }}\n{rest}{model}')
+    planned = counted("mine.toml")
+    assert planned["settings"]["vocabulary"] == 150
+    assert "follows from the data; 150 tokens are counted" in planned["notes"][0]
+    regard.train("mine.toml", display=Display(quiet=True), device="cpu")
+    assert {"heads.pooler", "heads.masked"} <= planned["parts"].keys()
+    network = load_model("runs/mine")
+    for name in ("runs/mine", "mine.toml"):
+        assert counted(name)["parameters"] == sum(x.numel() for x in network.parameters()), name
+    assert counted("runs/mine", "depth=1")["parameters"] < planned["parameters"]
+    write_pretrained(network, "theirs")
+    assert counted("./theirs")["parameters"] == planned["parameters"] - planned["parts"]["heads.pooler"]
+    assert counted("de-en")["parameters"] == 18_399_232
+    expected = {"digits": ["classes follows from the data; 2"], "grammar": ["follows from the data; 30,000"]}
+    for name, notes in expected.items():
+        assert len(counted(name)["notes"]) == len(notes)
+        assert notes[0] in counted(name)["notes"][0]
 
 
 def test_presets() -> None:
