@@ -38,8 +38,8 @@ def count_command(
         list[str],
         typer.Argument(
             metavar="MODEL [KEY=VALUE]...",
-            help="A preset (`regard presets` lists them), a recipe (TOML file or shipped name), or the directory or name "
-            "of a model, and settings to change: dropout=0.2.",
+            help="A preset (`regard presets` lists them), a recipe (TOML file or shipped name), or the directory or "
+            "name of a model, and settings to change: dropout=0.2.",
             autocompletion=complete_preset,
         ),
     ],
