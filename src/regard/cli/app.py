@@ -85,6 +85,8 @@ def main() -> None:
         if NO_MEMORY.search(f"{type(error).__name__}: {error}"):
             remedy = "close other programs, raise the limit (ulimit -v), or choose a smaller model or smaller batches"
             sys.exit(f"regard: memory ran out; {remedy}")
+        if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+            sys.exit(f"regard: {printable(str(error.filename)[:40])}… is too long for a file name; shorten it")
         if not isinstance(error, OSError) or error.errno not in (errno.ENOSPC, errno.EIO) or error.filename:
             raise
         silence(sys.stdout)  # Python must not try to write the rest at exit

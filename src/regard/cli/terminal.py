@@ -54,7 +54,7 @@ Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 def split_words(words: Iterable[str] | None, prefix: str = "") -> tuple[list[str], dict[str, Any]]:
     """Separates names from KEY=VALUE overrides. The prefix of keys, such as `data.`, may be left out."""
     given = list(words or ())
-    names = [word for word in given if "=" not in word or Path(word).exists()]
+    names = [word for word in given if "=" not in word or os.path.exists(word)]
     return names, read_overrides(word.removeprefix(prefix) for word in given if word not in names)
 
 

@@ -324,7 +324,8 @@ def _question(context: Any, asked: dict[str, Any], name: str) -> Question | Prob
         if not isinstance(value, str) or not value.strip():
             return Problem(f"has no {part}", name)
     answers: list[Answer] = []
-    for found in asked.get("answers", ()):
+    listed = asked.get("answers", ())
+    for found in listed if isinstance(listed, list) else (listed,):
         text, start = (found.get("text"), found.get("answer_start")) if isinstance(found, dict) else (None, None)
         if not (isinstance(text, str) and text and isinstance(start, int) and start >= 0):
             return Problem("has an answer without text and answer_start", name)

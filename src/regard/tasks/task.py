@@ -250,10 +250,10 @@ def register(task: type[Task]) -> type[Task]:
 def find_task(kind: object) -> type[Task]:
     """The task of a kind; an unknown kind is an error that names the nearest one."""
     tasks = all_tasks()
-    if kind not in tasks:
+    if not isinstance(kind, str) or kind not in tasks:
         near = did_you_mean(str(kind), tasks)
         raise SettingsError(f"task.kind ({kind}) is unknown{near}; choose one of {', '.join(tasks)}")
-    return tasks[str(kind)]
+    return tasks[kind]
 
 
 def load_task(directory: Path, model: Model) -> Task:

@@ -16,13 +16,17 @@ from regard.errors import RunError, SettingsError
 from regard.files import write_beside
 from regard.format import four_digits
 from regard.settings import Table, parse
-from regard.training.run import LOG, Status, is_run, read_environment, read_log, read_status
+from regard.training.run import LOG, Status, is_moderate, is_run, read_environment, read_log, read_status
 from regard.training.schedules import Spent, spent_share
 from regard.training.settings import Train
 from regard.weights.directory import read_config
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+
+NUMBERS = ("step", "seconds", "epochs", "tokens", "examples", "unknown", "skipped", "removed", "too_long")
+"""Values of the log with which doctor computes."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +82,8 @@ class RunHistory:
     valid: list[Table]
     events: list[Table]
     end: Table
+    damaged: tuple[int, ...] = ()
+    """Lines of the log that could not be read."""
 
     def curve(self, kind: str, metric: str) -> Curve:
         """A metric of the records of one kind, "train" or "valid". Missing values become NaN."""
@@ -129,19 +135,30 @@ def read_history(directory: Path) -> RunHistory:
     if not is_run(directory):
         raise RunError(f"{directory} is not a run (it has no config.toml or no status.json); give a run directory")
     by_kind: dict[str, list[Table]] = {}
-    for record in read_log(directory / LOG) if (directory / LOG).is_file() else ():
-        by_kind.setdefault(str(record.get("kind", "")), []).append(record)
+    damaged: list[int] = []
+    for record in read_log(directory / LOG, damaged) if (directory / LOG).is_file() else ():
+        by_kind.setdefault(str(record.get("kind", "")), []).append(_cleaned(record))
     return RunHistory(
         directory=directory,
         config=read_config(directory),
         status=read_status(directory),
         environment=read_environment(directory),
-        data=(by_kind.get("data") or [{}])[-1],
+        data={key: _cleaned(part) for key, part in (by_kind.get("data") or [{}])[-1].items() if isinstance(part, dict)},
         train=_latest(by_kind.get("train", ())),
         valid=_latest(by_kind.get("valid", ())),
         events=by_kind.get("event", []),
         end=(by_kind.get("end") or [{}])[-1],
+        damaged=tuple(damaged),
     )
+
+
+def _cleaned(record: Table) -> Table:
+    """A record without values that cannot be used: a log that is damaged can contain anything."""
+    return {
+        key: value
+        for key, value in record.items()
+        if is_moderate(value) and (key not in NUMBERS or (isinstance(value, int | float) and math.isfinite(value)))
+    }
 
 
 def _latest(records: Iterable[Table]) -> list[Table]:

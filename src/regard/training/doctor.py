@@ -50,6 +50,7 @@ class Finding:
 def diagnose(run: RunHistory) -> list[Finding]:
     """How the run ended, and the problems that the checks find, the most severe first."""
     checks = (
+        check_log,
         check_end,
         check_finite,
         check_steps,
@@ -64,6 +65,13 @@ def diagnose(run: RunHistory) -> list[Finding]:
         check_reference,
     )
     return sorted((found for check in checks for found in check(run)), key=lambda found: LEVELS.index(found.level))
+
+
+def check_log(run: RunHistory) -> Iterator[Finding]:
+    """Whether lines of the log are damaged."""
+    if run.damaged:
+        evidence = f"{len(run.damaged):,} of log.jsonl, first line {run.damaged[0]:,}"
+        yield Finding("odd", "lines of the log are damaged", evidence, "remove them, or copy the log again")
 
 
 def check_end(run: RunHistory) -> Iterator[Finding]:

@@ -180,12 +180,20 @@ def read_status(directory: Path) -> Status:
         content = parse_json((directory / STATUS).read_text(encoding="utf-8"))
         if "figures" in content:  # the name of the metrics in older versions
             content["metrics"] = content.pop("figures")
-        status = Status(**content)
+        found: Any = Status(**content)
+        if not (isinstance(found.state, str) and isinstance(found.step, int) and isinstance(found.metrics, dict)):
+            raise TypeError
+        status: Status = replace(found, metrics={key: each for key, each in found.metrics.items() if is_moderate(each)})
     except (OSError, ValueError, TypeError):
         return Status("killed", reason=f"{STATUS} is missing or damaged")
     if status.state == "running" and not _is_locked(directory / LOCK):
         return replace(status, state="killed", process="")
     return status
+
+
+def is_moderate(value: Any) -> bool:
+    """Whether a value is not a number that exceeds a float."""
+    return not isinstance(value, int) or abs(value) < 1e300
 
 
 def _is_locked(path: Path) -> bool:
@@ -258,8 +266,8 @@ class Log:
         return f"{self.path} was changed: no line ends at byte {length:,}, so some lines are lost"
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """All records of a log, without an incomplete last line."""
+def read_log(path: Path, damaged: list[int] | None = None) -> list[dict[str, Any]]:
+    """All records of a log, without an incomplete last line. Damaged lines are an error, or listed in `damaged`."""
     if not path.is_file():
         raise RunError(f"{path} does not exist; give the {LOG} of a run")
     records = []
@@ -268,9 +276,12 @@ def read_log(path: Path) -> list[dict[str, Any]]:
             record = parse_json(line)
         except ValueError:
             record = None
-        if not isinstance(record, dict):
+        if isinstance(record, dict):
+            records.append(record)
+        elif damaged is None:
             raise RunError(f"{path}, line {number}, is not a JSON object: {line[:40]!r}; remove the line")
-        records.append(record)
+        else:
+            damaged.append(number)
     return records
 
 

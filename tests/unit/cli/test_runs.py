@@ -123,3 +123,36 @@ def test_other_outputs_of_the_doctor(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="needs the extra `plot`")
     shown("doctor", "runs/baseline", "--png", "curves.png")
     assert Path("curves.png").stat().st_size > 10_000
+
+
+def test_one_bad_item_does_not_end_the_whole() -> None:
+    """Damaged lines and values of logs, states and environments: doctor reports, and runs lists all runs."""
+    deep, long = "[" * 100_000, "9" * 5_000
+    records = (
+        '{"kind": "train", "step": ' + long + "}",
+        deep,
+        '{"kind": "end", "seconds": "x", "step": [1]}',
+        "[1]",
+        "{",
+    )
+    with Path("runs/begun/log.jsonl").open("a", encoding="utf-8") as log:
+        log.writelines(f"{record}\n" for record in records)
+        log.write('{"kind": "data", "train": {"examples": [1], "skipped": "x", "unknown": 1e999}, "valid": 3}\n')
+        log.write('{"kind": "train", "step": 510, "tokens": {}, "loss": ' + "9" * 400 + ', "epochs": null}\n')
+    for content in (
+        f'{{"state": "finished", "step": {long}}}',
+        f'{{"state": {deep}',
+        '{"state": ["finished"]}',
+        '{"state": "finished", "step": "x", "metrics": 3}',
+        '{"state": "finished", "step": 3, "metrics": {"loss": ' + "9" * 400 + "}}",
+        "[]",
+    ):
+        Path("runs/begun/status.json").write_text(content, encoding="utf-8")
+        Path("runs/begun/environment.json").write_text(content, encoding="utf-8")
+        assert {line.split()[0] for line in shown("runs")[1:]} == {"faster", "baseline", "begun"}
+        lines = shown("doctor", "runs/begun")
+        assert any("lines of the log are damaged" in line for line in lines)
+        assert any("4 of log.jsonl, first line" in line for line in lines)
+    for content in (f"a = {deep}", f"a = {long}", f"{'a.' * 5_000}b = 1"):
+        Path("runs/begun/config.toml").write_text(content, encoding="utf-8")
+        assert {line.split()[0] for line in shown("runs")[1:]} == {"faster", "baseline", "begun"}

@@ -190,6 +190,28 @@ def test_control_characters_are_shown_as_escapes(
         assert not set(found) & set(HOSTILE) - set(string.printable[:95]), (words, found)
 
 
+def test_long_words_are_refused_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    long, deep = "a" * 10_000, "[" * 5_000
+    for words in (
+        ["count", "transformer-tiny", f"{long}=1"],
+        ["count", "transformer-tiny", f"width={deep}"],
+        ["count", "transformer-tiny", f"width={'9' * 5_000}"],
+        ["count", long],
+        ["data", long],
+        ["train", long],
+        ["translate", long, "a"],
+        ["evaluate", long],
+        ["doctor", long],
+        ["runs", long],
+    ):
+        monkeypatch.setattr(sys, "argv", ["regard", *words])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert (capsys.readouterr().err or str(ended.value)).startswith("regard: ")
+
+
 def test_a_terminal_gets_escapes_and_a_pipe_the_text(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
