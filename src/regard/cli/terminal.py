@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import io
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
