@@ -25,7 +25,7 @@ from regard.training.run import TIMES, Log, Run, read_log
 from regard.training.settings import Train
 from regard.weights.checkpoints import prune_checkpoints
 
-CONFIG = {"task": {"kind": "toy"}, "train": {"seed": 1, "clip": None}}
+CONFIG = {"id": "toy", "task": {"kind": "toy"}, "train": {"seed": 1, "clip": None}}
 EVERY = 2
 
 

@@ -47,6 +47,7 @@ def remains(run: Path) -> dict[str, Any]:
     found: dict[str, Any] = {f"last/{path.name}": _digest(path) for path in sorted(last.path.glob("*.safetensors"))}
     state = {**last.state}
     state.pop("log")
+    state.pop("run")  # the name of the run
     state["state"] = {key: value for key, value in state["state"].items() if key not in TIMES}
     for entry in state["snapshots"]:
         found[f"snapshot/{entry['step']}"] = _digest(run / "snapshots" / f"{entry['step']:06d}.safetensors")

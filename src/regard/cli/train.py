@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 RUNS = "runs"
 """The usual directory of runs."""
-NOT_COMPARED = ("format", "train.directory", "reference.")
+NOT_COMPARED = ("format", "id", "train.directory", "reference.")
 """Settings that differ in all runs, or that describe another run."""
 ROWS: dict[str, tuple[str, Callable[[float], str]]] = {
     "step": ("steps", "{:,}".format),

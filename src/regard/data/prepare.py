@@ -91,7 +91,18 @@ def prepare(
     def make(directory: Path) -> None:
         _make(Source(settings, source.split), shaper, encode, directory, report)
 
-    return cached(PREPARED, name, make, Store)
+    damage: list[str] = []
+
+    def read(directory: Path) -> Store:
+        try:
+            return Store.checked(directory)
+        except DataError as error:
+            damage.append(str(error).partition(";")[0])
+            raise
+
+    store = cached(PREPARED, name, make, read)
+    store.remade = "; ".join(damage)
+    return store
 
 
 def data_key(source: Source) -> Table:

@@ -16,9 +16,10 @@ import json
 import os
 import secrets
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -30,7 +31,7 @@ from numpy.typing import NDArray
 from regard.errors import DataError
 from regard.files import flush_directory, parse_json, write_text
 
-VERSION = 2
+VERSION = 3
 """Of the format of a store."""
 ABOUT = "about.json"
 CACHE_VERSION = 2
@@ -121,6 +122,8 @@ class Store:
         self.directory = directory
         self.about = _read_about(directory)
         """Everything that was written by `StoreWriter.finish`."""
+        self.remade = ""
+        """Why the store was made again, if it was."""
         self.size: int = self.about["examples"]
         """Number of examples."""
         self._columns: dict[str, tuple[NDArray[Any], Integers]] = {}
@@ -130,6 +133,15 @@ class Store:
             if len(offsets) != self.size + 1 or len(values) != offsets[-1]:
                 raise DataError(f"{directory} is damaged: {name} is cut off; remove it, and it is made again")
             self._columns[name] = values, offsets
+
+    @classmethod
+    def checked(cls, directory: Path) -> Store:
+        """The store, after every byte of it was compared with its checksums."""
+        store = cls(directory)
+        for name, expected in store.about["checksums"].items():
+            if _checksum(directory / name) != expected:
+                raise _damaged(directory, name)
+        return store
 
     def __len__(self) -> int:
         return self.size
@@ -196,6 +208,9 @@ class StoreWriter:
             file.close()
         columns = {name: dtype.name for name, dtype in self.dtypes.items()}
         content = {**(about or {}), "version": VERSION, "columns": columns, "examples": self.size}
+        content["checksums"] = {Path(file.name).name: _checksum(Path(file.name)) for file in self._files}
+        content = json.loads(json.dumps(content))
+        content["checksum"] = _about_checksum(content)
         write_text(self.directory / ABOUT, json.dumps(content, indent=1, ensure_ascii=False))
 
     def close(self) -> None:
@@ -209,12 +224,22 @@ def _read_about(directory: Path) -> dict[str, Any]:
     try:
         about: dict[str, Any] = parse_json((directory / ABOUT).read_text(encoding="utf-8"))
         version = about["version"]
-        about["examples"], about["columns"].items()
+        intact = version != VERSION or about.pop("checksum") == _about_checksum(about)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise DataError(f"{directory} is not a complete store; remove it, and it is made again") from None
     if version != VERSION:
         raise DataError(f"{directory} has format {version}, expected {VERSION}; remove it, and it is made again")
+    if not intact:
+        raise _damaged(directory, ABOUT)
     return about
+
+
+def _damaged(directory: Path, name: str) -> DataError:
+    return DataError(f"{directory} is damaged: the checksum of {name} differs; remove it, and it is made again")
+
+
+def _about_checksum(about: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _map(path: Path, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -249,8 +274,9 @@ def cached(folder: str, name: str, make: Callable[[Path], None], read: Callable[
         place.parent.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(place.parent)
         partial.mkdir()
-        make(partial)
-        partial.rename(place)
+        with _locked(partial):
+            make(partial)
+            partial.rename(place)
         flush_directory(place.parent)
     except OSError as error:
         if not place.is_dir():  # otherwise another process was faster, and its entry is the same
@@ -277,8 +303,32 @@ def _checksum(path: Path) -> str:
         raise DataError(f"{path} cannot be read: {error.strerror}; check the path and its permissions") from None
 
 
+@contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Holds a lock on an entry, and yields whether it could: not if a process holds it, in any container."""
+    if sys.platform == "win32":
+        yield True
+        return
+    import fcntl
+
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:  # held, or a file system without locks
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(opened)
+
+
 def _remove_leftovers(folder: Path) -> None:
+    """Removes entries that nobody finishes: nothing in them was written for long, and no process holds their lock."""
     for path in folder.glob(".*"):
         with suppress(OSError):  # its owner can rename or remove it at any moment
-            if path.stat().st_mtime < time.time() - STALE_S:
-                shutil.rmtree(path) if path.is_dir() else path.unlink()
+            newest = max(each.stat().st_mtime for each in (path, *path.glob("*")))
+            if newest < time.time() - STALE_S:
+                with _locked(path) as unused:
+                    if unused:
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()

@@ -39,12 +39,19 @@ from regard.training.curves import draw_curves
 from regard.training.distribution import Workers, connected, peer_errors
 from regard.training.loop import Callback, Trained, Trainer
 from regard.training.report import Display, require_trackers
-from regard.training.run import Run, read_environment, require_free, resume_environment, write_environment
+from regard.training.run import (
+    DAMAGED_STATUS,
+    Run,
+    read_environment,
+    require_free,
+    resume_environment,
+    write_environment,
+)
 from regard.training.schedules import nearest_budget
 from regard.training.settings import GPU_TOKENS, USUAL_RATE, Train
 from regard.training.step import Objective, evaluate, mixed_precision
-from regard.weights.checkpoints import newest_checkpoint
-from regard.weights.directory import load_labels, load_model, read_config, save_labels
+from regard.weights.checkpoints import CHECKPOINTS, newest_checkpoint
+from regard.weights.directory import OF_RUN, load_labels, load_model, read_config, require_unchanged, save_labels
 from regard.weights.warm_start import Start, read_start, warm_start
 
 CURVES = "curves.png"
@@ -93,7 +100,7 @@ def train(
         with _in(run, workers):
             trainer = Trainer(task, model, task.data.train, run, workers, shown, on_step, on_evaluate)
             trainer.reporter.data(task.data.summary)
-            return _trained(trainer, run, workers, shown, notes)
+            return _trained(trainer, run, workers, shown, [*task.data.damage, *notes])
 
 
 def resume(
@@ -113,8 +120,9 @@ def resume(
     >>> regard.resume("runs/grammar", {"train.minutes": 10})  # doctest: +SKIP
     """
     run = Run.open(directory)
-    config = dict(run.config)
-    prepared = config.pop("prepared", {})
+    require_unchanged(run.directory)
+    config, before = dict(run.config), run.status
+    prepared, _ = config.pop("prepared", {}), config.pop("id", None)
     changed = nested(changes or {})
     _require_changeable(changed)
     job = make_job(run.directory.name, config, changed)
@@ -126,20 +134,18 @@ def resume(
         task = _prepared(job, workers, shown, None, job_tokenizers(job, run.directory))
         assert task.data is not None
         if prepared != task.data.fingerprints:
-            if any(isinstance(name, list) for name in prepared.values()):
-                reason = "was started by an older version of regard, whose prepared data has another format"
-                raise RunError(
-                    f"{run.directory} {reason}; start a new run from its weights with train.start={run.directory}"
-                )
             raise DataError(
                 f"the data of {run.directory} has changed since the run began, so it cannot be resumed; restore the "
                 f"data, or start a new run from its weights with train.start={run.directory}"
             )
         checkpoint, damaged = newest_checkpoint(run.directory)
-        if checkpoint is None and (damaged or run.weights.exists()):
+        # The status has the step of the newest checkpoint; without it, files of a run that began to train count.
+        lost = before.step > 0 or (before.reason == DAMAGED_STATUS and (run.log.exists() or run.snapshots.exists()))
+        if checkpoint is None and (damaged or lost or run.weights.exists()):
+            start = f"from its weights with train.start={run.directory}" if run.weights.exists() else "from its recipe"
             raise RunError(
-                f"{run.directory} has no good checkpoint left to resume from, and a new start would overwrite its "
-                f"weights; start a new run from them with train.start={run.directory}, or from its recipe"
+                f"{run.directory} has no good checkpoint to resume from, and a new start would remove what is left of "
+                f"it; restore {run.directory / CHECKPOINTS}, or start a new run {start}"
             )
         # The weights to start from are needed only until the first checkpoint; they can be gone by now.
         fresh = job.train.start is not None and checkpoint is None
@@ -152,7 +158,8 @@ def resume(
                 run.configure({**run.config, "train": job.train.model_dump(), "data": job.data.model_dump()})
         if trainer.checkpointer.saved_step < 0:  # no checkpoint, so the log was emptied
             trainer.reporter.data(task.data.summary)
-        return _trained(trainer, run, workers, shown, [*notes, f"resuming at step {trainer.state.step:,}"])
+        notes = [*task.data.damage, *notes, f"resuming at step {trainer.state.step:,}"]
+        return _trained(trainer, run, workers, shown, notes)
 
 
 def evaluate_run(
@@ -166,7 +173,7 @@ def evaluate_run(
 
     `changes` are changes of `[data]`.
     """
-    config = {name: table for name, table in read_config(directory).items() if name != "prepared"}
+    config = {name: table for name, table in read_config(directory).items() if name not in OF_RUN}
     job = make_job(directory.name, config, {"data": dict(changes or {})})
     chosen: Split = split or ("test" if "test" in job.data.splits else "valid")
     with connected(device) as workers:

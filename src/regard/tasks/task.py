@@ -30,7 +30,7 @@ from regard.tasks.recipe import TrainingJob, make_job
 from regard.text.tokenizer import TokenizerPair
 from regard.training.settings import Train
 from regard.training.step import Loss
-from regard.weights.directory import load_labels, read_config
+from regard.weights.directory import OF_RUN, load_labels, read_config
 from regard.weights.warm_start import Start
 
 GPU_WORKERS = 2
@@ -74,6 +74,12 @@ class TrainingData:
     def fingerprints(self) -> dict[str, str]:
         """The names of the prepared splits in the cache. Their content decides them."""
         return {split: examples.store.directory.name for split, examples in self.examples.items()}
+
+    @property
+    def damage(self) -> list[str]:
+        """A message for each split that was damaged in the cache."""
+        remade = (examples.store.remade for examples in self.examples.values())
+        return [f"{reason}, so it was made again from the data" for reason in remade if reason]
 
     @property
     def summary(self) -> Table:
@@ -258,7 +264,7 @@ def find_task(kind: object) -> type[Task]:
 
 def load_task(directory: Path, model: Model) -> Task:
     """The task that the model of a run directory was trained for, for `Task.predict`."""
-    config = {name: table for name, table in read_config(directory).items() if name != "prepared"}
+    config = {name: table for name, table in read_config(directory).items() if name not in OF_RUN}
     job = make_job(directory.name, config, {})
     task = job.task_type(job.task, model.settings, job_tokenizers(job, directory), load_labels(directory))
     task.fit()

@@ -117,6 +117,7 @@ class Checkpointer:
             self._add_snapshot(state.step, metrics, weights if ema is None else ema)
         if self.workers.leads:
             content = {
+                "run": self.run.config.get("id"),
                 "state": asdict(state),
                 "log": log,
                 "scaler": self.updater.scaler.state_dict(),
@@ -193,6 +194,11 @@ class Checkpointer:
             return None, 0, notes
         notes += [f"continuing from {checkpoint.path}, the newest intact checkpoint"] if notes else []
         content = checkpoint.state
+        if content.get("run") != self.run.config.get("id"):
+            raise RunError(
+                f"{checkpoint.path} is a checkpoint of another run; remove it, or start a new run from its weights "
+                "with train.start"
+            )
         weights = checkpoint.read(WEIGHTS)
         self._put(weights, str(checkpoint.path))
         self.updater.optimizers.load(checkpoint.read(STATE_TENSORS))

@@ -18,6 +18,7 @@ import json
 import os
 import platform
 import re
+import secrets
 import shlex
 import shutil
 import subprocess
@@ -47,6 +48,7 @@ STATUS = "status.json"
 LOG = "log.jsonl"
 ENVIRONMENT = "environment.json"
 SNAPSHOTS = "snapshots"
+DAMAGED_STATUS = f"{STATUS} is missing or damaged"
 
 PLACE = "choose another train.directory, or make this one writable"
 LOCK_SECONDS = 0.5
@@ -122,7 +124,7 @@ class Run:
                 if fill is not None:
                     fill(path)
                 run.set_status("stopped", reason="not started")
-                run.configure(config)
+                run.configure({"id": secrets.token_hex(8), **config})
         return run
 
     @classmethod
@@ -144,7 +146,17 @@ class Run:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Keep other processes from training in this directory. Removes files that a killed process left."""
+        """Keep other processes from training in this directory. Removes files that a killed process left.
+
+        A symbolic link in the directory of a stranger could lead anywhere, so none is accepted.
+        """
+        with disk_errors(self.directory, "make the directory readable"):
+            for path in self.directory.iterdir():
+                if path.is_symlink():
+                    raise RunError(
+                        f"{path} is a symbolic link, and a run writes and removes its own files only; replace it by "
+                        "what it refers to (the run directory itself can be a link)"
+                    )
         lock = FileLock(self.directory / LOCK, timeout=LOCK_SECONDS)
         with ExitStack() as stack:
             with disk_errors(self.directory, "make the directory writable"):
@@ -157,7 +169,7 @@ class Run:
                 for folder in (self.directory, self.directory / CHECKPOINTS, self.snapshots):
                     # Ours end in .partial; .tmp and six letters are the temporary files of safetensors.
                     for path in [*folder.glob(".*.partial"), *folder.glob(".tmp??????")]:
-                        if path.is_dir():
+                        if path.is_dir() and not path.is_symlink():
                             shutil.rmtree(path, ignore_errors=True)
                         else:
                             path.unlink()
@@ -185,7 +197,7 @@ def read_status(directory: Path) -> Status:
             raise TypeError
         status: Status = replace(found, metrics={key: each for key, each in found.metrics.items() if is_moderate(each)})
     except (OSError, ValueError, TypeError):
-        return Status("killed", reason=f"{STATUS} is missing or damaged")
+        return Status("killed", reason=DAMAGED_STATUS)
     if status.state == "running" and not _is_locked(directory / LOCK):
         return replace(status, state="killed", process="")
     return status
@@ -198,7 +210,7 @@ def is_moderate(value: Any) -> bool:
 
 def _is_locked(path: Path) -> bool:
     try:
-        with FileLock(path, timeout=0.1) if path.exists() else nullcontext():
+        with FileLock(path, timeout=0.1) if path.exists() and not path.is_symlink() else nullcontext():
             return False
     except OSError as error:
         return isinstance(error, Timeout)  # in a read-only directory nobody trains

@@ -6,6 +6,7 @@ checkpoint is its model.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,6 +32,8 @@ CONFIG = "config.toml"
 LABELS = "labels.json"
 LISTED = (WEIGHTS, FILE, SOURCE_FILE, TARGET_FILE, LABELS)
 """Files that may have a checksum."""
+OF_RUN = ("id", "prepared")
+"""Entries of `config.toml` that are not settings: the name of the run, and those of its prepared data."""
 SORTS: tuple[Sort, ...] = ("label", "tags")
 
 
@@ -64,7 +67,23 @@ def write_weights(directory: Path, tensors: Mapping[str, Tensor]) -> None:
 
 
 def write_config(directory: Path, tables: Table) -> None:
-    write_text(directory / CONFIG, tomli_w.dumps({"format": FORMAT, **tables}))
+    """Write `config.toml`. Its last line is a checksum, in a comment."""
+    text = tomli_w.dumps({"format": FORMAT, **tables})
+    write_text(directory / CONFIG, text + _checksum_line(text))
+
+
+def _checksum_line(text: str) -> str:
+    return f"# sha256 {hashlib.sha256(text.encode()).hexdigest()}\n"
+
+
+def require_unchanged(directory: Path) -> None:
+    """Raise `RunError` if `config.toml` is not as it was written."""
+    *lines, last = (directory / CONFIG).read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+    if last != _checksum_line("".join(lines)):
+        raise RunError(
+            f"{directory / CONFIG} was changed after it was written, or an older version of regard wrote it: its last "
+            f"line is not its checksum; restore it, or start a new run from its weights with train.start={directory}"
+        )
 
 
 def save_labels(labels: Mapping[Sort, Labels], directory: Path) -> None:

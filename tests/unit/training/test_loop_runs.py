@@ -13,11 +13,12 @@ import tomli_w
 from loop_cases import Heard, remains
 
 import regard
+from regard.data.store import cache_folder
 from regard.errors import DataError, RunError
 from regard.tasks import run as tasks_run
-from regard.training.run import Run, read_log
+from regard.training.run import Run, read_log, read_status
 from regard.weights.checkpoints import list_checkpoints
-from regard.weights.directory import load_model
+from regard.weights.directory import load_model, read_config
 
 pytestmark = pytest.mark.slow
 
@@ -136,8 +137,15 @@ def test_where_no_checkpoint_is_good_nothing_is_begun_again(home: Path, stopped:
     for found in list_checkpoints(stopped):
         flip(found.path / "weights.safetensors")
     kept = (stopped / "log.jsonl").read_bytes()
-    with pytest.raises(RunError, match="no good checkpoint left"):
+    with pytest.raises(RunError, match="no good checkpoint"):
         go_on(stopped)
+    shutil.rmtree(stopped / "checkpoints")
+    damaged = Path(shutil.copytree(stopped, tmp_path / "damaged"))
+    (damaged / "status.json").unlink()
+    for run in (stopped, damaged):
+        with pytest.raises(RunError, match=r"no good checkpoint.*restore .*checkpoints"):
+            go_on(run)
+        assert list((run / "snapshots").iterdir())
     assert (stopped / "log.jsonl").read_bytes() == kept
     finished = Path(shutil.copytree(home / "straight", tmp_path / "finished"))
     shutil.rmtree(finished / "checkpoints")
@@ -145,6 +153,53 @@ def test_where_no_checkpoint_is_good_nothing_is_begun_again(home: Path, stopped:
         go_on(finished)
     assert status(finished)[0] == "finished"
     assert load_model(finished).settings.width == 16
+
+
+def test_a_flipped_bit_is_noticed(home: Path, stopped: Path, tmp_path: Path) -> None:
+    """In the settings it is refused; in the prepared data, which are then made again from the files."""
+    config = (stopped / "config.toml").read_bytes()
+    for place in range(0, len(config), len(config) // 20):
+        (stopped / "config.toml").write_bytes(config[:place] + bytes([config[place] ^ 1]) + config[place + 1 :])
+        with pytest.raises(regard.RegardError, match=r"config\.toml"):
+            go_on(stopped)
+    (stopped / "config.toml").write_bytes(config)
+    names = read_config(stopped)["prepared"]
+    for name in ("target.values", "source.offsets", "about.json"):
+        run = Path(shutil.copytree(stopped, tmp_path / name))
+        flip(cache_folder() / "prepared" / names["train"] / name)
+        _, display = go_on(run)
+        assert any(f"checksum of {name} differs, so it was made again" in event for event in display.events)
+        assert remains(run) == remains(home / "straight")
+
+
+def test_a_checkpoint_of_another_run_is_refused(home: Path, stopped: Path, tmp_path: Path) -> None:
+    begin(home, tmp_path / "other", Heard())
+    [newest, *_] = list_checkpoints(tmp_path / "other")
+    shutil.copytree(newest.path, stopped / "checkpoints" / newest.path.name)
+    with pytest.raises(RunError, match="checkpoint of another run"):
+        go_on(stopped)
+    shutil.rmtree(stopped / "checkpoints" / newest.path.name)
+    go_on(stopped)
+    assert remains(stopped) == remains(home / "straight")
+
+
+def test_symbolic_links_are_not_followed(stopped: Path, tmp_path: Path) -> None:
+    """A run directory of a stranger must not lead to files elsewhere: neither to write nor to delete them."""
+    elsewhere = tmp_path / "elsewhere"
+    for name in (".lock", "log.jsonl", "snapshots", "checkpoints", "curves.png", "tensorboard", ".x.1.partial"):
+        run = Path(shutil.copytree(stopped, tmp_path / name.strip(".")))
+        folder = name in ("snapshots", "checkpoints", "tensorboard")
+        (elsewhere if folder else elsewhere.parent).mkdir(exist_ok=True)
+        target = elsewhere / "000001.safetensors" if folder else tmp_path / "letter.txt"
+        for path in (target, target.with_name(".a.partial")):
+            path.write_text("mine")
+        shutil.rmtree(run / name) if (run / name).is_dir() else (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(elsewhere if folder else target)
+        for _ in range(2):  # the status is read without the lock
+            with pytest.raises(RunError, match="is a symbolic link"):
+                go_on(run)
+            assert read_status(run).state == "stopped"
+        assert {path.read_text() for path in (target, target.with_name(".a.partial"))} == {"mine"}
 
 
 def test_a_checkpoint_that_cannot_be_written_fails_the_run_and_loses_nothing(
