@@ -28,7 +28,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from pydantic import Field
 
 from regard import shipped
-from regard.data.examples import Labels, Sort
 from regard.data.settings import AnyData, DataSettings
 from regard.errors import SettingsError
 from regard.models.presets import find_preset
@@ -52,6 +51,7 @@ from regard.training.schedules import require_budget
 from regard.training.settings import Train
 
 if TYPE_CHECKING:
+    from regard.data.examples import Labels, Sort
     from regard.tasks.task import Task, TaskSettings
 
 PARTS = ("task", "data", "text", "model", "train", "reference")
