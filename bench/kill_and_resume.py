@@ -1,6 +1,6 @@
 """Checks that a run killed at random moments, and resumed each time, ends bit-identical to an uninterrupted run.
 
-    PYTHONPATH=src:tests/cases python bench/kill_and_resume.py [--kills 20] [--steps 400] [--out result.json]
+    PYTHONPATH=src:tests/cases python bench/kill_and_resume.py [--kills 20] [--steps 400] [--seed 1] [--out result.json]
 
 For every family, `regard train` trains a small model with dropout, accumulation and a moving average on one thread:
 once without interruption, and once killed with SIGKILL at `--kills` random moments, a tenth of them while the program
@@ -8,6 +8,10 @@ starts, and a tenth after the last step, while it selects and writes weights. Ch
 kills interrupt one; these are counted by the unfinished files that they leave. The script compares the model's file,
 the weights, average and optimizer state of the last checkpoint, its other state except seconds, every snapshot, the
 scores, and every line of the log except times.
+
+Every family is trained in three ways: alone; with two processes that make batches of more than 64 KiB, which a pipe
+cannot hold; and under `torchrun` with two processes (gloo), where a kill hits all, torchrun alone, or one of the two.
+After each kill, the script waits until no process of the run is left, and reports the longest time.
 """
 
 from __future__ import annotations
@@ -23,7 +27,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from kill_cases import BEGUN, RECIPES, begin, finish, kill_again_and_again, write_recipe
+from kill_cases import BEGUN, RECIPES, Launched, Program, begin, finish, kill_again_and_again, write_recipe
 from loop_cases import remains
 from measured import environment
 
@@ -33,9 +37,12 @@ COMPARED = ("weights", "last/", "snapshot/", "state", "scores", "step", "log")
 
 
 def jobs(steps: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
-    """A recipe and its budget: one for each family, and one that ends with its tokens."""
+    """Recipes and changes of `[train]`: for each family alone, with workers, and under torchrun; one by tokens."""
     budget = {"steps": steps, "evaluate_every": steps // 8}
+    large = {"steps": max(steps // 4, 16), "evaluate_every": max(steps // 16, 4), "tokens": 8192, "micro": 4096}
     found = {family: (recipe, budget) for family, recipe in RECIPES.items()}
+    found |= {f"{family}, workers": (recipe, {**large, "workers": 2}) for family, recipe in RECIPES.items()}
+    found |= {f"{family}, torchrun": (recipe, budget) for family, recipe in RECIPES.items()}
     return {**found, "language, by tokens": (RECIPES["language"], {"total_tokens": steps * 500})}
 
 
@@ -44,12 +51,13 @@ def measure(name: str, steps: int, kills: int, home: Path, seed: int) -> dict[st
     stem = name.replace(", ", "-").replace(" ", "-")
     recipe = write_recipe(home / f"{stem}.toml", recipe_table, **budget)
     straight, killed = home / f"{stem}-straight", home / f"{stem}-killed"
-    program = begin(recipe, straight)
+    kind = Launched if name.endswith("torchrun") else Program
+    program = begin(recipe, straight, kind)
     program.wait_for(BEGUN)
     seconds = finish(program)
     begun = time.monotonic()
     wanted = remains(straight)
-    done = kill_again_and_again(recipe, killed, kills, wanted["step"], Random(seed))
+    done = kill_again_and_again(recipe, killed, kills, wanted["step"], Random(seed), kind)
     found = remains(killed)
     same = {part: _part(wanted, part) == _part(found, part) for part in COMPARED}
     return {
@@ -61,6 +69,8 @@ def measure(name: str, steps: int, kills: int, home: Path, seed: int) -> dict[st
         "while starting": sum(kill.moment == "starting" for kill in done),
         "after the last step": sum(kill.moment == "finishing" for kill in done),
         "while saving": sum(kill.saving for kill in done),
+        **{f"of {victim}": sum(kill.victim == victim for kill in done) for victim in ("torchrun", "one")},
+        "all processes gone after (s, longest)": round(max((kill.seconds for kill in done), default=0), 2),
         "seconds in all": round(time.monotonic() - begun, 1),
         "lines of the log": len(wanted["log"]),
         "identical": all(same.values()) and found == wanted,
@@ -84,6 +94,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seed", type=int, default=1, help="decides the moments")
     parser.add_argument("--at-once", type=int, default=2, help="jobs that run at the same time")
+    parser.add_argument("--only", default="", help="jobs whose names contain this")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     about = environment() | {"hardware": f"{os.cpu_count()} CPU cores", "threads": "1 for each run"}
@@ -94,6 +105,7 @@ def main() -> None:
         waiting = [
             pool.submit(measure, name, arguments.steps, arguments.kills, home, arguments.seed + number)
             for number, name in enumerate(jobs(arguments.steps))
+            if arguments.only in name
         ]
         for each in waiting:
             row = each.result()

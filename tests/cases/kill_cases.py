@@ -7,9 +7,11 @@ import multiprocessing
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple
@@ -73,6 +75,10 @@ class Kill(NamedTuple):
 
     moment: str
     saving: bool
+    victim: str = "all"
+    """all processes but those that make batches; or, under torchrun, torchrun alone or one of its processes."""
+    seconds: float = 0.0
+    """Until the last process of the run was gone."""
 
 
 def write_recipe(path: Path, recipe: Mapping[str, Any], **train: Any) -> Path:
@@ -91,8 +97,12 @@ def _train(arguments: Sequence[str], output: Path, environment: dict[str, str]) 
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     os.environ.update(environment)
+    _main(["train", *arguments])
+
+
+def _main(arguments: Sequence[str]) -> None:
     embedded.python_library = lambda: Path(asyncio.__path__[0])  # the whole library takes seconds to read
-    sys.argv = ["regard", "train", *arguments]
+    sys.argv = ["regard", *arguments]
     main()
 
 
@@ -140,17 +150,84 @@ class Program:
         self.process.kill()
         self.process.join()
 
+    def kill(self, chance: Random) -> tuple[str, float]:
+        """SIGKILL. Returns the victim, and the seconds until all processes, also those that make batches, are gone."""
+        assert self.process.pid is not None
+        return _kill([self.process.pid], descendants(self.process.pid), self.end)
 
-def begin(recipe: Path, run: Path) -> Program:
+
+class Launched(Program):
+    """One `torchrun` of two processes."""
+
+    def __init__(self, arguments: Sequence[str], output: Path) -> None:
+        self.output = output
+        command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", __file__, "train"]
+        with open(output, "w") as file:
+            self.popen = subprocess.Popen(
+                [sys.executable, *command, *arguments], stdout=file, stderr=file, start_new_session=True
+            )
+
+    @property
+    def runs(self) -> bool:
+        return self.popen.poll() is None
+
+    def wait(self, seconds: float = 300) -> int:
+        return self.popen.wait(seconds)
+
+    def end(self) -> None:
+        self.popen.kill()
+        self.popen.wait()
+
+    def kill(self, chance: Random) -> tuple[str, float]:
+        children = [pid for pid in descendants(self.popen.pid) if parent(pid) == self.popen.pid]
+        victim = chance.choice(["all", "torchrun", "one"]) if children else "torchrun"
+        victims = {"all": [self.popen.pid, *children], "torchrun": [self.popen.pid]}.get(victim) or [
+            chance.choice(children)
+        ]
+        _, seconds = _kill(victims, descendants(self.popen.pid), self.popen.wait)
+        return victim, seconds
+
+
+def parent(pid: int) -> int | None:
+    """The parent of a process; None if it is gone."""
+    try:
+        state, number = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return None
+    return None if state in "ZX" else int(number)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below a process."""
+    parents = {int(path.name): parent(int(path.name)) for path in Path("/proc").iterdir() if path.name.isdecimal()}
+    found = [pid]
+    for each in found:
+        found += [child for child, number in parents.items() if number == each]
+    return found[1:]
+
+
+def _kill(victims: Sequence[int], others: Sequence[int], wait: Callable[[], object]) -> tuple[str, float]:
+    begun = time.monotonic()
+    for pid in victims:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    wait()
+    while alive := [pid for pid in others if parent(pid) is not None]:
+        assert time.monotonic() < begun + 60, f"processes {alive} of a killed run are alive"
+        time.sleep(0.02)
+    return "all", time.monotonic() - begun
+
+
+def begin(recipe: Path, run: Path, program: type[Program] = Program) -> Program:
     arguments = [str(recipe), f"train.directory={run}", "--threads", "1", "--device", "cpu"]
-    return Program(arguments, run.with_suffix(".output"))
+    return program(arguments, run.with_suffix(".output"))
 
 
-def go_on(recipe: Path, run: Path) -> Program:
+def go_on(recipe: Path, run: Path, program: type[Program] = Program) -> Program:
     """Resumes, or begins again what was killed before it was a run."""
     if not (run / "config.toml").exists():
-        return begin(recipe, run)
-    return Program(["--resume", str(run), "--device", "cpu"], run.with_suffix(".output"))
+        return begin(recipe, run, program)
+    return program(["--resume", str(run), "--device", "cpu"], run.with_suffix(".output"))
 
 
 def finish(program: Program) -> float:
@@ -162,7 +239,9 @@ def finish(program: Program) -> float:
     return time.monotonic() - begun
 
 
-def kill_again_and_again(recipe: Path, run: Path, kills: int, steps: int, chance: Random) -> list[Kill]:
+def kill_again_and_again(
+    recipe: Path, run: Path, kills: int, steps: int, chance: Random, kind: type[Program] = Program
+) -> list[Kill]:
     """Kills a run of so many steps at random moments all over it, resumes it each time, and at last lets it end.
 
     A tenth of the kills come while the program still starts, and a tenth after its last checkpoint.
@@ -174,19 +253,19 @@ def kill_again_and_again(recipe: Path, run: Path, kills: int, steps: int, chance
         moments.insert(chance.randrange(len(targets)), None)
     found = []
     for target in moments:
-        program = go_on(recipe, run)
+        program = go_on(recipe, run, kind)
         if target is None:
-            time.sleep(chance.uniform(0, 1))
+            time.sleep(chance.uniform(0, 1 if kind is Program else 8))
         elif program.wait_for(BEGUN):
             wait_for_step(program, run, target)
             time.sleep(chance.uniform(0, 0.4))
         if not program.runs:
             finish(program)  # it was quicker than that, and ended well
             continue
-        program.end()
+        end = program.kill(chance)
         moment = "starting" if target is None else "finishing" if target == steps else "stepping"
-        found.append(Kill(moment, _unfinished(run)))
-    finish(go_on(recipe, run))
+        found.append(Kill(moment, _unfinished(run), *end))
+    finish(go_on(recipe, run, kind))
     return found
 
 
@@ -203,3 +282,7 @@ def wait_for_step(program: Program, run: Path, step: int) -> None:
 def _unfinished(run: Path) -> bool:
     folders = [run, run / "checkpoints", run / "snapshots"]
     return any(UNFINISHED.fullmatch(path.name) for each in folders if each.is_dir() for path in each.iterdir())
+
+
+if __name__ == "__main__":  # under torchrun
+    _main(sys.argv[1:])
