@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import random
+import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tomli_w
+from filelock import FileLock
 from run_cases import RATE, STEPS, Record, change, config, course, healthy_log, write_run
 
 from regard.errors import RunError
 from regard.settings import read_toml
+from regard.training import doctor
 from regard.training.curves import read_history
 from regard.training.doctor import Finding, diagnose, reference_of
 
@@ -184,6 +189,9 @@ def reference(factor: float = 1.0, **more: Any) -> dict[str, Any]:
     return config() | {"reference": table | more}
 
 
+NAMES = ("training", "validation")
+
+
 def test_comparison_with_a_reference(examine: Callable[..., list[Finding]]) -> None:
     findings = examine(healthy_log(), reference())
     assert problems(findings) == {}
@@ -220,3 +228,69 @@ def test_directories_that_are_not_runs_and_settings_of_another_version(
     with open(tmp_path / "run" / "log.jsonl", "a", encoding="utf-8") as file:
         file.write('{"kind": "train", "st')
     assert problems(diagnose(read_history(tmp_path / "run"))) == {}
+
+
+FINISHED = "the run finished"
+DIFFERS, MATCHES = (f"loss {verb} the reference of the recipe" for verb in ("differs from", "matches"))
+SENTENCES: list[tuple[Log, dict[str, Any] | None, str, set[str]]] = [
+    (healthy_log(), None, "finished", {FINISHED}),
+    *((log, None, "finished", {FINISHED, title}) for log, _, title, _ in PROBLEMS),
+    (healthy_log(), None, "stopped", {"the run was stopped before its budget was spent"}),
+    (healthy_log(), None, "failed", {"the run failed"}),
+    (healthy_log(), None, "killed", {"the run was killed"}),
+    (healthy_log(), None, "locked", {"the run is still running"}),
+    (healthy_log(), None, "damaged", {FINISHED, "lines of the log are damaged"}),
+    (rising(1000), config(average=5), "finished", {FINISHED, "overfits from step 800 on"}),
+    (FLAT, config(start="runs/old"), "finished", {FINISHED, "the training loss does not fall"}),
+    (
+        healthy_log(),
+        config(schedule={"kind": "linear", "warmup": 0.6}),
+        "finished",
+        {FINISHED, "warm-up takes more than half of the run"},
+    ),
+    (
+        counts("train", too_long=15_000),
+        config() | {"data": {"kind": "text", "too_long": "truncate"}},
+        "finished",
+        {FINISHED, "many examples are cut"},
+    ),
+    *(
+        (healthy_log(), reference(factor), "finished", {FINISHED, *(f"the {name} {end}" for name in NAMES)})
+        for factor, end in ((1.0, MATCHES), (0.8, DIFFERS), (1.25, DIFFERS))
+    ),
+]
+"""Runs, and all titles that doctor prints for each: it prints no other one."""
+
+
+def test_every_sentence_is_printed_for_a_run_where_it_is_true_and_not_where_it_is_false(tmp_path: Path) -> None:
+    """The sentences are read from the source, so that a new one needs a run here."""
+    printed = []
+    for number, (log, settings, state, titles) in enumerate(SENTENCES):
+        written = {"locked": "running", "damaged": "finished"}.get(state, state)
+        run = write_run(tmp_path / str(number), log, settings, written)
+        if state == "damaged":
+            with open(run / "log.jsonl", "a", encoding="utf-8") as file:
+                file.write("{]\n")
+        with FileLock(run / ".lock") if state == "locked" else nullcontext():
+            findings = diagnose(read_history(run))
+        assert {finding.title for finding in findings} == titles, number
+        printed.append("\n".join(f"{each.title}\n{each.evidence}\n{each.remedy}" for each in findings))
+    for sentence in sentences_of(Path(doctor.__file__).read_text(encoding="utf-8")):
+        found = [sentence in text for text in printed]
+        assert any(found), f"no run has: {sentence!r}"
+        assert sentence == "at step " or not all(found), f"all runs have: {sentence!r}"
+
+
+def sentences_of(source: str) -> list[str]:
+    """All literals of two words or more in the functions that check a run, without their docstrings."""
+    checks = [each for each in ast.parse(source).body if isinstance(each, ast.FunctionDef) and "check_" in each.name]
+    texts = [
+        node.value
+        for check in checks
+        for statement in check.body[1:]
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.search("[a-z] [a-z]", node.value)
+    ]
+    assert len(checks) > 10
+    assert len(texts) > 60
+    return texts
