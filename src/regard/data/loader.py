@@ -241,10 +241,6 @@ class _Packer(pickle.Pickler):
 def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool = False) -> Iterator[Iterator[T]]:
     """The items for these indices, in order; workers, if any, end with the block."""
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
-    try:  # PyTorch's own attempt would leave an object whose end fails too
-        _ = [context.Event() for _ in range(workers + 2 if workers else 0)]
-    except OSError as error:  # /dev/shm is full or read-only
-        raise _no_workers(error) from error
     with warnings.catch_warnings():
         # Workers only read files and compute with numpy, so fork is safe; and the user chose their number.
         warnings.filterwarnings("ignore", ".*use of fork\\(\\) may lead to deadlocks", DeprecationWarning)
@@ -262,9 +258,14 @@ def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool
             generator=torch.Generator(),
         )
         try:
+            if workers:  # PyTorch needs semaphores; its own failed attempt would leave an object whose end fails too
+                _ = [context.Event() for _ in range(workers + 2)]
             made = iter(loader)
-        except OSError as error:  # the limits of the system
-            raise _no_workers(error) from error
+        except OSError as error:  # /dev/shm is full or read-only, or the system limits processes
+            raise RunError(
+                f"the processes of train.workers cannot be started: {error.strerror}; set train.workers=0, or check the "
+                "free space of /dev/shm and the limits on processes and memory (ulimit -a)"
+            ) from error
     try:
         yield made
     finally:
@@ -272,13 +273,6 @@ def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool
         end: Callable[[], None] | None = getattr(made, "_shutdown_workers", None)
         if end is not None:
             end()
-
-
-def _no_workers(error: OSError) -> RunError:
-    return RunError(
-        f"the processes of train.workers cannot be started: {error.strerror}; set train.workers=0, or check the free "
-        "space of /dev/shm and the limits on processes and memory (ulimit -a)"
-    )
 
 
 def _parcelled(value: Any) -> Any:

@@ -39,14 +39,7 @@ from regard.training.curves import draw_curves
 from regard.training.distribution import Workers, connected, peer_errors
 from regard.training.loop import Callback, Trained, Trainer
 from regard.training.report import Display, require_trackers
-from regard.training.run import (
-    DAMAGED_STATUS,
-    Run,
-    read_environment,
-    require_free,
-    resume_environment,
-    write_environment,
-)
+from regard.training.run import Run, read_environment, require_free, resume_environment, write_environment
 from regard.training.schedules import nearest_budget
 from regard.training.settings import GPU_TOKENS, USUAL_RATE, Train
 from regard.training.step import Objective, evaluate, mixed_precision
@@ -140,7 +133,7 @@ def resume(
             )
         checkpoint, damaged = newest_checkpoint(run.directory)
         # The status has the step of the newest checkpoint; without it, files of a run that began to train count.
-        lost = before.step > 0 or (before.reason == DAMAGED_STATUS and (run.log.exists() or run.snapshots.exists()))
+        lost = before.step > 0 or ("missing or damaged" in before.reason and run.log.exists())
         if checkpoint is None and (damaged or lost or run.weights.exists()):
             start = f"from its weights with train.start={run.directory}" if run.weights.exists() else "from its recipe"
             raise RunError(

@@ -48,7 +48,6 @@ STATUS = "status.json"
 LOG = "log.jsonl"
 ENVIRONMENT = "environment.json"
 SNAPSHOTS = "snapshots"
-DAMAGED_STATUS = f"{STATUS} is missing or damaged"
 
 PLACE = "choose another train.directory, or make this one writable"
 LOCK_SECONDS = 0.5
@@ -197,7 +196,7 @@ def read_status(directory: Path) -> Status:
             raise TypeError
         status: Status = replace(found, metrics={key: each for key, each in found.metrics.items() if is_moderate(each)})
     except (OSError, ValueError, TypeError):
-        return Status("killed", reason=DAMAGED_STATUS)
+        return Status("killed", reason=f"{STATUS} is missing or damaged")
     if status.state == "running" and not _is_locked(directory / LOCK):
         return replace(status, state="killed", process="")
     return status

@@ -23,16 +23,7 @@ from regard.text.tokenizer import (
 )
 from regard.weights.checkpoints import checksum, write_checksums
 from regard.weights.ctranslate2 import write_ctranslate2
-from regard.weights.directory import (
-    CONFIG,
-    LISTED,
-    OF_RUN,
-    load_labels,
-    load_model,
-    read_config,
-    save_labels,
-    save_model,
-)
+from regard.weights.directory import CONFIG, LISTED, load_labels, load_model, read_config, save_labels, save_model
 from regard.weights.huggingface.directory import find_tokenizers, write_pretrained
 from regard.weights.huggingface.tables import CONFIG_JSON
 from regard.weights.tensors import build_with
@@ -41,7 +32,7 @@ Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"
 
 LUMINANCE = (0.299, 0.587, 0.114)
 """The shares of red, green and blue in grey (ITU-R BT.601)."""
-OF_TRAINING = (*OF_RUN, "reference")
+OF_TRAINING = ("id", "prepared", "reference")
 """Tables of a run's `config.toml` that do not describe its model."""
 
 
