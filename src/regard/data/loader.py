@@ -263,8 +263,8 @@ def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool
             made = iter(loader)
         except OSError as error:  # /dev/shm is full or read-only, or the system limits processes
             raise RunError(
-                f"the processes of train.workers cannot be started: {error.strerror}; set train.workers=0, or check the "
-                "free space of /dev/shm and the limits on processes and memory (ulimit -a)"
+                f"the processes of train.workers cannot be started: {error.strerror}; set train.workers=0, or check "
+                "the free space of /dev/shm and the limits on processes and memory (ulimit -a)"
             ) from error
     try:
         yield made
