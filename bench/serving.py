@@ -1,18 +1,22 @@
 """Load test of the server: 64 clients in a closed loop, correct answers, bounded memory, and overload.
 
-    PYTHONPATH=src python bench/serving.py [MODEL] [--seconds 300] [--clients 64] [--texts FILE] [--out result.json]
+    PYTHONPATH=src python bench/serving.py [MODEL] [--seconds 300] [--clients 64] [--long 8] [--idle 1100] \\
+        [--texts FILE] [--out result.json]
 
-`regard serve MODEL` runs in its own process. Each of `--clients` sends its next request of 20 words when the last one
-is answered. Every answer must have status 200 and equal the translation in Python (texts whose translation is a tie,
-which rounding decides, are counted separately). Then follow a burst of more requests than the queue holds, hostile
-requests, and a SIGTERM under load. `--random WIDTH` uses a model with random weights, to measure the server alone. The
-clients are plain sockets, which take little processor time.
+`regard serve MODEL` runs in its own process. Each of `--clients` sends its next request when the last one is answered:
+20 words, or `--characters` characters for `--long` of them. `--idle` further connections are kept open, half of them
+with the first bytes of a request. Every answer must have status 200 and equal the translation in Python, made before
+(texts whose translation is a tie, which rounding decides, are counted separately), and p99 of the short ones must be at
+most 5 times their p50. Then follow a burst of more requests than the queue holds, hostile requests, and a SIGTERM under
+load. `--random WIDTH` uses a model with random weights, to measure the server alone. The clients are plain sockets, which
+take little processor time.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -34,20 +38,25 @@ import regard
 from regard.blocks.settings import Attention
 from regard.data.embedded import GrammarPart, grammar_pairs
 from regard.models.settings import EncoderDecoder
+from regard.serving.http import open_files
 from regard.serving.settings import Serving
+from regard.serving.translation import PART
 from regard.text.settings import Bpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
+from regard.use.documents import sections
 from regard.use.model import load
 from regard.use.translator import Translator
 from regard.weights.directory import save_model
 
 WORDS = 20
-TEXTS = 500
+TEXTS = 200
 """Different requests, of which each client draws at random."""
 HEAD = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-COMPANY = (1, 4, 16, 48)
+COMPANY = (0, 1, 4, 16, 48)
 """Texts with which a text is translated again, to see whether rounding decides what it becomes."""
+LONG_TEXTS = 8
+"""Different long requests."""
 
 
 # ----------------------------------------------------------------------------------------------- models and texts
@@ -139,25 +148,28 @@ def request(text: str | list[str], direction: tuple[str, str]) -> bytes:
 
 
 class Load:
-    """Clients in a closed loop, and what they saw."""
+    """Clients in a closed loop, and what they saw. The first `long` clients send long texts."""
 
-    def __init__(self, server: Server, texts: list[str], direction: tuple[str, str]) -> None:
-        self.server, self.texts, self.direction = server, texts, direction
-        self.seconds: list[float] = []
+    def __init__(self, server: Server, texts: list[str], longs: list[str], direction: tuple[str, str]) -> None:
+        self.server, self.texts, self.longs, self.direction = server, texts, longs, direction
+        self.seconds: dict[str, list[float]] = {"short": [], "long": []}
         self.statuses: Counter[str] = Counter()
-        self.answers: dict[str, Counter[str]] = {text: Counter() for text in texts}
+        self.answers: dict[str, Counter[str]] = {text: Counter() for text in (*texts, *longs)}
         self.memory: list[tuple[float, float]] = []
+        self.closed = 0
+        """Idle connections that the server closed; each is opened again."""
         self.until = 0.0
 
-    async def run(self, clients: int, seconds: float) -> None:
+    async def run(self, clients: int, long: int, idle: int, seconds: float) -> None:
         begun = time.monotonic()
         self.until = begun + seconds
-        await asyncio.gather(self._watch(begun), *(self._client(random.Random(seed)) for seed in range(clients)))
+        working = [self._client(random.Random(seed), seed < long) for seed in range(clients)]
+        await asyncio.gather(self._watch(begun), *working, *(self._idle(number) for number in range(idle)))
 
-    async def _client(self, chance: random.Random) -> None:
+    async def _client(self, chance: random.Random, long: bool) -> None:
         client = Client(self.server.port)
         while time.monotonic() < self.until:
-            text = chance.choice(self.texts)
+            text = chance.choice(self.longs if long else self.texts)
             begun = time.monotonic()
             try:
                 status, _, body = await client.ask(request(text, self.direction))
@@ -165,11 +177,25 @@ class Load:
                 self.statuses[type(error).__name__] += 1
                 client.close()
                 continue
-            self.seconds.append(time.monotonic() - begun)
+            self.seconds["long" if long else "short"].append(time.monotonic() - begun)
             self.statuses[str(status)] += 1
             if status == 200:
                 self.answers[text][json.loads(body)["translatedText"]] += 1
         client.close()
+
+    async def _idle(self, number: int) -> None:
+        """Opens a connection again and again, and sends nothing or only the first bytes of a request."""
+        while (left := self.until - time.monotonic()) > 0:
+            try:
+                reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port)
+                writer.write(b"POST /trans" if number % 2 else b"")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(reader.read(), left)
+                    self.closed += 1
+                writer.close()
+            except OSError:
+                self.closed += 1
+            await asyncio.sleep(1)
 
     async def _watch(self, begun: float) -> None:
         while time.monotonic() < self.until:
@@ -191,22 +217,24 @@ def percentile(values: list[float], share: float) -> float:
     return sorted(values)[min(int(share * len(values)), len(values) - 1)]
 
 
-def judged(load_: Load, translator: Translator, beam: int) -> dict[str, int]:
+def judged(load_: Load, translator: Translator, wanted: dict[str, str], options: dict[str, Any]) -> dict[str, int]:
     """Answers that are the translator's own, ties with it, and wrong ones."""
-    options = {"to": load_.direction[1], "beam": beam}
-    asked = [text for text, answers in load_.answers.items() if answers]
     found = Counter({"right": 0, "ties": 0, "wrong": 0})
-    for text, wanted in zip(asked, translator.translate(asked, **options), strict=True):
-        for answer, count in load_.answers[text].items():
-            right = answer == wanted
-            kind = "right" if right else "ties" if _tie(translator, asked, text, answer, options) else "wrong"
+    for text, answers in load_.answers.items():
+        for answer, count in answers.items():
+            right = answer == wanted[text]
+            kind = "right" if right else "ties" if _tie(translator, load_.texts, text, answer, options) else "wrong"
             found[kind] += count
     return dict(found)
 
 
-def _tie(translator: Translator, others: list[str], text: str, answer: str, asked: dict[str, Any]) -> bool:
-    """Whether the translator returns this text too, in another batch: then rounding decided between two sequences."""
-    return any(translator.translate([text, *others[:number]], **asked)[0] == answer for number in COMPANY)
+def _tie(translator: Translator, others: list[str], text: str, answer: str, options: dict[str, Any]) -> bool:
+    """Whether the translator returns this text too, in other batches: then rounding decided between two sequences."""
+    rests = {answer}
+    for part in sections(text, PART):  # as the server splits it
+        versions = {translator.translate([part, *others[:number]], **options)[0] for number in COMPANY}
+        rests = {rest.removeprefix(each) for rest in rests for each in versions if rest.startswith(each)}
+    return "" in rests
 
 
 # -------------------------------------------------------------------------------------------------- beyond the bounds
@@ -275,23 +303,32 @@ def measure(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     assert isinstance(translator, Translator)
     direction = translator.directions[0]
     texts = read_texts(arguments.texts) if arguments.texts else sentences(direction[0], TEXTS, "test")
+    longs = long_texts(texts, arguments.characters)
     settings = Serving()
+    options = {"to": direction[1], "beam": settings.beam}
+    wanted = dict(zip((*texts, *longs), translator.translate([*texts, *longs], **options), strict=True))
     server = Server(model, arguments.threads, arguments.setting)
     ready = server.memory()
-    loaded = Load(server, texts, direction)
-    asyncio.run(loaded.run(arguments.clients, arguments.seconds))
+    loaded = Load(server, texts, longs, direction)
+    asyncio.run(loaded.run(arguments.clients, arguments.long, arguments.idle, arguments.seconds))
     first = min(60, arguments.seconds / 5)
     minute, end = loaded.usual(first), loaded.usual(arguments.seconds - first / 2)
+    requests = sum(map(len, loaded.seconds.values()))
     result: dict[str, Any] = {
         "model": arguments.model or f"random, width {arguments.random}",
         "parameters": sum(each.numel() for each in translator.network.parameters()),
         "clients": arguments.clients,
+        "long clients": arguments.long,
+        "characters of long requests": arguments.characters,
+        "idle connections": arguments.idle,
+        "idle connections closed": loaded.closed,
         "seconds": arguments.seconds,
-        "requests": len(loaded.seconds),
+        "requests": requests,
         "statuses": dict(loaded.statuses),
-        "p50 ms": round(1000 * median(loaded.seconds), 1),
-        "p99 ms": round(1000 * percentile(loaded.seconds, 0.99), 1),
-        "requests/s": round(len(loaded.seconds) / arguments.seconds, 1),
+        **{
+            f"{kind}: {name}": value for kind, times in loaded.seconds.items() for name, value in latency(times).items()
+        },
+        "requests/s": round(requests / arguments.seconds, 1),
         "MiB when ready": round(ready, 1),
         "MiB after the first minute": round(minute, 1),
         "MiB at the end": round(end, 1),
@@ -303,9 +340,23 @@ def measure(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
     result["exit code after SIGTERM"] = server.end()
     for name, value in result.items():
         print(f"{name:28} {value}", flush=True)
-    result["answers"] = judged(loaded, translator, settings.beam)
+    result["answers"] = judged(loaded, translator, wanted, options)
     print(f"{'answers':28} {result['answers']}")
     return result
+
+
+def latency(times: list[float]) -> dict[str, float]:
+    if not times:
+        return {}
+    p50, p99 = median(times), percentile(times, 0.99)
+    return {"requests": len(times), "p50 ms": round(1000 * p50, 1), "p99 ms": round(1000 * p99, 1),
+            "longest ms": round(1000 * max(times), 1), "p99/p50": round(p99 / p50, 2)}  # fmt: skip
+
+
+def long_texts(texts: list[str], characters: int) -> list[str]:
+    """Texts of about this length, which begin at different sentences."""
+    whole = [". ".join(texts[start:]) for start in range(0, LONG_TEXTS * 5, 5)]
+    return [text[:characters].rpartition(" ")[0] for text in whole]
 
 
 def read_texts(path: Path) -> list[str]:
@@ -318,6 +369,7 @@ def fine(result: dict[str, Any]) -> bool:
         set(result["statuses"]) == {"200"}
         and result["answers"]["wrong"] == 0
         and result["growth %"] < 5
+        and result["short: p99/p50"] <= 5
         and set(result["burst"]["statuses"]) == {"200", "503"}
         and result["burst"]["503 without Retry-After"] == 0
         and all(400 <= status < 500 for status in result["hostile"].values())
@@ -331,11 +383,15 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=256, help="width of a model with random weights")
     parser.add_argument("--seconds", type=float, default=300)
     parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--long", type=int, default=8, help="clients that send long requests")
+    parser.add_argument("--characters", type=int, default=3000, help="characters of a long request")
+    parser.add_argument("--idle", type=int, default=1100, help="idle connections")
     parser.add_argument("--threads", type=int, help="of the server")
     parser.add_argument("--texts", type=Path, help="a file of text in the model's source language")
     parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the server")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
+    open_files(4 * arguments.idle + 1024)
     about = environment() | {"hardware": f"{os.cpu_count()} CPU cores"}
     with tempfile.TemporaryDirectory() as folder:
         model = arguments.model or str(random_model(Path(folder), arguments.random))
