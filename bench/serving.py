@@ -8,8 +8,8 @@
 with the first bytes of a request. Every answer must have status 200 and equal the translation in Python, made before
 (texts whose translation is a tie, which rounding decides, are counted separately), and p99 of the short ones must be at
 most 5 times their p50. Then follow a burst of more requests than the queue holds, hostile requests, and a SIGTERM under
-load. `--random WIDTH` uses a model with random weights, to measure the server alone. The clients are plain sockets, which
-take little processor time.
+load. `--random WIDTH` uses a model with random weights, to measure the server alone. The clients are plain sockets,
+which take little processor time.
 """
 
 from __future__ import annotations
@@ -335,14 +335,21 @@ def measure(arguments: argparse.Namespace, model: str) -> dict[str, Any]:
         "growth %": round(100 * (end / minute - 1), 2),
     }
     result["peaks by half minute, MiB"] = loaded.peaks()
-    result["burst"] = asyncio.run(burst(server, texts, direction, settings.queue // WORDS + 150))
-    result["hostile"] = asyncio.run(refusals(server, direction))
-    result["exit code after SIGTERM"] = server.end()
+    show(result)
+    result["answers"] = judged(loaded, translator, wanted, options)
+    tokens = sum(translator.sizes(texts)) / len(texts)
+    more = {
+        "burst": asyncio.run(burst(server, texts, direction, int(1.1 * settings.queue / tokens))),
+        "hostile": asyncio.run(refusals(server, direction)),
+        "exit code after SIGTERM": server.end(),
+    }
+    show({"answers": result["answers"], **more})
+    return result | more
+
+
+def show(result: dict[str, Any]) -> None:
     for name, value in result.items():
         print(f"{name:28} {value}", flush=True)
-    result["answers"] = judged(loaded, translator, wanted, options)
-    print(f"{'answers':28} {result['answers']}")
-    return result
 
 
 def latency(times: list[float]) -> dict[str, float]:
