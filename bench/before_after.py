@@ -25,6 +25,8 @@ from measured import environment
 
 COMMAND = "import runpy, sys; sys.argv = ['regard', *{arguments}]; runpy.run_module('regard', run_name='__main__')"
 
+COMMANDS = ("help", "one sentence", "wrong name")
+
 TRANSLATE = """
 import resource, sys, time, torch, regard
 torch.set_num_threads(1)
@@ -122,7 +124,8 @@ def jobs(lines: str) -> dict[str, tuple[str, bool]]:
     tiny = RECIPE.format(size=1_000, preset="transformer-tiny", tokens=1_024, steps=40)
     found = {
         "help": (COMMAND.format(arguments=["--help"]), True),
-        "one sentence": (COMMAND.format(arguments=["translate", "de-en", "Ein Hund läuft."]), True),
+        "one sentence": (COMMAND.format(arguments=["translate", "de-en", "Hallo."]), True),
+        "wrong name": (COMMAND.format(arguments=["translate", "de-eng", "Hallo."]), True),
         "translate float32": (TRANSLATE.format(int8=False, lines=lines, count=96), True),
         "translate int8": (TRANSLATE.format(int8=True, lines=lines, count=96), True),
         "first view": (FIRST_VIEW.format(bench=bench), True),
@@ -134,17 +137,18 @@ def jobs(lines: str) -> dict[str, tuple[str, bool]]:
     return found
 
 
-def measure(tree: Path, code: str, whole_process: bool) -> float:
-    """The number that a job prints, or the CPU seconds of its whole process."""
+def measure(tree: Path, code: str, whole_process: bool) -> tuple[float, float]:
+    """The number that a job prints, or the CPU seconds of its whole process; and the seconds of its process."""
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree / "src"), os.environ.get("PYTHONPATH", "")])}
     before = os.times()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=variables, check=False)
     after = os.times()
     if done.returncode and not whole_process:
         raise SystemExit(f"{tree}: {done.stderr[-2000:]}")
+    wall = after.elapsed - before.elapsed
     if whole_process:
-        return (after.children_user + after.children_system) - (before.children_user + before.children_system)
-    return float(done.stdout.strip().splitlines()[-1])
+        return (after.children_user + after.children_system) - (before.children_user + before.children_system), wall
+    return float(done.stdout.strip().splitlines()[-1]), wall
 
 
 def loader_speeds(tree: Path) -> dict[str, float]:
@@ -176,8 +180,11 @@ def main() -> None:
             lower_is_better.add(name)
         for _ in range(options.rounds):
             for version, tree in trees.items():
-                value = measure(tree, code, name in ("help", "one sentence"))
+                value, wall = measure(tree, code, name in COMMANDS)
                 found.setdefault(name, {}).setdefault(version, []).append(value)
+                if name in COMMANDS:
+                    lower_is_better.add(f"{name}, wall")
+                    found.setdefault(f"{name}, wall", {}).setdefault(version, []).append(wall)
     if not torch.cuda.is_available() and (not options.only or "loader" in options.only):
         for _ in range(options.rounds):
             for version, tree in trees.items():

@@ -165,6 +165,23 @@ def test_every_dependency_has_its_reason() -> None:
         assert re.search(rf"\b{name}\b", reasons), name
 
 
+def test_every_extra_is_imported() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    source = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+    modules = {"pillow": "PIL", "scikit-learn": "sklearn"}
+    for extra, requirements in project["optional-dependencies"].items():
+        for name in [re.split(r"[<>=]", requirement)[0] for requirement in requirements if extra != "dev"]:
+            module = modules.get(name, name.replace("-", "_"))
+            assert re.search(rf"(import|from) {module}\b|\"{module}\"", source), f"{extra}: {name}"
+
+
+def test_the_index_names_every_page_and_verb() -> None:
+    index = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
+    assert all(f"({page.name}" in index for page in ROOT.glob("docs/*.md") if page.name != "README.md")
+    verbs = ("align", "convert", "count", "data", "doctor", "evaluate", "look", "predict", "presets", "recipes", "runs")
+    assert all(f"regard {verb}" in index for verb in (*verbs, "serve", "train", "translate"))
+
+
 def test_every_direct_dependency_is_pinned_for_the_tests() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     pinned = re.findall(r"^([a-z0-9-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
