@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 import typer
 
 from regard.cli import terminal
-from regard.decoding.settings import TranslateOptions
 from regard.errors import DataError, SettingsError
 from regard.files import require_writable
 
@@ -46,7 +45,7 @@ def evaluate_command(  # noqa: PLR0913
     test: Annotated[Test, typer.Option(help="Significance test.")] = "bootstrap",
     lowercase: Annotated[bool, typer.Option("--lowercase", help="Ignore case.")] = False,
     tokenize: Annotated[BleuTokenizer, typer.Option(help="BLEU's tokenizer; none for tokenized texts.")] = "13a",
-    beam: Annotated[int, typer.Option(min=1, help="Beam size.")] = TranslateOptions().beam,
+    beam: Annotated[int | None, typer.Option(min=1, help="Beam size.", show_default="5, or the model's")] = None,
     to: Annotated[str | None, typer.Option(help="Evaluate only this target language.")] = None,
     as_used: Annotated[bool, typer.Option("--as-used", help="Split sentences and keep numbers.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first LIMIT texts.", show_default="all")] = None,

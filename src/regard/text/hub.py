@@ -8,13 +8,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
@@ -23,7 +22,7 @@ from regard.errors import DataError
 from regard.files import read_json
 from regard.settings import Table
 from regard.text.settings import Role
-from regard.text.tokenizer import CONFIG_FILE, LARGEST, Tokenizer, check_charsmap, edge, find_roles
+from regard.text.tokenizer import CONFIG_FILE, Tokenizer, check_charsmap, edge, find_roles
 
 SOURCE_SPM, TARGET_SPM, VOCABULARY = "source.spm", "target.spm", "vocab.json"
 MERGES, WORDPIECES = "merges.txt", "vocab.txt"
@@ -80,9 +79,10 @@ class _Files:
         if not path.is_file():
             raise DataError(f"{path} does not exist, but {self.main} needs it; copy or download it too")
         table = self.json(name)
-        numbers = [number for number in table.values() if type(number) is int and 0 <= number < LARGEST]
-        if len(numbers) != len(table) or len(set(numbers)) != len(table) or not table:
-            raise DataError(f"{path} must give each token an id of its own, from 0 to {LARGEST - 1:,}; copy it again")
+        most = 2 * len(table) + 1_000  # a few ids may have no token
+        numbers = {number for number in table.values() if type(number) is int and 0 <= number < most}
+        if len(numbers) != len(table) or not table:
+            raise DataError(f"{path} must give each token an id of its own, from 0 on; copy it again")
         return table
 
     def kind(self, default: str) -> str:
@@ -101,19 +101,22 @@ class _Files:
         """The tokenizer with its added and special tokens, and its frame."""
         stated = self.json(CONFIG_FILE)
         added = {token: number for token, number in self.json("added_tokens.json").items() if type(number) is int}
-        for number, token in (stated.get("added_tokens_decoder") or {}).items():
+        decoder = stated.get("added_tokens_decoder")
+        for number, token in decoder.items() if isinstance(decoder, dict) else ():
             if str(number).isdecimal() and isinstance(token, dict) and isinstance(token.get("content"), str):
                 added[token["content"]] = int(number)
         for token, number in sorted(added.items(), key=lambda each: each[1]):
             inner.add_special_tokens(_special([token]))
             if inner.token_to_id(token) != number:
                 raise DataError(f"{self.directory} adds {token} as id {number}, which is taken or leaves a gap; fix it")
-        roles, _ = find_roles(inner, json.loads(inner.to_str())["model"], self.directory)
+        roles, _ = find_roles(inner, {"vocab": {}}, self.directory)
         inner.add_special_tokens(_special(dict.fromkeys(roles.values())))
-        first, last = FRAMES[kind]
-        first = "start" if stated.get("add_bos_token") is True else None if "add_bos_token" in stated else first
-        last = "end" if stated.get("add_eos_token") is True else None if "add_eos_token" in stated else last
-        opening, closing = ([roles[role]] if role in roles else [] for role in (first, last))
+        keys: tuple[tuple[str, Role], ...] = (("add_bos_token", "start"), ("add_eos_token", "end"))
+        frame = [
+            (role if stated[key] is True else None) if key in stated else usual
+            for (key, role), usual in zip(keys, FRAMES[kind], strict=True)
+        ]
+        opening, closing = ([roles[role]] if role in roles else [] for role in frame)
         second = [*closing, "$B:1"] if kind == "bart" else ["$B:1"]
         single = [*opening, "$A", *closing]
         if used := [*opening, *closing]:
@@ -122,7 +125,7 @@ class _Files:
                 pair=[*single, *second, *(f"{token}:1" for token in closing)],
                 special_tokens=[(token, inner.token_to_id(token)) for token in dict.fromkeys(used)],
             )
-        return Tokenizer(inner, *find_roles(inner, json.loads(inner.to_str())["model"], self.directory), size=size)
+        return Tokenizer(inner, *find_roles(inner, {"vocab": {}}, self.directory), size=size)
 
 
 def _read_wordpiece(files: _Files) -> tuple[Tokenizer, Tokenizer]:
@@ -130,12 +133,13 @@ def _read_wordpiece(files: _Files) -> tuple[Tokenizer, Tokenizer]:
     tokens = _text(files.path).removesuffix("\n").split("\n")
     vocabulary = {token.rstrip("\r"): number for number, token in enumerate(tokens)}
     with edge("be read", files.path):
-        inner = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=_name(stated, "unk_token", "[UNK]")))
+        inner = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=str(stated.get("unk_token", "[UNK]"))))
+    accents = stated.get("strip_accents")
     inner.normalizer = normalizers.BertNormalizer(
         clean_text=True,
-        handle_chinese_chars=stated.get("tokenize_chinese_chars", True),
-        strip_accents=stated.get("strip_accents"),
-        lowercase=stated.get("do_lower_case", True),
+        handle_chinese_chars=stated.get("tokenize_chinese_chars") is not False,
+        strip_accents=accents if isinstance(accents, bool) else None,
+        lowercase=stated.get("do_lower_case") is not False,
     )
     inner.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     inner.decoder = decoders.WordPiece(prefix="##")
@@ -160,7 +164,7 @@ def _read_sentencepiece(files: _Files) -> tuple[Tokenizer, Tokenizer]:
     names = [piece for piece, _, _ in model.pieces]
     if kind == "t5":  # sentinels, from the last to the first
         count = files.json(CONFIG_FILE).get("extra_ids", 100)
-        names += [f"<extra_id_{number}>" for number in reversed(range(count if type(count) is int else 0))]
+        names += [f"<extra_id_{number}>" for number in reversed(range(count if count in range(1_000) else 0))]
     inner = model.build({name: number for number, name in enumerate(names)}, len(names))
     inner.add_special_tokens(_special(names[len(model.pieces) :]))
     found = files.finish(inner, kind)
@@ -209,13 +213,12 @@ class _SentencePiece:
             pieces = [_piece(dict(_fields(value))) for number, value in fields if number == 1]
             messages = dict(fields)
             trainer, normalizer, denormalizer = (dict(_fields(messages.get(number, b""))) for number in (2, 3, 5))
-        except (ValueError, TypeError, struct.error) as error:
+        except (ValueError, KeyError, TypeError, struct.error) as error:
             raise DataError(f"{path} is not a SentencePiece model ({error}); copy or download it again") from None
-        kind = trainer.get(3, 1)
-        if kind not in (1, 2) or denormalizer.get(2) or trainer.get(24) or not pieces:
+        kind, charsmap = trainer.get(3, 1), normalizer.get(2, b"")
+        unknown = sum(each == UNKNOWN for _, _, each in pieces)
+        if kind not in (1, 2) or denormalizer.get(2) or trainer.get(24) or unknown != 1 or isinstance(charsmap, int):
             raise DataError(f"{path} is not a plain unigram or BPE model, and no other is supported; give another one")
-        charsmap = normalizer.get(2, b"")
-        assert isinstance(charsmap, bytes)
         if charsmap:
             check_charsmap(charsmap, path)
         return cls(path, pieces, kind == 2, charsmap, bool(normalizer.get(3, 1)), bool(normalizer.get(4, 1)))
@@ -227,7 +230,9 @@ class _SentencePiece:
         spaces at the beginning, or at both ends.
         """
         known = {piece: (score, kind) for piece, score, kind in self.pieces}
-        unknown = next((piece for piece, (_, kind) in known.items() if kind == UNKNOWN), "<unk>")
+        unknown = next(piece for piece, (_, kind) in known.items() if kind == UNKNOWN)
+        if unknown not in ids:
+            raise DataError(f"{self.path.parent} has no id for {unknown}; copy or download its files again")
         table = {token if token in known or _SPECIAL.fullmatch(token) else f" {token}": ids[token] for token in ids}
         table |= {piece: size + place for place, piece in enumerate(piece for piece in known if piece not in ids)}
         with edge("be read", self.path):
@@ -238,12 +243,13 @@ class _SentencePiece:
     def _unigram(self, known: _Pieces, table: Mapping[str, int], unknown: str) -> models.Unigram:
         usual = [score for score, kind in known.values() if kind == NORMAL] or [0.0]
         by_id = {number: token for token, number in table.items()}
+        lowest, highest = min(usual), max(usual)
         vocabulary = []
         for number in range(max(by_id) + 1):
             token = by_id.get(number, f" {number}")
-            score, kind = known.get(token, (min(usual), NORMAL) if token.startswith(" ") else (NEVER, CONTROL))
+            score, kind = known.get(token, (lowest, NORMAL) if token.startswith(" ") else (NEVER, CONTROL))
             if kind == USER_DEFINED:  # as SentencePiece prefers them
-                score = len(token) * max(usual) - 0.1
+                score = len(token) * highest - 0.1
             vocabulary.append((token, NEVER if kind in (UNKNOWN, CONTROL) else score))
         fallback = any(kind == BYTE for _, kind in known.values())
         return models.Unigram(vocabulary, unk_id=table[unknown], byte_fallback=fallback)
@@ -275,7 +281,8 @@ class _SentencePiece:
 
 def _piece(fields: Mapping[int, int | bytes]) -> tuple[str, float, int]:
     text, score, kind = fields[1], fields.get(2, bytes(4)), fields.get(3, NORMAL)
-    assert isinstance(text, bytes) and isinstance(score, bytes) and isinstance(kind, int)
+    if not isinstance(text, bytes) or not isinstance(score, bytes) or not isinstance(kind, int):
+        raise ValueError("a piece is not valid")
     # More digits change when `tokenizers` reads a file that it wrote.
     return text.decode(), round(struct.unpack("<f", score)[0], 9), kind
 
@@ -321,8 +328,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise DataError(f"{path} is not UTF-8 text; copy or download it again") from None
-
-
-def _name(stated: Table, key: str, default: str) -> str:
-    value: Any = stated.get(key, default)
-    return str(value.get("content", default) if isinstance(value, dict) else value)

@@ -213,11 +213,12 @@ class Tokenizer:
         found = self._inner.id_to_token(number) if number >= 0 else None
         if found is None:
             raise InputError(f"token id {number} is not in the vocabulary of {self.size:,} tokens")
-        return found
+        return found.lstrip(" ") if self._looked_up else found
 
     def id(self, token: str) -> int | None:
         """The id of a token as written in the vocabulary, or None."""
-        return self._inner.token_to_id(token)
+        found = self._inner.token_to_id(token)
+        return self._inner.token_to_id(f" {token}") if found is None and self._looked_up else found
 
     @cached_property
     def json(self) -> str:
@@ -362,7 +363,7 @@ class TokenizerPair:
     @property
     def joint(self) -> bool:
         """Whether both sides have the same ids, also if they split texts in different ways."""
-        return self.shared or self.source.names == self.target.names
+        return self.source is self.target or self.source.names == self.target.names
 
     @property
     def sizes(self) -> tuple[int, int]:

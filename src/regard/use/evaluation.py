@@ -240,10 +240,11 @@ class EvaluationSet:
     to: str | None = None
     """The target language, for models with several."""
 
-    def translations(self, model: Translator, beam: int, as_used: bool) -> list[str]:
+    def translations(self, model: Translator, beam: int | None, as_used: bool) -> list[str]:
         """The translations of a model. Unless `as_used`, texts are neither split nor protected, as in most papers."""
         assert self.sources is not None
         to = self.to if model.tagged else None
+        beam = beam or model.frame.defaults.beam
         found: list[str] = model.translate(self.sources, beam=beam, to=to, split=as_used, keep=as_used)
         return found
 
