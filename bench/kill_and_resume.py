@@ -39,7 +39,7 @@ COMPARED = ("weights", "last/", "snapshot/", "state", "scores", "step", "log")
 def jobs(steps: int) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
     """Recipes and changes of `[train]`: for each family alone, with workers, and under torchrun; one by tokens."""
     budget = {"steps": steps, "evaluate_every": steps // 8}
-    large = {"steps": max(steps // 4, 16), "evaluate_every": max(steps // 16, 4), "tokens": 8192, "micro": 4096}
+    large = {"steps": max(steps // 4, 16), "evaluate_every": max(steps // 16, 4), "tokens": 20480, "micro": 10240}
     found = {family: (recipe, budget) for family, recipe in RECIPES.items()}
     found |= {f"{family}, workers": (recipe, {**large, "workers": 2}) for family, recipe in RECIPES.items()}
     found |= {f"{family}, torchrun": (recipe, budget) for family, recipe in RECIPES.items()}
