@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -29,6 +30,8 @@ from regard.models.build import find_device
 
 LOST = re.compile(r"gloo|[Cc]onnection (closed|reset|refused)|Broken pipe|[Tt]imed? ?out")
 """Errors of a lost peer that have no type of their own."""
+LAUNCHER = re.compile("python|torch")
+"""Processes with the number 1 that can be torchrun, in a container; another one adopted this process."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,10 @@ def connected(device: str | None = None) -> Iterator[Workers]:
         yield Workers(chosen)
         return
     if "TORCHELASTIC_RUN_ID" in os.environ:  # without torchrun, nobody ends the processes: they save and stop
-        when_orphaned(os.getppid(), partial(os.kill, os.getpid(), signal.SIGTERM))
+        parent = os.getppid()
+        if parent == 1 and not LAUNCHER.search(_command(parent)):
+            raise RunError("torchrun ended before its processes were connected; start it again")
+        when_orphaned(parent, partial(os.kill, os.getpid(), signal.SIGTERM))
     if chosen.type == "cuda":
         torch.cuda.set_device(chosen)
     # gloo transfers values on the CPU, such as signals and times; nccl transfers gradients.
@@ -97,6 +103,14 @@ def connected(device: str | None = None) -> Iterator[Workers]:
             yield Workers(chosen, rank, world)
     finally:
         dist.destroy_process_group()
+
+
+def _command(process: int) -> str:
+    """The command line of a process; a launcher where the system does not show it."""
+    try:
+        return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return "torchrun"
 
 
 @contextmanager

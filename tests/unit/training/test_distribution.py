@@ -10,6 +10,7 @@ import sys
 import pytest
 
 from regard.errors import RunError
+from regard.training import distribution
 from regard.training.distribution import connected, peer_errors
 
 
@@ -43,6 +44,15 @@ def test_a_lost_process_is_one_sentence() -> None:
     assert [process.exitcode for process in processes] == [0, 9]
     assert os.read(reader, 1000).decode().startswith("the connection to another process of this run is lost")
     os.close(reader)
+
+
+def test_a_process_whose_launcher_is_gone_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"TORCHELASTIC_RUN_ID": "none", "WORLD_SIZE": "2", "RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(os, "getppid", lambda: 1)
+    monkeypatch.setattr(distribution, "_command", lambda process: "/sbin/init\0splash")
+    with pytest.raises(RunError, match="torchrun ended"), connected("cpu"):
+        pass
 
 
 def test_other_errors_stay_as_they_are() -> None:
