@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from traceback import walk_stack
 from types import FrameType
 
 
@@ -21,11 +22,8 @@ def command() -> None:
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
     """Ends the process at once if it is importing: extension modules turn a `KeyboardInterrupt` into other errors."""
-    inner = frame
-    while inner is not None and "importlib._bootstrap" not in inner.f_code.co_filename:
-        inner = inner.f_back
-    if inner is None:
-        signal.default_int_handler(number, frame)
+    if not any("importlib._bootstrap" in each.f_code.co_filename for each, _ in walk_stack(frame)):
+        raise KeyboardInterrupt
     _stop()
 
 

@@ -47,27 +47,16 @@ def write_text(path: Path, text: str) -> None:
     write_beside(path, write)
 
 
-def require_writable(path: Path, option: str) -> None:
-    """Raises an error before the work if the output file `path` cannot be written. A device or a pipe is not tried."""
-    if path.is_dir():
-        raise InputError(f"{option} ({path}) is a directory; give a file")
-    if path.is_file() or not path.exists():
-        _try_writing(path.parent, path, option)
-
-
-def require_folder(path: Path, option: str) -> None:
-    """Creates the output directory `path`, or raises an error before the work."""
+def require_writable(path: Path, option: str, folder: bool = False) -> None:
+    """Raises an error before the work if a file cannot be written, or a folder made. Devices are not tried."""
     try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{option} ({path}) cannot be created: {error.strerror}; choose another directory") from None
-    _try_writing(path, path, option)
-
-
-def _try_writing(folder: Path, path: Path, option: str) -> None:
-    try:
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".regard-"):
-            pass
+        if folder:
+            path.mkdir(parents=True, exist_ok=True)
+        elif path.is_dir():
+            raise IsADirectoryError(None, "it is a directory")
+        if folder or path.is_file() or not path.exists():
+            with tempfile.TemporaryFile(dir=path if folder else path.parent):
+                pass
     except OSError as error:
         raise InputError(f"{option} ({path}) cannot be written: {error.strerror}; choose another place") from None
 

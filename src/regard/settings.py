@@ -41,10 +41,6 @@ USUAL_NAMES = {
     "train.tokens or train.examples": "batch batch_size per_device_train_batch_size",
     "train.epochs": "epoch num_epochs n_epochs max_epochs num_train_epochs",
     "train.steps": "max_steps num_steps n_steps iterations",
-    "train.clip": "grad_clip max_grad_norm",
-    "train.directory": "output_dir out_dir",
-    "train.micro": "gradient_accumulation_steps accumulate",
-    "train.patience": "early_stopping",
     "model.width": "d_model hidden_size n_embd embed_dim embedding_dim dim",
     "model.attention.heads": "heads n_heads num_heads n_head nhead num_attention_heads",
     "model.depth": "layers n_layers num_layers n_layer num_hidden_layers",
@@ -274,7 +270,7 @@ def _explain(kind: Any, detail: ErrorDetails, where: str) -> str:
     problem = detail["type"]
     if problem == "extra_forbidden":
         known = sorted(owner.model_fields) if owner else []
-        return f"unknown setting {prefix}{suggestion(prefix, known)}; known here: {', '.join(known)}"
+        return f"unknown setting {prefix}{hint(prefix, known)}; known here: {', '.join(known)}"
     if problem in ("union_tag_invalid", "literal_error"):
         given = detail["ctx"].get("tag", detail["input"])
         expected = detail["ctx"].get("expected_tags") or detail["ctx"]["expected"]
@@ -315,7 +311,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {by_lower[near[0]]}?)" if near else ""
 
 
-def suggestion(path: str, known: Iterable[str]) -> str:
+def hint(path: str, known: Iterable[str]) -> str:
     """As `did_you_mean`, for a setting that may have its name from another library."""
     part, _, name = path.rpartition(".")
     usual = next((ours for ours, theirs in USUAL_NAMES.items() if name.lower() in theirs.split()), "")

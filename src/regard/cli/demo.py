@@ -14,7 +14,7 @@ import typer
 
 from regard.cli.terminal import Json, console, print_json
 from regard.errors import RegardError
-from regard.files import require_folder
+from regard.files import require_writable
 from regard.format import program
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def demo_command(
     """Translate with the shipped model, draw an alignment, train a translator from scratch and test it."""
     names = (Path("runs", "demo" if number == 1 else f"demo-{number}") for number in itertools.count(1))
     folder = directory or next(path for path in names if not path.exists())
-    require_folder(folder, "--directory")
+    require_writable(folder, "--directory", folder=True)
     out = console()
     out.quiet = as_json
     started = time.monotonic()

@@ -11,7 +11,7 @@ import typer
 
 from regard.cli.terminal import Json, ModelName, To, console, grid, print_json, say, split_words
 from regard.errors import SettingsError
-from regard.files import require_folder
+from regard.files import require_writable
 from regard.format import amount, difference, size
 from regard.settings import to_table
 
@@ -181,7 +181,7 @@ def convert_command(
     if form is None:
         raise SettingsError(f"--format is missing; choose one of {', '.join(get_args(Form))}")
     directory, direction = find_model(model)
-    require_folder(out, "OUT")
+    require_writable(out, "OUT", folder=True)
     from regard.weights.convert import convert
 
     language = to or (direction and direction[1])

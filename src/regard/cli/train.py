@@ -16,7 +16,7 @@ from regard.cli.terminal import Device, Json, Threads, console, grid, print_json
 from regard.errors import RegardError, RunError, SettingsError
 from regard.files import require_writable
 from regard.format import amount, four_digits, percent
-from regard.settings import did_you_mean, suggestion
+from regard.settings import did_you_mean, hint
 from regard.training.settings import Train
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def train_command(
     """Train the model of a recipe. A run can be stopped at any time (Ctrl-C, kill, power failure) and resumed."""
     names, changes = split_words(words)
     if options := [name.lstrip("-").replace("-", "_") for name in names if name.startswith("-")]:
-        near = suggestion(f"recipe.{options[0]}", [*Train.model_fields])
+        near = hint(f"recipe.{options[0]}", [*Train.model_fields])
         raise SettingsError(f"unknown option --{options[0]}{near}; settings are KEY=VALUE, such as train.minutes=5")
     if resume is None and len(names) != 1:
         given = f"{len(names)} recipes are given ({', '.join(names)})" if names else "the recipe is missing"

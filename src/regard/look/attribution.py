@@ -73,9 +73,7 @@ def attribute(
     `gradient` is the gradient times the input: fast, and exact only for a linear model. `integrated` integrates the
     gradient on the straight line from the baseline to the input, with Gauss–Legendre points that are doubled until
     the score of every token changes by less than `TOLERANCE`, or `most_steps` are reached (`complete` is then False).
-
-    >>> regard.attribute(network, lambda: network(tokens)[0, -1].max(), method="gradient").scores.shape
-    torch.Size([1, 3])
+    Example: `regard.attribute(network, lambda: network(tokens)[0, -1].max(), method="gradient").scores`.
     """
     if method not in ("integrated", "gradient"):
         raise InputError(f"method ({method}) must be integrated or gradient")

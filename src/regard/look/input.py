@@ -39,11 +39,7 @@ _SPACES = "▁Ġ "
 
 @dataclass(frozen=True)
 class Input:
-    """An input to look at.
-
-    >>> regard.Input("Ein Hund läuft.", target="A dog runs.")
-    Input(text='Ein Hund läuft.', target='A dog runs.', to=None, image=None, ablated=())
-    """
+    """An input to look at. Example: `regard.Input("Ein Hund läuft.", target="A dog runs.")`."""
 
     text: str = ""
     target: str | None = None

@@ -108,12 +108,9 @@ def _stop(x: Tensor) -> Tensor:
 
 
 class Study:
-    """A model under study. Not safe for several threads at once.
+    """A model under study. Example: `regard.Study(regard.load("de-en")).run(regard.Input("Ein Hund läuft.")).key`.
 
-    >>> study = regard.Study(regard.load("de-en"))
-    >>> run = study.run(regard.Input("Ein Hund läuft."))
-    >>> study.tensor(run.key, "encoder.0.attention.weights").shape  # heads, queries, keys
-    torch.Size([6, 6, 6])
+    Not safe for several threads at once.
     """
 
     def __init__(

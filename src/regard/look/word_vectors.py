@@ -68,11 +68,7 @@ class AnalogyAccuracy(NamedTuple):
 
 
 class WordVectors:
-    """Words with one vector each.
-
-    >>> regard.WordVectors(["one", "two"], torch.eye(2)).similarity("one", "two")
-    0.0
-    """
+    """Words with one vector each. Example: `regard.WordVectors(["one", "two"], torch.eye(2)).nearest("one")`."""
 
     def __init__(self, words: Sequence[str], vectors: Tensor) -> None:
         """`vectors` is `[N, D]`."""

@@ -52,9 +52,7 @@ def build(model: ModelSettings, device: torch.device | str | None = None, dtype:
     """Build the model that the settings describe, with initial weights.
 
     On the device "meta" no memory is allocated: use it to inspect shapes, or to load weights afterwards.
-
-    >>> regard.build(regard.preset("llama-tiny"))(torch.tensor([[1, 2, 3]])).shape  # logits of each next token
-    torch.Size([1, 3, 512])
+    Example: `regard.build(regard.preset("llama-tiny"))(torch.tensor([[1, 2, 3]])).shape`.
     """
     if not isinstance(model, ModelSettings):
         raise SettingsError(f"build needs model settings, not {model!r}; give regard.preset(name)")

@@ -106,8 +106,7 @@ class Count:
 def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dtype: Dtype = "bfloat16") -> Count:
     """Count a model with sequences of `length` tokens; the default is the longest learned position, or 512.
 
-    >>> regard.count(regard.preset("transformer-base")).parameters
-    63045632
+    Example: `regard.count(regard.preset("transformer-base")).parameters`.
     """
     import torch
 

@@ -42,20 +42,14 @@ def preset(name: str, /, **changes: Any) -> ModelSettings:
     """Return the settings of a preset with changes.
 
     A change is a keyword (`depth=4`), a table (`attention={"heads": 4}`) or a settings value (`position=Rotary()`).
-
-    >>> regard.preset("gpt2", depth=2, attention={"heads": 4}).depth
-    2
+    Example: `regard.preset("gpt2", depth=2, attention={"heads": 4})`.
     """
     settings = find_preset(name).settings
     return settings.changed(changes) if changes else settings
 
 
 def preset_names() -> tuple[str, ...]:
-    """Return the names of all presets.
-
-    >>> "gpt2" in regard.preset_names()
-    True
-    """
+    """Return the names of all presets. Example: `"gpt2" in regard.preset_names()`."""
     return tuple(_tables())
 
 

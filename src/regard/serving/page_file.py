@@ -168,8 +168,7 @@ def show(
 
     `model` is a name, a directory, or a model that is loaded already: the result of `regard.load`, or a `Study`. `at`
     selects a head, such as `decoder.1.cross.0`. `height` is in pixels.
-
-    >>> regard.show("de-en", "Ein Hund läuft.", ["heads", "lens"])  # doctest: +SKIP
+    Example: `regard.show("de-en", "Ein Hund läuft.", ["heads", "lens"])`.
     """
     if theme not in ("system", "light", "dark"):
         raise InputError(f"theme ({theme}) must be system, light or dark")

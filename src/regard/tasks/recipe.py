@@ -32,20 +32,7 @@ from regard.data.settings import AnyData, DataSettings
 from regard.errors import SettingsError
 from regard.models.presets import find_preset
 from regard.models.settings import AnyModel, EncoderDecoder, ModelSettings, Vision
-from regard.settings import (
-    Settings,
-    Table,
-    did_you_mean,
-    kind_of,
-    merge,
-    nested,
-    parse,
-    read_toml,
-    shown,
-    suggestion,
-    to_table,
-    variants,
-)
+from regard.settings import Settings, Table, did_you_mean, hint, kind_of, merge, parse, read_toml, to_table, variants
 from regard.text.settings import BYTES, AnyTokenizer, Bytes
 from regard.training.schedules import require_budget
 from regard.training.settings import Train
@@ -103,10 +90,10 @@ def _find_task(kind: object) -> type[Task]:
 def read_job(recipe: Path | str | Mapping[str, Any], changes: Mapping[str, Any] | None = None) -> TrainingJob:
     """The job of a recipe (a file, a shipped name or tables) with `changes`, a table of tables, applied."""
     if isinstance(recipe, Mapping):
-        tables = _with_base(nested(recipe), Path("recipe"), ())
+        tables = _with_base(dict(recipe), Path("recipe"), ())
         return make_job(str(_table(tables, "task").get("kind", "recipe")), tables, changes or {})
     if not isinstance(recipe, str | Path):
-        raise SettingsError(f"recipe ({shown(recipe)}) must be a TOML file, a shipped name or a dict of tables")
+        raise SettingsError(f"recipe ({recipe!r}) must be a TOML file, a shipped name or a dict of tables")
     return make_job(Path(recipe).stem, read_recipe(recipe), changes or {})
 
 
@@ -199,7 +186,7 @@ def _require_known(tables: Mapping[str, Any], where: str = "") -> None:
         name = unknown[0]
         owners: dict[str, type[Settings]] = {"train": Train, "model": EncoderDecoder}
         homes = [f"{part}.{name}" for part, owner in owners.items() if name in owner.model_fields]
-        near = f" (did you mean {homes[0]}?)" if homes else suggestion(f"recipe.{name}", PARTS)
+        near = f" (did you mean {homes[0]}?)" if homes else hint(f"recipe.{name}", PARTS)
         raise SettingsError(f"{where}unknown setting {name}{near}; a recipe has base, {', '.join(PARTS)}")
 
 

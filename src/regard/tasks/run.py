@@ -76,10 +76,9 @@ def train(
     `device` is cpu, cuda, cuda:1, ...; none: a GPU if there is one. Under `torchrun`, all processes call this.
     `on_step` is called after each step with its number (`step`), `epochs`, `tokens`, `rate` and metrics, `on_evaluate`
     after each evaluation with `step` and metrics. If one returns False, the run saves everything and stops.
-
-    >>> regard.train("grammar", {"train.minutes": 5}).scores  # doctest: +SKIP
+    Example: `regard.train("grammar", {"train.minutes": 5}).scores`.
     """
-    job = read_job(recipe, nested(changes or {}))
+    job = read_job(nested(recipe) if isinstance(recipe, Mapping) else recipe, nested(changes or {}))
     require_trackers(job.train)
     with _session(device, threads, display) as (workers, shown):
         if workers.leads:
@@ -109,8 +108,7 @@ def resume(
     """Continues a run from its newest good checkpoint, to exactly the result of an uninterrupted run.
 
     `changes` can prolong it, move its data, or change how often it evaluates and saves; callbacks as for `train`.
-
-    >>> regard.resume("runs/grammar", {"train.minutes": 10})  # doctest: +SKIP
+    Example: `regard.resume("runs/grammar", {"train.minutes": 10})`.
     """
     run = Run.open(directory)
     require_unchanged(run.directory)

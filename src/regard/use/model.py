@@ -14,7 +14,7 @@ from regard.decoding.alignment import Look
 from regard.decoding.settings import Ends, TranslateOptions
 from regard.errors import InputError, SettingsError, WeightsError
 from regard.files import read_json
-from regard.models.build import Model, find_device
+from regard.models.build import Model, Place, find_device
 from regard.models.cpu import prepared
 from regard.models.families import EncoderDecoder
 from regard.models.settings import ModelSettings
@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from regard.use.translator import Alignment, Translation, Translator
 
     @dataclass(frozen=True)
-    class AlignedTranslation(Translation):
-        """A `Translation` whose alignment was asked for."""
-
+    class AlignedTranslation(Translation):  # noqa: D101
         alignment: Alignment
 
     AnyTranslation: TypeAlias = str | Translation | list[Translation]
@@ -65,11 +63,7 @@ class Frame:
 
 
 class Loaded:
-    """A model with its tokenizers and its configuration: the result of `regard.load`.
-
-    >>> regard.load("de-en").settings.width
-    384
-    """
+    """A model with its tokenizers and its configuration. Example: `regard.load("de-en").settings.width`."""
 
     def __init__(
         self, name: str, directory: Path, network: Model, tokenizers: TokenizerPair | None, config: Table
@@ -152,24 +146,15 @@ class Loaded:
 
 
 @overload
-def load(
-    name: ShippedName, device: torch.device | str | None = ..., dtype: torch.dtype | None = ..., int8: bool = ...
-) -> Translator: ...
+def load(name: ShippedName, device: Place = ..., dtype: torch.dtype | None = ..., int8: bool = ...) -> Translator: ...
 @overload
-def load(
-    name: Path | str, device: torch.device | str | None = ..., dtype: torch.dtype | None = ..., int8: bool = ...
-) -> Loaded: ...
-def load(
-    name: Path | str, device: torch.device | str | None = None, dtype: torch.dtype | None = None, int8: bool = False
-) -> Loaded:
+def load(name: Path | str, device: Place = ..., dtype: torch.dtype | None = ..., int8: bool = ...) -> Loaded: ...
+def load(name: Path | str, device: Place = None, dtype: torch.dtype | None = None, int8: bool = False) -> Loaded:
     """Opens a model: a shipped name (`de-en`), a run directory or a Hugging Face directory.
 
     The result is a `Translator` if the model translates. `device` is a GPU by default, if there is one. `dtype` is that
     of the file by default, except that 16-bit models become float32 on a CPU, where they are slow. `int8` computes with
-    8-bit weights on a CPU: faster, less exact.
-
-    >>> regard.load("de-en")
-    Translator(de-en, encoder-decoder)
+    8-bit weights on a CPU: faster, less exact. Example: `regard.load("de-en")`.
     """
     from regard.use.translator import Translator  # a subclass of Loaded
 

@@ -86,11 +86,7 @@ class Alignment:
 
 @dataclass(frozen=True)
 class Translation:
-    """A translation of a text.
-
-    >>> str(regard.load("de-en").translate("Guten Morgen.", align=True).alignment)
-    '0-0 1-1 2-2'
-    """
+    """A translation of a text. Example: `regard.load("de-en").translate("Danke.", align=True).alignment.pairs`."""
 
     text: str
     score: float
@@ -171,11 +167,7 @@ class _Document(NamedTuple):
 
 
 class Translator(Loaded):
-    """A model that translates.
-
-    >>> regard.load("de-en").translate(["Guten Morgen.", "Danke."], beam=1)
-    ['Good morning.', 'Thank you.']
-    """
+    """A model that translates. Example: `regard.load("de-en").translate(["Guten Morgen.", "Danke."], beam=1)`."""
 
     network: EncoderDecoder
     tokenizers: TokenizerPair

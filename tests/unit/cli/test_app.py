@@ -113,10 +113,10 @@ def test_outputs_and_threads_are_checked_before_the_work(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "regard.use.model", None)  # nothing is loaded
     for words, message in (
-        ("demo --directory file/new", "--directory (file/new) cannot be created"),
-        ("convert de-en file/new --format bf16", "OUT (file/new) cannot be created"),
+        ("demo --directory file/new", "--directory (file/new) cannot be written"),
+        ("convert de-en file/new --format bf16", "OUT (file/new) cannot be written"),
         ("evaluate --hypotheses x --reference y --save file/new", "--save (file/new) cannot be written"),
-        ("evaluate de-en --save .", "--save (.) is a directory"),
+        ("evaluate de-en --save .", "--save (.) cannot be written: it is a directory"),
         ("look de-en Hallo --html file/new", "--html (file/new) cannot be written"),
         ("look de-en Hallo --picture file/new.png", "--picture (file/new.png) cannot be written"),
         ("doctor . --png file/new.png", "--png (file/new.png) cannot be written"),
@@ -126,7 +126,6 @@ def test_outputs_and_threads_are_checked_before_the_work(tmp_path: Path, monkeyp
     ):
         result = CliRunner().invoke(cli.app, words.split())
         assert message in f"{result.exception} {result.output}", words
-        assert "Not a directory" in str(result.exception) or "cannot" not in message
 
 
 def test_recipes_are_listed_and_taken_by_name() -> None:
