@@ -28,18 +28,7 @@ from regard.training.run import Run, disk_errors
 from regard.training.schedules import EVALUATIONS, Spent
 from regard.training.settings import Train, lower_is_better
 from regard.training.step import Updater
-from regard.weights.checkpoints import (
-    EMA,
-    STATE_TENSORS,
-    WEIGHTS,
-    Checksum,
-    checksum,
-    find_damage,
-    list_checkpoints,
-    newest_checkpoint,
-    prune_checkpoints,
-    write_checkpoint,
-)
+from regard.weights import checkpoints as stored
 from regard.weights.directory import write_weights
 from regard.weights.tensors import check, write_tensors
 
@@ -88,7 +77,7 @@ class Snapshot:
 
     step: int
     metrics: dict[str, float]
-    checksum: Checksum | None = None
+    checksum: stored.Checksum | None = None
     """None in processes that do not write."""
 
 
@@ -127,8 +116,8 @@ class Checkpointer:
             }
             remedy = "earlier checkpoints are intact: free some space, then continue with --resume"
             with disk_errors(self.run.directory / "checkpoints" / f"{state.step:06d}", remedy):
-                write_checkpoint(self.run.directory, state.step, weights, tensors, content, ema)
-            prune_checkpoints(self.run.directory, state.step)
+                stored.write_checkpoint(self.run.directory, state.step, weights, tensors, content, ema)
+            stored.prune_checkpoints(self.run.directory, state.step)
             self._remove_unlisted_snapshots()
             self.run.set_status("running", state.step)
         self.workers.wait()
@@ -152,12 +141,12 @@ class Checkpointer:
                     path.parent.mkdir()
                     flush_directory(path.parent.parent)
                 write_tensors(path, weights)
-                self.snapshots[-1] = Snapshot(step, new.metrics, checksum(path))
+                self.snapshots[-1] = Snapshot(step, new.metrics, stored.checksum(path))
 
     def _remove_unlisted_snapshots(self) -> None:
         """Remove snapshots that neither the current list nor any checkpoint contains."""
         wanted = {each.step for each in self.snapshots}
-        for checkpoint in list_checkpoints(self.run.directory):
+        for checkpoint in stored.list_checkpoints(self.run.directory):
             try:
                 wanted |= {int(each["step"]) for each in checkpoint.state.get("snapshots", [])}
             except (OSError, WeightsError, KeyError, TypeError, ValueError):
@@ -187,7 +176,7 @@ class Checkpointer:
 
     def resume(self) -> tuple[TrainingState | None, int, list[str]]:
         """Restore the newest intact checkpoint. Returns its state, the length of the log, and messages on damage."""
-        checkpoint, damaged = newest_checkpoint(self.run.directory)
+        checkpoint, damaged = stored.newest_checkpoint(self.run.directory)
         notes = [f"{path} is damaged and not used ({reason})" for path, reason in damaged]
         if checkpoint is None:
             notes += ["there is no intact checkpoint, so training starts from the beginning"] if notes else []
@@ -199,15 +188,15 @@ class Checkpointer:
                 f"{checkpoint.path} is a checkpoint of another run; remove it, or start a new run from its weights "
                 "with train.start"
             )
-        weights = checkpoint.read(WEIGHTS)
+        weights = checkpoint.read(stored.WEIGHTS)
         self._put(weights, str(checkpoint.path))
-        self.updater.optimizers.load(checkpoint.read(STATE_TENSORS))
+        self.updater.optimizers.load(checkpoint.read(stored.STATE_TENSORS))
         self.updater.scaler.load_state_dict(content["scaler"])
         if self.ema is not None:  # an average that is switched on at a resume starts with the weights
-            self.ema.load(checkpoint.read(EMA) if checkpoint.model.name == EMA else weights)
+            self.ema.load(checkpoint.read(stored.EMA) if checkpoint.model.name == stored.EMA else weights)
         for entry in content["snapshots"]:
-            path, expected = self.snapshot_path(entry["step"]), Checksum(**entry["checksum"])
-            if damage := find_damage(path, expected):
+            path, expected = self.snapshot_path(entry["step"]), stored.Checksum(**entry["checksum"])
+            if damage := stored.find_damage(path, expected):
                 notes.append(f"snapshot {path} is not used: {damage}")
             else:
                 self.snapshots.append(Snapshot(entry["step"], entry["metrics"], expected))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -30,7 +31,7 @@ from regard.models.build import find_device
 
 LOST = re.compile(r"gloo|[Cc]onnection (closed|reset|refused)|Broken pipe|[Tt]imed? ?out")
 """Errors of a lost peer that have no type of their own."""
-LAUNCHER = re.compile("python|torch")
+LAUNCHER = re.compile(b"python|torch")
 """Processes with the number 1 that can be torchrun, in a container; another one adopted this process."""
 
 
@@ -91,7 +92,7 @@ def connected(device: str | None = None) -> Iterator[Workers]:
         return
     if "TORCHELASTIC_RUN_ID" in os.environ:  # without torchrun, nobody ends the processes: they save and stop
         parent = os.getppid()
-        if parent == 1 and not LAUNCHER.search(_command(parent)):
+        if parent == 1 and sys.platform == "linux" and not LAUNCHER.search(Path("/proc/1/cmdline").read_bytes()):
             raise RunError("torchrun ended before its processes were connected; start it again")
         when_orphaned(parent, partial(os.kill, os.getpid(), signal.SIGTERM))
     if chosen.type == "cuda":
@@ -103,14 +104,6 @@ def connected(device: str | None = None) -> Iterator[Workers]:
             yield Workers(chosen, rank, world)
     finally:
         dist.destroy_process_group()
-
-
-def _command(process: int) -> str:
-    """The command line of a process; a launcher where the system does not show it."""
-    try:
-        return Path(f"/proc/{process}/cmdline").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return "torchrun"
 
 
 @contextmanager

@@ -49,21 +49,7 @@ class Finding:
 
 def diagnose(run: RunHistory) -> list[Finding]:
     """How the run ended, and the problems that the checks find, the most severe first."""
-    checks = (
-        check_log,
-        check_end,
-        check_finite,
-        check_steps,
-        check_training_loss,
-        check_still_improving,
-        check_warmup,
-        check_overfitting,
-        check_validation_set,
-        check_data,
-        check_speed,
-        check_events,
-        check_reference,
-    )
+    checks = [check for name, check in globals().items() if name.startswith("check_")]
     return sorted((found for check in checks for found in check(run)), key=lambda found: LEVELS.index(found.level))
 
 
@@ -151,15 +137,8 @@ def check_still_improving(run: RunHistory) -> Iterator[Finding]:
 def check_warmup(run: RunHistory) -> Iterator[Finding]:
     """Whether warm-up ends in time."""
     warmup, planned = run.setting("train.schedule.warmup", 0), run.setting("train.steps")
-    steps = (
-        1.0
-        if isinstance(warmup, float)
-        else planned
-        if isinstance(planned, int)
-        else run.last_step
-        if run.status.state == "finished"
-        else math.inf
-    )
+    ended = run.last_step if run.status.state == "finished" else math.inf
+    steps = 1.0 if isinstance(warmup, float) else planned if isinstance(planned, int) else ended
     if warmup > steps / 2:
         level: Level = "bad" if warmup >= steps else "odd"
         evidence = f"{percent(warmup)} of it" if isinstance(warmup, float) else f"{warmup:,} of {steps:,} steps"

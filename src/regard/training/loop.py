@@ -20,22 +20,12 @@ from regard.data.batches import Share
 from regard.data.loader import Loader, Step
 from regard.errors import RunError
 from regard.models.build import Model
+from regard.training import schedules
 from regard.training.checkpoints import Checkpointer, TrainingState
 from regard.training.distribution import Workers, distribute
 from regard.training.optimizers import build_optimizers
 from regard.training.report import Display, Reporter
 from regard.training.run import Run
-from regard.training.schedules import (
-    EVALUATION_SHARE,
-    EVALUATIONS,
-    FEW_STEPS,
-    evaluations_due,
-    nearest_budget,
-    plan_evaluations,
-    rate_factor,
-    require_budget,
-    spent_share,
-)
 from regard.training.settings import Train, lower_is_better
 from regard.training.step import (
     Objective,
@@ -73,10 +63,8 @@ class Interrupt:
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            noted = [signal.SIGINT, signal.SIGTERM]
-            hangup = getattr(signal, "SIGHUP", None)  # Windows has none
-            if hangup is not None and signal.getsignal(hangup) is not signal.SIG_IGN:
-                noted.append(hangup)
+            hangup = getattr(signal, "SIGHUP", signal.SIGTERM)  # Windows has none
+            noted = {signal.SIGINT, signal.SIGTERM, *({hangup} if signal.getsignal(hangup) != signal.SIG_IGN else ())}
             self._before = {number: signal.signal(number, self._note) for number in noted}
         return self
 
@@ -161,12 +149,13 @@ class Trainer:
         if state is not None:
             self.state = state
             self.window.load(state.window)
-            share = spent_share(self.train, state)
+            share = schedules.spent_share(self.train, state)
             if state.share and share != state.share:  # the budget changed, and warm-up was a share of the old one
                 state.warm *= share / state.share
                 state.planned = 0
             # With a larger budget or another interval, fewer evaluations were due so far.
-            state.evaluations = min(state.evaluations, evaluations_due(self.train, state, state.planned or EVALUATIONS))
+            due = schedules.evaluations_due(self.train, state, state.planned or schedules.EVALUATIONS)
+            state.evaluations = min(state.evaluations, due)
             if state.micro_asked != self.train.micro:
                 state.micro = state.micro_asked = self.train.micro
             self.objective.set_compiled(self.objective.compiled, self._can_record_graphs())
@@ -175,7 +164,7 @@ class Trainer:
 
     def run(self) -> Trained:
         """Train until the budget is spent, patience ends or a signal arrives. Saves everything."""
-        require_budget(self.train)
+        schedules.require_budget(self.train)
         with Interrupt() as interrupt, self.reporter.clock(self.state):
             if self.train.minutes is None and not self.state.planned:
                 self._plan(*self._budget_steps())
@@ -211,7 +200,7 @@ class Trainer:
                 self.state.seconds = seconds
                 if stop:
                     return reason or "SIGTERM"
-                if spent_share(self.train, self.state) >= 1:
+                if schedules.spent_share(self.train, self.state) >= 1:
                     return "budget"
                 if self.train.patience is not None and self.state.stale >= self.train.patience:
                     return "patience"
@@ -227,12 +216,12 @@ class Trainer:
 
     def _take(self, step: Step) -> None:
         state, schedule = self.state, self.train.schedule
-        spent = spent_share(self.train, state)
+        spent = schedules.spent_share(self.train, state)
         if isinstance(schedule.warmup, float):
             state.warm = state.warm or (spent if spent >= schedule.warmup else 0.0)
         elif state.step < schedule.warmup:
             state.warm = spent
-        factor = rate_factor(schedule, state.step + 1, spent, state.warm, self.model.settings.width)
+        factor = schedules.rate_factor(schedule, state.step + 1, spent, state.warm, self.model.settings.width)
         try:
             self._update(step, factor)
         except Exception as error:
@@ -291,10 +280,10 @@ class Trainer:
             self.reporter.train(state, self._finite_window(), self.optimizers.rate, self.model.settings)
             self.window = Sums(self.workers.device)
             state.window_tokens = state.window_cells = state.window_examples = 0
-        due = evaluations_due(train, state, state.planned or EVALUATIONS)
+        due = schedules.evaluations_due(train, state, state.planned or schedules.EVALUATIONS)
         if not state.planned and (steps := self._timed_steps(due > state.evaluations)):
-            self._plan(nearest_budget(train, state)[0], steps, state.tokens / state.step)
-            due = evaluations_due(train, state, state.planned)
+            self._plan(schedules.nearest_budget(train, state)[0], steps, state.tokens / state.step)
+            due = schedules.evaluations_due(train, state, state.planned)
         wanted = due > state.evaluations and (state.planned > 0 or train.evaluate_every is not None)
         if wanted:
             state.evaluations = due
@@ -312,7 +301,7 @@ class Trainer:
         train, loader = self.train, self.task.batches("train", Share())
         each = min(train.step_tokens, (train.examples or math.inf) * loader.tokens / len(loader.examples.lengths))
         limits = {"steps": 1.0, "epochs": loader.tokens / each, "total_tokens": 1 / each}
-        steps, name = min((limit * limits[name], name) for name, limit in require_budget(train).items())
+        steps, name = min((limit * limits[name], name) for name, limit in schedules.require_budget(train).items())
         return name, steps, each
 
     def _timed_steps(self, due: bool) -> float:
@@ -320,22 +309,23 @@ class Trainer:
         since, then, first = self.reporter.pace
         timed, seconds = self.state.step - first, self.reporter.seconds() - then
         enough = timed >= TIMED_STEPS or (timed > 0 and (due or seconds > TIMED_SECONDS))
-        spent = spent_share(self.train, replace(self.state, seconds=self.reporter.seconds()))
+        spent = schedules.spent_share(self.train, replace(self.state, seconds=self.reporter.seconds()))
         steps = self.state.step + timed * (1 - spent) / (spent - since) if enough and spent > since else 0.0
         return self.workers.first(steps)
 
     def _plan(self, budget: str, steps: float, tokens: float) -> None:
         """Plan the evaluations of a budget of so many steps, and report the steps. Too few cause a warning."""
-        self.state.planned = EVALUATIONS
+        self.state.planned = schedules.EVALUATIONS
         if self.task.has("valid") and self.train.evaluate_every is None:
             validation = self.task.batches("valid", Share()).tokens
-            self.state.planned, self.state.stride = plan_evaluations(steps * tokens, validation, self.train.step_tokens)
-        due = evaluations_due(self.train, self.state, self.state.planned)
+            planned = schedules.plan_evaluations(steps * tokens, validation, self.train.step_tokens)
+            self.state.planned, self.state.stride = planned
+        due = schedules.evaluations_due(self.train, self.state, self.state.planned)
         self.state.evaluations = min(self.state.evaluations, due)
         if budget == "steps":
             return
         text = f"train.{budget} ({self.train.budgets[budget]:g}) holds about {steps:,.0f} steps of {tokens:,.0f} tokens"
-        if steps < FEW_STEPS and self.train.start is None:
+        if steps < schedules.FEW_STEPS and self.train.start is None:
             text += f", too few to learn much; lower train.tokens, raise train.{budget}, or choose a smaller model"
         self.reporter.display.event(text)
 
@@ -344,7 +334,7 @@ class Trainer:
         if self.train.minutes is None or self.train.evaluate_every is not None:
             return True
         spent, each = self.state.evaluating, self._evaluation_seconds
-        over = spent + each > EVALUATION_SHARE * (self.reporter.seconds() + each)
+        over = spent + each > schedules.EVALUATION_SHARE * (self.reporter.seconds() + each)
         return not self.workers.most(float(over and self.workers.leads))[0]
 
     def _finite_window(self) -> dict[str, float]:
@@ -403,5 +393,5 @@ class Trainer:
         self.state.window = self._finite_window()
         with self.reporter.paused():
             self.state.seconds = self.reporter.seconds()
-            self.state.share = spent_share(self.train, self.state)
+            self.state.share = schedules.spent_share(self.train, self.state)
             self.checkpointer.save(self.state, metrics, self.reporter.sync())

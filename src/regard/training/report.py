@@ -67,9 +67,6 @@ class _Lenient(io.TextIOBase):
     def isatty(self) -> bool:
         return self._stream is not None and self._stream.isatty()
 
-    def fileno(self) -> int:
-        return -1 if self._stream is None else self._stream.fileno()
-
 
 class Display:
     """Shows a run on stderr: a progress bar on a terminal, otherwise a line from time to time.
