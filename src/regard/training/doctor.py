@@ -49,7 +49,10 @@ class Finding:
 
 def diagnose(run: RunHistory) -> list[Finding]:
     """How the run ended, and the problems that the checks find, the most severe first."""
-    checks = [check for name, check in globals().items() if name.startswith("check_")]
+    checks = (
+        *(check_end, check_log, check_finite, check_steps, check_training_loss, check_still_improving, check_warmup),
+        *(check_overfitting, check_validation_set, check_data, check_speed, check_events, check_reference),
+    )
     return sorted((found for check in checks for found in check(run)), key=lambda found: LEVELS.index(found.level))
 
 
