@@ -274,12 +274,11 @@ def _planned_vocabulary(model: ModelSettings, text: AnyTokenizer | TokenizerFile
 
         pair = TokenizerPair.load(text.path)
         return with_vocabulary(model, pair.sizes, pair.joint, False), f"the vocabulary is that of {text.path}"
+    assert not isinstance(model, Vision)
     size = BYTES + len(text.special.tokens()) if isinstance(text, Bytes) else getattr(text, "size", None)
-    if size is None:
-        assert not isinstance(model, Vision)
-        return model, f"the vocabulary follows from the data; {model.vocabulary:,} tokens are counted"
-    note = f"the vocabulary follows from the data; {size:,} tokens are counted, the most that [text] allows"
-    return with_vocabulary(model, (size, size), text.shared, False), note
+    counted = f"{size or model.vocabulary:,} tokens are counted" + (", the most that [text] allows" if size else "")
+    note = f"the vocabulary follows from the data; {counted}"
+    return (with_vocabulary(model, (size, size), text.shared, False) if size else model), note
 
 
 def job_model(job: TrainingJob, start: ModelSettings | None = None) -> ModelSettings:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
 import tokenizers
@@ -324,7 +325,8 @@ class Tokenizer:
         for place, (number, token) in enumerate(zip(ids, encoding.tokens, strict=True)):
             if number == unknown or number >= self.size:
                 ids[place] = self._inner.token_to_id(f" {token}") or unknown
-        return cast(tokenizers.Encoding, _Clipped(encoding, ids))
+        rest = {name: getattr(encoding, name) for name in ("tokens", "offsets", "word_ids", "type_ids")}
+        return cast(tokenizers.Encoding, SimpleNamespace(ids=ids, **rest))
 
     @cached_property
     def _reading(self) -> tokenizers.Tokenizer:
@@ -332,17 +334,6 @@ class Tokenizer:
         reading = tokenizers.Tokenizer.from_str(self._inner.to_str())
         reading.encode_special_tokens = False
         return reading
-
-
-class _Clipped:
-    """An encoding with other ids."""
-
-    def __init__(self, encoding: tokenizers.Encoding, ids: list[int]) -> None:
-        self._encoding = encoding
-        self.ids = ids
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._encoding, name)
 
 
 @dataclass(frozen=True)

@@ -218,29 +218,18 @@ def _foreign_frame(place: Path, config: Table, tokenizers: TokenizerPair) -> Fra
 
 def _generation_defaults(stated: Table, place: Path) -> TranslateOptions:
     """The options that a Hugging Face model states, as ours. A length there includes the start token."""
-    stated = {**stated, "sampling": _sampling(stated)}
-    for key, neutral in _UNSUPPORTED.items():
-        if stated.get(key, neutral) != neutral:
-            raise WeightsError(f"{place}: {key} ({shown(stated[key])}) of its generation is not supported; remove it")
     options = TranslateOptions()
-    for key, (ours, read) in _GENERATION_KEYS.items():
-        if key in stated:
-            try:
+    for key in (key for key in (*_GENERATION_KEYS, *_NEUTRAL) if key in stated):
+        try:
+            if key in _GENERATION_KEYS:
+                ours, read = _GENERATION_KEYS[key]
                 options = options.changed({ours: read(stated[key])})
-            except (SettingsError, TypeError, ValueError):
-                raise WeightsError(
-                    f"{place}: {key} ({shown(stated[key])}) of its generation is not valid; fix it"
-                ) from None
+            elif stated[key] != _NEUTRAL[key]:
+                raise ValueError
+        except (SettingsError, TypeError, ValueError):
+            problem = f"{key} ({shown(stated[key])}) of its generation is not supported"
+            raise WeightsError(f"{place}: {problem}; remove or correct it") from None
     return options
-
-
-def _sampling(stated: Table) -> Table | None:
-    kinds = {"temperature": 1.0, "top_k": 50, "top_p": 1.0}
-    return {key: stated.get(key, value) for key, value in kinds.items()} if stated.get("do_sample") is True else None
-
-
-def _at_most(tokens: Any) -> Table:
-    return {"kind": "absolute", "tokens": tokens}
 
 
 _STOPS = {True: "first", False: "best", "never": "all"}
@@ -252,25 +241,20 @@ _GENERATION_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "repetition_penalty": ("rules.repetition", float),
     "renormalize_logits": ("rules.renormalize", lambda value: value),
     "forced_eos_token_id": ("rules.end_at_longest", lambda value: True),
-    "max_length": ("rules.longest", lambda value: _at_most(value - 1)),
-    "max_new_tokens": ("rules.longest", _at_most),
+    "max_length": ("rules.longest", lambda value: {"kind": "absolute", "tokens": value - 1}),
+    "max_new_tokens": ("rules.longest", lambda value: {"kind": "absolute", "tokens": value}),
     "min_length": ("rules.shortest", lambda value: max(value - 1, 0)),
     "min_new_tokens": ("rules.shortest", lambda value: value),
-    "sampling": ("sampling", lambda value: value),
 }
 """The keys of `generation_config.json` that are read, and our options. Later ones win."""
-_UNSUPPORTED: Table = {
+_NEUTRAL: Table = {
+    "do_sample": False,
     "num_beam_groups": 1,
     "diversity_penalty": 0.0,
     "encoder_no_repeat_ngram_size": 0,
-    "penalty_alpha": 0.0,
     "encoder_repetition_penalty": 1.0,
     "guidance_scale": 1.0,
-    "epsilon_cutoff": 0.0,
-    "eta_cutoff": 0.0,
-    "typical_p": 1.0,
+    "penalty_alpha": 0.0,
     "begin_suppress_tokens": [],
-    "sequence_bias": {},
-    "exponential_decay_length_penalty": None,
 }
-"""Further keys, with the values that change nothing."""
+"""Keys that are not supported, with the values that change nothing."""

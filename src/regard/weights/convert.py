@@ -162,15 +162,7 @@ def _in_colour(model: Model) -> Model:
 
 def _preprocessor(settings: Vision) -> Table:
     """How transformers resizes and scales images: as `regard.tasks.image`, bytes become numbers from −1 to 1."""
-    height, width = settings.image
-    return {
-        "image_processor_type": "ViTImageProcessor",
-        "do_resize": True,
-        "size": {"height": height, "width": width},
-        "resample": 2,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": [0.5] * 3,
-        "image_std": [0.5] * 3,
-    }
+    steps = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True)
+    size = {"size": {"height": settings.image[0], "width": settings.image[1]}, "resample": 2}  # bilinear
+    scale = {"rescale_factor": 1 / 255, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    return {"image_processor_type": "ViTImageProcessor", **steps, **size, **scale}
