@@ -131,7 +131,7 @@ class Store:
             values = _map(directory / f"{name}.values", np.dtype(dtype))
             offsets = _map(directory / f"{name}.offsets", np.dtype(np.int64))
             if len(offsets) != self.size + 1 or len(values) != offsets[-1]:
-                raise DataError(f"{directory} is damaged: {name} is cut off; remove it, and it is made again")
+                raise _damaged(directory, f"{name} is cut off")
             self._columns[name] = values, offsets
 
     @classmethod
@@ -140,7 +140,7 @@ class Store:
         store = cls(directory)
         for name, expected in store.about["checksums"].items():
             if _checksum(directory / name) != expected:
-                raise _damaged(directory, name)
+                raise _damaged(directory, f"the checksum of {name} differs")
         return store
 
     def __len__(self) -> int:
@@ -230,12 +230,12 @@ def _read_about(directory: Path) -> dict[str, Any]:
     if version != VERSION:
         raise DataError(f"{directory} has format {version}, expected {VERSION}; remove it, and it is made again")
     if not intact:
-        raise _damaged(directory, ABOUT)
+        raise _damaged(directory, f"the checksum of {ABOUT} differs")
     return about
 
 
-def _damaged(directory: Path, name: str) -> DataError:
-    return DataError(f"{directory} is damaged: the checksum of {name} differs; remove it, and it is made again")
+def _damaged(directory: Path, reason: str) -> DataError:
+    return DataError(f"{directory} is damaged: {reason}; remove it, and it is made again")
 
 
 def _about_checksum(about: Mapping[str, Any]) -> str:
@@ -311,14 +311,12 @@ def _locked(path: Path) -> Iterator[bool]:
         return
     import fcntl
 
-    opened = os.open(path, os.O_RDONLY)
+    opened, locked = os.open(path, os.O_RDONLY), False
     try:
-        try:
+        with suppress(OSError):  # held, or a file system without locks
             fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # held, or a file system without locks
-            yield False
-        else:
-            yield True
+            locked = True
+        yield locked
     finally:
         os.close(opened)
 

@@ -169,14 +169,8 @@ def evaluate_run(
     chosen: Split = split or ("test" if "test" in job.data.splits else "valid")
     with connected(device) as workers:
         network = load_model(directory, workers.device)
-        task = prepare_job(
-            job,
-            workers.device,
-            tokenizers=job_tokenizers(job, directory),
-            labels=load_labels(directory),
-            splits=(chosen,),
-            report=report,
-        )
+        known = job_tokenizers(job, directory), load_labels(directory)
+        task = prepare_job(job, workers.device, None, *known, (chosen,), report)
         types = mixed_precision(job.train.precision, workers.device)
         return chosen, evaluate(Objective(network, task), task, chosen, workers, types, job.train.micro)
 
@@ -405,11 +399,10 @@ def _trained(trainer: Trainer, run: Run, workers: Workers, display: Display, not
 
 def _draw(directory: Path) -> bool:
     """Draws the curves if matplotlib is installed."""
-    try:
+    with suppress(RegardError):
         draw_curves(directory, directory / CURVES)
-    except RegardError:
-        return False
-    return True
+        return True
+    return False
 
 
 def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
