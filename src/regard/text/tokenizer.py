@@ -281,9 +281,7 @@ class Tokenizer:
         if not isinstance(roles, dict) or not isinstance(extra, list):
             raise DataError(f"{file} has no roles and extra tokens in model.regard; copy it again")
         if type(ours.get("size", 1)) is not int or (ours.get("framed") and "class_token" not in roles):
-            raise DataError(
-                f"{file} has no valid size, or no class token for its frame, in model.regard; copy it again"
-            )
+            raise DataError(f"{file} has no valid size or frame in model.regard; copy it again")
         for token in (*roles.values(), *extra):
             if not isinstance(token, str) or inner.token_to_id(token) is None:
                 raise DataError(
@@ -494,17 +492,13 @@ def framed_json(tokenizer: Tokenizer, before: Sequence[int], after: Sequence[int
     content: dict[str, Any] = json.loads(tokenizer.json)
     if content["model"].get("type") == "Unigram":  # pieces that Marian reads as unknown
         del content["model"]["vocab"][tokenizer.size :]
-    names = {number: tokenizer.token(number) for number in (*before, *after)}
-    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
-    opening, closing = (
-        [{"SpecialToken": {"id": names[each], "type_id": 0}} for each in ids] for ids in (before, after)
+    opening, closing = ([tokenizer.token(number) for number in ids] for ids in (before, after))
+    template = tokenizers.processors.TemplateProcessing(
+        single=[*opening, "$A", *closing],
+        pair=[*opening, "$A", "$B", *closing],
+        special_tokens=list({tokenizer.token(number): number for number in (*before, *after)}.items()),
     )
-    content["post_processor"] = {
-        "type": "TemplateProcessing",
-        "single": [*opening, first, *closing],
-        "pair": [*opening, first, second, *closing],
-        "special_tokens": {name: {"id": name, "ids": [number], "tokens": [name]} for number, name in names.items()},
-    }
+    content["post_processor"] = json.loads(template.__getstate__())
     return content
 
 

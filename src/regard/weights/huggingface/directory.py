@@ -65,7 +65,8 @@ def find_tokenizers(directory: Path) -> TokenizerPair | None:
     generation = directory / "generation_config.json"
     stated |= read_json(generation) if generation.is_file() else {}
     keys: dict[Role, str] = {"pad": "pad_token_id", "start": "decoder_start_token_id", "end": "eos_token_id"}
-    ids = {role: number for role, key in keys.items() if type(number := stated.get(key)) is int}
+    size = pair.target.size
+    ids: dict[Role, Any] = {role: stated[key] for role, key in keys.items() if stated.get(key) in range(size)}
     bare, framed = (pair.source.encode("a", framed=framed).ids for framed in (False, True))
     opens = stated.get("is_encoder_decoder") is True and framed[: len(bare)] != bare
     roles: dict[Role, str] = {"class_token": pair.target.token(framed[0])} if opens else {}
@@ -102,15 +103,13 @@ def write_pretrained(model: nn.Module, directory: Path | str, config: Mapping[st
 
 def _without_pooler(model: Model) -> tuple[Model, list[str]]:
     heads = getattr(model.settings, "heads", {})
-    unused = [name for name, head in heads.items() if head.kind == "pooling"] if len(heads) > 1 else []
-    if not unused:
+    kept = {name: head for name, head in heads.items() if head.kind != "pooling"}
+    if not kept or kept == heads:
         return model, []
-    prefixes = tuple(f"heads.{name}." for name in unused)
-    kept = {name: x for name, x in model.named_parameters() if not name.startswith(prefixes)}
-    settings = model.settings.model_copy(
-        update={"heads": {name: head for name, head in heads.items() if name not in unused}}
-    )
-    return build_with(settings, kept), [f"the head {name} (pooling) is left out: no task trains it" for name in unused]
+    unused = tuple(f"heads.{name}." for name in heads if name not in kept)
+    tensors = {name: x for name, x in model.named_parameters() if not name.startswith(unused)}
+    notes = [f"the head {name.split('.')[1]} (pooling) is left out: no task trains it" for name in unused]
+    return build_with(model.settings.model_copy(update={"heads": kept}), tensors), notes
 
 
 def family_for(settings: ModelSettings) -> Family:
