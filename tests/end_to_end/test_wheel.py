@@ -78,3 +78,32 @@ print(regard.__file__, *network(tokens, tokens).shape)
     assert shape == ["1", "3", "99"]
     assert CHECKOUT not in Path(file).parents
     assert "site-packages" in Path(file).parts
+
+
+def test_without_extras_every_verb_works_or_names_the_extra(run: Run) -> None:
+    """Modules of extras cannot be imported. Recipes are found by name."""
+    code = """
+import shlex, sys
+names = "fastapi uvicorn prometheus_client python_multipart matplotlib tensorboard wandb PIL sklearn ctranslate2"
+sys.modules.update(dict.fromkeys(names.split()))
+from pathlib import Path
+from typer.testing import CliRunner
+from regard.cli.app import app
+Path("a.de").write_text("Guten Morgen.\\n"); Path("a.en").write_text("Good morning.\\n"); Path("a.png").touch()
+for words, extra in (
+    ("recipes", ""), ("presets", ""), ("runs", ""), ("count digits", ""), ("count transformer-base", ""),
+    ("data a.de a.en", ""), ("data digits", "vision"), ("data . kind=image-folder", "vision"),
+    ("translate de-en Danke.", ""), ("predict de-en Danke.", ""), ("align de-en a.de a.en", ""),
+    ("evaluate de-en --input a.de --reference a.en", ""), ("look de-en Danke. --html page.html --views heads", ""),
+    ("look de-en Danke. --picture page.png", "plot"), ("look de-en --no-browser", "serve"), ("serve de-en", "serve"),
+    ("convert de-en small --format int8", ""), ("convert de-en theirs --format ctranslate2", "ctranslate2"),
+    ("train digits", "vision"), ("train grammar train.wandb=x", "wandb"),
+):
+    result = CliRunner().invoke(app, shlex.split(words))
+    if extra:
+        assert f"pip install 'regard[{extra}]'" in str(result.exception), (words, result.exception, result.output)
+    else:
+        assert result.exit_code == 0, (words, result.exception, result.output)
+print("done")
+"""
+    assert run("python", "-c", code) == "done\n"
