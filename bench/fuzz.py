@@ -444,14 +444,14 @@ def http(folder: Path) -> Target:
 
 
 TARGETS: dict[str, tuple[Callable[[Path], Target], float]] = {
-    "settings": (settings, 0.15),
-    "readers": (readers, 0.15),
-    "images": (images, 0.05),
-    "translate": (translate, 0.25),
-    "tokenizers": (tokenizers, 0.15),
-    "models": (models, 0.03),
+    "settings": (settings, 0.12),
     "http": (http, 0.12),
-    "doctor": (doctor, 0.10),
+    "readers": (readers, 0.15),
+    "doctor": (doctor, 0.08),
+    "models": (models, 0.02),
+    "translate": (translate, 0.25),
+    "tokenizers": (tokenizers, 0.18),
+    "images": (images, 0.08),
 }
 """Targets, and their shares of the inputs."""
 

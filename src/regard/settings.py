@@ -122,9 +122,21 @@ def parse(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
     Error messages put `where`, the dotted path of the table in its file, before each key.
     """
     try:
-        return TypeAdapter(kind).validate_python(dict(table))
+        return _adapter(kind).validate_python(dict(table))
+    except UnicodeEncodeError as error:
+        raise SettingsError(f"{where or 'a setting'} contains {error.object!r}, which is not Unicode text") from None
     except ValidationError as error:
         raise _settings_error(kind, error, where) from None
+
+
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    """Pydantic's validator of a type. It takes long to make, and a union is not hashable."""
+    if id(kind) not in _ADAPTERS:
+        _ADAPTERS[id(kind)] = kind, TypeAdapter(kind)
+    return _ADAPTERS[id(kind)][1]
+
+
+_ADAPTERS: dict[int, tuple[Any, TypeAdapter[Any]]] = {}
 
 
 def to_table(settings: Settings) -> Table:

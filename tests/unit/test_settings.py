@@ -9,6 +9,7 @@ from settings_cases import from_toml, to_toml
 
 from regard.blocks import settings as blocks
 from regard.blocks.settings import Alibi, Attention, Gated, NoPosition, RmsNorm, Rotary, Sinusoidal
+from regard.data.settings import AnyData
 from regard.errors import SettingsError
 from regard.models import settings as models
 from regard.models.settings import Classification, Decoder, Encoder, Tagging
@@ -104,3 +105,10 @@ def test_every_variant_survives_toml_and_is_documented() -> None:
             assert default, field
             assert meaning.endswith((".", "?")), f"{name}.{field}: {meaning!r}"
     assert to_table(Attention()) == {"heads": 8, "bias": True, "dropout": 0.0}
+
+
+def test_words_that_are_not_unicode() -> None:
+    """As Python reads them from a command line that is not UTF-8."""
+    for kind, table in ((AnyData, {"kind": "\udcff"}), (AnyData, {"kind": "text", "root": "\udcff"})):
+        with pytest.raises(SettingsError, match="data"):
+            parse(kind, table, "data")
