@@ -50,12 +50,12 @@ from regard.use.translator import Translator
 from regard.weights.directory import save_model
 
 WORDS = 20
-TEXTS = 200
+TEXTS = 120
 """Different requests, of which each client draws at random."""
 HEAD = "POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 COMPANY = (0, 1, 4, 16, 48)
 """Texts with which a text is translated again, to see whether rounding decides what it becomes."""
-LONG_TEXTS = 8
+LONG_TEXTS = 6
 """Different long requests."""
 
 
