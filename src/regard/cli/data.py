@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regard.cli.terminal import Json, console, grid, print_json, progress, split_words
+from regard.cli.terminal import Json, SplitName, console, grid, print_json, progress, split_words
 from regard.errors import SettingsError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
     from regard.data.settings import DataSettings
-
-
-SplitName: TypeAlias = Literal["train", "valid", "test"]
 
 LABELS = 8
 """Most labels that are listed."""

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-
 MODEL = "de-en"
 SENTENCES = (
     "Ein Hund läuft durch den Schnee.",

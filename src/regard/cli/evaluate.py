@@ -18,12 +18,10 @@ if TYPE_CHECKING:
     from regard.use.evaluation import Compared, EvaluationSet, Report
     from regard.use.translator import Translator
 
-
 NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
 CHUNK = 256
 """Inputs of `predict` that are passed to the model at once."""
 
-SplitName: TypeAlias = Literal["train", "valid", "test"]
 BleuTokenizer: TypeAlias = Literal["13a", "none", "intl", "zh", "char"]
 Test: TypeAlias = Literal["bootstrap", "randomization"]
 
@@ -37,7 +35,9 @@ _MODEL = f"{terminal.MODEL_HELP} Settings of its data may follow: data.root=DIR.
 
 def evaluate_command(  # noqa: PLR0913
     words: Annotated[list[str] | None, typer.Argument(metavar="[MODEL] [KEY=VALUE]...", help=_MODEL)] = None,
-    split: Annotated[SplitName | None, typer.Option(help="Split of the data.", show_default="test, valid")] = None,
+    split: Annotated[
+        terminal.SplitName | None, typer.Option(help="Split of the data.", show_default="test, valid")
+    ] = None,
     source: Annotated[Path | None, typer.Option("--input", help="Texts to translate, instead of a split.")] = None,
     reference: Annotated[Path | None, typer.Option(help="Reference translations, line by line.")] = None,
     hypotheses: Annotated[Path | None, typer.Option(help="Translations to score, instead of a model's.")] = None,
@@ -135,12 +135,12 @@ def evaluate_command(  # noqa: PLR0913
 
 def _sets_of_run(
     config: dict[str, Any],
-    split: SplitName | None,
+    split: terminal.SplitName | None,
     changes: dict[str, Any],
     limit: int | None,
     model: Translator,
     to: str | None,
-) -> tuple[SplitName, list[EvaluationSet]]:
+) -> tuple[terminal.SplitName, list[EvaluationSet]]:
     """The split of a run's data, and its pairs for each direction of the model, or for the direction `to`."""
     from regard.use.evaluation import evaluation_sets
 
@@ -167,7 +167,7 @@ def _check(names: list[str], source: Path | None, reference: Path | None, hypoth
 
 
 def _print_metrics(
-    directory: Path, split: SplitName | None, changes: dict[str, Any], device: str | None, as_json: bool
+    directory: Path, split: terminal.SplitName | None, changes: dict[str, Any], device: str | None, as_json: bool
 ) -> None:
     """Evaluates a run of another task by its own metrics."""
     from regard.format import four_digits

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from regard.models.presets import Preset
     from regard.models.settings import ModelSettings
 
-
 Listing: TypeAlias = Literal["part", "tensor"]
 DtypeName: TypeAlias = Literal["float64", "float32", "bfloat16", "float16"]
 Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"]

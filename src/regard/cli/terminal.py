@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import typer
 
@@ -49,6 +49,7 @@ OutputFile: TypeAlias = Annotated[Path | None, _OUTPUT]
 Device: TypeAlias = Annotated[str | None, typer.Option(help="Device: cpu, cuda or cuda:NUMBER.")]
 _THREADS = typer.Option(min=1, max=MOST_THREADS, help="CPU threads.", show_default="all cores")
 Threads: TypeAlias = Annotated[int | None, _THREADS]
+SplitName: TypeAlias = Literal["train", "valid", "test"]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

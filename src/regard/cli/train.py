@@ -22,7 +22,6 @@ from regard.training.settings import Train
 if TYPE_CHECKING:
     from regard.training.curves import RunHistory
 
-
 RUNS = "runs"
 """The usual directory of runs."""
 NOT_COMPARED = ("format", "id", "train.directory", "reference.")
@@ -52,7 +51,7 @@ def train_command(
     """Train the model of a recipe. A run can be stopped at any time (Ctrl-C, kill, power failure) and resumed."""
     names, changes = split_words(words)
     if options := [name.lstrip("-").replace("-", "_") for name in names if name.startswith("-")]:
-        near = hint(f"recipe.{options[0]}", [*Train.model_fields])
+        near = hint(f"recipe.{options[0]}", ["resume", "device", "threads", "quiet", "json", *Train.model_fields])
         raise SettingsError(f"unknown option --{options[0]}{near}; settings are KEY=VALUE, such as train.minutes=5")
     if resume is None and len(names) != 1:
         given = f"{len(names)} recipes are given ({', '.join(names)})" if names else "the recipe is missing"
@@ -83,15 +82,9 @@ def recipes_command(as_json: Json = False) -> None:
         recipe = read_recipe(path)
         description = path.read_text(encoding="utf-8").partition("\n")[0].strip("# ")
         task, data = recipe["task"], recipe["data"]
-        rows.append(
-            {
-                "name": name,
-                "task": task if isinstance(task, str) else task["kind"],
-                "data": data["kind"] if "train" not in data else "data.root=DIR",
-                "description": description,
-                "file": str(path),
-            }
-        )
+        kind = task if isinstance(task, str) else task["kind"]
+        needs = "data.root=DIR" if "train" in data else data["kind"]
+        rows.append({"name": name, "task": kind, "data": needs, "description": description, "file": str(path)})
     if as_json:
         print_json(rows)
         return

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from regard.decoding.alignment import Look
     from regard.look.alignment import Aligner
 
-
 SEPARATOR = " ||| "
 """Between a translation, its score and its alignment, as in Moses."""
 PAIRS = 500

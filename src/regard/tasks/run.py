@@ -428,6 +428,7 @@ def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
     yield f"saved in {directory}" + (f", curves in {directory / CURVES}" if drawn else "")
     yield speed
     yield f"check:  {program()} doctor {directory}"
+    assert isinstance(trainer.task, Task)
     yield f"use:    {program()} {trainer.task.usage.format(directory)}"
 
 

@@ -117,6 +117,7 @@ class Task:
     translates: ClassVar[bool] = False
     """Whether `regard evaluate` scores translations (BLEU, chrF, TER) instead of computing `metrics`."""
     usage: ClassVar[str] = 'predict {} "TEXT"'
+    """The command that uses a trained model, with its directory in place of {}."""
     metric_names: tuple[str, ...] = ("loss", "perplexity", "accuracy")
     """The metrics of an evaluation; `train.select` names one of them."""
     version: ClassVar[int] = 1

@@ -42,10 +42,6 @@ class Trainable(Protocol):
     """What training needs of a task. `regard.tasks.task.Task` implements it for all kinds of tasks."""
 
     @property
-    def usage(self) -> str:
-        """The command that uses a trained model, with its directory in place of {}."""
-
-    @property
     def source_ratio(self) -> float:
         """Source tokens per predicted token, for FLOPs; 0 if examples have no source side."""
 

@@ -159,7 +159,11 @@ def test_an_option_means_the_same_in_every_verb() -> None:
 
 
 def test_settings_that_are_given_as_options() -> None:
-    for word, hint in (("--lr", "train.optimizer.rate"), ("--batch-size", "train.tokens or train.examples")):
+    for word, hint in (
+        ("--lr", "train.optimizer.rate"),
+        ("--resumee", "resume"),
+        ("--batch-size", "train.tokens or train.examples"),
+    ):
         result = CliRunner().invoke(cli.app, ["train", "grammar", word, "3"])
         assert f"unknown option {word.replace('-s', '_s')} (did you mean {hint}?)" in str(result.exception)
 
