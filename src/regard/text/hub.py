@@ -11,7 +11,7 @@ import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
@@ -22,14 +22,9 @@ from regard.settings import Table
 from regard.text.settings import Role
 from regard.text.tokenizer import CONFIG_FILE, Tokenizer, check_charsmap, edge, find_roles
 
-FRAMES: dict[str, tuple[Role | None, Role | None]] = {
-    "bert": ("class_token", "separator"),
-    "bart": ("start", "end"),
-    "gpt2": (None, None),
-    "llama": ("start", None),
-    "t5": (None, "end"),
-    "marian": (None, "end"),
-}
+Ends: TypeAlias = tuple[Role | None, Role | None]
+FRAMES: dict[str, Ends] = {"bert": ("class_token", "separator"), "bart": ("start", "end"), "gpt2": (None, None)}
+FRAMES |= {"llama": ("start", None), "t5": (None, "end"), "marian": (None, "end")}
 """The special tokens before and after a text, by type of model."""
 KINDS = {"vocab.txt": "bert", "merges.txt": "gpt2", "spiece.model": "t5", "tokenizer.model": "t5"}
 """The type of model if no file states it."""
@@ -84,16 +79,10 @@ def _vocabulary(path: Path) -> dict[str, int]:
     return table
 
 
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-    except UnicodeDecodeError:
-        raise DataError(f"{path} is not UTF-8 text; copy or download it again") from None
-
-
 def _wordpiece(path: Path, stated: Table) -> tokenizers.Tokenizer:
     with edge("be read", path):
-        vocabulary = {token.rstrip("\r"): number for number, token in enumerate(_lines(path))}
+        lines = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
+        vocabulary = {token: number for number, token in enumerate(lines)}
         inner = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=str(stated.get("unk_token", "[UNK]"))))
     accents, chinese = stated.get("strip_accents"), stated.get("tokenize_chinese_chars") is not False
     accents, lowercase = accents if isinstance(accents, bool) else None, stated.get("do_lower_case") is not False
@@ -103,9 +92,9 @@ def _wordpiece(path: Path, stated: Table) -> tokenizers.Tokenizer:
 
 
 def _byte_bpe(path: Path, stated: Table) -> tokenizers.Tokenizer:
-    lines = [line.rstrip("\r").split(" ") for line in _lines(path) if not line.startswith("#version")]
     with edge("be read", path):
-        merges = [(line[0], line[1]) for line in lines if len(line) == 2]
+        lines = [line.split(" ") for line in path.read_text(encoding="utf-8").split("\n")]
+        merges = [(line[0], line[1]) for line in lines if len(line) == 2 and line[0] != "#version:"]
         inner = tokenizers.Tokenizer(models.BPE(_vocabulary(path.with_name("vocab.json")), merges))
     inner.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=stated.get("add_prefix_space") is True)
     inner.decoder = decoders.ByteLevel()
