@@ -25,10 +25,8 @@ CHUNK = 256
 BleuTokenizer: TypeAlias = Literal["13a", "none", "intl", "zh", "char"]
 Test: TypeAlias = Literal["bootstrap", "randomization"]
 
-
 Evaluated: TypeAlias = "tuple[Report, float | None, dict[str, Compared]]"
 """The report of one direction, the time of translating (None if translations were given), the significance tests."""
-
 
 _MODEL = f"{terminal.MODEL_HELP} Settings of its data may follow: data.root=DIR. No model with --hypotheses."
 

@@ -43,7 +43,6 @@ PIECE = 1 << 16
 """A file that is one document is cut at the first line end after this many characters, to bound memory."""
 COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open), (b"BZh", bz2.open))
 
-
 TOO_LONG = Problem("is too long", f"more than {LONGEST:,} bytes")
 
 

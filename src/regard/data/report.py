@@ -25,7 +25,6 @@ SHOWN = 3
 LINE = "line"
 """The side by which raw text is compared, whatever a document is."""
 
-
 SplitReport: TypeAlias = dict[str, Any]
 """One split: the number of `examples`, its `files`, the tallies `skipped` and `removed`; by side (source, target, text,
 ...) `lengths` in words, `duplicates` (also of the `whole`), and the share of `unknown` words, which do not occur in

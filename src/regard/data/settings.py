@@ -17,7 +17,6 @@ from regard.settings import Settings
 Split: TypeAlias = Literal["train", "valid", "test"]
 SPLITS: tuple[Split, ...] = ("train", "valid", "test")
 
-
 HOLD_OUT = 0.05
 
 
@@ -40,7 +39,6 @@ Key: TypeAlias = Annotated[str, Field(min_length=1)]
 """A key of a JSON object; dots lead into nested objects: `translation.en`."""
 Language: TypeAlias = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$")]
 Direction: TypeAlias = tuple[str, str]
-
 
 REMOVED: Mapping[str, object] = {
     "variants": 8,

@@ -28,7 +28,6 @@ SHAPES = 16
 SPARE = 4
 """Steps beyond the longest sequence: recording a graph takes two, and the last replay reads its own token."""
 
-
 CHECK_EVERY = 8
 """Steps between two checks of what has finished on a GPU: each check waits for the device."""
 

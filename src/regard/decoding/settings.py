@@ -43,7 +43,6 @@ class Paper(Settings):
 
 LengthPenalty: TypeAlias = Annotated[Power | Paper, Field(discriminator="kind")]
 
-
 Stop: TypeAlias = Literal["all", "best", "first"]
 
 

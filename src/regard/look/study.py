@@ -108,10 +108,7 @@ def _stop(x: Tensor) -> Tensor:
 
 
 class Study:
-    """A model under study. Example: `regard.Study(regard.load("de-en")).run(regard.Input("Ein Hund läuft.")).key`.
-
-    Not safe for several threads at once.
-    """
+    """A model under study, by one thread at a time. Example: `regard.Study(regard.load("de-en")).names`."""
 
     def __init__(
         self, loaded: Loaded, tokens: int = MAX_TOKENS, room: int = MAX_BYTES, against: Loaded | None = None

@@ -44,7 +44,6 @@ SIGNAL_SECONDS = 1.0
 TIMED_STEPS, TIMED_SECONDS = 9, 10.0
 """After so many steps, or so long, the number of steps in a budget of minutes is estimated."""
 
-
 Callback: TypeAlias = Callable[[dict[str, float]], object]
 """Gets the metrics of a step or of an evaluation. If it returns False, the run stops."""
 

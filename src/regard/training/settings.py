@@ -72,7 +72,6 @@ Schedule: TypeAlias = Annotated[
     Paper | InverseSquareRoot | Constant | Linear | Cosine | WarmupStableDecay, Field(discriminator="kind")
 ]
 
-
 USUAL_RATE = 1e-3
 
 
@@ -142,11 +141,9 @@ class Muon(_Optimizer):
 
 Optimizer: TypeAlias = Annotated[AdamW | Adam | Sgd | Muon, Field(discriminator="kind")]
 
-
 Positive: TypeAlias = Annotated[int, Field(gt=0)]
 Switch: TypeAlias = Literal["auto", "on", "off"]
 Precision: TypeAlias = Literal["auto", "float32", "bfloat16", "float16", "float64"]
-
 
 BUDGETS = ("steps", "epochs", "total_tokens", "minutes")
 GPU_TOKENS = 16_384

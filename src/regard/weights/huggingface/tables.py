@@ -176,7 +176,6 @@ TRANSPOSED = Form(lambda own: _transposed(own[0]), lambda tensor: (_transposed(t
 JOINED = Form(lambda own: _transposed(torch.cat(own)), lambda tensor: _transposed(tensor).chunk(3))
 """Query, key and value in one tensor, as [in, out]."""
 
-
 Names = dict[str, tuple[str, Form]]
 """Our modules or tensors, with `{i}` for the layer, and theirs. Several of ours with one of theirs are joined."""
 
