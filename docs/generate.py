@@ -299,8 +299,8 @@ API_INTRODUCTION = """\
 # API reference
 
 Made from the docstrings by `make docs`; edit those, not this page. These are the names in `regard` itself; other
-modules may change between versions. In the examples, which are tested, `network` is
-`regard.build(regard.preset("llama-tiny"))` and `tokens` is `torch.tensor([[1, 2, 3]])`.
+modules may change between versions. In the examples, which are tested, `settings` is
+`regard.preset("llama-tiny")`, `network` is `regard.build(settings)`, and `tokens` is `torch.tensor([[1, 2, 3]])`.
 """
 
 

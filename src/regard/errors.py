@@ -18,10 +18,7 @@ class InputError(RegardError, ValueError):
 
 
 class DataError(RegardError, ValueError):
-    """A data file cannot be read, or its content does not match the settings.
-
-    Example: `regard.train("grammar", {"data": {"kind": "parallel", "train": ["no.en", "no.de"]}})`.
-    """
+    """A data file cannot be read, or does not match the settings. Example: `regard.train("multi30k-en-de")`."""
 
 
 class WeightsError(RegardError):

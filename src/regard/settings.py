@@ -100,10 +100,8 @@ class Settings(BaseModel, metaclass=_PlainErrors):
     if not TYPE_CHECKING:  # type checkers know that fields are frozen
 
         def __setattr__(self, name, value):
-            raise SettingsError(
-                f"{name} cannot be set: settings are frozen; make a changed copy: "
-                f"settings.changed({{{name!r}: {shown(value)}}})"
-            )
+            copy = f"settings.changed({{{name!r}: {shown(value)}}})"
+            raise SettingsError(f"{name} cannot be set: settings are frozen; make a changed copy: {copy}")
 
         def __delattr__(self, name):
             raise SettingsError(f"{name} cannot be deleted: settings are frozen; make a changed copy")

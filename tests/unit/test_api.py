@@ -23,7 +23,8 @@ TYPED = ROOT / "tests" / "cases" / "typed_user_code.py"
 
 def names() -> dict[str, Any]:
     network = regard.build(regard.preset("llama-tiny")).eval()
-    return {"regard": regard, "torch": torch, "network": network, "tokens": torch.tensor([[1, 2, 3]])}
+    tokens = torch.tensor([[1, 2, 3]])
+    return {"regard": regard, "torch": torch, "network": network, "settings": network.settings, "tokens": tokens}
 
 
 def test_dir_shows_the_public_names_only() -> None:

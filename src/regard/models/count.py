@@ -104,10 +104,7 @@ class Count:
 
 
 def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dtype: Dtype = "bfloat16") -> Count:
-    """Count a model with sequences of `length` tokens; the default is the longest learned position, or 512.
-
-    Example: `regard.count(regard.preset("transformer-base")).parameters`.
-    """
+    """Count a model at `length` tokens, by default all learned positions, or 512. Example: `regard.count(settings)`."""
     import torch
 
     from regard.models.activations import activation_bytes
