@@ -21,23 +21,14 @@ from regard.data.loader import Loader, Step
 from regard.errors import RunError
 from regard.models.build import Model
 from regard.training import schedules
+from regard.training import step as one_step
 from regard.training.checkpoints import Checkpointer, TrainingState
 from regard.training.distribution import Workers, distribute
 from regard.training.optimizers import build_optimizers
 from regard.training.report import Display, Reporter
 from regard.training.run import Run
 from regard.training.settings import Train, lower_is_better
-from regard.training.step import (
-    Objective,
-    Sums,
-    Trainable,
-    Updater,
-    evaluate,
-    is_compile_failure,
-    is_out_of_memory,
-    mixed_precision,
-    seed_step,
-)
+from regard.training.step import Objective, Sums, Trainable, Updater, evaluate, mixed_precision
 
 SIGNAL_SECONDS = 1.0
 """Signals within this time count as one: `timeout` and service managers signal a process and its group."""
@@ -224,7 +215,7 @@ class Trainer:
         try:
             self._update(step, factor)
         except Exception as error:
-            if not self.objective.compiled or self._compiled_once or not is_compile_failure(error):
+            if not self.objective.compiled or self._compiled_once or not one_step.is_compile_failure(error):
                 raise
             self.objective.set_compiled(False)
             reason = " ".join(str(error).split("\n")[:2]).strip()  # the first line can be only the type of the second
@@ -242,7 +233,7 @@ class Trainer:
             self.checkpointer.ema.update(state.step)
 
     def _update(self, step: Step, factor: float) -> None:
-        seed_step(self.train.seed, self.state.step + 1, self.workers.rank, self.workers.device)
+        one_step.seed_step(self.train.seed, self.state.step + 1, self.workers.rank, self.workers.device)
         sums = self.updater.update(step.batches, factor, self.window)
         if self._on_step is not None:
             values = {name: float(value) for name, value in sums.items()}
@@ -250,7 +241,7 @@ class Trainer:
 
     def _after_out_of_memory(self, error: Exception) -> None:
         """If memory ran out, continue with half of the tokens at once. The optimizer steps stay the same."""
-        if not is_out_of_memory(error) or self.workers.world > 1:
+        if not one_step.is_out_of_memory(error) or self.workers.world > 1:
             raise error
         assert self._loader is not None
         self.optimizers.zero_grad()
