@@ -22,7 +22,7 @@ from typing import Any, TypeAlias, cast
 
 import tokenizers
 
-from regard.errors import DataError, InputError, RegardError
+from regard.errors import DataError, InputError, RegardError, SettingsError
 from regard.files import read_json, write_text
 from regard.settings import parse, to_table
 from regard.text.settings import ROLES, AnyTokenizer, Role
@@ -187,11 +187,10 @@ class Tokenizer:
     def tagged(self, batch: list[list[int]], to: Sequence[str | None]) -> list[list[int]]:
         """The ids of sources with the tag of the target language first, where one is named."""
         tags: dict[str | None, list[int]] = {None: []}
-        for language in {*to} - {None}:
-            number = self.tag(str(language))
-            if number is None:
-                needed = f"the tokenizer needs the special token {tag(str(language))} for data.both"
-                raise InputError(f"{needed}; train one with text.special.extra")
+        for language in filter(None, dict.fromkeys(to)):
+            if (number := self.tag(language)) is None:
+                needed = f"data.both needs a tokenizer with the special token {tag(language)}"
+                raise SettingsError(f"{needed}; train one with text.special.extra={[tag(language)]}")
             tags[language] = [number]
         return [[*tags[language], *ids] if language else ids for ids, language in zip(batch, to, strict=True)]
 
