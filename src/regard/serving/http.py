@@ -40,6 +40,8 @@ WEB = Path(__file__).parent / "web"
 CONTENT_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 BACKLOG = 1024
 """Connections that the system holds until they are accepted."""
+ARRIVAL_SECONDS = 0.2
+"""Time for the first bytes of a request, before its connection can be closed in favour of others."""
 LOG_SECONDS = 60.0
 """Time between two lines of the log about closed connections."""
 FIELDS = 1000
@@ -98,9 +100,13 @@ class Connection(H11Protocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._update()
-        if len(self.connections) > self._limit:
+        if len(self.connections) > self._limit:  # later, when requests that have arrived are read
+            self.loop.call_later(ARRIVAL_SECONDS, self._make_room)
+
+    def _make_room(self) -> None:
+        if len(self.connections) > self._limit and self._idle:
             self._say(f"{self._limit:,} connections are open; idle ones are closed")
-            oldest = next(iter(self._idle))  # this one at the latest
+            oldest = next(iter(self._idle))
             oldest._forget()
             oldest.transport.abort()
 

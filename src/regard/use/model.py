@@ -204,15 +204,22 @@ def _foreign_frame(place: Path, config: Table, tokenizers: TokenizerPair) -> Fra
     usual: Table = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
     if (place / _GENERATION).is_file():
         stated |= usual | {key: value for key, value in read_json(place / _GENERATION).items() if value is not None}
+    for name in ("eos_token_id", "decoder_start_token_id", "bos_token_id", "forced_bos_token_id"):
+        value = stated.get(name, 0)
+        if not all(type(each) is int for each in (value if isinstance(value, list) and value else [value])):
+            raise WeightsError(f"{name} ({shown(value)}) in {place} must be a token's number; copy its files again")
     end = stated.get("eos_token_id", tokenizers.target.roles.get("end"))
     start = stated.get("decoder_start_token_id", stated.get("bos_token_id"))
     if start is None:
         raise WeightsError(f"{place} does not state decoder_start_token_id; add it to config.json")
     first = stated.get("forced_bos_token_id")
-    never = tuple(tuple(words) for words in stated.get("bad_words_ids") or ())
-    never += tuple((token,) for token in stated.get("suppress_tokens") or ())
+    try:
+        never = tuple(tuple(map(int, words)) for words in stated.get("bad_words_ids") or ())
+        never += tuple((int(token),) for token in stated.get("suppress_tokens") or ())
+    except (TypeError, ValueError, OverflowError):
+        raise WeightsError(f"{place} has bad_words_ids or suppress_tokens that are not tokens; remove them") from None
     ends = Ends(start, end[0] if isinstance(end, list) else end)
-    prefix = () if first is None else (int(first),)
+    prefix = () if first is None else (first[0] if isinstance(first, list) else first,)
     return Frame(ends, True, prefix, never, defaults=_generation_defaults(stated, place))
 
 

@@ -82,7 +82,7 @@ def read_checksums(directory: Path) -> tuple[dict[str, Checksum], int | None]:
         content = parse_json(path.read_text(encoding="utf-8"))
         found = content.get("format")
         files = {name: Checksum(int(each["size"]), str(each["sha256"])) for name, each in content["files"].items()}
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         raise ValueError(f"{CHECKSUMS} is damaged") from None
     if found != FORMAT:
         raise ValueError(f"{CHECKSUMS} has format {found!r}, and this version of regard reads format {FORMAT}")

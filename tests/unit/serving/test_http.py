@@ -223,6 +223,20 @@ def test_idle_connections_give_way_to_others() -> None:
         limited.end()
 
 
+def test_requests_that_arrive_with_a_crowd_are_answered() -> None:
+    limited = Running(connections=4, patience=60)
+    try:
+        with contextlib.ExitStack() as stack:
+            clients = [stack.enter_context(limited.connect()) for _ in range(3)]
+            for client in clients:
+                client.sendall(request("a"))
+            for _ in range(200):
+                stack.enter_context(limited.connect())
+            assert [answer_of(client)[0] for client in clients] == [200] * 3
+    finally:
+        limited.end()
+
+
 def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of the system is raised; what it does not allow lowers the number of connections."""
     resource = pytest.importorskip("resource")
