@@ -1,5 +1,8 @@
 """Masked language modelling: hidden tokens are predicted from the text around them (Devlin et al. 2019).
 
+Tokens, whole words or spans of words (Joshi et al. 2020) are hidden. In addition, a model can learn whether the second
+part of a text follows the first (next sentence), or whether both are in order (Lan et al. 2020: ALBERT).
+
 Whether a token is hidden depends only on the seed, the epoch, its example and its position in it. So a step has the
 same loss however it is split into batches, and a resumed run hides the same tokens.
 """
@@ -7,28 +10,36 @@ same loss however it is split into batches, and a resumed run hides the same tok
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Self
+from itertools import pairwise
+from random import Random
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from torch import nn
+from torch import Tensor, nn
+from torch.nn import functional
 
+from regard.blocks.layout import Padded
 from regard.blocks.settings import Positive
-from regard.data.columns import IGNORED, Batch, Column, Draw, Selection, Sequences, TokenColumn
+from regard.data.columns import IGNORED, Batch, Column, Draw, NumberColumn, PairColumn, Selection, Sequences
+from regard.data.examples import Text
+from regard.data.source import text_mark
 from regard.data.store import Integers
-from regard.errors import InputError
+from regard.errors import InputError, SettingsError
 from regard.models.build import Model
-from regard.models.families import Encoder
+from regard.models.families import Encoder, ReplacedHead
 from regard.models.settings import Encoder as EncoderSettings
 from regard.models.settings import Masked as MaskedHead
-from regard.models.settings import ModelSettings
+from regard.models.settings import ModelSettings, NextSentence, Replaced
 from regard.tasks.language import RawTextTask
 from regard.tasks.losses import cross_entropy
+from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import TaskSettings, with_head
 from regard.training.step import Loss
 
@@ -36,6 +47,11 @@ Bits = NDArray[np.uint64]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 BEST = 5
 """Predicted tokens for each mask."""
+SPAN_END, LONGEST_SPAN = 0.2, 10
+"""After each word a span ends with this probability; and its most words (Joshi et al. 2020)."""
+BEYOND = (1 - SPAN_END) ** LONGEST_SPAN
+"""The probability of a longer span; lengths are drawn from the others."""
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
 class Masked(TaskSettings):
@@ -52,11 +68,25 @@ class Masked(TaskSettings):
     """Share of the predicted tokens that are replaced by the mask token."""
     random: float = Field(default=0.1, ge=0, le=1)
     """Share of the predicted tokens that are replaced by a random token; the rest stay unchanged."""
+    units: Literal["tokens", "words", "spans"] = "tokens"
+    """What is hidden together: single tokens, all tokens of a word, or up to 10 neighbouring words, 3.8 on average."""
+    pairs: Literal["next", "order"] | None = None
+    """Whether texts are pairs of neighbouring parts of a document, half of them with another second part (next) or in
+    the wrong order (order), which the class token predicts; none: they are not pairs."""
+    generator: Positive | None = None
+    """Layers of a small generator that fills the hidden tokens. The model then predicts which tokens are not the
+    original ones (Clark et al. 2020: ELECTRA); none: it predicts the hidden tokens itself."""
+    detection: float = Field(default=50.0, gt=0)
+    """Weight of the detection of replaced tokens, next to the loss of the generator."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.hidden + self.random > 1:
             raise ValueError(f"hidden ({self.hidden}) + random ({self.random}) must be at most 1; lower one")
+        if self.pairs and self.across:
+            raise ValueError(
+                "across puts several documents into a window, but pairs are parts of one; drop one of them"
+            )
         return self
 
 
@@ -70,12 +100,24 @@ class MaskedTask(RawTextTask):
     usage = 'predict {} "TEXT [MASK]"'
     settings: Masked
     model: EncoderSettings
+    pairs_head: str | None = None
+
+    @property
+    def trained_heads(self) -> tuple[str, ...]:
+        return tuple(name for name in (self.head, self.pairs_head) if name is not None)
+
+    @classmethod
+    def complete(cls, job: TrainingJob) -> TrainingJob:
+        assert isinstance(job.task, Masked)
+        if job.task.pairs and getattr(job.data, "document", "line") == "file":
+            raise SettingsError('task.pairs needs documents in memory; set data.document = "paragraph" or "line"')
+        return job
 
     def columns(self) -> dict[str, Column]:
         tokenizer, settings = self.tokenizers.source, self.settings
         mask = tokenizer.role("mask")
         special = {*tokenizer.roles.values(), *tokenizer.extra.values()} - {mask}
-        return {
+        found: dict[str, Column] = {
             "text": MaskedColumn(
                 tokenizer.size,
                 tokenizer.roles.get("pad", 0),
@@ -83,27 +125,112 @@ class MaskedTask(RawTextTask):
                 tokenizer.role("end" if settings.across else "separator"),
                 tokenizer.roles.get("unknown"),
                 window=settings.context if settings.across else None,
+                between=(tokenizer.role("separator"),) if settings.pairs else (),
                 mask=mask,
+                units=settings.units,
                 special=tuple(sorted(special)),
                 rate=settings.rate,
                 hidden=settings.hidden,
                 random=settings.random,
             )
         }
+        return {**found, "follows": NumberColumn()} if settings.pairs else found
+
+    def encode(self, examples: Sequence[Text]) -> Mapping[str, Any]:
+        texts = [example.text for example in examples]
+        if self.settings.pairs is None:
+            return {"text": self._tokens(texts)}
+        separator, room = self.tokenizers.source.role("separator"), self.settings.context - 3
+        sentences = [[part for part in SENTENCE_END.split(text) if part.strip()] for text in texts]
+        flat = iter(self._tokens([sentence for document in sentences for sentence in document]))
+        documents = [[next(flat) for _ in document] for document in sentences]
+        pairs = [*text_pairs(documents, room, self.settings.pairs, Random(text_mark(*texts)))]
+        rows = [[*first, separator, *second] for first, second, _ in pairs]
+        return {"text": rows, "follows": [float(follows) for _, _, follows in pairs]}
+
+    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
+        """The tokens of each text as `MaskedColumn` stores them."""
+        tokenizer = self.tokenizers.source
+        if self.settings.units == "tokens":
+            return tokenizer.ids(texts)
+        found = []
+        for encoding in tokenizer.encode_batch(texts, framed=False):
+            words = encoding.word_ids
+            inside = [False, *(one == other for one, other in pairwise(words))][: len(words)]
+            found.append([token + tokenizer.size * more for token, more in zip(encoding.ids, inside, strict=True)])
+        return found
 
     def fit(self) -> ModelSettings:
-        model, self.head = with_head(self.model, MaskedHead, "masked", {})
+        if self.settings.generator is None:
+            model, self.head = with_head(self.model, MaskedHead, "masked", {})
+        else:
+            model, self.head = with_head(self.model, Replaced, "replaced", {"depth": self.settings.generator})
+        if self.settings.pairs:
+            model, self.pairs_head = with_head(model, NextSentence, "follows", {})
         return model
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         assert isinstance(model, Encoder)
         text = batch.sequences["text"]
-        hidden = model(text.tokens, text.layout)
-        chosen = hidden.flatten(0, -2)[batch.values["chosen"]]
-        return cross_entropy(model.heads[str(self.head)](chosen), batch.values["labels"], 0.0, model.training)
+        segments = batch.values.get("text.segments") if self.model.segments > 1 else None
+        if self.settings.generator is None:
+            hidden = model(text.tokens, text.layout, segments)
+            chosen = hidden.flatten(0, -2)[batch.values["chosen"]]
+            loss = cross_entropy(model.heads[str(self.head)](chosen), batch.values["labels"], 0.0, model.training)
+        else:
+            hidden, loss = self._detection(model, batch, segments)
+        if not self.settings.pairs:
+            return loss
+        follows = batch.values["follows"]
+        labels = torch.where(follows.isfinite(), follows.nan_to_num(), IGNORED).long()
+        logits = model.heads[str(self.pairs_head)](hidden, text.layout)
+        pairs = cross_entropy(logits, labels, 0.0, model.training)
+        sums = {f"follows.{name}": value for name, value in {**pairs.sums, "weight": pairs.weight}.items()}
+        # The mean over tokens plus the mean over pairs; both sums are divided by the number of tokens.
+        sums["plain"] = loss.sums.get("plain", loss.total.detach())
+        return Loss(
+            loss.total + pairs.total * (loss.weight / pairs.weight.clamp(min=1)), loss.weight, {**loss.sums, **sums}
+        )
 
-    def predict(self, model: Model, inputs: Sequence[str]) -> list[list[dict[str, float]]]:
-        """For each mask token of each text, the most likely tokens and their probabilities."""
+    def _detection(self, model: Encoder, batch: Batch, segments: Tensor | None) -> tuple[Tensor, Loss]:
+        """The hidden states for a text with tokens of the generator, and the loss of both networks."""
+        text, cells, labels = batch.sequences["text"], batch.values["chosen"], batch.values["labels"]
+        head = model.heads[str(self.head)]
+        assert isinstance(head, ReplacedHead)
+        small = head.generator(model.embedding(text.tokens, text.layout, segments), text.layout)
+        logits = head.masked(small.flatten(0, -2)[cells])
+        loss = cross_entropy(logits, labels, 0.0, model.training)
+        noise = torch.empty_like(logits, dtype=torch.float32).exponential_().log()
+        drawn = (logits.detach().float() - noise).argmax(-1)  # Gumbel's way to draw from a softmax
+        tokens = text.tokens.flatten()
+        # Cells that are not used are written to a place after the last token.
+        places = torch.where(labels == IGNORED, len(tokens), cells)
+        longer = torch.cat([tokens, tokens[:1]])
+        original, replaced = (longer.scatter(0, places, each)[:-1] for each in (labels, drawn))
+        hidden = model(replaced.view_as(text.tokens), text.layout, segments)
+        scores = head(hidden).flatten().float()
+        real = original != self.tokenizers.source.roles.get("pad", -1)
+        wrong = (original != replaced) & real
+        errors = functional.binary_cross_entropy_with_logits(scores, wrong.to(scores.dtype), reduction="none")
+        detection = torch.where(real, errors, 0).sum() / real.sum().clamp(min=1)
+        sums = {"plain": loss.total.detach()}
+        if not model.training:
+            guessed = (scores > 0) & real
+            sums |= {"found": (wrong & guessed).sum(), "guessed": guessed.sum(), "wrong": wrong.sum()}
+        return hidden, Loss(
+            loss.total + self.settings.detection * detection * loss.weight, loss.weight, {**loss.sums, **sums}
+        )
+
+    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+        found = super().metrics(total, weight, sums)
+        if "found" in sums:
+            found["detection"] = 2 * sums["found"] / max(sums["guessed"] + sums["wrong"], 1.0)
+        if "follows.right" in sums:
+            found["follows"] = sums["follows.right"] / max(sums["follows.weight"], 1.0)
+        return found
+
+    def predict(self, model: Model, inputs: Sequence[str], best: int = BEST) -> list[list[dict[str, float]]]:
+        """For each mask token of each text, the `best` most likely tokens and their probabilities."""
         assert isinstance(model, Encoder)
         tokenizer = self.tokenizers.source
         mask = tokenizer.role("mask")
@@ -114,9 +241,9 @@ class MaskedTask(RawTextTask):
             if mask not in ids:
                 raise InputError(f"inputs[{number}] has no {tokenizer.token(mask)}; put one where a word is missing")
             with torch.inference_mode():
-                hidden = model(torch.tensor([ids], device=device))[0]
                 at = [place for place, token in enumerate(ids) if token == mask]
-                shares, tokens = model.heads[str(self.head)](hidden[at]).float().softmax(-1).topk(BEST)
+                logits = self.logits(model, torch.tensor([ids], device=device))[0, at]
+                shares, tokens = logits.float().softmax(-1).topk(min(best, logits.shape[-1]))
             found.append(
                 [
                     {tokenizer.token(token): round(share, 6) for token, share in zip(row, each, strict=True)}
@@ -125,11 +252,62 @@ class MaskedTask(RawTextTask):
             )
         return found
 
+    def logits(self, model: Encoder, tokens_BT: Tensor) -> Tensor:
+        """The logits over the vocabulary; those of the generator if the model detects replaced tokens."""
+        head = model.heads[str(self.head)]
+        if isinstance(head, ReplacedHead):
+            layout = Padded(*tokens_BT.shape)
+            filled: Tensor = head.masked(head.generator(model.embedding(tokens_BT, layout), layout))
+            return filled
+        logits: Tensor = head(model(tokens_BT))
+        return logits
+
+
+def text_pairs(
+    documents: Sequence[Sequence[list[int]]], room: int, kind: Literal["next", "order"], rng: Random
+) -> Iterator[tuple[list[int], list[int], bool]]:
+    """Neighbouring parts of documents with at most `room` tokens together, and whether the second follows the first.
+
+    A part is one or several sentences. Half of the pairs are changed: the second part comes from another document
+    (Devlin et al. 2019), or both are exchanged. Sentences that were replaced begin the next pair.
+    """
+    usable = [document for document in documents if document]
+    for number, document in enumerate(usable):
+        place = 0
+        while place < len(document):
+            middle, first = _part(document, place, room // 2)
+            change = rng.random() < 0.5
+            source, start = (document, middle)
+            if middle == len(document):  # nothing follows
+                break
+            if kind == "next" and change and len(usable) > 1:
+                source = usable[(number + rng.randrange(1, len(usable))) % len(usable)]
+                start = rng.randrange(len(source))
+            end, second = _part(source, start, room - len(first))
+            follows = source is document
+            if kind == "order" and change:
+                first, second, follows = second, first, False
+            yield first, second, follows
+            place = end if source is document else middle
+
+
+def _part(document: Sequence[list[int]], start: int, room: int) -> tuple[int, list[int]]:
+    """Sentences from `start` until the room is full, at least one, and the index after them."""
+    end, found = start, list[int]()
+    while end < len(document) and (not found or len(found) + len(document[end]) <= room):
+        found = [*found, *document[end]]
+        end += 1
+    return end, found[:room]
+
 
 @dataclass(frozen=True)
-class MaskedColumn(TokenColumn):
-    """A text with hidden tokens. `values["labels"]` of a batch are the tokens at the cells `values["chosen"]`."""
+class MaskedColumn(PairColumn):
+    """A text with hidden tokens. `values["labels"]` of a batch are the tokens at the cells `values["chosen"]`.
 
+    If words are hidden as a whole, a token that continues a word is stored as its id plus the size of the vocabulary.
+    """
+
+    units: Literal["tokens", "words", "spans"] = "tokens"
     mask: int = 0
     """The token that hides another."""
     special: tuple[int, ...] = ()
@@ -146,21 +324,67 @@ class MaskedColumn(TokenColumn):
     def _maskable(self) -> NDArray[np.bool_]:
         return np.isin(np.arange(self.vocabulary), self._ordinary)
 
+    @property
+    def size(self) -> int:
+        return self.vocabulary * (1 if self.units == "tokens" else 2)
+
     def capacity(self, cells: int) -> int:
         """The most predicted tokens in this many cells; a constant, so that shapes stay the same.
 
         It is six standard deviations above the mean: in one of many millions of batches some tokens stay visible.
+        Tokens that are chosen together, about 2 of a word and 8 of a span, make the deviation larger.
         """
-        return min(cells, math.ceil(self.rate * cells + 6 * math.sqrt(self.rate * (1 - self.rate) * cells)))
+        together = {"tokens": 1, "words": 2, "spans": 8}[self.units]
+        deviation = math.sqrt(together * self.rate * (1 - self.rate) * cells)
+        return min(cells, math.ceil(self.rate * cells + 6 * deviation))
 
-    def choose(self, tokens: Integers, chance: Bits, most: int) -> tuple[Integers, Integers]:
+    @cached_property
+    def _span_start(self) -> float:
+        """The probability that a span starts at a word, so that a word is hidden with probability `rate`."""
+        rest = (1 - SPAN_END) ** np.arange(LONGEST_SPAN)
+        longer = (rest - BEYOND) / (1 - BEYOND)  # the probability of more than 0, 1, ... words
+
+        def covered(start: float) -> float:
+            return float(1 - np.prod(1 - start * longer))
+
+        low, high = 0.0, 1.0
+        for _ in range(60):
+            middle = (low + high) / 2
+            low, high = (middle, high) if covered(middle) < self.rate else (low, middle)
+        return low
+
+    def choose_words(self, tokens: Integers, chance: Bits, most: int, begins: NDArray[np.bool_]) -> Integers:
+        """The indices of at most `most` tokens of whole words that are predicted. `begins` marks the first tokens."""
+        firsts = np.flatnonzero(begins)
+        sizes = np.diff(firsts, append=len(tokens))
+        draws = _share(chance.take(firsts))
+        if self.units == "words":
+            hidden = draws < self.rate
+        else:
+            starts = np.flatnonzero(draws < self._span_start)
+            draws = _share(mixed(chance.take(firsts[starts]) ^ GOLDEN)) * (1 - BEYOND)
+            lengths = 1 + (np.log1p(-draws) / math.log1p(-SPAN_END)).astype(np.int64)
+            marks = np.zeros(len(firsts) + LONGEST_SPAN + 1, np.int64)
+            np.add.at(marks, starts, 1)
+            np.add.at(marks, starts + lengths, -1)
+            hidden = np.cumsum(marks)[: len(firsts)] > 0
+        hidden &= np.logical_and.reduceat(self._maskable.take(tokens), firsts)
+        hidden &= np.cumsum(np.where(hidden, sizes, 0)) <= most
+        return np.flatnonzero(np.repeat(hidden, sizes))
+
+    def choose(
+        self, tokens: Integers, chance: Bits, most: int, begins: NDArray[np.bool_] | None = None
+    ) -> tuple[Integers, Integers]:
         """The indices of at most `most` tokens that are predicted, and what a model reads in their place.
 
-        `chance` has 64 random bits for each token.
+        `chance` has 64 random bits for each token. `begins` marks the first token of each word, if words are hidden.
         """
-        # The same as _share(chance) < self.rate, but faster: most tokens are not chosen.
-        few = np.flatnonzero(chance <= np.uint64((math.ceil(self.rate * 2**53) << 11) - 1))
-        chosen = few[self._maskable.take(tokens.take(few))][:most]
+        if begins is not None and len(tokens):
+            chosen = self.choose_words(tokens, chance, most, begins)
+        else:
+            # The same as _share(chance) < self.rate, but faster: most tokens are not chosen.
+            few = np.flatnonzero(chance <= np.uint64((math.ceil(self.rate * 2**53) << 11) - 1))
+            chosen = few[self._maskable.take(tokens.take(few))][:most]
         more = mixed(chance.take(chosen) + GOLDEN)
         fate = _share(more)
         drawn = self._ordinary.take(mixed(more + GOLDEN) % np.uint64(len(self._ordinary)))
@@ -168,12 +392,18 @@ class MaskedColumn(TokenColumn):
         return chosen, np.where(fate < self.hidden, self.mask, kept_or_drawn)
 
     def collate(self, selected: Selection, batch: Batch) -> None:
-        grid = selected.grid
+        grid, begins = selected.grid, None
         tokens, _ = self.read(selected)
+        if self.units != "tokens":
+            begins = tokens.ravel() < self.vocabulary
+            begins[(np.cumsum(grid.lengths) - grid.lengths)[grid.lengths > 0]] = True  # a window can begin in a word
+            tokens = tokens % self.vocabulary
         text = grid.filled(tokens, self.pad)
         most = self.capacity(text.numel())
         flat = tokens.ravel()
-        chosen, instead = self.choose(flat, chances(selected.draw, selected.examples, grid.lengths), most)
+        if self.between:
+            batch.values[f"{selected.name}.segments"] = self.segments(flat, grid)
+        chosen, instead = self.choose(flat, chances(selected.draw, selected.examples, grid.lengths), most, begins)
         cells, labels = np.zeros(most, np.int64), np.full(most, IGNORED, np.int64)
         labels[: len(chosen)] = flat[chosen]
         cells[: len(chosen)] = grid.cells[chosen]

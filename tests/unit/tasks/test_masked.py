@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pytest
 from data_cases import END, MASK, PAD, START, framed_texts, masked_in, stored
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from regard.data.batches import Group, PackedPlan, PaddedPlan, Plan, Share
 from regard.data.columns import IGNORED, Draw, Examples
 from regard.data.loader import Planner
-from regard.tasks.masked import GOLDEN, MaskedColumn, chances, mixed
+from regard.models.settings import Encoder
+from regard.settings import parse
+from regard.tasks.masked import GOLDEN, Masked, MaskedColumn, MaskedTask, chances, mixed, text_pairs
+from regard.text.settings import AnyTokenizer
+from regard.text.tokenizer import Tokenizer, TokenizerPair
+from regard.text.train import train_tokenizer
 
 SPECIAL = (PAD, START, END)
 BERT = MaskedColumn(1000, mask=MASK, special=SPECIAL)
@@ -146,3 +155,71 @@ def test_the_number_of_predictions_follows_from_the_shape(tmp_path: Path) -> Non
             batch = masked.collate(step, plan, Draw(0, 0))
             seen.setdefault(batch.sequences["text"].tokens.numel(), set()).add(len(batch.values["chosen"]))
         assert all(len(counts) == 1 for counts in seen.values())
+
+
+WORDS = "in the beginning there was nothing, which exploded; we don't know 1,234.5 reasons (or why) naïve über-cats"
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe", "byte-bpe", "unigram"])
+@pytest.mark.parametrize("units", ["words", "spans"])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(texts=st.lists(st.lists(st.sampled_from(WORDS.split()), min_size=1).map(" ".join), min_size=1, max_size=8))
+def test_words_are_hidden_as_a_whole(kind: str, units: str, texts: list[str]) -> None:
+    tokenizer = learned(kind)
+    task = MaskedTask(Masked(units=units, rate=0.3), Encoder(), TokenizerPair.of(tokenizer))
+    column = task.columns()["text"]
+    assert isinstance(column, MaskedColumn)
+    rows = task._tokens(texts)
+    flat = np.concatenate([np.array(row, np.int64) for row in rows])
+    begins, tokens = flat < tokenizer.size, flat % tokenizer.size
+    assert [row.tolist() for row in np.split(tokens, np.cumsum([len(row) for row in rows])[:-1])] == tokenizer.ids(
+        texts
+    )
+    bits = chances(Draw(3, 0), np.arange(len(rows)), np.array([len(row) for row in rows]))
+    hidden = np.zeros(len(tokens), bool)
+    hidden[column.choose(tokens, bits, len(tokens), begins)[0]] = True
+    start = 0
+    for encoding in tokenizer.encode_batch(texts, framed=False):
+        for word in set(encoding.word_ids):
+            places = [start + place for place, each in enumerate(encoding.word_ids) if each == word]
+            assert len(set(hidden[places].tolist())) == 1
+        start += len(encoding.ids)
+
+
+@lru_cache
+def learned(kind: str) -> Tokenizer:
+    return train_tokenizer(parse(AnyTokenizer, {"kind": kind, "size": 310 if kind == "byte-bpe" else 90}), [WORDS] * 3)
+
+
+@pytest.mark.parametrize("units", ["words", "spans"])
+def test_words_and_spans_have_the_same_share(units: str) -> None:
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(10, 1000, 600_000)
+    begins = rng.random(600_000) < 0.7
+    begins[::1000] = True
+    column = MaskedColumn(1000, mask=MASK, special=SPECIAL, units=units)
+    bits = chances(Draw(0, 0), np.arange(600), np.full(600, 1000))
+    chosen, _ = column.choose(tokens, bits, len(tokens), begins)
+    assert len(chosen) / len(tokens) == pytest.approx(0.15, abs=0.004)
+    few, _ = column.choose(tokens, bits, 1000, begins)
+    assert 980 < len(few) <= 1000
+    assert few.tolist() == chosen[: len(few)].tolist()
+    if units == "spans":  # neighbouring words; the mean length is 3.8 (Joshi et al. 2020), and some spans touch
+        words = np.unique(np.cumsum(begins)[chosen])
+        runs = np.split(words, np.flatnonzero(np.diff(words) > 1) + 1)
+        assert 3.8 < np.mean([len(run) for run in runs]) < 4.3
+
+
+def test_pairs_of_sentences_are_balanced_and_follow_each_other() -> None:
+    rng = Random(0)
+    sizes = [rng.randrange(2, 30) for _ in range(300)]
+    documents = [
+        [[100 * number + place] * rng.randrange(1, 9) for place in range(size)] for number, size in enumerate(sizes)
+    ]
+    for kind in ("next", "order"):
+        pairs = list(text_pairs(documents, 40, kind, Random(1)))
+        assert 0.45 < np.mean([follows for *_, follows in pairs]) < 0.55
+        for first, second, follows in pairs:
+            assert 0 < len(first) + len(second) <= 40
+            same, step = first[0] // 100 == second[0] // 100, second[0] - first[-1]
+            assert (same and step == 1) if follows else (not same if kind == "next" else second[-1] + 1 == first[0])

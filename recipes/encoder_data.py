@@ -1,0 +1,81 @@
+"""Makes the data of recipes/encoder.toml from books, Europarl, WikiText-2 and SQuAD as published.
+
+    python recipes/encoder_data.py FROM TO
+
+FROM contains `books/*.txt.xz` (a paragraph on each line, an empty line between chapters),
+`europarl-en-de/train-*.tsv.xz` (English, a tab, German), `wikitext-2/*.raw.xz` and `squad-v1.1/train-v1.1.json.xz`. TO
+gets text files with an empty line between documents: chapters, sentences of Europarl, sections of WikiText, articles of
+SQuAD.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+TOKENIZED = ((r" @(.)@ ", r"\1"), (r" ([,.;:!?)\]%])", r"\1"), (r"([(\[$]) ", r"\1"), (r" (n't|'\w+)\b", r"\1"))
+"""Spaces that WikiText's tokenization added, and the text without them."""
+
+
+def main(origin: Path, target: Path) -> None:
+    target.mkdir(parents=True, exist_ok=True)
+    for split, name in (("train", "train"), ("dev", "valid")):
+        _write(target / f"books.{name}.txt.xz", _documents(_lines(origin / f"books/{split}.txt.xz")))
+    for part in sorted(origin.glob("europarl-en-de/train-*.tsv.xz")):
+        sentences = ([line.split("\t")[0]] for line in _lines(part))
+        _write(target / f"europarl-{part.name[6]}.txt.xz", sentences)
+    for split in ("train", "valid"):
+        _write(target / f"wikitext.{split}.txt.xz", _sections(_lines(origin / f"wikitext-2/{split}.raw.xz")))
+    with lzma.open(origin / "squad-v1.1/train-v1.1.json.xz", "rt", encoding="utf-8") as file:
+        articles = json.load(file)["data"]
+    contexts = ([" ".join(each["context"].split()) for each in article["paragraphs"]] for article in articles)
+    _write(target / "squad.txt.xz", contexts)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    with lzma.open(path, "rt", encoding="utf-8") as file:
+        yield from (line.strip() for line in file)
+
+
+def _documents(lines: Iterable[str]) -> Iterator[list[str]]:
+    held: list[str] = []
+    for line in lines:
+        if line:
+            held.append(line)
+        elif held:
+            yield held
+            held = []
+    if held:
+        yield held
+
+
+def _sections(lines: Iterable[str]) -> Iterator[list[str]]:
+    """Documents of WikiText begin with a heading (`= = Title = =`), which is left out."""
+    held: list[str] = []
+    for line in lines:
+        if line.startswith("= ") and line.endswith(" ="):
+            if held:
+                yield held
+            held = []
+        elif line:
+            for pattern, plain in TOKENIZED:
+                line = re.sub(pattern, plain, line)
+            held.append(line)
+    if held:
+        yield held
+
+
+def _write(path: Path, documents: Iterable[list[str]]) -> None:
+    with lzma.open(path, "wt", encoding="utf-8", preset=2) as file:
+        for document in documents:
+            file.write("\n".join(document) + "\n\n")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(__doc__)
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
