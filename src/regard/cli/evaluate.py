@@ -1,9 +1,8 @@
-"""`regard evaluate` and `regard predict`."""
+"""`regard evaluate`."""
 
 from __future__ import annotations
 
-import json
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
@@ -19,8 +18,6 @@ if TYPE_CHECKING:
     from regard.use.translator import Translator
 
 NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
-CHUNK = 256
-"""Inputs of `predict` that are passed to the model at once."""
 
 BleuTokenizer: TypeAlias = Literal["13a", "none", "intl", "zh", "char"]
 Test: TypeAlias = Literal["bootstrap", "randomization"]
@@ -48,12 +45,21 @@ def evaluate_command(  # noqa: PLR0913
     as_used: Annotated[bool, typer.Option("--as-used", help="Split sentences and keep numbers.")] = False,
     limit: Annotated[int | None, typer.Option(min=1, help="Use the first LIMIT texts.", show_default="all")] = None,
     worst: Annotated[int, typer.Option(min=0, help="Number of worst translations to print.")] = 5,
-    save: Annotated[Path | None, typer.Option(help="Write the translations to this file.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Write translations (or the runs of --suite) here.")] = None,
+    suite: Annotated[str | None, typer.Option(help="Train all tasks of a suite: glue, words, squad or a file.")] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Trainings of each task, with --suite.")] = 3,
+    jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time, with --suite.")] = 1,
     device: terminal.Device = None,
     threads: terminal.Threads = None,
     as_json: terminal.Json = False,
 ) -> None:
-    """Evaluate a model: translation by BLEU, chrF and TER (sacreBLEU), other tasks by their own metrics."""
+    """Evaluate a model: translation by BLEU, chrF and TER (sacreBLEU), other tasks by their own metrics.
+
+    With --suite, give [MODEL] and the directory of the data: each task is trained from the model, or from scratch.
+    """
+    if suite is not None:
+        _run_suite(suite, list(words or ()), save, seeds, jobs, device, as_json)
+        return
     names, changes = terminal.split_words(words, "data.")
     _check(names, source, reference, hypotheses)
     if save is not None:
@@ -129,6 +135,30 @@ def evaluate_command(  # noqa: PLR0913
         tests = {"against": {metric: asdict(found) for metric, found in compared.items()}} if against else {}
         reports[name] = {**asdict(report), "seconds": seconds, **tests}
     terminal.print_json({"evaluated": title, "against": against, "reports": reports})
+
+
+def _run_suite(
+    suite: str, words: list[str], save: Path | None, seeds: int, jobs: int, device: str | None, as_json: bool
+) -> None:
+    changes = [word for word in words if "=" in word]
+    names = [word for word in words if word not in changes]
+    if len(names) not in (1, 2):
+        raise SettingsError(f"--suite needs the directory of its data: regard evaluate [MODEL] --suite {suite} DIR")
+    *model, data = names
+    if not Path(data).is_dir():
+        raise DataError(f"{data} is not a directory; give the directory with the data of the suite")
+    terminal.prepare_torch(None, model)
+    from regard.use.suite import Suite, markdown
+
+    name = Path(model[0]).name if model else "scratch"
+    directory = save or Path("runs") / f"{Path(suite).stem}-{name}"
+    with terminal.progress(f"suite {suite}, in {directory}") as show:
+        made = Suite(suite, str(Path(data).resolve()), model[0] if model else None, directory, changes, device)
+        results = made.run(seeds, jobs, show)
+    if as_json:
+        terminal.print_json([asdict(result) | {"median": result.median} for result in results])
+    else:
+        terminal.console().print("\n".join(markdown(results)), soft_wrap=True)
 
 
 def _sets_of_run(
@@ -217,31 +247,3 @@ def _print(evaluated: str, against: str | None, results: dict[str, Evaluated]) -
                 scores = (f"{each.score:.2f}", f"{each.against:.2f}", f"{each.p:.4f}", interval)
                 table.add_row(NAMES[metric], *scores, each.signature)
             out.print(table, soft_wrap=True)
-
-
-def predict_command(
-    model: terminal.ModelName,
-    inputs: Annotated[list[str] | None, typer.Argument(metavar="[INPUT]...", help="Texts, or image files.")] = None,
-    source: terminal.InputFile = None,
-    output: terminal.OutputFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON value for each input.")] = False,
-    device: terminal.Device = None,
-    threads: terminal.Threads = None,
-) -> None:
-    """Apply a model of any task to inputs. The output has one line per input."""
-    if inputs and source is not None:
-        raise SettingsError(f"give inputs or a file (--input {source}), not both")
-    terminal.prepare_torch(threads, [model])
-    import regard
-
-    loaded = regard.load(model, device=device)
-    chunks = terminal.input_chunks(inputs, source, CHUNK)
-    results = (result for chunk in chunks for result in loaded.predict(chunk))
-    terminal.write_lines((_result_line(result, as_json) for result in results), output)
-
-
-def _result_line(result: Any, as_json: bool) -> str:
-    value = asdict(result) if is_dataclass(result) and not isinstance(result, type) else result
-    if isinstance(value, str) and not as_json:
-        return " ".join(value.splitlines())
-    return json.dumps(value, ensure_ascii=False, default=str)

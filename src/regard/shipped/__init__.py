@@ -32,6 +32,15 @@ def place_of(shipped: Shipped) -> Path:
 
 def recipes() -> dict[str, Path]:
     """The files of the shipped recipes by name. A checkout has them in its own folder `recipes`."""
-    inside = Path(__file__).parents[1] / "recipes"
-    folder = inside if inside.is_dir() else Path(__file__).parents[3] / "recipes"
+    return _toml_files("recipes")
+
+
+def suites() -> dict[str, Path]:
+    """The files of the shipped suites by name."""
+    return _toml_files("recipes/suites")
+
+
+def _toml_files(name: str) -> dict[str, Path]:
+    inside = Path(__file__).parents[1] / name
+    folder = inside if inside.is_dir() else Path(__file__).parents[3] / name
     return {path.stem: path for path in sorted(folder.glob("*.toml"))}

@@ -1,0 +1,133 @@
+"""Suites: several tasks, each trained with several seeds from one model, and one table of their metrics.
+
+A suite is a TOML file in `recipes/suites`. Each `[tasks.NAME]` is a recipe without a model, and names its metrics. The
+other tables apply to all tasks. Each training is a process with a run directory of its own, so that a suite that was
+stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import tomli_w
+
+from regard.errors import RunError, SettingsError
+from regard.files import write_text
+from regard.settings import Table, did_you_mean, merge, read_toml
+from regard.shipped import suites
+from regard.training.run import Run
+from regard.weights.directory import CONFIG
+
+RECIPE = "recipe.toml"
+DEFAULT_MODEL = {"preset": "bert-mini"}
+"""Trained from scratch if no model is given."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """One metric of one task over all seeds."""
+
+    task: str
+    metric: str
+    values: tuple[float, ...]
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """The largest minus the smallest value."""
+        return max(self.values) - min(self.values)
+
+
+def read_suite(name: str) -> dict[str, Table]:
+    """The recipes of a suite by the names of its tasks; each has the key `metrics` too."""
+    known = suites()
+    path = Path(name) if name.endswith(".toml") else known.get(name)
+    if path is None or not path.is_file():
+        raise SettingsError(f"suite ({name}) does not exist{did_you_mean(name, known)}; choose {', '.join(known)}")
+    tables = read_toml(path.read_text(encoding="utf-8"), source=f"suite ({path})")
+    tasks = tables.pop("tasks", {})
+    return {task: merge(tables, recipe) for task, recipe in tasks.items()}
+
+
+@dataclass(frozen=True)
+class Suite:
+    """A suite with its data and a model. Everything is written to `directory`."""
+
+    name: str
+    data: str
+    model: str | None
+    """None: each task is trained from scratch."""
+    directory: Path
+    changes: Sequence[str] = ()
+    """KEY=VALUE, for all tasks."""
+    device: str | None = None
+
+    def run(self, seeds: int, jobs: int = 1, report: Callable[[str], None] = lambda text: None) -> list[Result]:
+        """Trains every task with so many seeds, `jobs` at a time; returns the metrics of the validation data.
+
+        Runs that are finished are not repeated, others are resumed. The results are also written to `results.json` and
+        `results.md`.
+        """
+        tasks = read_suite(self.name)
+        for task, recipe in tasks.items():
+            self._write_recipe(task, recipe)
+
+        def train(job: tuple[str, int]) -> dict[str, float | None]:
+            report("{}, seed {}".format(*job))
+            return self._train(*job)
+
+        wanted = [(task, seed) for task in tasks for seed in range(1, seeds + 1)]
+        with ThreadPoolExecutor(jobs) as pool:
+            found = dict(zip(wanted, pool.map(train, wanted), strict=True))
+        results = [
+            Result(task, metric, tuple(float(found[task, seed][metric] or 0.0) for seed in range(1, seeds + 1)))
+            for task, recipe in tasks.items()
+            for metric in recipe["metrics"]
+        ]
+        content = [{**asdict(result), "median": result.median} for result in results]
+        whole = {"suite": self.name, "model": self.model, "results": content}
+        write_text(self.directory / "results.json", json.dumps(whole, indent=1) + "\n")
+        write_text(self.directory / "results.md", "\n".join(markdown(results)) + "\n")
+        return results
+
+    def _write_recipe(self, task: str, recipe: Table) -> None:
+        table = {key: value for key, value in recipe.items() if key != "metrics"}
+        table["data"] = {"root": self.data, **table["data"]}
+        if self.model is None:
+            table["model"] = {**DEFAULT_MODEL, **table.get("model", {})}
+        else:
+            table["train"] = {**table["train"], "start": self.model}
+        (self.directory / task).mkdir(parents=True, exist_ok=True)
+        write_text(self.directory / task / RECIPE, tomli_w.dumps(table))
+
+    def _train(self, task: str, seed: int) -> dict[str, float | None]:
+        """The metrics of one run, which is trained in a process of its own unless it is finished."""
+        place = self.directory / task / str(seed)
+        begun = (place / CONFIG).is_file()
+        if not begun or Run.open(place).status.state != "finished":
+            new = [str(self.directory / task / RECIPE), f"train.seed={seed}", f"train.directory={place}", *self.changes]
+            command = [sys.executable, "-m", "regard", "train", *(["--resume", str(place)] if begun else new)]
+            command += ["--device", self.device] if self.device else []
+            finished = subprocess.run(command, capture_output=True, text=True, check=False)
+            if finished.returncode:
+                raise RunError(f"{task} with seed {seed} failed: {finished.stderr.strip().splitlines()[-1]}")
+        return Run.open(place).status.metrics
+
+
+def markdown(results: Sequence[Result]) -> Iterator[str]:
+    """The table of the results, in per cent."""
+    yield "| task | metric | median | spread | seeds |"
+    yield "|---|---|---|---|---|"
+    for result in results:
+        scores = f"{100 * result.median:.1f} | {100 * result.spread:.1f}"
+        yield f"| {result.task} | {result.metric} | {scores} | {len(result.values)} |"
