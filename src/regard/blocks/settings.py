@@ -19,7 +19,7 @@ ChannelOrder: TypeAlias = Literal["interleaved", "halves"]
 """Order of sines and cosines (or of the channels of a rotated pair): alternating, or one half after the other."""
 
 NormPlace: TypeAlias = Literal["pre", "post", "sandwich"]
-PoolingKind: TypeAlias = Literal["class", "mean", "max"]
+PoolingKind: TypeAlias = Literal["class", "last", "mean", "max"]
 
 
 class LayerNorm(Settings):

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import data, demo, evaluate, look, models, train, translate
+from regard.cli import data, demo, evaluate, look, models, predict, train, translate
 from regard.errors import RegardError, SettingsError
 from regard.files import silence
 from regard.format import printable
@@ -34,9 +34,11 @@ for name, command, example in (
     ("data", data.data_command, "regard data multi30k-en-de data.root=DIR"),
     ("demo", demo.demo_command, "regard demo"),
     ("doctor", train.doctor_command, "regard doctor runs/multi30k-en-de --png curves.png"),
+    ("embed", predict.embed_command, "regard embed MODEL --search lines.txt 'a dog in the snow'"),
     ("evaluate", evaluate.evaluate_command, "regard evaluate runs/multi30k-en-de --split test --against runs/older"),
+    ("fill", predict.fill_command, 'regard fill MODEL "The [MASK] of the river"'),
     ("look", look.look_command, 'regard look de-en "Ein Hund läuft durch den Schnee."'),
-    ("predict", evaluate.predict_command, "regard predict runs/digits image.png --json"),
+    ("predict", predict.predict_command, "regard predict runs/digits image.png --json"),
     ("presets", models.presets_command, "regard presets --json"),
     ("recipes", train.recipes_command, "regard recipes --json"),
     ("runs", train.runs_command, "regard runs runs baseline larger"),

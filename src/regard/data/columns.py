@@ -1,8 +1,9 @@
 """Columns: how the parts of an example are stored, and how they become the tensors of a batch.
 
-A task names its columns. A `TokenColumn` is a text, a `PixelColumn` an image; each is a side of the examples, with
-lengths that decide which examples form a batch. A `LabelColumn` has one class for each example, a `TokenLabelColumn`
-one for each token of a text. A task can define columns of its own: see `MaskedColumn` in tasks/masked.py.
+A task names its columns. A `TokenColumn` is a text, a `PairColumn` one text or two, a `PixelColumn` an image; each is a
+side of the examples, with lengths that decide which examples form a batch. A `LabelColumn` has one class for each
+example, a `NumberColumn` a number, a `TokenLabelColumn` a class for each token of a text. A task can define columns of
+its own: see `MaskedColumn` in tasks/masked.py.
 """
 
 from __future__ import annotations
@@ -235,6 +236,10 @@ class TokenColumn(Column):
             raise DataError(f"{store.directory} has too few tokens for one window; add more text")
         return max(1, usable // self.window), None, min(self.window, usable)
 
+    def cut(self, texts: Ragged, room: int) -> Ragged:
+        """Texts without special tokens, shortened to at most `room` tokens."""
+        return texts.cut(room)
+
     def collate(self, selected: Selection, batch: Batch) -> None:
         grid = selected.grid
         tokens, following = self.read(selected)
@@ -254,6 +259,47 @@ class TokenColumn(Column):
         )  # whole rows are copied faster
         rows = windows[selected.examples * self.window]
         return rows[:, :length], rows[:, 1:]
+
+
+@dataclass(frozen=True)
+class PairColumn(TokenColumn):
+    """The token ids of one text, or of two with `between` in the middle. `values["NAME.segments"]` of a batch is 0 for
+    the tokens of the first text, up to its separator, and 1 for those of the second."""
+
+    between: tuple[int, ...] = ()
+
+    def key(self) -> list[Any]:
+        return [*super().key(), *self.between]
+
+    def cut(self, texts: Ragged, room: int) -> Ragged:
+        """Of a pair that is too long, tokens are removed from the end of the longer text."""
+        if not (texts.lengths > room).any():
+            return texts
+        return Ragged.joined(row if len(row) <= room else self._shortened(row, room) for row in texts.parts())
+
+    def _shortened(self, row: NDArray[Any], room: int) -> NDArray[Any]:
+        gap = len(self.between)
+        ends = np.flatnonzero(row == self.between[0]) if gap else row[:0]
+        if not len(ends):
+            return row[:room]
+        first, second = row[: ends[0]], row[ends[0] + gap :]
+        shorter = min(len(first), len(second), (room - gap) // 2)
+        longer = room - gap - shorter
+        sizes = (shorter, longer) if len(first) <= len(second) else (longer, shorter)
+        return np.concatenate([first[: sizes[0]], row[ends[0] : ends[0] + gap], second[: sizes[1]]])
+
+    def collate(self, selected: Selection, batch: Batch) -> None:
+        super().collate(selected, batch)
+        if self.between:
+            batch.values[f"{selected.name}.segments"] = self.segments(self.read(selected)[0], selected.grid)
+
+    def segments(self, tokens: NDArray[Any], grid: Grid) -> Tensor:
+        """0 for the tokens of each example up to its first separator, 1 for the others."""
+        separators = np.append(tokens == self.between[0], False)
+        before = np.cumsum(separators) - separators  # separators before each token
+        starts = np.cumsum(grid.lengths) - grid.lengths
+        later = before[:-1] > np.repeat(before[starts], grid.lengths)
+        return grid.filled(later.astype(np.int64), 0)
 
 
 @dataclass(frozen=True)
@@ -300,6 +346,26 @@ class LabelColumn(Column):
     def collate(self, selected: Selection, batch: Batch) -> None:
         stored = selected.store.values(selected.name)[selected.store.offsets(selected.name)[selected.examples]]
         batch.values[selected.name] = selected.grid.per_sequence(stored, IGNORED)
+
+
+@dataclass(frozen=True)
+class NumberColumn(Column):
+    """One number for each example: a target of regression, or the index of a token. `values["NAME"]` of a batch is
+    `[B]`, in float32, and NaN for padding."""
+
+    @property
+    def size(self) -> int:
+        return LABELS
+
+    def ragged(self, values: Any) -> Ragged:
+        bits = np.asarray(values, np.float32).view(np.uint32)
+        return Ragged(bits, np.ones(len(bits), np.int64))
+
+    def collate(self, selected: Selection, batch: Batch) -> None:
+        stored = selected.store.values(selected.name)[selected.store.offsets(selected.name)[selected.examples]]
+        numbers = np.full(selected.grid.layout.count, np.nan, np.float32)
+        numbers[selected.grid.sequences] = stored.astype(np.uint32).view(np.float32)
+        batch.values[selected.name] = torch.from_numpy(numbers)
 
 
 @dataclass(frozen=True)

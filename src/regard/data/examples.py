@@ -86,6 +86,17 @@ class Question(NamedTuple):
         return {"question": self.question, "context": self.context}
 
 
+class Choice(NamedTuple):
+    """A text (a question, a beginning) with several options, and the index of the right one."""
+
+    text: str
+    options: tuple[str, ...]
+    label: int
+
+    def sides(self) -> dict[str, Side]:
+        return {"text": self.text, "options": "\n".join(self.options)}
+
+
 class Picture(NamedTuple):
     """An image with its class."""
 
@@ -96,7 +107,7 @@ class Picture(NamedTuple):
         return {"pixels": self.pixels.tobytes()}
 
 
-Example: TypeAlias = Pair | Text | Labelled | Tagged | Question | Picture
+Example: TypeAlias = Pair | Text | Labelled | Tagged | Question | Choice | Picture
 
 
 @dataclass(frozen=True)

@@ -239,7 +239,11 @@ class _Shaper:
                 raise SettingsError('data.too_long ("split") suits raw text only; set it to "skip" or "truncate"')
             return {name: ragged.split(self._rooms[name] or 1) for name, ragged in columns.items()}
         rooms = {name: self._rooms.get(getattr(self.columns[name], "of", name)) for name in columns}
-        return {name: ragged if (room := rooms[name]) is None else ragged.cut(room) for name, ragged in columns.items()}
+        for name, room in rooms.items():
+            if room is not None:
+                ragged = columns[name]
+                columns[name] = self.tokens[name].cut(ragged, room) if name in self.tokens else ragged.cut(room)
+        return columns
 
     def _joined(self, located: list[Located[Any]], name: str, pieces: Ragged) -> Iterator[NDArray[Any]]:
         """Documents of several pieces, one by one. Of a document that is too long, only the needed part is kept."""

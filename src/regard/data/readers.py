@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias, TypeVar, cast
 
 from regard.data import settings as kinds
-from regard.data.examples import Answer, Example, Labelled, Located, Pair, Problem, Question, Tagged, Text
+from regard.data.examples import Answer, Choice, Example, Labelled, Located, Pair, Problem, Question, Tagged, Text
 from regard.errors import DataError
 from regard.files import parse_json
 from regard.settings import did_you_mean
@@ -335,8 +335,25 @@ def _question(context: Any, asked: dict[str, Any], name: str) -> Question | Prob
     return Question(name, str(question), context, tuple(dict.fromkeys(answers)))
 
 
+def read_choices(settings: kinds.Choices, file: str) -> Found[Choice]:
+    expected = 0
+
+    def make(text: str, options: Any, label: Any) -> Choice | Problem:
+        nonlocal expected
+        if not isinstance(options, list) or not all(isinstance(each, str) and each.strip() for each in options):
+            return Problem("has options that are not a list of texts")
+        expected = expected or len(options)
+        if len(options) != expected or expected < 2:
+            return Problem(f"does not have {max(expected, 2)} options, as the first line has", f"it has {len(options)}")
+        if isinstance(label, bool) or not isinstance(label, int) or not 0 <= label < expected:
+            return Problem(f"has a label that is not an index from 0 to {expected - 1}", repr(label))
+        return Choice(text, tuple(options), label)
+
+    return _examples(settings, file, ["text", "options", "label"], make)
+
+
 def _examples(
-    settings: kinds.TableFile | kinds.ParallelJsonl | kinds.RawJsonl | kinds.LabelledJsonl,
+    settings: kinds.TableFile | kinds.ParallelJsonl | kinds.RawJsonl | kinds.LabelledJsonl | kinds.Choices,
     file: str,
     names: Sequence[str],
     make: Callable[..., E | Problem],
@@ -370,7 +387,7 @@ def _objects(file: str, names: Sequence[str], keys: Sequence[str]) -> Records:
 
 
 def _value_at(found: dict[str, Any], name: str, key: str) -> Any:
-    """The value of a key; a `Problem` if it is missing, or is not a text. A label may have any type."""
+    """The value of a key; a `Problem` if it is missing, or is not a text. Labels and options may have any type."""
     value: Any = found
     for part in [key] if key in found else key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -380,7 +397,7 @@ def _value_at(found: dict[str, Any], name: str, key: str) -> Any:
         if not value or value.isspace():
             return Problem(f"has an empty {name}")
         return value if _encodes(value) else Problem("holds half a character", name)
-    return value if name == "label" else Problem(f"has no text at {key}", f"but {type(value).__name__}")
+    return value if name in ("label", "options") else Problem(f"has no text at {key}", f"but {type(value).__name__}")
 
 
 def _rows(settings: kinds.TableFile, file: str, names: Sequence[str], columns: Sequence[int | str]) -> Records:

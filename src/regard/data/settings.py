@@ -379,6 +379,20 @@ class Squad(Texts, FromFiles):
     """What to do with a context over `longest`; split: overlapping parts are read one after another."""
 
 
+class Choices(Texts, FromFiles):
+    """Texts with several options, one of them right, in a file with a JSON object on each line."""
+
+    kind: Literal["choices"] = "choices"
+    text: Key = "text"
+    """Key of the text, such as a question."""
+    options: Key = "options"
+    """Key of the list of options; all examples have the same number."""
+    label: Key = "label"
+    """Key of the index of the right option, counted from 0."""
+    too_long: Literal["skip", "truncate"] = "truncate"
+    """What to do with a text and option over `longest`."""
+
+
 class ImageFolder(FromFiles, UnseenLabels):
     """A folder of images for each class, with the name of the class; any format that Pillow reads."""
 
@@ -446,8 +460,9 @@ class Digits(Data, UnseenLabels):
 
 
 _Texts: TypeAlias = Parallel | ParallelTsv | ParallelCsv | ParallelJsonl | RawText | RawJsonl
-_Labelled: TypeAlias = LabelledTsv | LabelledCsv | LabelledJsonl | Columns | Slots | Squad | ImageFolder | Idx | Npz
+_Labelled: TypeAlias = LabelledTsv | LabelledCsv | LabelledJsonl | Columns | Slots | Squad | Choices
+_Images: TypeAlias = ImageFolder | Idx | Npz
 EmbeddedSettings: TypeAlias = Grammar | PythonLibrary | Digits
-DataSettings: TypeAlias = _Texts | _Labelled | EmbeddedSettings
+DataSettings: TypeAlias = _Texts | _Labelled | _Images | EmbeddedSettings
 AnyData: TypeAlias = Annotated[DataSettings, Field(discriminator="kind")]
 """The type of the table `[data]` for `parse`; its `kind` selects the variant."""

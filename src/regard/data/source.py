@@ -28,6 +28,7 @@ READERS: dict[str, Callable[..., Iterator[Located[Example | Problem]]]] = {
     "columns": readers.read_columns,
     "slots": readers.read_slots,
     "squad": readers.read_squad,
+    "choices": readers.read_choices,
     "image-folder": read_image_folder,
     "idx": read_idx,
     "npz": read_npz,

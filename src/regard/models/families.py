@@ -48,6 +48,7 @@ class EncoderDecoder(_Writer):
         self.decoder = Stack(model, model.position, causal=True, cross=True, depth=model.decoder_layers)
         tokens = tied if "output" in model.tied else None
         self.output = Output(tokens, model.target_size, model.width, model.output_bias, model.output_scale)
+        self.heads = build_heads(model.heads, model, target)
 
     def forward(
         self,
@@ -112,7 +113,7 @@ class Encoder(nn.Module):
         tokens = nn.Embedding(model.vocabulary, model.width)
         self.embedding = _text_embedding(model, tokens, model.segments)
         self.encoder = Stack(model, model.position)
-        self.heads = build_heads(model.heads, model.width, model.norm, tokens)
+        self.heads = build_heads(model.heads, model, tokens)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None, segments: Tensor | None = None) -> Tensor:
         """Return the hidden states `[B, T, D]` (or `[N, D]`)."""
@@ -130,6 +131,7 @@ class Decoder(_Writer):
         self.embedding = _text_embedding(model, tokens)
         self.decoder = Stack(model, model.position, causal=True)
         self.output = Output(tokens if model.tied else None, model.vocabulary, model.width, model.output_bias)
+        self.heads = build_heads(model.heads, model, tokens)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None, cache: Cache | None = None) -> Tensor:
         """Return logits `[B, T, V]` (or `[N, V]`) for the token after each token.
@@ -158,7 +160,7 @@ class Vision(nn.Module):
         position = build_grid_position(model.position, model.grid, model.width, model.head_size, model.class_token)
         self.embedding = PatchEmbedding(model.channels, model.patch, model.width, position, model.dropout)
         self.encoder = Stack(model, NoPosition())
-        self.heads = build_heads(model.heads, model.width, model.norm)
+        self.heads = build_heads(model.heads, model)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return `[B, T, D]` for images `[B, C, height, width]`: class token (if any), then patches."""
@@ -269,12 +271,32 @@ class TokenHead(nn.Module):
         return tap(self, "logits", self.output(functional.dropout(hidden, self.dropout, self.training)))
 
 
+class ReplacedHead(nn.Module):
+    """A logit `[..., 1]` for each token: whether a generator replaced it. The generator is part of the head."""
+
+    def __init__(self, head: settings.Replaced, model: settings.ModelSettings, tokens: nn.Embedding) -> None:
+        super().__init__()
+        assert isinstance(model, settings.Encoder | settings.Decoder | settings.EncoderDecoder)
+        self.generator = Stack(model, model.position, depth=head.depth)
+        self.masked = MaskedHead(settings.Masked(), model.norm, tokens)
+        self.dense = nn.Linear(model.width, model.width)
+        self.output = nn.Linear(model.width, 1)
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        scores: Tensor = self.output(functional.gelu(self.dense(hidden)))
+        return scores
+
+
 def build_head(
-    head: settings.TextHead | settings.ImageHead, width: int, norm: Norm, tokens: nn.Embedding | None = None
+    head: settings.TextHead | settings.ImageHead, model: settings.ModelSettings, tokens: nn.Embedding | None = None
 ) -> nn.Module:
+    width = model.width
     if isinstance(head, settings.Masked):
         assert tokens is not None  # the settings of images have no such head
-        return MaskedHead(head, norm, tokens)
+        return MaskedHead(head, model.norm, tokens)
+    if isinstance(head, settings.Replaced):
+        assert tokens is not None
+        return ReplacedHead(head, model, tokens)
     if isinstance(head, settings.NextSentence):
         return SequenceHead(head.pooling, head.dense, width, classes=2)
     if isinstance(head, settings.Classification):
@@ -288,8 +310,7 @@ def build_head(
 
 def build_heads(
     heads: Mapping[str, settings.TextHead] | Mapping[str, settings.ImageHead],
-    width: int,
-    norm: Norm,
+    model: settings.ModelSettings,
     tokens: nn.Embedding | None = None,
 ) -> nn.ModuleDict:
     """Return the heads by name. Attribute names of PyTorch modules, such as "type", are refused."""
@@ -297,5 +318,5 @@ def build_heads(
     for name, head in heads.items():
         if hasattr(named, name):
             raise SettingsError(f"heads.{name}: PyTorch uses this name; choose another one, such as {name}_head")
-        named[name] = build_head(head, width, norm, tokens)
+        named[name] = build_head(head, model, tokens)
     return named

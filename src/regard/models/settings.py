@@ -24,7 +24,7 @@ class Masked(Settings):
 
 class _Pooled(Settings):
     pooling: blocks.PoolingKind = "class"
-    """How the tokens of a sequence become one vector: first token, mean or maximum."""
+    """How the tokens of a sequence become one vector: first token, last token, mean or maximum."""
     dense: bool = False
     """Whether a linear layer and tanh follow the pooling (BERT's pooler)."""
 
@@ -69,8 +69,16 @@ class Spans(Settings):
     kind: Literal["spans"] = "spans"
 
 
+class Replaced(Settings):
+    """A logit for each token: whether a generator, a smaller encoder, replaced it (Clark et al. 2020: ELECTRA)."""
+
+    kind: Literal["replaced"] = "replaced"
+    depth: blocks.Depth = 2
+    """Number of layers of the generator. It has the width and the token embeddings of the model."""
+
+
 TextHead: TypeAlias = Annotated[
-    Masked | NextSentence | Classification | Tagging | Spans | Pooling, Field(discriminator="kind")
+    Masked | NextSentence | Classification | Tagging | Spans | Pooling | Replaced, Field(discriminator="kind")
 ]
 ImageHead: TypeAlias = Annotated[Classification | Pooling, Field(discriminator="kind")]
 
@@ -91,9 +99,12 @@ class _Text(blocks.Body):
     """Whether token embeddings are multiplied by √width, as in the paper."""
     embedding_norm: bool = False
     """Whether a norm follows the embeddings (BERT, BART)."""
+    heads: dict[str, TextHead] = {}
+    """The heads by name."""
 
     @model_validator(mode="after")
     def _positions_fit(self) -> Self:
+        _check_names(self.heads)
         if isinstance(self.position, blocks.Rotary):
             channels = self.position.channels(self.head_size)
             if channels < 2 or channels % 2:
@@ -145,13 +156,6 @@ class Encoder(_Text):
     kind: Literal["encoder"] = "encoder"
     segments: int = Field(default=0, ge=0)
     """Number of segments (2 for pairs of sentences); 0: no segment embedding."""
-    heads: dict[str, TextHead] = {}
-    """The heads by name."""
-
-    @model_validator(mode="after")
-    def _heads_have_names(self) -> Self:
-        _check_names(self.heads)
-        return self
 
 
 class Decoder(_Text):

@@ -13,34 +13,40 @@ from regard.data.columns import IGNORED
 from regard.training.step import Loss
 
 
-def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float, training: bool) -> Loss:
+def cross_entropy(
+    logits: Tensor, labels: Tensor, smoothing: float, training: bool, weights: Tensor | None = None
+) -> Loss:
     """The loss of `[..., classes]` logits for `[...]` labels; labels that are `IGNORED` do not count.
 
-    With label smoothing, the total is the smoothed loss and the sum `plain` is the loss without smoothing. Correct
-    answers are counted (`right`) in evaluation only, because the argmax reads all logits again.
+    With label smoothing, the total is the smoothed loss and the sum `plain` is the loss without smoothing. `weights`
+    are factors of the classes in training; they change the weight of the loss too. Correct answers are counted
+    (`right`) in evaluation only, because the argmax reads all logits again.
     """
     labels = labels.flatten()
     counted = labels != IGNORED
     log_shares = _log_shares(logits)
     plain = -log_shares.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
-    plain = torch.where(counted, plain, 0).sum()
+    share = counted if weights is None or not training else counted * weights[labels.clamp(min=0)]
+    plain = (torch.where(counted, plain, 0) * share).sum()
     total, sums = plain, {}
     if smoothing:
-        even = torch.where(counted, -log_shares.mean(-1), 0).sum()
+        even = (torch.where(counted, -log_shares.mean(-1), 0) * share).sum()
         total = (1 - smoothing) * plain + smoothing * even
         sums["plain"] = plain.detach()
     if not training:
         sums["right"] = ((log_shares.argmax(-1) == labels) & counted).sum()
-    return Loss(total, counted.sum(), sums)
+    return Loss(total, share.sum(), sums)
 
 
-def classification_loss(logits: Tensor, labels: Tensor, smoothing: float, training: bool) -> Loss:
+def classification_loss(
+    logits: Tensor, labels: Tensor, smoothing: float, training: bool, weights: Tensor | None = None
+) -> Loss:
     """The cross-entropy of `[B, classes]` logits. A class that the training data lacks counts as a mistake only.
 
     Such labels are at least the number of classes: see `LabelColumn`.
     """
     unseen = labels >= logits.shape[-1]
-    loss = cross_entropy(logits, torch.where(unseen, IGNORED, labels), smoothing, training)
+    loss = cross_entropy(logits, torch.where(unseen, IGNORED, labels), smoothing, training, weights)
     if not training:
         loss.sums["unseen"] = unseen.sum()
     return loss

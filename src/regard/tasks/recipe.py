@@ -288,9 +288,11 @@ def job_model(job: TrainingJob, start: ModelSettings | None = None) -> ModelSett
     else:
         settings = model_settings({"model": job.model})
     family = job.task_type.family
-    if not isinstance(settings, family):
+    families = family if isinstance(family, tuple) else (family,)
+    if not isinstance(settings, families):
+        needs = " or ".join(str(kind_of(each)) for each in families)
         raise SettingsError(
-            f"model.kind ({settings.kind}) does not suit the task {job.task.kind}, which needs {kind_of(family)}; "
+            f"model.kind ({settings.kind}) does not suit the task {job.task.kind}, which needs {needs}; "
             "choose another preset (regard presets lists them), or another task"
         )
     return settings

@@ -195,10 +195,11 @@ def prepare_job(
     for split in splits:
         require_there(Source(job.data, split).files)
     first = next(iter(Source(job.data, splits[0])))
-    if not isinstance(first, job.task_type.example):
+    wanted = job.task_type.example if isinstance(job.task_type.example, tuple) else (job.task_type.example,)
+    if not isinstance(first, wanted):
         raise SettingsError(
             f"data.kind ({job.data.kind}) has examples of type {type(first).__name__}, but the task {job.task.kind} "
-            f"needs {job.task_type.example.__name__}; choose another kind"
+            f"needs {' or '.join(each.__name__ for each in wanted)}; choose another kind"
         )
     if job.task_type.text_kind is not None:
         tokenizers = tokenizers or _tokenizers(job, start, report)
@@ -316,7 +317,7 @@ def _model(job: TrainingJob, task: Task, workers: Workers, start: Start | None) 
         notes = warm_start(model, start, task._tokenizers, seed=job.train.seed)
     _freeze(model, job.train.freeze)
     heads: Any = getattr(model, "heads", None)
-    if task.head is not None and (others := [name for name in heads or () if name != task.head]):
+    if task.trained_heads and (others := [name for name in heads or () if name not in task.trained_heads]):
         for name in others:
             heads[name].requires_grad_(False)
         notes.append(f"not trained, because this task does not use them: heads {', '.join(others)}")

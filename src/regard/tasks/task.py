@@ -23,7 +23,7 @@ from regard.data.loader import Loader
 from regard.data.settings import DataSettings, Split, Texts
 from regard.errors import InputError, SettingsError
 from regard.models.build import Model
-from regard.models.settings import Encoder, ModelSettings, Vision, reach
+from regard.models.settings import Decoder, Encoder, EncoderDecoder, ModelSettings, Vision, reach
 from regard.settings import Settings, Table, did_you_mean
 from regard.tasks.losses import cross_entropy_metrics
 from regard.tasks.recipe import TrainingJob, make_job
@@ -106,10 +106,10 @@ class Task:
     kind: ClassVar[str]
     """The name of the task in recipes: `task = "kind"`."""
     settings_type: ClassVar[type[TaskSettings]]
-    family: ClassVar[type[ModelSettings]]
-    """The settings of the model family that it trains."""
-    example: ClassVar[type[Example]]
-    """The type of example that it reads."""
+    family: ClassVar[type[ModelSettings] | tuple[type[ModelSettings], ...]]
+    """The settings of the model family that it trains, or of several."""
+    example: ClassVar[type[Example] | tuple[type[Example], ...]]
+    """The type of example that it reads, or several."""
     data_kind: ClassVar[str | None] = None
     """The kind of data if `data.kind` is not set; none: it must be set."""
     text_kind: ClassVar[str | None] = None
@@ -140,6 +140,11 @@ class Task:
         self.data: TrainingData | None = None
         """Set when data is prepared."""
         self._tokenizers = tokenizers
+
+    @property
+    def trained_heads(self) -> tuple[str, ...]:
+        """The names of the heads that are trained."""
+        return () if self.head is None else (self.head,)
 
     @property
     def tokenizers(self) -> TokenizerPair:
@@ -194,8 +199,8 @@ class Task:
         """The metrics from the sums of `Loss` over all batches."""
         return cross_entropy_metrics(total, weight, sums)
 
-    def extra_metrics(self, model: nn.Module) -> dict[str, float]:
-        """Further metrics on the validation data that are not sums over batches, such as BLEU."""
+    def extra_metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
+        """Further metrics on a split that are not sums over batches, such as BLEU."""
         return {}
 
     def has(self, split: Split) -> bool:
@@ -217,7 +222,7 @@ class Task:
         raise InputError(f"the task {self.kind} makes no predictions; use the model in Python")
 
 
-H = TypeVar("H", Encoder, Vision)
+H = TypeVar("H", Encoder, Decoder, EncoderDecoder, Vision)
 
 
 def with_head(model: H, kind: type[Settings], name: str, changes: Table) -> tuple[H, str]:
@@ -241,9 +246,12 @@ ENTRY_POINTS = "regard.tasks"
 
 def all_tasks() -> dict[str, type[Task]]:
     """All tasks by kind. A new task of the library is a file, and a name here."""
-    from regard.tasks import image, language, masked, translate
+    from regard.tasks import answer, choice, classify, embed, image, language, masked, tag, translate
 
-    library = (translate.TranslateTask, language.LanguageTask, masked.MaskedTask, image.ImageTask)
+    library = (
+        *(translate.TranslateTask, language.LanguageTask, masked.MaskedTask, classify.ClassifyTask, tag.TagTask),
+        *(answer.AnswerTask, choice.ChoiceTask, embed.EmbedTask, image.ImageTask),
+    )
     installed = {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINTS)}
     return {task.kind: task for task in library} | installed | REGISTERED
 
@@ -268,6 +276,28 @@ def load_task(directory: Path, model: Model) -> Task:
     config = {name: table for name, table in read_config(directory).items() if name not in OF_RUN}
     job = make_job(directory.name, config, {})
     task = job.task_type(job.task, model.settings, job_tokenizers(job, directory), load_labels(directory))
+    task.fit()
+    return task
+
+
+HEAD_TASKS = {
+    "masked": "masked",
+    "replaced": "masked",
+    "classification": "classify",
+    "tagging": "tag",
+    "spans": "answer",
+    "pooling": "embed",
+}
+"""The task that uses a head, by kind."""
+
+
+def head_task(kind: str, model: Model, tokenizers: TokenizerPair, labels: Mapping[Sort, Labels]) -> Task | None:
+    """The task of a kind for a model without a run, such as one of Hugging Face; None if it has no head for it."""
+    task_type = find_task(kind)
+    heads: Mapping[str, Settings] = getattr(model.settings, "heads", {})
+    if kind not in {HEAD_TASKS.get(head.kind) for head in heads.values()}:  # type: ignore[attr-defined]
+        return None
+    task = task_type(task_type.settings_type(kind=kind), model.settings, tokenizers, labels)
     task.fit()
     return task
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from regard.blocks.settings import Positive
 from regard.data.columns import Batch, Column, TokenColumn
 from regard.data.examples import Pair
-from regard.data.settings import Pairs
+from regard.data.settings import Pairs, Split
 from regard.data.source import Source
 from regard.decoding.decode import decode
 from regard.decoding.settings import Beam, Ends, Greedy, Wish
@@ -150,9 +150,9 @@ class TranslateTask(Task):
         loss = cross_entropy(logits, labels, smoothing, training=True)
         return Loss(loss.total + consistency.weight * divergence(logits, others, labels), loss.weight, loss.sums)
 
-    def extra_metrics(self, model: nn.Module) -> dict[str, float]:
+    def extra_metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
         bleu = self.settings.bleu
-        if bleu is None:
+        if bleu is None or split != "valid":
             return {}
         assert isinstance(model, EncoderDecoder)
         inputs, references = self._validation

@@ -221,6 +221,21 @@ class Tokenizer:
         return self._inner.token_to_id(f" {token}") if found is None and self._looked_up else found
 
     @cached_property
+    def frame(self) -> tuple[list[int], list[int], list[int]]:
+        """The special tokens before a text, between the texts of a pair, and after them.
+
+        They are those of the tokenizer's template. What it lacks at the end or between texts is the separator.
+        """
+        found = self._inner.encode("a", "b")
+        sides = found.sequence_ids if {0, 1} <= {*found.sequence_ids} else [0, 1]
+        ids = found.ids if len(sides) == len(found.ids) else [0, 0]
+        first, second = sides.index(0), sides.index(1)
+        last = len(sides) - sides[::-1].index(1)
+        separator = [self.role("separator")]
+        between = [number for number, side in zip(ids[first:second], sides[first:second], strict=True) if side is None]
+        return ids[:first], between or separator, ids[last:] or separator
+
+    @cached_property
     def json(self) -> str:
         """The content of its `tokenizer.json`."""
         content = json.loads(self._inner.to_str())

@@ -8,15 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, Unpack, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from regard.data.examples import Labels, Sort
 from regard.decoding.alignment import Look
 from regard.decoding.settings import Ends, TranslateOptions
 from regard.errors import InputError, SettingsError, WeightsError
 from regard.files import read_json
 from regard.models.build import Model, Place, find_device
 from regard.models.cpu import prepared
-from regard.models.families import EncoderDecoder
+from regard.models.families import Decoder, Encoder, EncoderDecoder
 from regard.models.settings import ModelSettings
 from regard.settings import Table, shown
 from regard.text.tokenizer import FILE, TokenizerPair
@@ -88,13 +91,58 @@ class Loaded:
             raise InputError(f"inputs is of type {type(inputs).__name__}, expected a list; write [input]")
         return self._task.predict(self.network, inputs)
 
+    def fill(self, text: str, best: int = 5) -> list[dict[str, float]]:
+        """The most likely tokens for each mask token of a text, with their probabilities.
+
+        >>> model.fill("The [MASK] of the river")  # doctest: +SKIP
+        [{'side': 0.31, 'mouth': 0.18, 'bank': 0.07, 'middle': 0.05, 'water': 0.04}]
+        """
+        from regard.tasks.masked import MaskedTask
+
+        task = self._task_for("masked")
+        if not isinstance(task, MaskedTask):
+            raise InputError(f"model {self.name} has no head for masked tokens; train one with task masked")
+        return task.predict(self.network, [text], best)[0]
+
+    def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """A vector of length 1 for each text, `[texts, width]`: the mean of the hidden states, or the model's pooling.
+
+        >>> one, other = model.embed(["a dog", "a cat"])  # doctest: +SKIP
+        >>> cosine = one @ other  # doctest: +SKIP
+        """
+        from regard.tasks.embed import Embed, EmbedTask
+
+        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+            raise InputError("texts must be a list of str; write [text]")
+        if self.tokenizers is None or not isinstance(self.network, Encoder | Decoder):
+            raise InputError(f"model {self.name} has kind {self.settings.kind} and cannot embed texts; load an encoder")
+        task = self._task_for("embed")
+        if not isinstance(task, EmbedTask):
+            task = EmbedTask(Embed(), self.settings, self.tokenizers)
+        return np.array(task.predict(self.network, texts), np.float32).reshape(len(texts), self.settings.width)
+
     @cached_property
     def _task(self) -> Task:
-        from regard.tasks.task import load_task  # not needed to translate
+        from regard.tasks.task import HEAD_TASKS, load_task  # not needed to translate
 
-        if "task" not in self.config:
+        if "task" in self.config:
+            return load_task(self.directory, self.network)
+        heads = getattr(self.settings, "heads", {}).values()
+        kinds = [HEAD_TASKS[head.kind] for head in heads if head.kind in HEAD_TASKS]
+        task = self._task_for(kinds[0]) if kinds and self.tokenizers is not None else None
+        if task is None:
             raise InputError(f"model {self.name} has no task, so it cannot predict; give a run of regard train")
-        return load_task(self.directory, self.network)
+        return task
+
+    def _task_for(self, kind: str) -> Task | None:
+        """The task of a kind, with the model's own settings if it was trained for it; None if it has no head for it."""
+        from regard.tasks.task import head_task
+
+        if self.tokenizers is None:
+            return None
+        if _task_kind(self.config) == kind:
+            return self._task
+        return head_task(kind, self.network, self.tokenizers, _labels(self.config))
 
     @overload
     def translate(self, text: str, **changes: Unpack[Keywords]) -> str: ...
@@ -169,7 +217,7 @@ def load(name: Path | str, device: Place = None, dtype: torch.dtype | None = Non
     tokenizers = TokenizerPair.find(place)
     foreign = not (place / run_directory.CONFIG).is_file()
     config = read_json(place / CONFIG_JSON) if foreign else run_directory.read_config(place)
-    if not isinstance(network, EncoderDecoder) or tokenizers is None:
+    if not isinstance(network, EncoderDecoder) or tokenizers is None or _task_kind(config) not in (None, "translate"):
         return Loaded(str(name), place, network, tokenizers, config)
     sizes = (network.settings.vocabulary, network.settings.target_size)
     for side, has, needs in zip(("source", "target"), sizes, tokenizers.sizes, strict=True):
@@ -180,6 +228,21 @@ def load(name: Path | str, device: Place = None, dtype: torch.dtype | None = Non
             )
     frame = _foreign_frame(place, config, tokenizers) if foreign else _run_frame(tokenizers, config)
     return Translator(str(name), place, network, tokenizers, config, frame, direction)
+
+
+def _task_kind(config: Table) -> str | None:
+    """The task of a run; None for other models."""
+    task = config.get("task")
+    return task.get("kind") if isinstance(task, dict) else task
+
+
+def _labels(config: Table) -> dict[Sort, Labels]:
+    """The names of the classes of a Hugging Face model."""
+    names = config.get("id2label")
+    if not isinstance(names, dict) or not names:
+        return {}
+    ordered = tuple(str(names[key]) for key in sorted(names, key=lambda key: int(key)))
+    return {"label": ordered, "tags": ordered}
 
 
 def _run_frame(tokenizers: TokenizerPair, config: Table) -> Frame:

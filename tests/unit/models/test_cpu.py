@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from pathlib import Path
 from typing import Any
 
 import family_cases as cases
@@ -141,11 +142,12 @@ def test_packed_weights_are_freed_with_their_model() -> None:
 
 
 @pytest.mark.parametrize("verb", ["translate", "evaluate"])
-def test_commands_bound_kernel_caches(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commands_bound_kernel_caches(verb: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.toml").write_text("", encoding="utf-8")  # a model that cannot be loaded
     for name in KERNEL_CACHES:
         monkeypatch.setenv(name, "")  # so that it is restored afterwards
         monkeypatch.delenv(name)
-    assert CliRunner().invoke(app, [verb, "no-such-model"], input="a").exit_code == 1
+    assert CliRunner().invoke(app, [verb, str(tmp_path)], input="a").exit_code == 1
     assert {name: os.environ.get(name) for name in KERNEL_CACHES} == KERNEL_CACHES
 
 

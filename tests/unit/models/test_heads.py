@@ -32,7 +32,9 @@ def hidden() -> Tensor:
 
 
 def built(head: settings.TextHead, tokens: nn.Embedding | None = None) -> Any:
-    made = build_head(head, WIDTH, NORM, tokens).double().eval()
+    made = (
+        build_head(head, Encoder(width=WIDTH, norm=NORM, attention=blocks.Attention(heads=1)), tokens).double().eval()
+    )
     for parameter in made.parameters():
         nn.init.normal_(parameter)
     return made

@@ -39,7 +39,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_task_from_outside_trains_resumes_evaluates_and_predicts(page: dict[str, Any]) -> None:
-    assert find_task("classify") is page["ClassifyTask"]
+    assert find_task("topic") is page["TopicTask"]
     changes = {"train.directory": "short", "train.steps": 6, "train.evaluate_every": 3, "train.layout": "packed"}
     short = regard.train("recipe.toml", changes, device="cpu")
     longer = regard.resume(short.directory, {"train.steps": 12}, device="cpu")
@@ -54,7 +54,7 @@ def test_a_task_from_outside_trains_resumes_evaluates_and_predicts(page: dict[st
     assert shown.stdout.splitlines() == ["good", "bad"], shown.output
     # In another process the task is unknown until somebody registers it.
     tasks.REGISTERED.clear()
-    with pytest.raises(SettingsError, match="classify"):
+    with pytest.raises(SettingsError, match="topic"):
         load_task(Path(run), regard.load(run, "cpu").network)
 
 

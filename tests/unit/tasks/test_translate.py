@@ -129,10 +129,10 @@ def test_bleu_of_a_model_that_repeats_its_source(tmp_path: Path, monkeypatch: py
     for beam, search in ((1, Greedy()), (3, Beam(size=3))):
         task = tried(tmp_path, Bleu(beam=beam), SAME)
         model: Any = build(task.model)
-        assert task.extra_metrics(model)["bleu"] == pytest.approx(100)
+        assert task.extra_metrics(model, "valid")["bleu"] == pytest.approx(100)
         assert asked.pop() == (search, 2)
-    assert tried(tmp_path, Bleu(), SAME[::-1]).extra_metrics(model)["bleu"] < 10
-    tried(tmp_path, Bleu(sentences=1), SAME).extra_metrics(model)
+    assert tried(tmp_path, Bleu(), SAME[::-1]).extra_metrics(model, "valid")["bleu"] < 10
+    tried(tmp_path, Bleu(sentences=1), SAME).extra_metrics(model, "valid")
     assert asked.pop()[1] == 1
     assert tried(tmp_path, Bleu(), SAME, length=5)._validation == ([], []), "none of them can be read"
 
@@ -141,6 +141,6 @@ def test_a_model_translates_for_validation_and_prediction(tmp_path: Path) -> Non
     """Untrained, it is very bad; it matters that it goes all the way."""
     task = tried(tmp_path, Bleu(), SAME)
     model: Any = build(task.model).eval()
-    assert 0 <= task.extra_metrics(model)["bleu"] < 50
-    assert made(tmp_path / "other")[0].extra_metrics(model) == {}
+    assert 0 <= task.extra_metrics(model, "valid")["bleu"] < 50
+    assert made(tmp_path / "other")[0].extra_metrics(model, "valid") == {}
     assert [type(text) for text in task.predict(model, SAME)] == [str, str]

@@ -1,0 +1,151 @@
+"""Multiple choice: which of several options fits a text best (Radford et al. 2018, figure 1; Zellers et al. 2018).
+
+Each option is read together with the text as a sequence of its own. A linear layer scores the sequences, and a softmax
+compares the options of one text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import nn
+
+from regard.blocks.layout import Packed, Padded
+from regard.data.columns import Batch, Column, NumberColumn, PairColumn, Selection, Sequences
+from regard.data.examples import Choice
+from regard.data.store import spread
+from regard.errors import InputError
+from regard.models.build import Model
+from regard.models.settings import Classification, ModelSettings
+from regard.settings import Table
+from regard.tasks.losses import classification_metrics, cross_entropy
+from regard.tasks.task import TaskSettings, with_head
+from regard.tasks.text import TextTask
+from regard.training.step import Loss
+
+
+class Choosing(TaskSettings):
+    """Predicts which of several options fits a text. Needs an encoder or a decoder."""
+
+    kind: Literal["choice"] = "choice"
+
+
+@dataclass(frozen=True)
+class OptionsColumn(PairColumn):
+    """All options of an example, one after the other, each with its text and special tokens before it. In a batch each
+    option is a sequence: those of example i are the sequences i · options to (i + 1) · options − 1."""
+
+    lengths: str = "lengths"
+    """The column with the tokens of each option."""
+
+    def collate(self, selected: Selection, batch: Batch) -> None:
+        store, grid = selected.store, selected.grid
+        options = len(store.values(self.lengths)) // len(store)
+        parts = store.values(self.lengths).reshape(-1, options)[selected.examples].astype(np.int64)
+        tokens = self.read(selected)[0]
+        lengths = np.zeros((grid.layout.count, options), np.int64)
+        if isinstance(grid.layout, Packed):
+            lengths[:, 0] = np.diff(grid.layout.offsets_S1.numpy())
+        lengths[grid.sequences] = parts
+        flat = lengths.ravel()
+        if isinstance(grid.layout, Packed):
+            offsets = np.zeros(len(flat) + 1, np.int32)
+            np.cumsum(flat, out=offsets[1:])
+            layout: Packed | Padded = Packed(
+                grid.layout.tokens, torch.from_numpy(offsets), grid.layout.longest, grid.layout.width
+            )
+            cells = grid.cells
+        else:
+            time = max(1, int(flat.max(initial=1)))
+            layout = Padded(len(flat), time, torch.from_numpy(np.maximum(flat, 1)))
+            cells = spread(np.arange(len(flat)) * time, flat)
+        text = np.full(layout.shape, self.pad, np.int64)
+        text.ravel()[cells] = tokens
+        batch.sequences[selected.name] = Sequences(torch.from_numpy(text), layout)
+
+
+@dataclass(frozen=True)
+class LengthsColumn(Column):
+    """Some numbers for each example, which another column reads."""
+
+    @property
+    def size(self) -> int:
+        return 1 << 32
+
+    def collate(self, selected: Selection, batch: Batch) -> None:
+        pass
+
+
+class ChoiceTask(TextTask):
+    """Texts with options."""
+
+    kind = "choice"
+    settings_type = Choosing
+    example = Choice
+    data_kind = "choices"
+    metric_names = ("loss", "accuracy")
+    settings: Choosing
+
+    @cached_property
+    def options_column(self) -> OptionsColumn:
+        column = self.text_column
+        return OptionsColumn(column.vocabulary, column.pad, unknown=column.unknown, between=column.between)
+
+    def columns(self) -> dict[str, Column]:
+        return {"text": self.options_column, "lengths": LengthsColumn(), "label": NumberColumn()}
+
+    def encode(self, examples: Sequence[Choice]) -> Mapping[str, Any]:
+        rows = [self._rows(example.text, example.options) for example in examples]
+        return {
+            "text": [[token for option in options for token in option] for options in rows],
+            "lengths": [[len(option) for option in options] for options in rows],
+            "label": [example.label for example in examples],
+        }
+
+    def _rows(self, text: str, options: Sequence[str]) -> list[list[int]]:
+        return self.framed(self.joined([text] * len(options), list(options)))
+
+    def fit(self) -> ModelSettings:
+        changes: Table = {"classes": 1, "pooling": self.head_pooling(), "dropout": self.model.dropout}
+        model, self.head = with_head(self.model, Classification, "choice", changes)
+        return cast(ModelSettings, model)
+
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
+        text, labels = batch.sequences["text"], batch.values["label"]
+        separators = text.tokens == self.text_column.between[0]
+        ended = separators.cumsum(-1) - separators.long()
+        if isinstance(text.layout, Packed):
+            starts = text.layout.offsets_S1[text.layout.sequences(ended.device)].long()
+            ended = ended - ended[starts.clamp(max=len(ended) - 1)]
+        scores = self.logits(model, text.tokens, text.layout, (ended > 0).long())
+        indices = torch.where(labels.isfinite(), labels.nan_to_num(), -100.0).long()
+        return cross_entropy(scores.view(len(labels), -1), indices, 0.0, model.training)
+
+    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+        return classification_metrics(total, weight, {**sums, "unseen": 0.0})
+
+    def predict(self, model: Model, inputs: Sequence[Any]) -> list[dict[str, Any]]:
+        """The index of the best option, the option, and all probabilities. An input is an object with text and options,
+        or a line with tabs between the text and the options."""
+        found = []
+        for number, each in enumerate(inputs):
+            text, *options = (
+                [each.get("text"), *each.get("options", ())]
+                if isinstance(each, dict)
+                else each.split("\t")
+                if isinstance(each, str)
+                else [each[0], *each[1]]
+            )
+            if len(options) < 2 or not all(isinstance(part, str) and part.strip() for part in (text, *options)):
+                raise InputError(f"inputs[{number}] needs a text and two options or more, with tabs between them")
+            shares = torch.cat(self.outputs(model, self._rows(text, options))).softmax(0)
+            best = int(shares.argmax())
+            found.append(
+                {"option": best, "text": options[best], "probabilities": [round(share, 6) for share in shares.tolist()]}
+            )
+        return found

@@ -1,0 +1,146 @@
+"""Classification and regression of a text or a pair of texts (Devlin et al. 2019; Radford et al. 2018 for decoders)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regard.data.columns import Batch, Column, LabelColumn, NumberColumn
+from regard.data.examples import Labelled
+from regard.data.settings import LabelledTexts, Split
+from regard.errors import DataError, SettingsError
+from regard.models.build import Model
+from regard.models.settings import Classification, Decoder, Encoder, EncoderDecoder, ModelSettings
+from regard.settings import Table, did_you_mean
+from regard.tasks.language import SmoothedSettings
+from regard.tasks.losses import classification_loss, classification_metrics
+from regard.tasks.metrics import f1, matthews, pearson, spearman
+from regard.tasks.recipe import TrainingJob
+from regard.tasks.task import with_head
+from regard.tasks.text import TextTask, check_inputs
+from regard.training.step import Loss
+
+
+class Classify(SmoothedSettings):
+    """Predicts the class of a text or of a pair of texts, or a number. Needs an encoder, a decoder or both."""
+
+    kind: Literal["classify"] = "classify"
+    weights: Literal["balanced"] | dict[str, float] | None = None
+    """Factors of the classes in the loss: by name, or balanced, so that all classes together count the same."""
+    pair: bool = False
+    """Whether examples are pairs of texts. It follows from `data.second`."""
+    number: bool = False
+    """Whether a number is predicted. It follows from `data.labels`."""
+
+
+class ClassifyTask(TextTask):
+    """Texts, and one class or number for each."""
+
+    kind = "classify"
+    settings_type = Classify
+    family = (Encoder, Decoder, EncoderDecoder)
+    example = Labelled
+    data_kind = "labelled-tsv"
+    settings: Classify
+
+    @property
+    def metric_names(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("loss", "pearson", "spearman") if self.settings.number else ("loss", "accuracy", "f1", "mcc")
+
+    @classmethod
+    def complete(cls, job: TrainingJob) -> TrainingJob:
+        data = job.data
+        if not isinstance(data, LabelledTexts):
+            raise SettingsError(f"data.kind ({data.kind}) has no labelled texts; choose labelled-tsv, -csv or -jsonl")
+        if data.labels == "absent":
+            raise SettingsError('data.labels is "absent", but classification needs labels; set it to "classes"')
+        found = {"pair": getattr(data, "second", None) is not None, "number": data.labels == "numbers"}
+        return replace(job, task=job.task.changed(found))
+
+    def columns(self) -> dict[str, Column]:
+        return {"text": self.text_column, "label": NumberColumn() if self.settings.number else LabelColumn()}
+
+    def encode(self, examples: Sequence[Labelled]) -> Mapping[str, Any]:
+        seconds = [example.second for example in examples] if self.settings.pair else None
+        labels: list[Any] = [example.label for example in examples]
+        return {"text": self.joined([example.text for example in examples], seconds), "label": labels}
+
+    def fit(self) -> ModelSettings:
+        classes = 1 if self.settings.number else len(self.labels["label"])
+        if classes == 1 and not self.settings.number:
+            [only] = self.labels["label"]
+            raise DataError(f"every training example has the label {only}; a classifier needs at least two classes")
+        if isinstance(self.settings.weights, dict):
+            for name in self.settings.weights:
+                if name not in self.labels["label"]:
+                    raise SettingsError(
+                        f"task.weights names the unknown class {name}{did_you_mean(name, self.labels['label'])}"
+                    )
+        changes: Table = {"classes": classes}
+        if not any(isinstance(head, Classification) for head in self.model.heads.values()):
+            changes |= {"pooling": self.head_pooling(), "dropout": self.model.dropout}
+        model, self.head = with_head(self.model, Classification, "label", changes)
+        return cast(ModelSettings, model)
+
+    @cached_property
+    def _weights(self) -> list[float] | None:
+        names, weights = self.labels["label"], self.settings.weights
+        if weights is None or self.data is None or "train" not in self.data.examples:
+            return None
+        if isinstance(weights, dict):
+            return [weights.get(name, 1.0) for name in names]
+        counts = np.bincount(self.data.examples["train"].store.values("label"), minlength=len(names))
+        return [float(counts.sum() / (len(names) * max(count, 1))) for count in counts]
+
+    def loss(self, model: nn.Module, batch: Batch) -> Loss:
+        text = batch.sequences["text"]
+        logits = self.logits(model, text.tokens, text.layout, batch.values.get("text.segments"))
+        labels = batch.values["label"]
+        if self.settings.number:
+            known = labels.isfinite()
+            errors = torch.where(known, logits[:, 0].float() - labels.nan_to_num(), 0.0)
+            return Loss(errors.square().sum(), known.sum(), {})
+        weights = None if self._weights is None else logits.new_tensor(self._weights)
+        return classification_loss(logits, labels, self.settings.smoothing, model.training, weights)
+
+    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+        if self.settings.number:
+            return {"loss": total / max(weight, 1.0)}
+        return classification_metrics(total, weight, sums)
+
+    def extra_metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
+        examples = self.examples(split)
+        outputs = self._outputs(model, [example.text for example in examples], [example.second for example in examples])
+        gold = [example.label for example in examples]
+        if self.settings.number:
+            predicted = [float(output) for output in outputs]
+            return {"pearson": pearson(gold, predicted), "spearman": spearman(gold, predicted)}
+        names = self.labels["label"]
+        guesses = [names[int(output.argmax())] for output in outputs]
+        each = [f1(gold, guesses, name) for name in names]
+        return {"f1": each[-1] if len(names) == 2 else sum(each) / len(each), "mcc": matthews(gold, guesses)}
+
+    def _outputs(self, model: nn.Module, texts: Sequence[str], seconds: Sequence[str | None]) -> list[Tensor]:
+        return self.outputs(model, self.framed(self.joined(texts, seconds if self.settings.pair else None)))
+
+    def predict(self, model: Model, inputs: Sequence[Any]) -> list[dict[str, Any]]:
+        """The class of each text or pair and all probabilities, or the number."""
+        outputs = self._outputs(model, *check_inputs(inputs, self.settings.pair))
+        if self.settings.number:
+            return [{"number": round(float(output), 6)} for output in outputs]
+        names = self.labels["label"]
+        return [
+            {
+                "label": names[int(output.argmax())],
+                "probabilities": {
+                    name: round(share, 6) for name, share in zip(names, output.softmax(-1).tolist(), strict=True)
+                },
+            }
+            for output in outputs
+        ]

@@ -1,0 +1,103 @@
+"""Metrics of predictions: F1, Matthews correlation, correlations of numbers, F1 of spans, scores of answers.
+
+They follow the usual reference implementations, which the tests compare them with: scikit-learn, SciPy, seqeval and the
+published script of SQuAD 1.1.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import string
+from collections import Counter
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Span: TypeAlias = tuple[str, int, int]
+"""The type of an entity, its first word, and the word after its last one."""
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def f1(gold: Sequence[object], predicted: Sequence[object], positive: object) -> float:
+    """The harmonic mean of precision and recall of one class; 0 without any true positive."""
+    pairs = list(zip(gold, predicted, strict=True))
+    return _f1(
+        sum(pair == (positive, positive) for pair in pairs), *(list(each).count(positive) for each in (gold, predicted))
+    )
+
+
+def _f1(right: int, gold: int, predicted: int) -> float:
+    return 2 * right / (gold + predicted) if right else 0.0
+
+
+def matthews(gold: Sequence[object], predicted: Sequence[object]) -> float:
+    """The correlation of classes (Matthews 1975; Gorodkin 2004 for more than two); 0 if one side has one class only."""
+    right = sum(one == other for one, other in zip(gold, predicted, strict=True))
+    golds, guesses, total = Counter(gold), Counter(predicted), len(gold)
+    shared = sum(golds[name] * guesses[name] for name in golds)
+    spread = [total**2 - sum(count**2 for count in each.values()) for each in (golds, guesses)]
+    return (right * total - shared) / math.sqrt(spread[0] * spread[1]) if all(spread) else 0.0
+
+
+def pearson(gold: Sequence[float], predicted: Sequence[float]) -> float:
+    """The linear correlation; NaN if one side is constant."""
+    one, other = (np.asarray(each, np.float64) - np.mean(each, dtype=np.float64) for each in (gold, predicted))
+    scale = math.sqrt(float(one @ one) * float(other @ other))
+    return float(one @ other) / scale if scale else math.nan
+
+
+def spearman(gold: Sequence[float], predicted: Sequence[float]) -> float:
+    """The linear correlation of the ranks."""
+    return pearson(_ranks(gold), _ranks(predicted))
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Ranks from 1; equal values share the mean of theirs."""
+    _, inverse, counts = np.unique(np.asarray(values, np.float64), return_inverse=True, return_counts=True)
+    ends: NDArray[np.int64] = np.cumsum(counts)
+    ranks: list[float] = (ends - (counts - 1) / 2)[inverse].tolist()
+    return ranks
+
+
+def entities(tags: Sequence[str]) -> set[Span]:
+    """The entities of a sentence in IOB1, IOB2 or BIOES (IOBES), read as conlleval reads them."""
+    found: set[Span] = set()
+    start, before, name = 0, "O", ""
+    for place, tag in enumerate([*tags, "O"]):
+        mark, _, kind = tag.partition("-")
+        if before != "O" and (mark in "OBS" or before in "ES" or kind != name):
+            found.add((name, start, place))
+            before = "O"
+        if mark != "O" and before == "O":
+            start = place
+        before, name = mark, kind
+    return found
+
+
+def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> float:
+    """F1 of entities over all sentences; an entity counts if its type and both its ends are right."""
+    pairs = [(entities(one), entities(other)) for one, other in zip(gold, predicted, strict=True)]
+    right, golds, guesses = (sum(map(len, each)) for each in zip(*((a & b, a, b) for a, b in pairs), strict=True))
+    return _f1(right, golds, guesses)
+
+
+def normalized_answer(text: str) -> str:
+    """Lower case, without punctuation and articles, as SQuAD's script compares answers."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def answer_scores(predicted: str, golds: Sequence[str]) -> tuple[float, float]:
+    """Exact match and F1 of words of an answer: the best over the given ones; without any, it must be empty."""
+    guess = normalized_answer(predicted)
+    exact = f1_best = 0.0
+    for gold in map(normalized_answer, golds or [""]):
+        shared = sum((Counter(guess.split()) & Counter(gold.split())).values())
+        exact = max(exact, float(guess == gold))
+        f1_best = max(
+            f1_best, _f1(shared, len(gold.split()), len(guess.split())) if gold and guess else float(guess == gold)
+        )
+    return exact, f1_best

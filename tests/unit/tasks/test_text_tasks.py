@@ -1,0 +1,270 @@
+"""Tasks on texts with a head: what they learn, the same loss in both layouts, their predictions, and bad input."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import regard
+from regard.blocks.layout import Padded
+from regard.data.batches import Share
+from regard.errors import DataError, InputError, RegardError, SettingsError
+from regard.models.build import build
+from regard.settings import nested
+from regard.tasks.recipe import make_job
+from regard.tasks.run import prepare_job
+from regard.tasks.task import Task
+from regard.text.tokenizer import Tokenizer
+from regard.training.report import Display
+
+CITIES = {"Paris": ["B-LOC"], "Rome": ["B-LOC"], "New York": ["B-LOC", "I-LOC"]}
+GOOD, BAD = ["good", "nice", "great", "fine"], ["bad", "poor", "awful", "ugly"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The data of all tasks: 240 sentences about things in cities."""
+    folder, rng = tmp_path_factory.mktemp("data"), random.Random(0)
+    rows = []
+    for _ in range(240):
+        label = rng.choice(["pos", "neg"])
+        word, city = rng.choice(GOOD if label == "pos" else BAD), rng.choice([*CITIES])
+        rows.append((f"the {rng.choice(['dog', 'cat', 'house'])} is {word} in {city}", label, city))
+    texts = {
+        "classes.tsv": [f"{text}\t{label}" for text, label, _ in rows],
+        "numbers.tsv": [f"{text}\t{1.5 if label == 'pos' else -0.5}" for text, label, _ in rows],
+        "pairs.tsv": [f"{one}\tis it {word} ?\t{label}" for one, label, _ in rows for word in ["nice"]],
+        "positives.tsv": [f"{text}\ta {text[4:]} now" for text, _, _ in rows],
+        "texts.txt": [text for text, _, _ in rows],
+    }
+    tags = [["O"] * (len(text.split()) - len(CITIES[city])) + CITIES[city] for text, _, city in rows]
+    texts["tags.txt"] = [
+        line
+        for (text, *_), each in zip(rows, tags, strict=True)
+        for line in [*map(" ".join, zip(text.split(), each, strict=True)), ""]
+    ]
+    (folder / "slots").mkdir()
+    texts["slots/seq.in"] = texts["texts.txt"]
+    texts["slots/seq.out"] = [" ".join(each) for each in tags]
+    texts["slots/label"] = [label for _, label, _ in rows]
+    texts["choices.jsonl"] = [
+        json.dumps({"text": text, "options": [other, city], "label": 1}) if number % 2 else
+        json.dumps({"text": text, "options": [city, other], "label": 0})
+        for number, (text, _, city) in enumerate(rows)
+        for other in [next(each for each in CITIES if each != city)]
+    ]  # fmt: skip
+    for name, lines in texts.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    asked = []
+    for number, (text, _, city) in enumerate(rows):
+        before = rows[-number][0] + " . "
+        answers = [{"text": city, "answer_start": len(before) + text.index(city)}]
+        question = {"id": str(number), "question": "where is it ?", "answers": answers}
+        asked.append({"context": f"{before}{text} .", "qas": [question]})
+    (folder / "squad.json").write_text(json.dumps({"data": [{"paragraphs": asked}]}), encoding="utf-8")
+    return folder
+
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "classify": ({"kind": "classify", "weights": "balanced"}, {"kind": "labelled-tsv", "train": ["classes.tsv"]}),
+    "pairs": ({"kind": "classify"}, {"kind": "labelled-tsv", "second": 2, "label": 3, "train": ["pairs.tsv"]}),
+    "numbers": ({"kind": "classify"}, {"kind": "labelled-tsv", "labels": "numbers", "train": ["numbers.tsv"]}),
+    "tag": ({"kind": "tag"}, {"kind": "columns", "train": ["tags.txt"]}),
+    "slots": ({"kind": "tag"}, {"kind": "slots", "train": ["slots"]}),
+    "answer": (
+        {"kind": "answer", "context": 20, "stride": 4, "question": 8},
+        {"kind": "squad", "train": ["squad.json"]},
+    ),
+    "choice": ({"kind": "choice"}, {"kind": "choices", "train": ["choices.jsonl"]}),
+    "embed": ({"kind": "embed"}, {"kind": "parallel-tsv", "train": ["positives.tsv"]}),
+    "texts": ({"kind": "embed"}, {"kind": "text", "train": ["texts.txt"]}),
+}  # fmt: skip
+FAMILIES: dict[str, dict[str, Any]] = {
+    "encoder": {"kind": "encoder", "segments": 2, "dropout": 0.0},
+    "decoder": {"kind": "decoder", "dropout": 0.0},
+    "encoder-decoder": {"kind": "encoder-decoder", "dropout": 0.0},
+}
+
+
+def recipe(folder: Path, case: str, family: str = "encoder", **train: Any) -> dict[str, Any]:
+    task, data = CASES[case]
+    data = {**data, "root": str(folder), "valid": data["train"]}
+    model = {"width": 32, "depth": 2, "attention": {"heads": 2}, "norm_place": "pre", **FAMILIES[family]}
+    settings = {"steps": 60, "tokens": 1024, "optimizer": {"rate": 4e-3}, **train}
+    return {"task": task, "data": data, "text": {"kind": "wordpiece", "size": 250}, "model": model, "train": settings}
+
+
+def prepared(folder: Path, case: str, family: str = "encoder", **train: Any) -> Task:
+    return prepare_job(make_job("job", recipe(folder, case, family, **train), {}), torch.device("cpu"))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("case", CASES)
+def test_the_loss_does_not_depend_on_the_layout(folder: Path, case: str, family: str) -> None:
+    if family == "encoder-decoder" and case not in ("classify", "pairs", "numbers"):
+        with pytest.raises(SettingsError, match=r"model\.kind"):
+            prepared(folder, case, family)
+        return
+    totals = []
+    for layout in ("packed", "padded"):
+        task = prepared(folder, case, family, layout=layout, tokens=9_000)
+        torch.manual_seed(0)
+        model = build(task.model).double().eval()
+        with torch.no_grad():
+            losses = [
+                task.loss(model, batch) for step in task.batches("train", Share()).once() for batch in step.batches
+            ]
+        totals.append((float(sum(loss.total for loss in losses)), float(sum(loss.weight for loss in losses))))
+    assert totals[0] == pytest.approx(totals[1], rel=2e-5)
+    assert totals[0][1] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("case", "metric"),
+    [("classify", "mcc"), ("numbers", "spearman"), ("slots", "f1"), ("answer", "exact"), ("choice", "accuracy")],
+)
+def test_learns_and_predicts(folder: Path, tmp_path: Path, case: str, metric: str) -> None:
+    run = regard.train(
+        recipe(folder, case, directory=str(tmp_path / "run"), steps=120), device="cpu", display=Display(quiet=True)
+    )
+    assert run.scores[metric] > 0.8, run.scores
+    model = regard.load(run.directory, "cpu")
+    text = "the dog is great in New York"
+    context = f"the cat is bad in Rome . {text} ."
+    given: dict[str, Any] = {
+        "answer": f"where is it ?	{context}",
+        "choice": "the cat is fine in Paris	Rome	Paris",
+    }
+    [found] = model.predict([given.get(case, text)])
+    if case == "classify":
+        assert found["label"] == "pos"
+        assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-5)
+    elif case == "numbers":
+        assert found["number"] == pytest.approx(1.5, abs=0.5)
+    elif case == "slots":
+        assert (found["tags"], found["intent"]) == (["O"] * 5 + ["B-LOC", "I-LOC"], "pos")
+        assert found["entities"] == [{"type": "LOC", "text": "New York"}]
+    elif case == "answer":
+        assert found["answer"] == "New York"
+        assert context[found["start"] : found["end"]] == "New York"
+    else:
+        assert (found["option"], found["text"]) == (1, "Paris")
+
+
+def test_segments_are_those_of_the_template(folder: Path) -> None:
+    task = prepared(folder, "pairs", layout="padded")
+    batch = next(iter(next(iter(task.batches("train", Share()).once())).batches))
+    tokenizer: Tokenizer = task.tokenizers.source
+    expected = {tuple(each.ids): each.type_ids for each in (tokenizer.encode(*pair) for pair in _pairs(folder))}
+    text = batch.sequences["text"]
+    assert isinstance(text.layout, Padded)
+    lengths = text.layout.lengths_B.tolist()
+    for ids, segments, length in zip(
+        text.tokens.tolist(), batch.values["text.segments"].tolist(), lengths, strict=True
+    ):
+        assert segments[:length] == expected[tuple(ids[:length])]
+        assert not any(segments[length:])
+
+
+def _pairs(folder: Path) -> list[list[str]]:
+    return [line.split("\t")[:2] for line in (folder / "pairs.tsv").read_text().splitlines()]
+
+
+def test_a_long_context_is_read_in_windows(folder: Path) -> None:
+    task: Any = prepared(folder, "answer")
+    rows = task.encode(task.examples("train")[:40])
+    windows = list(task._windows(task.examples("train")[:40]))
+    assert len(windows) > 40  # several windows for some questions
+    for row, start, end, window in zip(rows["text"], rows["start"], rows["end"], windows, strict=True):
+        assert len(row) + 2 <= 20
+        answer = task.examples("train")[window.question].answers[0]
+        if start:
+            first, last = window.offsets[start - window.first][0], window.offsets[end - window.first][1]
+            assert (first, last) == (answer.start, answer.start + len(answer.text))
+        else:
+            inside = window.offsets[0][0] <= answer.start and answer.start + len(answer.text) <= window.offsets[-1][1]
+            assert not inside
+
+
+def test_an_answer_below_the_threshold_is_empty(folder: Path) -> None:
+    for threshold, empty in ((1e9, False), (-1e9, True)):
+        job = recipe(folder, "answer")
+        job["task"] = {**job["task"], "threshold": threshold, "nbest": 3}
+        task = prepare_job(make_job("job", job, {}), torch.device("cpu"))
+        model = build(task.model).eval()
+        [found] = task.predict(model, [("where is it ?", "the cat is bad in Rome .")])
+        assert len(found) == 3
+        assert (found[0]["answer"] == "") == empty
+
+
+BAD_DATA: dict[str, tuple[str, dict[str, Any], list[str], str]] = {
+    "one class": ("classify", {}, ["a b\tx", "c d\tx"], "x"),
+    "no label": ("classify", {}, ["a b\t", "c d\t"], "empty label"),
+    "empty text": ("classify", {}, ["\tx", "\ty"], "empty text"),
+    "not a number": ("numbers", {}, ["a b\tnan", "c d\tmany"], "not a number"),
+    "half a pair": ("pairs", {}, ["a b\t\tx", "c\t\ty"], "empty second"),
+    "unequal tags": ("tag", {"kind": "columns"}, ["one O", "two"], "columns"),
+    "options": ("choice", {}, ['{"text": "a", "options": ["b"], "label": 0}'], "options"),
+    "unknown class": ("classify", {"task.weights": {"z": 2.0}}, ["a b\tx", "c d\ty"], "z"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_DATA)
+def test_bad_data_is_named(folder: Path, tmp_path: Path, name: str) -> None:
+    case, changes, lines, said = BAD_DATA[name]
+    (tmp_path / "bad").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    job = recipe(tmp_path, case)
+    job["data"] |= {"train": ["bad"], "valid": []}
+    job["task"] = {**job["task"], "kind": CASES[case][0]["kind"], **nested(changes).get("task", {})}
+    with pytest.raises(RegardError, match=said):
+        prepare_job(make_job("job", job, {}), torch.device("cpu"))
+
+
+def test_a_label_that_training_lacks_is_named(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "valid.tsv").write_text("a dog\tmaybe\n")
+    job = recipe(folder, "classify")
+    job["data"]["valid"] = [str(tmp_path / "valid.tsv")]
+    with pytest.raises(DataError, match="maybe"):
+        prepare_job(make_job("job", job, {}), torch.device("cpu"))
+    job["data"]["unseen"] = "keep"
+    task = prepare_job(make_job("job", job, {}), torch.device("cpu"))
+    assert task.extra_metrics(build(task.model).eval(), "valid")["f1"] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("case", "given"),
+    [
+        ("classify", [" "]),
+        ("classify", [("one", "two")]),
+        ("classify", [3]),
+        ("pairs", ["no tab"]),
+        ("tag", [""]),
+        ("tag", [["a", " "]]),
+        ("answer", ["no context"]),
+        ("answer", [{"question": "who"}]),
+        ("choice", ["one\ttwo"]),
+        ("embed", [""]),
+    ],
+)
+def test_bad_inputs_are_named(folder: Path, case: str, given: list[Any]) -> None:
+    task = prepared(folder, case)
+    with pytest.raises(InputError, match=r"inputs\[0\]"):
+        task.predict(build(task.model).eval(), given)
+
+
+def test_a_text_longer_than_the_positions_is_cut(folder: Path) -> None:
+    job = recipe(folder, "pairs")
+    job["model"]["position"] = {"kind": "learned", "length": 12}
+    task = prepare_job(make_job("job", job, {}), torch.device("cpu"))
+    model = build(task.model).eval()
+    assert task.predict(model, [("dog " * 50, "cat " * 50)])[0]["label"] in ("pos", "neg")
+    column: Any = task.columns()["text"]
+    [row] = task.framed(task.joined(["dog " * 50], ["cat " * 3]))  # type: ignore[attr-defined]
+    assert len(row) == 12
+    assert row.count(column.between[0]) == 2
