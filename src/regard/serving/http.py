@@ -238,14 +238,12 @@ class Guard:
             await send(message)
 
         try:
+            reason = None
             if self.hosts and _host_name(scope) not in self.hosts:
-                error = HTTPException(403, "the Host header names another server; add the name to the setting hosts")
-                await error_response(error)(scope, receive, sending)
+                reason = "the Host header names another server; add the name to the setting hosts"
             elif scope["method"] == "POST" and _from_other_site(Headers(scope=scope), self.origins):
-                error = HTTPException(403, "the request comes from a page of another site; see the setting origins")
-                await error_response(error)(scope, receive, sending)
-            else:
-                await self.app(scope, receive, sending)
+                reason = "the request comes from a page of another site; see the setting origins"
+            await (error_response(HTTPException(403, reason)) if reason else self.app)(scope, receive, sending)
         except ClientDisconnect:
             pass  # nobody waits for a response
         except BaseException as error:

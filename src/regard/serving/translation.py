@@ -321,14 +321,8 @@ def create_app(model: Translators, settings: Serving, say: http.Say = http.silen
     _add_translation(app, service)
     _add_information(app, service)
     http.handle_errors(app)
-    app.add_middleware(
-        http.Guard,
-        hosts=settings.known_hosts,
-        say=say,
-        origins=settings.origins,
-        verbose=verbose,
-        count=service.metrics.count,
-    )
+    checks = {"hosts": settings.known_hosts, "origins": settings.origins}
+    app.add_middleware(http.Guard, say=say, verbose=verbose, count=service.metrics.count, **checks)
     if settings.origins:  # the outermost middleware, so that scripts can read errors, too
         app.add_middleware(
             CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["GET", "POST"], allow_headers=["*"]
