@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import pytest
 import torch
 import transformers
 from huggingface_cases import (
@@ -23,6 +24,7 @@ from torch import Tensor, nn
 from transformers import BertConfig, PreTrainedModel, ViTConfig, ViTForImageClassification, ViTModel
 from transformers.models import bert
 
+from regard.errors import WeightsError
 from regard.weights.huggingface.directory import read_pretrained, write_pretrained
 
 HEADS = {
@@ -253,3 +255,65 @@ def test_from_us_to_them_and_back(tmp_path: Path) -> None:
         for key, parameter in back.named_parameters():
             assert torch.equal(parameter, parameters[key]), key
         assert difference(*answers(name, back, theirs)) < SINGLE
+
+
+SMALL_ENCODER = {
+    "vocab_size": 60,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "hidden_size": 32,
+    "intermediate_size": 56,
+    "max_position_embeddings": 24,
+    "hidden_dropout_prob": 0.0,
+    "attention_probs_dropout_prob": 0.0,
+}
+DISTIL = {"vocab_size": 60, "dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 50, "max_position_embeddings": 24}
+ENCODERS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "Roberta": (
+        {**SMALL_ENCODER, "type_vocab_size": 1},
+        {**SMALL_ENCODER, "hidden_size": 48, "layer_norm_eps": 1e-5, "hidden_act": "gelu_new"},
+    ),
+    "DistilBert": (DISTIL, {**DISTIL, "dim": 48, "n_layers": 3, "activation": "relu"}),
+    "Electra": (
+        {**SMALL_ENCODER, "embedding_size": 16},
+        {**SMALL_ENCODER, "embedding_size": 32, "hidden_act": "relu"},
+    ),
+    "Albert": (
+        {**SMALL_ENCODER, "embedding_size": 16, "hidden_act": "gelu_new"},
+        {**SMALL_ENCODER, "embedding_size": 32, "num_hidden_layers": 3},
+    ),
+}
+CLASSES = {"Model": None, "ForMaskedLM": "masked", "ForSequenceClassification": "classification"}
+CLASSES |= {"ForTokenClassification": "tagging", "ForQuestionAnswering": "spans"}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ENCODERS)
+def test_other_encoders_are_read_and_written(name: str, tmp_path: Path) -> None:
+    def answer(model: PreTrainedModel) -> Tensor:
+        out = model(ids, attention_mask=mask)
+        found = torch.stack([out.start_logits, out.end_logits], -1) if hasattr(out, "start_logits") else out[0]
+        return found[real] if found.dim() == 3 else found
+
+    layout, mask, real = ragged(3, 13, 1)
+    for number, values in enumerate(ENCODERS[name]):
+        for suffix, head in CLASSES.items():
+            config = getattr(transformers, f"{name}Config")(**values, num_labels=2 if head == "spans" else 5)
+            model = random_model(getattr(transformers, f"{name}{suffix}"), config, number)
+            ids = tokens(config, 3, 13, number).clamp(min=3)  # without RoBERTa's padding token
+            ours = saved_and_read(model, tmp_path / f"{number}{suffix}")
+            hidden = ours(ids, layout)
+            found = hidden[real] if head is None else ours.heads[head](hidden, layout)
+            found = found[real] if found.dim() == 3 else found
+            assert difference(found, answer(model)) < SINGLE
+            back = tmp_path / f"{number}{suffix}.back"
+            write_pretrained(ours, back)  # as the first type that can express it
+            kind = getattr(transformers, f"Auto{suffix.replace('For', 'ModelFor')}")
+            assert difference(answer(kind.from_pretrained(back).eval()), answer(model)) < SINGLE
+
+
+def test_types_that_cannot_be_expressed_are_named(tmp_path: Path) -> None:
+    for config in (transformers.MPNetConfig(), transformers.ModernBertConfig()):
+        config.save_pretrained(tmp_path)
+        with pytest.raises(WeightsError, match=config.model_type):
+            read_pretrained(tmp_path)

@@ -43,8 +43,9 @@ class TextEmbedding(nn.Module):
         norm: settings.Norm | None,
         dropout: float,
         segments: int = 0,
+        projected: int | None = None,
     ) -> None:
-        """`tokens` is an argument, since several embeddings may share it."""
+        """`tokens` is an argument, since several embeddings may share it. A layer maps them to size `projected`."""
         super().__init__()
         width = tokens.embedding_dim
         self.tokens = tokens
@@ -52,6 +53,7 @@ class TextEmbedding(nn.Module):
         self.position = build_embedded(position, width)
         self.taps = EMBEDDING_TAPS[: 1 if type(self.position).embed is Position.embed else 2]
         self.norm = None if norm is None else build_norm(norm, width)
+        self.project = None if projected is None else nn.Linear(width, projected)
         self.scale = math.sqrt(width) if scaled else 1.0
         self.dropout = dropout
 
@@ -79,7 +81,8 @@ class TextEmbedding(nn.Module):
         if position is not None:
             x = x + tap(self, "positions", position)
         x = x if self.norm is None else self.norm(x)
-        return functional.dropout(x, self.dropout, self.training)
+        x = functional.dropout(x, self.dropout, self.training)
+        return x if self.project is None else self.project(x)
 
 
 class PatchEmbedding(nn.Module):

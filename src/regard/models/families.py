@@ -14,7 +14,7 @@ from regard.blocks.layers import ACTIVATIONS, Stack, build_norm
 from regard.blocks.layout import Layout, Padded, layout_of
 from regard.blocks.positions import build_grid_position
 from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, tap, tap_pass
-from regard.blocks.settings import NoPosition, Norm, PoolingKind
+from regard.blocks.settings import NoPosition, PoolingKind
 from regard.errors import SettingsError
 from regard.models import settings
 
@@ -110,8 +110,8 @@ class Encoder(nn.Module):
     def __init__(self, model: settings.Encoder) -> None:
         super().__init__()
         self.settings = model
-        tokens = nn.Embedding(model.vocabulary, model.width)
-        self.embedding = _text_embedding(model, tokens, model.segments)
+        tokens = nn.Embedding(model.vocabulary, model.embedding_width or model.width)
+        self.embedding = _text_embedding(model, tokens, model.segments, model.embedding_width and model.width)
         self.encoder = Stack(model, model.position)
         self.heads = build_heads(model.heads, model, tokens)
 
@@ -171,10 +171,13 @@ class Vision(nn.Module):
 
 
 def _text_embedding(
-    model: settings.EncoderDecoder | settings.Encoder | settings.Decoder, tokens: nn.Embedding, segments: int = 0
+    model: settings.EncoderDecoder | settings.Encoder | settings.Decoder,
+    tokens: nn.Embedding,
+    segments: int = 0,
+    projected: int | None = None,
 ) -> TextEmbedding:
     norm = model.norm if model.embedding_norm else None
-    return TextEmbedding(tokens, model.position, model.embedding_scale, norm, model.dropout, segments)
+    return TextEmbedding(tokens, model.position, model.embedding_scale, norm, model.dropout, segments, projected)
 
 
 class Output(nn.Module):
@@ -214,10 +217,10 @@ class Output(nn.Module):
 class MaskedHead(nn.Module):
     """Logits `[..., V]` for masked tokens. The input may be the hidden states of selected tokens only."""
 
-    def __init__(self, head: settings.Masked, norm: Norm, tokens: nn.Embedding) -> None:
+    def __init__(self, head: settings.Masked, model: settings.ModelSettings, tokens: nn.Embedding) -> None:
         super().__init__()
-        width = tokens.embedding_dim
-        self.dense = nn.Linear(width, width)
+        width, norm = tokens.embedding_dim, model.norm
+        self.dense = nn.Linear(model.width, width)
         self.activation = ACTIVATIONS[head.activation]
         self.norm = build_norm(norm, width)
         self.output = Output(tokens if head.tied else None, tokens.num_embeddings, width, bias=True)
@@ -231,15 +234,16 @@ class PoolingHead(nn.Module):
 
     taps: tuple[Tap, ...] = (POOLED_TAP,)
 
-    def __init__(self, pooling: PoolingKind, dense: bool, width: int) -> None:
+    def __init__(self, head: settings.Pooling | settings.NextSentence | settings.Classification, width: int) -> None:
         super().__init__()
-        self.pooling: PoolingKind = pooling
-        self.pool = nn.Linear(width, width) if dense else None
+        self.pooling: PoolingKind = head.pooling
+        self.pool = nn.Linear(width, width) if head.dense else None
+        self.activation = getattr(torch, head.activation, None) or getattr(functional, head.activation)
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         layout = Padded(*hidden.shape[:2]) if layout is None else layout
         pooled = pool(hidden, layout, self.pooling)
-        return tap(self, "pooled", pooled if self.pool is None else self.pool(pooled).tanh())
+        return tap(self, "pooled", pooled if self.pool is None else self.activation(self.pool(pooled)))
 
 
 class SequenceHead(PoolingHead):
@@ -247,10 +251,10 @@ class SequenceHead(PoolingHead):
 
     taps = (POOLED_TAP, SEQUENCE_TAP)
 
-    def __init__(self, pooling: PoolingKind, dense: bool, width: int, classes: int, dropout: float = 0.0) -> None:
-        super().__init__(pooling, dense, width)
+    def __init__(self, head: settings.NextSentence | settings.Classification, width: int) -> None:
+        super().__init__(head, width)
+        classes, self.dropout = (2, 0.0) if isinstance(head, settings.NextSentence) else (head.classes, head.dropout)
         self.output = nn.Linear(width, classes)
-        self.dropout = dropout
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         pooled = functional.dropout(super().forward(hidden, layout), self.dropout, self.training)
@@ -278,7 +282,7 @@ class ReplacedHead(nn.Module):
         super().__init__()
         assert isinstance(model, settings.Encoder | settings.Decoder | settings.EncoderDecoder)
         self.generator = Stack(model, model.position, depth=head.depth)
-        self.masked = MaskedHead(settings.Masked(), model.norm, tokens)
+        self.masked = MaskedHead(settings.Masked(), model, tokens)
         self.dense = nn.Linear(model.width, model.width)
         self.output = nn.Linear(model.width, 1)
 
@@ -293,19 +297,17 @@ def build_head(
     width = model.width
     if isinstance(head, settings.Masked):
         assert tokens is not None  # the settings of images have no such head
-        return MaskedHead(head, model.norm, tokens)
+        return MaskedHead(head, model, tokens)
     if isinstance(head, settings.Replaced):
         assert tokens is not None
         return ReplacedHead(head, model, tokens)
-    if isinstance(head, settings.NextSentence):
-        return SequenceHead(head.pooling, head.dense, width, classes=2)
-    if isinstance(head, settings.Classification):
-        return SequenceHead(head.pooling, head.dense, width, head.classes, head.dropout)
+    if isinstance(head, settings.NextSentence | settings.Classification):
+        return SequenceHead(head, width)
     if isinstance(head, settings.Tagging):
         return TokenHead(width, head.classes, head.dropout)
     if isinstance(head, settings.Spans):
         return TokenHead(width, classes=2)
-    return PoolingHead(head.pooling, head.dense, width)
+    return PoolingHead(head, width)
 
 
 def build_heads(

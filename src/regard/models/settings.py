@@ -26,7 +26,9 @@ class _Pooled(Settings):
     pooling: blocks.PoolingKind = "class"
     """How the tokens of a sequence become one vector: first token, last token, mean or maximum."""
     dense: bool = False
-    """Whether a linear layer and tanh follow the pooling (BERT's pooler)."""
+    """Whether a linear layer and an activation follow the pooling (BERT's pooler)."""
+    activation: Literal["tanh", "gelu", "relu"] = "tanh"
+    """The activation after that layer."""
 
 
 class Pooling(_Pooled):
@@ -40,7 +42,7 @@ class NextSentence(_Pooled):
 
     kind: Literal["next-sentence"] = "next-sentence"
     dense: bool = True
-    """Whether a linear layer and tanh follow the pooling (BERT's pooler)."""
+    """Whether a linear layer and an activation follow the pooling (BERT's pooler)."""
 
 
 class Classification(_Pooled):
@@ -156,6 +158,8 @@ class Encoder(_Text):
     kind: Literal["encoder"] = "encoder"
     segments: int = Field(default=0, ge=0)
     """Number of segments (2 for pairs of sentences); 0: no segment embedding."""
+    embedding_width: blocks.Positive | None = None
+    """Size of the embeddings, which a linear layer maps to `width` (Lan et al. 2020); none: `width`, and no layer."""
 
 
 class Decoder(_Text):

@@ -85,6 +85,7 @@ class ClassifyTask(TextTask):
         changes: Table = {"classes": classes}
         if not any(isinstance(head, Classification) for head in self.model.heads.values()):
             changes |= {"pooling": self.head_pooling(), "dropout": self.model.dropout}
+            changes["dense"] = isinstance(self.model, Encoder)  # as BERT's classes
         model, self.head = with_head(self.model, Classification, "label", changes)
         return cast(ModelSettings, model)
 

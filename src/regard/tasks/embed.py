@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from regard.blocks.embedding import pool
 from regard.blocks.layout import Layout
+from regard.blocks.settings import PoolingKind
 from regard.data.columns import IGNORED, Batch, Column, NumberColumn, Sequences
 from regard.data.examples import Pair, Text
 from regard.data.settings import Pairs, RawTexts
@@ -49,6 +50,8 @@ class EmbedTask(TextTask):
     data_kind = "text"
     metric_names = ("loss", "accuracy")
     pooling = "mean"
+    pooled: PoolingKind = "mean"
+    """The pooling of a model that has no head for it."""
     settings: Embed
 
     @classmethod
@@ -91,10 +94,10 @@ class EmbedTask(TextTask):
         return classification_metrics(total, weight, {**sums, "unseen": 0.0})
 
     def logits(self, model: nn.Module, tokens: Tensor, layout: Layout, segments: Tensor | None) -> Tensor:
-        """The pooled hidden states; their mean if the model has no head for it."""
+        """The pooled hidden states."""
         hidden, layout = self.states(model, tokens, layout, segments)
         heads: Any = model.heads
-        return heads[self.head](hidden, layout) if self.head in heads else pool(hidden, layout, "mean")
+        return heads[self.head](hidden, layout) if self.head in heads else pool(hidden, layout, self.pooled)
 
     def predict(self, model: Model, inputs: Sequence[str]) -> list[list[float]]:
         """The vector of each text, of length 1."""

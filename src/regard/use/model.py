@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from regard.blocks.settings import PoolingKind
 from regard.data.examples import Labels, Sort
 from regard.decoding.alignment import Look
 from regard.decoding.settings import Ends, TranslateOptions
 from regard.errors import InputError, SettingsError, WeightsError
-from regard.files import read_json
+from regard.files import parse_json, read_json
 from regard.models.build import Model, Place, find_device
 from regard.models.cpu import prepared
 from regard.models.families import Decoder, Encoder, EncoderDecoder
@@ -119,6 +120,7 @@ class Loaded:
         task = self._task_for("embed")
         if not isinstance(task, EmbedTask):
             task = EmbedTask(Embed(), self.settings, self.tokenizers)
+            task.pooled = _sentence_pooling(self.directory)
         return np.array(task.predict(self.network, texts), np.float32).reshape(len(texts), self.settings.width)
 
     @cached_property
@@ -228,6 +230,31 @@ def load(name: Path | str, device: Place = None, dtype: torch.dtype | None = Non
             )
     frame = _foreign_frame(place, config, tokenizers) if foreign else _run_frame(tokenizers, config)
     return Translator(str(name), place, network, tokenizers, config, frame, direction)
+
+
+def _sentence_pooling(directory: Path) -> PoolingKind:
+    """The pooling of a directory of sentence-transformers; the mean of all tokens by default."""
+    modules = directory / "modules.json"
+    if not modules.is_file():
+        return "mean"
+    listed = parse_json(modules.read_text(encoding="utf-8"))
+    types = [str(each.get("type")).rpartition(".")[2] for each in listed] if isinstance(listed, list) else []
+    if other := {*types} - {"Transformer", "Pooling", "Normalize"}:
+        raise WeightsError(f"{modules} names the module {other.pop()}, which is not supported; only pooling is")
+    place = next((str(each.get("path")) for each in listed if str(each.get("type")).endswith("Pooling")), "1_Pooling")
+    config = read_json(directory / place / CONFIG_JSON)
+    names: dict[str, PoolingKind] = {
+        "mean_tokens": "mean",
+        "cls_token": "class",
+        "max_tokens": "max",
+        "lasttoken": "last",
+    }
+    chosen = [kind for name, kind in names.items() if config.get(f"pooling_mode_{name}")]
+    if len(chosen) != 1:
+        raise WeightsError(
+            f"{directory / place} combines several poolings or has an unknown one; only one is supported"
+        )
+    return chosen[0]
 
 
 def _task_kind(config: Table) -> str | None:

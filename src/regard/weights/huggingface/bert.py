@@ -1,14 +1,32 @@
-"""BERT (Devlin et al. 2019)."""
+"""BERT (Devlin et al. 2019), RoBERTa, DistilBERT, ELECTRA and ALBERT.
+
+They differ in the names of their tensors, in their heads, and in how positions and embeddings are stored.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from dataclasses import replace
+from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
+from torch.nn import functional
 
 from regard.models.settings import Classification, Encoder, Masked, NextSentence, Pooling, Spans, Tagging, TextHead
-from regard.weights.huggingface.tables import ACTIVATION, SAME, Config, Family, Names, Row, TensorMap, under
+from regard.weights.huggingface.tables import (
+    ACTIVATION,
+    SAME,
+    Codec,
+    Config,
+    Family,
+    Form,
+    Names,
+    Row,
+    TensorMap,
+    codec_for,
+    under,
+)
 
 HEADS = {
     "BertModel": {"pooling"},
@@ -23,23 +41,35 @@ HEADS = {
 POOLER = "bert.pooler.dense"
 POOLED = {"pooling", "next-sentence", "classification"}
 LAYER = "bert.encoder.layer.{i}"
+DISTIL = "distilbert.transformer.layer.{i}"
 PREDICTIONS = "cls.predictions"
 
 
 class Bert(Family):
-    """The type of BERT models."""
+    """The type of BERT models, and base of similar types."""
 
     model_type = "bert"
     settings = Encoder
     architectures = tuple(HEADS)
     base = "BertModel"
     prefix = "bert."
-    head_names = ("cls.", "classifier.", "qa_outputs.")
+    head_names: ClassVar[tuple[str, ...]] = ("cls.", "classifier.", "qa_outputs.")
     renamed = ((r"LayerNorm\.gamma$", "LayerNorm.weight"), (r"LayerNorm\.beta$", "LayerNorm.bias"))
-    ignored = (r"embeddings\.(position_ids|token_type_ids)$",)
+    ignored: ClassVar[tuple[str, ...]] = (r"embeddings\.(position_ids|token_type_ids)$",)
     from_tensors = frozenset({"heads"})
+    heads: ClassVar[Mapping[str, set[str]]] = HEADS
+    pooler: ClassVar[str | None] = POOLER
+    """The layer after the pooling that heads share; none: it has no such layer, or heads have their own."""
+    pooled: ClassVar[Literal["tanh", "gelu", "relu"]] = "tanh"
+    """The activation after the layer of a classification."""
+    activation: ClassVar[str | None] = "hidden_act"
+    """The key of the activation of a head for masked tokens; none: it is always GELU."""
+    masked: ClassVar[str] = PREDICTIONS
+    """Where the bias of the output over the vocabulary is."""
+    output: ClassVar[str] = f"{PREDICTIONS}.decoder"
+    """Where a copy of the output over the vocabulary is."""
 
-    fields = (
+    fields: ClassVar[tuple[Row, ...]] = (
         Row("vocabulary", "vocab_size", 30522),
         Row("width", "hidden_size", 768),
         Row("depth", "num_hidden_layers", 12),
@@ -74,42 +104,62 @@ class Bert(Family):
 
     def names_for(self, settings: Encoder) -> Names:
         tied = any(isinstance(head, Masked) and head.tied for head in settings.heads.values())
-        return self.names | {"heads.masked.output": (PREDICTIONS, SAME)} if tied else self.names
+        return self.names | {"heads.masked.output": (self.masked, SAME)} if tied else self.names
 
     def add_ties(self, mapping: TensorMap, settings: Encoder, config: Config) -> None:
-        bias, own = f"{PREDICTIONS}.bias", f"{PREDICTIONS}.decoder.bias"
+        bias, own = f"{self.masked}.bias", f"{self.output}.bias"
         for head in settings.heads.values():
             if isinstance(head, Masked) and head.tied:
-                mapping.copies = {f"{PREDICTIONS}.decoder.weight": "bert.embeddings.word_embeddings.weight", own: bias}
-            elif isinstance(head, Masked):
+                words = f"{self.names['embedding.tokens'][0]}.weight"
+                mapping.copies = {f"{self.output}.weight": words} | ({own: bias} if own != bias else {})
+            elif isinstance(head, Masked) and own != bias:
                 mapping.spares = {bias: own}
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         """Return the heads of the class, and others in the file: files for masked tokens often hold the pooler."""
-        kinds = HEADS[config.architecture(self.architectures)] - {"pooling"}
+        kinds = self.heads[config.architecture(self.architectures)] - {"pooling"}
         if "cls.seq_relationship.weight" in tensors:
             kinds.add("next-sentence")
-        if f"{POOLER}.weight" in tensors and not kinds & POOLED:
+        if f"{self.pooler}.weight" in tensors and not kinds & POOLED:
             kinds.add("pooling")
         if "spans" in kinds and config.labels() != 2:
             raise config.error("id2label", "must have two entries, for a start and an end; correct it")
-        dropout = config.read("classifier_dropout", config.read("hidden_dropout_prob", 0.1))
+        dropout = self.head_dropout(config)
         tied = config.read("tie_word_embeddings", True)
+        classes = config.labels()
         heads: dict[str, TextHead] = {
-            "masked": Masked(activation=config.read("hidden_act", "gelu", ACTIVATION), tied=tied),
+            "masked": Masked(activation=self.masked_activation(config), tied=tied),
             "next-sentence": NextSentence(),
-            "classification": Classification(classes=config.labels(), dense=True, dropout=dropout),
-            "tagging": Tagging(classes=config.labels(), dropout=dropout),
+            "classification": Classification(classes=classes, dense=True, activation=self.pooled, dropout=dropout),
+            "tagging": Tagging(classes=classes, dropout=dropout),
             "spans": Spans(),
             "pooling": Pooling(dense=True),
         }
         return {"heads": {kind: head.model_dump() for kind, head in heads.items() if kind in kinds}}
 
+    def masked_activation(self, config: Config) -> Any:
+        default = next(row.default for row in self.fields if row.ours == "ffn.activation")
+        return "gelu" if self.activation is None else config.read(self.activation, default, ACTIVATION)
+
+    def head_dropout(self, config: Config) -> float:
+        found: float = config.read("classifier_dropout", config.read("hidden_dropout_prob", 0.1))
+        return found
+
     def write_rest(self, settings: Encoder) -> dict[str, Any]:
         if not settings.segments:
             raise self.cannot("segments is 0, only 1 or more are supported")
+        return self.write_heads(settings)
+
+    def write_heads(self, settings: Encoder) -> dict[str, Any]:
         config: dict[str, Any] = {}
         for head in settings.heads.values():
+            wanted: str = self.pooled
+            if isinstance(head, Masked):
+                wanted = "gelu" if self.activation is None else settings.ffn.activation
+            if isinstance(head, Classification | Masked) and head.activation != wanted:
+                raise self.cannot(
+                    f"the {head.kind} head has the activation {head.activation}, only {wanted} is supported"
+                )
             if isinstance(head, Classification | Tagging):
                 config |= {"classifier_dropout": head.dropout}
             if isinstance(head, Masked):
@@ -118,8 +168,202 @@ class Bert(Family):
 
     def architecture_for(self, settings: Encoder) -> str:
         kinds = sorted(head.kind for head in settings.heads.values())
-        for architecture, known in HEADS.items():
+        for architecture, known in self.heads.items():
             if kinds == sorted(known) or (architecture == self.base and not kinds):
                 return architecture
-        choices = "; ".join(" and ".join(sorted(known)) for known in HEADS.values())
+        choices = "; ".join(" and ".join(sorted(known)) for known in self.heads.values())
         raise self.cannot(f"its heads are {' and '.join(kinds)}, and no class has these (supported: {choices})")
+
+
+def changed(fields: tuple[Row, ...], **defaults: Any) -> tuple[Row, ...]:
+    """The rows with other defaults; a key with the default None is left out."""
+    kept = (row for row in fields if defaults.get(row.theirs, row.default) is not None)
+    return tuple(replace(row, default=defaults.get(row.theirs, row.default)) for row in kept)
+
+
+def classes_of(name: str, *heads: str) -> dict[str, set[str]]:
+    """The classes of a type and their heads. `heads` are those of the base class."""
+    kinds = {"MaskedLM": "masked", "SequenceClassification": "classification", "TokenClassification": "tagging"}
+    kinds["QuestionAnswering"] = "spans"
+    return {f"{name}Model": {*heads}} | {f"{name}For{suffix}": {kind} for suffix, kind in kinds.items()}
+
+
+def body(prefix: str) -> Names:
+    """The names of BERT's embeddings and layers with another prefix."""
+    return {
+        ours: (theirs.replace("bert.", prefix, 1), form)
+        for ours, (theirs, form) in Bert.names.items()
+        if ours.startswith(("embedding", "encoder"))
+    }
+
+
+HEAD_NAMES: Names = {"heads.tagging.output": ("classifier", SAME), "heads.spans.output": ("qa_outputs", SAME)}
+DENSE_CLASSIFIER: Names = under("heads.classification", "classifier", pool="dense", output="out_proj")
+
+
+class Roberta(Bert):
+    """RoBERTa (Liu et al. 2019): positions begin after the padding token, whose rows are not used."""
+
+    model_type = "roberta"
+    heads = classes_of("Roberta", "pooling")
+    architectures = tuple(heads)
+    base, prefix, pooler = "RobertaModel", "roberta.", "roberta.pooler.dense"
+    head_names = ("lm_head.", "classifier.", "qa_outputs.")
+    masked, output, activation = "lm_head", "lm_head.decoder", None
+    skipped = 2
+    """Rows before the first position: the id of the padding token plus one."""
+    fields = tuple(
+        replace(row, codec=Codec(lambda length: codec_for(512).read(length) - 2, lambda length: length + 2))
+        if row.ours == "position.length"
+        else row
+        for row in changed(Bert.fields, vocab_size=50265)
+    )
+    required: ClassVar = {"position_embedding_type": "absolute", "pad_token_id": 1}
+    written: ClassVar = {"pad_token_id": 1}
+    names: ClassVar[Names] = {
+        **body("roberta."),
+        **HEAD_NAMES,
+        **DENSE_CLASSIFIER,
+        "embedding.position.weight": (
+            "roberta.embeddings.position_embeddings.weight",
+            Form(lambda own: functional.pad(own[0], (0, 0, 2, 0)), lambda table: (table[2:],)),
+        ),
+        "heads.pooling.pool": ("roberta.pooler.dense", SAME),
+        **under("heads.masked", "lm_head", dense="dense", norm="layer_norm", output="decoder"),
+    }
+
+
+class DistilBert(Bert):
+    """DistilBERT (Sanh et al. 2019): no segments, and other names."""
+
+    model_type = "distilbert"
+    heads = classes_of("DistilBert")
+    architectures = tuple(heads)
+    base, prefix, pooler, pooled = "DistilBertModel", "distilbert.", None, "relu"
+    head_names = ("vocab_", "classifier.", "pre_classifier.", "qa_outputs.")
+    masked = output = "vocab_projector"
+    activation = "activation"
+    fields = (
+        Row("vocabulary", "vocab_size", 30522),
+        Row("width", "dim", 768),
+        Row("depth", "n_layers", 6),
+        Row("attention.heads", "n_heads", 12),
+        Row("attention.dropout", "attention_dropout", 0.1),
+        Row("ffn.hidden", "hidden_dim", 3072),
+        Row("ffn.activation", "activation", "gelu", ACTIVATION),
+        Row("dropout", "dropout", 0.1),
+        Row("position.length", "max_position_embeddings", 512),
+        Row("initial.deviation", "initializer_range", 0.02),
+    )
+    constants: ClassVar = {**Bert.constants, "norm.eps": 1e-12, "segments": 0}
+    required: ClassVar = {"sinusoidal_pos_embds": False}
+    names: ClassVar[Names] = {
+        **under("embedding", "distilbert.embeddings", tokens="word_embeddings", position="position_embeddings"),
+        "embedding.norm": ("distilbert.embeddings.LayerNorm", SAME),
+        **under("encoder.{i}.attention", f"{DISTIL}.attention", q="q_lin", k="k_lin", v="v_lin", out="out_lin"),
+        "encoder.{i}.attention_residual.norm": (f"{DISTIL}.sa_layer_norm", SAME),
+        **under("encoder.{i}.ffn", f"{DISTIL}.ffn", up="lin1", down="lin2"),
+        "encoder.{i}.ffn_residual.norm": (f"{DISTIL}.output_layer_norm", SAME),
+        **HEAD_NAMES,
+        "heads.classification.pool": ("pre_classifier", SAME),
+        "heads.classification.output": ("classifier", SAME),
+        "heads.masked.dense": ("vocab_transform", SAME),
+        "heads.masked.norm": ("vocab_layer_norm", SAME),
+        "heads.masked.output": ("vocab_projector", SAME),
+    }
+
+    def head_dropout(self, config: Config) -> float:
+        found: float = config.read("seq_classif_dropout", 0.2)
+        return found
+
+    def write_rest(self, settings: Encoder) -> dict[str, Any]:
+        config = self.write_heads(settings)
+        return {"seq_classif_dropout" if key == "classifier_dropout" else key: each for key, each in config.items()}
+
+
+class Electra(Bert):
+    """ELECTRA (Clark et al. 2020). Of a model for pre-training, the detector's head is not read."""
+
+    model_type = "electra"
+    heads = classes_of("Electra") | {"ElectraForPreTraining": set[str]()}
+    architectures = tuple(heads)
+    base, prefix, pooler, pooled = "ElectraModel", "electra.", None, "gelu"
+    head_names = ("generator_", "discriminator_", "classifier.", "qa_outputs.")
+    ignored = (*Bert.ignored, r"^discriminator_predictions\.")
+    masked = output = "generator_lm_head"
+    activation = None
+    fields = changed(Bert.fields, hidden_size=256, num_attention_heads=4, intermediate_size=1024)
+    names: ClassVar[Names] = {
+        **body("electra."),
+        **HEAD_NAMES,
+        **DENSE_CLASSIFIER,
+        "embedding.project": ("electra.embeddings_project", SAME),
+        **under("heads.masked", "generator_predictions", dense="dense", norm="LayerNorm"),
+        "heads.masked.output": ("generator_lm_head", SAME),
+    }
+
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        size, width = config.read("embedding_size", 128), config.read("hidden_size", 256)
+        return super().read_rest(config, tensors) | {"embedding_width": None if size == width else size}
+
+    def write_rest(self, settings: Encoder) -> dict[str, Any]:
+        return super().write_rest(settings) | {"embedding_size": settings.embedding_width or settings.width}
+
+
+class Albert(Bert):
+    """ALBERT (Lan et al. 2020). Its one layer is read as many equal ones; a model whose layers differ is refused."""
+
+    model_type = "albert"
+    heads = classes_of("Albert", "pooling")
+    architectures = tuple(heads)
+    base, prefix, pooler = "AlbertModel", "albert.", "albert.pooler"
+    head_names = ("predictions.", "classifier.", "qa_outputs.", "sop_classifier.")
+    masked, output = "predictions", "predictions.decoder"
+    fields = changed(
+        Bert.fields,
+        vocab_size=30000,
+        hidden_size=4096,
+        num_attention_heads=64,
+        intermediate_size=16384,
+        hidden_act="gelu_new",
+    )
+    required: ClassVar = {"position_embedding_type": "absolute", "num_hidden_groups": 1, "inner_group_num": 1}
+
+    def names_for(self, settings: Encoder) -> Names:
+        copies = Form(self._same, lambda tensor: (tensor,) * settings.depth)
+        layer = "albert.encoder.albert_layer_groups.0.albert_layers.0"
+        tied = any(isinstance(head, Masked) and head.tied for head in settings.heads.values())
+        return {
+            **{ours: found for ours, found in body("albert.").items() if ours.startswith("embedding")},
+            "embedding.project": ("albert.encoder.embedding_hidden_mapping_in", SAME),
+            **under("encoder.{i}.attention", f"{layer}.attention", copies, q="query", k="key", v="value", out="dense"),
+            "encoder.{i}.attention_residual.norm": (f"{layer}.attention.LayerNorm", copies),
+            **under("encoder.{i}.ffn", layer, copies, up="ffn", down="ffn_output"),
+            "encoder.{i}.ffn_residual.norm": (f"{layer}.full_layer_layer_norm", copies),
+            **HEAD_NAMES,
+            **{f"heads.{kind}.pool": ("albert.pooler", SAME) for kind in ("pooling", "classification")},
+            "heads.classification.output": ("classifier", SAME),
+            **under("heads.masked", "predictions", dense="dense", norm="LayerNorm"),
+            "heads.masked.output": ("predictions" if tied else "predictions.decoder", SAME),
+        }
+
+    def _same(self, layers: tuple[Tensor, ...]) -> Tensor:
+        if layers[0].device.type != "meta" and not all(torch.equal(layers[0], each) for each in layers[1:]):
+            raise self.cannot("its layers differ, only equal ones are supported")
+        return layers[0]
+
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        return super().read_rest(config, tensors) | {"embedding_width": config.read("embedding_size", 128)}
+
+    def write_rest(self, settings: Encoder) -> dict[str, Any]:
+        if settings.embedding_width is None:
+            raise self.cannot("embedding_width is none, only a number is supported")
+        return super().write_rest(settings) | {"embedding_size": settings.embedding_width}
+
+    def head_dropout(self, config: Config) -> float:
+        found: float = config.read("classifier_dropout_prob", 0.1)
+        return found
+
+    def write_heads(self, settings: Encoder) -> dict[str, Any]:
+        config = super().write_heads(settings)
+        return {"classifier_dropout_prob" if key == "classifier_dropout" else key: each for key, each in config.items()}

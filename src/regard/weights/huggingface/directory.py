@@ -17,7 +17,7 @@ from regard.models.build import Model, build
 from regard.models.settings import ModelSettings
 from regard.text.settings import Role
 from regard.text.tokenizer import TokenizerPair
-from regard.weights.huggingface.bert import Bert
+from regard.weights.huggingface.bert import Albert, Bert, DistilBert, Electra, Roberta
 from regard.weights.huggingface.gpt2 import Gpt2
 from regard.weights.huggingface.llama import Llama
 from regard.weights.huggingface.seq2seq import Bart, Marian, Pegasus
@@ -26,8 +26,9 @@ from regard.weights.huggingface.tables import CONFIG_JSON, Config, Family
 from regard.weights.huggingface.vit import Vit
 from regard.weights.tensors import INDEX, SINGLE, build_with, read_tensors, require_layers, write_tensors
 
+_ENCODERS = (Bert(), Roberta(), DistilBert(), Electra(), Albert())
 FAMILIES: dict[str, Family] = {
-    family.model_type: family for family in (Bert(), Gpt2(), Vit(), Marian(), Pegasus(), Bart(), T5(), Llama())
+    family.model_type: family for family in (*_ENCODERS, Gpt2(), Vit(), Marian(), Pegasus(), Bart(), T5(), Llama())
 }
 
 
