@@ -286,7 +286,6 @@ HEAD_TASKS = {
     "classification": "classify",
     "tagging": "tag",
     "spans": "answer",
-    "pooling": "embed",
 }
 """The task that uses a head, by kind."""
 

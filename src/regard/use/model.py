@@ -117,7 +117,7 @@ class Loaded:
             raise InputError("texts must be a list of str; write [text]")
         if self.tokenizers is None or not isinstance(self.network, Encoder | Decoder):
             raise InputError(f"model {self.name} has kind {self.settings.kind} and cannot embed texts; load an encoder")
-        task = self._task_for("embed")
+        task = self._task if _task_kind(self.config) == "embed" else None
         if not isinstance(task, EmbedTask):
             task = EmbedTask(Embed(), self.settings, self.tokenizers)
             task.pooled = _sentence_pooling(self.directory)
