@@ -38,6 +38,7 @@ from regard.text.tokenizer import TokenizerPair
 from regard.training.curves import draw_curves
 from regard.training.distribution import Workers, connected, peer_errors
 from regard.training.loop import Callback, Trained, Trainer
+from regard.training.lora import add_lora
 from regard.training.report import Display, require_trackers
 from regard.training.run import Run, read_environment, require_free, resume_environment, write_environment
 from regard.training.schedules import nearest_budget
@@ -315,6 +316,8 @@ def _model(job: TrainingJob, task: Task, workers: Workers, start: Start | None) 
     notes: list[str] = []
     if start is not None:
         notes = warm_start(model, start, task._tokenizers, seed=job.train.seed)
+    if job.train.lora is not None:
+        add_lora(model, job.train.lora)
     _freeze(model, job.train.freeze)
     heads: Any = getattr(model, "heads", None)
     if task.trained_heads and (others := [name for name in heads or () if name not in task.trained_heads]):

@@ -23,6 +23,7 @@ from regard.data.batches import StepPosition
 from regard.errors import RunError, WeightsError
 from regard.files import flush_directory
 from regard.training.distribution import whole
+from regard.training.lora import ADAPTER, adapter, merged
 from regard.training.optimizers import Ema, placed_like
 from regard.training.run import Run, disk_errors
 from regard.training.schedules import EVALUATIONS, Spent
@@ -258,6 +259,9 @@ class Checkpointer:
         if self.workers.leads:
             remedy = "the checkpoints are intact: free some space, then continue with --resume"
             with disk_errors(self.run.weights, remedy):
+                if self.train.lora is not None:
+                    write_tensors(self.run.directory / ADAPTER, adapter(weights))
+                    weights = merged(weights, self.train.lora)
                 write_weights(self.run.directory, weights)
         self.workers.wait()
 

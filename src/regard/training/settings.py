@@ -149,6 +149,17 @@ BUDGETS = ("steps", "epochs", "total_tokens", "minutes")
 GPU_TOKENS = 16_384
 
 
+class Lora(Settings):
+    """Low-rank adaptation (Hu et al. 2022)."""
+
+    rank: Positive = 8
+    """Columns of the small matrices."""
+    alpha: float = Field(default=16.0, gt=0)
+    """The product of the matrices is multiplied by alpha / rank."""
+    layers: tuple[str, ...] = Field(default=("*.q", "*.v"), strict=False)
+    """Linear layers that get them, by patterns of their names."""
+
+
 class Train(Settings):
     """How a model is trained."""
 
@@ -189,6 +200,8 @@ class Train(Settings):
     """The learning-rate schedule."""
     freeze: tuple[str, ...] = Field(default=(), strict=False)
     """Parameters that are not trained, by name, part (`encoder`, `encoder.0`, `source.tokens`) or pattern (`*bias`)."""
+    lora: Lora | None = None
+    """Low-rank adaptation: only small matrices, added to weights of layers, and the heads are trained; none: all."""
     layer_decay: float = Field(default=1.0, gt=0, le=1)
     """Factor of the learning rate from each layer to the one below it, such as 0.9 (Howard and Ruder 2018); embeddings
     come below the first layer."""
