@@ -1,7 +1,7 @@
 """Low-rank adaptation (Hu et al. 2022): the weights of a model stay, and small matrices that are added to them learn.
 
-A chosen weight W becomes W + (alpha / rank) · up · down, with up `[out, rank]` and down `[rank, in]`. The final weights of
-a run contain the sum, so that they are used like any others; `adapter.safetensors` has the small matrices alone.
+A weight W becomes W + (alpha / rank) · up · down, with up `[out, rank]` and down `[rank, in]`. The final weights of a
+run contain the sum, so that they are used like any others; `adapter.safetensors` has the small matrices alone.
 """
 
 from __future__ import annotations
