@@ -132,6 +132,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
         f"a warm-up of {training.Train().schedule.warmup} of the budget.",
         list(variants(training.Schedule).values()),
     ),
+    ("Low-rank adaptation", "The table `train.lora`.", [training.Lora]),
     ("Decoding", "How a model's output is searched.", list(variants(decoding.AnySearch).values())),
     ("Length penalties", "The table `length` of a beam.", list(variants(decoding.LengthPenalty).values())),
     ("Rules of decoding", "What an output may and must not be.", [decoding.Rules]),
