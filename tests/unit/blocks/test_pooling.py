@@ -21,7 +21,7 @@ lengths_of = st.lists(st.integers(0, 5), min_size=1, max_size=5)
 def wanted(sequence: np.ndarray, kind: PoolingKind) -> np.ndarray:
     if not len(sequence):
         return np.zeros(WIDTH)
-    return {"class": sequence[0], "mean": sequence.mean(0), "max": sequence.max(0)}[kind]
+    return {"class": sequence[0], "last": sequence[-1], "mean": sequence.mean(0), "max": sequence.max(0)}[kind]
 
 
 def random_sequences(lengths: list[int]) -> list[torch.Tensor]:

@@ -113,9 +113,9 @@ def test_what_is_wrong_is_told(tmp_path: Path) -> None:
     model = str(write_translator(tmp_path / "model"))
     file, nowhere = str(tmp_path / "a.html"), str(tmp_path / "nowhere" / "a.html")
     cases = [
-        (["m", "--html", file], InputError, "--html needs a text"),
-        (["m", "--port", "70000"], SettingsError, "port"),
-        (["m", "a", "--views", "heads"], SettingsError, "--views .heads. needs a file"),
+        ([model, "--html", file], InputError, "--html needs a text"),
+        ([model, "--port", "70000"], SettingsError, "port"),
+        ([model, "a", "--views", "heads"], SettingsError, "--views .heads. needs a file"),
         ([model, "a", "--picture", "a.gif"], InputError, "a.gif cannot be written"),
         ([model, "a", "--html", nowhere], InputError, "cannot be written"),
         ([model, "ein", "--html", file, "--views", "heads,wlak"], InputError, "view .wlak. .*did you mean walk"),

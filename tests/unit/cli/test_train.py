@@ -165,7 +165,7 @@ def test_an_error_is_one_line(run: Regard) -> None:
         ("recipe.toml", 1, "runs/recipe"),
         ("recipe.toml train.directory=runs", 1, "runs is not empty"),
         ("recipe.toml train.directory=new data.root=nowhere", 1, "nowhere/train.en does not exist"),
-        ("recipe.toml train.directory=new train.start=nowhere", 1, "nowhere does not exist"),
+        ("recipe.toml train.directory=new train.start=nowhere", 1, "model nowhere is unknown"),
         ("recipe.toml train.directory=new --device nonsense", 2, "device (nonsense)"),
         ("--resume nothing", 1, "nothing does not exist or has no config.toml"),
         ("recipe.toml --resume runs/recipe", 2, "'recipe.toml' is not an override"),

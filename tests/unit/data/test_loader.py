@@ -183,6 +183,7 @@ def test_workers_leave_signals_to_the_program(tmp_path: Path) -> None:
 
 def owner(output: int) -> None:
     """Starts workers whose batches do not fit into a pipe, takes one, and is never heard of again."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may ignore it for the whole suite
     with _loaded(_Computed(lambda number: bytes(300_000)), ((number,) for number in range(1000)), workers=2) as made:
         next(made)
         os.write(output, b".")

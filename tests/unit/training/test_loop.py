@@ -63,6 +63,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """Time that stands still but for what a test adds to it."""
     time = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(report, "time", SimpleNamespace(perf_counter=lambda: time.now, monotonic=lambda: time.now))
+    monkeypatch.setattr(report, "peak_flops", lambda device, dtype: 1e12)  # it measures with the clock
     return time
 
 
@@ -305,6 +306,7 @@ def test_a_signal_that_comes_twice_at_once_counts_once() -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="Windows has no such signal")
 def test_a_closed_terminal_stops_a_run_unless_nohup_started_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may ignore it for the whole suite
     usual = signal.getsignal(signal.SIGHUP)
     with Interrupt() as interrupt:
         signal.raise_signal(signal.SIGHUP)
@@ -318,4 +320,4 @@ def test_a_closed_terminal_stops_a_run_unless_nohup_started_it(monkeypatch: pyte
             signal.raise_signal(signal.SIGHUP)
             assert interrupt.received is None
     finally:
-        signal.signal(signal.SIGHUP, usual)
+        signal.signal(signal.SIGHUP, before)
