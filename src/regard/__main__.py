@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import sys
+import threading
+from contextlib import suppress
 from traceback import walk_stack
 from types import FrameType
 
@@ -18,6 +22,11 @@ def command() -> None:
         app.main()
     except KeyboardInterrupt:
         _stop()
+    except SystemExit as end:
+        if isinstance(end.code, int):
+            _leave(end.code)
+        raise
+    _leave(0)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
@@ -25,6 +34,17 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     if not any("importlib._bootstrap" in each.f_code.co_filename for each, _ in walk_stack(frame)):
         raise KeyboardInterrupt
     _stop()
+
+
+def _leave(code: int) -> None:
+    """Ends the process as Python does, but without taking modules apart, which takes 0.4 s for torch."""
+    if all(thread.daemon or thread is threading.main_thread() for thread in threading.enumerate()):
+        atexit._run_exitfuncs()
+        with suppress(OSError, ValueError, AttributeError):  # then Python reports what could not be written
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+    sys.exit(code)
 
 
 def _stop() -> None:
