@@ -66,7 +66,7 @@ def evaluate_command(  # noqa: PLR0913
         require_writable(save, "--save")
     terminal.prepare_torch(threads, names)
     from regard.tasks.task import find_task
-    from regard.use.evaluation import EvaluationSet, compare, evaluate_texts
+    from regard.use.evaluation import compare, evaluate_texts
     from regard.weights.directory import CONFIG, read_config
     from regard.weights.location import find_model
 
@@ -86,16 +86,7 @@ def evaluate_command(  # noqa: PLR0913
         chosen, sets = _sets_of_run(config, split, changes, limit, model, to)
         title = f"{names[0]}, {chosen}"
     else:
-        files = (source, reference, hypotheses)
-        sources, references, given = (
-            None if file is None else [*terminal.text_lines(str(file))][:limit] for file in files
-        )
-        assert references is not None
-        if sources is not None and len(sources) != len(references):
-            raise DataError(
-                f"{source} has {len(sources):,} lines and {reference} {len(references):,}; they need the same number"
-            )
-        sets = [EvaluationSet("", sources, references, to)]
+        sets, given = _sets_of_files(source, reference, hypotheses, limit, to)
         title = " ".join(str(each) for each in (*names, hypotheses or source))
 
     def translate(test_set: EvaluationSet, model: Translator) -> list[str]:
@@ -127,14 +118,7 @@ def evaluate_command(  # noqa: PLR0913
                     translations, others, test_set.references, lowercase=lowercase, tokenize=tokenize, test=test
                 )
         results[test_set.name] = (report, seconds, compared)
-    if not as_json:
-        _print(title, against, results)
-        return
-    reports = {}
-    for name, (report, seconds, compared) in results.items():
-        tests = {"against": {metric: asdict(found) for metric, found in compared.items()}} if against else {}
-        reports[name] = {**asdict(report), "seconds": seconds, **tests}
-    terminal.print_json({"evaluated": title, "against": against, "reports": reports})
+    (_print_json if as_json else _print)(title, against, results)
 
 
 def _run_suite(
@@ -181,6 +165,23 @@ def _sets_of_run(
     return chosen, sets
 
 
+def _sets_of_files(
+    source: Path | None, reference: Path, hypotheses: Path | None, limit: int | None, to: str | None
+) -> tuple[list[EvaluationSet], list[str] | None]:
+    """One test set from files, and its translations if they are given."""
+    from regard.use.evaluation import EvaluationSet
+
+    sources, references, given = (
+        None if file is None else [*terminal.text_lines(str(file))][:limit] for file in (source, reference, hypotheses)
+    )
+    assert references is not None
+    if sources is not None and len(sources) != len(references):
+        raise DataError(
+            f"{source} has {len(sources):,} lines and {reference} {len(references):,}; they need the same number"
+        )
+    return [EvaluationSet("", sources, references, to)], given
+
+
 def _check(names: list[str], source: Path | None, reference: Path | None, hypotheses: Path | None) -> None:
     if len(names) > 1:
         raise SettingsError(f"{len(names)} models are given ({', '.join(names)}); give one, and --against another")
@@ -211,6 +212,14 @@ def _print_metrics(
     for name, value in metrics.items():
         table.add_row(name, four_digits(value))
     terminal.console().print(table)
+
+
+def _print_json(evaluated: str, against: str | None, results: dict[str, Evaluated]) -> None:
+    reports = {}
+    for name, (report, seconds, compared) in results.items():
+        tests = {"against": {metric: asdict(found) for metric, found in compared.items()}} if against else {}
+        reports[name] = {**asdict(report), "seconds": seconds, **tests}
+    terminal.print_json({"evaluated": evaluated, "against": against, "reports": reports})
 
 
 def _print(evaluated: str, against: str | None, results: dict[str, Evaluated]) -> None:

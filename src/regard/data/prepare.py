@@ -195,7 +195,7 @@ class _Shaper:
         self._indices = {str(sort): {name: i for i, name in enumerate(names)} for sort, names in known.items()}
         self._learned: dict[str, dict[str, int]] = {}
         self._open: list[NDArray[Any]] = []
-        """The pieces so far of a document that has not ended."""
+        """The pieces of an unfinished document that were read so far."""
         self._open_too_long = False
 
     def _room(self, column: TokenColumn) -> int | None:

@@ -142,8 +142,8 @@ class AnswerTask(TextTask):
     def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
         return {"loss": total / max(weight, 1.0)}
 
-    def extra_metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
-        examples: list[Question] = self.examples(split)
+    def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]:
+        examples: list[Question] = self.examples(split)[::stride]
         scores = [
             answer_scores(found[0]["answer"], [answer.text for answer in example.answers])
             for found, example in zip(self._answers(model, examples), examples, strict=True)

@@ -115,8 +115,8 @@ class ClassifyTask(TextTask):
             return {"loss": total / max(weight, 1.0)}
         return classification_metrics(total, weight, sums)
 
-    def extra_metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
-        examples = self.examples(split)
+    def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]:
+        examples = self.examples(split)[::stride]
         outputs = self._outputs(model, [example.text for example in examples], [example.second for example in examples])
         gold = [example.label for example in examples]
         if self.settings.number:

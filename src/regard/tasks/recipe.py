@@ -144,10 +144,11 @@ def _with_base(tables: Table, path: Path, heirs: tuple[Path, ...]) -> Table:
     heirs = (*heirs, path.resolve())
     if not isinstance(base, str):
         raise SettingsError(f'recipe ({path}): base ({base!r}) must be a recipe; write base = "grammar", or a file')
-    beside = path.parent / base
-    if find_recipe(beside if beside.is_file() else base).resolve() in heirs:
+    neighbour = path.parent / base
+    name: Path | str = neighbour if neighbour.is_file() else base
+    if find_recipe(name).resolve() in heirs:
         raise SettingsError(f"recipe ({path}): base ({base}) is this recipe, or builds on it; name another one")
-    found = read_recipe(beside if beside.is_file() else base, heirs)
+    found = read_recipe(name, heirs)
     merged = {part: merge(_table(found, part), _table(tables, part)) for part in PARTS if part in {**found, **tables}}
     # The curve of another job is no reference.
     return {part: table for part, table in merged.items() if part != "reference" or part in tables}

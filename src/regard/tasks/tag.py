@@ -121,8 +121,8 @@ class TagTask(TextTask):
             found["intent"] = sums["intent.right"] / max(sums["intent.weight"] + sums["intent.unseen"], 1.0)
         return found
 
-    def extra_metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
-        examples: list[Tagged] = self.examples(split)
+    def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]:
+        examples: list[Tagged] = self.examples(split)[::stride]
         predicted = [tags for tags, _ in self._predictions(model, [example.words for example in examples])]
         return {"f1": span_f1([example.tags for example in examples], predicted)}
 

@@ -199,8 +199,8 @@ class Task:
         """The metrics from the sums of `Loss` over all batches."""
         return cross_entropy_metrics(total, weight, sums)
 
-    def extra_metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
-        """Further metrics on a split that are not sums over batches, such as BLEU."""
+    def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]:
+        """Further metrics that are not sums over batches, such as BLEU, on every `stride`-th example of a split."""
         return {}
 
     def has(self, split: Split) -> bool:

@@ -16,8 +16,8 @@ from torch import Tensor, nn
 
 from regard.blocks.layout import Layout, Packed, Padded
 from regard.data.columns import PairColumn
-from regard.data.examples import Example
-from regard.data.settings import Split
+from regard.data.examples import Example, Tally, with_known_labels
+from regard.data.settings import Split, UnseenLabels
 from regard.data.source import Source
 from regard.data.store import Ragged
 from regard.errors import InputError
@@ -127,9 +127,8 @@ class TextTask(Task):
             segments = torch.from_numpy(self._segments(tokens.numpy())).to(device)
             with torch.inference_mode():
                 result = apply(model, tokens.to(device), layout, segments).float().cpu()
-            per_token = result.dim() > 1 and result.shape[1] == longest and result.dim() == 3
-            for place, number in enumerate(taken):
-                found[number] = result[place, : lengths[place]] if per_token else result[place]
+            for place, number in enumerate(taken):  # [B, T, C] for tokens, [B, C] for sequences
+                found[number] = result[place, : lengths[place]] if result.dim() == 3 else result[place]
         return [found[number] for number in range(len(rows))]
 
     def _segments(self, tokens: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -138,10 +137,13 @@ class TextTask(Task):
         return segments
 
     def examples(self, split: Split) -> list[Any]:
-        """The examples of a split, as they were read."""
+        """The examples of a split, as they were read; without those that `data.unseen` skips."""
         assert self.data is not None
         if split not in self._read:
-            self._read[split] = list(Source(self.data.settings, split))
+            found = Source(self.data.settings, split).located()
+            if isinstance(self.data.settings, UnseenLabels) and split != "train":
+                found = with_known_labels(found, self.labels, self.data.settings.unseen, Tally())
+            self._read[split] = [located.example for located in found]
         return self._read[split]
 
     @cached_property

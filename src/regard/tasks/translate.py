@@ -150,7 +150,7 @@ class TranslateTask(Task):
         loss = cross_entropy(logits, labels, smoothing, training=True)
         return Loss(loss.total + consistency.weight * divergence(logits, others, labels), loss.weight, loss.sums)
 
-    def extra_metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
+    def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]:
         bleu = self.settings.bleu
         if bleu is None or split != "valid":
             return {}

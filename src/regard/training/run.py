@@ -88,7 +88,7 @@ class Status:
     """The content of `status.json`."""
 
     state: State
-    """killed: the file says running, but no process holds the lock."""
+    """killed: the file has the state running, but no process holds the lock."""
     step: int = 0
     reason: str = ""
     metrics: dict[str, float | None] = field(default_factory=dict)

@@ -57,8 +57,8 @@ class Trainable(Protocol):
     def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
         """The metrics of a split from the sums over its batches. `loss` is one of them; lower is better for it."""
 
-    def extra_metrics(self, model: nn.Module, split: Split) -> dict[str, float]:
-        """Further metrics on a split that are not sums over batches, such as BLEU."""
+    def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]:
+        """Further metrics that are not sums over batches, such as BLEU, on every `stride`-th example of a split."""
 
 
 @dataclass(frozen=True)
@@ -258,7 +258,7 @@ def evaluate(
                     with precision.autocast():
                         loss = Loss(*objective(batch.to(workers.device)))
                     sums.add({"total": loss.total, "weight": loss.weight, **loss.sums})
-            extra = task.extra_metrics(objective.model, split)
+            extra = task.extra_metrics(objective.model, split, stride)
     finally:
         objective.train(was_training)
     values = {name: float(value) for name, value in sums.over_processes(workers).items()}

@@ -93,10 +93,9 @@ class Loaded:
         return self._task.predict(self.network, inputs)
 
     def fill(self, text: str, best: int = 5) -> list[dict[str, float]]:
-        """The most likely tokens for each mask token of a text, with their probabilities.
+        """The most likely tokens for each mask token of a text, with their probabilities, the most likely first.
 
-        >>> model.fill("The [MASK] of the river")  # doctest: +SKIP
-        [{'side': 0.31, 'mouth': 0.18, 'bank': 0.07, 'middle': 0.05, 'water': 0.04}]
+        >>> [tokens] = model.fill("The [MASK] of the river")  # doctest: +SKIP
         """
         from regard.tasks.masked import MaskedTask
 

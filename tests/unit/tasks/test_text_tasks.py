@@ -235,6 +235,10 @@ def test_a_label_that_training_lacks_is_named(folder: Path, tmp_path: Path) -> N
     job["data"]["unseen"] = "keep"
     task = prepare_job(make_job("job", job, {}), torch.device("cpu"))
     assert task.extra_metrics(build(task.model).eval(), "valid")["f1"] == 0.0
+    (tmp_path / "valid.tsv").write_text("a dog\tmaybe\na cat\tpos\n")
+    job["data"]["unseen"] = "skip"
+    task = prepare_job(make_job("job", job, {}), torch.device("cpu"))
+    assert [example.text for example in task.examples("valid")] == ["a cat"]  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(
