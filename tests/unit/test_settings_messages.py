@@ -144,6 +144,9 @@ def test_settings_that_contradict() -> None:
         (Vision(), odd | {"position.kind": "rotary-2d"}, ("attention.head_size (102)", "multiple of 4")),
         (Vision(), {"class_token": False, "heads.label.kind": "classification"}, ("class_token", 'pooling "mean"')),
         (Vision(), {"attention.window": 3}, ("attention.window (3)",)),
+        (Decoder(), {"attention.pattern": ["window"]}, ("attention: pattern (['window'])", "needs window")),
+        (Decoder(), {"attention.window": 4, "attention.pattern": ["full"]}, ("pattern (['full'])", '"window"')),
+        (Decoder(), {"position": {"kind": "rotary", "window_base": 10.0}}, ("position.window_base (10.0)", "window")),
     ]
     for settings, changes, parts in cases:
         text = message(lambda settings=settings, changes=changes: settings.changed(changes))  # type: ignore[misc]

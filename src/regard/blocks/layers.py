@@ -196,7 +196,7 @@ class Residual(nn.Module):
 
 @dataclass(frozen=True)
 class View:
-    """The inputs that all layers of a stack share in one forward pass."""
+    """The inputs that layers of a stack with the same window share in one forward pass."""
 
     attention: Visibility
     signals: Signals
@@ -251,7 +251,7 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         self.depth = depth or body.depth
-        self.causal, self.window = causal, body.attention.window
+        self.causal, self.windows = causal, body.attention.windows(self.depth)
         relative = isinstance(position, settings.TransformerXL)
         for i in range(self.depth):
             self.add_module(str(i), Layer(body, cross, relative, body.stochastic_depth * i / max(self.depth - 1, 1)))
@@ -287,7 +287,6 @@ class Stack(nn.Module):
         `keys` is the layout from `Cache.plan`; without a cache it equals `queries`. `rotation` is for images, whose
         positions are not those of a sequence.
         """
-        attention = Visibility(queries, keys or queries, self.causal, self.window)
         cross: Visibility | None = None
         if memory_layout is not None and cache is not None:
             assert isinstance(queries, Padded)
@@ -296,16 +295,20 @@ class Stack(nn.Module):
             cross = Visibility(queries, memory_layout)
         if cache is not None:
             cache.commit()  # nothing raises any more
-            if cache.mask is not None:
+        views: dict[int | None, View] = {}
+        for window in dict.fromkeys(self.windows):
+            attention = Visibility(queries, keys or queries, self.causal, window)
+            if cache is not None and cache.mask is not None:
                 attention = replace(attention, mask=cache.mask, beams=not cache.fixed)
-        signals = self.position.signals(attention, x.device, x.dtype)
-        if rotation is not None:
             signals = Signals(rotation=rotation)
-        view = View(attention, signals, memory, cross)
+            if rotation is None:
+                signals = self.position.signals(attention, x.device, x.dtype)
+            views[window] = View(attention, signals, memory, cross)
         x = tap(self, "residual", x)
         recompute = self.recompute and self.training and torch.is_grad_enabled() and cache is None
         recompute = recompute and not is_recorded(self)  # or values would be recorded twice
         for i, layer in enumerate(self):
+            view = views[self.windows[i]]
             if recompute:
                 x = _recomputed(layer, x, view)
                 continue

@@ -189,9 +189,15 @@ def _llama3(plain: Tensor, scaling: settings.Llama3Scaling) -> Tensor:
 class RotaryPosition(Position):
     """Rotates queries and keys in attention."""
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        base = self.position.window_base
+        self.near = self.position if base is None else self.position.model_copy(update={"base": base, "scaling": None})
+        """The settings in layers with a window."""
+
     def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
-        exact = angle_dtype(device)
-        turns, factor = rotary_frequencies(self.position, self.position.channels(self.head_size), exact, device)
+        exact, position = angle_dtype(device), self.position if visibility.window is None else self.near
+        turns, factor = rotary_frequencies(position, position.channels(self.head_size), exact, device)
         angles = visibility.queries.places(device).to(exact)[..., None] * turns
         return Signals(rotation=rotation(angles, dtype, self.position.order, factor))
 

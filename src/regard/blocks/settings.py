@@ -18,6 +18,7 @@ Activation: TypeAlias = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2"]
 ChannelOrder: TypeAlias = Literal["interleaved", "halves"]
 """Order of sines and cosines (or of the channels of a rotated pair): alternating, or one half after the other."""
 
+Reach: TypeAlias = Literal["window", "full"]
 NormPlace: TypeAlias = Literal["pre", "post", "sandwich"]
 PoolingKind: TypeAlias = Literal["class", "last", "mean", "max"]
 
@@ -68,8 +69,26 @@ class Attention(Settings):
     """Scores are smoothly limited to ± this value, before a position bias is added; none: no limit."""
     window: Positive | None = None
     """A token sees only tokens fewer than this many positions away; none: all."""
+    pattern: tuple[Reach, ...] | None = Field(default=None, strict=False)
+    """Which layers have the window and which see everything, repeated over the layers; none: all have it.
+
+    Gemma 2: ["window", "full"]; ModernBERT: ["full", "window", "window"].
+    """
     dropout: Rate = 0.0
     """Dropout on the attention weights."""
+
+    def windows(self, depth: int) -> tuple[int | None, ...]:
+        """The window of each layer of a stack."""
+        pattern = self.pattern or ("window",)
+        return tuple(self.window if pattern[i % len(pattern)] == "window" else None for i in range(depth))
+
+    @model_validator(mode="after")
+    def _pattern_has_a_window(self) -> Self:
+        if self.pattern is not None and (self.window is None or "window" not in self.pattern):
+            raise ValueError(
+                f'pattern ({list(self.pattern)}) needs window, and at least one "window" in it; or set it to "none"'
+            )
+        return self
 
 
 class Dense(Settings):
@@ -221,6 +240,8 @@ class Rotary(Settings):
     kind: Literal["rotary"] = "rotary"
     base: float = Field(default=10_000.0, gt=1)
     """Pair j rotates by base^(−2j / channels) per position."""
+    window_base: float | None = Field(default=None, gt=1)
+    """Base of layers with a window, where angles are never scaled (Gemma 3, ModernBERT); none: as in other layers."""
     fraction: float = Field(default=1.0, gt=0, le=1)
     """Share of each head's channels that are rotated; the others carry no position."""
     order: ChannelOrder = "halves"

@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from statistics import fmean
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from regard.blocks.settings import Learned, TransformerXL
@@ -224,8 +226,9 @@ def _forward_flops(
 ) -> tuple[float, float]:
     """Return the FLOPs of one sequence: with weights, and of attention scores and values."""
     two_stacks = isinstance(settings, EncoderDecoder)
-    encoder = _visible(settings, source if two_stacks else target, causal=False)
-    decoder = _visible(settings, target, causal=True)
+    encoder = _visible(settings.attention.windows(settings.depth), source if two_stacks else target, causal=False)
+    depth = settings.decoder_layers if isinstance(settings, EncoderDecoder) else settings.depth
+    decoder = _visible(settings.attention.windows(depth), target, causal=True)
     times = {
         "source": source,
         "target": target,
@@ -247,10 +250,10 @@ def _forward_flops(
     return 2 * weights, 2 * settings.attention.heads * scores
 
 
-def _visible(settings: ModelSettings, length: float, causal: bool) -> tuple[float, float]:
-    """Return how many keys and how many distances each query is compared with."""
-    reach = min(length, settings.attention.window or length)
+def _visible(windows: Sequence[int | None], length: float, causal: bool) -> tuple[float, float]:
+    """Return how many keys and how many distances each query is compared with, in the mean of the layers."""
+    reaches = [min(length, window or length) for window in windows]
     if causal:
-        return reach, reach
-    both_ways = max(2 * reach - 1, 0)
-    return min(length, both_ways), both_ways
+        return fmean(reaches), fmean(reaches)
+    both_ways = [max(2 * reach - 1, 0) for reach in reaches]
+    return fmean(min(length, both) for both in both_ways), fmean(both_ways)

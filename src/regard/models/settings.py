@@ -108,6 +108,8 @@ class _Text(blocks.Body):
     def _positions_fit(self) -> Self:
         _check_names(self.heads)
         if isinstance(self.position, blocks.Rotary):
+            if self.position.window_base is not None and self.attention.window is None:
+                raise ValueError(f"position.window_base ({self.position.window_base}) needs attention.window; set it")
             channels = self.position.channels(self.head_size)
             if channels < 2 or channels % 2:
                 share = f"position.fraction ({self.position.fraction}) of the head size ({self.head_size})"

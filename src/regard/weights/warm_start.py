@@ -31,7 +31,7 @@ FITTED = ("vocabulary", "target_vocabulary", "heads", "image", "position.length"
 """Settings that may differ, because their tensors are adapted."""
 TRAINING = ("dropout", "attention.dropout", "ffn.dropout", "stochastic_depth", "initial")
 """Settings that do not change a trained model."""
-LEARNABLE = ("attention.window", "position.scaling")
+LEARNABLE = ("attention.window", "attention.pattern", "position.scaling", "position.window_base")
 """Settings that change results and no tensor, and that models adapt to; rotary positions add their base."""
 NOISE = 0.02
 """Deviation of new rows around the mean of the old rows, relative to the deviation of the old rows."""

@@ -99,6 +99,10 @@ def test_a_window_bounds_scores() -> None:
     whole, windowed = preset("llama-small"), preset("llama-small", attention={"window": 64})
     assert count(windowed, 512).flops.scores * 8 == count(whole, 512).flops.scores
     assert count(windowed, 32).flops == count(whole, 32).flops
+    pattern = ["window", "window", "full"]
+    mixed = count(preset("llama-small", depth=5, attention={"window": 64, "pattern": pattern}), 512).flops.scores
+    layer = count(preset("llama-small", depth=1), 512).flops.scores
+    assert mixed == 4 * layer // 8 + layer
     for name in ("transformer-tiny", "gpt2", "bert-tiny"):
         for changes in ({"position": {"kind": "transformer-xl"}}, {"attention": {"heads": 8, "window": 7}}):
             model = preset(name, width=128, attention={"heads": 8}).changed(changes)

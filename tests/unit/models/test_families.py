@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from regard.blocks import recording
 from regard.blocks import settings as blocks
 from regard.errors import InputError
 from regard.models import settings
@@ -106,11 +107,11 @@ def test_a_packed_encoder_decoder_equals_a_padded_one(position: str, widths: lis
 def test_a_packed_decoder_and_encoder_with_heads_equal_padded_ones(position: str, width: int | None) -> None:
     sentences = cases.sentences(LENGTHS)
     one, other = cases.padded(sentences), cases.packed(sentences, widths=[width])[0]
-    attention = blocks.Attention(heads=4, kv_heads=2, window=4)
-    model = exact(cases.decoder(position=cases.TEXT_POSITIONS[position], attention=attention))
-    wanted, got = one.take(model(one.tokens, one.layout)), other.take(model(other.tokens, other.layout))
-    for a, b in zip(wanted, got, strict=True):
-        assert_close(b, a, **TIGHT)
+    for attention in (NEAR, ALTERNATING):
+        model = exact(cases.decoder(position=cases.TEXT_POSITIONS[position], attention=attention))
+        wanted, got = one.take(model(one.tokens, one.layout)), other.take(model(other.tokens, other.layout))
+        for a, b in zip(wanted, got, strict=True):
+            assert_close(b, a, **TIGHT)
     model = exact(cases.encoder(position=cases.TEXT_POSITIONS[position]))
     hidden = [model(laid.tokens, laid.layout, segments=laid.tokens % 2) for laid in (one, other)]
     for wanted, got in zip(one.take(hidden[0]), other.take(hidden[1]), strict=True):
@@ -172,14 +173,18 @@ def test_who_depends_on_whom_in_an_encoder_decoder() -> None:
 
 
 def test_who_depends_on_whom_in_an_encoder_and_a_decoder() -> None:
-    """Two layers with a window of 2 reach two tokens far."""
+    """Two layers with a window of 2 reach two tokens far, or all if one layer sees everything."""
     reader, writer = exact(cases.encoder()), exact(cases.decoder())
     near = exact(cases.decoder(attention=blocks.Attention(heads=4, window=2)))
+    mixed = exact(cases.decoder(attention=blocks.Attention(heads=4, window=2, pattern=("full", "window"))))
+    late = exact(cases.encoder(depth=3, attention=blocks.Attention(heads=4, window=2, pattern=("window",) * 3)))
     tokens = torch.tensor(cases.sentences([5, 5]))
     for model, sees in (
         (reader, lambda t, s: True),
         (writer, lambda t, s: s <= t),
         (near, lambda t, s: t - 2 <= s <= t),
+        (mixed, lambda t, s: s <= t),
+        (late, lambda t, s: abs(t - s) <= 3),
     ):
         found = influence(lambda model=model: model(tokens), model.embedding)
         wanted = torch.tensor([[sees(t, s) for s in range(5)] for t in range(5)])
@@ -189,12 +194,44 @@ def test_who_depends_on_whom_in_an_encoder_and_a_decoder() -> None:
 
 
 NEAR = blocks.Attention(heads=4, kv_heads=2, window=3)
+ALTERNATING = NEAR.changed({"pattern": ["window", "full"]})
+
+
+@pytest.mark.parametrize("family", ["encoder", "decoder"])
+def test_the_pattern_repeats_over_the_layers(family: str) -> None:
+    """Each layer's weights are zero outside its window, and nowhere else."""
+    for pattern in (["full", "window", "window"], ["window", "full"], ["window"], "none"):
+        attention = NEAR.changed({"pattern": pattern})
+        model = exact(cases.FAMILIES[family](depth=4, attention=attention))
+        with recording.record(model, "*.attention.weights") as seen:
+            model(torch.tensor(cases.sentences([7])))
+        apart = torch.arange(7)[:, None] - torch.arange(7)
+        for layer, weights in enumerate(seen.values()):
+            has_window = pattern == "none" or pattern[layer % len(pattern)] == "window"
+            visible = apart.abs() < 3 if has_window else apart.abs() < 7
+            visible = visible & (apart >= 0) if family == "decoder" else visible
+            assert torch.equal((weights > 0), visible.expand(weights.shape)), (pattern, layer)
+
+
+def test_layers_with_a_window_have_their_own_rotary_base() -> None:
+    """One layer with the window base equals a model of that base; scaling is for layers that see everything."""
+    rotary = blocks.Rotary(base=1e4, window_base=50.0, scaling=blocks.LinearScaling(factor=3.0))
+    tokens = torch.tensor(cases.sentences([6]))
+    for pattern, alone in (
+        (["window", "full"], blocks.Rotary(base=50.0)),
+        (["full", "window"], blocks.Rotary(base=1e4, scaling=rotary.scaling)),
+    ):
+        attention = NEAR.changed({"pattern": pattern})
+        model = exact(cases.decoder(depth=1, attention=attention, position=rotary))
+        other = exact(cases.decoder(depth=1, attention=attention, position=alone))
+        other.load_state_dict(model.state_dict())
+        assert_close(model(tokens), other(tokens), **TIGHT)
 
 
 @by_position
 def test_an_encoder_decoder_writes_step_by_step(position: str) -> None:
     """Sources of different lengths; the first step reads two tokens, each of the others one."""
-    for changes in ({}, {"attention": NEAR}):
+    for changes in ({}, {"attention": NEAR}, {"attention": ALTERNATING}):
         model = exact(cases.encoder_decoder(position=cases.TEXT_POSITIONS[position], **changes))
         source = cases.padded(cases.sentences(SOURCE_LENGTHS, 1))
         target = torch.tensor(cases.sentences([7] * 4, 2))
@@ -210,20 +247,21 @@ def test_an_encoder_decoder_writes_step_by_step(position: str) -> None:
 
 @by_position
 def test_a_decoder_continues_prompts_of_different_lengths(position: str) -> None:
-    for changes in ({}, {"attention": NEAR}):
+    for changes in ({}, {"attention": NEAR}, {"attention": ALTERNATING}):
         model = exact(cases.decoder(position=cases.TEXT_POSITIONS[position], **changes))
         sentences = cases.sentences([n + 3 for n in LENGTHS])
         whole = cases.padded(sentences)
         wanted = whole.take(model(whole.tokens, whole.layout))
-        cache = model.new_cache(batch=4)
         prompts = cases.padded([s[:n] for s, n in zip(sentences, LENGTHS, strict=True)])
-        out = prompts.take(model(prompts.tokens, prompts.layout, cache=cache))
-        for step in range(3):
-            new = torch.tensor([[s[n + step]] for s, n in zip(sentences, LENGTHS, strict=True)])
-            scores = model(new, cache=cache)
-            out = [torch.cat([rows, row]) for rows, row in zip(out, scores, strict=True)]
-        for got, other in zip(out, wanted, strict=True):
-            assert_close(got, other, **TIGHT)
+        for cache in (model.new_cache(batch=4), model.new_cache(batch=4, steps=3)):  # growing and fixed
+            with torch.no_grad():
+                out = prompts.take(model(prompts.tokens, prompts.layout, cache=cache))
+                for step in range(3):
+                    new = torch.tensor([[s[n + step]] for s, n in zip(sentences, LENGTHS, strict=True)])
+                    scores = model(new, cache=cache)
+                    out = [torch.cat([rows, row]) for rows, row in zip(out, scores, strict=True)]
+            for got, other in zip(out, wanted, strict=True):
+                assert_close(got, other, **TIGHT)
 
 
 @by_family

@@ -123,7 +123,7 @@ def distance_scores(model: nn.Module | Loaded, length: int = LENGTH, part: Part 
     """What T5's buckets, ALiBi's slopes or Transformer-XL add to scores."""
     embedding, stack = _side(model, length, part)
     kind, layout = network_of(model).settings.position.kind, Padded(1, length)
-    visibility = Visibility(layout, layout, stack.causal, stack.window)
+    visibility = Visibility(layout, layout, stack.causal, max(stack.windows, key=lambda window: window or math.inf))
     with torch.no_grad():
         signals = stack.position.signals(visibility, next(embedding.parameters()).device, torch.float64)
         if signals.distances is not None:
