@@ -9,17 +9,19 @@ from typing import Any, Literal, cast
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
-from regard.data.columns import Batch, Column, LabelColumn, NumberColumn
+from regard.data.columns import IGNORED, Batch, Column, LabelColumn, NumberColumn
 from regard.data.examples import Labelled
 from regard.data.settings import LabelledTexts, Split
 from regard.errors import DataError, SettingsError
 from regard.models.build import Model
+from regard.models.families import Decoder as DecoderModel
 from regard.models.settings import Classification, Decoder, Encoder, EncoderDecoder, ModelSettings
 from regard.settings import Table, did_you_mean
 from regard.tasks.language import SmoothedSettings
-from regard.tasks.losses import classification_loss, classification_metrics
+from regard.tasks.losses import classification_loss, classification_metrics, language_losses
 from regard.tasks.metrics import f1, matthews, pearson, spearman
 from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import with_head
@@ -33,6 +35,9 @@ class Classify(SmoothedSettings):
     kind: Literal["classify"] = "classify"
     weights: Literal["balanced"] | dict[str, float] | None = None
     """Factors of the classes in the loss: by name, or balanced, so that all classes together count the same."""
+    language: float = Field(default=0.0, ge=0)
+    """Weight of the loss of a language model on the same texts, next to the task's own (Radford et al. 2018: 0.5 in GPT).
+    Only for decoders."""
     pair: bool = False
     """Whether examples are pairs of texts. It follows from `data.second`."""
     number: bool = False
@@ -76,6 +81,11 @@ class ClassifyTask(TextTask):
         if classes == 1 and not self.settings.number:
             [only] = self.labels["label"]
             raise DataError(f"every training example has the label {only}; a classifier needs at least two classes")
+        if self.settings.language and not isinstance(self.model, Decoder):
+            raise SettingsError(
+                f"task.language ({self.settings.language}) needs a decoder, but model.kind is {self.model.kind}; "
+                "set it to 0"
+            )
         if isinstance(self.settings.weights, dict):
             for name in self.settings.weights:
                 if name not in self.labels["label"]:
@@ -100,15 +110,24 @@ class ClassifyTask(TextTask):
         return [float(counts.sum() / (len(names) * max(count, 1))) for count in counts]
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        text = batch.sequences["text"]
-        logits = self.logits(model, text.tokens, text.layout, batch.values.get("text.segments"))
-        labels = batch.values["label"]
-        if self.settings.number:
-            known = labels.isfinite()
+        text, labels, settings = batch.sequences["text"], batch.values["label"], self.settings
+        hidden, layout = self.states(model, text.tokens, text.layout, batch.values.get("text.segments"))
+        heads: Any = model.heads
+        logits: Tensor = heads[str(self.head)](hidden, layout)
+        known = labels.isfinite() if settings.number else labels != IGNORED
+        if settings.number:
             errors = torch.where(known, logits[:, 0].float() - labels.nan_to_num(), 0.0)
-            return Loss(errors.square().sum(), known.sum(), {})
-        weights = None if self._weights is None else logits.new_tensor(self._weights)
-        return classification_loss(logits, labels, self.settings.smoothing, model.training, weights)
+            loss = Loss(errors.square().sum(), known.sum(), {})
+        else:
+            weights = None if self._weights is None else logits.new_tensor(self._weights)
+            loss = classification_loss(logits, labels, settings.smoothing, model.training, weights)
+        if not (settings.language and model.training):
+            return loss
+        assert isinstance(model, DecoderModel)
+        # The mean of each text, so that texts of all lengths count the same and sums of batches add up to one step.
+        language = language_losses(model.output(hidden), text.tokens, layout)
+        total = loss.total + settings.language * torch.where(known, language, 0).sum()
+        return Loss(total, loss.weight, {"plain": loss.total.detach(), **loss.sums})
 
     def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
         if self.settings.number:

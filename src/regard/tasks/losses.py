@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.blocks.layout import Layout
 from regard.data.columns import IGNORED
 from regard.training.step import Loss
 
@@ -50,6 +51,20 @@ def classification_loss(
     if not training:
         loss.sums["unseen"] = unseen.sum()
     return loss
+
+
+def language_losses(logits: Tensor, tokens: Tensor, layout: Layout) -> Tensor:
+    """`[S]`: for each sequence, the mean cross-entropy of its tokens, each after those before it. One token has 0."""
+    flat, device = tokens.flatten(), tokens.device
+    sequences = layout.sequences(device).flatten()
+    places = layout.places(device).expand(layout.shape).flatten()
+    follows = (sequences[1:] == sequences[:-1]) & (places[1:] == places[:-1] + 1)
+    each = -_log_shares(logits)[:-1].gather(-1, flat[1:, None])[:, 0]
+    sums, counts = (
+        each.new_zeros(layout.count).index_add(0, sequences[1:], part)
+        for part in (torch.where(follows, each, 0), follows.to(each.dtype))
+    )
+    return sums / counts.clamp(min=1)
 
 
 def divergence(logits: Tensor, others: Tensor, labels: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ from regard.data.batches import Share
 from regard.errors import DataError, InputError, RegardError, SettingsError
 from regard.models.build import build
 from regard.settings import nested
+from regard.tasks.classify import ClassifyTask
 from regard.tasks.recipe import make_job
 from regard.tasks.run import prepare_job
 from regard.tasks.task import Task
@@ -122,6 +123,34 @@ def test_the_loss_does_not_depend_on_the_layout(folder: Path, case: str, family:
         totals.append((float(sum(loss.total for loss in losses)), float(sum(loss.weight for loss in losses))))
     assert totals[0] == pytest.approx(totals[1], rel=2e-5)
     assert totals[0][1] > 0
+
+
+@torch.no_grad()
+def test_the_auxiliary_language_loss_is_a_mean_for_each_text(folder: Path) -> None:
+    """Radford et al. (2018), section 3.2: the task's loss plus 0.5 times that of a language model on the same texts."""
+    changes = nested({"task.language": 0.5, "task.weights": None})
+    with pytest.raises(SettingsError, match=r"task\.language .* decoder"):
+        prepare_job(make_job("job", recipe(folder, "pairs"), changes), torch.device("cpu"))
+    found = []
+    for layout in ("packed", "padded"):
+        given = recipe(folder, "pairs", "decoder", layout=layout, tokens=9_000)
+        task = prepare_job(make_job("job", given, changes), torch.device("cpu"))
+        torch.manual_seed(0)
+        model = build(task.model).double()
+        batches = [batch for step in task.batches("train", Share()).once() for batch in step.batches]
+        model.train()
+        objective = sum(float(task.loss(model, batch).total) for batch in batches)
+        plain = sum(float(task.loss(model, batch).sums["plain"]) for batch in batches)
+        model.eval()
+        assert sum(float(task.loss(model, batch).total) for batch in batches) == pytest.approx(plain, rel=1e-5)
+        found.append((objective, plain))
+    assert isinstance(task, ClassifyTask)
+    expected = 0.0
+    for row in task.framed(task.joined(*zip(*[pair[:2] for pair in _pairs(folder)], strict=True))):
+        tokens = torch.tensor([row])
+        expected += float(torch.nn.functional.cross_entropy(model(tokens)[0, :-1], tokens[0, 1:]))
+    for objective, plain in found:
+        assert objective - plain == pytest.approx(0.5 * expected, rel=1e-5)
 
 
 @pytest.mark.slow
