@@ -36,8 +36,8 @@ class Classify(SmoothedSettings):
     weights: Literal["balanced"] | dict[str, float] | None = None
     """Factors of the classes in the loss: by name, or balanced, so that all classes together count the same."""
     language: float = Field(default=0.0, ge=0)
-    """Weight of the loss of a language model on the same texts, next to the task's own (Radford et al. 2018: 0.5 in GPT).
-    Only for decoders."""
+    """Weight of the loss of a language model on the same texts, next to the task's own (Radford et al. 2018: 0.5). Only
+    for decoders."""
     pair: bool = False
     """Whether examples are pairs of texts. It follows from `data.second`."""
     number: bool = False
