@@ -114,6 +114,7 @@ def _attention(draw: random.Random, head_size: int | None) -> settings.Attention
         bias=draw.random() < 0.5,
         scale=draw.choice([None, 0.7]),
         qk_norm=settings.RmsNorm() if head_size is None and draw.random() < 0.3 else None,
+        sinks=head_size is None and draw.random() < 0.3,
     )
 
 

@@ -57,7 +57,8 @@ def attention(
                 [_score(weights, q[i, h], k[j, h // group], h, i, j, turn, bias, distance_code) for j in seen]
             )
             share = np.exp(scores - scores.max())
-            share /= share.sum()
+            sink = np.exp(weights.arrays["sinks"][h] - scores.max()) if "sinks" in weights.arrays else 0.0
+            share /= share.sum() + sink
             joined[i, h] = sum(part * v[j, h // group] for part, j in zip(share, seen, strict=True))
     return weights.project("out", joined.reshape(len(queries), weights.heads * v.shape[-1]))
 

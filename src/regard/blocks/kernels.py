@@ -80,6 +80,8 @@ class Scoring(NamedTuple):
     bias: ScoreBias | None = None
     soft_cap: float | None = None
     dropout: float = 0.0
+    sinks: Tensor | None = None
+    """`[H]`: a score of each head for no key at all. With it, weights sum to less than one."""
 
 
 def distance_span(visibility: Visibility) -> tuple[int, int]:
@@ -96,7 +98,7 @@ def attention_scores(q: Tensor, k: Tensor, visibility: Visibility, scoring: Scor
 
     q is `[B, Q, H, E]` or `[N, H, E]`; k has G heads, each shared by H / G query heads.
     """
-    scale, bias, soft_cap, _ = scoring
+    scale, bias, soft_cap = scoring[:3]
     q_RQHE, k_RKHE = visibility.grid(q), visibility.grid(k)
     k_RKHE = k_RKHE.repeat_interleave(q_RQHE.shape[-2] // k_RKHE.shape[-2], dim=-2)
     scores_RHQK = torch.einsum("rqhe,rkhe->rhqk", q_RQHE, k_RKHE) * scale
@@ -107,14 +109,22 @@ def attention_scores(q: Tensor, k: Tensor, visibility: Visibility, scoring: Scor
     return scores_RHQK
 
 
-def masked_softmax(scores: Tensor, visible: Tensor) -> Tensor:
-    """Softmax over the visible part of the last dimension; exactly zero elsewhere, and in rows without any."""
+def masked_softmax(scores: Tensor, visible: Tensor, sinks: Tensor | None = None) -> Tensor:
+    """Softmax over the visible part of the last dimension; exactly zero elsewhere, and in rows without any.
+
+    Sinks `[H]` take their share of scores `[R, H, Q, K]`.
+    """
     if scores.shape[-1] == 0:  # no keys, as when every packed sequence is empty
         return scores
     scores = scores.masked_fill(~visible, -torch.inf)
     largest = scores.amax(-1, keepdim=True).detach().clamp(min=torch.finfo(scores.dtype).min)
+    if sinks is None:
+        weights = (scores - largest).exp()
+        return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+    sinks_H11 = sinks.to(scores.dtype)[:, None, None]
+    largest = largest.maximum(sinks_H11.detach())
     weights = (scores - largest).exp()
-    return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+    return weights / (weights.sum(-1, keepdim=True) + (sinks_H11 - largest).exp())
 
 
 def mix(weights_RHQK: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
@@ -127,7 +137,7 @@ def mix(weights_RHQK: Tensor, v: Tensor, visibility: Visibility) -> Tensor:
 def reference(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scoring) -> Tensor:
     """softmax(Q Kᵀ · scale) V as in the paper: the oracle of the other backends."""
     scores_RHQK = attention_scores(q, k, visibility, scoring)
-    weights_RHQK = masked_softmax(scores_RHQK, visibility.visible(q.device)[:, None])
+    weights_RHQK = masked_softmax(scores_RHQK, visibility.visible(q.device)[:, None], scoring.sinks)
     weights_RHQK = functional.dropout(weights_RHQK, scoring.dropout, training=scoring.dropout > 0)
     return mix(weights_RHQK, v, visibility)
 
@@ -139,13 +149,25 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Scori
     if scoring.bias is not None:
         mask = scoring.bias.masked(visibility, q.dtype)
     q_RHQE, k_RGKE, v_RGKV = (visibility.grid(x).transpose(1, 2) for x in (q, k, v))
+    causal = fused.causal and scoring.bias is None
+    if scoring.sinks is not None:
+        # One more key and value, of zeros, whose score is the sink.
+        shape = (q_RHQE.shape[0], q_RHQE.shape[1], q_RHQE.shape[2], k_RGKE.shape[2])
+        scores = q.new_zeros(shape[-2:])
+        if causal:
+            scores.fill_(-torch.inf).triu_(1)
+        elif mask is not None:
+            scores = mask if mask.is_floating_point() else scores.masked_fill(~mask, -torch.inf)
+        sinks = scoring.sinks.to(q.dtype)[:, None, None].expand(*shape[:3], 1)
+        mask, causal = torch.cat([scores.expand(shape), sinks], dim=-1), False
+        k_RGKE, v_RGKV = (functional.pad(x, (0, 0, 0, 1)) for x in (k_RGKE, v_RGKV))
     out_RHQV = functional.scaled_dot_product_attention(
         q_RHQE,
         k_RGKE,
         v_RGKV,
         attn_mask=mask,
         dropout_p=scoring.dropout,
-        is_causal=fused.causal and scoring.bias is None,
+        is_causal=causal,
         scale=scoring.scale,
         enable_gqa=q_RHQE.shape[1] != k_RGKE.shape[1],
     )
@@ -166,7 +188,10 @@ def bmm(q_BQHE: Tensor, k_BKGE: Tensor, v_BKGV: Tensor, visibility: Visibility, 
     scores = torch.bmm(q.mul(scoring.scale), k.transpose(1, 2)).view(batch, heads, rows, columns)
     if mask is not None:
         scores += mask[:, None]
-    weights = scores.softmax(-1).view(batch * groups, heads // groups * rows, columns)
+    if scoring.sinks is not None:
+        sinks = scoring.sinks.to(scores.dtype)[:, None, None].expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, sinks], dim=-1)
+    weights = scores.softmax(-1)[..., :columns].reshape(batch * groups, heads // groups * rows, columns)
     out_BQHV = torch.bmm(weights, v).view(batch, heads, rows, size).transpose(1, 2)
     return out_BQHV if blind is None else out_BQHV.masked_fill(blind[..., None, None], 0.0)
 
@@ -265,6 +290,7 @@ class AttentionCall(NamedTuple):
     """Whether each row has one query, as in a decoding step."""
     beams: bool = False
     """Whether queries are beams of one input."""
+    sinks: bool = False
 
 
 _KERNELS: dict[Backend, Callable[[Tensor, Tensor, Tensor, Visibility, Scoring], Tensor]] = {
@@ -292,6 +318,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Sco
         value_size=v.shape[-1],
         single=q.dim() == 4 and (q.shape[1] == 1 or visibility.beams),
         beams=visibility.beams,
+        sinks=scoring.sinks is not None,
     )
     return _KERNELS[choose(call)](q, k, v, visibility, scoring)
 
@@ -325,6 +352,8 @@ def refusal(backend: Backend, call: AttentionCall) -> str | None:
         return "it needs a CUDA GPU"
     if call.dropout:
         return "it has no attention dropout"
+    if call.sinks:
+        return "it has no sinks"
     sixteen_bit = call.dtype in (torch.float16, torch.bfloat16)
     if backend == "flex":
         if not sixteen_bit and call.dtype != torch.float32:

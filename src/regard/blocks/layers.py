@@ -67,6 +67,7 @@ class Attention(nn.Module):
         self.relative = RelativeScores(width, heads, head_size) if relative else None
         self.scale = head_size**-0.5 if attention.scale is None else attention.scale
         self.soft_cap, self.dropout = attention.soft_cap, attention.dropout
+        self.sinks = nn.Parameter(torch.zeros(heads)) if attention.sinks else None
 
     def forward(
         self,
@@ -96,7 +97,7 @@ class Attention(nn.Module):
         bias = signals.bias
         if self.relative is not None and signals.distances is not None:
             q, bias = self.relative(q, signals.distances, visibility, self.scale)
-        scoring = Scoring(self.scale, bias, self.soft_cap, self.dropout if self.training else 0.0)
+        scoring = Scoring(self.scale, bias, self.soft_cap, self.dropout if self.training else 0.0, self.sinks)
         mixed = attend(q, k, v, visibility, scoring)
         mixed = tap(self, "heads", tap_attention(self, q, k, v, visibility, scoring, mixed))
         return tap(self, "out", self.out(mixed.flatten(-2)))

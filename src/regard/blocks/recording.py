@@ -72,7 +72,11 @@ ATTENTION_TAPS = (
     Tap("k", "B K G E", "keys, likewise; with a cache, those of the new tokens (of `cross`, in the first step only)"),
     Tap("v", "B K G V", "values; with a cache, as keys"),
     Tap("scores", "B H T K", "input of the softmax: q·k × scale, soft cap, position bias; −∞ where hidden"),
-    Tap("weights", "B H T K", "attention weights of each query over the keys; derived and checked"),
+    Tap(
+        "weights",
+        "B H T K",
+        "attention weights of each query over the keys; derived and checked (the rest of 1 is that of a sink)",
+    ),
     Tap("heads", "B T H V", "output of each head: weights · values"),
     Tap("out", "B T D", "heads joined and projected: added to the residual stream (before dropout and scale)"),
     Tap("residual", "B T D", "residual stream after attention (and after the norm in post-norm models)"),
@@ -301,7 +305,7 @@ class Recorder:
         scores, weights = derive(names[-1], attended, mixed)
         new_scores = self._take(f"{path}.scores", scores)
         if new_scores is not scores or self.recording.grad:
-            weights = masked_softmax(new_scores, new_scores != -torch.inf)
+            weights = masked_softmax(new_scores, new_scores != -torch.inf, attended.scoring.sinks)
         new_weights = self._take(f"{path}.weights", weights)
         if new_scores is scores and new_weights is weights and not self.recording.grad:
             return result
@@ -340,7 +344,7 @@ def derive(name: str, attended: Attended, mixed: Tensor) -> tuple[Tensor, Tensor
         q, k, v = (x if x.dtype == torch.float64 else x.float() for x in (attended.q, attended.k, attended.v.detach()))
         scores_RHQK = attention_scores(q, k, visibility, scoring)
         visible = visibility.visible(q.device)[:, None]
-        weights_RHQK = masked_softmax(scores_RHQK, visible)
+        weights_RHQK = masked_softmax(scores_RHQK, visible, scoring.sinks)
         if mixed.numel():
             known, share = weights_RHQK.detach(), TOLERANCE[mixed.dtype]
             difference = (mix(known, v, visibility) - mixed.detach()).abs().amax()

@@ -74,6 +74,8 @@ class Attention(Settings):
 
     Gemma 2: ["window", "full"]; ModernBERT: ["full", "window", "window"].
     """
+    sinks: bool = False
+    """Whether each head has a learned logit that takes part in the softmax and has no value (gpt-oss 2025)."""
     dropout: Rate = 0.0
     """Dropout on the attention weights."""
 

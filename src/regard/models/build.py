@@ -98,7 +98,7 @@ def _initialise(model: nn.Module, body: Body) -> None:
     # GPT-2 divides by the number of sublayers of a stack.
     sublayers = Counter(name.partition(".")[0] for name, _ in model.named_parameters() if name.endswith(_RESIDUAL))
     for name, parameter in model.named_parameters():
-        if name.endswith((".bias", ".relative.content", ".relative.distance")):
+        if name.endswith((".bias", ".sinks", ".relative.content", ".relative.distance")):
             parameter.zero_()
         elif name.endswith("_residual.scale") and body.layer_scale is not None:
             parameter.fill_(body.layer_scale)

@@ -67,6 +67,8 @@ def _problems(settings: EncoderDecoder) -> Iterator[tuple[str, object, str]]:
         value = getattr(attention, name)
         if value is not None:
             yield f"attention.{name}", getattr(value, "kind", value), "none"
+    if attention.sinks:
+        yield "attention.sinks", True, "False"
     if isinstance(position, Rotary) and not isinstance(position.scaling, LinearScaling | None):
         yield "position.scaling.kind", position.scaling.kind, "linear"
     if position.kind in ("alibi", "transformer-xl"):

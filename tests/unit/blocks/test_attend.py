@@ -56,6 +56,9 @@ def test_the_fastest_backend_that_is_exact() -> None:
         (CAPPED._replace(dtype=torch.float64), "reference"),
         (BIASED._replace(single=True), "sdpa"),
         (CAPPED._replace(single=True), "reference"),
+        (CPU._replace(sinks=True), "sdpa"),
+        (CPU._replace(sinks=True, beams=True), "bmm"),
+        (PACKED._replace(sinks=True, bias=True), "sdpa"),
     ]
     for call, backend in expected:
         assert choose(call) == backend, call
@@ -71,6 +74,7 @@ def test_a_forced_backend_that_cannot_serve_gives_the_reason() -> None:
         ("flex", BIASED._replace(dtype=torch.float64), "it computes in float32 or 16 bits"),
         ("flex", BIASED._replace(value_size=8), "it needs heads of at least 16 channels"),
         ("varlen", GPU, "it needs a packed layout"),
+        ("flex", BIASED._replace(sinks=True), "it has no sinks"),
         ("varlen", PACKED._replace(dtype=torch.float32), "it computes in 16 bits only"),
         ("varlen", PACKED._replace(bias=True), "it cannot change scores"),
         ("varlen", PACKED._replace(soft_cap=True), "it cannot change scores"),
@@ -141,3 +145,25 @@ def test_nothing_at_all_to_look_at(backend: Backend) -> None:
     with use_backend(backend):
         out = attend(q, kv, kv, Visibility(queries, keys), PLAIN)
     assert torch.equal(out, torch.zeros(5, 2, 4))
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "bmm"])
+def test_sinks_take_a_share_of_the_softmax(backend: Backend) -> None:
+    """As a further key, of zeros, whose score is the sink; gradients too. A sink of −∞ takes nothing."""
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, length, 4, 8, dtype=torch.float64, requires_grad=True) for length in (3, 5, 5))
+    sinks = torch.randn(4, dtype=torch.float64, requires_grad=True)
+    view = Visibility(Padded(2, 3), Padded.of(torch.tensor([5, 2])), beams=True)
+    scores = torch.einsum("bqhe,bkhe->bhqk", q, k) * 0.5
+    scores = scores.masked_fill(torch.arange(5) >= torch.tensor([5, 2])[:, None, None, None], -torch.inf)
+    weights = torch.cat([scores, sinks[:, None, None].expand(2, 4, 3, 1)], dim=-1).softmax(-1)[..., :5]
+    wanted = torch.einsum("bhqk,bkhv->bqhv", weights, v)
+    with use_backend(backend):
+        out = attend(q, k, v, view, Scoring(0.5, sinks=sinks))
+        none = attend(q, k, v, view, Scoring(0.5, sinks=torch.full((4,), -torch.inf, dtype=torch.float64)))
+        assert_close(none, attend(q, k, v, view, PLAIN))
+    assert_close(out, wanted)
+    for got, other in zip(
+        *(torch.autograd.grad(x.square().sum(), (q, k, v, sinks)) for x in (out, wanted)), strict=True
+    ):
+        assert_close(got, other)

@@ -37,6 +37,7 @@ def serves(model: EncoderDecoder) -> bool:
         and not torch.is_autocast_enabled(weight.device.type)
         and attention.window is None
         and attention.soft_cap is None
+        and not attention.sinks
         and type(model.decoder.position) is Position
         and type(model.output) is Output
         and len({layer.ffn_residual.place for layer in model.decoder}) == 1
