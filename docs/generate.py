@@ -60,13 +60,16 @@ A recipe is such a file with a task and a table for each of its parts: `[data]`,
 
 PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     ("Families", "The `kind` of a model.", list(variants(models.AnyModel).values())),
-    ("What every family has", "", [blocks.Body]),
+    ("What every family has", "", [blocks.Core]),
+    ("What every Transformer has", "In addition to the above.", [blocks.Body]),
     (
         "What the text families have",
         "In encoder-decoder, encoder and decoder, in addition to the above.",
-        [models._Text],
+        [models._Vocabulary, models._Text],
     ),
+    ("What all models that translate have", "In encoder-decoder and recurrent.", [models.Seq2Seq]),
     ("Attention", "The table `attention`.", [blocks.Attention]),
+    ("Attention of recurrent models", "The table `attention`, in recurrent.", [blocks.StateAttention]),
     ("Feed-forward", "The table `ffn`.", list(variants(blocks.FeedForward).values())),
     ("Norms", "The tables `norm` and `attention.qk_norm`.", list(variants(blocks.Norm).values())),
     ("Positions of text", "The table `position`.", list(variants(blocks.TextPosition).values())),
@@ -142,8 +145,11 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
 ]
 
 SHARED = (
+    blocks.Core,
     blocks.Body,
+    models._Vocabulary,
     models._Text,
+    models.Seq2Seq,
     data.FromFiles,
     data.Texts,
     data.Pairs,

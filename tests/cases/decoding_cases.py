@@ -9,12 +9,13 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from regard.blocks.settings import Attention, Dense
+from regard.blocks.settings import Attention, Dense, StateAttention
 from regard.decoding.settings import Ends
 from regard.models.build import build
 from regard.models.families import Decoder, EncoderDecoder
 from regard.models.settings import Decoder as DecoderSettings
 from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
+from regard.models.settings import Recurrent
 
 Every = dict[tuple[int, ...], float]
 
@@ -31,6 +32,13 @@ def translator(vocabulary: int = 6, seed: int = 4, dtype: torch.dtype = torch.fl
         ffn=Dense(hidden=12),
         tied=(),  # or each token would be likeliest to follow itself
     )
+    return _peaked(build(settings), seed, dtype)
+
+
+def recurrent(vocabulary: int = 6, seed: int = 5, dtype: torch.dtype = torch.float64) -> EncoderDecoder:
+    torch.manual_seed(seed)  # of the biases, which are not zero
+    attention = StateAttention(score="additive")
+    settings = Recurrent(vocabulary=vocabulary, width=8, depth=1, decoder_depth=2, tied=(), attention=attention)
     return _peaked(build(settings), seed, dtype)
 
 

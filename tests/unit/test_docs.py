@@ -113,6 +113,7 @@ PAGES: dict[str, Iterable[str]] = {
         f"at most {attribution.TOLERANCE}",
     ],
     "vectors": (),
+    "predecessors": (),
 }
 """Pages with Python that runs, and what each must name."""
 

@@ -282,6 +282,46 @@ class Cache:
                 setattr(layer, name, new)
 
 
+class StateCache:
+    """The state of a decoder without self-attention: what its next step needs, for each beam and for each input.
+
+    It is used as a `Cache`: a prompt in the first call, then one token for each beam of an input.
+    """
+
+    fixed = False
+
+    def __init__(self, batch: int, device: torch.device, longest: int | None = None) -> None:
+        """Beyond `longest` positions, positions stay at the last one."""
+        self.inputs, self.device, self.longest = batch, device, longest
+        self.time = 0
+        """The next position."""
+        self.beams: dict[str, Tensor] = {}
+        """`[N, ...]`: the state of each beam."""
+        self.sources: dict[str, Tensor] = {}
+        """`[B, ...]`: the source of each input."""
+
+    def plan(self, new: Layout) -> tuple[Padded, Padded]:
+        """Returns the layout of `new` tokens, as queries and as keys. Raises if they do not fit, and stores nothing."""
+        if not isinstance(new, Padded) or not new.plain or new.lengths_B is not None or new.batch != self.inputs:
+            raise InputError(f"this cache takes batches of {self.inputs} rows of one length that start at position 0")
+        if self.time == 0:
+            return new, new
+        rows = len(next(iter(self.beams.values()))) // self.inputs
+        if new.time != rows:
+            raise InputError(f"{new.time} tokens in each row; after the first call, give one at a time")
+        place = self.time if self.longest is None else min(self.time, self.longest - 1)
+        places_BK = torch.full((self.inputs, new.time), place, device=self.device)
+        layout = Padded(self.inputs, new.time, places_BT=places_BK, bound=place + 1)
+        return layout, layout
+
+    def select(self, rows_N: Tensor, inputs_B: Tensor | None = None) -> None:
+        """Beam n continues beam `rows_N[n]`. If inputs are dropped, `inputs_B` are those that stay."""
+        self.beams = {name: x.index_select(0, rows_N) for name, x in self.beams.items()}
+        if inputs_B is not None:
+            self.inputs = len(inputs_B)
+            self.sources = {name: x.index_select(0, inputs_B) for name, x in self.sources.items()}
+
+
 def _beams_of(inputs_B: Tensor, beams: int) -> Tensor:
     """`[N]`: all beams of some inputs."""
     return (inputs_B[:, None] * beams + torch.arange(beams, device=inputs_B.device)).flatten()

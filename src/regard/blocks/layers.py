@@ -273,6 +273,12 @@ class Stack(nn.Module):
     def __iter__(self) -> Iterator[Layer]:
         return (self[i] for i in range(self.depth))
 
+    def new_cache(self, batch: int, longest: int | None = None, steps: int | None = None, beams: int = 1) -> Cache:
+        """Return an empty cache for `batch` sequences. The other arguments are for searches; see `Cache`."""
+        one = self[0].attention
+        sizes, like = (one.head_size, one.value_size), next(self.parameters())
+        return Cache(len(self), batch, one.kv_heads, sizes, like, longest, steps, beams)
+
     def forward(
         self,
         x: Tensor,

@@ -193,3 +193,21 @@ def layout_of(tokens: Tensor, layout: Layout | None) -> Layout:
     if tuple(tokens.shape) != layout.shape:
         raise InputError(f"tokens have shape {list(tokens.shape)}, but the layout has shape {list(layout.shape)}")
     return layout
+
+
+def unpacked(x: Tensor, layout: Layout) -> tuple[Tensor, Padded]:
+    """`[B, T, ...]` and its layout. Packed sequences get a row each; their longest length is read from the device."""
+    if isinstance(layout, Padded):
+        return x, layout
+    lengths_S = layout.offsets_S1.diff()
+    time = int(lengths_S.max())
+    rows = x.new_zeros(layout.count, time, *x.shape[1:])
+    rows = rows.index_put((layout.sequences(x.device), layout.places(x.device)), x)
+    return rows, Padded(layout.count, time, lengths_S)
+
+
+def repacked(x_BT: Tensor, layout: Layout) -> Tensor:
+    """The reverse of `unpacked`."""
+    if isinstance(layout, Padded):
+        return x_BT
+    return x_BT[layout.sequences(x_BT.device), layout.places(x_BT.device)]

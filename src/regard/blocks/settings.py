@@ -317,13 +317,43 @@ class Normal(Settings):
 Initial: TypeAlias = Annotated[Xavier | Normal, Field(discriminator="kind")]
 
 
-class Body(Settings):
+class StateAttention(Settings):
+    """How a decoder without self-attention reads the encoder's states: one weighted sum at each step."""
+
+    score: Literal["dot", "general", "additive", "last", "sum"] = "general"
+    """dot: q · k; general: q · Wk (Luong et al. 2015); additive: v · tanh(Wq + Uk) (Bahdanau et al. 2015). Without
+    attention, every step reads the same vector: the last state, or the sum of all states."""
+    window: Positive | None = None
+    """Local attention (Luong et al. 2015, local-m): step t sees the states fewer than this many positions from t; none:
+    all."""
+
+    @property
+    def heads(self) -> int:
+        return 1
+
+    @model_validator(mode="after")
+    def _window_fits(self) -> Self:
+        if self.window is not None and self.score in ("last", "sum"):
+            raise ValueError(f'attention.window ({self.window}) needs a score, but attention.score is "{self.score}"')
+        return self
+
+
+class Core(Settings):
     """The settings that every family has."""
 
     width: Positive = 512
     """Size of the hidden states."""
     depth: Depth = 6
     """Number of layers."""
+    dropout: Rate = 0.1
+    """Dropout on each sublayer's output and on the embeddings, as in the paper."""
+    initial: Initial = Xavier()
+    """How weights are initialised."""
+
+
+class Body(Core):
+    """The settings that every Transformer has."""
+
     attention: Attention = Attention()
     """The attention of every layer."""
     ffn: FeedForward = Dense()
@@ -334,14 +364,10 @@ class Body(Settings):
     """post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)); sandwich: x + norm(f(norm(x)))."""
     final_norm: bool | None = None
     """Whether a norm follows the last layer; none: yes unless norm_place is post."""
-    dropout: Rate = 0.1
-    """Dropout on each sublayer's output and on the embeddings, as in the paper."""
     stochastic_depth: Rate = 0.0
     """Probability of skipping a sublayer; it grows linearly from 0 to this value at the last layer."""
     layer_scale: float | None = Field(default=None, gt=0)
     """Initial value of a learned factor for each channel of a sublayer's output; none: no factor."""
-    initial: Initial = Xavier()
-    """How weights are initialised."""
 
     @property
     def head_size(self) -> int:

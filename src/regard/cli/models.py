@@ -100,7 +100,7 @@ def read_model(words: list[str]) -> tuple[str, ModelSettings, list[str]]:
 
 
 def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Preset | None, by: Listing) -> None:
-    from regard.models.settings import EncoderDecoder, Vision
+    from regard.models.settings import Seq2Seq, Vision
 
     out = console()
     out.print(f"{model}: {preset.description}\n" if preset else f"{model}\n")
@@ -121,7 +121,7 @@ def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Pr
         out.print(f"published: {text} ({source}); counted: {amount(counted.parameters)}, {gap}")
     out.print()
     flops, memory = counted.flops, counted.memory
-    token = "token of source and target" if isinstance(settings, EncoderDecoder) else "token"
+    token = "token of source and target" if isinstance(settings, Seq2Seq) else "token"
     table = grid(f"length {counted.length:,}, batch {counted.batch:,}, {counted.dtype}", "")
     table.add_row(f"FLOPs per {token}, forward", amount(flops.forward))
     table.add_row(f"FLOPs per {token}, training", amount(flops.training))

@@ -14,12 +14,12 @@ from torch import Tensor
 from regard.blocks.cache import Cache
 from regard.blocks.layout import Padded
 from regard.blocks.recording import Recorder, Recording, recorded_by
-from regard.blocks.settings import Learned
 from regard.decoding.fast import FastPaths, select
 from regard.decoding.settings import Ends
 from regard.errors import InputError
 from regard.models.cpu import current_packed
 from regard.models.families import Decoder, EncoderDecoder
+from regard.models.settings import reach
 
 Model: TypeAlias = EncoderDecoder | Decoder
 
@@ -87,8 +87,7 @@ class SearchModel:
         self.dtype = torch.promote_types(embedding.tokens.weight.dtype, torch.float32)
         """Of scores and their sums, since sums of many steps are compared."""
         self.vocabulary = embedding.tokens.num_embeddings
-        position = model.settings.position
-        self.longest = position.length if isinstance(position, Learned) else None
+        self.longest = reach(model.settings)
 
     def room(self, read: int) -> int | None:
         """How many tokens can be written after an input of `read` tokens; None: any number."""

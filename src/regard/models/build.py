@@ -12,7 +12,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from regard.blocks.layers import RmsNorm
-from regard.blocks.settings import Body, Normal
+from regard.blocks.settings import Core, Normal
 from regard.errors import InputError, SettingsError
 from regard.models import settings
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
@@ -21,7 +21,13 @@ from regard.models.settings import ModelSettings
 Place: TypeAlias = torch.device | str | None
 Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
 
-_KINDS: dict[str, Any] = {"encoder-decoder": EncoderDecoder, "encoder": Encoder, "decoder": Decoder, "vision": Vision}
+_KINDS: dict[str, Any] = {
+    "encoder-decoder": EncoderDecoder,
+    "encoder": Encoder,
+    "decoder": Decoder,
+    "vision": Vision,
+    "recurrent": EncoderDecoder,
+}
 _RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight")
 """Matrices that write to the residual stream."""
 _TABLES = (".tokens.weight", ".segments.weight", ".position.weight")
@@ -39,7 +45,7 @@ class _NoInitialValues(TorchFunctionMode):
 
 
 @overload
-def build(model: settings.EncoderDecoder, device: Place = ..., dtype: torch.dtype | None = ...) -> EncoderDecoder: ...
+def build(model: settings.AnySeq2Seq, device: Place = ..., dtype: torch.dtype | None = ...) -> EncoderDecoder: ...
 @overload
 def build(model: settings.Encoder, device: Place = ..., dtype: torch.dtype | None = ...) -> Encoder: ...
 @overload
@@ -93,15 +99,15 @@ def _require_memory(network: Model, device: torch.device) -> None:
 
 
 @torch.no_grad()
-def _initialise(model: nn.Module, body: Body) -> None:
+def _initialise(model: nn.Module, body: Core) -> None:
     """Set every parameter to its initial value: matrices by `body.initial`, biases 0, norms 1."""
     # GPT-2 divides by the number of sublayers of a stack.
     sublayers = Counter(name.partition(".")[0] for name, _ in model.named_parameters() if name.endswith(_RESIDUAL))
     for name, parameter in model.named_parameters():
         if name.endswith((".bias", ".sinks", ".relative.content", ".relative.distance")):
             parameter.zero_()
-        elif name.endswith("_residual.scale") and body.layer_scale is not None:
-            parameter.fill_(body.layer_scale)
+        elif name.endswith("_residual.scale"):
+            parameter.fill_(getattr(body, "layer_scale", 1.0))
         elif isinstance(body.initial, Normal):
             deviation = body.initial.deviation
             if body.initial.scaled_residual and name.endswith(_RESIDUAL):
@@ -112,7 +118,7 @@ def _initialise(model: nn.Module, body: Body) -> None:
         else:
             nn.init.xavier_uniform_(parameter.flatten(1))
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm | RmsNorm):
+        if isinstance(module, nn.LayerNorm | RmsNorm | nn.RNNBase):  # an RNN: uniform in ±1 / √width
             module.reset_parameters()
 
 

@@ -21,9 +21,9 @@ from functools import lru_cache
 from statistics import fmean
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from regard.blocks.settings import Learned, TransformerXL
+from regard.blocks.settings import Body, TransformerXL
 from regard.errors import SettingsError
-from regard.models.settings import AnyModel, Decoder, EncoderDecoder, ModelSettings, Vision
+from regard.models.settings import AnyModel, Decoder, ModelSettings, Seq2Seq, Vision, reach
 from regard.settings import parse
 
 if TYPE_CHECKING:  # The command line imports this module, and its help must not import torch.
@@ -123,17 +123,14 @@ def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dt
     for name, parameter in model.named_parameters():
         parts[_part(name)] += parameter.numel()
     element, total = BYTES[dtype], parts.total()
-    written, cross = settings.depth if isinstance(settings, Decoder) else 0, 0
-    if isinstance(settings, EncoderDecoder):
-        written = cross = settings.decoder_layers
-    token = settings.kv_heads * (settings.head_size + settings.value_size) * element
+    token, kept = _cache_sizes(settings, length)
     memory = Memory(
         weights=total * element,
         gradients=total * element,
         optimizer=total * (12 if element < 4 else 8),
         activations=activation_bytes(model, length, batch),
-        cache_token=written * token,
-        cache=batch * token * length * (written + cross),
+        cache_token=token * element,
+        cache=batch * kept * element,
     )
     return Count(
         parameters=total,
@@ -145,6 +142,18 @@ def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dt
         batch=batch,
         dtype=dtype,
     )
+
+
+def _cache_sizes(settings: ModelSettings, length: int) -> tuple[int, int]:
+    """Values that a decoder keeps for one more token, and for a source and a target of `length`."""
+    if isinstance(settings, Body):
+        written, cross = settings.depth if isinstance(settings, Decoder) else 0, 0
+        if isinstance(settings, Seq2Seq):
+            written = cross = settings.decoder_layers
+        token = settings.kv_heads * (settings.head_size + settings.value_size)
+        return written * token, token * length * (written + cross)
+    # Two states in each layer, and keys and values of the source.
+    return 0, settings.width * (2 * settings.decoder_layers + 2 * length)
 
 
 def training_flops(settings: ModelSettings, examples: float, tokens: float, source_tokens: float = 0) -> float:
@@ -165,7 +174,7 @@ def _length(settings: ModelSettings, length: int | None) -> int:
         if length not in (None, settings.tokens):
             raise SettingsError(f"length ({length}) must be {settings.tokens}, the number of patches; change image")
         return settings.tokens
-    longest = settings.position.length if isinstance(settings.position, Learned) else None
+    longest = reach(settings)
     if length is None:
         return longest or DEFAULT_LENGTH
     if longest is not None and length > longest:
@@ -182,6 +191,8 @@ def _part(name: str) -> str:
         return "output"
     if not words[1].isdigit():
         return f"{words[0]}.{words[1]}"
+    if len(words) == 3:
+        return words[0]
     if words[2].endswith("_residual"):
         return f"{words[0]}.{'scale' if words[3] == 'scale' else 'norm'}"
     return f"{words[0]}.{'relative' if words[3] == 'relative' else words[2]}"
@@ -200,13 +211,16 @@ def _products(model: Model) -> Counter[str]:
 
     from regard.models.families import Output, PoolingHead
 
-    two_stacks = isinstance(model.settings, EncoderDecoder)
+    two_stacks = isinstance(model.settings, Seq2Seq)
     products: Counter[str] = Counter()
     for name, module in model.named_modules():
         if isinstance(module, Output):
             products["target"] += module.matrix.numel()
         elif isinstance(module, nn.Conv2d):
             products["patch"] += module.weight.numel()
+        elif isinstance(module, nn.RNNBase):
+            weights = sum(each.numel() for key, each in module.named_parameters() if key.startswith("weight"))
+            products["source" if name.startswith("encoder") else "target"] += weights
         elif isinstance(module, nn.Linear):
             stack = name.partition(".")[0]
             if name.endswith("relative.project"):
@@ -225,9 +239,13 @@ def _forward_flops(
     settings: ModelSettings, products: Counter[str], source: float, target: float
 ) -> tuple[float, float]:
     """Return the FLOPs of one sequence: with weights, and of attention scores and values."""
-    two_stacks = isinstance(settings, EncoderDecoder)
+    if not isinstance(settings, Body):
+        used = 0 if settings.attention.score in ("last", "sum") else min(source, settings.attention.window or source)
+        weights = sum(size * (source if unit == "source" else target) for unit, size in products.items())
+        return 2 * weights, 4 * settings.width * target * used
+    two_stacks = isinstance(settings, Seq2Seq)
     encoder = _visible(settings.attention.windows(settings.depth), source if two_stacks else target, causal=False)
-    depth = settings.decoder_layers if isinstance(settings, EncoderDecoder) else settings.depth
+    depth = settings.decoder_layers if isinstance(settings, Seq2Seq) else settings.depth
     decoder = _visible(settings.attention.windows(depth), target, causal=True)
     times = {
         "source": source,
@@ -241,7 +259,7 @@ def _forward_flops(
     per_distance = settings.head_size if isinstance(settings.position, TransformerXL) else 0
     in_encoder = encoder[0] * per_key + encoder[1] * per_distance
     in_decoder = decoder[0] * per_key + decoder[1] * per_distance
-    if isinstance(settings, EncoderDecoder):
+    if isinstance(settings, Seq2Seq):
         cross = source * per_key  # without a window and positions
         scores = settings.depth * source * in_encoder + settings.decoder_layers * target * (in_decoder + cross)
     else:

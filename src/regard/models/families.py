@@ -1,8 +1,12 @@
-"""The four model families (encoder-decoder, encoder, decoder, vision) and their heads."""
+"""The model families (encoder-decoder, encoder, decoder, vision) and their heads.
+
+The stacks of an encoder-decoder are those of a Transformer, or recurrent: see `regard.models.recurrent`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +21,7 @@ from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABUL
 from regard.blocks.settings import NoPosition, PoolingKind
 from regard.errors import SettingsError
 from regard.models import settings
+from regard.models.recurrent import RecurrentDecoder, RecurrentEncoder
 
 
 class _Writer(nn.Module):
@@ -27,15 +32,15 @@ class _Writer(nn.Module):
 
     def new_cache(self, batch: int, longest: int | None = None, steps: int | None = None, beams: int = 1) -> Cache:
         """Return an empty cache for `batch` sequences. The other arguments are for searches; see `Cache`."""
-        one = self.decoder[0].attention
-        sizes, like = (one.head_size, one.value_size), next(self.decoder.parameters())
-        return Cache(len(self.decoder), batch, one.kv_heads, sizes, like, longest, steps, beams)
+        return self.decoder.new_cache(batch, longest, steps, beams)
 
 
 class EncoderDecoder(_Writer):
     """Encoder and decoder stacks (Vaswani et al. 2017). The decoder attends to the encoder's output."""
 
-    def __init__(self, model: settings.EncoderDecoder) -> None:
+    encoder: Stack
+
+    def __init__(self, model: settings.AnySeq2Seq) -> None:
         super().__init__()
         self.settings = model
         source = nn.Embedding(model.vocabulary, model.width)
@@ -44,11 +49,16 @@ class EncoderDecoder(_Writer):
         tied = target if "target" in model.tied else source
         self.source = _text_embedding(model, source)
         self.target = _text_embedding(model, target)
-        self.encoder = Stack(model, model.position)
-        self.decoder = Stack(model, model.position, causal=True, cross=True, depth=model.decoder_layers)
-        tokens = tied if "output" in model.tied else None
-        self.output = Output(tokens, model.target_size, model.width, model.output_bias, model.output_scale)
-        self.heads = build_heads(model.heads, model, target)
+        tokens, scale = tied if "output" in model.tied else None, None
+        if isinstance(model, settings.Recurrent):
+            stacks: tuple[Any, Any] = (RecurrentEncoder(model), RecurrentDecoder(model))  # used as `Stack` is
+            self.encoder, self.decoder = stacks
+        else:
+            self.encoder = Stack(model, model.position)
+            self.decoder = Stack(model, model.position, causal=True, cross=True, depth=model.decoder_layers)
+            scale = model.output_scale
+        self.output = Output(tokens, model.target_size, model.width, model.output_bias, scale)
+        self.heads = build_heads(getattr(model, "heads", {}), model, target)
 
     def forward(
         self,
@@ -171,11 +181,13 @@ class Vision(nn.Module):
 
 
 def _text_embedding(
-    model: settings.EncoderDecoder | settings.Encoder | settings.Decoder,
+    model: settings.AnySeq2Seq | settings.Encoder | settings.Decoder,
     tokens: nn.Embedding,
     segments: int = 0,
     projected: int | None = None,
 ) -> TextEmbedding:
+    if isinstance(model, settings.Recurrent):
+        return TextEmbedding(tokens, model.position, True, None, model.dropout)
     norm = model.norm if model.embedding_norm else None
     return TextEmbedding(tokens, model.position, model.embedding_scale, norm, model.dropout, segments, projected)
 
@@ -219,6 +231,7 @@ class MaskedHead(nn.Module):
 
     def __init__(self, head: settings.Masked, model: settings.ModelSettings, tokens: nn.Embedding) -> None:
         super().__init__()
+        assert isinstance(model, settings.Encoder | settings.Decoder | settings.EncoderDecoder)
         width, norm = tokens.embedding_dim, model.norm
         self.dense = nn.Linear(model.width, width)
         self.activation = ACTIVATIONS[head.activation]

@@ -1,4 +1,4 @@
-"""Settings of the four model families. One value describes a whole model."""
+"""Settings of the model families. One value describes a whole model."""
 
 from __future__ import annotations
 
@@ -92,9 +92,12 @@ def _check_names(heads: Mapping[str, object]) -> None:
             raise ValueError(f"heads: the name {name!r} must not be empty or contain a dot; choose another one")
 
 
-class _Text(blocks.Body):
+class _Vocabulary(blocks.Core):
     vocabulary: blocks.Positive = 37_000
     """Vocabulary size."""
+
+
+class _Text(blocks.Body, _Vocabulary):
     position: blocks.TextPosition = blocks.Sinusoidal()
     """How tokens get their positions."""
     embedding_scale: bool = False
@@ -117,10 +120,9 @@ class _Text(blocks.Body):
         return self
 
 
-class EncoderDecoder(_Text):
-    """Reads one sequence and writes another (Vaswani et al. 2017)."""
+class Seq2Seq(_Vocabulary):
+    """The settings of all models that read one sequence and write another."""
 
-    kind: Literal["encoder-decoder"] = "encoder-decoder"
     target_vocabulary: blocks.Positive | None = None
     """Target vocabulary size; none: the same as vocabulary."""
     decoder_depth: blocks.Depth | None = None
@@ -131,8 +133,6 @@ class EncoderDecoder(_Text):
     """Which of the source embedding, the target embedding and the output weights share one matrix."""
     output_bias: bool = False
     """Whether the output has a bias."""
-    output_scale: float | None = Field(default=None, gt=0)
-    """Factor on the last hidden states before the output weights (T5: 1 / √width)."""
 
     @property
     def target_size(self) -> int:
@@ -151,6 +151,38 @@ class EncoderDecoder(_Text):
                 f"tied ({list(self.tied)}) needs one vocabulary, but vocabulary is {self.vocabulary} and "
                 f'target_vocabulary {self.target_size}; tie at most ["target", "output"]'
             )
+        return self
+
+
+class EncoderDecoder(_Text, Seq2Seq):
+    """Reads one sequence and writes another (Vaswani et al. 2017)."""
+
+    kind: Literal["encoder-decoder"] = "encoder-decoder"
+    output_scale: float | None = Field(default=None, gt=0)
+    """Factor on the last hidden states before the output weights (T5: 1 / √width)."""
+
+
+class Recurrent(Seq2Seq):
+    """Reads one sequence and writes another by LSTMs or GRUs with attention (Bahdanau et al. 2015; Luong et al. 2015)."""
+
+    kind: Literal["recurrent"] = "recurrent"
+    depth: blocks.Depth = 2
+    """Number of layers."""
+    cell: Literal["lstm", "gru"] = "lstm"
+    """LSTM (Hochreiter and Schmidhuber 1997) or GRU (Cho et al. 2014)."""
+    bidirectional: bool = True
+    """Whether the encoder reads in both directions, with half of the width each."""
+    attention: blocks.StateAttention = blocks.StateAttention()
+    """How the decoder reads the encoder's states."""
+
+    @property
+    def position(self) -> blocks.NoPosition:
+        return blocks.NoPosition()
+
+    @model_validator(mode="after")
+    def _halves_fit(self) -> Self:
+        if self.bidirectional and self.width % 2:
+            raise ValueError(f"width ({self.width}) must be even for two directions; or set bidirectional = false")
         return self
 
 
@@ -218,7 +250,8 @@ class Vision(blocks.Body):
         return self
 
 
-ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
+AnySeq2Seq: TypeAlias = EncoderDecoder | Recurrent
+ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision | Recurrent
 AnyModel: TypeAlias = Annotated[ModelSettings, Field(discriminator="kind")]
 """The type for `parse`: `kind` selects the family."""
 
@@ -226,17 +259,18 @@ AnyModel: TypeAlias = Annotated[ModelSettings, Field(discriminator="kind")]
 def complete(settings: ModelSettings) -> dict[str, Any]:
     """Return all settings by dotted key, with the derived values filled in. Empty settings are left out."""
     table = to_table(settings)
-    output_bias = settings.attention.output_bias
-    table["attention"] |= {
-        "head_size": settings.head_size,
-        "value_size": settings.value_size,
-        "kv_heads": settings.kv_heads,
-        "output_bias": settings.attention.bias if output_bias is None else output_bias,
-        "scale": settings.attention.scale or settings.head_size**-0.5,
-    }
-    table["ffn"]["hidden"] = settings.ffn_hidden
-    table["final_norm"] = settings.has_final_norm
-    if isinstance(settings, EncoderDecoder):
+    if isinstance(settings, blocks.Body):
+        output_bias = settings.attention.output_bias
+        table["attention"] |= {
+            "head_size": settings.head_size,
+            "value_size": settings.value_size,
+            "kv_heads": settings.kv_heads,
+            "output_bias": settings.attention.bias if output_bias is None else output_bias,
+            "scale": settings.attention.scale or settings.head_size**-0.5,
+        }
+        table["ffn"]["hidden"] = settings.ffn_hidden
+        table["final_norm"] = settings.has_final_norm
+    if isinstance(settings, Seq2Seq):
         table["tied"] = sorted(settings.tied)
         table["target_vocabulary"] = settings.target_size
         table["decoder_depth"] = settings.decoder_layers

@@ -31,7 +31,7 @@ from regard import shipped
 from regard.data.settings import AnyData, DataSettings
 from regard.errors import SettingsError
 from regard.models.presets import find_preset
-from regard.models.settings import AnyModel, EncoderDecoder, ModelSettings, Vision
+from regard.models.settings import AnyModel, EncoderDecoder, ModelSettings, Seq2Seq, Vision
 from regard.settings import Settings, Table, did_you_mean, hint, kind_of, merge, parse, read_toml, to_table, variants
 from regard.text.settings import BYTES, AnyTokenizer, Bytes
 from regard.training.schedules import require_budget
@@ -314,7 +314,7 @@ def with_vocabulary(model: ModelSettings, sizes: tuple[int, int], shared: bool, 
             if has < needs:
                 raise SettingsError(f"model.{what} ({has:,}) is less than the tokenizer's {needs:,}; leave it out")
     changes: Table = {} if named else {"vocabulary": source}
-    if isinstance(model, EncoderDecoder):
+    if isinstance(model, Seq2Seq):
         if not named:
             changes["target_vocabulary"] = None if shared else target
         if not shared and "source" in model.tied:

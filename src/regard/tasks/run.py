@@ -236,7 +236,11 @@ def _completed(train: Train, task: Task, device: torch.device) -> Train:
         tokens = max(default_tokens(task.model, device), task.least(train.examples))
         changes = {"tokens": tokens, "micro": None if train.micro is None else min(train.micro, tokens)}
     if train.optimizer.rate is None:
-        rate = USUAL_RATE * (1 if task.model.norm_place == "post" else 3) * min(1.0, 128 / task.model.width)
+        rate = (
+            USUAL_RATE
+            * (3 if getattr(task.model, "norm_place", "post") != "post" else 1)
+            * min(1.0, 128 / task.model.width)
+        )
         changes["optimizer.rate"] = float(f"{rate if train.start is None else rate / 10:.2g}")
     return train.changed(changes) if changes else train
 

@@ -14,6 +14,7 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 import torch
+from torch import nn
 
 from regard.blocks.layers import set_recompute
 from regard.data.batches import Share
@@ -107,8 +108,9 @@ class Trainer:
         set_recompute(model, train.recompute)
         self.objective = Objective(model, task)
         self.objective.train()
+        recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())  # the compiler leaves them out
         compiled = train.compile == "on" or (
-            train.compile == "auto" and workers.device.type == "cuda" and not train.shard
+            train.compile == "auto" and workers.device.type == "cuda" and not train.shard and not recurrent
         )
         self.objective.set_compiled(compiled, self._can_record_graphs())
         wrapped = distribute(self.objective, workers, train.shard)

@@ -184,7 +184,7 @@ class Loaded:
         return self._translate(text, options, changes)
 
     def _translate(self, text: Any, options: TranslateOptions | None, changes: Table) -> Any:
-        if self.settings.kind == "encoder-decoder":
+        if isinstance(self.network, EncoderDecoder):
             raise InputError(f"model {self.name} has no {FILE}, so it cannot translate; copy one into its directory")
         raise InputError(
             f"model {self.name} has kind {self.settings.kind} and cannot translate; load one of kind encoder-decoder"

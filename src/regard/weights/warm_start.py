@@ -20,7 +20,7 @@ from regard.blocks.positions import LearnedGridPosition
 from regard.blocks.recording import network_of
 from regard.blocks.settings import Learned, Rotary
 from regard.errors import InputError, WeightsError
-from regard.models.settings import Encoder, EncoderDecoder, Masked, ModelSettings, Vision, differences
+from regard.models.settings import Encoder, Masked, ModelSettings, Seq2Seq, Vision, differences
 from regard.text.tokenizer import FILE, Tokenizer, TokenizerPair
 from regard.weights.directory import CONFIG, load_model, read_config
 from regard.weights.huggingface.directory import find_tokenizers
@@ -193,7 +193,7 @@ def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: Tokenize
     old = start.settings
     if isinstance(settings, Vision) or isinstance(old, Vision):
         return {}
-    if isinstance(settings, EncoderDecoder) and "source" in settings.tied and tokenizers and not tokenizers.joint:
+    if isinstance(settings, Seq2Seq) and "source" in settings.tied and tokenizers and not tokenizers.joint:
         raise WeightsError(
             f"model.tied ({', '.join(settings.tied)}) needs one tokenizer for both sides, but there are two; "
             'set text.shared=true, or model.tied=["target", "output"]'
@@ -202,7 +202,7 @@ def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: Tokenize
     sides: dict[Side, str] = {"source": "vocabulary", "target": "target_vocabulary"}
     for side, key in sides.items():
         size, old_size = (
-            each.target_size if side == "target" and isinstance(each, EncoderDecoder) else each.vocabulary
+            each.target_size if side == "target" and isinstance(each, Seq2Seq) else each.vocabulary
             for each in (settings, old)
         )
         new_tokens, old_tokens = (pair and getattr(pair, side) for pair in (tokenizers, start.tokenizer))

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from regard.blocks.settings import Body
 from regard.decoding.settings import Beam, Greedy, Rules, Search, Wish, is_steady
 from regard.models.cpu import can_pack, is_watched
 from regard.models.families import EncoderDecoder
@@ -51,8 +52,11 @@ def select(
 ) -> FastPaths:
     """The fast paths for a search of a model; without a search, for single steps.
 
-    A recorded model takes none, so that its modules are called as they are. `fixed` overrides the choice of memory.
+    A recorded model takes none, so that its modules are called as they are; nor does one that is not a Transformer.
+    `fixed` overrides the choice of memory.
     """
+    if isinstance(model, EncoderDecoder) and not isinstance(model.settings, Body):
+        return FastPaths()
     weight = next(model.parameters())
     on_gpu, watched = weight.is_cuda, is_watched(model)
     packed = isinstance(model, EncoderDecoder) and not watched and can_pack(model)

@@ -18,6 +18,7 @@ from regard.blocks.cache import Cache
 from regard.blocks.layers import Attention, FeedForward, Layer, Residual, RmsNorm
 from regard.blocks.layout import Padded
 from regard.blocks.positions import Position, Signals
+from regard.blocks.settings import Attention as AttentionSettings
 from regard.decoding.fast.triton_step import add_norm, attend_memory, attend_own, embed, inherit
 from regard.decoding.model import Inputs, Model, State
 from regard.models.families import EncoderDecoder, Output
@@ -32,6 +33,7 @@ AnyNorm: TypeAlias = nn.LayerNorm | RmsNorm
 def serves(model: EncoderDecoder) -> bool:
     """Whether the kernels compute what this model does."""
     weight, attention = model.target.tokens.weight, model.settings.attention
+    assert isinstance(attention, AttentionSettings)
     return (
         weight.dtype in DTYPES
         and not torch.is_autocast_enabled(weight.device.type)

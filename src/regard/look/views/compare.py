@@ -244,4 +244,4 @@ def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
         yield stored_tensor(page, f"{group.at(layer)}.weights", run=found["other"])
 
 
-COMPARE = PageView("compare", (BOTH, CONTROL), _stored)
+COMPARE = PageView("compare", (BOTH, CONTROL), _stored, lambda study: bool(study.attentions))

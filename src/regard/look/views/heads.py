@@ -271,4 +271,4 @@ def stored_heads(page: view.SavedPage) -> Iterator[view.StoredAnswer]:
         yield stored_tensor(page, name, False)
 
 
-HEADS = view.PageView("heads", (NOTES,), stored_heads, draw=draw_heads)
+HEADS = view.PageView("heads", (NOTES,), stored_heads, lambda study: bool(study.attentions), draw_heads)

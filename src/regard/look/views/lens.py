@@ -21,7 +21,7 @@ from regard.look.input import class_name, class_names, token_name
 from regard.look.pictures import draw_lens
 from regard.look.study import Study, StudyRun
 from regard.look.views.heads import entropy
-from regard.look.views.view import PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, Text
+from regard.look.views.view import PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer, Text, is_transformer
 from regard.models.families import Decoder, EncoderDecoder, MaskedHead, SequenceHead
 from regard.models.settings import Classification, Masked, NextSentence, Tagging
 from regard.use.model import Loaded
@@ -155,4 +155,6 @@ def _draw(study: Study, run: StudyRun, at: str) -> Any:
     return draw_lens(found, run.sides[found["stack"]].names)
 
 
-LENS = PageView("lens", (QUESTION,), _stored, fits=lambda study: bool(outputs_of(study.loaded)), draw=_draw)
+LENS = PageView(
+    "lens", (QUESTION,), _stored, lambda study: is_transformer(study) and bool(outputs_of(study.loaded)), _draw
+)

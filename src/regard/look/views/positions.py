@@ -25,7 +25,16 @@ from regard.blocks.layout import Padded
 from regard.blocks.recording import network_of
 from regard.blocks.visibility import Visibility
 from regard.errors import InputError
-from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, packed
+from regard.look.views.view import (
+    Answer,
+    PageQuestion,
+    PageRequest,
+    PageView,
+    SavedPage,
+    StoredAnswer,
+    is_transformer,
+    packed,
+)
 from regard.models import settings as models
 from regard.models.build import Model
 from regard.use.model import Loaded
@@ -250,4 +259,4 @@ def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
             yield page.ask(QUESTION, PositionsRequest(part=part), False)
 
 
-POSITIONS = PageView("positions", (QUESTION,), _stored)
+POSITIONS = PageView("positions", (QUESTION,), _stored, is_transformer)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from regard.blocks.settings import Body
 from regard.errors import InputError
 from regard.look.input import Input
 from regard.look.study import AttentionGroup, Study, StudyRun
@@ -119,6 +120,10 @@ class PageView:
     """True for models that the view can show."""
     draw: Callable[[Study, StudyRun, str], Figure] | None = None
     """Draws the view at an address (`decoder.1.cross.0`; may be empty) with matplotlib."""
+
+
+def is_transformer(study: Study) -> bool:
+    return isinstance(study.loaded.settings, Body)
 
 
 def first_of(first: int, count: int) -> list[int]:

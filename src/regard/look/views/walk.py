@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.blocks.layers import Attention
+from regard.blocks.settings import Body
 from regard.errors import InputError
 from regard.look.heads import attentions_of
 from regard.look.study import Study, StudyRun
@@ -48,7 +49,7 @@ def walk(study: Study, run: StudyRun, attention: str, head: int) -> list[view.An
     module = study.network.get_submodule(attention)
     assert isinstance(module, Attention)
     embedding = "embedding"
-    if study.loaded.settings.kind == "encoder-decoder":
+    if "encoder" in run.sides and "decoder" in run.sides:
         embedding = "source" if stack == "encoder" else "target"
     wanted = [
         *(name for name in (f"{embedding}.tokens", f"{embedding}.positions") if name in study.names),
@@ -145,6 +146,7 @@ def _output_steps(
     study: Study, run: StudyRun, seen: Mapping[str, Tensor], path: str, tokens: list[str]
 ) -> Iterator[view.Answer]:
     layer, stack, settings = path.rpartition(".")[0], path.partition(".")[0], study.loaded.settings
+    assert isinstance(settings, Body)
     add = _ADD_AND_NORM[settings.norm_place]
     if settings.norm.kind != "layer":
         add = add.replace("LayerNorm", "Norm")
@@ -213,4 +215,4 @@ def _stored(page: view.SavedPage) -> Iterator[view.StoredAnswer]:
             yield page.ask(QUESTION, request, (group, layer, head) == chosen)
 
 
-WALK = view.PageView("walk", (QUESTION,), _stored)
+WALK = view.PageView("walk", (QUESTION,), _stored, view.is_transformer)

@@ -125,4 +125,4 @@ def family_for(settings: ModelSettings) -> Family:
                 reasons.append(str(error))
             else:
                 return family
-    raise WeightsError("\n".join(reasons))
+    raise WeightsError("\n".join(reasons) or f"model.kind ({settings.kind}) cannot be written for transformers")
