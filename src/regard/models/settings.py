@@ -163,7 +163,7 @@ class EncoderDecoder(_Text, Seq2Seq):
 
 
 class Recurrent(Seq2Seq):
-    """Reads one sequence and writes another by LSTMs or GRUs with attention (Bahdanau et al. 2015; Luong et al. 2015)."""
+    """Reads and writes sequences by LSTMs or GRUs with attention (Bahdanau et al. 2015; Luong et al. 2015)."""
 
     kind: Literal["recurrent"] = "recurrent"
     depth: blocks.Depth = 2
