@@ -27,6 +27,7 @@ _KINDS: dict[str, Any] = {
     "decoder": Decoder,
     "vision": Vision,
     "recurrent": EncoderDecoder,
+    "elmo": Encoder,
 }
 _RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight")
 """Matrices that write to the residual stream."""
@@ -47,7 +48,7 @@ class _NoInitialValues(TorchFunctionMode):
 @overload
 def build(model: settings.AnySeq2Seq, device: Place = ..., dtype: torch.dtype | None = ...) -> EncoderDecoder: ...
 @overload
-def build(model: settings.Encoder, device: Place = ..., dtype: torch.dtype | None = ...) -> Encoder: ...
+def build(model: settings.Encoder | settings.Elmo, device: Place = ..., dtype: torch.dtype | None = ...) -> Encoder: ...
 @overload
 def build(model: settings.Decoder, device: Place = ..., dtype: torch.dtype | None = ...) -> Decoder: ...
 @overload
@@ -104,7 +105,7 @@ def _initialise(model: nn.Module, body: Core) -> None:
     # GPT-2 divides by the number of sublayers of a stack.
     sublayers = Counter(name.partition(".")[0] for name, _ in model.named_parameters() if name.endswith(_RESIDUAL))
     for name, parameter in model.named_parameters():
-        if name.endswith((".bias", ".sinks", ".relative.content", ".relative.distance")):
+        if name.endswith((".bias", ".sinks", ".relative.content", ".relative.distance", "encoder.mix.weight")):
             parameter.zero_()
         elif name.endswith("_residual.scale"):
             parameter.fill_(getattr(body, "layer_scale", 1.0))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from regard.blocks.settings import Body, TransformerXL
 from regard.errors import SettingsError
-from regard.models.settings import AnyModel, Decoder, ModelSettings, Seq2Seq, Vision, reach
+from regard.models.settings import AnyModel, Decoder, Elmo, ModelSettings, Seq2Seq, Vision, reach
 from regard.settings import parse
 
 if TYPE_CHECKING:  # The command line imports this module, and its help must not import torch.
@@ -152,6 +152,8 @@ def _cache_sizes(settings: ModelSettings, length: int) -> tuple[int, int]:
             written = cross = settings.decoder_layers
         token = settings.kv_heads * (settings.head_size + settings.value_size)
         return written * token, token * length * (written + cross)
+    if isinstance(settings, Elmo):
+        return 0, 0
     # Two states in each layer, and keys and values of the source.
     return 0, settings.width * (2 * settings.decoder_layers + 2 * length)
 
@@ -220,7 +222,7 @@ def _products(model: Model) -> Counter[str]:
             products["patch"] += module.weight.numel()
         elif isinstance(module, nn.RNNBase):
             weights = sum(each.numel() for key, each in module.named_parameters() if key.startswith("weight"))
-            products["source" if name.startswith("encoder") else "target"] += weights
+            products["source" if two_stacks and name.startswith("encoder") else "target"] += weights
         elif isinstance(module, nn.Linear):
             stack = name.partition(".")[0]
             if name.endswith("relative.project"):

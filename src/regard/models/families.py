@@ -21,7 +21,7 @@ from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABUL
 from regard.blocks.settings import NoPosition, PoolingKind
 from regard.errors import SettingsError
 from regard.models import settings
-from regard.models.recurrent import RecurrentDecoder, RecurrentEncoder
+from regard.models.recurrent import ElmoStack, RecurrentDecoder, RecurrentEncoder
 
 
 class _Writer(nn.Module):
@@ -117,18 +117,28 @@ class Encoder(nn.Module):
 
     __call__: Callable[..., Tensor]
 
-    def __init__(self, model: settings.Encoder) -> None:
+    def __init__(self, model: settings.Encoder | settings.Elmo) -> None:
         super().__init__()
         self.settings = model
-        tokens = nn.Embedding(model.vocabulary, model.embedding_width or model.width)
-        self.embedding = _text_embedding(model, tokens, model.segments, model.embedding_width and model.width)
-        self.encoder = Stack(model, model.position)
+        if isinstance(model, settings.Elmo):
+            tokens = nn.Embedding(model.vocabulary, model.width // 2)
+            self.embedding = TextEmbedding(tokens, model.position, True, None, model.dropout)
+            self.encoder: Stack | ElmoStack = ElmoStack(model)
+        else:
+            tokens = nn.Embedding(model.vocabulary, model.embedding_width or model.width)
+            self.embedding = _text_embedding(model, tokens, model.segments, model.embedding_width and model.width)
+            self.encoder = Stack(model, model.position)
         self.heads = build_heads(model.heads, model, tokens)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None, segments: Tensor | None = None) -> Tensor:
         """Return the hidden states `[B, T, D]` (or `[N, D]`)."""
         layout = layout_of(tokens, layout)
         return self.encoder(self.embedding(tokens, layout, segments), layout)
+
+    def directions(self, tokens: Tensor, layout: Layout) -> Tensor:
+        """Return the last states `[..., D]` of the two language models of ELMo, for a head of kind two-directions."""
+        assert isinstance(self.encoder, ElmoStack)
+        return self.encoder.states(self.embedding(tokens, layout), layout)[-1]
 
 
 class Decoder(_Writer):
@@ -288,6 +298,17 @@ class TokenHead(nn.Module):
         return tap(self, "logits", self.output(functional.dropout(hidden, self.dropout, self.training)))
 
 
+class TwoDirectionsHead(nn.Module):
+    """Logits `[..., 2, V]`: of the next token from the first half of a state, of the one before from the second."""
+
+    def __init__(self, tokens: nn.Embedding) -> None:
+        super().__init__()
+        self.output = Output(tokens, tokens.num_embeddings, tokens.embedding_dim, bias=True)
+
+    def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        return self.output(torch.stack(hidden.chunk(2, dim=-1), dim=-2))
+
+
 class ReplacedHead(nn.Module):
     """A logit `[..., 1]` for each token: whether a generator replaced it. The generator is part of the head."""
 
@@ -314,6 +335,9 @@ def build_head(
     if isinstance(head, settings.Replaced):
         assert tokens is not None
         return ReplacedHead(head, model, tokens)
+    if isinstance(head, settings.TwoDirections):
+        assert tokens is not None
+        return TwoDirectionsHead(tokens)
     if isinstance(head, settings.NextSentence | settings.Classification):
         return SequenceHead(head, width)
     if isinstance(head, settings.Tagging):

@@ -196,3 +196,58 @@ class RecurrentDecoder(nn.ModuleList):
         out_NTD, cache.beams = layers(x_NTD, cache.beams, cache.sources, layout, source)
         cache.time += 1 if cache.time else layout.time
         return tap(self, "out", out_NTD.reshape(*layout.shape, -1))
+
+
+class ElmoLayer(nn.Module):
+    """One LSTM for each direction, with a residual connection from the second layer on."""
+
+    taps = (recording.LAYER_TAP,)
+    __call__: Callable[..., Tensor]
+
+    def __init__(self, model: settings.Elmo, residual: bool) -> None:
+        super().__init__()
+        half = model.width // 2
+        self.ahead, self.back = (nn.LSTM(half, half, batch_first=True) for _ in range(2))
+        self.residual, self.dropout = residual, model.dropout
+
+    def forward(self, x_BTD: Tensor, reverse: Callable[[Tensor], Tensor]) -> Tensor:
+        """`[B, T, D]`: the first half of D depends on a token and those before it, the second on it and those after."""
+        dropped = functional.dropout(x_BTD, self.dropout if self.residual else 0.0, self.training)
+        ahead_BTH, back_BTH = dropped.chunk(2, dim=-1)
+        states_BTD = torch.cat([self.ahead(ahead_BTH)[0], reverse(self.back(reverse(back_BTH))[0])], dim=-1)
+        return tap(self, "residual", x_BTD + states_BTD if self.residual else states_BTD)
+
+
+class ElmoStack(nn.Module):
+    """The layers of both directions, and their mix: γ Σ softmax(s)ⱼ hⱼ, where h₀ is the embedding, twice."""
+
+    first_taps = (recording.STACK_INPUT,)
+    taps = (recording.STACK_OUTPUT,)
+    __call__: Callable[..., Tensor]
+
+    def __init__(self, model: settings.Elmo) -> None:
+        super().__init__()
+        self.depth = model.depth
+        for number in range(model.depth):
+            self.add_module(str(number), ElmoLayer(model, residual=number > 0))
+        self.mix = nn.Linear(model.depth + 1, 1)
+        """Its weights are s; its bias is log γ."""
+
+    def states(self, x: Tensor, layout: Layout) -> list[Tensor]:
+        """`[..., D]` of each layer, the embedding first."""
+        x_BTH, padded = unpacked(x, layout)
+        states = [tap(self, "residual", torch.cat([x_BTH, x_BTH], dim=-1))]
+        if padded.lengths_B is None:
+            reverse: Callable[[Tensor], Tensor] = lambda x_BTD: x_BTD.flip(1)
+        else:
+            places_BT, lengths_B1 = padded.places(x.device), padded.lengths_B[:, None]
+            order_BT1 = torch.where(places_BT < 0, 0, lengths_B1 - 1 - places_BT)[..., None]
+            reverse = lambda x_BTD: x_BTD.gather(1, order_BT1.expand_as(x_BTD))
+        for number in range(self.depth):
+            states.append(self.get_submodule(str(number))(states[-1], reverse))
+        return [repacked(each, layout) for each in states]
+
+    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+        shares_L = self.mix.weight[0].softmax(0)
+        mixed = sum(share * each for share, each in zip(shares_L, self.states(x, layout), strict=True))
+        return tap(self, "out", mixed * self.mix.bias.exp())

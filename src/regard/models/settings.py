@@ -79,8 +79,15 @@ class Replaced(Settings):
     """Number of layers of the generator. It has the width and the token embeddings of the model."""
 
 
+class TwoDirections(Settings):
+    """Logits over the vocabulary for the token after each token and for the token before it (Peters et al. 2018)."""
+
+    kind: Literal["two-directions"] = "two-directions"
+
+
 TextHead: TypeAlias = Annotated[
-    Masked | NextSentence | Classification | Tagging | Spans | Pooling | Replaced, Field(discriminator="kind")
+    Masked | NextSentence | Classification | Tagging | Spans | Pooling | Replaced | TwoDirections,
+    Field(discriminator="kind"),
 ]
 ImageHead: TypeAlias = Annotated[Classification | Pooling, Field(discriminator="kind")]
 
@@ -196,6 +203,40 @@ class Encoder(_Text):
     """Size of the embeddings, which a linear layer maps to `width` (Lan et al. 2020); none: `width`, and no layer."""
 
 
+class Elmo(_Vocabulary):
+    """Reads a sequence by two LSTM language models, one from each end; heads read a mix of their layers (Peters et al.
+    2018: ELMo)."""
+
+    kind: Literal["elmo"] = "elmo"
+    depth: blocks.Depth = 2
+    """Number of layers of each direction."""
+    heads: dict[str, TextHead] = {}
+    """The heads by name."""
+
+    @property
+    def position(self) -> blocks.NoPosition:
+        return blocks.NoPosition()
+
+    @property
+    def attention(self) -> blocks.StateAttention:
+        """None: there is one state for each token."""
+        return blocks.StateAttention(score="last")
+
+    @property
+    def segments(self) -> int:
+        return 0
+
+    @model_validator(mode="after")
+    def _halves_fit(self) -> Self:
+        _check_names(self.heads)
+        if self.width % 2:
+            raise ValueError(f"width ({self.width}) must be even: each direction has half of it")
+        wrong = [name for name, head in self.heads.items() if isinstance(head, Masked | Replaced)]
+        if wrong:
+            raise ValueError(f'heads.{wrong[0]} needs an encoder that sees all tokens; set model.kind = "encoder"')
+        return self
+
+
 class Decoder(_Text):
     """Continues a sequence; each token sees only the tokens before it (Radford et al. 2018: GPT)."""
 
@@ -251,7 +292,7 @@ class Vision(blocks.Body):
 
 
 AnySeq2Seq: TypeAlias = EncoderDecoder | Recurrent
-ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision | Recurrent
+ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision | Recurrent | Elmo
 AnyModel: TypeAlias = Annotated[ModelSettings, Field(discriminator="kind")]
 """The type for `parse`: `kind` selects the family."""
 

@@ -18,7 +18,7 @@ from regard.data.settings import LabelledTexts, Split
 from regard.errors import DataError, SettingsError
 from regard.models.build import Model
 from regard.models.families import Decoder as DecoderModel
-from regard.models.settings import Classification, Decoder, Encoder, EncoderDecoder, ModelSettings
+from regard.models.settings import Classification, Decoder, Elmo, Encoder, EncoderDecoder, ModelSettings
 from regard.settings import Table, did_you_mean
 from regard.tasks.language import SmoothedSettings
 from regard.tasks.losses import classification_loss, classification_metrics, language_losses
@@ -49,7 +49,7 @@ class ClassifyTask(TextTask):
 
     kind = "classify"
     settings_type = Classify
-    family = (Encoder, Decoder, EncoderDecoder)
+    family = (Encoder, Decoder, EncoderDecoder, Elmo)
     example = Labelled
     data_kind = "labelled-tsv"
     settings: Classify

@@ -5,22 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import torch
 from pydantic import Field
-from torch import nn
+from torch import Tensor, nn
 
+from regard.blocks.layout import Layout
 from regard.blocks.settings import Positive
-from regard.data.columns import Batch, Column, TokenColumn
+from regard.data.columns import IGNORED, Batch, Column, TokenColumn
 from regard.data.examples import Text
 from regard.data.settings import DataSettings
 from regard.decoding.decode import decode
 from regard.decoding.settings import Ends
 from regard.errors import InputError, SettingsError
 from regard.models.build import Model
-from regard.models.families import Decoder
+from regard.models.families import Decoder, Encoder
 from regard.models.settings import Decoder as DecoderSettings
-from regard.models.settings import reach
+from regard.models.settings import Elmo, ModelSettings, TwoDirections, reach
 from regard.tasks.losses import cross_entropy
-from regard.tasks.task import Task, TaskSettings
+from regard.tasks.task import Task, TaskSettings, with_head
 from regard.training.settings import Train
 from regard.training.step import Loss
 
@@ -34,7 +36,7 @@ class SmoothedSettings(TaskSettings):
 
 
 class Language(SmoothedSettings):
-    """Predicts the next token of raw text. Needs a decoder."""
+    """Predicts the next token of raw text. Needs a decoder; or elmo, which also predicts the token before."""
 
     kind: Literal["language"] = "language"
     context: Positive = 256
@@ -72,7 +74,7 @@ class LanguageTask(RawTextTask):
 
     kind = "language"
     settings_type = Language
-    family = DecoderSettings
+    family = (DecoderSettings, Elmo)
     text_kind = "byte-bpe"
     settings: Language
 
@@ -90,14 +92,25 @@ class LanguageTask(RawTextTask):
             )
         }
 
+    def fit(self) -> ModelSettings:
+        if not isinstance(self.model, Elmo):
+            return self.model
+        model, self.head = with_head(self.model, TwoDirections, "language", {})
+        return model
+
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         text = batch.sequences["text"]
+        if isinstance(model, Encoder):
+            logits = model.heads[str(self.head)](model.directions(text.tokens, text.layout))
+            labels = both_labels(text.tokens, batch.values["text.next"], text.layout)
+            return cross_entropy(logits, labels, self.settings.smoothing, model.training)
         logits = model(text.tokens, text.layout)
         return cross_entropy(logits, batch.values["text.next"], self.settings.smoothing, model.training)
 
     def predict(self, model: Model, inputs: Sequence[str]) -> list[str]:
         """The most likely continuation of each text."""
-        assert isinstance(model, Decoder)
+        if not isinstance(model, Decoder):
+            raise InputError("elmo cannot continue a text; fine-tune it: set train.start to its directory")
         tokenizer = self.tokenizers.source
         start = [] if self.settings.across else [tokenizer.role("start")]
         prompts = [[*start, *ids] for ids in tokenizer.ids(list(inputs))]
@@ -105,3 +118,9 @@ class LanguageTask(RawTextTask):
             raise InputError(f"inputs[{prompts.index([])}] is empty; give at least one word to continue")
         found = decode(model, prompts, Ends(None, tokenizer.role("end")))
         return tokenizer.decode_batch([best[0].tokens for best in found])
+
+
+def both_labels(tokens: Tensor, following: Tensor, layout: Layout) -> Tensor:
+    """`[..., 2]`: the token after each token and the one before it in its sequence, as far as they count."""
+    lacks = (layout.places(tokens.device) <= 0) | (following == IGNORED)
+    return torch.stack([following, torch.where(lacks, IGNORED, tokens.roll(1, -1))], dim=-1)

@@ -23,7 +23,7 @@ from regard.data.loader import Loader
 from regard.data.settings import DataSettings, Split, Texts
 from regard.errors import InputError, SettingsError
 from regard.models.build import Model
-from regard.models.settings import Decoder, Encoder, EncoderDecoder, ModelSettings, Vision, reach
+from regard.models.settings import Decoder, Elmo, Encoder, EncoderDecoder, ModelSettings, Vision, reach
 from regard.settings import Settings, Table, did_you_mean
 from regard.tasks.losses import cross_entropy_metrics
 from regard.tasks.recipe import TrainingJob, make_job
@@ -222,7 +222,7 @@ class Task:
         raise InputError(f"the task {self.kind} makes no predictions; use the model in Python")
 
 
-H = TypeVar("H", Encoder, Decoder, EncoderDecoder, Vision)
+H = TypeVar("H", Encoder, Decoder, EncoderDecoder, Vision, Elmo)
 
 
 def with_head(model: H, kind: type[Settings], name: str, changes: Table) -> tuple[H, str]:

@@ -23,8 +23,8 @@ from regard.data.store import Ragged
 from regard.errors import InputError
 from regard.models.families import Decoder, Encoder, EncoderDecoder
 from regard.models.settings import Decoder as DecoderSettings
+from regard.models.settings import Elmo, ModelSettings, reach
 from regard.models.settings import Encoder as EncoderSettings
-from regard.models.settings import ModelSettings, reach
 from regard.tasks.task import Task
 
 TOKENS = {"cpu": 2_048, "cuda": 65_536}
@@ -34,7 +34,7 @@ TOKENS = {"cpu": 2_048, "cuda": 65_536}
 class TextTask(Task):
     """A task on single texts or pairs of texts."""
 
-    family: ClassVar[tuple[type[ModelSettings], ...]] = (EncoderSettings, DecoderSettings)
+    family: ClassVar[tuple[type[ModelSettings], ...]] = (EncoderSettings, DecoderSettings, Elmo)
     text_kind = "wordpiece"
     pooling: ClassVar[str | None] = None
     """The default pooling of the head; none: the class token of an encoder, the last token of a decoder."""
@@ -57,6 +57,8 @@ class TextTask(Task):
     def head_pooling(self) -> str:
         if self.pooling is not None:
             return self.pooling
+        if isinstance(self.model, Elmo):  # no token has read the whole text in both directions
+            return "mean"
         return "last" if isinstance(self.model, DecoderSettings) else "class"
 
     def joined(self, texts: Sequence[str], seconds: Sequence[str | None] | None = None) -> list[list[int]]:

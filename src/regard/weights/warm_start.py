@@ -20,7 +20,7 @@ from regard.blocks.positions import LearnedGridPosition
 from regard.blocks.recording import network_of
 from regard.blocks.settings import Learned, Rotary
 from regard.errors import InputError, WeightsError
-from regard.models.settings import Encoder, Masked, ModelSettings, Seq2Seq, Vision, differences
+from regard.models.settings import Elmo, Encoder, Masked, ModelSettings, Seq2Seq, TwoDirections, Vision, differences
 from regard.text.tokenizer import FILE, Tokenizer, TokenizerPair
 from regard.weights.directory import CONFIG, load_model, read_config
 from regard.weights.huggingface.directory import find_tokenizers
@@ -157,8 +157,8 @@ def _side(name: str, settings: ModelSettings) -> Side | None:
         return "source"
     if name in ("target.tokens.weight", "output.weight", "output.bias"):
         return "target"
-    if isinstance(settings, Encoder) and name.startswith("heads.") and ".output." in name:
-        return "source" if isinstance(settings.heads[name.split(".")[1]], Masked) else None
+    if isinstance(settings, Encoder | Elmo) and name.startswith("heads.") and ".output." in name:
+        return "source" if isinstance(settings.heads[name.split(".")[1]], Masked | TwoDirections) else None
     return None
 
 

@@ -15,11 +15,13 @@ from torch import Tensor
 
 import regard
 from regard.blocks.layout import Padded
+from regard.data.columns import IGNORED
 from regard.errors import InputError, RegardError, SettingsError
 from regard.look.views import views_of
 from regard.models import settings
 from regard.models.build import build
 from regard.serving.page_file import page_file
+from regard.tasks.language import both_labels
 from regard.training.report import Display
 from regard.weights.convert import Form, convert
 from regard.weights.directory import load_model
@@ -155,6 +157,108 @@ def test_settings_that_do_not_fit() -> None:
     ):
         with pytest.raises(SettingsError, match=word):
             regard.settings.parse(settings.AnyModel, {"kind": "recurrent", **table})
+
+
+def test_elmo_equals_numpy_and_mixes_its_layers() -> None:
+    model = exact(settings.Elmo(vocabulary=cases.VOCABULARY, width=8, depth=2, dropout=0.0))
+    tokens = SOURCES[2]
+    x = model.embedding.tokens.weight.detach().numpy()[tokens] * math.sqrt(4)
+    ahead, back, states = x, x, [np.concatenate([x, x], axis=1)]
+    for number in range(2):
+        weights = arrays(model.encoder.get_submodule(str(number)))
+        parts = [
+            {name.removeprefix(side): each for name, each in weights.items() if name.startswith(side)}
+            for side in ("ahead.", "back.")
+        ]
+        before = (ahead, back) if number else (0.0, 0.0)
+        ahead, back = lstm(ahead, parts[0], "l0") + before[0], lstm(back[::-1], parts[1], "l0")[::-1] + before[1]
+        states.append(np.concatenate([ahead, back], axis=1))
+    scores, factor = (model.encoder.mix.get_parameter(name).detach().numpy() for name in ("weight", "bias"))
+    expected = np.exp(factor[0]) * np.einsum("l,ltd->td", softmax(scores[0]), np.array(states))
+    np.testing.assert_allclose(model(torch.tensor([tokens]))[0].detach().numpy(), expected, atol=1e-12)
+    fresh = build(settings.Elmo(vocabulary=cases.VOCABULARY, width=8, depth=2)).encoder.mix
+    assert not fresh.weight.any()
+    assert not fresh.bias.any()
+
+
+def test_elmo_does_not_see_what_it_predicts() -> None:
+    """Token t changes the logits of later tokens in one direction and of earlier tokens in the other, never its own."""
+    heads: dict[str, settings.TextHead] = {"language": settings.TwoDirections()}
+    model = exact(settings.Elmo(vocabulary=cases.VOCABULARY, width=8, depth=2, dropout=0.0, heads=heads))
+    tokens = torch.tensor([SOURCES[2]])
+    layout = Padded(1, tokens.shape[1])
+    logits = model.heads["language"](model.directions(tokens, layout))
+    assert logits.shape == (1, tokens.shape[1], 2, cases.VOCABULARY)
+    for place in range(tokens.shape[1]):
+        other = tokens.clone()
+        other[0, place] = (other[0, place] + 1) % cases.VOCABULARY
+        changed = (model.heads["language"](model.directions(other, layout)) - logits).abs().amax(-1)[0] > 1e-12
+        # The logits at `place` predict its neighbours; those that predict token `place` are at place ∓ 1.
+        assert changed[:, 0].tolist() == [at >= place for at in range(tokens.shape[1])]
+        assert changed[:, 1].tolist() == [at <= place for at in range(tokens.shape[1])]
+
+
+def test_labels_of_both_directions() -> None:
+    sequences = [[5, 6, 7], [8, 9]]
+    rows = [cases.padded(sequences, room=1), cases.packed(sequences, widths=[8])[0]]
+    for laid in rows:
+        following = torch.full_like(laid.tokens, IGNORED)
+        for cells, sequence in zip(laid.cells, sequences, strict=True):
+            for cell, token in zip(cells, [*sequence[1:], 3], strict=True):
+                following[cell] = token
+        labels = both_labels(laid.tokens, following, laid.layout)
+        found = [each.tolist() for each in laid.take(labels)]
+        assert found == [[[6, IGNORED], [7, 5], [3, 6]], [[9, IGNORED], [3, 8]]]
+        assert int((labels != IGNORED).sum()) == 8
+
+
+@pytest.mark.slow
+def test_elmo_is_trained_and_then_fine_tuned(tmp_path: Path) -> None:
+    texts = [f"the {adjective} day was {adjective} again" for adjective in ("good", "bad", "fine", "poor")] * 40
+    (tmp_path / "raw.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    lines = [f"{text}\t{'yes' if 'good' in text or 'fine' in text else 'no'}" for text in texts]
+    (tmp_path / "labels.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    quiet, losses = Display(quiet=True), []
+    for layout in ("padded", "packed"):
+        recipe = {
+            "task": {"kind": "language", "across": False, "context": 16},
+            "data": {"kind": "text", "root": str(tmp_path), "train": ["raw.txt"], "valid": ["raw.txt"]},
+            "text": {"kind": "wordpiece", "size": 100},
+            "model": {"kind": "elmo", "width": 32, "depth": 2, "dropout": 0.0},
+            "train": {
+                "tokens": 4096,
+                "steps": 60,
+                "directory": str(tmp_path / layout),
+                "layout": layout,
+                "optimizer": {"rate": 1e-2},
+            },
+        }
+        losses.append(regard.train(recipe, display=quiet, device="cpu").scores["loss"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+    assert losses[0] < 1.5
+    tuned = regard.train(
+        {
+            "task": {"kind": "classify"},
+            "data": {"kind": "labelled-tsv", "root": str(tmp_path), "train": ["labels.tsv"], "valid": ["labels.tsv"]},
+            "train": {
+                "tokens": 1024,
+                "steps": 40,
+                "start": str(tmp_path / "padded"),
+                "directory": str(tmp_path / "yes"),
+                "optimizer": {"rate": 1e-2},
+            },
+        },
+        display=quiet,
+        device="cpu",
+    )
+    assert tuned.scores["accuracy"] == 1.0
+    loaded = regard.load(tuned.directory)
+    assert loaded.settings.kind == "elmo"
+    study = regard.Study(loaded)
+    run = study.run(regard.Input("the day was good"))
+    assert list(views_of(study)) == ["vectors"]
+    assert page_file(study, run).views == ["vectors"]
+    assert loaded.embed(["the day was good"]).shape == (1, 32)
 
 
 @pytest.mark.slow

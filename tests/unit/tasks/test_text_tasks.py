@@ -89,13 +89,15 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "encoder": {"kind": "encoder", "segments": 2, "dropout": 0.0},
     "decoder": {"kind": "decoder", "dropout": 0.0},
     "encoder-decoder": {"kind": "encoder-decoder", "dropout": 0.0},
+    "elmo": {"kind": "elmo", "dropout": 0.0},
 }
 
 
 def recipe(folder: Path, case: str, family: str = "encoder", **train: Any) -> dict[str, Any]:
     task, data = CASES[case]
     data = {**data, "root": str(folder), "valid": data["train"]}
-    model = {"width": 32, "depth": 2, "attention": {"heads": 2}, "norm_place": "pre", **FAMILIES[family]}
+    body = {} if family == "elmo" else {"attention": {"heads": 2}, "norm_place": "pre"}
+    model = {"width": 32, "depth": 2, **body, **FAMILIES[family]}
     settings = {"steps": 60, "tokens": 1024, "optimizer": {"rate": 4e-3}, **train}
     return {"task": task, "data": data, "text": {"kind": "wordpiece", "size": 250}, "model": model, "train": settings}
 
