@@ -395,12 +395,13 @@ def http(folder: Path) -> Target:
     """Damaged requests, as bytes on a socket, to a server that runs in a thread."""
     from serving_cases import Parrot
 
+    from regard.serving.app import create_app
     from regard.serving.http import listen, make_server
     from regard.serving.settings import Serving
-    from regard.serving.translation import create_app
+    from regard.serving.translation import TranslationService
 
     errors: list[str] = []
-    app = create_app(Parrot(), Serving(api_keys=("key",)), errors.append)  # type: ignore[arg-type]
+    app = create_app([TranslationService(Parrot())], Serving(api_keys=("key",)), errors.append)  # type: ignore[arg-type]
     listening = listen("127.0.0.1", 0)
     port = listening.getsockname()[1]
     server = make_server(app, 100, 2.0, 1)

@@ -1,4 +1,4 @@
-"""`regard look` shows a model in the browser, in a file or in a picture; `regard serve` translates over HTTP."""
+"""`regard look` shows a model in the browser, in a file or in a picture; `regard serve` serves models over HTTP."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def serve_command(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line on stderr for each request.")] = False,
     **given: Any,
 ) -> None:
-    """Translate over HTTP with LibreTranslate's API. Ctrl-C finishes running requests and stops."""
+    """Serve models over HTTP: translation, predictions, embeddings. Ctrl-C finishes running requests and stops."""
     names, changes = terminal.split_words(words)
     if not names:
         raise SettingsError("the model is missing; give a shipped one such as de-en, or a directory")
@@ -134,12 +134,12 @@ def serve_command(
     from regard.serving.http import address_of, listen, make_server, run_server
 
     with listen(settings.host, settings.port) as listening:
-        from regard.serving.translation import create_app, load_translators
+        from regard.serving.app import create_app, load_services
 
-        models = load_translators(names, settings)
+        services = load_services(names, settings)
         address = address_of(listening)
-        directions = ", ".join(f"{source} to {target}" for source, target in models.directions)
-        terminal.say(f"translating {directions} on {address} (documentation: {address}/docs)")
-        app = create_app(models, settings, terminal.say, verbose)
+        summary = "; ".join(service.summary for service in services)
+        terminal.say(f"{summary} on {address} (documentation: {address}/docs)")
+        app = create_app(services, settings, terminal.say, verbose)
         server = make_server(app, settings.connections, settings.patience, settings.grace, terminal.say)
         run_server(server, listening)

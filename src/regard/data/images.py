@@ -24,6 +24,8 @@ FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 """Formats that are read, whatever the name of a file: others may start programs (EPS starts Ghostscript)."""
 SHOWN = 200
 """Most characters of a library's message that an error repeats."""
+LARGEST_UPLOAD = 2**25
+"""Most pixels of an image that was sent over a network; a small file can have very many."""
 LARGEST = 2**28
 """Most bytes of an image in an idx file."""
 
@@ -45,13 +47,13 @@ def read_image_folder(settings: ImageFolder, folder: str) -> Iterator[Located[Pi
             yield Located(example, str(file), number, unit="")
 
 
-def read_image(file: Path, colours: Literal["rgb", "grey"]) -> Pixels:
-    """Reads one image file as `[height, width, channels]`."""
-    if not file.is_file():
+def read_image(file: Path | bytes, colours: Literal["rgb", "grey"], name: str = "") -> Pixels:
+    """Reads one image file, or the bytes of one, as `[height, width, channels]`. `name` is for errors."""
+    if isinstance(file, Path) and not file.is_file():
         raise DataError(f"{file} {'is a folder' if file.is_dir() else 'does not exist'}; give an image file")
     pixels = _decode(file, colours)
     if isinstance(pixels, Problem):
-        raise DataError(f"{file} {pixels.reason} ({pixels.detail}); give a PNG or JPEG file")
+        raise DataError(f"{name or file!s} {pixels.reason} ({pixels.detail}); give a PNG or JPEG file")
     return pixels
 
 
@@ -64,13 +66,15 @@ def pillow_images() -> ModuleType:
     return PIL.Image
 
 
-def _decode(file: Path, colours: Literal["rgb", "grey"]) -> Pixels | Problem:
+def _decode(file: Path | bytes, colours: Literal["rgb", "grey"]) -> Pixels | Problem:
     pillow: Any = pillow_images()
     try:
         with warnings.catch_warnings():
             # A damaged image may warn before it fails, and a huge one is the user's own.
             warnings.simplefilter("ignore")
-            with pillow.open(file, formats=FORMATS) as image:
+            with pillow.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as image:
+                if isinstance(file, bytes) and math.prod(image.size) > LARGEST_UPLOAD:
+                    return Problem("is too large", f"more than {LARGEST_UPLOAD:,} pixels")
                 if image.mode.startswith("I;16"):  # Pillow would clip 16 bits at 255
                     image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
                 pixels = np.asarray(image.convert("RGB" if colours == "rgb" else "L"), dtype=np.uint8)

@@ -1,7 +1,6 @@
 """The HTTP parts that both servers share: the process, request bodies, errors, API keys, the files of a page.
 
-Handlers raise `HTTPException` or a `RegardError`; every error becomes a JSON object with an `error` field, the shape
-that LibreTranslate uses.
+Handlers raise `HTTPException` or a `RegardError`; every error becomes a JSON object with an `error` field.
 """
 
 from __future__ import annotations
@@ -48,6 +47,8 @@ FIELDS = 1000
 """Most fields of a form."""
 DISCARDED_BYTES = 32 * 2**20
 """A body that is too long is still received up to this length: many clients read the answer only after sending all."""
+OPENAI = "/v1/"
+"""The start of the addresses of OpenAI's API."""
 CLIENT_GONE = 499
 """The status, in the log and the metrics, of a request whose client closed the connection (as in nginx)."""
 METHODS = frozenset({"GET", "HEAD", "POST", "OPTIONS", "PUT", "PATCH", "DELETE"})
@@ -243,7 +244,8 @@ class Guard:
                 reason = "the Host header names another server; add the name to the setting hosts"
             elif scope["method"] == "POST" and _from_other_site(Headers(scope=scope), self.origins):
                 reason = "the request comes from a page of another site; see the setting origins"
-            await (error_response(HTTPException(403, reason)) if reason else self.app)(scope, receive, sending)
+            refused = error_response(HTTPException(403, reason), scope["path"]) if reason else None
+            await (refused or self.app)(scope, receive, sending)
         except ClientDisconnect:
             pass  # nobody waits for a response
         except BaseException as error:
@@ -252,7 +254,7 @@ class Guard:
             self.say(f"error: {error_location(error)}")
             if status != CLIENT_GONE:
                 raise  # the response has begun: only a broken connection shows that it is incomplete
-            await error_response(error)(scope, receive, sending)
+            await error_response(error, scope["path"])(scope, receive, sending)
         finally:
             seconds = time.monotonic() - started
             method = scope["method"] if scope["method"] in METHODS else "other"
@@ -282,7 +284,7 @@ def _from_other_site(headers: Headers, origins: Collection[str]) -> bool:
 def handle_errors(app: FastAPI) -> None:
     """Lets handlers raise `HTTPException` and `RegardError`; `Guard` answers all other exceptions with status 500."""
     for kind in (HTTPException, RegardError):
-        app.add_exception_handler(kind, lambda request, error: error_response(error))
+        app.add_exception_handler(kind, lambda request, error: error_response(error, request.url.path))
 
 
 def http_error(error: BaseException) -> HTTPException:
@@ -294,9 +296,14 @@ def http_error(error: BaseException) -> HTTPException:
     return HTTPException(500, "internal server error; the server's log has the details")
 
 
-def error_response(error: BaseException) -> JSONResponse:
+def error_response(error: BaseException, path: str) -> JSONResponse:
+    """An error as JSON, in OpenAI's shape for its addresses and in LibreTranslate's for others."""
     shown = http_error(error)
-    return JSONResponse({"error": shown.detail}, shown.status_code, dict(shown.headers or {}))
+    content: Any = shown.detail
+    if path.startswith(OPENAI):
+        kind = "invalid_request_error" if shown.status_code < 500 else "server_error"
+        content = {"message": shown.detail, "type": kind, "param": None, "code": None}
+    return JSONResponse({"error": content}, shown.status_code, dict(shown.headers or {}))
 
 
 def error_location(error: BaseException) -> str:
@@ -360,16 +367,16 @@ def request_fields(request: Request, body: bytes) -> dict[str, Any]:
     kind = media_type(request)
     if kind == "application/json" or kind.endswith("+json"):
         return json_object(body)
-    pairs = _urlencoded(request.scope["query_string"])
+    pairs: list[tuple[str, str | bytes]] = [*_urlencoded(request.scope["query_string"])]
     if kind == "multipart/form-data":
         pairs += _multipart(body, request.headers["content-type"])
     elif kind in ("application/x-www-form-urlencoded", ""):
         pairs += _urlencoded(body)
     else:
         raise HTTPException(415, "Content-Type must be application/json or the type of a form")
-    fields: dict[str, Any] = {}
-    for name, value in pairs:
-        fields.setdefault(name, []).append(value.replace("\r\n", "\n"))  # forms end lines with CR LF
+    fields: dict[str, list[str | bytes]] = {}
+    for name, value in pairs:  # forms end lines with CR LF
+        fields.setdefault(name, []).append(value if isinstance(value, bytes) else value.replace("\r\n", "\n"))
     return {name: values if len(values) > 1 else values[0] for name, values in fields.items()}
 
 
@@ -387,19 +394,25 @@ def _urlencoded(raw: bytes) -> list[tuple[str, str]]:
         raise HTTPException(400, f"the form is not percent-encoded UTF-8 with at most {FIELDS:,} fields") from None
 
 
-def _multipart(body: bytes, content_type: str) -> list[tuple[str, str]]:
-    """Fields of a multipart form; files are ignored."""
+def _multipart(body: bytes, content_type: str) -> list[tuple[str, str | bytes]]:
+    """Fields of a multipart form; the value of a file is its bytes."""
     found: list[tuple[bytes, bytes]] = []
+    files: list[tuple[str, bytes]] = []
 
     def on_field(field: Any) -> None:
         found.append((field.field_name or b"", field.value or b""))
 
+    def on_file(file: Any) -> None:
+        file.file_object.seek(0)
+        files.append((_decoded(file.field_name or b""), file.file_object.read()))
+        file.close()
+
     try:
         headers = {"Content-Type": content_type.encode("latin-1")}
-        python_multipart.parse_form(headers, BytesIO(body), on_field, lambda file: file.close())
+        python_multipart.parse_form(headers, BytesIO(body), on_field, on_file)
     except (FormParserError, ValueError):
         raise HTTPException(400, "the multipart form is malformed; check its boundary") from None
-    return [(_decoded(name), _decoded(value)) for name, value in found]
+    return [*((_decoded(name), _decoded(value)) for name, value in found), *files]
 
 
 def validated(kind: type[M], fields: Mapping[str, Any]) -> M:

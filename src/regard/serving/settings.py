@@ -21,7 +21,7 @@ def body_limit(characters: int) -> int:
 
 
 class Serving(Settings):
-    """The translation server and its limits."""
+    """The server and its limits."""
 
     host: str = "127.0.0.1"
     """Address to listen on. The default accepts connections from this machine only; 0.0.0.0 accepts all."""
@@ -34,24 +34,26 @@ class Serving(Settings):
     """Origins of web pages that may send requests and read the answers (CORS), such as "https://example.org"; "*"
     allows any. Forms and scripts of other pages get status 403."""
     api_keys: Words = ()
-    """API keys; a translation request must contain one of them. Empty: no key is required."""
+    """API keys; a request to a model must contain one of them. Empty: no key is required."""
     device: str | None = None
     """Device of the model: cpu, cuda or cuda:NUMBER. None: a GPU if there is one."""
     threads: int | None = Field(default=None, ge=1, le=MOST_THREADS)
     """CPU threads of the model. None: one for each core."""
     beam: Positive = 2
-    """Beam size; 1 is greedy. A wider beam is slower."""
+    """Beam size of translations; 1 is greedy. A wider beam is slower."""
     alternatives: int = Field(default=3, ge=0)
     """Most alternative translations that a request may ask for; the beam is widened for them."""
     characters: Positive = 10_000
     """Most characters of a request, all texts together."""
     texts: Positive = 64
-    """Most texts of a request."""
+    """Most texts or other inputs of a request."""
+    upload_bytes: Positive = 10 * 2**20
+    """Most bytes of the images of a request."""
     queue: Positive = 16_384
-    """Most source tokens in the queue; a further request gets status 503 and a Retry-After header, unless its client
+    """Most tokens in the queue; a further request gets status 503 and a Retry-After header, unless its client
     holds less than its share."""
     batch_tokens: Positive = 4096
-    """Source tokens of a batch, which may contain texts of several requests. A longer text is a batch of its own."""
+    """Tokens of a batch, which may contain texts of several requests. A longer text is a batch of its own."""
     wait_ms: float = Field(default=5.0, ge=0)
     """Milliseconds that a batch waits for further requests while several clients send some; a single client never
     waits."""

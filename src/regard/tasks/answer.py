@@ -185,8 +185,9 @@ class AnswerTask(TextTask):
         examples = []
         for number, each in enumerate(inputs):
             parts = [each.get("question"), each.get("context")] if isinstance(each, dict) else each
-            parts = parts.split("\t") if isinstance(parts, str) else list(parts)
-            if len(parts) != 2 or not all(isinstance(part, str) and part.strip() for part in parts):
+            parts = parts.split("\t") if isinstance(parts, str) else parts
+            known = isinstance(parts, list | tuple) and len(parts) == 2
+            if not known or not all(isinstance(part, str) and part.strip() for part in parts):
                 raise InputError(f"inputs[{number}] needs a question and a context; write them with a tab between them")
             examples.append(Question(str(number), str(parts[0]), str(parts[1]), ()))
         found = self._answers(model, examples)

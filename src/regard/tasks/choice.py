@@ -134,13 +134,13 @@ class ChoiceTask(TextTask):
         or a line with tabs between the text and the options."""
         found = []
         for number, each in enumerate(inputs):
-            text, *options = (
-                [each.get("text"), *each.get("options", ())]
-                if isinstance(each, dict)
-                else each.split("\t")
-                if isinstance(each, str)
-                else [each[0], *each[1]]
-            )
+            match each:
+                case {"text": text, "options": [*options]} | [text, [*options]]:
+                    pass
+                case str():
+                    text, *options = each.split("\t")
+                case _:
+                    text, options = None, []
             if len(options) < 2 or not all(isinstance(part, str) and part.strip() for part in (text, *options)):
                 raise InputError(f"inputs[{number}] needs a text and two options or more, with tabs between them")
             shares = torch.cat(self.outputs(model, self._rows(text, options))).softmax(0)

@@ -21,13 +21,13 @@ from regard.blocks.settings import PoolingKind
 from regard.data.columns import IGNORED, Batch, Column, NumberColumn, Sequences
 from regard.data.examples import Pair, Text
 from regard.data.settings import Pairs, RawTexts
-from regard.errors import InputError, SettingsError
+from regard.errors import SettingsError
 from regard.models.build import Model
 from regard.models.settings import ModelSettings, Pooling
 from regard.tasks.losses import classification_metrics, cross_entropy
 from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import TaskSettings, with_head
-from regard.tasks.text import TextTask
+from regard.tasks.text import TextTask, check_inputs
 from regard.training.step import Loss
 
 
@@ -101,8 +101,6 @@ class EmbedTask(TextTask):
 
     def predict(self, model: Model, inputs: Sequence[str]) -> list[list[float]]:
         """The vector of each text, of length 1."""
-        for number, text in enumerate(inputs):
-            if not text.strip():
-                raise InputError(f"inputs[{number}] is empty; give at least one word")
-        outputs = self.outputs(model, self.framed(self.joined(list(inputs))))
+        texts, _ = check_inputs(inputs, pair=False)
+        outputs = self.outputs(model, self.framed(self.joined(texts)))
         return [functional.normalize(output, dim=-1).tolist() for output in outputs]

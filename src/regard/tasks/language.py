@@ -111,6 +111,9 @@ class LanguageTask(RawTextTask):
         """The most likely continuation of each text."""
         if not isinstance(model, Decoder):
             raise InputError("elmo cannot continue a text; fine-tune it: set train.start to its directory")
+        for number, each in enumerate(inputs):
+            if not isinstance(each, str):
+                raise InputError(f"inputs[{number}] is a {type(each).__name__}, expected a text")
         tokenizer = self.tokenizers.source
         start = [] if self.settings.across else [tokenizer.role("start")]
         prompts = [[*start, *ids] for ids in tokenizer.ids(list(inputs))]

@@ -41,6 +41,7 @@ from regard.tasks.language import RawTextTask
 from regard.tasks.losses import cross_entropy
 from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import TaskSettings, with_head
+from regard.tasks.text import check_inputs
 from regard.training.step import Loss
 
 Bits = NDArray[np.uint64]
@@ -236,7 +237,8 @@ class MaskedTask(RawTextTask):
         mask = tokenizer.role("mask")
         device = next(model.parameters()).device
         found = []
-        for number, text in enumerate(inputs):
+        texts, _ = check_inputs(inputs, pair=False)
+        for number, text in enumerate(texts):
             ids = tokenizer.encode(text, special=True).ids
             if mask not in ids:
                 raise InputError(f"inputs[{number}] has no {tokenizer.token(mask)}; put one where a word is missing")

@@ -154,10 +154,11 @@ class TagTask(TextTask):
         """The words of each text (or list of words) with their tags, its entities, and its intent."""
         sentences = []
         for number, each in enumerate(inputs):
-            words = [each[start:end] for start, end in word_spans(each)] if isinstance(each, str) else list(each)
-            if not words or not all(str(word).strip() for word in words):
+            words = [each[start:end] for start, end in word_spans(each)] if isinstance(each, str) else each
+            known = isinstance(words, list | tuple) and all(isinstance(word, str) and word.strip() for word in words)
+            if not words or not known:
                 raise InputError(f"inputs[{number}] has no words, or an empty one; give a text or a list of words")
-            sentences.append(words)
+            sentences.append(list(words))
         found = []
         for words, (tags, intent) in zip(sentences, self._predictions(model, sentences), strict=True):
             spans = sorted(entities(tags), key=lambda span: span[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -31,6 +32,7 @@ from regard.weights.location import find_model
 
 if TYPE_CHECKING:
     from regard.decoding.settings import AllKeywords, Keywords
+    from regard.tasks.masked import MaskedTask
     from regard.tasks.task import Task
     from regard.use.translator import Alignment, Translation, Translator
 
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
 Texts: TypeAlias = Sequence[str]
 Options: TypeAlias = TranslateOptions | None
 Yes: TypeAlias = Literal[True]
+Use: TypeAlias = Literal["translate", "predict", "fill", "embed"]
+"""What a loaded model can do: the names of its methods."""
 ShippedName: TypeAlias = Literal["de-en", "en-de", "german-english"]
 _GENERATION = "generation_config.json"
 
@@ -86,6 +90,16 @@ class Loaded:
         """The settings of the network."""
         return self.network.settings
 
+    @cached_property
+    def uses(self) -> frozenset[Use]:
+        """What the model can do."""
+        from regard.tasks.task import Task
+
+        found: set[Use] = {"fill"} if self._fill_task is not None else set()
+        with suppress(InputError):
+            found |= {"predict"} if type(self._task).predict is not Task.predict else set()
+        return frozenset(found | {"embed"} if self._embeds else found)
+
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
         """The prediction for each input by the task that the model was trained for: see `Task.predict`."""
         if isinstance(inputs, str | bytes) or not isinstance(inputs, Sequence):
@@ -97,12 +111,9 @@ class Loaded:
 
         >>> [tokens] = model.fill("The [MASK] of the river")  # doctest: +SKIP
         """
-        from regard.tasks.masked import MaskedTask
-
-        task = self._task_for("masked")
-        if not isinstance(task, MaskedTask):
+        if self._fill_task is None:
             raise InputError(f"model {self.name} has no head for masked tokens; train one with task masked")
-        return task.predict(self.network, [text], best)[0]
+        return self._fill_task.predict(self.network, [text], best)[0]
 
     def embed(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """A vector of length 1 for each text, `[texts, width]`: the mean of the hidden states, or the model's pooling.
@@ -114,13 +125,24 @@ class Loaded:
 
         if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
             raise InputError("texts must be a list of str; write [text]")
-        if self.tokenizers is None or not isinstance(self.network, Encoder | Decoder):
+        if self.tokenizers is None or not self._embeds:
             raise InputError(f"model {self.name} has kind {self.settings.kind} and cannot embed texts; load an encoder")
         task = self._task if _task_kind(self.config) == "embed" else None
         if not isinstance(task, EmbedTask):
             task = EmbedTask(Embed(), self.settings, self.tokenizers)
             task.pooled = _sentence_pooling(self.directory)
         return np.array(task.predict(self.network, texts), np.float32).reshape(len(texts), self.settings.width)
+
+    @property
+    def _embeds(self) -> bool:
+        return self.tokenizers is not None and isinstance(self.network, Encoder | Decoder)
+
+    @cached_property
+    def _fill_task(self) -> MaskedTask | None:
+        from regard.tasks.masked import MaskedTask
+
+        task = self._task_for("masked")
+        return task if isinstance(task, MaskedTask) else None
 
     @cached_property
     def _task(self) -> Task:

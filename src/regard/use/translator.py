@@ -45,7 +45,7 @@ from regard.use.documents import (
     unknown_items,
     without_overlap,
 )
-from regard.use.model import Frame, Loaded
+from regard.use.model import Frame, Loaded, Use
 
 _FIRST_CHUNK = 64
 """Number of lines in the first chunk; each chunk has up to twice as many as the one before."""
@@ -197,6 +197,7 @@ class Translator(Loaded):
         self.special = set() if frame.foreign else special
         """Ids of special tokens, which a translation never contains. A Hugging Face model states such tokens itself."""
         self._unknown = source.roles.get("unknown"), target.roles.get("unknown")
+        self.uses = frozenset[Use](["translate"])
         letters = [token for ids in source.ids(list("aeinrst")) for token in ids]
         self._spells = self._unknown[0] is not None and self._unknown[0] not in letters
         """Whether the tokenizer reads an unknown word letter by letter, not as one unknown token."""

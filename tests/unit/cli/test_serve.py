@@ -8,8 +8,8 @@ import pytest
 from tiny_translator import write_translator
 from typer.testing import CliRunner
 
+import regard.serving.app
 import regard.serving.http
-import regard.serving.translation
 from regard.cli.app import app
 from regard.errors import RegardError, RunError, SettingsError
 from regard.serving.http import listen
@@ -26,7 +26,7 @@ def refused(*words: str) -> BaseException | None:
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Serving]:
     found: list[Serving] = []
 
-    monkeypatch.setattr(regard.serving.translation, "create_app", lambda models, settings, *_: found.append(settings))
+    monkeypatch.setattr(regard.serving.app, "create_app", lambda services, settings, *_: found.append(settings))
     monkeypatch.setattr(regard.serving.http, "run_server", lambda server, listening: None)
     return found
 

@@ -16,9 +16,10 @@ import pytest
 from serving_cases import Parrot
 
 from regard.errors import RunError
+from regard.serving.app import create_app
 from regard.serving.http import Say, address_of, listen, make_server, open_files, silent
 from regard.serving.settings import Serving, body_limit
-from regard.serving.translation import create_app
+from regard.serving.translation import TranslationService
 
 SECONDS = 10
 SETTINGS = Serving(port=0, wait_ms=0, characters=1000, queue=4, texts=2, patience=0.3, grace=5)
@@ -35,7 +36,7 @@ class Running:
         self.parrot = Parrot()
         self.listening = listen(SETTINGS.host, SETTINGS.port)
         self.port = self.listening.getsockname()[1]
-        app = create_app(self.parrot, SETTINGS)
+        app = create_app([TranslationService(self.parrot)], SETTINGS)
         self.server = make_server(app, connections, patience, SETTINGS.grace, say)
         self.thread = Thread(target=self.server.run, args=([self.listening],))
         self.thread.start()
@@ -246,7 +247,7 @@ def test_few_open_files(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (open_files(1024), open_files(512), open_files(9999)) == (1024, 1024, 4096)
     assert limits[1:] == [(1024, 4096), (4096, 4096)]
     limits.append((400, 400))
-    server = make_server(create_app(Parrot(), SETTINGS), 1000, 1.0, 1)
+    server = make_server(create_app([TranslationService(Parrot())], SETTINGS), 1000, 1.0, 1)
     assert server.config.backlog == 100
     assert server.config.http.keywords["limit"] == 200  # type: ignore[union-attr]
 

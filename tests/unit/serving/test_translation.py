@@ -16,8 +16,9 @@ from tiny_translator import write_translator
 import regard
 from regard.errors import InputError
 from regard.models.settings import Encoder
+from regard.serving.app import create_app, load_services
 from regard.serving.settings import Serving, body_limit
-from regard.serving.translation import Route, Translators, create_app, load_translators
+from regard.serving.translation import Route, TranslationService, Translators
 from regard.use.model import load
 from regard.use.translator import Translator
 from regard.weights.directory import save_model
@@ -30,7 +31,7 @@ FORM = "application/x-www-form-urlencoded"
 
 @pytest.fixture(scope="module")
 def client() -> Iterator[TestClient]:
-    with TestClient(create_app(Parrot(), SETTINGS), HOST) as made:
+    with TestClient(create_app([TranslationService(Parrot())], SETTINGS), HOST) as made:
         yield made
 
 
@@ -138,7 +139,7 @@ def test_hostile_json_is_refused() -> None:
         b'{"q": "a\\u0000b"' + rest,
         b"\x00" * 100,
     ]
-    with TestClient(create_app(Parrot(), Serving(characters=100_000)), HOST) as client:
+    with TestClient(create_app([TranslationService(Parrot())], Serving(characters=100_000)), HOST) as client:
         for path in ("/translate", "/translate/stream", "/detect"):
             for body in bodies:
                 sent = body.replace(b'"source"', b'"api_key"') if path == "/detect" else body  # it has no source
@@ -182,12 +183,14 @@ def test_the_host_header_is_checked(client: TestClient) -> None:
         (Serving(hosts=("translate.example",)), "localhost", 403),
         (Serving(host="0.0.0.0"), "anything.example", 200),
     ):
-        with TestClient(create_app(Parrot(), settings), f"http://{name}") as other:
+        with TestClient(create_app([TranslationService(Parrot())], settings), f"http://{name}") as other:
             assert other.get("/health").status_code == status
 
 
 def test_api_keys() -> None:
-    with TestClient(create_app(Parrot(), Serving(api_keys=("first", "zweiter Schlüssel", "déjà"))), HOST) as client:
+    with TestClient(
+        create_app([TranslationService(Parrot())], Serving(api_keys=("first", "zweiter Schlüssel", "déjà"))), HOST
+    ) as client:
         missing, wrong, right = (translate(client, **fields) for fields in ({}, {"api_key": "x"}, {"api_key": "first"}))
         assert [missing.status_code, wrong.status_code, right.status_code] == [401, 403, 200]
         assert missing.headers["WWW-Authenticate"].startswith("Bearer")
@@ -208,7 +211,7 @@ def test_api_keys() -> None:
 
 
 def test_languages() -> None:
-    with TestClient(create_app(Parrot([("de", "en"), ("xx", "en")]), SETTINGS), HOST) as other:
+    with TestClient(create_app([TranslationService(Parrot([("de", "en"), ("xx", "en")]))], SETTINGS), HOST) as other:
         found = {each["code"]: (each["name"], each["targets"]) for each in other.get("/languages").json()}
         assert found == {"de": ("German", ["de", "en"]), "en": ("English", ["en"]), "xx": ("xx", ["en", "xx"])}
         answer = translate(other, source="en", target="de")
@@ -238,7 +241,9 @@ def test_the_docs_page_works_offline(client: TestClient) -> None:
 def test_scripts_of_other_pages_need_a_setting(client: TestClient) -> None:
     origin = {"Origin": "https://page.example"}
     assert "access-control-allow-origin" not in client.get("/languages", headers=origin).headers
-    with TestClient(create_app(Parrot(), Serving(origins=("https://page.example",))), HOST) as other:
+    with TestClient(
+        create_app([TranslationService(Parrot())], Serving(origins=("https://page.example",))), HOST
+    ) as other:
         for answer in (other.get("/languages", headers=origin), other.post("/translate", json={}, headers=origin)):
             assert answer.headers["access-control-allow-origin"] == "https://page.example"
         stranger = other.get("/languages", headers={"Origin": "https://other.example"})
@@ -264,13 +269,13 @@ def test_forms_of_other_sites_are_refused(client: TestClient) -> None:
         for path in ("/translate", "/translate/stream", "/detect"):
             assert client.post(path, data=form, headers=headers).status_code == status, headers
     for origins in ((page,), ("*",)):
-        with TestClient(create_app(Parrot(), Serving(origins=origins)), HOST) as other:
+        with TestClient(create_app([TranslationService(Parrot())], Serving(origins=origins)), HOST) as other:
             headers = {"Origin": page, site: "cross-site"}
             assert other.post("/translate", data=form, headers=headers).status_code == 200
 
 
 def test_metrics() -> None:
-    with TestClient(create_app(Parrot(), SETTINGS), HOST) as client:
+    with TestClient(create_app([TranslationService(Parrot())], SETTINGS), HOST) as client:
         translate(client, q=["ein Hund", "zwei"])
         translate(client, q=["drei"])
         translate(client, target="fr")
@@ -299,7 +304,7 @@ def test_metrics() -> None:
 
 def test_a_panic_is_an_internal_error_and_the_server_continues() -> None:
     lines: list[str] = []
-    with TestClient(create_app(Parrot(), Serving(), lines.append), HOST) as client:
+    with TestClient(create_app([TranslationService(Parrot())], Serving(), lines.append), HOST) as client:
         for text in (PANIC, f"count {PANIC}"):
             answer = translate(client, q=[text, "a"])
             assert (answer.status_code, list(answer.json())) == (500, ["error"])
@@ -311,7 +316,9 @@ def test_a_panic_is_an_internal_error_and_the_server_continues() -> None:
 
 def test_the_log_contains_no_texts_keys_or_addresses() -> None:
     log: list[str] = []
-    with TestClient(create_app(Parrot(), Serving(api_keys=("geheim",)), log.append, verbose=True), HOST) as client:
+    with TestClient(
+        create_app([TranslationService(Parrot())], Serving(api_keys=("geheim",)), log.append, verbose=True), HOST
+    ) as client:
         answer = translate(client, q=f"privat {BAD}", api_key="geheim")
         assert (answer.status_code, list(answer.json())) == (500, ["error"])
         assert "secret" not in answer.text
@@ -341,8 +348,14 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_translator(tmp_path_factory.mktemp("tiny"))
 
 
+def loaded(directory: Path, settings: Serving) -> Translators:
+    [service] = load_services([str(directory)], settings)
+    assert isinstance(service, TranslationService)
+    return service.model
+
+
 def test_models_answer_as_the_translator_does(directory: Path, tmp_path: Path) -> None:
-    models = load_translators([str(directory)], Serving(beam=2, device="cpu"))
+    models = loaded(directory, Serving(beam=2, device="cpu"))
     assert models.directions == [("de", "en"), ("en", "de")]
     translator = load(directory, "cpu")
     texts = ["ein Hund", "eine Katze. und der Schnee?", "", "<b>Hund</b>"]
@@ -369,9 +382,9 @@ def test_models_answer_as_the_translator_does(directory: Path, tmp_path: Path) -
 
 def test_models_without_languages_and_models_that_cannot_translate(tmp_path: Path) -> None:
     unnamed = write_translator(tmp_path / "unnamed", both=False, named=False)
-    models = load_translators([str(unnamed)], Serving(device="cpu"))
+    models = loaded(unnamed, Serving(device="cpu"))
     assert models.directions == [("source", "target")]
     assert models.translate(["Hund"], Route("source", "target"))[0].versions
     save_model(regard.build(Encoder(vocabulary=50, width=8, depth=1)), tmp_path / "encoder")
     with pytest.raises(InputError, match="of kind encoder"):
-        load_translators([str(tmp_path / "encoder")], Serving())
+        load_services([str(tmp_path / "encoder")], Serving())

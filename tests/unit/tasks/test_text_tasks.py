@@ -285,6 +285,11 @@ def test_a_label_that_training_lacks_is_named(folder: Path, tmp_path: Path) -> N
         ("answer", [{"question": "who"}]),
         ("choice", ["one\ttwo"]),
         ("embed", [""]),
+        *(
+            (case, [wrong])
+            for case in ("classify", "tag", "answer", "choice", "embed")
+            for wrong in (3, None, {}, [[]])
+        ),
     ],
 )
 def test_bad_inputs_are_named(folder: Path, case: str, given: list[Any]) -> None:

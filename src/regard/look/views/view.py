@@ -27,7 +27,8 @@ MAX_HEADS = 4096
 """Changed heads in one request."""
 
 
-def _valid_text(text: str) -> str:
+def valid_text(text: str) -> str:
+    """The text, if JSON, tokenizers and files can hold it; otherwise a `ValueError`."""
     if "\0" in text:
         raise ValueError("a text must not contain NUL characters")
     try:
@@ -37,7 +38,7 @@ def _valid_text(text: str) -> str:
     return text
 
 
-Text: TypeAlias = Annotated[str, AfterValidator(_valid_text)]
+Text: TypeAlias = Annotated[str, AfterValidator(valid_text)]
 Count: TypeAlias = Annotated[int, Field(ge=0, le=2**31)]
 Answer: TypeAlias = dict[str, Any]
 

@@ -80,8 +80,11 @@ async function translate(event) {
   }
 }
 
-const asked = ["/openapi.json", "/languages", "/frontend/settings"].map(async (path) => (await fetch(path)).json());
-const [description, languages, settings] = await Promise.all(asked);
+const read = async (path) => (await fetch(path)).json();
+const description = await read("/openapi.json");
 showPaths(description);
-showLanguages(languages, settings);
-at("form").addEventListener("submit", translate);
+if ("/translate" in description.paths) {
+  showLanguages(...await Promise.all(["/languages", "/frontend/settings"].map(read)));
+  at("form").addEventListener("submit", translate);
+  at("try-it").hidden = false;
+}

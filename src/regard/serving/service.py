@@ -1,0 +1,200 @@
+"""What all services of `regard serve` share: one queue, limits, metrics, request bodies and streams.
+
+A service is a subclass of `Service` in a file of its own, and one name in `SERVICES` of `serving/app.py`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Self, TypeVar
+
+from fastapi import FastAPI, Request
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+
+from regard.look.views.view import Text
+from regard.serving import http
+from regard.serving.queue import RequestQueue, StreamJob
+from regard.serving.settings import Serving, body_limit
+from regard.use.model import Loaded
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+
+
+class ServiceRequest(BaseModel):
+    """Base of requests."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True, frozen=True)
+    api_key: Text = ""
+    """An API key, if the server requires one; the header `Authorization: Bearer KEY` works as well."""
+
+
+R = TypeVar("R", bound=ServiceRequest)
+
+
+class Metrics:
+    """Prometheus metrics of one server."""
+
+    def __init__(self) -> None:
+        made = self.registry = CollectorRegistry()
+        sizes = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+        self._requests = Counter("regard_requests", "Answers.", ("method", "path", "status"), registry=made)
+        self._seconds = Histogram("regard_request_seconds", "Time of a request.", buckets=SECONDS, registry=made)
+        self.batch_texts = Histogram("regard_batch_texts", "Texts or parts in a batch.", buckets=sizes, registry=made)
+        self.batch_seconds = Histogram("regard_batch_seconds", "Time of a batch.", buckets=SECONDS, registry=made)
+        self.read = Counter("regard_tokens_read", "Tokens that models have read.", registry=made)
+        self.written = Counter("regard_tokens_written", "Tokens that models have written.", registry=made)
+        self.failed = Counter("regard_texts_failed", "Texts that could not be processed.", registry=made)
+        self._left = Counter("regard_clients_left", "Clients that closed the connection early.", registry=made)
+        self.queue = Gauge("regard_queue_tokens", "Tokens in the queue.", registry=made)
+        self.streams = Gauge("regard_open_streams", "Open streams.", registry=made)
+
+    def count(self, method: str, path: str, status: int, seconds: float) -> None:
+        self._requests.labels(method, path, str(status)).inc()
+        self._seconds.observe(seconds)
+        if status == http.CLIENT_GONE:
+            self._left.inc()
+
+
+class Service:
+    """One kind of service: its addresses, and what the worker thread computes for them."""
+
+    about: ClassVar[str]
+    """A sentence for the page /docs."""
+    names: Sequence[str] = ()
+    """The models that it uses."""
+    common: Common
+    """Set by `create_app`."""
+
+    @classmethod
+    def choose(cls, models: Mapping[str, Loaded], settings: Serving) -> Self | None:
+        """The service with those of the models that it can use; None if it can use none."""
+        raise NotImplementedError
+
+    @property
+    def summary(self) -> str:
+        """What it does, for the line that the command prints."""
+        raise NotImplementedError
+
+    def add_routes(self, app: FastAPI) -> None:
+        raise NotImplementedError
+
+    def run(self, key: Any, items: list[Any]) -> Sequence[Any]:
+        """One result for each item of a batch; the items have the same key. Called on the worker thread."""
+        raise NotImplementedError
+
+
+class Common:
+    """The parts of a server that its services share. It lives in the event loop, except for the queue's worker."""
+
+    def __init__(self, settings: Serving, say: http.Say) -> None:
+        self.settings = settings
+        self.say = say
+        self.metrics = Metrics()
+        wait_seconds = settings.wait_ms / 1000
+        self.queue = RequestQueue(self._run, settings.queue, settings.batch_tokens, wait_seconds, settings.streams)
+        self.metrics.queue.set_function(lambda: self.queue.size)
+        self.metrics.streams.set_function(lambda: self.queue.streams)
+
+    def _run(self, key: tuple[Service, Hashable], items: list[Any]) -> Sequence[Any]:
+        started = time.monotonic()
+        try:
+            found = key[0].run(key[1], items)
+        except Exception:
+            if len(items) == 1:  # a larger batch is tried again item by item
+                self.metrics.failed.inc()
+            raise
+        self.metrics.batch_texts.observe(len(items))
+        self.metrics.batch_seconds.observe(time.monotonic() - started)
+        return found
+
+    async def read(self, request: Request, kind: type[R], more_bytes: int = 0) -> R:
+        """The body of a request, JSON or a form, after a check of its API key. Images need `more_bytes`."""
+        if request.headers.get("content-encoding", "identity") != "identity":
+            raise HTTPException(415, "the body must not be compressed; leave Content-Encoding out")
+        limit = body_limit(self.settings.characters) + more_bytes
+        body = await http.read_body(request, limit, self.settings.patience)
+        fields = http.request_fields(request, body)
+        given = {name: value for name, value in fields.items() if value is not None and (name, value) != ("format", "")}
+        asked = http.validated(kind, given)
+        http.check_key(self.settings.api_keys, asked.api_key, request.headers.get("authorization", ""))
+        return asked
+
+    def check_length(self, texts: int, characters: int) -> None:
+        for status, count, limit, name in (
+            (400, texts, self.settings.texts, "texts"),
+            (413, characters, self.settings.characters, "characters"),
+        ):
+            if count > limit:
+                raise HTTPException(status, f"Invalid request: {count:,} {name}, at most {limit:,} are allowed")
+
+    def _client(self, asked: ServiceRequest, request: Request) -> Hashable:
+        """Whose share of the queue a request takes: that of an API key, or of an address."""
+        if self.settings.api_keys:
+            return asked.api_key or request.headers.get("authorization")
+        return request.client and request.client.host
+
+    async def results(
+        self,
+        service: Service,
+        key: Hashable,
+        items: Sequence[Any],
+        sizes: Sequence[int],
+        asked: ServiceRequest,
+        request: Request,
+    ) -> list[Any]:
+        """What `service.run` gives for each item. Items of the same service and key may share a batch."""
+        job = self.queue.submit((service, key), items, sizes, self._client(asked, request))
+        found = await self.queue.result(job, request)
+        self.metrics.read.inc(sum(sizes))
+        return found
+
+    def stream(
+        self, pieces: Iterator[str], size: int, asked: ServiceRequest, request: Request
+    ) -> AsyncIterator[str | Exception]:
+        """The pieces that an iterator yields on the worker thread; an error is the last piece."""
+        received: asyncio.Queue[str | Exception | None] = asyncio.Queue()
+        loop = asyncio.get_running_loop()
+
+        def send(piece: str | Exception | None) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(received.put_nowait, piece)
+
+        job = StreamJob(pieces, send, size, self._client(asked, request))
+        self.queue.stream(job)
+
+        async def received_pieces() -> AsyncIterator[str | Exception]:
+            try:
+                while (piece := await received.get()) is not None:
+                    if isinstance(piece, Exception):
+                        self.metrics.failed.inc()
+                        if http.http_error(piece).status_code == 500:
+                            self.say(f"error: {http.error_location(piece)}")
+                    yield piece
+                    if isinstance(piece, Exception):
+                        return
+            finally:
+                self.queue.cancel(job)
+
+        return received_pieces()
+
+
+def described(request: type[BaseModel], summary: str, forms: bool = True) -> dict[str, Any]:
+    """The description of an address in /openapi.json; FastAPI cannot derive it, since bodies are JSON or forms."""
+    kinds = ("application/json", *(("application/x-www-form-urlencoded", "multipart/form-data") if forms else ()))
+    schema = request.model_json_schema()
+    statuses = {
+        400: "The request is invalid",
+        401: "An API key is required",
+        403: "The API key is unknown",
+        413: "The request is too long",
+        503: "The queue is full; the Retry-After header contains the seconds to wait",
+    }
+    return {
+        "summary": summary,
+        "responses": {status: {"description": text} for status, text in statuses.items()},
+        "openapi_extra": {"requestBody": {"required": True, "content": {kind: {"schema": schema} for kind in kinds}}},
+    }
