@@ -105,7 +105,7 @@ def test_every_variant_survives_toml_and_is_documented() -> None:
             assert kind, field
             assert default, field
             assert meaning.endswith((".", "?")), f"{name}.{field}: {meaning!r}"
-    assert to_table(Attention()) == {"heads": 8, "bias": True, "sinks": False, "dropout": 0.0}
+    assert to_table(Attention()) == {"heads": 8, "bias": True, "qk_norm_joint": False, "sinks": False, "dropout": 0.0}
 
 
 def test_words_that_are_not_unicode() -> None:

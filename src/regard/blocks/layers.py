@@ -63,7 +63,9 @@ class Attention(nn.Module):
         self.joined: nn.Module | None = None
         """One product for q, k and v of self-attention instead of three; see `regard.models.cpu`."""
         norm = attention.qk_norm
-        self.q_norm, self.k_norm = (None if norm is None else build_norm(norm, head_size) for _ in "qk")
+        self.joint = attention.qk_norm_joint
+        sizes = (head_size * (groups if self.joint else 1) for groups in (heads, kv_heads))
+        self.q_norm, self.k_norm = (None if norm is None else build_norm(norm, size) for size in sizes)
         self.relative = RelativeScores(width, heads, head_size) if relative else None
         self.scale = head_size**-0.5 if attention.scale is None else attention.scale
         self.soft_cap, self.dropout = attention.soft_cap, attention.dropout
@@ -124,8 +126,9 @@ class Attention(nn.Module):
         return k, self.v(source).unflatten(-1, (self.kv_heads, self.value_size))
 
     def _normed_and_rotated(self, x: Tensor, norm: nn.Module | None, signals: Signals) -> Tensor:
+        x = norm(x) if norm is not None and self.joint else x
         x = x.view(*x.shape[:-1], x.shape[-1] // self.head_size, self.head_size)
-        x = x if norm is None else norm(x)
+        x = norm(x) if norm is not None and not self.joint else x
         return x if signals.rotation is None else rotate(x, signals.rotation)
 
 
@@ -160,7 +163,7 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """post: norm(x + f(x)); pre: x + f(norm(x)); sandwich: x + after(f(norm(x))).
+    """post: norm(x + f(x)); pre: x + f(norm(x)); sandwich: x + after(f(norm(x))); output: x + norm(f(x)).
 
     Dropout applies to f's output before it is added (Vaswani et al. 2017, section 5.4). Layer scale multiplies it by a
     learned vector (Touvron et al. 2021); stochastic depth omits it for some sequences (Huang et al. 2016).
@@ -174,8 +177,17 @@ class Residual(nn.Module):
         self.scale = None if body.layer_scale is None else nn.Parameter(torch.full((body.width,), body.layer_scale))
         self.dropout, self.drop_path = body.dropout, drop_path
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor], Tensor], layout: Layout | None = None) -> Tensor:
-        added = sublayer(x if self.place == "post" else self.norm(x))
+    def forward(
+        self,
+        x: Tensor,
+        sublayer: Callable[[Tensor], Tensor],
+        layout: Layout | None = None,
+        stream: Tensor | None = None,
+    ) -> Tensor:
+        """The result is added to x, or to `stream` if it is given."""
+        added = sublayer(self.norm(x) if self.place in ("pre", "sandwich") else x)
+        if self.place == "output":
+            added = self.norm(added)
         if self.after is not None:
             added = self.after(added)
         added = functional.dropout(added, self.dropout, self.training)
@@ -183,7 +195,7 @@ class Residual(nn.Module):
             added = added * self.scale
         if self.drop_path and self.training:
             added = added * self._kept(added, layout)
-        x = x + added
+        x = (x if stream is None else stream) + added
         return self.norm(x) if self.place == "post" else x
 
     def _kept(self, x: Tensor, layout: Layout | None) -> Tensor:
@@ -220,19 +232,20 @@ class Layer(nn.Module):
         self.cross_residual = Residual(body, drop_path) if cross else None
         self.ffn = FeedForward(body.ffn, body.width)
         self.ffn_residual = Residual(body, drop_path)
+        self.parallel = body.parallel
 
     def forward(
         self, x: Tensor, view: View, cache: SelfCache | None = None, cross_cache: CrossCache | None = None
     ) -> Tensor:
         """`[..., D]` in, `[..., D]` out."""
-        layout = view.attention.queries
+        layout, given = view.attention.queries, x
         x = self.attention_residual(x, lambda y: self.attention(y, view.attention, view.signals, cache=cache), layout)
         x = tap(self, "attention.residual", x)
         cross, cross_view = self.cross, view.cross
         if cross is not None and cross_view is not None and self.cross_residual is not None:
             x = self.cross_residual(x, lambda y: cross(y, cross_view, memory=view.memory, cache=cross_cache), layout)
             x = tap(self, "cross.residual", x)
-        return tap(self, "residual", self.ffn_residual(x, self.ffn, layout))
+        return tap(self, "residual", self.ffn_residual(given if self.parallel else x, self.ffn, layout, stream=x))
 
 
 class Stack(nn.Module):

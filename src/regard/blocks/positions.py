@@ -147,9 +147,16 @@ def rotate(x: Tensor, turn: Rotation) -> Tensor:
 
 
 def rotary_frequencies(
-    position: settings.Rotary, channels: int, dtype: torch.dtype = torch.float64, device: torch.device | None = None
+    position: settings.Rotary,
+    channels: int,
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | None = None,
+    length: Tensor | None = None,
 ) -> tuple[Tensor, float]:
-    """`[channels / 2]`: radians per position after scaling, and a factor for cosines and sines."""
+    """`[channels / 2]`: radians per position after scaling, and a factor for cosines and sines.
+
+    `length` `[..., 1]` is that of the sequences, for dynamic scaling; the result is then `[..., channels / 2]`.
+    """
     scaling = position.scaling
     plain = frequencies(channels, position.base, dtype, device)
     if scaling is None:
@@ -160,6 +167,12 @@ def rotary_frequencies(
         # A single pair rotates by one radian with every base.
         stretch = scaling.factor ** (channels / max(channels - 2, 1))
         return frequencies(channels, position.base * stretch, dtype, device), 1.0
+    if isinstance(scaling, settings.DynamicScaling):
+        if length is None:
+            return plain, 1.0
+        growth = scaling.factor * (length.to(dtype) / scaling.original_length).clamp(min=1) - (scaling.factor - 1)
+        pair = torch.arange(len(plain), dtype=dtype, device=device)
+        return plain * growth ** (-2 * pair / max(channels - 2, 1)), 1.0
     if isinstance(scaling, settings.YarnScaling):
         return _yarn(plain, position.base, channels, scaling), 0.1 * math.log(scaling.factor) + 1.0
     return _llama3(plain, scaling), 1.0
@@ -197,8 +210,15 @@ class RotaryPosition(Position):
 
     def signals(self, visibility: Visibility, device: torch.device, dtype: torch.dtype) -> Signals:
         exact, position = angle_dtype(device), self.position if visibility.window is None else self.near
-        turns, factor = rotary_frequencies(position, position.channels(self.head_size), exact, device)
-        angles = visibility.queries.places(device).to(exact)[..., None] * turns
+        queries, length = visibility.queries, None
+        places = queries.places(device)
+        if isinstance(position.scaling, settings.DynamicScaling):
+            if isinstance(queries, Packed):
+                length = queries.offsets_S1.diff()[queries.sequences(device)][:, None]
+            else:
+                length = places.amax(-1, keepdim=True)[..., None] + 1
+        turns, factor = rotary_frequencies(position, position.channels(self.head_size), exact, device, length)
+        angles = places.to(exact)[..., None] * turns
         return Signals(rotation=rotation(angles, dtype, self.position.order, factor))
 
 

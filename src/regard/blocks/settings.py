@@ -19,7 +19,7 @@ ChannelOrder: TypeAlias = Literal["interleaved", "halves"]
 """Order of sines and cosines (or of the channels of a rotated pair): alternating, or one half after the other."""
 
 Reach: TypeAlias = Literal["window", "full"]
-NormPlace: TypeAlias = Literal["pre", "post", "sandwich"]
+NormPlace: TypeAlias = Literal["pre", "post", "sandwich", "output"]
 PoolingKind: TypeAlias = Literal["class", "last", "mean", "max"]
 
 
@@ -65,6 +65,8 @@ class Attention(Settings):
     """Factor on the scores; none: 1 / √head_size."""
     qk_norm: Norm | None = None
     """Norm over each head's queries and keys, before any rotation."""
+    qk_norm_joint: bool = False
+    """Whether qk_norm is over all heads together, with a weight for each channel of each head (OLMo 2)."""
     soft_cap: float | None = Field(default=None, gt=0)
     """Scores are smoothly limited to ± this value, before a position bias is added; none: no limit."""
     window: Positive | None = None
@@ -190,6 +192,20 @@ class NtkScaling(Settings):
     """How many times longer the sequences may be."""
 
 
+class DynamicScaling(Settings):
+    """A base that grows with the length of a sequence beyond the original one (transformers: dynamic NTK).
+
+    Each call uses the length at that time. So with a cache, keys keep the rotation of an earlier length, and results
+    beyond the original length differ from those without a cache, as in transformers.
+    """
+
+    kind: Literal["dynamic"] = "dynamic"
+    factor: float = Field(ge=1)
+    """How fast the base grows: with factor × (length / original_length − 1) + 1."""
+    original_length: Positive
+    """Length that the model was trained for."""
+
+
 class YarnScaling(Settings):
     """Keeps high frequencies, interpolates low ones, with a ramp between, and scales scores (Peng et al. 2023)."""
 
@@ -232,7 +248,7 @@ class Llama3Scaling(Settings):
 
 
 RotaryScaling: TypeAlias = Annotated[
-    LinearScaling | NtkScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")
+    LinearScaling | NtkScaling | DynamicScaling | YarnScaling | Llama3Scaling, Field(discriminator="kind")
 ]
 
 
@@ -361,7 +377,9 @@ class Body(Core):
     norm: Norm = LayerNorm()
     """The norm around every sublayer."""
     norm_place: NormPlace = "post"
-    """post: norm(x + f(x)), as in the paper; pre: x + f(norm(x)); sandwich: x + norm(f(norm(x)))."""
+    """post: norm(x + f(x)) (the paper); pre: x + f(norm(x)); output: x + norm(f(x)); sandwich: x + norm(f(norm(x)))."""
+    parallel: bool = False
+    """Whether the feed-forward reads the input of the layer, as attention does, instead of attention's result."""
     final_norm: bool | None = None
     """Whether a norm follows the last layer; none: yes unless norm_place is post."""
     stochastic_depth: Rate = 0.0

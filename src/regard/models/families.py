@@ -150,7 +150,8 @@ class Decoder(_Writer):
         tokens = nn.Embedding(model.vocabulary, model.width)
         self.embedding = _text_embedding(model, tokens)
         self.decoder = Stack(model, model.position, causal=True)
-        self.output = Output(tokens if model.tied else None, model.vocabulary, model.width, model.output_bias)
+        tied = tokens if model.tied else None
+        self.output = Output(tied, model.vocabulary, model.width, model.output_bias, cap=model.output_soft_cap)
         self.heads = build_heads(model.heads, model, tokens)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None, cache: Cache | None = None) -> Tensor:
@@ -209,12 +210,18 @@ class Output(nn.Module):
     __call__: Callable[..., Tensor]
 
     def __init__(
-        self, tokens: nn.Embedding | None, vocabulary: int, width: int, bias: bool, scale: float | None = None
+        self,
+        tokens: nn.Embedding | None,
+        vocabulary: int,
+        width: int,
+        bias: bool,
+        scale: float | None = None,
+        cap: float | None = None,
     ) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(vocabulary, width)) if tokens is None else None
         self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
-        self.scale = scale
+        self.scale, self.cap = scale, cap
         self.product: nn.Module | None = None
         """A module that computes the product in place of the matrix; see `regard.models.cpu`."""
         # In a tuple, so that it is not registered as a submodule: the embedding owns the matrix.
@@ -228,9 +235,10 @@ class Output(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return logits `[..., V]` for hidden states `[..., D]`."""
         if self.product is not None:
-            return tap(self, "logits", self.product(x))
-        scores = functional.linear(x if self.scale is None else x * self.scale, self.matrix, self.bias)
-        return tap(self, "logits", scores)
+            scores = self.product(x)
+        else:
+            scores = functional.linear(x if self.scale is None else x * self.scale, self.matrix, self.bias)
+        return tap(self, "logits", scores if self.cap is None else self.cap * torch.tanh(scores / self.cap))
 
 
 # A head's `forward(hidden, layout)` returns logits for hidden states `[B, T, D]` (or `[N, D]` with a packed layout).

@@ -245,6 +245,8 @@ class Decoder(_Text):
     """Whether the output weights are the token embeddings."""
     output_bias: bool = False
     """Whether the output has a bias."""
+    output_soft_cap: float | None = Field(default=None, gt=0)
+    """Logits are smoothly limited to ± this value (Gemma 2); none: no limit."""
 
 
 class Vision(blocks.Body):

@@ -28,6 +28,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "norm and scale": {"attention": blocks.Attention(heads=2, qk_norm=blocks.RmsNorm(), scale=1.3)},
     "before": {"norm_place": "pre", "norm": blocks.RmsNorm(), "layer_scale": 0.4},
     "both sides": {"norm_place": "sandwich", "ffn": blocks.Gated(hidden=20)},
+    "parallel, after": {"norm_place": "output", "parallel": True},
+    "joint norm": {"attention": blocks.Attention(heads=2, qk_norm=blocks.RmsNorm(), qk_norm_joint=True)},
 }
 POSITIONS = {position: {"position": value} for position, value in cases.TEXT_POSITIONS.items()}
 

@@ -17,7 +17,7 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.models.vit.modeling_vit import ViTEmbeddings
 
 from regard.blocks import settings
-from regard.blocks.layout import Padded
+from regard.blocks.layout import Layout, Padded
 from regard.blocks.positions import (
     LearnedGridPosition,
     alibi_slopes,
@@ -124,6 +124,39 @@ def test_ntk_scaling_by_its_formula_and_as_in_transformers() -> None:
         # The dynamic form is the same at a length of `factor` times the trained one.
         dynamic = from_transformers("dynamic", size, fraction, seq_len=int(factor * 4096), factor=1.0)
         check_scaling(settings.NtkScaling(factor=factor), size, fraction, dynamic)
+
+
+def test_dynamic_scaling_as_in_transformers() -> None:
+    """By the length of each sequence: as trained up to the original length, then with a larger base."""
+    for size, fraction in SIZES:
+        position = settings.Rotary(
+            base=5000.0, fraction=fraction, scaling=settings.DynamicScaling(factor=3.0, original_length=4096)
+        )
+        lengths = torch.tensor([[1], [4096], [4097], [20_000]])
+        got, factor = rotary_frequencies(position, position.channels(size), length=lengths)
+        assert factor == 1.0
+        for row, length in zip(got, lengths.flatten().tolist(), strict=True):
+            wanted, _ = from_transformers("dynamic", size, fraction, seq_len=length, factor=3.0)
+            assert_close(row, wanted.double(), rtol=3e-6, atol=0)
+
+
+def test_dynamic_scaling_does_not_depend_on_the_batch() -> None:
+    """Rows of a padded batch, and sequences of a packed one, turn as they do alone."""
+    scaling = settings.DynamicScaling(factor=2.0, original_length=4)
+    position = build_attended(settings.Rotary(scaling=scaling), 8, 1, 8, causal=True)
+
+    def turned(layout: Layout) -> Tensor:
+        return position.signals(Visibility(layout, layout, True), CPU, DOUBLE).rotation.cos
+
+    lengths = (3, 9, 5)
+    padded = turned(Padded.of(torch.tensor(lengths), 9))
+    packing = pack([[length] for length in lengths], [None])
+    packed = turned(packing.layouts[0])
+    for row, (length, s) in enumerate(zip(lengths, packing.sequences, strict=True)):
+        alone = turned(Padded(1, length))[0]
+        start = int(packing.layouts[0].offsets_S1[s])
+        assert_close(padded[row, :length], alone, rtol=0, atol=0)
+        assert_close(packed[start : start + length], alone, rtol=0, atol=0)
 
 
 def test_16_bit_channels_turn_by_exact_angles() -> None:

@@ -37,8 +37,11 @@ def layer_norm(x: Tensor, norm: nn.Module) -> Tensor:
 
 
 def test_the_equation_of_each_place() -> None:
-    """post: norm(x + f(x)); pre: x + f(norm(x)); sandwich: x + after(f(norm(x))). Layer scale multiplies f(…)."""
-    for place, scale in itertools.product(("pre", "post", "sandwich"), (None, 0.1)):
+    """post: norm(x + f(x)); pre: x + f(norm(x)); output: x + norm(f(x)); sandwich: x + after(f(norm(x))).
+
+    Layer scale multiplies f(…).
+    """
+    for place, scale in itertools.product(("pre", "post", "sandwich", "output"), (None, 0.1)):
         residual = randomised(residual_of(place, layer_scale=scale))
         assert (residual.after is not None) is (place == "sandwich")
         f, x = nn.Linear(WIDTH, WIDTH).double(), torch.randn(2, 3, WIDTH, dtype=torch.float64)
@@ -47,6 +50,8 @@ def test_the_equation_of_each_place() -> None:
             wanted = layer_norm(x + by * f(x), residual.norm)
         elif place == "pre":
             wanted = x + by * f(layer_norm(x, residual.norm))
+        elif place == "output":
+            wanted = x + by * layer_norm(f(x), residual.norm)
         else:
             wanted = x + by * layer_norm(f(layer_norm(x, residual.norm)), residual.after)
         assert_close(residual(x, f), wanted, rtol=0, atol=1e-12)

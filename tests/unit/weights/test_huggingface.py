@@ -184,7 +184,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"rope_parameters": [1]}),
 ]
 ROPE = [
-    ({"rope_type": "dynamic", "factor": 2.0}, "rope_type"),
+    ({"rope_type": "longrope", "factor": 2.0}, "rope_type"),
     ({"rope_type": "linear"}, "factor"),
     ({"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
     ({"rope_type": "yarn", "factor": 2.0, "attention_factor": 2.0}, "attention_factor"),
@@ -229,7 +229,7 @@ def test_settings_that_would_be_lost(tmp_path: Path) -> None:
         ("t5", {"tied": []}, r"tied is \[\]"),
         ("t5", {"ffn": {"kind": "gated", "activation": "gelu"}}, "ffn.activation is gelu, only gelu-tanh"),
         ("llama", {"position.order": "interleaved"}, "position.order is interleaved, only halves"),
-        ("llama", {"attention.window": 8}, "attention.window is 8, only none"),
+        ("llama", {"layer_scale": 0.5}, "layer_scale is 0.5, only none"),
         ("llama", {"position.scaling": {"kind": "ntk", "factor": 2.0}}, "position.scaling.factor is 2.0, only none"),
     ]
     for name, changes, message in cases:

@@ -40,6 +40,7 @@ def serves(model: EncoderDecoder) -> bool:
         and attention.window is None
         and attention.soft_cap is None
         and not attention.sinks
+        and not any(layer.parallel for layer in model.decoder)
         and type(model.decoder.position) is Position
         and type(model.output) is Output
         and len({layer.ffn_residual.place for layer in model.decoder}) == 1

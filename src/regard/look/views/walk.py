@@ -20,11 +20,17 @@ from regard.look.views import view
 
 CORNER = 6
 """Rows and columns of a tensor that are shown."""
-_NORM_ORDER = {"post": "last, as in the paper,", "pre": "first", "sandwich": "first and last"}
+_NORM_ORDER = {
+    "post": "last, as in the paper,",
+    "pre": "first",
+    "sandwich": "first and last",
+    "output": "after the sublayer",
+}
 _ADD_AND_NORM = {
     "post": "x ← LayerNorm(x + Sublayer(x))",
     "pre": "x ← x + Sublayer(LayerNorm(x))",
     "sandwich": "x ← x + LayerNorm(Sublayer(LayerNorm(x)))",
+    "output": "x ← x + LayerNorm(Sublayer(x))",
 }
 
 

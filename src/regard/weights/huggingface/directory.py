@@ -18,8 +18,10 @@ from regard.models.settings import ModelSettings
 from regard.text.settings import Role
 from regard.text.tokenizer import TokenizerPair
 from regard.weights.huggingface.bert import Albert, Bert, DistilBert, Electra, Roberta
+from regard.weights.huggingface.gemma import Gemma, Gemma2, Gemma3
 from regard.weights.huggingface.gpt2 import Gpt2
-from regard.weights.huggingface.llama import Llama
+from regard.weights.huggingface.gpt_neox import GptNeoX
+from regard.weights.huggingface.llama import Llama, Mistral, Olmo2, Phi3, Qwen2, Qwen3
 from regard.weights.huggingface.seq2seq import Bart, Marian, Pegasus
 from regard.weights.huggingface.t5 import T5
 from regard.weights.huggingface.tables import CONFIG_JSON, Config, Family
@@ -27,8 +29,9 @@ from regard.weights.huggingface.vit import Vit
 from regard.weights.tensors import INDEX, SINGLE, build_with, read_tensors, require_layers, write_tensors
 
 _ENCODERS = (Bert(), Roberta(), DistilBert(), Electra(), Albert())
+_DECODERS = (Gpt2(), Llama(), Mistral(), Qwen2(), Qwen3(), Phi3(), Olmo2(), Gemma(), Gemma2(), Gemma3(), GptNeoX())
 FAMILIES: dict[str, Family] = {
-    family.model_type: family for family in (*_ENCODERS, Gpt2(), Vit(), Marian(), Pegasus(), Bart(), T5(), Llama())
+    family.model_type: family for family in (*_ENCODERS, *_DECODERS, Vit(), Marian(), Pegasus(), Bart(), T5())
 }
 
 
@@ -114,7 +117,7 @@ def _without_pooler(model: Model) -> tuple[Model, list[str]]:
 
 
 def family_for(settings: ModelSettings) -> Family:
-    """Return the first family that can express the settings."""
+    """Return the first family that can express the settings. The error names the five with the fewest differences."""
     reasons = []
     for family in FAMILIES.values():
         if isinstance(settings, family.settings):
@@ -125,4 +128,5 @@ def family_for(settings: ModelSettings) -> Family:
                 reasons.append(str(error))
             else:
                 return family
-    raise WeightsError("\n".join(reasons) or f"model.kind ({settings.kind}) cannot be written for transformers")
+    nearest = sorted(reasons, key=lambda reason: reason.count(", only "))[:5]
+    raise WeightsError("\n".join(nearest) or f"model.kind ({settings.kind}) cannot be written for transformers")

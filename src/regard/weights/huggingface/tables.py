@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -135,8 +135,12 @@ class Row:
     """None: by the type of the default."""
     also: str | None = None
     """A second config key, which must have the same value (the decoder's)."""
+    optional: bool = False
+    """Whether null means none instead of the default."""
 
     def read(self, config: Config) -> Any:
+        if self.optional and config.values.get(self.theirs, self.default) is None:
+            return None
         value = config.read(self.theirs, self.default, self.codec)
         if self.also is None or self.ours.rpartition(".")[2] in TRAINING_ONLY:
             return value
@@ -148,6 +152,12 @@ class Row:
     def write(self, ours: Any) -> dict[str, Any]:
         value = (self.codec or codec_for(self.default)).write(ours)
         return {self.theirs: value} | ({} if self.also is None else {self.also: value})
+
+
+def varied(fields: tuple[Row, ...], without: tuple[str, ...] = (), /, **defaults: Any) -> tuple[Row, ...]:
+    """Return the fields of a similar type: with other defaults, and `without` some config keys."""
+    rows = (row for row in fields if row.theirs not in without)
+    return tuple(replace(row, default=defaults.get(row.theirs, row.default)) for row in rows)
 
 
 Tensors = tuple[Tensor, ...]
@@ -175,6 +185,12 @@ TRANSPOSED = Form(lambda own: _transposed(own[0]), lambda tensor: (_transposed(t
 """Weights that they keep as [in, out]; biases are the same."""
 JOINED = Form(lambda own: _transposed(torch.cat(own)), lambda tensor: _transposed(tensor).chunk(3))
 """Query, key and value in one tensor, as [in, out]."""
+
+
+def joined(sizes: list[int]) -> Form:
+    """Several tensors one after the other in one tensor, as [out, in]."""
+    return Form(torch.cat, lambda tensor: torch.split_with_sizes(tensor, sizes))
+
 
 Names = dict[str, tuple[str, Form]]
 """Our modules or tensors, with `{i}` for the layer, and theirs. Several of ours with one of theirs are joined."""
@@ -283,7 +299,7 @@ class Family:
     def add_ties(self, mapping: TensorMap, settings: Any, config: Config) -> None:
         """Add copies, spares and fixed values to a mapping; by default the tied output of a decoder."""
         if settings.kind == "decoder" and settings.tied:
-            mapping.copies = {"lm_head.weight": f"{self.names['embedding.tokens'][0]}.weight"}
+            mapping.copies = {f"{self.names['output'][0]}.weight": f"{self.names['embedding.tokens'][0]}.weight"}
 
     def equivalent(self, settings: Any) -> Any:
         """Return settings that compute the same and that this type can express."""
@@ -309,6 +325,8 @@ class Family:
         for row in self.fields:
             if row.ours in ours:
                 values = row.write(ours[row.ours]) | values
+            elif row.optional:
+                values.setdefault(row.theirs, None)
         values |= self.write_rest(settings)
         for head in getattr(settings, "heads", {}).values():
             if head.kind in ("classification", "tagging"):
