@@ -67,7 +67,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
         "In encoder-decoder, encoder and decoder, in addition to the above.",
         [models._Vocabulary, models._Text],
     ),
-    ("What all models that translate have", "In encoder-decoder and recurrent.", [models.Seq2Seq]),
+    ("What all models that translate have", "In encoder-decoder, recurrent and convolutional.", [models.Seq2Seq]),
     ("Attention", "The table `attention`.", [blocks.Attention]),
     ("Attention of recurrent models", "The table `attention`, in recurrent.", [blocks.StateAttention]),
     ("Feed-forward", "The table `ffn`.", list(variants(blocks.FeedForward).values())),

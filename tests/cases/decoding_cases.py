@@ -13,9 +13,9 @@ from regard.blocks.settings import Attention, Dense, StateAttention
 from regard.decoding.settings import Ends
 from regard.models.build import build
 from regard.models.families import Decoder, EncoderDecoder
+from regard.models.settings import Convolutional, Recurrent
 from regard.models.settings import Decoder as DecoderSettings
 from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
-from regard.models.settings import Recurrent
 
 Every = dict[tuple[int, ...], float]
 
@@ -40,6 +40,11 @@ def recurrent(vocabulary: int = 6, seed: int = 5, dtype: torch.dtype = torch.flo
     attention = StateAttention(score="additive")
     settings = Recurrent(vocabulary=vocabulary, width=8, depth=1, decoder_depth=2, tied=(), attention=attention)
     return _peaked(build(settings), seed, dtype)
+
+
+def convolutional(vocabulary: int = 6, seed: int = 4, dtype: torch.dtype = torch.float64) -> EncoderDecoder:
+    torch.manual_seed(seed)
+    return _peaked(build(Convolutional(vocabulary=vocabulary, width=8, depth=1, tied=())), seed, dtype)
 
 
 def continuer(vocabulary: int = 6, seed: int = 4, dtype: torch.dtype = torch.float64) -> Decoder:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from regard.blocks.settings import StateAttention
+from regard.blocks.settings import Learned, StateAttention
 from regard.models import settings
 
 Array = NDArray[np.float64]
@@ -22,6 +22,12 @@ def recurrent(score: str = "general", window: int | None = None, **changes: Any)
     )
 
 
+def convolutional(**changes: Any) -> settings.Convolutional:
+    return settings.Convolutional(
+        **{"vocabulary": VOCABULARY, "width": 8, "depth": 2, "dropout": 0.0, "position": Learned(length=16), **changes}
+    )
+
+
 WRITERS: dict[str, settings.ModelSettings] = {
     "dot": recurrent("dot"),
     "general": recurrent(depth=1, bidirectional=False),
@@ -30,6 +36,9 @@ WRITERS: dict[str, settings.ModelSettings] = {
     "last": recurrent("last"),
     "last, one direction": recurrent("last", bidirectional=False, cell="gru"),
     "sum": recurrent("sum", depth=1),
+    "convolutional": convolutional(),
+    "convolutional, even kernel": convolutional(kernel=4, depth=1, decoder_depth=2),
+    "convolutional, kernel of one": convolutional(kernel=1),
 }
 
 

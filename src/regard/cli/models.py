@@ -100,7 +100,7 @@ def read_model(words: list[str]) -> tuple[str, ModelSettings, list[str]]:
 
 
 def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Preset | None, by: Listing) -> None:
-    from regard.models.settings import Seq2Seq, Vision
+    from regard.models.settings import AnyVision, Seq2Seq
 
     out = console()
     out.print(f"{model}: {preset.description}\n" if preset else f"{model}\n")
@@ -125,7 +125,7 @@ def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Pr
     table = grid(f"length {counted.length:,}, batch {counted.batch:,}, {counted.dtype}", "")
     table.add_row(f"FLOPs per {token}, forward", amount(flops.forward))
     table.add_row(f"FLOPs per {token}, training", amount(flops.training))
-    if isinstance(settings, Vision):
+    if isinstance(settings, AnyVision):
         table.add_row("FLOPs per image, forward", amount(flops.sequence))
     table.add_row("memory of weights", size(memory.weights))
     table.add_row("memory of gradients", size(memory.gradients))

@@ -15,11 +15,11 @@ from regard.blocks.layers import RmsNorm
 from regard.blocks.settings import Core, Normal
 from regard.errors import InputError, SettingsError
 from regard.models import settings
-from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
+from regard.models.families import Decoder, Encoder, EncoderDecoder, ResNet, Vision
 from regard.models.settings import ModelSettings
 
 Place: TypeAlias = torch.device | str | None
-Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision
+Model: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision | ResNet
 
 _KINDS: dict[str, Any] = {
     "encoder-decoder": EncoderDecoder,
@@ -27,7 +27,9 @@ _KINDS: dict[str, Any] = {
     "decoder": Decoder,
     "vision": Vision,
     "recurrent": EncoderDecoder,
+    "convolutional": EncoderDecoder,
     "elmo": Encoder,
+    "resnet": ResNet,
 }
 _RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight")
 """Matrices that write to the residual stream."""
@@ -53,6 +55,8 @@ def build(model: settings.Encoder | settings.Elmo, device: Place = ..., dtype: t
 def build(model: settings.Decoder, device: Place = ..., dtype: torch.dtype | None = ...) -> Decoder: ...
 @overload
 def build(model: settings.Vision, device: Place = ..., dtype: torch.dtype | None = ...) -> Vision: ...
+@overload
+def build(model: settings.ResNet, device: Place = ..., dtype: torch.dtype | None = ...) -> ResNet: ...
 @overload
 def build(model: ModelSettings, device: Place = ..., dtype: torch.dtype | None = ...) -> Model: ...
 def build(model: ModelSettings, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
@@ -119,7 +123,7 @@ def _initialise(model: nn.Module, body: Core) -> None:
         else:
             nn.init.xavier_uniform_(parameter.flatten(1))
     for module in model.modules():
-        if isinstance(module, nn.LayerNorm | RmsNorm | nn.RNNBase):  # an RNN: uniform in ±1 / √width
+        if isinstance(module, nn.LayerNorm | RmsNorm | nn.GroupNorm | nn.RNNBase):  # an RNN: uniform in ±1 / √width
             module.reset_parameters()
 
 

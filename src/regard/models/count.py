@@ -23,7 +23,18 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from regard.blocks.settings import Body, TransformerXL
 from regard.errors import SettingsError
-from regard.models.settings import AnyModel, Decoder, Elmo, ModelSettings, Seq2Seq, Vision, reach
+from regard.models.settings import (
+    AnyModel,
+    AnyVision,
+    Convolutional,
+    Decoder,
+    Elmo,
+    ModelSettings,
+    ResNet,
+    Seq2Seq,
+    Vision,
+    reach,
+)
 from regard.settings import parse
 
 if TYPE_CHECKING:  # The command line imports this module, and its help must not import torch.
@@ -152,10 +163,11 @@ def _cache_sizes(settings: ModelSettings, length: int) -> tuple[int, int]:
             written = cross = settings.decoder_layers
         token = settings.kv_heads * (settings.head_size + settings.value_size)
         return written * token, token * length * (written + cross)
-    if isinstance(settings, Elmo):
+    if isinstance(settings, Elmo | ResNet):
         return 0, 0
-    # Two states in each layer, and keys and values of the source.
-    return 0, settings.width * (2 * settings.decoder_layers + 2 * length)
+    # The states of each layer, and keys and values of the source.
+    states = settings.kernel - 1 if isinstance(settings, Convolutional) else 2
+    return 0, settings.width * (states * settings.decoder_layers + 2 * length)
 
 
 def training_flops(settings: ModelSettings, examples: float, tokens: float, source_tokens: float = 0) -> float:
@@ -166,13 +178,13 @@ def training_flops(settings: ModelSettings, examples: float, tokens: float, sour
     """
     if examples <= 0:
         return 0.0
-    target = settings.tokens if isinstance(settings, Vision) else tokens / examples
+    target = settings.tokens if isinstance(settings, AnyVision) else tokens / examples
     products = _cached_products(settings.model_dump_json(exclude_none=True))
     return 3 * examples * sum(_forward_flops(settings, products, source_tokens / examples, target))
 
 
 def _length(settings: ModelSettings, length: int | None) -> int:
-    if isinstance(settings, Vision):
+    if isinstance(settings, AnyVision):
         if length not in (None, settings.tokens):
             raise SettingsError(f"length ({length}) must be {settings.tokens}, the number of patches; change image")
         return settings.tokens
@@ -209,18 +221,25 @@ def _cached_products(settings: str) -> Counter[str]:
 
 def _products(model: Model) -> Counter[str]:
     """Return the multiply-adds with weights, by the unit that they are proportional to."""
+    import torch
     from torch import nn
+    from torch.utils.flop_counter import FlopCounterMode
 
+    from regard.models import families
     from regard.models.families import Output, PoolingHead
 
     two_stacks = isinstance(model.settings, Seq2Seq)
     products: Counter[str] = Counter()
+    if isinstance(model, families.ResNet):
+        with FlopCounterMode(display=False) as counter:
+            model(torch.empty(1, model.settings.channels, *model.settings.image, device="meta"))
+        return Counter(image=counter.get_total_flops() // 2)
     for name, module in model.named_modules():
         if isinstance(module, Output):
             products["target"] += module.matrix.numel()
         elif isinstance(module, nn.Conv2d):
             products["patch"] += module.weight.numel()
-        elif isinstance(module, nn.RNNBase):
+        elif isinstance(module, nn.RNNBase | nn.Conv1d):
             weights = sum(each.numel() for key, each in module.named_parameters() if key.startswith("weight"))
             products["source" if two_stacks and name.startswith("encoder") else "target"] += weights
         elif isinstance(module, nn.Linear):
@@ -243,8 +262,10 @@ def _forward_flops(
     """Return the FLOPs of one sequence: with weights, and of attention scores and values."""
     if not isinstance(settings, Body):
         used = 0 if settings.attention.score in ("last", "sum") else min(source, settings.attention.window or source)
-        weights = sum(size * (source if unit == "source" else target) for unit, size in products.items())
-        return 2 * weights, 4 * settings.width * target * used
+        times: dict[str, float] = {"source": source, "target": target, "image": 1, "sequence": 1}
+        weights = sum(size * times[unit] for unit, size in products.items())
+        layers = settings.decoder_layers if isinstance(settings, Convolutional) else 1
+        return 2 * weights, 4 * settings.width * target * used * layers
     two_stacks = isinstance(settings, Seq2Seq)
     encoder = _visible(settings.attention.windows(settings.depth), source if two_stacks else target, causal=False)
     depth = settings.decoder_layers if isinstance(settings, Seq2Seq) else settings.depth

@@ -1,6 +1,7 @@
 """The model families (encoder-decoder, encoder, decoder, vision) and their heads.
 
-The stacks of an encoder-decoder are those of a Transformer, or recurrent: see `regard.models.recurrent`.
+The stacks of an encoder-decoder are those of a Transformer, or recurrent or
+convolutional: see `regard.models.recurrent` and `regard.models.convolutional`.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ from torch.nn import functional
 from regard.blocks.cache import Cache
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding, pool
 from regard.blocks.layers import ACTIVATIONS, Stack, build_norm
-from regard.blocks.layout import Layout, Padded, layout_of
+from regard.blocks.layout import Layout, Padded, layout_of, require_tensor
 from regard.blocks.positions import build_grid_position
 from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, tap, tap_pass
 from regard.blocks.settings import NoPosition, PoolingKind
-from regard.errors import SettingsError
+from regard.errors import InputError, SettingsError
 from regard.models import settings
+from regard.models.convolutional import ConvolutionalDecoder, ConvolutionalEncoder, ResNetStack
 from regard.models.recurrent import ElmoStack, RecurrentDecoder, RecurrentEncoder
 
 
@@ -51,7 +53,10 @@ class EncoderDecoder(_Writer):
         self.target = _text_embedding(model, target)
         tokens, scale = tied if "output" in model.tied else None, None
         if isinstance(model, settings.Recurrent):
-            stacks: tuple[Any, Any] = (RecurrentEncoder(model), RecurrentDecoder(model))  # used as `Stack` is
+            stacks: list[Any] = [RecurrentEncoder(model), RecurrentDecoder(model)]  # used as `Stack` is
+            self.encoder, self.decoder = stacks
+        elif isinstance(model, settings.Convolutional):
+            stacks = [ConvolutionalEncoder(model), ConvolutionalDecoder(model)]
             self.encoder, self.decoder = stacks
         else:
             self.encoder = Stack(model, model.position)
@@ -191,13 +196,33 @@ class Vision(nn.Module):
         return self.encoder(x_BTD, Padded(*x_BTD.shape[:2]), rotation=rotation)
 
 
+class ResNet(nn.Module):
+    """Convolutions over an image (He et al. 2016). `heads[name](hidden)` gives logits."""
+
+    __call__: Callable[..., Tensor]
+
+    def __init__(self, model: settings.ResNet) -> None:
+        super().__init__()
+        self.settings = model
+        self.encoder = ResNetStack(model)
+        self.heads = build_heads(model.heads, model)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return `[B, T, D]` for images `[B, C, height, width]`: one state for each cell of the last stage."""
+        require_tensor(images, "images")
+        if images.dim() != 4 or images.shape[1] != self.settings.channels:
+            expected = f"[batch, {self.settings.channels}, height, width]"
+            raise InputError(f"images have shape {list(images.shape)}, expected {expected}")
+        return self.encoder(images)
+
+
 def _text_embedding(
     model: settings.AnySeq2Seq | settings.Encoder | settings.Decoder,
     tokens: nn.Embedding,
     segments: int = 0,
     projected: int | None = None,
 ) -> TextEmbedding:
-    if isinstance(model, settings.Recurrent):
+    if isinstance(model, settings.Recurrent | settings.Convolutional):
         return TextEmbedding(tokens, model.position, True, None, model.dropout)
     norm = model.norm if model.embedding_norm else None
     return TextEmbedding(tokens, model.position, model.embedding_scale, norm, model.dropout, segments, projected)

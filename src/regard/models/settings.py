@@ -193,6 +193,20 @@ class Recurrent(Seq2Seq):
         return self
 
 
+class Convolutional(Seq2Seq):
+    """Reads and writes sequences by gated convolutions with attention in each layer (Gehring et al. 2017: ConvS2S)."""
+
+    kind: Literal["convolutional"] = "convolutional"
+    kernel: blocks.Positive = 3
+    """Width of the convolutions, in tokens. In the decoder the token itself is the last of them."""
+    position: blocks.Learned = blocks.Learned()
+    """How tokens get their positions."""
+
+    @property
+    def attention(self) -> blocks.StateAttention:
+        return blocks.StateAttention(score="dot")
+
+
 class Encoder(_Text):
     """Reads a sequence; every token sees every other (Devlin et al. 2019: BERT)."""
 
@@ -293,8 +307,52 @@ class Vision(blocks.Body):
         return self
 
 
-AnySeq2Seq: TypeAlias = EncoderDecoder | Recurrent
-ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision | Recurrent | Elmo
+class ResNet(blocks.Core):
+    """Reads an image by convolutions with residual connections (He et al. 2016), normalized by groups of channels."""
+
+    kind: Literal["resnet"] = "resnet"
+    width: blocks.Positive = 128
+    """Channels of the last stage; each stage has twice the channels and half the rows and columns of the one before."""
+    depth: blocks.Depth = 2
+    """Number of residual blocks of each of the three stages."""
+    image: tuple[blocks.Positive, blocks.Positive] = Field(default=(32, 32), strict=False)
+    """Height and width of the images in pixels."""
+    channels: blocks.Positive = 3
+    """Colour channels."""
+    heads: dict[str, ImageHead] = {}
+    """The heads by name."""
+
+    @property
+    def position(self) -> blocks.NoPosition:
+        return blocks.NoPosition()
+
+    @property
+    def attention(self) -> blocks.StateAttention:
+        """None: there is one state for each cell."""
+        return blocks.StateAttention(score="last")
+
+    @property
+    def class_token(self) -> bool:
+        return False
+
+    @property
+    def tokens(self) -> int:
+        """Number of cells after the last stage."""
+        return math.prod(-(-size // 4) for size in self.image)
+
+    @model_validator(mode="after")
+    def _channels_fit(self) -> Self:
+        _check_names(self.heads)
+        if self.width % 32:
+            raise ValueError(f"width ({self.width}) must be a multiple of 32: the first stage has a quarter of it")
+        if any(head.pooling == "class" for head in self.heads.values()):
+            raise ValueError('a head with pooling "class" needs a class token; choose pooling "mean"')
+        return self
+
+
+AnySeq2Seq: TypeAlias = EncoderDecoder | Recurrent | Convolutional
+AnyVision: TypeAlias = Vision | ResNet
+ModelSettings: TypeAlias = EncoderDecoder | Encoder | Decoder | Vision | Recurrent | Convolutional | Elmo | ResNet
 AnyModel: TypeAlias = Annotated[ModelSettings, Field(discriminator="kind")]
 """The type for `parse`: `kind` selects the family."""
 

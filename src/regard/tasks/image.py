@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
@@ -16,8 +16,9 @@ from regard.data.images import pillow_images, read_image
 from regard.data.settings import DataSettings
 from regard.errors import DataError, SettingsError
 from regard.models.build import Model
-from regard.models.families import Vision
-from regard.models.settings import Classification, ModelSettings
+from regard.models.families import ResNet, Vision
+from regard.models.settings import AnyVision, Classification, ModelSettings
+from regard.models.settings import ResNet as ResNetSettings
 from regard.models.settings import Vision as VisionSettings
 from regard.settings import Table
 from regard.tasks.language import SmoothedSettings
@@ -31,7 +32,7 @@ MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 
 class Image(SmoothedSettings):
-    """Predicts the class of an image. Needs a vision model."""
+    """Predicts the class of an image. Needs a vision model or a resnet."""
 
     kind: Literal["image"] = "image"
 
@@ -41,12 +42,12 @@ class ImageTask(Task):
 
     kind = "image"
     settings_type = Image
-    family = VisionSettings
+    family = (VisionSettings, ResNetSettings)
     example = Picture
     usage = "predict {} IMAGE.png"
     metric_names = ("loss", "accuracy")
     settings: Image
-    model: VisionSettings
+    model: AnyVision
 
     def limit(self, train: Train, data: DataSettings) -> int | None:
         return None
@@ -68,11 +69,11 @@ class ImageTask(Task):
         changes: Table = {"classes": len(self.labels["label"])}
         if not any(isinstance(head, Classification) for head in self.model.heads.values()):
             changes["pooling"] = "class" if self.model.class_token else "mean"
-        model, self.head = with_head(self.model, Classification, "label", changes)
+        model, self.head = with_head(cast(VisionSettings, self.model), Classification, "label", changes)
         return model
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
-        assert isinstance(model, Vision)
+        assert isinstance(model, Vision | ResNet)
         logits = model.heads[str(self.head)](model(to_input(batch.values["pixels"], model)))
         return classification_loss(logits, batch.values["label"], self.settings.smoothing, model.training)
 
@@ -81,7 +82,7 @@ class ImageTask(Task):
 
     def predict(self, model: Model, inputs: Sequence[Pixels | Path | str]) -> list[dict[str, Any]]:
         """The class of each image (a file, or an array `[height, width, channels]`), and all probabilities."""
-        assert isinstance(model, Vision)
+        assert isinstance(model, Vision | ResNet)
         settings = model.settings
         mode: Literal["grey", "rgb"] = "grey" if settings.channels == 1 else "rgb"
         images = [each if isinstance(each, np.ndarray) else read_image(Path(each), mode) for each in inputs]

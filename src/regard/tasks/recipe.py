@@ -31,7 +31,7 @@ from regard import shipped
 from regard.data.settings import AnyData, DataSettings
 from regard.errors import SettingsError
 from regard.models.presets import find_preset
-from regard.models.settings import AnyModel, EncoderDecoder, ModelSettings, Seq2Seq, Vision
+from regard.models.settings import AnyModel, AnyVision, EncoderDecoder, ModelSettings, Seq2Seq
 from regard.settings import Settings, Table, did_you_mean, hint, kind_of, merge, parse, read_toml, to_table, variants
 from regard.text.settings import BYTES, AnyTokenizer, Bytes
 from regard.training.schedules import require_budget
@@ -275,7 +275,7 @@ def _planned_vocabulary(model: ModelSettings, text: AnyTokenizer | TokenizerFile
 
         pair = TokenizerPair.load(text.path)
         return with_vocabulary(model, pair.sizes, pair.joint, False), f"the vocabulary is that of {text.path}"
-    assert not isinstance(model, Vision)
+    assert not isinstance(model, AnyVision)
     size = BYTES + len(text.special.tokens()) if isinstance(text, Bytes) else getattr(text, "size", None)
     counted = f"{size or model.vocabulary:,} tokens are counted" + (", the most that [text] allows" if size else "")
     note = f"the vocabulary follows from the data; {counted}"
@@ -305,7 +305,7 @@ def with_vocabulary(model: ModelSettings, sizes: tuple[int, int], shared: bool, 
     Two vocabularies, even of the same size, cannot share one matrix; target and output still can.
     """
     source, target = sizes
-    assert not isinstance(model, Vision)
+    assert not isinstance(model, AnyVision)
     if named:
         for what, has, needs in (
             ("vocabulary", model.vocabulary, source),

@@ -23,7 +23,17 @@ from regard.data.loader import Loader
 from regard.data.settings import DataSettings, Split, Texts
 from regard.errors import InputError, SettingsError
 from regard.models.build import Model
-from regard.models.settings import Decoder, Elmo, Encoder, EncoderDecoder, ModelSettings, Vision, reach
+from regard.models.settings import (
+    AnyVision,
+    Decoder,
+    Elmo,
+    Encoder,
+    EncoderDecoder,
+    ModelSettings,
+    ResNet,
+    Vision,
+    reach,
+)
 from regard.settings import Settings, Table, did_you_mean
 from regard.tasks.losses import cross_entropy_metrics
 from regard.tasks.recipe import TrainingJob, make_job
@@ -172,7 +182,7 @@ class Task:
 
     def least(self, examples: int | None) -> int:
         """The fewest tokens of a step by default: so many examples, or 32 images, or 4 windows of text."""
-        if isinstance(self.model, Vision):
+        if isinstance(self.model, AnyVision):
             return self.model.tokens * (examples or 32)
         return int(getattr(self.settings, "context", 1)) * (examples or 4)
 
@@ -222,7 +232,7 @@ class Task:
         raise InputError(f"the task {self.kind} makes no predictions; use the model in Python")
 
 
-H = TypeVar("H", Encoder, Decoder, EncoderDecoder, Vision, Elmo)
+H = TypeVar("H", Encoder, Decoder, EncoderDecoder, Vision, Elmo, ResNet)
 
 
 def with_head(model: H, kind: type[Settings], name: str, changes: Table) -> tuple[H, str]:

@@ -23,8 +23,8 @@ from regard.decoding.settings import Beam, Ends, Greedy, Wish
 from regard.errors import SettingsError
 from regard.models.build import Model
 from regard.models.families import EncoderDecoder
+from regard.models.settings import Convolutional, Recurrent, reach
 from regard.models.settings import EncoderDecoder as EncoderDecoderSettings
-from regard.models.settings import Recurrent, reach
 from regard.settings import Settings, Table
 from regard.tasks.language import SmoothedSettings
 from regard.tasks.losses import cross_entropy, divergence
@@ -75,7 +75,7 @@ class TranslateTask(Task):
 
     kind = "translate"
     settings_type = Translate
-    family = (EncoderDecoderSettings, Recurrent)
+    family = (EncoderDecoderSettings, Recurrent, Convolutional)
     example = Pair
     data_kind = "parallel"
     text_kind = "bpe"

@@ -14,9 +14,9 @@ from types import FrameType
 from typing import Any, TypeAlias
 
 import torch
-from torch import nn
 
 from regard.blocks.layers import set_recompute
+from regard.blocks.settings import Body
 from regard.data.batches import Share
 from regard.data.loader import Loader, Step
 from regard.errors import RunError
@@ -108,9 +108,10 @@ class Trainer:
         set_recompute(model, train.recompute)
         self.objective = Objective(model, task)
         self.objective.train()
-        recurrent = any(isinstance(module, nn.RNNBase) for module in model.modules())  # the compiler leaves them out
+        # The compiler leaves recurrent layers out, and other models read lengths from the device.
+        transformer = isinstance(getattr(model, "settings", None), Body)
         compiled = train.compile == "on" or (
-            train.compile == "auto" and workers.device.type == "cuda" and not train.shard and not recurrent
+            train.compile == "auto" and workers.device.type == "cuda" and not train.shard and transformer
         )
         self.objective.set_compiled(compiled, self._can_record_graphs())
         wrapped = distribute(self.objective, workers, train.shard)

@@ -20,7 +20,17 @@ from regard.blocks.positions import LearnedGridPosition
 from regard.blocks.recording import network_of
 from regard.blocks.settings import Learned, Rotary
 from regard.errors import InputError, WeightsError
-from regard.models.settings import Elmo, Encoder, Masked, ModelSettings, Seq2Seq, TwoDirections, Vision, differences
+from regard.models.settings import (
+    AnyVision,
+    Elmo,
+    Encoder,
+    Masked,
+    ModelSettings,
+    Seq2Seq,
+    TwoDirections,
+    Vision,
+    differences,
+)
 from regard.text.tokenizer import FILE, Tokenizer, TokenizerPair
 from regard.weights.directory import CONFIG, load_model, read_config
 from regard.weights.huggingface.directory import find_tokenizers
@@ -100,7 +110,7 @@ def warm_start(model: nn.Module, start: Start, tokenizers: TokenizerPair | None 
     for title, names in (("new", own), ("not used", start.tensors)):
         if modules := dict.fromkeys(name.rpartition(".")[0] for name in names if name not in values):
             report.append(f"{title}: {listed(list(modules))}")
-    if not isinstance(settings, Vision) and (tokenizers is None or start.tokenizer is None):
+    if not isinstance(settings, AnyVision) and (tokenizers is None or start.tokenizer is None):
         notes.append("token ids are assumed to be the same: without both tokenizers they cannot be compared")
     return report + notes
 
@@ -191,7 +201,7 @@ def _moved(old: Tensor, index: Tensor, known: int, generator: torch.Generator) -
 def _vocabulary_rows(settings: ModelSettings, start: Start, tokenizers: TokenizerPair | None) -> dict[Side, Rows]:
     """Return the rows of both sides. A model with one vocabulary has it on both."""
     old = start.settings
-    if isinstance(settings, Vision) or isinstance(old, Vision):
+    if isinstance(settings, AnyVision) or isinstance(old, AnyVision):
         return {}
     if isinstance(settings, Seq2Seq) and "source" in settings.tied and tokenizers and not tokenizers.joint:
         raise WeightsError(

@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 import torch
-from decoding_cases import END, ENDS, START, continuer, every_sequence, inputs, next_chances, recurrent, translator
+from decoding_cases import (
+    END,
+    ENDS,
+    START,
+    continuer,
+    convolutional,
+    every_sequence,
+    inputs,
+    next_chances,
+    recurrent,
+    translator,
+)
 
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Beam, Ends, Greedy, Paper, Power, Rules, Wish
@@ -17,7 +28,7 @@ SHORT = Rules(longest=Absolute(tokens=3))
 
 @pytest.mark.parametrize("stop", ["all", "best", "first"])
 @pytest.mark.parametrize("length", [Power(alpha=0.0), Power(alpha=1.0), Power(alpha=-0.5), Paper(alpha=0.6)])
-@pytest.mark.parametrize("family", [translator, recurrent, continuer])
+@pytest.mark.parametrize("family", [translator, recurrent, convolutional, continuer])
 def test_a_beam_that_holds_everything_finds_the_best(family, length, stop) -> None:
     """With `first` it stops too early by its own rule, but what it finds is scored right."""
     model = family(5)
@@ -48,7 +59,7 @@ def test_stopping_early_loses_nothing(alpha: float) -> None:
     assert len({len(row[0].tokens) for row in bounded}) > 1
 
 
-@pytest.mark.parametrize("family", [translator, recurrent, continuer])
+@pytest.mark.parametrize("family", [translator, recurrent, convolutional, continuer])
 def test_a_beam_of_one_is_greedy(family) -> None:
     model, sources = family(), inputs(10)
     rules = Rules(longest=Absolute(tokens=9), shortest=1, ngram=2)
@@ -61,7 +72,7 @@ def test_a_beam_of_one_is_greedy(family) -> None:
 
 
 @pytest.mark.parametrize("search", [Greedy(), Beam(size=3, nbest=3), Beam(size=4, coverage=0.3)])
-@pytest.mark.parametrize("family", [translator, recurrent])
+@pytest.mark.parametrize("family", [translator, recurrent, convolutional])
 def test_batches_change_nothing(family, search) -> None:
     """Alone, two at a time, all together: the same tokens, exactly; batches differ in padding and in who ends first."""
     model, sources = family(), inputs(14)

@@ -10,8 +10,9 @@ import family_cases as cases
 import numpy as np
 import pytest
 import torch
-from predecessor_cases import WRITERS, lstm, recurrent, softmax
+from predecessor_cases import WRITERS, convolutional, lstm, recurrent, softmax
 from torch import Tensor
+from torch.nn import functional
 
 import regard
 from regard.blocks.layout import Padded
@@ -71,6 +72,35 @@ def test_an_lstm_translator_equals_numpy() -> None:
     np.testing.assert_allclose(logits, expected, atol=1e-12)
     with regard.record(model, "decoder.0.cross.weights") as recording:
         model(torch.tensor([source]), torch.tensor([target]))
+    np.testing.assert_allclose(recording["decoder.0.cross.weights"][0, 0], weights, atol=1e-12)
+
+
+def test_a_convolutional_translator_equals_numpy() -> None:
+    model = exact(convolutional(depth=1, tied=()))
+    source, target = SOURCES[0], TARGETS[0]
+    words, written = (
+        math.sqrt(8) * side.tokens.weight.detach().numpy()[ids] + side.position.weight.detach().numpy()[: len(ids)]
+        for side, ids in ((model.source, source), (model.target, target))
+    )
+
+    def gated(x: Any, weights: dict[str, Any], before: int, after: int) -> Any:
+        cells, kernel = np.pad(x, ((before, after), (0, 0))), weights["convolution.weight"]
+        both = np.array([np.einsum("oiw,wi->o", kernel, cells[t : t + 3]) for t in range(len(x))])
+        value, gate = np.split(both + weights["convolution.bias"], 2, axis=1)
+        return value / (1 + np.exp(-gate))
+
+    half = math.sqrt(0.5)
+    memory = (words + gated(words, arrays(model.encoder[0]), 1, 1)) * half
+    layer = arrays(model.decoder[0])
+    state = gated(written, layer, 2, 0)
+    asked = (state @ layer["ask.weight"].T + layer["ask.bias"] + written) * half
+    weights = softmax(asked @ memory.T)
+    context = math.sqrt(len(source)) * weights @ ((memory + words) * half)
+    state = (state + context @ layer["answer.weight"].T + layer["answer.bias"]) * half
+    expected = (written + state) * half @ model.output.weight.detach().numpy().T
+    with regard.record(model, "decoder.0.cross.weights") as recording:
+        logits = model(torch.tensor([source]), torch.tensor([target]))[0].detach().numpy()
+    np.testing.assert_allclose(logits, expected, atol=1e-12)
     np.testing.assert_allclose(recording["decoder.0.cross.weights"][0, 0], weights, atol=1e-12)
 
 
@@ -146,6 +176,66 @@ def test_no_token_sees_later_ones_and_gradients_reach_all_weights(name: str) -> 
     logits.square().sum().backward()
     without = {name for name, each in model.named_parameters() if each.grad is None or not each.grad.any()}
     assert not without
+
+
+def test_a_resnet_equals_its_formula() -> None:
+    """Each layer by torch.nn.functional, in float64; and the head over the mean of the cells."""
+    heads: dict[str, settings.ImageHead] = {"label": settings.Classification(classes=3, pooling="mean")}
+    model = exact(settings.ResNet(width=32, depth=1, image=(8, 12), channels=1, dropout=0.0, heads=heads))
+    images = torch.randn(2, 1, 8, 12, dtype=torch.float64)
+    weights = dict(model.named_parameters())
+    x = functional.conv2d(images, weights["encoder.stem.weight"], padding=1)
+    for number, stride in enumerate((1, 2, 2)):
+        path, added = f"encoder.{number}", x
+        for i, by in enumerate((stride, 1)):
+            scale, shift = (weights[f"{path}.norms.{i}.{name}"] for name in ("weight", "bias"))
+            added = functional.relu(functional.group_norm(added, 8, scale, shift))
+            added = functional.conv2d(added, weights[f"{path}.convolutions.{i}.weight"], stride=by, padding=1)
+        x = added + (x if stride == 1 else functional.conv2d(x, weights[f"{path}.skip.weight"], stride=stride))
+    x = functional.relu(functional.group_norm(x, 8, weights["encoder.norm.weight"], weights["encoder.norm.bias"]))
+    hidden = model(images)
+    assert hidden.shape == (2, model.settings.tokens, 32)
+    torch.testing.assert_close(hidden, x.flatten(2).mT)
+    linear = weights["heads.label.output.weight"], weights["heads.label.output.bias"]
+    torch.testing.assert_close(model.heads["label"](hidden), functional.linear(x.mean((2, 3)), *linear))
+    with pytest.raises(InputError, match="shape"):
+        model(images[:, 0])
+
+
+def test_counts() -> None:
+    """Parameters and FLOPs by hand: each weight of an LSTM or a convolution is used once for each token."""
+    width, vocabulary = 8, cases.VOCABULARY
+    counted = regard.count(recurrent("dot", depth=1, bidirectional=False), length=10)
+    cell, others = 4 * width * 2 * width, width * width + 2 * width * width
+    assert counted.parameters == vocabulary * width + 2 * (cell + 8 * width) + others + 2 * width
+    products = 10 * (2 * cell + others + vocabulary * width) + 10 * 10 * 2 * width
+    assert counted.flops.sequence == 2 * products
+    counted = regard.count(convolutional(depth=1), length=10)
+    layer = 2 * width * width * 3
+    assert counted.flops.sequence == 2 * (
+        10 * (2 * layer + 2 * width * width + vocabulary * width) + 10 * 10 * 2 * width
+    )
+    image = settings.ResNet(width=32, depth=1, image=(8, 8), channels=1)
+    stem, blocks = 8 * 9, [(8, 8, 64), (8, 16, 16), (16, 32, 4)]
+    products = 64 * stem + sum(
+        cells * (9 * before * after + 9 * after * after + (before != after) * before * after)
+        for before, after, cells in blocks
+    )
+    assert regard.count(image).flops.sequence == 2 * products
+
+
+@pytest.mark.slow
+def test_a_resnet_learns_digits(tmp_path: Path) -> None:
+    recipe = {
+        "task": "image",
+        "data": {"kind": "digits"},
+        "model": {"kind": "resnet", "image": [8, 8], "channels": 1, "width": 32, "depth": 1},
+        "train": {"examples": 64, "steps": 80, "directory": str(tmp_path / "run"), "optimizer": {"rate": 1e-2}},
+    }
+    run = regard.train(recipe, display=Display(quiet=True), device="cpu")
+    assert run.scores["accuracy"] > 0.9
+    (found,) = regard.load(run.directory).predict([np.zeros((8, 8, 1), np.uint8)])
+    assert set(found["probabilities"]) == set("0123456789")
 
 
 def test_settings_that_do_not_fit() -> None:
@@ -262,13 +352,14 @@ def test_elmo_is_trained_and_then_fine_tuned(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_training_resuming_translating_and_looking(tmp_path: Path) -> None:
-    """The whole way of a recurrent translator, on the embedded grammar."""
+@pytest.mark.parametrize("kind", ["recurrent", "convolutional"])
+def test_training_resuming_translating_and_looking(kind: str, tmp_path: Path) -> None:
+    """The whole way of a translator, on the embedded grammar."""
     recipe = {
         "task": "translate",
         "data": {"kind": "grammar", "direction": "en-de", "train_pairs": 400},
         "text": {"kind": "words", "shared": False},
-        "model": {"kind": "recurrent", "width": 16, "depth": 1, "dropout": 0.0},
+        "model": {"kind": kind, "width": 16, "depth": 1, "dropout": 0.0},
         "train": {"tokens": 256, "steps": 8, "directory": str(tmp_path / "half")},
     }
     quiet = Display(quiet=True)
@@ -291,5 +382,5 @@ def test_training_resuming_translating_and_looking(tmp_path: Path) -> None:
     assert page_file(study, run).views == list(views_of(study))
     forms: tuple[Form, ...] = ("huggingface", "ctranslate2")
     for form in forms:
-        with pytest.raises(RegardError, match="recurrent"):
+        with pytest.raises(RegardError, match=kind):
             convert(whole.directory, tmp_path / form, form)
