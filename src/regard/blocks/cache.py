@@ -9,7 +9,8 @@ calls `append`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -61,7 +62,8 @@ class Cache:
 
     The first call reads a prompt `[B, T]` (of an encoder-decoder, the start token). Each later call reads `[B, K]`: one
     token for each of the K beams of an input, all at the same position. It writes K columns. A beam sees the columns
-    that it descends from, so the common beginning of beams is stored once.
+    that it descends from, so the common beginning of beams is stored once. A growing cache without beams also reads
+    several further tokens in a call, as many as the layout states for each row, and can `forget` the last ones.
 
     A growing cache drops columns that no beam sees from time to time. With `steps` and `beams`, memory is fixed: it is
     allocated once, and every call changes it in place and reads nothing back, so that a GPU can replay a step.
@@ -112,6 +114,8 @@ class Cache:
         self.layers = [SelfCache(self, none, none) for _ in range(layers)]
         self.cross = [CrossCache(by_heads=device.type == "cpu") for _ in range(layers)]
         self._new = Padded(self.inputs, 0)
+        self._own_BTT: Tensor | None = None
+        """Which of several new tokens each of them sees."""
         self._cross_visibility: Visibility | None = None
 
     def plan(self, new: Layout) -> tuple[Padded, Padded]:
@@ -121,11 +125,14 @@ class Cache:
         """
         if not isinstance(new, Padded) or not new.plain or new.batch != self.inputs:
             raise InputError(f"this cache takes padded batches of {self.inputs} rows that start at position 0")
-        if self.time and new.time != self.rows:
+        several = self.time > 0 and (new.time != self.rows or new.lengths_B is not None)
+        if several and (self.rows > 1 or self.fixed):
             raise InputError(f"{new.time} tokens in each row; after the first call, give one at a time")
-        self._new = new
+        self._new, self._own_BTT = new, None
         if self.time == 0:
             return new, new
+        if several:
+            return self._plan_several(new)
         # A copy where `commit` changes it in place.
         place_BK = (self.place_B1.clone() if self.fixed else self.place_B1).expand(self.inputs, new.time)
         if not self.fixed:
@@ -138,6 +145,23 @@ class Cache:
         queries = Padded(self.inputs, new.time, places_BT=place_BK, bound=bound)
         return queries, Padded(self.inputs, places_BC.shape[1], places_BT=places_BC, bound=bound)
 
+    def _plan_several(self, new: Padded) -> tuple[Padded, Padded]:
+        """`plan` for more than one further token; each sees the earlier ones and itself."""
+        real_BT = new.places(self.device).expand(self.inputs, new.time) >= 0
+        place_BT = self.place_B1 + torch.arange(new.time, device=self.device)
+        if self.longest is not None:
+            place_BT = place_BT.clamp(max=self.longest - 1)
+        place_BT = torch.where(real_BT, place_BT, -1)
+        if self.columns + new.time > self.room:
+            self._drop(new.time)
+        self._next = torch.cat([self.seen_NC, real_BT], dim=1), torch.cat([self.places_BC, place_BT], dim=1)
+        square_TT = torch.ones(new.time, new.time, dtype=torch.bool, device=self.device)
+        # Padding sees itself, since a query must see something.
+        self._own_BTT = square_TT.tril() & real_BT[:, None] | square_TT.triu().tril()
+        bound = self._bound(self.time + new.time)
+        queries = Padded(self.inputs, new.time, places_BT=place_BT, bound=bound)
+        return queries, Padded(self.inputs, self._next[1].shape[1], places_BT=self._next[1], bound=bound)
+
     def _bound(self, time: int) -> int:
         """A bound on all positions; constant where memory is fixed."""
         if self.steps is not None:
@@ -148,6 +172,15 @@ class Cache:
         """Makes room for the planned tokens, which the layers append next."""
         if self.time == 0:
             self._commit_prompt()
+            return
+        if self._own_BTT is not None:
+            old_B1C = self.seen_NC[:, None].expand(-1, self._new.time, -1)
+            self.mask = torch.cat([old_B1C, self._own_BTT], dim=2)
+            self.seen_NC, self.places_BC = self._next
+            self.columns += self._new.time
+            self.time += self._new.time
+            read_B = self._new.lengths_B
+            self.place_B1 = self.place_B1 + (self._new.time if read_B is None else read_B[:, None])
             return
         if not self.fixed:
             self.seen_NC, self.places_BC = self._next
@@ -252,6 +285,32 @@ class Cache:
             layer.k_BCGE, layer.v_BCGV = (_select_rows(x, inputs_B) for x in (layer.k_BCGE, layer.v_BCGV))
         for cross in self.cross:
             cross.select(inputs_B)
+
+    def forget(self, counts_B: Tensor) -> None:
+        """Removes the last tokens of each row, such as drafts that were not accepted."""
+        assert not self.fixed and self.rows == 1
+        self.place_B1 = self.place_B1 - counts_B[:, None]
+        self.seen_NC = self.seen_NC & (self.places_BC < self.place_B1)
+
+    @staticmethod
+    def joined(parts: Sequence[tuple[Cache, int, int]]) -> Cache:
+        """A new cache whose rows are the first tokens of rows of other caches: (cache, row, tokens) for each."""
+        new = copy.copy(next((cache for cache, _, length in parts if length), parts[0][0]))
+        lengths_B = torch.tensor([length for *_, length in parts], device=new.device)
+        new.inputs, new.columns = len(parts), max(length for *_, length in parts)
+        new.time, new.room, new.mask = new.columns, new.columns + LEAST_ROOM, None
+        new.place_B1 = lengths_B[:, None]
+        new.places_BC = Padded.of(lengths_B, new.columns).places(new.device)
+        new.seen_NC = new.places_BC >= 0
+        # Zeros, since columns that a row does not see are read with weight 0.
+        new.layers = [SelfCache(new, *(new._empty(size).zero_() for size in new.sizes)) for _ in new.layers]
+        for row, (cache, old, length) in enumerate(parts):
+            if length:
+                columns_C = (cache.seen_NC[old] & (cache.places_BC[old] < length)).nonzero()[:, 0]
+                for into, out in zip(new.layers, cache.layers, strict=True):
+                    into.k_BCGE[row, :length] = out.k_BCGE[old, columns_C]
+                    into.v_BCGV[row, :length] = out.v_BCGV[old, columns_C]
+        return new
 
     def tensors(self) -> list[Tensor]:
         """All memory that steps read and write; it stays in place in a fixed cache."""

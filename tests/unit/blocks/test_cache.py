@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from packing_cases import pack
 from regard.blocks.cache import Cache
 from regard.blocks.layout import Padded
 from regard.blocks.settings import Attention as AttentionSettings
-from regard.blocks.settings import Learned
+from regard.blocks.settings import Alibi, Learned, Rotary
 from regard.errors import InputError
 from regard.models.build import build
 from regard.models.settings import Decoder, EncoderDecoder
@@ -69,6 +70,7 @@ def test_batches_that_do_not_fit() -> None:
     for layout in (Padded(3, 1), Padded(2, 1, start=4), places, pack([[1], [1]], [None]).layouts[0]):
         with pytest.raises(InputError, match="padded batches of 2 rows"):
             cache.plan(layout)
+    cache = build(Decoder(**SMALL)).new_cache(2, steps=8)
     cache.plan(Padded(2, 4))
     cache.commit()
     with pytest.raises(InputError, match="3 tokens in each row"):
@@ -96,3 +98,31 @@ def test_a_source_that_does_not_fit_leaves_the_cache_as_it_was() -> None:
     with pytest.raises(InputError, match="queries have 2 sequences and keys 1"):
         model.decode(target, memory[:1], cache=cache)
     assert torch.allclose(model.decode(target, memory, cache=cache), model(source, target), atol=1e-6)
+
+
+@pytest.mark.parametrize("position", [Rotary(), Learned(length=64), Alibi()])
+@pytest.mark.parametrize("window", [None, 5])
+def test_several_tokens_forgotten_ones_and_joined_rows(position: Any, window: int | None) -> None:
+    """Rows that read, forget, join and leave in any order have the logits of one pass over their tokens."""
+    attention = AttentionSettings(heads=4, kv_heads=2, window=window)
+    model = build(Decoder(**SMALL | {"attention": attention}, position=position)).double().eval()
+    draw = random.Random(1)
+    rows: list[list[int]] = [[], []]
+    cache = model.new_cache(2, 64)
+    for _ in range(24):
+        counts = [draw.randint(1, 4) for _ in rows]
+        fresh = [[draw.randrange(11) for _ in range(count)] for count in counts]
+        padded = torch.tensor([[*row, *[0] * (max(counts) - len(row))] for row in fresh])
+        logits = model(padded, Padded.of(torch.tensor(counts), max(counts)), cache)
+        for place, count in enumerate(counts):
+            rows[place] = [*rows[place], *fresh[place]]
+            whole = model(torch.tensor([rows[place]]))[0, -count:]
+            assert torch.allclose(logits[place, :count], whole, atol=1e-10)
+        removed = [draw.randrange(min(5, len(row))) for row in rows]
+        cache.forget(torch.tensor(removed))
+        rows = [row[: len(row) - count] for row, count in zip(rows, removed, strict=True)]
+        if draw.random() < 0.5:
+            chosen = [draw.randrange(len(rows)) for _ in range(draw.randint(1, 4))]
+            kept = [draw.randint(0, min(len(rows[old]), 40)) for old in chosen]
+            cache = Cache.joined([(cache, old, length) for old, length in zip(chosen, kept, strict=True)])
+            rows = [rows[old][:length] for old, length in zip(chosen, kept, strict=True)]
