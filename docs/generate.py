@@ -140,6 +140,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     ("Length penalties", "The table `length` of a beam.", list(variants(decoding.LengthPenalty).values())),
     ("Rules of decoding", "What an output may and must not be.", [decoding.Rules]),
     ("Translating", "What can be asked of a translation: keywords of `translate` in Python.", [TranslateOptions]),
+    ("Generating", "What can be asked of a text: keywords of `generate` in Python.", [decoding.GenerateOptions]),
     ("Serving", "Overrides of `regard serve`.", [Serving]),
     ("Looking", "Of the page that `regard look` serves; `port` is an option of the command.", [PageSettings]),
 ]

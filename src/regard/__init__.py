@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from regard.serving.page_file import show as show
     from regard.tasks.run import resume as resume
     from regard.tasks.run import train as train
+    from regard.use.generator import Generation as Generation
+    from regard.use.generator import Generator as Generator
     from regard.use.model import Loaded as Loaded
     from regard.use.model import load as load
     from regard.use.translator import Translation as Translation
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _HOME = {
+    "Generation": "regard.use.generator",
+    "Generator": "regard.use.generator",
     "Input": "regard.look.input",
     "Loaded": "regard.use.model",
     "Study": "regard.look.study",

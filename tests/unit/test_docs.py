@@ -114,6 +114,7 @@ PAGES: dict[str, Iterable[str]] = {
     ],
     "vectors": (),
     "predecessors": (),
+    "generating": (),
 }
 """Pages with Python that runs, and what each must name."""
 

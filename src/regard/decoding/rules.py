@@ -86,6 +86,23 @@ def _exclude(scores_NV: Tensor, tokens_NW: Tensor, where_NW: Tensor) -> Tensor:
     return scores_NV.masked_fill(banned_NV > 0, NEVER)
 
 
+def by_history(scores_NV: Tensor, before_NT: Tensor, written_NT: Tensor, rules: Rules) -> Tensor:
+    """The scores after the penalties of repetition, given prompts and written tokens."""
+    history_NT, vocabulary = torch.cat([before_NT, written_NT], dim=1), scores_NV.shape[-1]
+    time = history_NT.shape[1]
+    if rules.repetition != 1:  # Keskar et al. (2019)
+        changed_NV = torch.where(scores_NV < 0, scores_NV * rules.repetition, scores_NV / rules.repetition)
+        scores_NV = torch.where(_counts(history_NT, vocabulary) > 0, changed_NV, scores_NV)
+    if rules.frequency or rules.presence:  # as OpenAI does
+        counts_NV = _counts(written_NT, vocabulary).to(scores_NV.dtype)
+        scores_NV = scores_NV - counts_NV * rules.frequency - (counts_NV > 0).to(scores_NV.dtype) * rules.presence
+    if 0 < rules.ngram <= time:  # exclude each token that would complete an n-gram of the history
+        grams_NWn, tail_N1m = history_NT.unfold(1, rules.ngram, 1), history_NT[:, None, time - rules.ngram + 1 :]
+        match_NW = (grams_NWn[..., :-1] == tail_N1m).all(-1) & (grams_NWn >= 0).all(-1)
+        scores_NV = _exclude(scores_NV, grams_NWn[..., -1].clamp(min=0), match_NW)
+    return scores_NV
+
+
 class RuleBook:
     """Applies `Rules` and the wishes of a batch to its scores."""
 
@@ -135,20 +152,10 @@ class RuleBook:
         return torch.where(token_N1 >= 0, forced_NV, scores_NV)
 
     def _by_history(self, scores_NV: Tensor, written_NT: Tensor, rows: int) -> Tensor:
-        rules, vocabulary = self.rules, scores_NV.shape[-1]
-        history_NT = torch.cat([self.before_BT.repeat_interleave(rows, 0), written_NT], dim=1)
-        time = history_NT.shape[1]
-        if rules.repetition != 1:  # Keskar et al. (2019)
-            changed_NV = torch.where(scores_NV < 0, scores_NV * rules.repetition, scores_NV / rules.repetition)
-            scores_NV = torch.where(_counts(history_NT, vocabulary) > 0, changed_NV, scores_NV)
-        if rules.frequency or rules.presence:  # as OpenAI does
-            counts_NV = _counts(written_NT, vocabulary).to(scores_NV.dtype)
-            scores_NV = scores_NV - counts_NV * rules.frequency - (counts_NV > 0).to(scores_NV.dtype) * rules.presence
-        if 0 < rules.ngram <= time:  # exclude each token that would complete an n-gram of the history
-            grams_NWn, tail_N1m = history_NT.unfold(1, rules.ngram, 1), history_NT[:, None, time - rules.ngram + 1 :]
-            match_NW = (grams_NWn[..., :-1] == tail_N1m).all(-1) & (grams_NWn >= 0).all(-1)
-            scores_NV = _exclude(scores_NV, grams_NWn[..., -1].clamp(min=0), match_NW)
+        before_NT = self.before_BT.repeat_interleave(rows, 0)
+        scores_NV = by_history(scores_NV, before_NT, written_NT, self.rules)
         if self.words_BML is not None:
+            history_NT = torch.cat([before_NT, written_NT], dim=1)
             scores_NV = block_words(scores_NV, history_NT, self.words_BML.repeat_interleave(rows, 0))
         return scores_NV
 

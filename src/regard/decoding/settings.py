@@ -230,6 +230,89 @@ class TranslateOptions(Settings):
         return _BEAM.model_copy(update=fields)  # the values are valid already
 
 
+class GenerateOptions(Settings):
+    """How to continue a prompt, and what to return."""
+
+    tokens: Positive = 256
+    """Most tokens to write."""
+    temperature: float = Field(default=1.0, ge=0)
+    """Divides the logits; 0 takes the most likely token each time (greedy)."""
+    top_k: Positive | None = None
+    """Sample among this many most likely tokens; none: all."""
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    """Sample among the most likely tokens that together have this probability (Holtzman et al. 2020)."""
+    min_p: float = Field(default=0.0, ge=0, le=1)
+    """Sample among tokens with at least this share of the highest probability (Nguyen et al. 2024)."""
+    repetition: float = Field(default=1.0, gt=0)
+    """Penalty of tokens of the prompt and of the text so far, by division (Keskar et al. 2019); 1: none."""
+    frequency: float = 0.0
+    """Subtracted from a token's logit for each time that it was written (as OpenAI does); 0: none."""
+    presence: float = 0.0
+    """Subtracted from the logit of each token that was written (as OpenAI does); 0: none."""
+    ngram: int = Field(default=0, ge=0)
+    """No sequence of this many tokens occurs twice; 0: no limit."""
+    stop: _Strings = ()
+    """The text ends before the first of these strings."""
+    n: Positive = 1
+    """Number of samples for each prompt."""
+    seed: int = Field(default=0, ge=0)
+    """Random seed. A prompt has the same samples alone and among others."""
+    logprobs: int | None = Field(default=None, ge=0, le=100)
+    """Number of alternatives of each token that are returned with their log-probabilities; none: no alternatives."""
+    echo: bool = False
+    """Whether the text begins with the prompt."""
+    special: bool = False
+    """Whether special tokens in a prompt, such as `<|im_start|>`, are read as tokens."""
+    slide: bool | None = None
+    """What happens when the context is full: the older half of it is dropped, or the text ends; none: as the model was
+    trained, so that a model of running text goes on."""
+    draft: str | None = None
+    """What guesses the next tokens, for speed: lookup (copies from the text so far), or a smaller model with the same
+    vocabulary; none: nothing. Samples keep their distribution, and greedy text stays the same."""
+    details: bool = False
+    """Whether the result is a `Generation` with log-probabilities; implied by n above 1 and by logprobs."""
+    rows: Positive = 32
+    """Most texts that are written at the same time."""
+
+    @property
+    def detailed(self) -> bool:
+        """Whether the result is a `Generation` or a list of them, not a string."""
+        return self.details or self.n > 1 or self.logprobs is not None
+
+    def search(self) -> Greedy | Sampling:
+        """The choice of each token."""
+        if self.temperature == 0:
+            return Greedy()
+        names = ("temperature", "top_k", "top_p", "min_p", "seed")
+        return Sampling.model_construct(**{name: getattr(self, name) for name in names})  # they are valid already
+
+    def rules(self) -> Rules:
+        """The rules for each token."""
+        names = ("repetition", "frequency", "presence", "ngram")
+        return Rules.model_construct(**{name: getattr(self, name) for name in names})
+
+
+class GenerateKeywords(TypedDict, total=False):
+    """The types of `GenerateOptions` as keywords, without those that decide the type of the result."""
+
+    tokens: int
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    repetition: float
+    frequency: float
+    presence: float
+    ngram: int
+    stop: Sequence[str]
+    seed: int
+    echo: bool
+    special: bool
+    slide: bool | None
+    draft: str | None
+    rows: int
+
+
 class Keywords(TypedDict, total=False):
     """The types of `TranslateOptions` as keywords, without those that decide the type of the result."""
 

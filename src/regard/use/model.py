@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from regard.blocks.settings import PoolingKind
 from regard.data.examples import Labels, Sort
 from regard.decoding.alignment import Look
-from regard.decoding.settings import Ends, TranslateOptions
+from regard.decoding.settings import Ends, GenerateOptions, TranslateOptions
 from regard.errors import InputError, SettingsError, WeightsError
 from regard.files import parse_json, read_json
 from regard.models.build import Model, Place, find_device
@@ -31,9 +31,10 @@ from regard.weights.huggingface.tables import CONFIG_JSON
 from regard.weights.location import find_model
 
 if TYPE_CHECKING:
-    from regard.decoding.settings import AllKeywords, Keywords
+    from regard.decoding.settings import AllKeywords, GenerateKeywords, Keywords
     from regard.tasks.masked import MaskedTask
     from regard.tasks.task import Task
+    from regard.use.generator import Generation
     from regard.use.translator import Alignment, Translation, Translator
 
     @dataclass(frozen=True)
@@ -50,7 +51,7 @@ Yes: TypeAlias = Literal[True]
 Use: TypeAlias = Literal["translate", "predict", "fill", "embed"]
 """What a loaded model can do: the names of its methods."""
 ShippedName: TypeAlias = Literal["de-en", "en-de", "german-english"]
-_GENERATION = "generation_config.json"
+GENERATION = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -212,6 +213,47 @@ class Loaded:
             f"model {self.name} has kind {self.settings.kind} and cannot translate; load one of kind encoder-decoder"
         )
 
+    @overload
+    def generate(self, prompt: str, **changes: Unpack[GenerateKeywords]) -> str: ...
+    @overload
+    def generate(self, prompt: str, *, details: Yes, **changes: Unpack[GenerateKeywords]) -> Generation: ...
+    @overload
+    def generate(
+        self, prompt: str, *, logprobs: int, details: bool = ..., **changes: Unpack[GenerateKeywords]
+    ) -> Generation: ...
+    @overload
+    def generate(self, prompt: Texts, **changes: Unpack[GenerateKeywords]) -> list[str]: ...
+    @overload
+    def generate(self, prompt: Texts, *, details: Yes, **changes: Unpack[GenerateKeywords]) -> list[Generation]: ...
+    @overload
+    def generate(
+        self,
+        prompt: str | Texts,
+        options: GenerateOptions | None = ...,
+        *,
+        n: int = ...,
+        logprobs: int | None = ...,
+        details: bool = ...,
+        **changes: Unpack[GenerateKeywords],
+    ) -> Any: ...
+    def generate(self, prompt: Any, options: GenerateOptions | None = None, **changes: Any) -> Any:
+        """Continues a prompt or a list of prompts.
+
+        Keywords are the fields of `GenerateOptions` (`tokens`, `temperature`, `top_p`, `stop`, `n`, `seed`, ...). For a
+        prompt the result is a string; with `details` or `logprobs` a `Generation`; with `n` above 1 a list of them. For
+        a list of prompts it is a list.
+
+        >>> model.generate("It was", tokens=20, temperature=0.8)  # doctest: +SKIP
+        """
+        return self._generate(prompt, options, changes)
+
+    def _generate(self, prompt: Any, options: GenerateOptions | None, changes: Table) -> Any:
+        if self.settings.kind == "decoder":
+            raise InputError(f"model {self.name} has no {FILE}, so it cannot generate; copy one into its directory")
+        raise InputError(
+            f"model {self.name} has kind {self.settings.kind} and cannot generate; load one of kind decoder"
+        )
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}, {self.settings.kind})"
 
@@ -223,9 +265,11 @@ def load(name: Path | str, device: Place = ..., dtype: torch.dtype | None = ...,
 def load(name: Path | str, device: Place = None, dtype: torch.dtype | None = None, int8: bool = False) -> Loaded:
     """Opens a model: a shipped name (`de-en`), a run directory or a Hugging Face directory.
 
-    The result is a `Translator` if the model translates. `device` is a GPU by default, if there is one. `dtype` is that
-    of the file by default, except that 16-bit models become float32 on a CPU, where they are slow. `int8` computes with
-    8-bit weights on a CPU: faster, less exact. Example: `regard.load("de-en")`.
+    The result is a `Translator` if the model translates, a `Generator` if it continues texts. `device` is a GPU by
+    default, if there is one. `dtype` is that of the file by default, except that 16-bit models become float32 on a CPU,
+    where they are slow. `int8` computes with 8-bit weights on a CPU: faster, less exact.
+
+    Example: `regard.load("de-en")`.
     """
     from regard.use.translator import Translator  # a subclass of Loaded
 
@@ -240,17 +284,29 @@ def load(name: Path | str, device: Place = None, dtype: torch.dtype | None = Non
     tokenizers = TokenizerPair.find(place)
     foreign = not (place / run_directory.CONFIG).is_file()
     config = read_json(place / CONFIG_JSON) if foreign else run_directory.read_config(place)
+    if isinstance(network, Decoder) and tokenizers is not None:
+        from regard.use import generator  # a subclass of Loaded
+
+        if tokenizers.target.size > network.settings.vocabulary:
+            raise _vocabulary_error("target", place, tokenizers.target.size, network.settings.vocabulary)
+        given = (network, tokenizers, config)
+        text_frame = generator.foreign_frame(place, *given) if foreign else generator.run_frame(*given)
+        return generator.Generator(str(name), place, *given, text_frame)
     if not isinstance(network, EncoderDecoder) or tokenizers is None or _task_kind(config) not in (None, "translate"):
         return Loaded(str(name), place, network, tokenizers, config)
     sizes = (network.settings.vocabulary, network.settings.target_size)
     for side, has, needs in zip(("source", "target"), sizes, tokenizers.sizes, strict=True):
         if needs > has:
-            raise WeightsError(
-                f"the {side} tokenizer in {place} has {needs:,} tokens, but the model has {has:,}; copy the tokenizer "
-                "that it was trained with"
-            )
+            raise _vocabulary_error(side, place, needs, has)
     frame = _foreign_frame(place, config, tokenizers) if foreign else _run_frame(tokenizers, config)
     return Translator(str(name), place, network, tokenizers, config, frame, direction)
+
+
+def _vocabulary_error(side: str, place: Path, needs: int, has: int) -> WeightsError:
+    return WeightsError(
+        f"the {side} tokenizer in {place} has {needs:,} tokens, but the model has {has:,}; copy the tokenizer that it "
+        "was trained with"
+    )
 
 
 def _sentence_pooling(directory: Path) -> PoolingKind:
@@ -313,8 +369,8 @@ def _foreign_frame(place: Path, config: Table, tokenizers: TokenizerPair) -> Fra
     stated: dict[str, Any] = {key: value for key, value in config.items() if value is not None}
     # In transformers, a missing value means this where the file exists.
     usual: Table = {"num_beams": 1, "length_penalty": 1.0, "early_stopping": False}
-    if (place / _GENERATION).is_file():
-        stated |= usual | {key: value for key, value in read_json(place / _GENERATION).items() if value is not None}
+    if (place / GENERATION).is_file():
+        stated |= usual | {key: value for key, value in read_json(place / GENERATION).items() if value is not None}
     for name in ("eos_token_id", "decoder_start_token_id", "bos_token_id", "forced_bos_token_id"):
         value = stated.get(name, 0)
         if not all(type(each) is int for each in (value if isinstance(value, list) and value else [value])):

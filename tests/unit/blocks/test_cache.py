@@ -11,8 +11,8 @@ from packing_cases import pack
 
 from regard.blocks.cache import Cache
 from regard.blocks.layout import Padded
-from regard.blocks.settings import Attention as AttentionSettings
 from regard.blocks.settings import Alibi, Learned, Rotary
+from regard.blocks.settings import Attention as AttentionSettings
 from regard.errors import InputError
 from regard.models.build import build
 from regard.models.settings import Decoder, EncoderDecoder

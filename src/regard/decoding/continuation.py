@@ -1,0 +1,388 @@
+"""Continues prompts with a decoder. Rows join and leave a running batch at any step, as a server needs.
+
+N: rows, T: tokens of a row that are read in one call, V: vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regard.blocks.cache import Cache
+from regard.decoding.model import SearchModel, padded, wide
+from regard.decoding.rules import NEVER, by_history, draw, shaped
+from regard.decoding.settings import Ends, Greedy, Rules, Sampling
+from regard.errors import InputError
+from regard.models.families import Decoder
+
+SHORTEST_PREFIX = 16
+"""The fewest common tokens that are worth a cache of their own."""
+PREFIXES = 8
+"""Caches of prefixes that are kept."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What to continue, and how."""
+
+    tokens: Sequence[int]
+    longest: int
+    """Most tokens to write."""
+    search: Greedy | Sampling = field(default_factory=Greedy)
+    rules: Rules = field(default_factory=Rules)
+    ends: frozenset[int] = frozenset()
+    """Tokens that end the text."""
+    sample: int = 0
+    """Number of the random stream. Together with the seed, it decides all draws."""
+    alternatives: int = 0
+    """Number of most likely tokens that are reported at each step."""
+    slide: bool = False
+    """Whether the older half of a full context is dropped; otherwise the text ends."""
+    keep: bool = False
+    """Whether the cache is kept for later prompts that begin with the same tokens."""
+
+
+class Written(NamedTuple):
+    """A token, its log-probability by the model (before rules and temperature), and the most likely tokens."""
+
+    token: int
+    chance: float
+    alternatives: list[tuple[int, float]]
+
+
+class TextRow:
+    """A prompt that is being continued."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self.prompt = prompt
+        self.tokens = list(prompt.tokens)
+        """All tokens, the prompt included."""
+        self.start = 0
+        """The first token in the context."""
+        self.finish: str | None = None
+        """Why the text ended: stop (an end token) or length; None: it goes on."""
+        sampling = isinstance(prompt.search, Sampling)
+        seed = prompt.search.seed if isinstance(prompt.search, Sampling) else 0
+        self.random = np.random.Generator(np.random.Philox(key=[seed, prompt.sample]))
+        alike = prompt.search.model_copy(update={"seed": 0}) if sampling else prompt.search
+        self.kind = repr((prompt.rules, alike))
+        """Equal for rows whose scores are filtered together."""
+
+    @property
+    def written(self) -> list[int]:
+        return self.tokens[len(self.prompt.tokens) :]
+
+    @property
+    def left(self) -> int:
+        """How many tokens may still be written."""
+        return self.prompt.longest + len(self.prompt.tokens) - len(self.tokens)
+
+
+class Prefixes:
+    """Caches of token sequences of one model, the last used first."""
+
+    def __init__(self) -> None:
+        self.known: list[tuple[list[int], Cache]] = []
+
+    def find(self, tokens: Sequence[int]) -> tuple[Cache | None, int]:
+        """The cache that shares the most first tokens, and how many."""
+        lengths = [_common(tokens, known) for known, _ in self.known]
+        best = max(range(len(lengths)), key=lengths.__getitem__, default=None)
+        if best is None or lengths[best] < SHORTEST_PREFIX:
+            return None, 0
+        self.known.insert(0, self.known.pop(best))
+        return self.known[0][1], lengths[best]
+
+    def keep(self, tokens: Sequence[int], cache: Cache, row: int) -> None:
+        """Keeps a copy of a row's cache. It replaces those of its beginnings."""
+        if len(tokens) >= SHORTEST_PREFIX:
+            others = [(old, held) for old, held in self.known if _common(old, tokens) < len(old)]
+            self.known = [(list(tokens), Cache.joined([(cache, row, len(tokens))])), *others][:PREFIXES]
+
+
+class Reader:
+    """A decoder and its cache of a changing set of rows."""
+
+    def __init__(self, model: Decoder, prefixes: Prefixes | None = None) -> None:
+        # Not in the search's own sense of a start: a decoder reads its prompt.
+        self.model = SearchModel(model, Ends())
+        self.prefixes = prefixes
+        self.rows: list[TextRow] = []
+        self.counts: list[int] = []
+        """Tokens of each row's context that the cache holds."""
+        self.starts: list[int] = []
+        self.cache: Cache | None = None
+
+    def seat(self, rows: Sequence[TextRow]) -> None:
+        """Changes the rows: reads the prompts of new ones, all but the last token, and drops those that left."""
+        wanted, held = {id(row) for row in rows}, {id(row) for row in self.rows}
+        places = [place for place, row in enumerate(self.rows) if id(row) in wanted]
+        stay, fresh = [self.rows[place] for place in places], [row for row in rows if id(row) not in held]
+        if len(stay) < len(self.rows):
+            self.counts, self.starts = ([each[place] for place in places] for each in (self.counts, self.starts))
+            if stay and self.cache is not None:
+                kept_N = torch.tensor(places, device=self.model.device)
+                self.cache.select(kept_N, kept_N)
+        if fresh:
+            read = self._read_prompts([row.tokens[row.start : -1] for row in fresh])
+            counts = [len(row.tokens) - row.start - 1 for row in fresh]
+            if stay and self.cache is not None:
+                old = [(self.cache, place, count) for place, count in enumerate(self.counts)]
+                read = Cache.joined([*old, *((read, place, count) for place, count in enumerate(counts))])
+            self.cache = read
+            self.counts += counts
+            self.starts += [row.start for row in fresh]
+        self.rows = [*stay, *fresh]
+
+    def _new_cache(self, rows: int) -> Cache:
+        return self.model.original.new_cache(rows, self.model.longest)
+
+    def _read_prompts(self, prompts: list[list[int]]) -> Cache:
+        """A cache of prompts. What they share with each other, or with a kept prefix, is read once."""
+        shared = _common(min(prompts), max(prompts)) if len(prompts) > 1 else 0
+        parts: list[tuple[Cache, int, int]] = []
+        if shared >= SHORTEST_PREFIX:
+            first = self._read_prompts([prompts[0][:shared]])
+            if self.prefixes is not None:
+                self.prefixes.keep(prompts[0][:shared], first, 0)
+            parts = [(first, 0, shared)] * len(prompts)
+        else:
+            for prompt in prompts:
+                known, length = (None, 0) if self.prefixes is None else self.prefixes.find(prompt)
+                parts.append((known or self._new_cache(1), 0, length))
+        cache = Cache.joined(parts) if any(length for *_, length in parts) else self._new_cache(len(prompts))
+        rest = [prompt[length:] for prompt, (*_, length) in zip(prompts, parts, strict=True)]
+        if any(rest):
+            self._states(rest, cache)
+        return cache
+
+    def _states(self, tokens: list[list[int]], cache: Cache) -> Tensor:
+        tokens_NT, layout = padded(tokens, self.model.device)
+        assert isinstance(self.model.model, Decoder)
+        return self.model.model.states(tokens_NT, layout, cache)
+
+    def read(self, ahead: Sequence[Sequence[int]], last: bool = False) -> Tensor:
+        """Reads the unread tokens of each row and those `ahead` of it, which are guesses.
+
+        Returns the logits `[N, 1 + T, V]` after the last token and after each guess; rows with fewer guesses have
+        their logits first, then others that mean nothing. With `last`, only those after the last guess, `[N, 1, V]`;
+        all guesses but the last were read in calls before.
+        """
+        assert self.cache is not None
+        new, removed = [], []
+        for place, (row, guesses) in enumerate(zip(self.rows, ahead, strict=True)):
+            right = len(row.tokens) - row.start - 1 + (len(guesses) if last else 0)
+            right = right if row.start == self.starts[place] else 0
+            removed.append(max(self.counts[place] - right, 0))
+            self.counts[place] -= removed[-1]
+            self.starts[place] = row.start
+            new.append([*row.tokens[row.start :], *guesses][self.counts[place] :])
+            self.counts[place] += len(new[-1])
+        if any(removed):
+            self.cache.forget(torch.tensor(removed, device=self.model.device))
+        hidden_NTD = self._states(new, self.cache)
+        width = 1 if last else 1 + max(map(len, ahead))
+        first = [[len(each) - 1 - (0 if last else len(guesses))] for each, guesses in zip(new, ahead, strict=True)]
+        if hidden_NTD.shape[1] > width or any(place for (place,) in first):
+            index_NW = torch.tensor(first, device=hidden_NTD.device) + torch.arange(width, device=hidden_NTD.device)
+            index_NW = index_NW.clamp(max=hidden_NTD.shape[1] - 1)
+            hidden_NTD = hidden_NTD.gather(1, index_NW[..., None].expand(-1, -1, hidden_NTD.shape[2]))
+        return wide(self.model.model.output(hidden_NTD))
+
+    def keep(self, row: TextRow) -> None:
+        """Keeps the cache of a row for later prompts."""
+        if self.prefixes is not None and self.cache is not None and row.start == 0:
+            place = self.rows.index(row)
+            length = min(self.counts[place], len(row.tokens) - 1)
+            self.prefixes.keep(row.tokens[:length], self.cache, place)
+
+
+class Drafter(Protocol):
+    """Guesses the next tokens of rows; see `regard.decoding.speculative`."""
+
+    def guess(self, rows: Sequence[TextRow], most: Sequence[int]) -> tuple[list[list[int]], list[list[Tensor]] | None]:
+        """At most so many tokens for each row, and the probabilities `[V]` they were drawn from; None: certain."""
+        ...
+
+
+class Continuation:
+    """A running batch: `add` prompts, then `step` until no rows are left."""
+
+    def __init__(
+        self,
+        model: Decoder,
+        limit: int | None = None,
+        prefixes: Prefixes | None = None,
+        drafter: Drafter | None = None,
+    ) -> None:
+        """`limit` is the largest context, in addition to that of the model's positions."""
+        self.reader, self.drafter = Reader(model, prefixes), drafter
+        limits = [each for each in (limit, self.reader.model.longest) if each is not None]
+        self.limit = min(limits, default=None)
+        self.rows: list[TextRow] = []
+
+    def add(self, prompts: Sequence[Prompt]) -> list[TextRow]:
+        """Adds prompts, which the next step reads."""
+        for prompt in prompts:
+            if not prompt.tokens:
+                raise InputError("a prompt is empty; give at least one token")
+            if self.limit is not None and len(prompt.tokens) > self.limit:
+                raise InputError(
+                    f"a prompt has {len(prompt.tokens):,} tokens, more than the context of the model "
+                    f"({self.limit:,}); shorten it"
+                )
+            wrong = [token for token in prompt.tokens if not 0 <= token < self.reader.model.vocabulary]
+            if wrong:
+                raise InputError(
+                    f"token {wrong[0]} of a prompt is outside the vocabulary ({self.reader.model.vocabulary:,}); "
+                    "use the model's tokenizer"
+                )
+        added = [TextRow(prompt) for prompt in prompts]
+        self.rows += added
+        return added
+
+    @torch.inference_mode()
+    def remove(self, row: TextRow) -> None:
+        """Ends a row before its time, such as at a stop string or if nobody waits for it."""
+        if row in self.rows:
+            if row.prompt.keep and row in self.reader.rows:
+                self.reader.keep(row)
+            self.rows.remove(row)
+
+    @torch.inference_mode()
+    def step(self) -> list[tuple[TextRow, list[Written]]]:
+        """Writes at least one more token for every row. Rows that end leave."""
+        if not self.rows:
+            return []
+        self.reader.seat(self.rows)
+        self.rows = list(self.reader.rows)
+        for row in self.rows:
+            if self.limit is not None and len(row.tokens) - row.start > self.limit:
+                row.start = len(row.tokens) - max(self.limit // 2, 1)
+        guesses: list[list[int]] = [[] for _ in self.rows]
+        chances = None
+        if self.drafter is not None:
+            room = [row.left - 1 if self.limit is None else self._room(row) for row in self.rows]
+            guesses, chances = self.drafter.guess(self.rows, room)
+        logits_NTV = self.reader.read(guesses)
+        found: list[tuple[TextRow, list[Written]]] = [(row, []) for row in self.rows]
+        active = list(range(len(self.rows)))
+        for step in range(logits_NTV.shape[1]):
+            rows = [self.rows[place] for place in active]
+            whole = len(active) == len(self.rows)
+            scores_NV = logits_NTV[:, step] if whole else logits_NTV[active, step]
+            guessed = [guesses[place][step] if step < len(guesses[place]) else None for place in active]
+            drawn = None if chances is None else [chances[place][step : step + 1] for place in active]
+            tokens = choose_tokens(scores_NV, rows, guessed, drawn)
+            for place, row, written in zip(active, rows, report(scores_NV, tokens, rows), strict=True):
+                found[place][1].append(written)
+                self._append(row, written.token)
+            active = [
+                place
+                for place, row, token, guess in zip(active, rows, tokens, guessed, strict=True)
+                if token == guess and row.finish is None
+            ]
+            if not active:
+                break
+        for row in [row for row in self.rows if row.finish is not None]:
+            self.remove(row)
+        return found
+
+    def _room(self, row: TextRow) -> int:
+        assert self.limit is not None
+        return max(min(row.left - 1, self.limit - len(row.tokens) + row.start), 0)
+
+    def _append(self, row: TextRow, token: int) -> None:
+        row.tokens.append(token)
+        full = self.limit is not None and len(row.tokens) - row.start > self.limit and not row.prompt.slide
+        if token in row.prompt.ends:
+            row.finish = "stop"
+        elif row.left <= 0 or full:
+            row.finish = "length"
+
+
+def report(scores_NV: Tensor, tokens: list[int], rows: Sequence[TextRow]) -> list[Written]:
+    """Tokens with their log-probabilities and alternatives, by the model's own logits."""
+    logs_NV = scores_NV.log_softmax(-1)
+    chance_N = logs_NV[range(len(tokens)), tokens].tolist()
+    most = max(row.prompt.alternatives for row in rows)
+    best: list[list[tuple[int, float]]] = [[] for _ in rows]
+    if most:
+        values, indices = (each.tolist() for each in logs_NV.topk(min(most, logs_NV.shape[1])))
+        best = [
+            list(zip(index[: row.prompt.alternatives], value, strict=False))
+            for row, index, value in zip(rows, indices, values, strict=True)
+        ]
+    return [Written(*each) for each in zip(tokens, chance_N, best, strict=True)]
+
+
+def filtered(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None = None) -> Tensor:
+    """Scores after the rules, the temperature and the filters of each row; `more` are guesses after a row's tokens."""
+    if all(row.kind == rows[0].kind for row in rows):
+        return _filtered(scores_NV, rows, more)
+    out_NV = torch.empty_like(scores_NV)
+    for kind in {row.kind for row in rows}:
+        index = [place for place, row in enumerate(rows) if row.kind == kind]
+        some = None if more is None else [more[place] for place in index]
+        out_NV[index] = _filtered(scores_NV[index], [rows[place] for place in index], some)
+    return out_NV
+
+
+def _filtered(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None) -> Tensor:
+    rules, search = rows[0].prompt.rules, rows[0].prompt.search
+    if rules.looks_back:
+        after = [()] * len(rows) if more is None else more
+        before_NT = _aligned([row.prompt.tokens for row in rows], scores_NV.device)
+        written_NT = _aligned([[*row.written, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
+        changed_NV = by_history(scores_NV, before_NT, written_NT, rules)
+        nothing_N1 = (changed_NV == NEVER).all(-1, keepdim=True)  # then the rules are dropped
+        scores_NV = torch.where(nothing_N1, scores_NV, changed_NV)
+    return shaped(scores_NV, search) if isinstance(search, Sampling) else scores_NV
+
+
+def choose_tokens(
+    scores_NV: Tensor,
+    rows: Sequence[TextRow],
+    guesses: Sequence[int | None],
+    chances: Sequence[Sequence[Tensor]] | None = None,
+) -> list[int]:
+    """The next token of each row.
+
+    A guess that was drawn from known probabilities is accepted or replaced so that the result has the distribution of
+    the model (Leviathan et al. 2023). Any other guess is right if the token that is drawn equals it.
+    """
+    scores_NV = filtered(scores_NV, rows)
+    if all(isinstance(row.prompt.search, Greedy) for row in rows):
+        return [int(token) for token in scores_NV.argmax(-1).tolist()]
+    uniform_N = torch.tensor([row.random.random() for row in rows], dtype=torch.float64, device=scores_NV.device)
+    drawn = draw(scores_NV, uniform_N).tolist()
+    for place, row in enumerate(rows):
+        guess, known = guesses[place], () if chances is None else chances[place]
+        if isinstance(row.prompt.search, Greedy):
+            drawn[place] = int(scores_NV[place].argmax())
+        elif guess is not None and known:
+            ours_V, theirs_V = scores_NV[place].double().softmax(-1), known[0].double()
+            if float(uniform_N[place]) * float(theirs_V[guess]) < float(ours_V[guess]):
+                drawn[place] = guess
+            else:
+                rest_V = (ours_V - theirs_V).clamp(min=0).log()
+                again_1 = torch.tensor([row.random.random()], dtype=torch.float64, device=scores_NV.device)
+                drawn[place] = int(draw(rest_V[None], again_1)[0])
+    return [int(token) for token in drawn]
+
+
+def _common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Number of first tokens that are equal."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _aligned(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """`[N, T]`, aligned at the end, with −1 for missing tokens."""
+    time = max(map(len, rows))
+    return torch.tensor([[*[-1] * (time - len(row)), *row] for row in rows], dtype=torch.long, device=device)

@@ -1,0 +1,406 @@
+"""Generation with a loaded language model.
+
+```python
+model = regard.load("runs/shakespeare")
+model.generate("ROMEO:", tokens=200, temperature=0.8)
+```
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from regard.decoding.continuation import Continuation, Drafter, Prefixes, Prompt, TextRow, Written
+from regard.decoding.settings import GenerateOptions
+from regard.decoding.speculative import LookupDrafter, ModelDrafter
+from regard.errors import InputError, SettingsError, WeightsError
+from regard.files import read_json
+from regard.models.families import Decoder
+from regard.models.settings import reach
+from regard.settings import Table, shown
+from regard.text.tokenizer import CONFIG_FILE, TokenizerPair, check_texts
+from regard.use.model import GENERATION, Loaded, load
+
+_CONTEXT = 4
+"""Tokens of the prompt that are decoded again with the first ones of the text, since they may change spaces."""
+_BROKEN = "\ufffd"
+"""What an incomplete UTF-8 character is decoded to."""
+TEMPLATE_FILE = "chat_template.jinja"
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A continuation of a prompt. Example: `regard.Generation("b", [66], ["b"], [-0.5], [], "length", -0.5).text`."""
+
+    text: str
+    ids: list[int]
+    """Token ids, without the end."""
+    tokens: list[str]
+    """The same as written in the vocabulary."""
+    logprobs: list[float]
+    """Log-probability of each token by the model, before temperature, filters and penalties."""
+    alternatives: list[dict[str, float]]
+    """The most likely tokens at each step with their log-probabilities, if asked for."""
+    finish: Literal["stop", "length"]
+    """Whether the text ended by itself or at a stop string, or was cut."""
+    score: float
+    """Sum of the log-probabilities, that of the end included."""
+
+    def as_table(self) -> dict[str, Any]:
+        """For JSON."""
+        return {name: value for name, value in asdict(self).items() if name != "alternatives" or value}
+
+
+@dataclass(frozen=True)
+class TextFrame:
+    """How a language model frames its texts."""
+
+    opening: tuple[int, ...] = ()
+    """Tokens before each prompt."""
+    empty: tuple[int, ...] = ()
+    """Tokens in place of an empty prompt; none: an empty prompt is an error."""
+    ends: frozenset[int] = frozenset()
+    """Tokens that end a text."""
+    line: int | None = None
+    """The token between the lines of a running text, if the model was trained line by line."""
+    limit: int | None = None
+    """Largest number of tokens in the context."""
+    slide: bool = False
+    """Whether a text goes on when the context is full."""
+    defaults: GenerateOptions = field(default_factory=GenerateOptions)
+    """Options that hold where a request names no others."""
+
+
+class Generator(Loaded):
+    """A model that continues texts. Example: `isinstance(regard.load("de-en"), regard.Generator)`."""
+
+    network: Decoder
+    tokenizers: TokenizerPair
+
+    def __init__(
+        self, name: str, directory: Path, network: Decoder, tokenizers: TokenizerPair, config: Table, frame: TextFrame
+    ) -> None:
+        super().__init__(name, directory, network, tokenizers, config)
+        self.frame = frame
+        self.tokenizer = tokenizers.target
+        self.template = _chat_template(directory)
+        """The Jinja template that turns a conversation into a prompt; None: the model has none."""
+        self._prefixes = Prefixes()
+        self._drafts: dict[str, Generator] = {}
+
+    def _generate(self, prompt: str | Sequence[str], options: GenerateOptions | None, changes: Table) -> Any:
+        options = self.options(options, changes)
+        rows = self.generations([prompt] if isinstance(prompt, str) else prompt, options)
+        if options.n == 1:
+            found: list[Any] = [row[0] if options.detailed else row[0].text for row in rows]
+            return found[0] if isinstance(prompt, str) else found
+        return rows[0] if isinstance(prompt, str) else rows
+
+    def options(
+        self, options: GenerateOptions | None = None, changes: Mapping[str, Any] | None = None
+    ) -> GenerateOptions:
+        """Options with the model's own values where none are set."""
+        given = {} if options is None else {name: getattr(options, name) for name in options.model_fields_set}
+        return self.frame.defaults.changed({**given, **(changes or {})})
+
+    def generations(self, prompts: Sequence[str], options: GenerateOptions | None = None) -> list[list[Generation]]:
+        """The continuations of each prompt, with all details."""
+        check_texts(prompts)
+        options = self.options(options)
+        texts = self._texts(prompts, options)
+        for _ in self._run(texts, options):
+            pass
+        found = [text.generation() for text in texts]
+        return [found[start : start + options.n] for start in range(0, len(found), options.n)]
+
+    def stream(self, prompt: str, options: GenerateOptions | None = None, **changes: Any) -> Iterator[str]:
+        """The parts of one continuation, while it is written. Joined, they are the text of `generate`.
+
+        >>> for part in model.stream("It was", tokens=20):  # doctest: +SKIP
+        ...     print(part, end="", flush=True)
+        """
+        check_texts([prompt])
+        options = self.options(options, {**changes, "n": 1})
+        texts = self._texts([prompt], options)
+        return (part for _, part in self._run(texts, options) if part)
+
+    def chat_prompt(self, messages: Sequence[Mapping[str, str]]) -> str:
+        """The prompt for the next answer in a conversation, by the chat template; generate with `special=True`.
+
+        Messages have a role (system, user or assistant) and a content.
+        """
+        if self.template is None:
+            raise InputError(f"model {self.name} has no chat template; use regard generate, or load a chat model")
+        names = {role: self.tokenizer.token(number) for role, number in self.tokenizer.roles.items()}
+        tokens = {"bos_token": names.get("start", ""), "eos_token": names.get("end", ""), "pad_token": names.get("pad")}
+        return render_chat(self.template, messages, tokens, self.name)
+
+    def batch(self, options: GenerateOptions | None = None) -> Continuation:
+        """An empty running batch, whose rows are those of `TextStream`."""
+        draft = None if options is None else options.draft
+        return Continuation(self.network, self.frame.limit, self._prefixes, self._drafter(draft))
+
+    def ids(self, prompt: str, special: bool = False) -> list[int]:
+        """The tokens of a prompt as the model reads them."""
+        opening, line = list(self.frame.opening), self.frame.line
+        if line is None or special:
+            ids = list(self.tokenizer.encode(prompt, framed=False, special=special).ids)
+        else:
+            lines = self.tokenizer.ids(prompt.split("\n"))
+            ids = [token for each in lines for token in (*each, line)][:-1]
+        if not ids and not opening:
+            opening = list(self.frame.empty)
+        ids = ids if opening and ids[: len(opening)] == opening else [*opening, *ids]
+        if not ids:
+            raise InputError(
+                f"the prompt is empty, and model {self.name} has no start token; give at least one character"
+            )
+        return ids
+
+    def text(self, ids: Sequence[int]) -> str:
+        """The text of tokens, without special ones."""
+        ids, line = self.tokenizer.known(ids), self.frame.line
+        if line is None:
+            return self.tokenizer.decode(ids)
+        parts: list[list[int]] = [[]]
+        for token in ids:
+            if token == line:
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        return "\n".join(self.tokenizer.decode_batch(parts))
+
+    def _texts(self, prompts: Sequence[str], options: GenerateOptions) -> list[TextStream]:
+        return [
+            TextStream(self, prompt, options, sample, keep=len(prompts) == options.n == 1)
+            for prompt in prompts
+            for sample in range(options.n)
+        ]
+
+    def _run(self, texts: Sequence[TextStream], options: GenerateOptions) -> Iterator[tuple[TextStream, str]]:
+        """Writes all texts, at most `options.rows` at the same time; yields their parts."""
+        batch, waiting = self.batch(options), list(reversed(texts))
+        open_texts: dict[TextRow, TextStream] = {}
+        while waiting or open_texts:
+            some = [waiting.pop() for _ in range(min(options.rows - len(open_texts), len(waiting)))]
+            open_texts |= dict(zip(batch.add([text.prompt for text in some]), some, strict=True))
+            for row, written in batch.step():
+                text = open_texts[row]
+                yield text, text.add(written, row.finish)
+                if text.finish is not None:
+                    batch.remove(row)
+                    del open_texts[row]
+
+    def _drafter(self, draft: str | None) -> Drafter | None:
+        if draft is None or draft == "lookup":
+            return None if draft is None else LookupDrafter()
+        if draft not in self._drafts:
+            other = load(draft, next(self.network.parameters()).device)
+            if not isinstance(other, Generator) or other.tokenizer.names != self.tokenizer.names:
+                raise InputError(f"draft ({draft}) has another vocabulary than {self.name}; give a model with the same")
+            self._drafts[draft] = other
+        other = self._drafts[draft]
+        return ModelDrafter(other.network, other.frame.limit)
+
+
+class TextStream:
+    """A text that grows token by token. It holds back incomplete characters and what may begin a stop string."""
+
+    def __init__(
+        self, model: Generator, prompt: str, options: GenerateOptions, sample: int = 0, keep: bool = True
+    ) -> None:
+        self.model, self.options = model, options
+        ids, frame = model.ids(prompt, options.special), model.frame
+        slide = frame.slide if options.slide is None else options.slide
+        search, rules = options.search(), options.rules()
+        wanted = options.logprobs or 0
+        self.prompt = Prompt(ids, options.tokens, search, rules, frame.ends, sample, wanted, slide, keep)
+        """For `Continuation.add`."""
+        self.finish: Literal["stop", "length"] | None = None
+        self.written: list[Written] = []
+        self._ids, self._before, self._read = list(ids), max(len(ids) - _CONTEXT, 0), len(ids)
+        self._parts: list[str] = []
+        self._held, self._size = prompt if options.echo else "", 0
+        self._starts: list[int] = []
+        """Characters of the text before each token."""
+        self._hidden = len(self._held)
+        """Characters of the prompt, in which no stop string is searched."""
+
+    def add(self, written: Sequence[Written], finish: str | None) -> str:
+        """The text that new tokens add, as far as it is certain; `finish` is that of the row."""
+        for each in written:
+            self.written.append(each)
+            self._starts.append(self._size + len(self._held))
+            if each.token not in self.prompt.ends:
+                self._held += self._decoded(each.token)
+            if (part := self._cut()) is not None:
+                return part
+        if finish is not None:
+            self._held += self._rest()
+            if (part := self._cut()) is not None:
+                return part
+            self.finish = "stop" if finish == "stop" else "length"
+        stops = self.options.stop if finish is None else ()
+        longest = max(
+            (size for stop in stops for size in range(1, len(stop)) if self._held.endswith(stop[:size])), default=0
+        )
+        return self._emit(len(self._held) - longest)
+
+    def generation(self) -> Generation:
+        """The result; the text must have ended."""
+        assert self.finish is not None
+        shown = [
+            each
+            for each, start in zip(self.written, self._starts, strict=True)
+            if each.token not in self.prompt.ends and (start < self._size or self.finish == "length")
+        ]
+        ids, name = [each.token for each in shown], self._name
+        asked = self.options.logprobs is not None
+        return Generation(
+            "".join(self._parts),
+            ids,
+            [name(number) for number in ids],
+            [each.chance for each in shown],
+            [{name(number): chance for number, chance in each.alternatives} for each in shown] if asked else [],
+            self.finish,
+            sum(each.chance for each in self.written),
+        )
+
+    def _name(self, number: int) -> str:
+        return self.model.tokenizer.names.get(number, f"<{number}>")
+
+    def _decoded(self, token: int) -> str:
+        """The text of a token after those before it; empty while a character is incomplete."""
+        self._ids.append(token)
+        before, now = (self.model.text(self._ids[self._before : end]) for end in (self._read, len(self._ids)))
+        if now.endswith(_BROKEN) or len(now) <= len(before):
+            return ""
+        self._before, self._read = self._read, len(self._ids)
+        return now[len(before) :]
+
+    def _rest(self) -> str:
+        before, now = (self.model.text(self._ids[self._before : end]) for end in (self._read, len(self._ids)))
+        return now[len(before) :]
+
+    def _cut(self) -> str | None:
+        """The text before the first stop string, if there is one; the text then ends."""
+        hidden = max(self._hidden - self._size, 0)
+        found = [place for stop in self.options.stop if (place := self._held.find(stop, hidden)) >= 0]
+        if not found:
+            return None
+        self.finish = "stop"
+        return self._emit(min(found))
+
+    def _emit(self, size: int) -> str:
+        part, self._held = self._held[:size], self._held[size:]
+        self._size += len(part)
+        self._parts.append(part)
+        return part
+
+
+def render_chat(
+    template: str, messages: Sequence[Mapping[str, str]], tokens: Mapping[str, str | None], name: str
+) -> str:
+    """A conversation as a prompt, by a Jinja template. The template is not trusted: it runs in a sandbox."""
+    from jinja2.exceptions import SecurityError, TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    for place, message in enumerate(messages):
+        if not all(isinstance(message.get(key), str) for key in ("role", "content")):
+            raise InputError(f"messages[{place}] ({shown(message)}) needs the texts role and content")
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    class Sandbox(ImmutableSandboxedEnvironment):
+        def unsafe_undefined(self, obj: Any, attribute: str) -> Any:  # by default it would print nothing
+            raise SecurityError(f"access to {attribute}")
+
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment.globals["raise_exception"] = refuse
+    try:
+        return environment.from_string(template).render(
+            messages=[dict(message) for message in messages], add_generation_prompt=True, **tokens
+        )
+    except SecurityError as error:
+        raise InputError(f"the chat template of {name} is unsafe and was stopped ({error}); use another one") from None
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        raise InputError(f"the chat template of {name} refuses these messages ({error}); change their order") from None
+
+
+def _chat_template(directory: Path) -> str | None:
+    if (file := directory / TEMPLATE_FILE).is_file():
+        return file.read_text(encoding="utf-8")
+    stated = read_json(directory / CONFIG_FILE) if (directory / CONFIG_FILE).is_file() else {}
+    found = stated.get("chat_template")
+    if isinstance(found, list):  # named ones
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None
+
+
+def run_frame(network: Decoder, tokenizers: TokenizerPair, config: Table) -> TextFrame:
+    """The frame of a run. A model that was trained across documents sees the text between two ends as one of many.
+
+    If its documents are lines, a text goes on after a line, and the end token is a line end.
+    """
+    task, data, tokenizer = config.get("task"), config.get("data", {}), tokenizers.target
+    task = task if isinstance(task, dict) else {"kind": task}
+    across = task.get("kind") == "language" and task.get("across", True)
+    end, start = tokenizer.roles.get("end"), tokenizer.roles.get("start")
+    ends = frozenset(() if end is None else (end,))
+    limits = [each for each in (reach(network.settings), task.get("context")) if isinstance(each, int)]
+    limit = min(limits, default=None)
+    if not across:
+        opening = () if start is None else (start,)
+        return TextFrame(opening, opening, ends, limit=limit)
+    empty = () if end is None else (end,)
+    if data.get("kind", "text") == "text" and data.get("document", "line") == "line":
+        return TextFrame((), empty, line=end, limit=limit, slide=True)
+    return TextFrame((), empty, ends, limit=limit, slide=True)
+
+
+_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "temperature": ("temperature", float),
+    "top_k": ("top_k", lambda value: value or None),
+    "top_p": ("top_p", float),
+    "min_p": ("min_p", float),
+    "repetition_penalty": ("repetition", float),
+    "no_repeat_ngram_size": ("ngram", int),
+    "max_new_tokens": ("tokens", int),
+}
+"""The keys of `generation_config.json` that are read, and our options."""
+
+
+def foreign_frame(place: Path, network: Decoder, tokenizers: TokenizerPair, config: Table) -> TextFrame:
+    """The frame of a Hugging Face model; `generation_config.json` wins over `config.json`."""
+    stated = {key: value for key, value in config.items() if value is not None}
+    generation = read_json(place / GENERATION) if (place / GENERATION).is_file() else {}
+    stated |= {key: value for key, value in generation.items() if value is not None}
+    options = GenerateOptions()
+    for key, (ours, read) in _KEYS.items():
+        if key in generation and generation[key] is not None:
+            try:
+                options = options.changed({ours: read(generation[key])})
+            except (SettingsError, TypeError, ValueError):
+                problem = f"{key} ({shown(generation[key])}) in {place / GENERATION} is not supported"
+                raise WeightsError(f"{problem}; remove or correct it") from None
+    if generation.get("do_sample") is False:
+        options = options.changed({"temperature": 0.0})
+    tokenizer, size = tokenizers.target, network.settings.vocabulary
+    ends = stated.get("eos_token_id", tokenizer.roles.get("end"))
+    ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
+    if not all(type(each) is int for each in ends):
+        raise WeightsError(f"eos_token_id ({shown(ends)}) in {place} must be a token's number; copy its files again")
+    bare, framed = (tokenizer.encode("a", framed=framed).ids for framed in (False, True))
+    opening = tuple(framed[: framed.index(bare[0])]) if bare and bare[0] in framed else ()
+    start = stated.get("bos_token_id", tokenizer.roles.get("start"))
+    empty = (start,) if type(start) is int and 0 <= start < size else opening
+    named = (stated.get(key) for key in ("max_position_embeddings", "n_positions"))
+    limits = [each for each in (reach(network.settings), *named) if isinstance(each, int) and each > 0]
+    return TextFrame(
+        opening, empty, frozenset(each for each in ends if each < size), None, min(limits, default=None), False, options
+    )
