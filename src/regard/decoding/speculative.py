@@ -1,6 +1,7 @@
 """Speculative decoding: guesses of the next tokens, which the model reads in one call (Leviathan et al. 2023).
 
-`choose_tokens` in `regard.decoding.continuation` accepts or replaces them, so that the text has the distribution of the model.
+`choose_tokens` in `regard.decoding.continuation` accepts or replaces them, so that texts have the distribution of the
+model.
 """
 
 from __future__ import annotations
