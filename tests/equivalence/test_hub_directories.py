@@ -14,6 +14,7 @@ import transformers
 from hub_directories import TEXTS
 
 import regard
+from regard.errors import InputError
 from regard.text.tokenizer import TokenizerPair
 from regard.use.translator import Translator
 
@@ -136,3 +137,26 @@ def test_generation_that_is_not_supported(tmp_path: Path) -> None:
         hub.write_json(directory / "generation_config.json", {"decoder_start_token_id": 0, **content})
         with pytest.raises(regard.errors.WeightsError, match=next(iter(content))):
             regard.load(directory, "cpu")
+
+
+@torch.no_grad()
+def test_a_classifier_takes_single_texts_and_pairs(tmp_path: Path) -> None:
+    directory = hub.write_bert(tmp_path / "bert")
+    inputs = [("the small house", "the old river"), ("a green bird",)]
+    for labels in (1, 2, 3):
+        config = transformers.BertConfig.from_pretrained(directory, num_labels=labels)
+        theirs = transformers.BertForSequenceClassification(config).eval()
+        hub.write_weights(theirs, directory)
+        tokenizer = transformers.BertTokenizer.from_pretrained(directory)
+        model = regard.load(directory, "cpu")
+        lines = model.predict(["\t".join(texts) for texts in inputs])
+        assert lines == model.predict([list(texts) for texts in inputs])
+        for texts, found in zip(inputs, lines, strict=True):
+            logits = theirs(**tokenizer(*texts, return_tensors="pt")).logits[0]
+            if labels == 1:
+                assert found == {"number": pytest.approx(float(logits), abs=2e-6)}
+            else:
+                shares = {f"LABEL_{i}": share for i, share in enumerate(logits.softmax(-1).tolist())}
+                assert found["probabilities"] == pytest.approx(shares, abs=2e-6)
+        with pytest.raises(InputError, match=r"inputs\[0\] has 3 texts"):
+            model.predict(["a\tb\tc"])

@@ -311,6 +311,7 @@ def build_embedded(position: settings.TextPosition, width: int) -> Position:
 
 def build_attended(position: settings.TextPosition, width: int, heads: int, head_size: int, causal: bool) -> Position:
     """The module used inside attention; an empty one if the kind is added to the embeddings."""
+    position = (position.relative if isinstance(position, settings.Learned) else None) or position
     kinds: dict[str, type[Position]] = {
         "rotary": RotaryPosition,
         "relative": RelativePosition,

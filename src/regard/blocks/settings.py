@@ -142,16 +142,6 @@ class Sinusoidal(Settings):
     """Alternating sines and cosines (the paper), or all sines before all cosines (tensor2tensor, Marian)."""
 
 
-class Learned(Settings):
-    """One learned vector for each position, added to the embeddings."""
-
-    kind: Literal["learned"] = "learned"
-    length: Positive = 512
-    """The longest sequence."""
-    offset: int = Field(default=0, ge=0)
-    """Unused rows before position 0 (2 in BART and RoBERTa)."""
-
-
 class Relative(Settings):
     """A learned score for each head and bucket of distances, shared by all layers (Raffel et al. 2020: T5)."""
 
@@ -166,6 +156,18 @@ class Relative(Settings):
         if self.longest <= self.buckets // 2:
             raise ValueError(f"longest ({self.longest}) must be more than half of buckets ({self.buckets}); raise it")
         return self
+
+
+class Learned(Settings):
+    """One learned vector for each position, added to the embeddings."""
+
+    kind: Literal["learned"] = "learned"
+    length: Positive = 512
+    """The longest sequence."""
+    offset: int = Field(default=0, ge=0)
+    """Unused rows before position 0 (2 in BART and RoBERTa)."""
+    relative: Relative | None = None
+    """Scores of distances, in addition (MPNet)."""
 
 
 class TransformerXL(Settings):

@@ -19,7 +19,7 @@ from regard.blocks.layers import ACTIVATIONS, Stack, build_norm
 from regard.blocks.layout import Layout, Padded, layout_of, require_tensor
 from regard.blocks.positions import build_grid_position
 from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, tap, tap_pass
-from regard.blocks.settings import NoPosition, PoolingKind
+from regard.blocks.settings import LayerNorm, NoPosition, PoolingKind
 from regard.errors import InputError, SettingsError
 from regard.models import settings
 from regard.models.convolutional import ConvolutionalDecoder, ConvolutionalEncoder, ResNetStack
@@ -133,6 +133,8 @@ class Encoder(nn.Module):
             tokens = nn.Embedding(model.vocabulary, model.embedding_width or model.width)
             self.embedding = _text_embedding(model, tokens, model.segments, model.embedding_width and model.width)
             self.encoder = Stack(model, model.position)
+            if not model.first_norm:
+                self.encoder[0].attention_residual.norm = nn.Identity()
         self.heads = build_heads(model.heads, model, tokens)
 
     def forward(self, tokens: Tensor, layout: Layout | None = None, segments: Tensor | None = None) -> Tensor:
@@ -276,7 +278,7 @@ class MaskedHead(nn.Module):
         super().__init__()
         assert isinstance(model, settings.Encoder | settings.Decoder | settings.EncoderDecoder)
         width, norm = tokens.embedding_dim, model.norm
-        self.dense = nn.Linear(model.width, width)
+        self.dense = nn.Linear(model.width, width, head.bias)
         self.activation = ACTIVATIONS[head.activation]
         self.norm = build_norm(norm, width)
         self.output = Output(tokens if head.tied else None, tokens.num_embeddings, width, bias=True)
@@ -290,16 +292,20 @@ class PoolingHead(nn.Module):
 
     taps: tuple[Tap, ...] = (POOLED_TAP,)
 
-    def __init__(self, head: settings.Pooling | settings.NextSentence | settings.Classification, width: int) -> None:
+    def __init__(
+        self, head: settings.Pooling | settings.NextSentence | settings.Classification, model: settings.ModelSettings
+    ) -> None:
         super().__init__()
         self.pooling: PoolingKind = head.pooling
-        self.pool = nn.Linear(width, width) if head.dense else None
+        self.pool = nn.Linear(model.width, model.width, bias=not head.norm) if head.dense else None
+        norm = getattr(model, "norm", LayerNorm())
+        self.norm = build_norm(norm, model.width) if head.norm else nn.Identity()
         self.activation = getattr(torch, head.activation, None) or getattr(functional, head.activation)
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         layout = Padded(*hidden.shape[:2]) if layout is None else layout
         pooled = pool(hidden, layout, self.pooling)
-        return tap(self, "pooled", pooled if self.pool is None else self.activation(self.pool(pooled)))
+        return tap(self, "pooled", pooled if self.pool is None else self.norm(self.activation(self.pool(pooled))))
 
 
 class SequenceHead(PoolingHead):
@@ -307,10 +313,10 @@ class SequenceHead(PoolingHead):
 
     taps = (POOLED_TAP, SEQUENCE_TAP)
 
-    def __init__(self, head: settings.NextSentence | settings.Classification, width: int) -> None:
-        super().__init__(head, width)
+    def __init__(self, head: settings.NextSentence | settings.Classification, model: settings.ModelSettings) -> None:
+        super().__init__(head, model)
         classes, self.dropout = (2, 0.0) if isinstance(head, settings.NextSentence) else (head.classes, head.dropout)
-        self.output = nn.Linear(width, classes)
+        self.output = nn.Linear(model.width, classes)
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
         pooled = functional.dropout(super().forward(hidden, layout), self.dropout, self.training)
@@ -372,12 +378,12 @@ def build_head(
         assert tokens is not None
         return TwoDirectionsHead(tokens)
     if isinstance(head, settings.NextSentence | settings.Classification):
-        return SequenceHead(head, width)
+        return SequenceHead(head, model)
     if isinstance(head, settings.Tagging):
         return TokenHead(width, head.classes, head.dropout)
     if isinstance(head, settings.Spans):
         return TokenHead(width, classes=2)
-    return PoolingHead(head, width)
+    return PoolingHead(head, model)
 
 
 def build_heads(

@@ -20,6 +20,8 @@ class Masked(Settings):
     """The activation of the head's own layer."""
     tied: bool = True
     """Whether the output weights are the token embeddings."""
+    bias: bool = True
+    """Whether the head's own layer has a bias."""
 
 
 class _Pooled(Settings):
@@ -29,6 +31,8 @@ class _Pooled(Settings):
     """Whether a linear layer and an activation follow the pooling (BERT's pooler)."""
     activation: Literal["tanh", "gelu", "relu"] = "tanh"
     """The activation after that layer."""
+    norm: bool = False
+    """Whether a norm follows the activation; then that layer has no bias (ModernBERT)."""
 
 
 class Pooling(_Pooled):
@@ -215,6 +219,14 @@ class Encoder(_Text):
     """Number of segments (2 for pairs of sentences); 0: no segment embedding."""
     embedding_width: blocks.Positive | None = None
     """Size of the embeddings, which a linear layer maps to `width` (Lan et al. 2020); none: `width`, and no layer."""
+    first_norm: bool = True
+    """Whether the first attention normalises its input; it need not after `embedding_norm` (ModernBERT)."""
+
+    @model_validator(mode="after")
+    def _first_norm_is_before(self) -> Self:
+        if not self.first_norm and self.norm_place == "post":
+            raise ValueError('first_norm (false) needs a norm before each sublayer; set norm_place = "pre"')
+        return self
 
 
 class Elmo(_Vocabulary):

@@ -38,8 +38,8 @@ class Classify(SmoothedSettings):
     language: float = Field(default=0.0, ge=0)
     """Weight of the loss of a language model on the same texts, next to the task's own (Radford et al. 2018: 0.5). Only
     for decoders."""
-    pair: bool = False
-    """Whether examples are pairs of texts. It follows from `data.second`."""
+    pair: bool | None = None
+    """Whether examples are pairs of texts. It follows from `data.second`; none, without a run: some are."""
     number: bool = False
     """Whether a number is predicted. It follows from `data.labels`."""
 
@@ -77,6 +77,9 @@ class ClassifyTask(TextTask):
         return {"text": self.joined([example.text for example in examples], seconds), "label": labels}
 
     def fit(self) -> ModelSettings:
+        heads = [head for head in self.model.heads.values() if isinstance(head, Classification)]
+        if self.settings.pair is None and heads and heads[0].classes == 1:  # a regression of Hugging Face
+            self.settings = self.settings.changed({"number": True})
         classes = 1 if self.settings.number else len(self.labels["label"])
         if classes == 1 and not self.settings.number:
             [only] = self.labels["label"]
@@ -93,7 +96,7 @@ class ClassifyTask(TextTask):
                         f"task.weights names the unknown class {name}{did_you_mean(name, self.labels['label'])}"
                     )
         changes: Table = {"classes": classes}
-        if not any(isinstance(head, Classification) for head in self.model.heads.values()):
+        if not heads:
             changes |= {"pooling": self.head_pooling(), "dropout": self.model.dropout}
             changes["dense"] = isinstance(self.model, Encoder)  # as BERT's classes
         model, self.head = with_head(self.model, Classification, "label", changes)
@@ -147,7 +150,7 @@ class ClassifyTask(TextTask):
         return {"f1": each[-1] if len(names) == 2 else sum(each) / len(each), "mcc": matthews(gold, guesses)}
 
     def _outputs(self, model: nn.Module, texts: Sequence[str], seconds: Sequence[str | None]) -> list[Tensor]:
-        return self.outputs(model, self.framed(self.joined(texts, seconds if self.settings.pair else None)))
+        return self.outputs(model, self.framed(self.joined(texts, None if self.settings.pair is False else seconds)))
 
     def predict(self, model: Model, inputs: Sequence[Any]) -> list[dict[str, Any]]:
         """The class of each text or pair and all probabilities, or the number."""

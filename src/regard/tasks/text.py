@@ -153,8 +153,11 @@ class TextTask(Task):
         return {}
 
 
-def check_inputs(inputs: Sequence[Any], pair: bool) -> tuple[list[str], list[str | None]]:
-    """The first and second texts of inputs: texts, or pairs as tuples, objects or lines with a tab between them."""
+def check_inputs(inputs: Sequence[Any], pair: bool | None) -> tuple[list[str], list[str | None]]:
+    """The first and second texts of inputs: texts, or pairs as tuples, objects or lines with a tab between them.
+
+    If `pair` is None, some inputs may be pairs.
+    """
     texts: list[str] = []
     seconds: list[str | None] = []
     for number, each in enumerate(inputs):
@@ -162,14 +165,14 @@ def check_inputs(inputs: Sequence[Any], pair: bool) -> tuple[list[str], list[str
         if isinstance(each, dict):
             parts = [each.get("text"), each["second"]] if "second" in each else [each.get("text")]
         elif isinstance(each, str):
-            parts = each.split("\t") if pair else [each]
+            parts = [each] if pair is False else each.split("\t")
         if not isinstance(parts, list | tuple) or not all(isinstance(part, str) for part in parts):
             raise InputError(f"inputs[{number}] is a {type(each).__name__}, expected a text or a pair of texts")
-        if len(parts) != 1 + pair:
-            expected = "two texts, with a tab between them" if pair else "one text"
+        if len(parts) not in ((1, 2) if pair is None else (1 + pair,)):
+            expected = "one text" if pair is False else "two texts, with a tab between them"
             raise InputError(f"inputs[{number}] has {len(parts)} texts, but the model was trained on {expected}")
         if not all(part.strip() for part in parts):
             raise InputError(f"inputs[{number}] has an empty text; give at least one word")
         texts.append(parts[0])
-        seconds.append(parts[1] if pair else None)
+        seconds.append(parts[1] if len(parts) == 2 else None)
     return texts, seconds

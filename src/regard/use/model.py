@@ -341,10 +341,11 @@ def _task_kind(config: Table) -> str | None:
 
 
 def _labels(config: Table) -> dict[Sort, Labels]:
-    """The names of the classes of a Hugging Face model."""
+    """The names of the classes of a Hugging Face model, which are numbered if its config does not name them."""
     names = config.get("id2label")
     if not isinstance(names, dict) or not names:
-        return {}
+        count = config.get("num_labels")
+        names = {str(index): f"LABEL_{index}" for index in range(count if isinstance(count, int) else 2)}
     ordered = tuple(str(names[key]) for key in sorted(names, key=lambda key: int(key)))
     return {"label": ordered, "tags": ordered}
 

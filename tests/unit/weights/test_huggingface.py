@@ -141,7 +141,7 @@ def test_positions_that_are_not_sinusoids(tmp_path: Path) -> None:
 def test_other_model_types_are_not_supported(tmp_path: Path) -> None:
     """And get no hint: CamemBERT read as BERT, and mT5 read as T5, load and give wrong results."""
     for family, others in {
-        "bert": {"camembert": "CamembertModel", "mpnet": "MPNetModel", "modernbert": "ModernBertModel"},
+        "bert": {"camembert": "CamembertModel", "deberta": "DebertaModel", "xlm-roberta": "XLMRobertaModel"},
         "t5": {"mt5": "MT5ForConditionalGeneration", "umt5": "UMT5ForConditionalGeneration"},
         "gpt2": {"gpt_neo": "GPTNeoForCausalLM", "llama3": "GPT2LMHeadModels", "xlstm": "X", None: None},
     }.items():

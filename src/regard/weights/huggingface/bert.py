@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019), RoBERTa, DistilBERT, ELECTRA and ALBERT.
+"""BERT (Devlin et al. 2019), RoBERTa, MPNet, DistilBERT, ELECTRA and ALBERT.
 
 They differ in the names of their tensors, in their heads, and in how positions and embeddings are stored.
 """
@@ -231,6 +231,35 @@ class Roberta(Bert):
         "heads.pooling.pool": ("roberta.pooler.dense", SAME),
         **under("heads.masked", "lm_head", dense="dense", norm="layer_norm", output="decoder"),
     }
+
+
+class MPNet(Roberta):
+    """MPNet (Song et al. 2020): learned positions, and T5's scores of distances with buckets that cannot be changed."""
+
+    model_type = "mpnet"
+    heads = classes_of("MPNet", "pooling")
+    architectures = tuple(heads)
+    base, prefix, pooler = "MPNetModel", "mpnet.", "mpnet.pooler.dense"
+    fields = tuple(row for row in changed(Roberta.fields, vocab_size=30527) if row.ours != "segments")
+    constants: ClassVar = {**Bert.constants, "segments": 0, "position.relative": {"buckets": 32, "longest": 128}}
+    required: ClassVar = {"pad_token_id": 1, "relative_attention_num_buckets": 32}
+    names: ClassVar[Names] = {
+        **{
+            ours: (theirs.replace("roberta.", "mpnet.", 1), form)
+            for ours, (theirs, form) in Roberta.names.items()
+            if ours != "embedding.segments"
+        },
+        **under("encoder.{i}.attention", "mpnet.encoder.layer.{i}.attention.attn", q="q", k="k", v="v", out="o"),
+        "encoder.{i}.attention_residual.norm": ("mpnet.encoder.layer.{i}.attention.LayerNorm", SAME),
+        "encoder.position.weight": ("mpnet.encoder.relative_attention_bias.weight", SAME),
+    }
+
+    def head_dropout(self, config: Config) -> float:
+        found: float = config.read("hidden_dropout_prob", 0.1)
+        return found
+
+    def write_rest(self, settings: Encoder) -> dict[str, Any]:
+        return {key: each for key, each in self.write_heads(settings).items() if key != "classifier_dropout"}
 
 
 class DistilBert(Bert):

@@ -17,18 +17,19 @@ from regard.models.build import Model, build
 from regard.models.settings import ModelSettings
 from regard.text.settings import Role
 from regard.text.tokenizer import TokenizerPair
-from regard.weights.huggingface.bert import Albert, Bert, DistilBert, Electra, Roberta
+from regard.weights.huggingface.bert import Albert, Bert, DistilBert, Electra, MPNet, Roberta
 from regard.weights.huggingface.gemma import Gemma, Gemma2, Gemma3
 from regard.weights.huggingface.gpt2 import Gpt2
 from regard.weights.huggingface.gpt_neox import GptNeoX
 from regard.weights.huggingface.llama import Llama, Mistral, Olmo2, Phi3, Qwen2, Qwen3
+from regard.weights.huggingface.modernbert import ModernBert
 from regard.weights.huggingface.seq2seq import Bart, Marian, Pegasus
 from regard.weights.huggingface.t5 import T5
 from regard.weights.huggingface.tables import CONFIG_JSON, Config, Family
 from regard.weights.huggingface.vit import Vit
 from regard.weights.tensors import INDEX, SINGLE, build_with, read_tensors, require_layers, write_tensors
 
-_ENCODERS = (Bert(), Roberta(), DistilBert(), Electra(), Albert())
+_ENCODERS = (Bert(), Roberta(), MPNet(), DistilBert(), Electra(), Albert(), ModernBert())
 _DECODERS = (Gpt2(), Llama(), Mistral(), Qwen2(), Qwen3(), Phi3(), Olmo2(), Gemma(), Gemma2(), Gemma3(), GptNeoX())
 FAMILIES: dict[str, Family] = {
     family.model_type: family for family in (*_ENCODERS, *_DECODERS, Vit(), Marian(), Pegasus(), Bart(), T5())
