@@ -13,7 +13,7 @@ from tools import grammar
 from tools.grammar import nouns
 from tools.grammar.__main__ import SEED, SIZES, pairs_of
 
-from regard.data.embedded import grammar_pairs, grammar_tokens
+from regard.data.embedded import grammar_pairs, grammar_tokens, grammar_trees
 
 pytestmark = pytest.mark.slow
 
@@ -50,6 +50,10 @@ def test_the_shipped_corpus_is_what_the_generator_makes() -> None:
             assert (ours.source_tokens, ours.target_tokens) == (list(theirs.source_tokens), list(theirs.target_tokens))
             assert ours[:2] == (theirs.source, theirs.target)
             assert ours[2:] == (theirs.construction, theirs.alignment, theirs.possible, theirs.referent)
+        if part != "pronouns":
+            trees = list(grammar_trees(part))  # type: ignore[arg-type]
+            assert len(trees) == size
+            assert [*trees[:300], *trees[size - 200 :]] == [each.tree for each in (*made, *rest)]
 
 
 def test_constructions_and_splits(sample: Sample) -> None:

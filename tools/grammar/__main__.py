@@ -1,7 +1,8 @@
 """Writes the corpus that Regard ships: python -m tools.grammar [FOLDER]
 
 The folder gets `train`, `valid`, `test` and `pronouns` (sentences of the test split whose pronoun depends on its
-referent), each as a table `.tsv.xz`. The output depends on nothing but this code.
+referent), each as a table `.tsv.xz`, and the trees
+of English sentences, one in each line, as `.trees.xz`. The output depends on nothing but this code.
 """
 
 from __future__ import annotations
@@ -44,8 +45,14 @@ def main(folder: Path = FOLDER) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for part in SIZES:
         table = "".join(f"{row(pair)}\n" for pair in pairs_of(part))
-        packed = lzma.compress(table.encode("utf-8"), preset=9 | lzma.PRESET_EXTREME)
-        (folder / f"{part}.tsv.xz").write_bytes(packed)
+        (folder / f"{part}.tsv.xz").write_bytes(_packed(table))
+        if part != "pronouns":
+            trees = "".join(f"{pair.tree}\n" for pair in pairs_of(part))
+            (folder / f"{part}.trees.xz").write_bytes(_packed(trees))
+
+
+def _packed(text: str) -> bytes:
+    return lzma.compress(text.encode("utf-8"), preset=9 | lzma.PRESET_EXTREME)
 
 
 if __name__ == "__main__":

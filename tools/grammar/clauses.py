@@ -15,7 +15,7 @@ from typing import Literal
 
 from tools.grammar.draw import Draw
 from tools.grammar.german import AUXILIARIES, WERDEN
-from tools.grammar.phrases import HE, THEY, Phrase, Token
+from tools.grammar.phrases import HE, THEY, Phrase, Token, constituent
 from tools.grammar.verbs import BE, MODALS, Verb
 
 Tense = Literal["present", "past", "perfect", "future", "progressive"]
@@ -159,25 +159,29 @@ class Clause:
 
     def english(self, asked: bool = False) -> list[Token]:
         auxiliary = self.verbal.auxiliary
-        words = [] if asked else list(self.subject.english)
+        words: list[Token] = []
         if auxiliary is not None:
             if " " in auxiliary[0]:  # am not
                 first, second = auxiliary[0].split()
                 words += [(first, auxiliary[1], 0), (second, auxiliary[1], 0)]
             else:
                 words.append(auxiliary)
-        if asked:
-            words += self.subject.english
+        subject = self.subject.english
+        if not any(getattr(text, "path", ()) for text, *_ in subject):  # it, who
+            subject = constituent("NP", subject)
+        before = [*words, *subject] if asked else subject
+        words = [] if asked else words
         if self.frequency is not None:
-            words += self.frequency.english
+            words += constituent("ADVP", self.frequency.english)
         words += self.verbal.rest
         for phrase in self.objects:
             words += phrase.english
         if self.place is not None:
-            words += self.place.english
+            plain = not any(getattr(text, "path", ()) for text, *_ in self.place.english)
+            words += constituent("ADJP", self.place.english) if plain else self.place.english
         if self.time is not None:
-            words += self.time.english
-        return words
+            words += constituent("ADVP", self.time.english)
+        return constituent("S", [*before, *constituent("VP", words)])
 
     # -------------------------------------------------------------------------------------------------------- German
 

@@ -25,6 +25,7 @@ from tools.grammar.phrases import (
     THEY,
     Phrase,
     Token,
+    constituent,
     noun_phrase,
     prepositional,
     some_noun,
@@ -60,9 +61,9 @@ def subordinate(draw: Draw) -> Sentence:
     link = conjunction.english[0][1]
     if draw.sometimes(0.3):
         comma: Token = (",", draw.link(), 0)
-        english = [*conjunction.english, *other.english(), comma, *main.english()]
+        english = [*constituent("SBAR", [*conjunction.english, *other.english()]), comma, *main.english()]
         return Sentence(english, [*conjunction.german, *other.german_last(), comma, *main.german_after()])
-    english = [*main.english(), *conjunction.english, *other.english()]
+    english = [*main.english(), *constituent("SBAR", [*conjunction.english, *other.english()])]
     return Sentence(english, [*main.german(), (",", 0, link), *conjunction.german, *other.german_last()])
 
 
@@ -75,7 +76,7 @@ def that(draw: Draw) -> Sentence:
     other = _simple(draw, draw.pick(COMMON) if tense == "present" else "past")
     conjunction = word(draw, "that", "dass")
     comma: Token = (",", 0, conjunction.english[0][1])
-    english = [*main.english(), *conjunction.english, *other.english()]
+    english = [*main.english(), *constituent("SBAR", [*conjunction.english, *other.english()])]
     return Sentence(english, [*main.german(), comma, *conjunction.german, *other.german_last()])
 
 
@@ -87,7 +88,7 @@ def _relative_clause(draw: Draw, head: Phrase, noun: Noun, case: int, several: b
     pronoun = RELATIVE[case][PLURAL if several else noun.gender]
     german: list[Token] = [(",", 0, link), (pronoun, link, 0)]
     return head._replace(
-        english=[*head.english, (english, link, 0), *clause.english()],
+        english=constituent("NP", [*head.english, *constituent("SBAR", [(english, link, 0), *clause.english()])]),
         german=[*head.german, *german, *clause.german_last(), (",", 0, link)],
     )
 
@@ -174,7 +175,7 @@ def together(draw: Draw) -> Sentence:
     first, second = some_noun(draw, who, NOMINATIVE, certain=True), some_noun(draw, other, NOMINATIVE, certain=True)
     conjunction = word(draw, "and", "und")
     both = Phrase(
-        [*first.english, *conjunction.english, *second.english],
+        constituent("NP", [*first.english, *conjunction.english, *second.english]),
         [*first.german, *conjunction.german, *second.german],
         THEY,
     )
@@ -201,4 +202,4 @@ def purpose(draw: Draw) -> Sentence:
     if not verb.german.prefix:
         end = [("zu", to, 0), (verb.german.infinitive, link, 0)]
     german = [*main.german(), (",", 0, to), ("um", to, 0), *aim.german, *end]
-    return Sentence([*main.english(), *english, *aim.english], german)
+    return Sentence([*main.english(), *constituent("S", [*english, *aim.english])], german)

@@ -16,7 +16,9 @@ from tools.grammar.phrases import (
     THEY,
     Phrase,
     Token,
+    constituent,
     fitting,
+    like,
     noun_phrase,
     prepositional,
     some_noun,
@@ -116,7 +118,7 @@ def superlative(draw: Draw) -> Sentence:
     plain = noun_phrase(draw, what, ACCUSATIVE, THE, several)
     link = draw.link()
     column = PLURAL if several else what.gender
-    most: list[Token] = [(part, link, 0) for part in adjective.most]
+    most: list[Token] = [(like(part, plain.english[0][0]), link, 0) for part in adjective.most]
     german = (adjective.german_most + WEAK[ACCUSATIVE][column], link, 0)
     clause.objects = [Phrase([plain.english[0], *most, plain.english[1]], [plain.german[0], german, plain.german[1]])]
     return said(clause)
@@ -129,7 +131,7 @@ def owned(draw: Draw, owner: Noun, thing: Noun, case: int) -> Phrase:
     possession = noun_phrase(draw, thing, case, THE, several, fitting(draw, thing, 0.15))
     (article, _link, _), *words = possession.german
     *before, (last, last_link, _) = possessor.english
-    english = [*before, (f"{last}'s", last_link, 0), *possession.english[1:]]
+    english = constituent("NP", [*before, (like(f"{last}'s", last), last_link, 0), *possession.english[1:]])
     german = [(article, 0, possession.head), *words, *possessor.german]
     return Phrase(english, german, THEY if several else HE, possession.head)
 
@@ -140,7 +142,12 @@ def part(draw: Draw, whole: Noun, thing: Noun, case: int) -> Phrase:
     owner = noun_phrase(draw, whole, GENITIVE, THE, False, fitting(draw, whole, 0.15))
     first = noun_phrase(draw, thing, case, THE, several)
     of = ("of", owner.german[0][1], 0)
-    return Phrase([*first.english, of, *owner.english], [*first.german, *owner.german], first.person, first.head)
+    return Phrase(
+        constituent("NP", [*first.english, *constituent("PP", [of, *owner.english])]),
+        [*first.german, *owner.german],
+        first.person,
+        first.head,
+    )
 
 
 def possession(draw: Draw) -> Sentence:

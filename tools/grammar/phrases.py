@@ -7,6 +7,8 @@ possible link). 0 is no link.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import count, takewhile
 from typing import NamedTuple
 
 from tools.grammar.adjectives import FITTING, Adjective
@@ -30,6 +32,43 @@ from tools.grammar.nouns import Noun
 Token = tuple[str, int, int]
 HE, THEY = 2, 5
 """Persons of noun phrases: the index of their verb forms."""
+
+
+class Word(str):
+    """A word that knows the constituents around it, the outermost first; each has a label and a number of its own."""
+
+    path: tuple[tuple[str, int], ...] = ()
+
+
+_numbers = count()
+
+
+def constituent(label: str, tokens: list[Token]) -> list[Token]:
+    """The tokens, all inside one more constituent."""
+    mark, marked = (label, next(_numbers)), []
+    for text, link, hint in tokens:
+        word = Word(text)
+        word.path = (mark, *getattr(text, "path", ()))
+        marked.append((word, link, hint))
+    return marked
+
+
+def like(text: str, other: str) -> Word:
+    """The text, inside the constituents of another word."""
+    word = Word(text)
+    word.path = getattr(other, "path", ())
+    return word
+
+
+def tree(words: Iterable[str]) -> str:
+    """The constituents of a sentence, with XX for each word, as in Vinyals et al. (2015)."""
+    parts, open_ = ["(TOP"], ()
+    for word in words:
+        path = getattr(word, "path", ())
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(open_, path, strict=False)))
+        parts += [")"] * (len(open_) - same) + [f"({label}" for label, _ in path[same:]] + ["XX"]
+        open_ = path
+    return " ".join([*parts, *[")"] * (len(open_) + 1)]).replace(" )", ")")
 
 
 class Phrase(NamedTuple):
@@ -133,28 +172,31 @@ def noun_phrase(
     head = draw.link()
     english.append((noun.plural if plural else noun.english, head, 0))
     german.append((noun.forms[case][plural], head, 0))
-    return Phrase(english, german, THEY if plural else HE, head)
+    return Phrase(constituent("NP", english), german, THEY if plural else HE, head)
 
 
 def negated_object(draw: Draw, noun: Noun, plural: bool, adjective: Adjective | None, negation: int) -> Phrase:
     """(doesn't see) a dog -> keinen Hund; kein belongs to the *not* as much as to the article."""
     plain = noun_phrase(draw, noun, ACCUSATIVE, NO, plural, adjective)
     _, *rest = plain.english
-    english = rest if plural or not noun.counted else [(a_or_an(rest[0][0]), negation, 0), *rest]
+    if not plural and noun.counted:
+        rest = [(like(a_or_an(rest[0][0]), rest[0][0]), negation, 0), *rest]
     (word, _, _), *german = plain.german
-    return plain._replace(english=english, german=[(word, negation, 0), *german])
+    return plain._replace(english=rest, german=[(word, negation, 0), *german])
 
 
 def pronoun(draw: Draw, index: int, case: int) -> Phrase:
     subject, other, *german = PRONOUNS[index]
     link = draw.link()
     english = other if case else subject
-    return Phrase([(english, link, 0)], [(german[case], link, 0)], PERSONS[index], link, pronoun=True)
+    return Phrase(
+        constituent("NP", [(english, link, 0)]), [(german[case], link, 0)], PERSONS[index], link, pronoun=True
+    )
 
 
 def name(draw: Draw, text: str) -> Phrase:
     link = draw.link()
-    return Phrase([(text, link, 0)], [(text, link, 0)], HE, link)
+    return Phrase(constituent("NP", [(text, link, 0)]), [(text, link, 0)], HE, link)
 
 
 def word(draw: Draw, english: str, german: str) -> Phrase:
@@ -206,9 +248,12 @@ def prepositional(draw: Draw, english: str, german: str, phrase: Phrase) -> Phra
     contracted = CONTRACTIONS.get(f"{german} {article}")
     if contracted:
         before = [(part, article_link, 0) for part in english.split()]
-        return phrase._replace(english=[*before, *phrase.english], german=[(contracted, article_link, hint), *rest])
+        english_words = constituent("PP", [*before, *phrase.english])
+        return phrase._replace(english=english_words, german=[(contracted, article_link, hint), *rest])
     before = [(part, link, 0) for part in english.split()]
-    return phrase._replace(english=[*before, *phrase.english], german=[(german, link, 0), *phrase.german])
+    return phrase._replace(
+        english=constituent("PP", [*before, *phrase.english]), german=[(german, link, 0), *phrase.german]
+    )
 
 
 BESIDE = (("behind", "hinter"), ("in front of", "vor"), ("next to", "neben"))

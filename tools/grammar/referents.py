@@ -23,6 +23,7 @@ from tools.grammar.phrases import (
     PLACES,
     Phrase,
     Token,
+    constituent,
     fitting,
     noun_phrase,
     prepositional,
@@ -178,7 +179,7 @@ def _narration(draw: Draw, drawn: Scene, negative: bool) -> Narration:
 
 def _joined(main: Clause, conjunction: Phrase, reason: Clause) -> tuple[list[Token], list[Token]]:
     comma: Token = (",", 0, conjunction.english[0][1])
-    english = [*main.english(), *conjunction.english, *reason.english()]
+    english = [*main.english(), *constituent("SBAR", [*conjunction.english, *reason.english()])]
     return english, [*main.german(), comma, *conjunction.german, *reason.german_last()]
 
 
@@ -204,7 +205,7 @@ def because_first(draw: Draw) -> Sentence:
     reason, link = _reason(draw, drawn, draw.pick(TOO), tense)
     conjunction, comma = word(draw, "because", "weil"), (",", draw.link(), 0)
     main = Clause(animal, words, [place], negation=negation)
-    english = [*conjunction.english, *reason.english(), comma, *main.english()]
+    english = [*constituent("SBAR", [*conjunction.english, *reason.english()]), comma, *main.english()]
     german = [*conjunction.german, *reason.german_last(), comma, *main.german_after()]
     return Sentence(english, german, resolved=_resolved(drawn, animal, place, link))
 

@@ -6,7 +6,7 @@ import re
 from typing import NamedTuple
 
 from tools.grammar.german import GENDERS
-from tools.grammar.phrases import Token
+from tools.grammar.phrases import Token, tree
 
 from regard.data.embedded import Links, Referent
 
@@ -22,6 +22,8 @@ class Pair(NamedTuple):
     """Further links that are neither right nor wrong: *did* in *did cross* with *überquerte*."""
     referent: Referent | None
     construction: str
+    tree: str
+    """The constituents of the English sentence."""
 
     @property
     def source(self) -> str:
@@ -91,6 +93,7 @@ def pair(sentence: Sentence, construction: str) -> Pair:
         tuple(sorted(possible)),
         _referent(english, german, resolved) if resolved else None,
         construction,
+        tree([*(token[0] for token in english), mark]),
     )
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from regard.use.evaluation import Compared, EvaluationSet, Report
     from regard.use.translator import Translator
 
-NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER"}
+NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "brackets": "bracket F1"}
 
 BleuTokenizer: TypeAlias = Literal["13a", "none", "intl", "zh", "char"]
 Test: TypeAlias = Literal["bootstrap", "randomization"]

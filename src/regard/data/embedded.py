@@ -13,7 +13,7 @@ import re
 import sysconfig
 import tokenize
 from collections.abc import Iterator
-from itertools import islice
+from itertools import islice, repeat
 from pathlib import Path
 from types import ModuleType
 from typing import Literal, NamedTuple, TypeAlias, assert_never
@@ -31,8 +31,10 @@ def read_embedded(settings: EmbeddedSettings, split: Split) -> Iterator[Located[
     match settings:
         case Grammar():
             rows = islice(_grammar_rows(split), settings.pairs(split))
-            for number, (english, german, *_) in enumerate(rows, 1):
-                pair = Pair(english, german) if settings.direction == "en-de" else Pair(german, english)
+            trees = grammar_trees(split) if settings.direction == "en-tree" else repeat("")  # as words, with spaces
+            for number, ((english, german, *_), tree) in enumerate(zip(rows, trees, strict=False), 1):
+                written = tree.replace("(", "( ").replace(")", " )") or german
+                pair = Pair(english, written) if settings.direction != "de-en" else Pair(german, english)
                 yield Located(pair, settings.kind, number)
         case PythonLibrary():
             for name, text in python_documents(split, docstrings_only=settings.docstrings):
@@ -48,7 +50,8 @@ def origin_of(settings: EmbeddedSettings, split: Split) -> list[Path]:
     """The files whose content decides the examples."""
     match settings:
         case Grammar():
-            return [_grammar_file(split)]
+            files = [_grammar_file(split)]
+            return [*files, _tree_file(split)] if settings.direction == "en-tree" else files
         case PythonLibrary():
             return [python_library() / name for name in _names(python_library())]
         case Digits():
@@ -104,6 +107,17 @@ def grammar_pairs(part: GrammarPart) -> Iterator[GrammarPair]:
             pronoun, noun, distractor = _links(links)
             referent = Referent(pronoun, noun, distractor, gender, other)
         yield GrammarPair(source, target, construction, _links(alignment), _links(possible), referent)
+
+
+def grammar_trees(split: Split) -> Iterator[str]:
+    """Yields the constituents of each English sentence of a split, with XX for each word: `(TOP (S (NP XX) …) XX)`."""
+    with lzma.open(_tree_file(split), "rt", encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield line.rstrip("\n")
+
+
+def _tree_file(split: Split) -> Path:
+    return Path(__file__).parent / "grammar" / f"{split}.trees.xz"
 
 
 def grammar_tokens(text: str) -> list[str]:

@@ -422,8 +422,8 @@ class Grammar(Pairs):
     """English–German pairs of a small grammar, shipped with the package (docs/grammar.md)."""
 
     kind: Literal["grammar"] = "grammar"
-    direction: Literal["en-de", "de-en"] = "en-de"
-    """Source and target language."""
+    direction: Literal["en-de", "de-en", "en-tree"] = "en-de"
+    """Source and target language; en-tree: English sentences and their constituents, for parsing as translation."""
     train_pairs: int = Field(default=120_000, ge=1, le=120_000)
     """Training pairs: the first ones of the corpus."""
     valid_pairs: int = Field(default=1_000, ge=1, le=4_000)

@@ -1,4 +1,4 @@
-"""Metrics of predictions: F1, Matthews correlation, correlations of numbers, F1 of spans, scores of answers.
+"""Metrics of predictions: F1, Matthews correlation, correlations, F1 of spans and of brackets, scores of answers.
 
 They follow the usual reference implementations, which the tests compare them with: scikit-learn, SciPy, seqeval and the
 published script of SQuAD 1.1.
@@ -82,6 +82,39 @@ def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -
     """F1 of entities over all sentences; an entity counts if its type and both its ends are right."""
     pairs = [(entities(one), entities(other)) for one, other in zip(gold, predicted, strict=True)]
     right, golds, guesses = (sum(map(len, each)) for each in zip(*((a & b, a, b) for a, b in pairs), strict=True))
+    return _f1(right, golds, guesses)
+
+
+_BRACKETS = re.compile(r"\(\s*([^\s()]*)|(\))|[^\s()]+")
+
+
+def brackets(tree: str) -> Counter[Span]:
+    """The labelled constituents of a tree in brackets: label, first word, and the word after the last one.
+
+    As EVALB counts them: the root (TOP) does not count, equal ones count as often as they occur. A tree that ends too
+    early is completed, and brackets that close nothing are ignored.
+    """
+    found: Counter[Span] = Counter()
+    open_: list[tuple[str, int]] = []
+    words = 0
+    for match in _BRACKETS.finditer(tree + ")" * tree.count("(")):
+        label, closing = match.groups()
+        if label is not None:
+            open_.append((label, words))
+        elif closing is None:
+            words += 1
+        elif open_:
+            name, start = open_.pop()
+            if name not in ("", "TOP") and words > start:
+                found[name, start, words] += 1
+    return found
+
+
+def bracket_f1(gold: Sequence[str], predicted: Sequence[str]) -> float:
+    """F1 of labelled constituents over all sentences (Black et al. 1991: PARSEVAL)."""
+    pairs = [(brackets(one), brackets(other)) for one, other in zip(gold, predicted, strict=True)]
+    counts = [((a & b).total(), a.total(), b.total()) for a, b in pairs]
+    right, golds, guesses = map(sum, zip(*counts, strict=True))
     return _f1(right, golds, guesses)
 
 

@@ -21,6 +21,7 @@ from regard.data.settings import Pairs, Split
 from regard.data.source import Source
 from regard.errors import DataError, SettingsError
 from regard.settings import Table, did_you_mean
+from regard.tasks.metrics import bracket_f1
 from regard.tasks.recipe import data_settings
 from regard.use.translator import Translator
 
@@ -111,6 +112,9 @@ def evaluate_texts(
     metrics = corpus_metrics(hypotheses, references, lowercase=lowercase, tokenize=tokenize)
     if sources is not None and len(sources) != len(references):
         raise DataError(f"{len(sources):,} sources do not match {len(references):,} references; give one for each")
+    if all(text.startswith("(") for text in references):  # trees: parsing as translation
+        found = 100 * bracket_f1(references, hypotheses)
+        metrics["brackets"] = CorpusMetric(found, "labelled brackets, as EVALB")
     exact = sum(one == other for one, other in zip(hypotheses, references, strict=True))
     return Report(
         len(references),

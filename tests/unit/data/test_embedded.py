@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from regard.data.embedded import grammar_pairs, python_documents, python_library
+from regard.data.embedded import grammar_pairs, grammar_trees, python_documents, python_library, read_embedded
 from regard.data.examples import Located, Pair, Picture
 from regard.data.report import report_data
 from regard.data.settings import SPLITS, Digits, Grammar, PythonLibrary
@@ -133,3 +134,16 @@ def test_origins_and_reports() -> None:
     (table,) = Source(Digits(), "train").origin
     assert table.is_file()
     assert list(report_data(PythonLibrary(), ("valid", "test"))["splits"]) == ["valid"]
+
+
+def test_trees_fit_their_sentences() -> None:
+    """One XX for each word, and the same sentences as in the other directions."""
+    pairs = list(islice(grammar_pairs("test"), 500))
+    for pair, tree in zip(pairs, grammar_trees("test"), strict=False):
+        assert tree.split("XX")[0].startswith("(TOP")
+        assert tree.count("XX") == len(pair.source_tokens)
+        assert tree.count("(") == tree.count(")")
+    located = read_embedded(Grammar(direction="en-tree", test_pairs=500), "test")
+    found = [each.example for each in located if isinstance(each.example, Pair)]
+    assert [each.source for each in found] == [pair.source for pair in pairs]
+    assert found[0].target == "( TOP ( S ( NP XX XX ) ( VP XX XX ( PP XX ( NP XX XX ) ) ) ) XX )"

@@ -88,3 +88,45 @@ def test_answers_follow_the_rules_of_squad() -> None:
         assert f1 == pytest.approx(max(squad_f1(predicted, gold) for gold in golds))
     assert metrics.answer_scores("", []) == (1.0, 1.0)
     assert metrics.answer_scores("x", []) == (0.0, 0.0)
+
+
+def test_brackets_by_hand() -> None:
+    """Gold: S 0–5, NP 0–2, VP 2–5, NP 3–5. Found: three of them, and PP 3–5 and NP 4–5."""
+    gold = "(TOP (S (NP XX XX) (VP XX (NP XX XX))))"
+    found = "(TOP (S (NP XX XX) (VP XX (PP XX (NP XX)))))"
+    assert metrics.brackets(gold) == {("S", 0, 5): 1, ("NP", 0, 2): 1, ("VP", 2, 5): 1, ("NP", 3, 5): 1}
+    assert metrics.bracket_f1([gold], [found]) == pytest.approx(2 * (3 / 5) * (3 / 4) / (3 / 5 + 3 / 4))
+    assert metrics.bracket_f1([gold], [gold]) == 1.0
+    assert metrics.bracket_f1([gold], [""]) == 0.0
+    assert metrics.brackets("( S ( NP XX") == {("S", 0, 1): 1, ("NP", 0, 1): 1}
+    assert metrics.brackets("XX ) ) ( NP XX )") == {("NP", 1, 2): 1}
+    assert metrics.brackets("(NP (NP XX))") == {("NP", 0, 1): 2}  # equal ones count as often as they occur
+
+
+def test_brackets_of_random_trees() -> None:
+    """Against spans that are collected while trees are drawn, and the formula of PARSEVAL."""
+    draw = random.Random(3)
+
+    def grow(start: int, depth: int, found: list[tuple[str, int, int]]) -> tuple[str, int]:
+        if depth == 0 or draw.random() < 0.3:
+            return "XX", start + 1
+        label, end, parts = draw.choice(("S", "NP", "VP")), start, []
+        for _ in range(draw.randint(1, 3)):
+            text, end = grow(end, depth - 1, found)
+            parts.append(text)
+        found.append((label, start, end))
+        return f"({label} {' '.join(parts)})", end
+
+    golds, guesses, right = [], [], 0
+    for _ in range(40):
+        sides: list[list[tuple[str, int, int]]] = [[], []]
+        for spans, texts in zip(sides, (golds, guesses), strict=True):
+            texts.append((f"(TOP {grow(0, 4, spans)[0]})", spans))
+        rest = list(sides[1])
+        for span in sides[0]:
+            if span in rest:
+                rest.remove(span)
+                right += 1
+    precision, recall = (right / sum(len(spans) for _, spans in side) for side in (guesses, golds))
+    expected = 2 * precision * recall / (precision + recall)
+    assert metrics.bracket_f1([text for text, _ in golds], [text for text, _ in guesses]) == pytest.approx(expected)
