@@ -21,14 +21,14 @@ from regard.files import read_json
 from regard.models.families import Decoder
 from regard.models.settings import reach
 from regard.settings import Table, shown
-from regard.text.tokenizer import CONFIG_FILE, TokenizerPair, check_texts
+from regard.text.chat import chat_template, render_chat
+from regard.text.tokenizer import TokenizerPair, check_texts
 from regard.use.model import GENERATION, Loaded, load
 
 _CONTEXT = 4
 """Tokens of the prompt that are decoded again with the first ones of the text, since they may change spaces."""
 _BROKEN = "\ufffd"
 """What an incomplete UTF-8 character is decoded to."""
-TEMPLATE_FILE = "chat_template.jinja"
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Generator(Loaded):
         super().__init__(name, directory, network, tokenizers, config)
         self.frame = frame
         self.tokenizer = tokenizers.target
-        self.template = _chat_template(directory)
+        self.template = chat_template(directory, config)
         """The Jinja template that turns a conversation into a prompt; None: the model has none."""
         self._prefixes = Prefixes()
         self._drafts: dict[str, Generator] = {}
@@ -134,9 +134,7 @@ class Generator(Loaded):
         """
         if self.template is None:
             raise InputError(f"model {self.name} has no chat template; use regard generate, or load a chat model")
-        names = {role: self.tokenizer.token(number) for role, number in self.tokenizer.roles.items()}
-        tokens = {"bos_token": names.get("start", ""), "eos_token": names.get("end", ""), "pad_token": names.get("pad")}
-        return render_chat(self.template, messages, tokens, self.name)
+        return render_chat(self.template, messages, self.tokenizer, self.name)
 
     def batch(self, options: GenerateOptions | None = None) -> Continuation:
         """An empty running batch, whose rows are those of `TextStream`."""
@@ -299,47 +297,6 @@ class TextStream:
         self._size += len(part)
         self._parts.append(part)
         return part
-
-
-def render_chat(
-    template: str, messages: Sequence[Mapping[str, str]], tokens: Mapping[str, str | None], name: str
-) -> str:
-    """A conversation as a prompt, by a Jinja template. The template is not trusted: it runs in a sandbox."""
-    from jinja2.exceptions import SecurityError, TemplateError
-    from jinja2.sandbox import ImmutableSandboxedEnvironment
-
-    for place, message in enumerate(messages):
-        if not all(isinstance(message.get(key), str) for key in ("role", "content")):
-            raise InputError(f"messages[{place}] ({shown(message)}) needs the texts role and content")
-
-    def refuse(message: str) -> None:
-        raise TemplateError(message)
-
-    class Sandbox(ImmutableSandboxedEnvironment):
-        def unsafe_undefined(self, obj: Any, attribute: str) -> Any:  # by default it would print nothing
-            raise SecurityError(f"access to {attribute}")
-
-    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
-    environment.globals["raise_exception"] = refuse
-    try:
-        return environment.from_string(template).render(
-            messages=[dict(message) for message in messages], add_generation_prompt=True, **tokens
-        )
-    except SecurityError as error:
-        raise InputError(f"the chat template of {name} is unsafe and was stopped ({error}); use another one") from None
-    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-        raise InputError(f"the chat template of {name} refuses these messages ({error}); change their order") from None
-
-
-def _chat_template(directory: Path) -> str | None:
-    if (file := directory / TEMPLATE_FILE).is_file():
-        return file.read_text(encoding="utf-8")
-    stated = read_json(directory / CONFIG_FILE) if (directory / CONFIG_FILE).is_file() else {}
-    found = stated.get("chat_template")
-    if isinstance(found, list):  # named ones
-        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
-        found = named.get("default")
-    return found if isinstance(found, str) else None
 
 
 def run_frame(network: Decoder, tokenizers: TokenizerPair, config: Table) -> TextFrame:

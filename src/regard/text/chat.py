@@ -1,0 +1,81 @@
+"""Chat templates: Jinja texts that turn a conversation into a prompt. They are not trusted and run in a sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from regard.errors import InputError
+from regard.files import read_json
+from regard.settings import Table, shown
+from regard.text.tokenizer import CONFIG_FILE, Tokenizer
+
+TEMPLATE_FILE = "chat_template.jinja"
+
+
+def chat_template(directory: Path, config: Table) -> str | None:
+    """The template of a model: of a run's task, of its config, or of its files; None if it has none."""
+    task = config.get("task")
+    found = (task.get("template") if isinstance(task, dict) else None) or config.get("chat_template")
+    if found is None and (file := directory / TEMPLATE_FILE).is_file():
+        return file.read_text(encoding="utf-8")
+    if found is None and (directory / CONFIG_FILE).is_file():
+        found = read_json(directory / CONFIG_FILE).get("chat_template")
+    if isinstance(found, list):  # named ones
+        named = {each.get("name"): each.get("template") for each in found if isinstance(each, dict)}
+        found = named.get("default")
+    return found if isinstance(found, str) else None
+
+
+def render_chat(
+    template: str, messages: Sequence[Mapping[str, str]], tokenizer: Tokenizer, name: str, answer: bool = True
+) -> str:
+    """A conversation as a text. With `answer` it ends where the next answer begins. `name` is for errors."""
+    from jinja2.exceptions import SecurityError, TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    for place, message in enumerate(messages):
+        if not all(isinstance(message.get(key), str) for key in ("role", "content")):
+            raise InputError(f"messages[{place}] ({shown(message)}) needs the texts role and content")
+
+    def refuse(message: str) -> None:
+        raise TemplateError(message)
+
+    class Sandbox(ImmutableSandboxedEnvironment):
+        def unsafe_undefined(self, obj: Any, attribute: str) -> Any:  # by default it would print nothing
+            raise SecurityError(f"access to {attribute}")
+
+    environment = Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+    environment.globals["raise_exception"] = refuse
+    names = {role: tokenizer.token(number) for role, number in tokenizer.roles.items()}
+    tokens = {"bos_token": names.get("start", ""), "eos_token": names.get("end", ""), "pad_token": names.get("pad")}
+    try:
+        return environment.from_string(template).render(
+            messages=[dict(message) for message in messages], add_generation_prompt=answer, **tokens
+        )
+    except SecurityError as error:
+        raise InputError(f"the chat template of {name} is unsafe and was stopped ({error}); use another one") from None
+    except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+        raise InputError(f"the chat template of {name} refuses these messages ({error}); change their order") from None
+
+
+def chat_parts(template: str, messages: Sequence[Mapping[str, str]], tokenizer: Tokenizer) -> list[tuple[str, bool]]:
+    """A conversation in parts, each with whether it is an answer, as a model writes it; the last part is one."""
+    parts: list[tuple[str, bool]] = []
+    done = ""
+    for end, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before, after = (
+            render_chat(template, messages[: end + answered], tokenizer, "task.template", answer=not answered)
+            for answered in (False, True)
+        )
+        if not before.startswith(done) or not after.startswith(before):
+            raise InputError(
+                "task.template writes earlier messages in another way when an answer follows; give a template that "
+                "only adds text"
+            )
+        parts += [(before[len(done) :], False), (after[len(before) :], True)]
+        done = after
+    return parts
