@@ -154,7 +154,19 @@ def test_an_option_means_the_same_in_every_verb() -> None:
     assert verbs["to"] == ["align", "convert", "evaluate", "look", "translate"]
     assert (verbs["length"], verbs["reference"], verbs["save"]) == (["count"], ["evaluate"], ["evaluate"])
     assert verbs["split"] == ["data", "evaluate"]
-    computing = ["align", "embed", "evaluate", "fill", "look", "predict", "serve", "train", "translate"]
+    computing = [
+        "align",
+        "chat",
+        "embed",
+        "evaluate",
+        "fill",
+        "generate",
+        "look",
+        "predict",
+        "serve",
+        "train",
+        "translate",
+    ]
     assert verbs["threads"] == verbs["device"] == computing
 
 
