@@ -87,9 +87,10 @@ def read_model(words: list[str]) -> tuple[str, ModelSettings, list[str]]:
         wrong = f"{names[1]!r} is not an override" if names else "the model is missing"
         raise SettingsError(f"{wrong}; give one model and overrides such as dropout=0.2")
     model = names[0]
-    if model not in preset_names() and (is_recipe(model) or Path(model).is_file()):
+    saved_file = model.endswith(".gguf")
+    if model not in preset_names() and not saved_file and (is_recipe(model) or Path(model).is_file()):
         return model, *planned_model(read_recipe(model), changes)
-    if model in preset_names() or not (Path(model).is_dir() or model in MODELS or "/" in model):
+    if model in preset_names() or not (Path(model).is_dir() or model in MODELS or "/" in model or saved_file):
         return model, model_settings({"model": {"preset": model}}, changes), []
     from regard.weights.directory import CONFIG, load_model, read_settings
     from regard.weights.location import find_model

@@ -24,7 +24,8 @@ from regard.text.tokenizer import CONFIG_FILE, Tokenizer, check_charsmap, edge, 
 
 Ends: TypeAlias = tuple[Role | None, Role | None]
 FRAMES: dict[str, Ends] = {"bert": ("class_token", "separator"), "bart": ("start", "end"), "gpt2": (None, None)}
-FRAMES |= {"llama": ("start", None), "t5": (None, "end"), "marian": (None, "end")}
+FRAMES |= {"t5": (None, "end"), "marian": (None, "end")}
+FRAMES |= dict.fromkeys(("llama", "mistral", "gemma", "gemma2", "gemma3_text"), ("start", None))
 """The special tokens before and after a text, by type of model."""
 KINDS = {"vocab.txt": "bert", "merges.txt": "gpt2", "spiece.model": "t5", "tokenizer.model": "t5"}
 """The type of model if no file states it."""
@@ -62,7 +63,7 @@ def read_hub_tokenizers(directory: Path) -> tuple[Tokenizer, Tokenizer] | None:
     else:
         count = stated.get("extra_ids", 100) if kind == "t5" else 0
         inner = _sentencepiece(found, extra=[f"<extra_id_{i}>" for i in range(count if count in range(1_000) else 0)])
-    tokenizer = _finished(inner, kind, directory)
+    tokenizer = finished(inner, kind, directory)
     return tokenizer, tokenizer
 
 
@@ -106,14 +107,14 @@ def _marian(path: Path, ids: Mapping[str, int]) -> Tokenizer:
     # A text can begin with the code of its target language, as in >>fr<< Hello.
     codes = [token for token in ids if token.startswith(">>") and token.endswith("<<")]
     inner.add_tokens([AddedToken(token, normalized=False) for token in codes])
-    return _finished(inner, "marian", path.parent, max(ids.values()) + 1)
+    return finished(inner, "marian", path.parent, max(ids.values()) + 1)
 
 
 def _special(tokens: Iterable[str]) -> list[AddedToken]:
     return [AddedToken(token, normalized=False, special=True) for token in tokens]
 
 
-def _finished(inner: tokenizers.Tokenizer, kind: str, directory: Path, size: int | None = None) -> Tokenizer:
+def finished(inner: tokenizers.Tokenizer, kind: str, directory: Path, size: int | None = None) -> Tokenizer:
     """The tokenizer with its added and special tokens, and its frame."""
     stated = _json(directory / CONFIG_FILE)
     listed = stated.get("added_tokens_decoder")

@@ -263,7 +263,7 @@ def load(name: ShippedName, device: Place = ..., dtype: torch.dtype | None = ...
 @overload
 def load(name: Path | str, device: Place = ..., dtype: torch.dtype | None = ..., int8: bool = ...) -> Loaded: ...
 def load(name: Path | str, device: Place = None, dtype: torch.dtype | None = None, int8: bool = False) -> Loaded:
-    """Opens a model: a shipped name (`de-en`), a run directory or a Hugging Face directory.
+    """Opens a model: a shipped name (`de-en`), a run directory, a Hugging Face directory or a GGUF file.
 
     The result is a `Translator` if the model translates, a `Generator` if it continues texts. `device` is a GPU by
     default, if there is one. `dtype` is that of the file by default, except that 16-bit models become float32 on a CPU,

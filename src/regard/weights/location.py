@@ -15,8 +15,15 @@ SMALL_FILES = ["*.json", "*.txt", "*.spm", "*.model"]
 
 
 def find_model(name: str) -> tuple[Path, tuple[str, str] | None]:
-    """The directory of a model, and the direction that a shipped name stands for. An existing directory wins."""
+    """The directory of a model, and the direction that a shipped name stands for. An existing directory wins.
+
+    A GGUF file is unpacked into a directory of the cache.
+    """
     place = Path(name)
+    if place.suffix == ".gguf" and place.is_file():
+        from regard.weights.gguf import unpack  # it imports torch
+
+        return unpack(place), None
     if place.exists():
         return place, None
     if name in MODELS:
@@ -26,8 +33,8 @@ def find_model(name: str) -> tuple[Path, tuple[str, str] | None]:
         return place, MODELS[name].direction
     if HUB_NAME.fullmatch(name) and not place.parent.exists():
         return _download(name), None
-    if "/" in name:
-        raise WeightsError(f"{place} does not exist; give a run directory or a Hugging Face directory")
+    if "/" in name or place.suffix == ".gguf":
+        raise WeightsError(f"{place} does not exist; give a run directory, a Hugging Face directory or a GGUF file")
     raise WeightsError(
         f"model {name} is unknown{did_you_mean(name, MODELS)}; give {', '.join(MODELS)}, a run directory, a "
         "Hugging Face directory or a name of the Hub (OWNER/NAME)"

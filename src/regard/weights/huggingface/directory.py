@@ -25,7 +25,7 @@ from regard.weights.huggingface.llama import Llama, Mistral, Olmo2, Phi3, Qwen2,
 from regard.weights.huggingface.modernbert import ModernBert
 from regard.weights.huggingface.seq2seq import Bart, Marian, Pegasus
 from regard.weights.huggingface.t5 import T5
-from regard.weights.huggingface.tables import CONFIG_JSON, Config, Family
+from regard.weights.huggingface.tables import CONFIG_JSON, GGUF_FILE, Config, Family
 from regard.weights.huggingface.vit import Vit
 from regard.weights.tensors import INDEX, SINGLE, build_with, read_tensors, require_layers, write_tensors
 
@@ -53,7 +53,12 @@ def read_pretrained(
     if model_type not in FAMILIES:
         raise config.error("model_type", f"is not supported; supported types are {', '.join(FAMILIES)}")
     family = FAMILIES[model_type]
-    tensors = family.current_names(read_tensors(directory))
+    if GGUF_FILE in config.values:
+        from regard.weights.gguf import read_gguf  # it imports this module's tables
+
+        tensors = family.current_names(read_gguf(Path(str(config.values[GGUF_FILE]))))
+    else:
+        tensors = family.current_names(read_tensors(directory))
     settings = family.read_settings(config, tensors)
     require_layers(settings, tensors, str(directory))
     shapes = dict(build(settings, device="meta").named_parameters())

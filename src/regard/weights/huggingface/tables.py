@@ -26,6 +26,8 @@ from regard.settings import nested, parse, shown
 from regard.weights.tensors import check, listed
 
 CONFIG_JSON = "config.json"
+GGUF_FILE = "gguf_file"
+"""The key of a `config.json` that stands for a GGUF file."""
 TRAINING_ONLY = {"dropout", "stochastic_depth", "initial"}
 """Settings that do not change the output of a trained model. They may be lost."""
 REFUSED = ("is_decoder", "add_cross_attention", "cross_attention_hidden_size", "pruned_heads", "quantization_config")
