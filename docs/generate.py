@@ -21,7 +21,7 @@ from regard.decoding.settings import TranslateOptions
 from regard.models import settings as models
 from regard.serving.settings import PageSettings, Serving
 from regard.settings import Settings, describe, kind_of, variants
-from regard.tasks import translate
+from regard.tasks import augmentation, image, translate
 from regard.tasks.recipe import AnyText
 from regard.tasks.task import all_tasks
 from regard.text import settings as text
@@ -122,6 +122,8 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
         "The table `task.consistency`: a second pass over each batch that must agree with the first.",
         [translate.SimCut],
     ),
+    ("Augmentation of images", "The table `task.augment` of image classification.", [augmentation.Augmentation]),
+    ("Distillation", "The table `task.teacher` of image classification.", [image.Teacher]),
     ("Validation by translating", "The table `task.bleu` of a translation.", [translate.Bleu]),
     ("Training", "The table `train` of a recipe; it needs a budget.", [training.Train]),
     (

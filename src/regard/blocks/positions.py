@@ -324,7 +324,7 @@ def build_attended(position: settings.TextPosition, width: int, heads: int, head
 Grid = tuple[int, int]
 """Rows and columns of patches. The place of a patch is its column x and its row y, counted from the top left.
 
-A class token, if there is one, precedes the patches and has no place.
+A class token, if there is one, and registers precede the patches and have no place.
 """
 
 
@@ -337,21 +337,24 @@ def places_2d(grid: Grid, device: torch.device | None = None) -> tuple[Tensor, T
 class GridPosition(nn.Module):
     """No position, and the base of the others."""
 
-    def __init__(self, position: Any, width: int, class_token: bool, head_size: int = 0) -> None:
+    def __init__(self, position: Any, width: int, class_token: bool, head_size: int = 0, registers: int = 0) -> None:
         super().__init__()
-        self.position, self.width, self.class_token, self.head_size = position, width, class_token, head_size
+        self.position, self.width, self.head_size = position, width, head_size
+        self.class_token, self.registers = class_token, registers
 
     def embed(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Tensor | None:
-        """`[T, D]`: the encoding to add to the class token, if there is one, and to the patches; None: nothing."""
+        """`[T, D]`: the encoding to add to the learned tokens, if there are any, and the patches; None: nothing."""
         return None
 
     def rotation(self, grid: Grid, device: torch.device, dtype: torch.dtype) -> Rotation | None:
         """The rotation of queries and keys; None: no rotation."""
         return None
 
-    def with_class_token(self, of_patches: Tensor, of_class_token: Tensor) -> Tensor:
-        """`[P, ...]` after the row of the class token, if there is one."""
-        return torch.cat([of_class_token[None], of_patches]) if self.class_token else of_patches
+    def with_learned_tokens(self, of_patches: Tensor, of_class_token: Tensor) -> Tensor:
+        """`[P, ...]` after the row of the class token, if there is one, and zeros for the registers."""
+        first = [of_class_token[None]] if self.class_token else []
+        first += [of_patches.new_zeros(self.registers, *of_patches.shape[1:])] if self.registers else []
+        return torch.cat([*first, of_patches]) if first else of_patches
 
 
 class SinusoidalGridPosition(GridPosition):
@@ -361,14 +364,14 @@ class SinusoidalGridPosition(GridPosition):
         base, order = self.position.base, self.position.order
         both = [sinusoidal(place, self.width // 2, base, order, dtype) for place in places_2d(grid, device)]
         encoding_PD = torch.cat(both, dim=-1)
-        return self.with_class_token(encoding_PD, torch.zeros_like(encoding_PD[0]))
+        return self.with_learned_tokens(encoding_PD, torch.zeros_like(encoding_PD[0]))
 
 
 class LearnedGridPosition(GridPosition):
     """One learned vector for each patch of a grid; resized (bicubic) for other grids."""
 
-    def __init__(self, grid: Grid, width: int, class_token: bool) -> None:
-        super().__init__(settings.Learned2d(), width, class_token)
+    def __init__(self, grid: Grid, width: int, class_token: bool, registers: int = 0) -> None:
+        super().__init__(settings.Learned2d(), width, class_token, registers=registers)
         self.grid = grid
         self.weight = nn.Parameter(torch.empty(grid[0] * grid[1], width))
         self.first = nn.Parameter(torch.empty(width)) if class_token else None
@@ -379,7 +382,7 @@ class LearnedGridPosition(GridPosition):
             image_1DYX = weight_PD.view(*self.grid, -1).permute(2, 0, 1)[None]
             resized_1DYX = functional.interpolate(image_1DYX, size=grid, mode="bicubic", align_corners=False)
             weight_PD = resized_1DYX[0].flatten(1).mT
-        return weight_PD if self.first is None else self.with_class_token(weight_PD, self.first)
+        return self.with_learned_tokens(weight_PD, weight_PD[0] if self.first is None else self.first)
 
 
 class RotaryGridPosition(GridPosition):
@@ -389,14 +392,14 @@ class RotaryGridPosition(GridPosition):
         exact = angle_dtype(device)
         turns = frequencies(self.head_size // 2, self.position.base).to(device, exact)
         angles_PE = torch.cat([place.to(exact)[:, None] * turns for place in places_2d(grid, device)], dim=-1)
-        angles_TE = self.with_class_token(angles_PE, torch.zeros_like(angles_PE[0]))
+        angles_TE = self.with_learned_tokens(angles_PE, torch.zeros_like(angles_PE[0]))
         return rotation(angles_TE[None], dtype)
 
 
 def build_grid_position(
-    position: settings.ImagePosition, grid: Grid, width: int, head_size: int, class_token: bool
+    position: settings.ImagePosition, grid: Grid, width: int, head_size: int, class_token: bool, registers: int = 0
 ) -> GridPosition:
     if isinstance(position, settings.Learned2d):
-        return LearnedGridPosition(grid, width, class_token)
+        return LearnedGridPosition(grid, width, class_token, registers)
     kinds = {"sinusoidal-2d": SinusoidalGridPosition, "rotary-2d": RotaryGridPosition}
-    return kinds.get(position.kind, GridPosition)(position, width, class_token, head_size)
+    return kinds.get(position.kind, GridPosition)(position, width, class_token, head_size, registers)

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from regard.use.translator import Translator
 
 NAMES = {"bleu": "BLEU", "chrf": "chrF", "ter": "TER", "brackets": "bracket F1"}
+WIDEST = 12
+"""Most classes of a confusion matrix that is printed as a table, and most mistakes of more classes."""
 
 BleuTokenizer: TypeAlias = Literal["13a", "none", "intl", "zh", "char"]
 Test: TypeAlias = Literal["bootstrap", "randomization"]
@@ -204,14 +206,33 @@ def _print_metrics(
     from regard.training.run import json_value
 
     with terminal.progress("evaluating"):
-        chosen, metrics = evaluate_run(directory, split, changes, device)
+        chosen, metrics, details = evaluate_run(directory, split, changes, device)
     if as_json:
-        terminal.print_json({"model": str(directory), "split": chosen, "metrics": json_value(metrics)})
+        terminal.print_json({"model": str(directory), "split": chosen, "metrics": json_value(metrics), **details})
         return
     table = terminal.grid(f"{directory}, {chosen}", "")
     for name, value in metrics.items():
         table.add_row(name, four_digits(value))
     terminal.console().print(table)
+    if confusion := details.get("confusion"):
+        _print_confusion(confusion["classes"], confusion["counts"])
+
+
+def _print_confusion(classes: list[str], counts: list[list[int]]) -> None:
+    """The matrix of a few classes; of many, the most frequent mistakes."""
+    out = terminal.console()
+    if len(classes) <= WIDEST:
+        table = terminal.grid("class \\ predicted", *(name for name in classes), "right")
+        for number, (name, row) in enumerate(zip(classes, counts, strict=True)):
+            share = f"{100 * row[number] / sum(row):.1f} %" if sum(row) else ""
+            table.add_row(name, *(f"{count:,}" if count else "·" for count in row), share)
+    else:
+        table = terminal.grid("class", "mistakes", text="predicted")
+        pairs = [(row[j], i, j) for i, row in enumerate(counts) for j in range(len(row)) if i != j and row[j]]
+        for count, i, j in sorted(pairs, key=lambda pair: -pair[0])[:WIDEST]:
+            table.add_row(classes[i], f"{count:,}", classes[j])
+    out.print()
+    out.print(table)
 
 
 def _print_json(evaluated: str, against: str | None, results: dict[str, Evaluated]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regard.cli import terminal
-from regard.errors import SettingsError
+from regard.errors import DataError, InputError, SettingsError
 
 if TYPE_CHECKING:
     from regard.use.model import Loaded
@@ -33,11 +33,30 @@ def predict_command(
 ) -> None:
     """Apply a model of any task to inputs. The output has one line per input.
 
-    An input of two texts (a pair, a question and its context) has a tab between them.
+    An input of two texts (a pair, a question and its context) has a tab between them. An input that cannot be read is a
+    line with the error in its place, and the exit code is 1.
     """
     loaded = _load(model, device, threads, inputs, source)
-    results = (result for chunk in terminal.input_chunks(inputs, source, CHUNK) for result in loaded.predict(chunk))
-    terminal.write_lines((_line(result, as_json) for result in results), output)
+    failed = 0
+
+    def results() -> Iterator[Any]:
+        nonlocal failed
+        for chunk in terminal.input_chunks(inputs, source, CHUNK):
+            try:
+                yield from loaded.predict(chunk)
+            except (DataError, InputError):
+                if len(chunk) == 1 and inputs:
+                    raise
+                for each in chunk:
+                    try:
+                        yield from loaded.predict([each])
+                    except (DataError, InputError) as error:
+                        failed += 1
+                        yield {"error": str(error)}
+
+    terminal.write_lines((_line(result, as_json) for result in results()), output)
+    if failed:
+        raise typer.Exit(1)
 
 
 def fill_command(
@@ -136,8 +155,11 @@ def _line(result: Any, as_json: bool) -> str:
     match value:
         case str():
             return " ".join(value.splitlines())
+        case {"error": error}:
+            return f"error: {' '.join(str(error).split())}"
         case {"label": label, "probabilities": dict(shares)}:
-            return f"{label}\t{shares[label]:.4f}"
+            file = f"\t{value['file']}" if "file" in value else ""
+            return f"{label}\t{shares[label]:.4f}{file}"
         case {"number": number}:
             return f"{number:.4f}"
         case {"words": words, "tags": tags}:

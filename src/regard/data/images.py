@@ -7,6 +7,7 @@ import math
 import struct
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, Literal
@@ -47,13 +48,16 @@ def read_image_folder(settings: ImageFolder, folder: str) -> Iterator[Located[Pi
             yield Located(example, str(file), number, unit="")
 
 
-def read_image(file: Path | bytes, colours: Literal["rgb", "grey"], name: str = "") -> Pixels:
-    """Reads one image file, or the bytes of one, as `[height, width, channels]`. `name` is for errors."""
-    if isinstance(file, Path) and not file.is_file():
-        raise DataError(f"{file} {'is a folder' if file.is_dir() else 'does not exist'}; give an image file")
-    pixels = _decode(file, colours)
+def read_image(image: Any, colours: Literal["rgb", "grey"], name: str = "") -> Pixels:
+    """Reads an image (a file, the bytes of one, or a Pillow image) as `[height, width, channels]`; `name` for errors."""
+    if isinstance(image, Path) and not image.is_file():
+        raise DataError(f"{image} {'is a folder' if image.is_dir() else 'does not exist'}; give an image file")
+    if not isinstance(image, Path | bytes | pillow_images().Image):
+        raise DataError(f"an image is of type {type(image).__name__}, expected a file, bytes, a Pillow image or array")
+    pixels = _decode(image, colours)
     if isinstance(pixels, Problem):
-        raise DataError(f"{name or file!s} {pixels.reason} ({pixels.detail}); give a PNG or JPEG file")
+        given = image if isinstance(image, Path) else "an image"
+        raise DataError(f"{name or given} {pixels.reason} ({pixels.detail}); give a PNG or JPEG file")
     return pixels
 
 
@@ -66,17 +70,26 @@ def pillow_images() -> ModuleType:
     return PIL.Image
 
 
-def _decode(file: Path | bytes, colours: Literal["rgb", "grey"]) -> Pixels | Problem:
+def _decode(given: Any, colours: Literal["rgb", "grey"]) -> Pixels | Problem:
+    """The first frame of an image in 8 bits, upright as its EXIF data says."""
     pillow: Any = pillow_images()
+    from PIL import ImageOps
+
     try:
         with warnings.catch_warnings():
             # A damaged image may warn before it fails, and a huge one is the user's own.
             warnings.simplefilter("ignore")
-            with pillow.open(io.BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as image:
-                if isinstance(file, bytes) and math.prod(image.size) > LARGEST_UPLOAD:
+            file = io.BytesIO(given) if isinstance(given, bytes) else given
+            with nullcontext(given) if isinstance(given, pillow.Image) else pillow.open(file, formats=FORMATS) as image:
+                if isinstance(given, bytes) and math.prod(image.size) > LARGEST_UPLOAD:
                     return Problem("is too large", f"more than {LARGEST_UPLOAD:,} pixels")
-                if image.mode.startswith("I;16"):  # Pillow would clip 16 bits at 255
-                    image = pillow.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+                image = ImageOps.exif_transpose(image)
+                if image.mode == "F":
+                    return Problem("does not decode as an image", "pixels are floating-point numbers, not 8 or 16 bits")
+                if image.mode.startswith("I"):  # Pillow would clip 16 bits at 255
+                    values = np.asarray(image)
+                    values = values >> (8 if image.mode != "I" or values.max() > 255 else 0)
+                    image = pillow.fromarray(values.clip(0, 255).astype(np.uint8))
                 pixels = np.asarray(image.convert("RGB" if colours == "rgb" else "L"), dtype=np.uint8)
     except Exception as error:  # Pillow reports damage with errors of many types
         unknown = isinstance(error, pillow.UnidentifiedImageError)

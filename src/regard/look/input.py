@@ -147,8 +147,9 @@ def _read_image(network: Vision, given: Input) -> ReadInput:
         raise InputError(f"image ({has}) must be uint8 of shape {list(expected)}: channels, height, width; resize it")
     rows, columns = settings.grid
     tokens = [InputToken(f"{i // columns + 1},{i % columns + 1}", i, NO_SPAN) for i in range(rows * columns)]
-    if settings.class_token:
-        tokens.insert(0, InputToken("[class]", -1, NO_SPAN))
+    registers = [InputToken(f"[register {i + 1}]", -2 - i, NO_SPAN) for i in range(settings.registers)]
+    first = [InputToken("[class]", -1, NO_SPAN)] if settings.class_token else []
+    tokens = [*first, *registers, *tokens]
     return ReadInput({"encoder": InputSide("", tokens)}, [], torch.from_numpy(given.image.copy()))
 
 

@@ -33,7 +33,7 @@ _KINDS: dict[str, Any] = {
 }
 _RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight")
 """Matrices that write to the residual stream."""
-_TABLES = (".tokens.weight", ".segments.weight", ".position.weight")
+_TABLES = (".tokens.weight", ".segments.weight", ".position.weight", ".registers")
 """Embedding tables. They are indexed, not multiplied."""
 
 

@@ -185,13 +185,18 @@ class Vision(nn.Module):
     def __init__(self, model: settings.Vision) -> None:
         super().__init__()
         self.settings = model
-        position = build_grid_position(model.position, model.grid, model.width, model.head_size, model.class_token)
-        self.embedding = PatchEmbedding(model.channels, model.patch, model.width, position, model.dropout)
+        position = build_grid_position(
+            model.position, model.grid, model.width, model.head_size, model.class_token, model.registers
+        )
+        norm = model.norm if model.embedding_norm else None
+        self.embedding = PatchEmbedding(
+            model.channels, model.patch, model.width, position, model.dropout, model.patch_bias, norm
+        )
         self.encoder = Stack(model, NoPosition())
         self.heads = build_heads(model.heads, model)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return `[B, T, D]` for images `[B, C, height, width]`: class token (if any), then patches."""
+        """Return `[B, T, D]` for images `[B, C, height, width]`: class token (if any), registers, patches."""
         x_BTD = self.embedding(images)
         grid = self.embedding.grid(images)
         rotation = self.embedding.position.rotation(grid, x_BTD.device, x_BTD.dtype)
@@ -297,12 +302,15 @@ class PoolingHead(nn.Module):
     ) -> None:
         super().__init__()
         self.pooling: PoolingKind = head.pooling
+        # The mean and the maximum of an image are those of its patches.
+        self.skipped = model.learned_tokens if isinstance(model, settings.Vision) and head.pooling != "class" else 0
         self.pool = nn.Linear(model.width, model.width, bias=not head.norm) if head.dense else None
         norm = getattr(model, "norm", LayerNorm())
         self.norm = build_norm(norm, model.width) if head.norm else nn.Identity()
         self.activation = getattr(torch, head.activation, None) or getattr(functional, head.activation)
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        hidden = hidden[:, self.skipped :] if self.skipped else hidden
         layout = Padded(*hidden.shape[:2]) if layout is None else layout
         pooled = pool(hidden, layout, self.pooling)
         return tap(self, "pooled", pooled if self.pool is None else self.norm(self.activation(self.pool(pooled))))
@@ -317,10 +325,17 @@ class SequenceHead(PoolingHead):
         super().__init__(head, model)
         classes, self.dropout = (2, 0.0) if isinstance(head, settings.NextSentence) else (head.classes, head.dropout)
         self.output = nn.Linear(model.width, classes)
+        distilled = isinstance(head, settings.Classification) and head.distilled
+        self.distilled = nn.Linear(model.width, classes) if distilled else None
 
     def forward(self, hidden: Tensor, layout: Layout | None = None) -> Tensor:
+        logits, others = self.both(hidden, layout)
+        return tap(self, "logits", logits if others is None else (logits + others) / 2)
+
+    def both(self, hidden: Tensor, layout: Layout | None = None) -> tuple[Tensor, Tensor | None]:
+        """The logits of the class token, and those of the first register, if a teacher trains them."""
         pooled = functional.dropout(super().forward(hidden, layout), self.dropout, self.training)
-        return tap(self, "logits", self.output(pooled))
+        return self.output(pooled), None if self.distilled is None else self.distilled(hidden[:, 1])
 
 
 class TokenHead(nn.Module):

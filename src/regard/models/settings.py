@@ -57,6 +57,9 @@ class Classification(_Pooled):
     """Number of classes."""
     dropout: blocks.Rate = 0.0
     """Dropout before the last layer."""
+    distilled: bool = False
+    """Whether a second layer reads the first register, which a teacher trains; the logits are the mean of both (images
+    only; Touvron et al. 2021: DeiT)."""
 
 
 class Tagging(Settings):
@@ -121,6 +124,9 @@ class _Text(blocks.Body, _Vocabulary):
     @model_validator(mode="after")
     def _positions_fit(self) -> Self:
         _check_names(self.heads)
+        for name, head in self.heads.items():
+            if isinstance(head, Classification) and head.distilled:
+                raise ValueError(f"heads.{name}.distilled is for images only; remove it")
         if isinstance(self.position, blocks.Rotary):
             if self.position.window_base is not None and self.attention.window is None:
                 raise ValueError(f"position.window_base ({self.position.window_base}) needs attention.window; set it")
@@ -287,6 +293,16 @@ class Vision(blocks.Body):
     """Colour channels."""
     class_token: bool = True
     """Whether a learned token, which heads may read, precedes the patches."""
+    registers: int = Field(default=0, ge=0)
+    """Number of learned tokens between the class token and the patches, without positions (Darcet et al. 2024)."""
+    patch_bias: bool = True
+    """Whether the projection of the patches has a bias."""
+    embedding_norm: bool = False
+    """Whether a norm follows the embeddings (CLIP)."""
+    mean: tuple[float, ...] = Field(default=(0.5,), strict=False)
+    """Mean of the pixels, from 0 to 1, for all channels or for each. A model reads (value − mean) / deviation."""
+    deviation: tuple[float, ...] = Field(default=(0.5,), strict=False)
+    """Deviation of the pixels, as the mean."""
     position: blocks.ImagePosition = blocks.Learned2d()
     """How patches get their positions."""
     heads: dict[str, ImageHead] = {}
@@ -299,9 +315,14 @@ class Vision(blocks.Body):
 
     @property
     def tokens(self) -> int:
-        """Length of the sequence of patches and class token."""
+        """Length of the sequence: learned tokens and patches."""
         rows, columns = self.grid
-        return rows * columns + self.class_token
+        return self.learned_tokens + rows * columns
+
+    @property
+    def learned_tokens(self) -> int:
+        """Number of tokens before the patches: class token and registers."""
+        return self.class_token + self.registers
 
     @model_validator(mode="after")
     def _patches_fit(self) -> Self:
@@ -316,6 +337,14 @@ class Vision(blocks.Body):
             raise ValueError(f"attention.head_size ({self.head_size}) must be a multiple of 4 for rotary-2d positions")
         if not self.class_token and any(head.pooling == "class" for head in self.heads.values()):
             raise ValueError('a head with pooling "class" needs class_token = true; or choose pooling "mean"')
+        for name, head in self.heads.items():
+            if isinstance(head, Classification) and head.distilled and (head.pooling != "class" or not self.registers):
+                raise ValueError(f'heads.{name}.distilled needs pooling "class" and registers = 1; set both')
+        for name, values in (("mean", self.mean), ("deviation", self.deviation)):
+            if len(values) not in (1, self.channels):
+                raise ValueError(f"{name} has {len(values)} numbers, expected 1, or {self.channels} as channels")
+        if min(self.deviation) <= 0:
+            raise ValueError(f"deviation ({list(self.deviation)}) must be above 0")
         return self
 
 

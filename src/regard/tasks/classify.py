@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, cast
 
-import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor, nn
@@ -15,13 +14,13 @@ from torch import Tensor, nn
 from regard.data.columns import IGNORED, Batch, Column, LabelColumn, NumberColumn
 from regard.data.examples import Labelled
 from regard.data.settings import LabelledTexts, Split
-from regard.errors import DataError, SettingsError
+from regard.errors import SettingsError
 from regard.models.build import Model
 from regard.models.families import Decoder as DecoderModel
 from regard.models.settings import Classification, Decoder, Elmo, Encoder, EncoderDecoder, ModelSettings
-from regard.settings import Table, did_you_mean
+from regard.settings import Table
 from regard.tasks.language import SmoothedSettings
-from regard.tasks.losses import classification_loss, classification_metrics, language_losses
+from regard.tasks.losses import check_classes, classification_loss, classification_metrics, language_losses
 from regard.tasks.metrics import f1, matthews, pearson, spearman
 from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import with_head
@@ -81,20 +80,13 @@ class ClassifyTask(TextTask):
         if self.settings.pair is None and heads and heads[0].classes == 1:  # a regression of Hugging Face
             self.settings = self.settings.changed({"number": True})
         classes = 1 if self.settings.number else len(self.labels["label"])
-        if classes == 1 and not self.settings.number:
-            [only] = self.labels["label"]
-            raise DataError(f"every training example has the label {only}; a classifier needs at least two classes")
+        if not self.settings.number:
+            check_classes(self.labels["label"], self.settings.weights)
         if self.settings.language and not isinstance(self.model, Decoder):
             raise SettingsError(
                 f"task.language ({self.settings.language}) needs a decoder, but model.kind is {self.model.kind}; "
                 "set it to 0"
             )
-        if isinstance(self.settings.weights, dict):
-            for name in self.settings.weights:
-                if name not in self.labels["label"]:
-                    raise SettingsError(
-                        f"task.weights names the unknown class {name}{did_you_mean(name, self.labels['label'])}"
-                    )
         changes: Table = {"classes": classes}
         if not heads:
             changes |= {"pooling": self.head_pooling(), "dropout": self.model.dropout}
@@ -104,13 +96,7 @@ class ClassifyTask(TextTask):
 
     @cached_property
     def _weights(self) -> list[float] | None:
-        names, weights = self.labels["label"], self.settings.weights
-        if weights is None or self.data is None or "train" not in self.data.examples:
-            return None
-        if isinstance(weights, dict):
-            return [weights.get(name, 1.0) for name in names]
-        counts = np.bincount(self.data.examples["train"].store.values("label"), minlength=len(names))
-        return [float(counts.sum() / (len(names) * max(count, 1))) for count in counts]
+        return self.class_weights(self.settings.weights)
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         text, labels, settings = batch.sequences["text"], batch.values["label"], self.settings

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -11,23 +12,31 @@ from torch.nn import functional
 
 from regard.blocks.layout import Layout
 from regard.data.columns import IGNORED
+from regard.errors import DataError, SettingsError
+from regard.settings import did_you_mean
 from regard.training.step import Loss
 
 
 def cross_entropy(
-    logits: Tensor, labels: Tensor, smoothing: float, training: bool, weights: Tensor | None = None
+    logits: Tensor,
+    labels: Tensor,
+    smoothing: float,
+    training: bool,
+    weights: Tensor | None = None,
+    factors: Tensor | None = None,
 ) -> Loss:
     """The loss of `[..., classes]` logits for `[...]` labels; labels that are `IGNORED` do not count.
 
     With label smoothing, the total is the smoothed loss and the sum `plain` is the loss without smoothing. `weights`
     are factors of the classes in training; they change the weight of the loss too. Correct answers are counted
-    (`right`) in evaluation only, because the argmax reads all logits again.
+    (`right`) in evaluation only, because the argmax reads all logits again. `factors` are those of the labels.
     """
     labels = labels.flatten()
     counted = labels != IGNORED
     log_shares = _log_shares(logits)
     plain = -log_shares.gather(-1, labels.clamp(min=0)[:, None])[:, 0]
     share = counted if weights is None or not training else counted * weights[labels.clamp(min=0)]
+    share = share if factors is None else share * factors
     plain = (torch.where(counted, plain, 0) * share).sum()
     total, sums = plain, {}
     if smoothing:
@@ -40,14 +49,19 @@ def cross_entropy(
 
 
 def classification_loss(
-    logits: Tensor, labels: Tensor, smoothing: float, training: bool, weights: Tensor | None = None
+    logits: Tensor,
+    labels: Tensor,
+    smoothing: float,
+    training: bool,
+    weights: Tensor | None = None,
+    factors: Tensor | None = None,
 ) -> Loss:
     """The cross-entropy of `[B, classes]` logits. A class that the training data lacks counts as a mistake only.
 
     Such labels are at least the number of classes: see `LabelColumn`.
     """
     unseen = labels >= logits.shape[-1]
-    loss = cross_entropy(logits, torch.where(unseen, IGNORED, labels), smoothing, training, weights)
+    loss = cross_entropy(logits, torch.where(unseen, IGNORED, labels), smoothing, training, weights, factors)
     if not training:
         loss.sums["unseen"] = unseen.sum()
     return loss
@@ -65,6 +79,26 @@ def language_losses(logits: Tensor, tokens: Tensor, layout: Layout) -> Tensor:
         for part in (torch.where(follows, each, 0), follows.to(each.dtype))
     )
     return sums / counts.clamp(min=1)
+
+
+def class_weights(
+    weights: Literal["balanced"] | Mapping[str, float] | None, names: Sequence[str], counts: Sequence[int]
+) -> list[float] | None:
+    """The factor of each class: as given by name, or balanced, so that all classes together count the same."""
+    if weights is None:
+        return None
+    if isinstance(weights, Mapping):
+        return [weights.get(name, 1.0) for name in names]
+    return [sum(counts) / (len(names) * max(count, 1)) for count in counts]
+
+
+def check_classes(names: Sequence[str], weights: object) -> None:
+    """Raises an error for a single class, and for weights of unknown classes."""
+    if len(names) == 1:
+        raise DataError(f"every training example has the label {names[0]}; a classifier needs at least two classes")
+    for name in weights if isinstance(weights, Mapping) else ():
+        if name not in names:
+            raise SettingsError(f"task.weights names the unknown class {name}{did_you_mean(name, names)}")
 
 
 def divergence(logits: Tensor, others: Tensor, labels: Tensor) -> Tensor:

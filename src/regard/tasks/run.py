@@ -160,10 +160,10 @@ def evaluate_run(
     changes: Mapping[str, Any] | None = None,
     device: str | None = None,
     report: Report = lambda text: None,
-) -> tuple[Split, dict[str, float]]:
-    """The metrics of a run on a split of its own data, and the split: by default test, or valid if there is no test.
+) -> tuple[Split, dict[str, float], Table]:
+    """The metrics of a run on a split of its own data after the split: by default test, or valid if there is no test.
 
-    `changes` are changes of `[data]`.
+    `changes` are changes of `[data]`. The last value has results that are not numbers: see `Task.details`.
     """
     config = {name: table for name, table in read_config(directory).items() if name not in OF_RUN}
     job = make_job(directory.name, config, {"data": dict(changes or {})})
@@ -173,7 +173,8 @@ def evaluate_run(
         known = job_tokenizers(job, directory), load_labels(directory)
         task = prepare_job(job, workers.device, None, *known, (chosen,), report)
         types = mixed_precision(job.train.precision, workers.device)
-        return chosen, evaluate(Objective(network, task), task, chosen, workers, types, job.train.micro)
+        metrics = evaluate(Objective(network, task), task, chosen, workers, types, job.train.micro)
+        return chosen, metrics, task.details(network, chosen)
 
 
 def prepare_job(
@@ -210,7 +211,7 @@ def prepare_job(
     task = job.task_type(job.task, model, tokenizers, labels)
     job = replace(job, train=_completed(job.train, task, device))
     columns, limit = task.columns(), task.limit(job.train, job.data)
-    key: Table = {"task": [task.kind, task.version]}
+    key: Table = {"task": task.data_key()}
     if tokenizers is not None:
         key["tokenizers"] = [tokenizers.source.checksum, tokenizers.target.checksum]
     examples: dict[Split, Examples] = {}

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -35,7 +36,7 @@ from regard.models.settings import (
     reach,
 )
 from regard.settings import Settings, Table, did_you_mean
-from regard.tasks.losses import cross_entropy_metrics
+from regard.tasks.losses import class_weights, cross_entropy_metrics
 from regard.tasks.recipe import TrainingJob, make_job
 from regard.text.tokenizer import TokenizerPair
 from regard.training.settings import Train
@@ -197,6 +198,10 @@ class Task:
         """The values of each column: token ids without special tokens, names of labels, arrays of pixels."""
         raise NotImplementedError
 
+    def data_key(self) -> list[Any]:
+        """What decides the result of `encode`, apart from the columns."""
+        return [self.kind, self.version]
+
     def fit(self) -> ModelSettings:
         """The settings of the model with the head that this task needs, whose name becomes `head`."""
         return self.model
@@ -212,6 +217,18 @@ class Task:
     def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]:
         """Further metrics that are not sums over batches, such as BLEU, on every `stride`-th example of a split."""
         return {}
+
+    def details(self, model: nn.Module, split: Split) -> Table:
+        """Further results of `regard evaluate` that are not numbers, such as a confusion matrix."""
+        return {}
+
+    def class_weights(self, weights: Literal["balanced"] | Mapping[str, float] | None) -> list[float] | None:
+        """The factors of the classes in the loss; None outside of training."""
+        if weights is None or self.data is None or "train" not in self.data.examples:
+            return None
+        names = self.labels["label"]
+        counts = np.bincount(self.data.examples["train"].store.values("label"), minlength=len(names))
+        return class_weights(weights, names, counts.tolist())
 
     def has(self, split: Split) -> bool:
         return self.data is not None and split in self.data.examples

@@ -272,4 +272,4 @@ class Train(Settings):
 
 
 def lower_is_better(metric: str) -> bool:
-    return metric in ("loss", "objective", "perplexity", "ter")
+    return metric in ("loss", "objective", "perplexity", "ter", "calibration")

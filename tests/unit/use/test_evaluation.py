@@ -192,7 +192,7 @@ def test_texts(kind: str, tmp_path: Path) -> None:
     data = {"kind": "text", "root": str(tmp_path), "train": ["gone.txt"], "test": ["test.txt"]}
     know_nothing(settings, tmp_path / "run", {"task": {"kind": kind, "context": 32}, "data": data, "train": TRAIN})
     TokenizerPair.of(tokenizer).save(tmp_path / "run")
-    split, metrics = evaluate_run(tmp_path / "run", None, device="cpu")
+    split, metrics, _ = evaluate_run(tmp_path / "run", None, device="cpu")
     assert split == "test"
     assert metrics["loss"] == pytest.approx(math.log(tokenizer.size), rel=1e-5)
     assert metrics["perplexity"] == pytest.approx(tokenizer.size, rel=1e-4)
@@ -214,7 +214,7 @@ def test_images(tmp_path: Path) -> None:
     data = {"kind": "npz", "root": str(tmp_path), "train": ["gone.npz"], "test": ["test.npz"]}
     know_nothing(settings, tmp_path / "run", {"task": {"kind": "image"}, "data": data, "train": TRAIN})
     save_labels({"label": ("0", "1", "2", "3")}, tmp_path / "run")
-    split, metrics = evaluate_run(tmp_path / "run", None, device="cpu")
+    split, metrics, _ = evaluate_run(tmp_path / "run", None, device="cpu")
     assert split == "test"
     assert metrics["loss"] == pytest.approx(math.log(4), rel=1e-5)
     assert metrics["accuracy"] == pytest.approx(0.25)

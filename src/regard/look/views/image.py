@@ -139,14 +139,16 @@ def _entropy(patches_N: Tensor) -> float:
 def _start(study: Study, asked: PatchesRequest) -> tuple[Tensor, int]:
     """`[T]`: 1 at the query; and the number of tokens before the patches."""
     settings = _vision_settings(study)
-    skipped, patches = int(settings.class_token), math.prod(settings.grid)
+    skipped, patches = settings.learned_tokens, math.prod(settings.grid)
     start_T = torch.zeros(skipped + patches)
     if asked.query is None:
         start_T[skipped:] = 1 / patches
-    elif -skipped <= asked.query < patches:
+    elif 0 <= asked.query < patches:
         start_T[skipped + asked.query] = 1
+    elif asked.query == CLASS and settings.class_token:
+        start_T[0] = 1
     else:
-        first = "−1 (the class token)" if skipped else "0"
+        first = "−1 (the class token)" if settings.class_token else "0"
         raise InputError(f"patch ({asked.query}) must be from {first} to {patches - 1}")
     return start_T, skipped
 

@@ -93,7 +93,7 @@ class CosinesByDistance(NamedTuple):
 
 
 def encodings(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None = None) -> Encodings:
-    """The vectors of the first positions, or of an image's patches (without the class token).
+    """The vectors of the first positions, or of an image's patches (without learned tokens).
 
     `part` selects a side of an encoder-decoder, by default its encoder.
     """
@@ -118,7 +118,7 @@ def encodings(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None
     grid, first = None, 0
     with torch.no_grad():
         if isinstance(embedding, PatchEmbedding):
-            grid, first = settings.grid, int(embedding.position.class_token)
+            grid, first = settings.grid, embedding.position.class_token + embedding.position.registers
             added = embedding.position.embed(grid, device, torch.float64)
         else:
             added = embedding.position.embed(Padded(1, length), device, torch.float64)

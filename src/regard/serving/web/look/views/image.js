@@ -28,12 +28,13 @@ class Picture {
     this.rows = about.image[1] / about.patch;
     this.columns = about.image[2] / about.patch;
     this.tokens = run.sides.encoder.tokens;
-    this.skipped = this.tokens[0].id < 0 ? 1 : 0; // the class token stands first
+    this.skipped = this.tokens.filter((token) => token.id < 0).length; // the class token and registers stand first
+    this.first = this.tokens[0].id === -1; // whether there is a class token
     this.layer = Math.min(Number(state.layer) || 0, this.place.layers - 1);
     this.head = Math.min(Number(state.head) || 0, this.place.heads - 1);
     const asked = Number(state.query), known = state.query !== undefined && asked >= 0 && asked < this.rows * this.columns;
     // A patch, −1 for the class token, or null for the mean over all patches.
-    this.query = state.query === "mean" ? null : known ? Math.floor(asked) : this.skipped ? -1 : null;
+    this.query = state.query === "mean" ? null : known ? Math.floor(asked) : this.first ? -1 : null;
     this.rollout = state.map === "rollout";
     this.opacity = state.opacity === undefined ? OPACITY : Math.min(Math.max(Number(state.opacity) || 0, 0), 100);
     this.cursor = null;
@@ -51,13 +52,13 @@ class Picture {
     const [, , time] = tensor.shape, { query, skipped } = this, start = head * time * time;
     const row = (q) => tensor.data.subarray(start + q * time, start + (q + 1) * time);
     let found;
-    if (query !== null) found = row(query + skipped);
+    if (query !== null) found = row(query < 0 ? 0 : query + skipped);
     else {
       found = new Float64Array(time);
       for (let q = skipped; q < time; q++) row(q).forEach((value, k) => { found[k] += value / (time - skipped); });
     }
     const data = found.subarray(skipped);
-    return { queries: this.rows, keys: this.columns, data, most: data.reduce((most, value) => Math.max(most, value), 0), rest: skipped ? found[0] : null };
+    return { queries: this.rows, keys: this.columns, data, most: data.reduce((most, value) => Math.max(most, value), 0), rest: skipped ? found.subarray(0, skipped).reduce((sum, value) => sum + value, 0) : null };
   }
 
   name(patch) { return patch === null ? "all patches, on average" : patch < 0 ? "the class token" : `patch ${this.tokens[patch + this.skipped].text}`; }
@@ -99,7 +100,7 @@ class Picture {
   }
 
   #controls() {
-    const queries = [...(this.skipped ? [["class", "Class token"]] : []), ["mean", "All patches"]];
+    const queries = [...(this.first ? [["class", "Class token"]] : []), ["mean", "All patches"]];
     if (this.query >= 0 && this.query !== null) queries.push(["patch", `Patch ${this.tokens[this.query + this.skipped].text}`]);
     const chosen = this.query === null ? "mean" : this.query < 0 ? "class" : "patch";
     const opacity = h("input", { type: "range", name: "opacity", min: 0, max: 100, step: 5, value: this.opacity, oninput: () => {
@@ -252,7 +253,7 @@ class Picture {
       this.#picture();
       this.#read();
     };
-    const look = () => { this.query = this.query === this.cursor ? (this.skipped ? -1 : null) : this.cursor; this.#changed(); };
+    const look = () => { this.query = this.query === this.cursor ? (this.first ? -1 : null) : this.cursor; this.#changed(); };
     canvas.addEventListener("pointermove", (event) => point(at(event)));
     canvas.addEventListener("click", (event) => { point(at(event)); if (this.cursor !== null) look(); });
     canvas.addEventListener("keydown", (event) => {
