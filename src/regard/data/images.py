@@ -49,7 +49,7 @@ def read_image_folder(settings: ImageFolder, folder: str) -> Iterator[Located[Pi
 
 
 def read_image(image: Any, colours: Literal["rgb", "grey"], name: str = "") -> Pixels:
-    """Reads an image (a file, the bytes of one, or a Pillow image) as `[height, width, channels]`; `name` for errors."""
+    """Reads an image (a file, its bytes, or a Pillow image) as `[height, width, channels]`. `name` is for errors."""
     if isinstance(image, Path) and not image.is_file():
         raise DataError(f"{image} {'is a folder' if image.is_dir() else 'does not exist'}; give an image file")
     if not isinstance(image, Path | bytes | pillow_images().Image):
