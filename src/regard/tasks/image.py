@@ -291,7 +291,8 @@ def _ranking_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
 def to_input(images: Tensor, model: nn.Module) -> Tensor:
     """Bytes as numbers around 0 by the model's mean and deviation, in the dtype of its weights."""
     settings, values = model.settings, images.to(next(model.parameters()).dtype)
-    means, deviations = (settings.mean, settings.deviation) if isinstance(settings, VisionSettings) else ((0.5,),) * 2
+    means: tuple[float, ...] = getattr(settings, "mean", (0.5,))
+    deviations: tuple[float, ...] = getattr(settings, "deviation", (0.5,))
     count = max(len(means), len(deviations))
     both = zip(*(each * (count // len(each)) for each in (means, deviations)), strict=True)
     pairs = [(255 * deviation, mean / deviation) for mean, deviation in both]
