@@ -294,8 +294,8 @@ def to_input(images: Tensor, model: nn.Module) -> Tensor:
     means: tuple[float, ...] = getattr(settings, "mean", (0.5,))
     deviations: tuple[float, ...] = getattr(settings, "deviation", (0.5,))
     count = max(len(means), len(deviations))
-    both = zip(*(each * (count // len(each)) for each in (means, deviations)), strict=True)
-    pairs = [(255 * deviation, mean / deviation) for mean, deviation in both]
+    means, deviations = (each * (count // len(each)) for each in (means, deviations))
+    pairs = [(255 * deviation, mean / deviation) for mean, deviation in zip(means, deviations, strict=True)]
     if len(pairs) == 1:
         [(scale, start)] = pairs
         return values / scale - start
