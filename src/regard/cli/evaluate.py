@@ -51,6 +51,9 @@ def evaluate_command(  # noqa: PLR0913
     suite: Annotated[str | None, typer.Option(help="Train all tasks of a suite: glue, words, squad or a file.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Trainings of each task, with --suite.")] = 3,
     jobs: Annotated[int, typer.Option(min=1, help="Trainings at a time, with --suite.")] = 1,
+    stride: Annotated[
+        int | None, typer.Option(min=1, help="Tokens between overlapping windows, for language models.")
+    ] = None,
     device: terminal.Device = None,
     threads: terminal.Threads = None,
     as_json: terminal.Json = False,
@@ -79,7 +82,7 @@ def evaluate_command(  # noqa: PLR0913
         task = config.get("task")  # a Hugging Face model has none
         kind = task["kind"] if isinstance(task, dict) else task
         if kind is not None and not find_task(kind).translates:
-            _print_metrics(directory, split, changes, device, as_json)
+            _print_metrics(directory, split, changes, device, as_json, stride)
             return
     model = terminal.load_translator(names[0], device) if names else None
     given: list[str] | None = None
@@ -198,7 +201,12 @@ def _check(names: list[str], source: Path | None, reference: Path | None, hypoth
 
 
 def _print_metrics(
-    directory: Path, split: terminal.SplitName | None, changes: dict[str, Any], device: str | None, as_json: bool
+    directory: Path,
+    split: terminal.SplitName | None,
+    changes: dict[str, Any],
+    device: str | None,
+    as_json: bool,
+    stride: int | None,
 ) -> None:
     """Evaluates a run of another task by its own metrics."""
     from regard.format import four_digits
@@ -206,7 +214,7 @@ def _print_metrics(
     from regard.training.run import json_value
 
     with terminal.progress("evaluating"):
-        chosen, metrics, details = evaluate_run(directory, split, changes, device)
+        chosen, metrics, details = evaluate_run(directory, split, changes, device, stride=stride)
     if as_json:
         terminal.print_json({"model": str(directory), "split": chosen, "metrics": json_value(metrics), **details})
         return

@@ -41,7 +41,8 @@ def generate_command(  # noqa: PLR0913
 ) -> None:
     """Continue a prompt with a language model, or each line of a file or of standard input.
 
-    One text is printed as it is written. Texts for lines of input are printed on one line each.
+    One text is printed as it is written. Texts for lines of input are printed on one line each. In --stop,
+    \\n and \\t are a line end and a tab.
     """
     if prompts and source is not None:
         raise SettingsError(f"give prompts or a file (--input {source}), not both")
@@ -115,7 +116,10 @@ def _given(context: typer.Context, paths: dict[str, str], given: dict[str, Any])
     """The settings that the user gave; others are the model's own."""
     sources = {name: context.get_parameter_source(name) for name in given}
     chosen = {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
-    return terminal.given_settings(paths, {name: given[name] for name in chosen})
+    found = terminal.given_settings(paths, {name: given[name] for name in chosen})
+    if "stop" in found:
+        found["stop"] = [each.replace("\\n", "\n").replace("\\t", "\t") for each in found["stop"]]
+    return found
 
 
 def _show(parts: Iterator[str]) -> None:

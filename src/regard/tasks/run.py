@@ -160,13 +160,16 @@ def evaluate_run(
     changes: Mapping[str, Any] | None = None,
     device: str | None = None,
     report: Report = lambda text: None,
+    stride: int | None = None,
 ) -> tuple[Split, dict[str, float], Table]:
     """The metrics of a run on a split of its own data after the split: by default test, or valid if there is no test.
 
-    `changes` are changes of `[data]`. The last value has results that are not numbers: see `Task.details`.
+    `changes` are changes of `[data]`, and `stride` is `task.stride` of a language model. The last value has results
+    that are not numbers: see `Task.details`.
     """
     config = {name: table for name, table in read_config(directory).items() if name not in OF_RUN}
-    job = make_job(directory.name, config, {"data": dict(changes or {})})
+    task_changes = {} if stride is None else {"task": {"stride": stride}}
+    job = make_job(directory.name, config, {"data": dict(changes or {}), **task_changes})
     chosen: Split = split or ("test" if "test" in job.data.splits else "valid")
     with connected(device) as workers:
         network = load_model(directory, workers.device)

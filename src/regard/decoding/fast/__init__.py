@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from regard.blocks.settings import Body
 from regard.decoding.settings import Beam, Greedy, Rules, Search, Wish, is_steady
 from regard.models.cpu import can_pack, is_watched
-from regard.models.families import EncoderDecoder
+from regard.models.families import Decoder, EncoderDecoder
 
 WIDEST = 32
 """The widest beam whose candidates one Triton program sorts."""
@@ -59,7 +59,7 @@ def select(
         return FastPaths()
     weight = next(model.parameters())
     on_gpu, watched = weight.is_cuda, is_watched(model)
-    packed = isinstance(model, EncoderDecoder) and not watched and can_pack(model)
+    packed = isinstance(model, EncoderDecoder | Decoder) and not watched and can_pack(model)
     if search is None:
         return FastPaths(packed)
     beam = search if isinstance(search, Beam) else None
