@@ -97,6 +97,15 @@ class Choice(NamedTuple):
         return {"text": self.text, "options": "\n".join(self.options)}
 
 
+class Chat(NamedTuple):
+    """A conversation. Each message has a role (system, user or assistant) and a content."""
+
+    messages: tuple[tuple[str, str], ...]
+
+    def sides(self) -> dict[str, Side]:
+        return {"text": "\n".join(content for _, content in self.messages)}
+
+
 class Picture(NamedTuple):
     """An image with its class."""
 
@@ -107,7 +116,7 @@ class Picture(NamedTuple):
         return {"pixels": self.pixels.tobytes()}
 
 
-Example: TypeAlias = Pair | Text | Labelled | Tagged | Question | Choice | Picture
+Example: TypeAlias = Pair | Text | Labelled | Tagged | Question | Choice | Chat | Picture
 
 
 @dataclass(frozen=True)

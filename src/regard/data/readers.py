@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, TypeAlias, TypeVar, cast
 
 from regard.data import settings as kinds
-from regard.data.examples import Answer, Choice, Example, Labelled, Located, Pair, Problem, Question, Tagged, Text
+from regard.data.examples import Answer, Chat, Choice, Example, Labelled, Located, Pair, Problem, Question, Tagged, Text
 from regard.errors import DataError
 from regard.files import parse_json
 from regard.settings import did_you_mean
@@ -41,6 +41,7 @@ LONGEST = 1 << 27
 """Most bytes of a line; a small compressed file may contain a line that does not fit into memory."""
 PIECE = 1 << 16
 """A file that is one document is cut at the first line end after this many characters, to bound memory."""
+ROLES = ("system", "user", "assistant")
 COMPRESSED = ((b"\x1f\x8b", gzip.open), (b"\xfd7zXZ\x00", lzma.open), (b"BZh", bz2.open))
 
 TOO_LONG = Problem("is too long", f"more than {LONGEST:,} bytes")
@@ -352,8 +353,30 @@ def read_choices(settings: kinds.Choices, file: str) -> Found[Choice]:
     return _examples(settings, file, ["text", "options", "label"], make)
 
 
+def read_chats(settings: kinds.Chats, file: str) -> Found[Chat]:
+    def make(messages: Any) -> Chat | Problem:
+        if not isinstance(messages, list) or not all(isinstance(each, dict) for each in messages):
+            return Problem("has messages that are not a list of objects")
+        found = tuple((each.get("role"), each.get("content")) for each in messages)
+        for role, content in found:
+            if role not in ROLES:
+                return Problem(f"has a message whose role is not {', '.join(ROLES[:-1])} or {ROLES[-1]}", repr(role))
+            if not isinstance(content, str) or not _encodes(content):
+                return Problem("has a message whose content is not a text")
+        if not any(role == "assistant" and content.strip() for role, content in found):
+            return Problem("has no answer of the assistant")
+        return Chat(found)
+
+    return _examples(settings, file, ["messages"], make)
+
+
 def _examples(
-    settings: kinds.TableFile | kinds.ParallelJsonl | kinds.RawJsonl | kinds.LabelledJsonl | kinds.Choices,
+    settings: kinds.TableFile
+    | kinds.ParallelJsonl
+    | kinds.RawJsonl
+    | kinds.LabelledJsonl
+    | kinds.Choices
+    | kinds.Chats,
     file: str,
     names: Sequence[str],
     make: Callable[..., E | Problem],
@@ -397,7 +420,9 @@ def _value_at(found: dict[str, Any], name: str, key: str) -> Any:
         if not value or value.isspace():
             return Problem(f"has an empty {name}")
         return value if _encodes(value) else Problem("holds half a character", name)
-    return value if name in ("label", "options") else Problem(f"has no text at {key}", f"but {type(value).__name__}")
+    if name in ("label", "options", "messages"):
+        return value
+    return Problem(f"has no text at {key}", f"but {type(value).__name__}")
 
 
 def _rows(settings: kinds.TableFile, file: str, names: Sequence[str], columns: Sequence[int | str]) -> Records:

@@ -393,6 +393,16 @@ class Choices(Texts, FromFiles):
     """What to do with a text and option over `longest`."""
 
 
+class Chats(Texts, FromFiles):
+    """Conversations in a file with a JSON object on each line."""
+
+    kind: Literal["chat"] = "chat"
+    messages: Key = "messages"
+    """Key of the list of messages; each is an object with a role (system, user or assistant) and a content."""
+    too_long: Literal["skip", "truncate"] = "skip"
+    """What to do with a conversation over `longest`."""
+
+
 class ImageFolder(FromFiles, UnseenLabels):
     """A folder of images for each class, with the name of the class; any format that Pillow reads."""
 
@@ -460,7 +470,7 @@ class Digits(Data, UnseenLabels):
 
 
 _Texts: TypeAlias = Parallel | ParallelTsv | ParallelCsv | ParallelJsonl | RawText | RawJsonl
-_Labelled: TypeAlias = LabelledTsv | LabelledCsv | LabelledJsonl | Columns | Slots | Squad | Choices
+_Labelled: TypeAlias = LabelledTsv | LabelledCsv | LabelledJsonl | Columns | Slots | Squad | Choices | Chats
 _Images: TypeAlias = ImageFolder | Idx | Npz
 EmbeddedSettings: TypeAlias = Grammar | PythonLibrary | Digits
 DataSettings: TypeAlias = _Texts | _Labelled | _Images | EmbeddedSettings

@@ -29,6 +29,7 @@ READERS: dict[str, Callable[..., Iterator[Located[Example | Problem]]]] = {
     "slots": readers.read_slots,
     "squad": readers.read_squad,
     "choices": readers.read_choices,
+    "chat": readers.read_chats,
     "image-folder": read_image_folder,
     "idx": read_idx,
     "npz": read_npz,

@@ -58,3 +58,24 @@ def render_chat(
         raise InputError(f"the chat template of {name} is unsafe and was stopped ({error}); use another one") from None
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
         raise InputError(f"the chat template of {name} refuses these messages ({error}); change their order") from None
+
+
+def chat_parts(template: str, messages: Sequence[Mapping[str, str]], tokenizer: Tokenizer) -> list[tuple[str, bool]]:
+    """A conversation in parts, each with whether it is an answer, as a model writes it; the last part is one."""
+    parts: list[tuple[str, bool]] = []
+    done = ""
+    for end, message in enumerate(messages):
+        if message["role"] != "assistant":
+            continue
+        before, after = (
+            render_chat(template, messages[: end + answered], tokenizer, "task.template", answer=not answered)
+            for answered in (False, True)
+        )
+        if not before.startswith(done) or not after.startswith(before):
+            raise InputError(
+                "task.template writes earlier messages in another way when an answer follows; give a template that "
+                "only adds text"
+            )
+        parts += [(before[len(done) :], False), (after[len(before) :], True)]
+        done = after
+    return parts
