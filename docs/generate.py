@@ -274,6 +274,7 @@ TAPS_NOTES = """
 - `E`: size of a head
 - `V`: size of a head's values
 - `F`: hidden size of the feed-forward
+- `X`: experts
 - `C`: vocabulary or classes
 
 In a packed batch `B, T` is one dimension, `N`; scores and weights are `[R, H, T, K]`, with one row for each row of the
@@ -286,6 +287,7 @@ TAPS = (
     ("STACK", (recording.STACK_INPUT,)),
     ("STACK.N.ATTENTION", recording.ATTENTION_TAPS),
     ("STACK.N.ffn", recording.FFN_TAPS),
+    ("STACK.N.ffn", (recording.EXPERTS_TAPS[1],)),
     ("STACK.N", (recording.LAYER_TAP,)),
     ("STACK", (recording.STACK_OUTPUT,)),
     ("output", (recording.VOCABULARY_TAP,)),

@@ -39,6 +39,9 @@ SMALL: dict[str, Any] = {"width": 16, "depth": 2, "attention": {"heads": 2}, "ff
 
 def model_settings(family: str, **changes: Any) -> models.ModelSettings:
     """A model of two narrow layers; dropout is off unless asked for."""
+    if family == "experts":
+        ffn = {"kind": "experts", "experts": 5, "active": 2, "hidden": 16, "bias_rate": 0.01}
+        return model_settings("language", ffn=ffn, **changes)
     common = {**SMALL, "dropout": 0.0, **changes}
     if family == "translate":
         return models.EncoderDecoder(vocabulary=VOCABULARY, **common)

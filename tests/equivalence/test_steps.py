@@ -42,7 +42,7 @@ def apart(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float
 
 
 @pytest.mark.parametrize("how", [ADAMW, SGD], ids=["adamw-float64", "sgd-float32"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, "experts"])
 def test_a_step_in_parts_or_packed_is_the_same_step(family: str, how: dict[str, Any], tmp_path: Path) -> None:
     whole = trained(family, tmp_path, **how)
     in_parts = trained(family, tmp_path, micro=24, **how)
@@ -68,6 +68,7 @@ JOBS = {
     for name, how in VARIANTS.items()
     if family == "translate" or how["precision"] == "float64"
 }
+JOBS |= {f"experts-{name}": ("experts", table(**VARIANTS[name], micro=48)) for name in ("padded", "packed-shard")}
 # Evaluations in mid-run, of other weights than those that are trained.
 AVERAGED = table(**ADAMW, ema=0.9, evaluate_every=4)
 JOBS |= {f"averaged-{shard}": ("translate", {**AVERAGED, "shard": shard}) for shard in (False, True)}

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 from regard.blocks import recording, settings
 from regard.blocks.cache import Cache, CrossCache, SelfCache
+from regard.blocks.experts import Experts
 from regard.blocks.kernels import Scoring, attend
 from regard.blocks.layout import Layout, Padded
 from regard.blocks.positions import RelativeScores, Rotation, Signals, build_attended, rotate
@@ -146,7 +147,7 @@ class FeedForward(nn.Module):
 
     taps = recording.FFN_TAPS
 
-    def __init__(self, ffn: settings.FeedForward, width: int) -> None:
+    def __init__(self, ffn: settings.Dense | settings.Gated, width: int) -> None:
         super().__init__()
         hidden = ffn.hidden_for(width)
         self.gate = nn.Linear(width, hidden, bias=ffn.bias) if isinstance(ffn, settings.Gated) else None
@@ -160,6 +161,17 @@ class FeedForward(nn.Module):
         hidden = self.activation(self.up(x)) if self.gate is None else self.activation(self.gate(x)) * self.up(x)
         hidden = functional.dropout(tap(self, "hidden", hidden), self.dropout, self.training)
         return tap(self, "out", self.down(hidden))
+
+
+def build_feed_forward(ffn: settings.FeedForward, width: int, layer: int) -> FeedForward | Experts:
+    if not isinstance(ffn, settings.Experts):
+        return FeedForward(ffn, width)
+    gated = settings.Gated(hidden=ffn.dense_hidden, activation=ffn.activation, dropout=ffn.dropout)
+    if layer < ffn.first_dense:
+        return FeedForward(gated, width)
+    # Shared experts are one wider feed-forward.
+    shared = FeedForward(gated.changed({"hidden": ffn.shared * ffn.hidden_for(width)}), width) if ffn.shared else None
+    return Experts(ffn, width, ACTIVATIONS[ffn.activation], shared)
 
 
 class Residual(nn.Module):
@@ -223,14 +235,14 @@ class Layer(nn.Module):
     taps = (recording.LAYER_TAP,)
     __call__: Callable[..., Tensor]
 
-    def __init__(self, body: settings.Body, cross: bool, relative: bool, drop_path: float) -> None:
+    def __init__(self, body: settings.Body, cross: bool, relative: bool, drop_path: float, number: int = 0) -> None:
         """`relative`: whether attention has the weights of Transformer-XL positions."""
         super().__init__()
         self.attention = Attention(body.attention, body.width, relative)
         self.attention_residual = Residual(body, drop_path)
         self.cross = Attention(body.attention, body.width) if cross else None
         self.cross_residual = Residual(body, drop_path) if cross else None
-        self.ffn = FeedForward(body.ffn, body.width)
+        self.ffn = build_feed_forward(body.ffn, body.width, number)
         self.ffn_residual = Residual(body, drop_path)
         self.parallel = body.parallel
 
@@ -245,7 +257,8 @@ class Layer(nn.Module):
         if cross is not None and cross_view is not None and self.cross_residual is not None:
             x = self.cross_residual(x, lambda y: cross(y, cross_view, memory=view.memory, cache=cross_cache), layout)
             x = tap(self, "cross.residual", x)
-        return tap(self, "residual", self.ffn_residual(given if self.parallel else x, self.ffn, layout, stream=x))
+        ffn = partial(self.ffn, layout=layout) if isinstance(self.ffn, Experts) else self.ffn
+        return tap(self, "residual", self.ffn_residual(given if self.parallel else x, ffn, layout, stream=x))
 
 
 class Stack(nn.Module):
@@ -268,7 +281,8 @@ class Stack(nn.Module):
         self.causal, self.windows = causal, body.attention.windows(self.depth)
         relative = isinstance(position, settings.TransformerXL)
         for i in range(self.depth):
-            self.add_module(str(i), Layer(body, cross, relative, body.stochastic_depth * i / max(self.depth - 1, 1)))
+            drop_path = body.stochastic_depth * i / max(self.depth - 1, 1)
+            self.add_module(str(i), Layer(body, cross, relative, drop_path, i))
         self.position = build_attended(position, body.width, body.attention.heads, body.head_size, causal)
         self.norm = build_norm(body.norm, body.width) if body.has_final_norm else None
         self.recompute = False

@@ -119,6 +119,8 @@ class Packed:
     """A bound on the length of every sequence; constant, so that no batch causes a recompilation."""
     width: int | None = None
     """Width of rows that no sequence crosses; none: one row. Rows save scores on a CPU."""
+    fillers: int = 0
+    """How many of the last sequences of each row are padding."""
 
     def __post_init__(self) -> None:
         if self.width is not None and self.tokens % self.width:
@@ -154,7 +156,12 @@ class Packed:
     def twice(self) -> Packed:
         """The layout of a batch followed by itself."""
         offsets = torch.cat([self.offsets_S1, self.offsets_S1[1:] + self.tokens])
-        return Packed(2 * self.tokens, offsets, self.longest, self.width)
+        return Packed(2 * self.tokens, offsets, self.longest, self.width, self.fillers)
+
+    def real(self, device: torch.device) -> Tensor | None:
+        """`[N]`, true for real tokens; None if all are real."""
+        each = self.count // self.rows
+        return self.sequences(device) % each < each - self.fillers if self.fillers else None
 
     def sequences(self, device: torch.device) -> Tensor:
         """`[N]`: which sequence each token belongs to."""

@@ -86,6 +86,11 @@ FFN_TAPS = (
     Tap("hidden", "B T F", "hidden layer, after the activation (and the gate)"),
     Tap("out", "B T D", "output, added to the residual stream"),
 )
+EXPERTS_TAPS = (
+    FFN_TAPS[0],
+    Tap("router", "B T X", "score of each expert"),
+    FFN_TAPS[2],
+)
 LAYER_TAP = Tap("residual", "B T D", "residual stream after the layer")
 VOCABULARY_TAP = Tap("logits", "B T C", "logits over the vocabulary")
 POOLED_TAP = Tap("pooled", "B D", "one vector for each sequence")

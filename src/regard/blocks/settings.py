@@ -129,7 +129,48 @@ class Gated(Settings):
         return self.hidden or -(-8 * width // 24) * 8
 
 
-FeedForward: TypeAlias = Annotated[Dense | Gated, Field(discriminator="kind")]
+class Experts(Settings):
+    """Gated feed-forwards, of which each token uses the few that a router selects (Shazeer et al. 2017)."""
+
+    kind: Literal["experts"] = "experts"
+    experts: int = Field(default=8, ge=2, le=65_536)
+    """Number of experts to select from."""
+    active: Positive = 2
+    """Number of experts that each token uses."""
+    shared: int = Field(default=0, ge=0, le=65_536)
+    """Number of further experts, which every token uses (DeepSeek-V2)."""
+    hidden: Positive | None = None
+    """Width of an expert; none: active and shared ones have together as many weights as a gated feed-forward."""
+    activation: Activation = "silu"
+    """The activation of the gates."""
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    """The scores of all experts together (Mixtral), or of each by itself (DeepSeek-V3)."""
+    normalized: bool = True
+    """Whether the scores of the selected experts are divided by their sum."""
+    scale: float = Field(default=1.0, gt=0)
+    """Factor on the output of the selected experts."""
+    balance: float = Field(default=0.01, ge=0)
+    """Factor of the auxiliary loss that keeps the load even (Fedus et al. 2022); 0: no such loss."""
+    bias_rate: float | None = Field(default=None, gt=0)
+    """Step of the biases that keep the load even without a loss (Wang et al. 2024: 0.001); none: no biases."""
+    first_dense: int = Field(default=0, ge=0)
+    """Number of first layers that have one gated feed-forward instead."""
+    dense_hidden: Positive | None = None
+    """Width of that feed-forward; none: 8/3 × width rounded up to a multiple of 8."""
+    dropout: Rate = 0.0
+    """Dropout after the product with the gate."""
+
+    def hidden_for(self, width: int) -> int:
+        return self.hidden or -(-8 * width // (24 * (self.active + self.shared))) * 8
+
+    @model_validator(mode="after")
+    def _active_exist(self) -> Self:
+        if self.active > self.experts:
+            raise ValueError(f"active ({self.active}) must be at most experts ({self.experts}); lower it")
+        return self
+
+
+FeedForward: TypeAlias = Annotated[Dense | Gated | Experts, Field(discriminator="kind")]
 
 
 class Sinusoidal(Settings):

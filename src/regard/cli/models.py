@@ -110,6 +110,10 @@ def _print_count(model: str, settings: ModelSettings, counted: Count, preset: Pr
         for part, number in counted.parts.items():
             table.add_row(part, f"{number:,}", f"{100 * number / counted.parameters:.1f} %")
         table.add_row("total", f"{counted.parameters:,}", "", style="bold")
+        if counted.active != counted.parameters:
+            table.add_row(
+                "active for a token", f"{counted.active:,}", f"{100 * counted.active / counted.parameters:.1f} %"
+            )
     else:
         table = grid("tensor", "shape", "parameters")
         for name, shape in counted.tensors.items():

@@ -137,7 +137,7 @@ def _packed(lengths: Integers, sequences: Integers, shape: tuple[int, int], plan
     sizes[:, plan.most :] = np.clip(room - np.arange(plan.fillers) * limit, 0, limit)
     offsets = np.zeros(sizes.size + 1, np.int32)
     np.cumsum(sizes, out=offsets[1:])
-    layout = Packed(shape[0] * width, torch.from_numpy(offsets), limit, width)
+    layout = Packed(shape[0] * width, torch.from_numpy(offsets), limit, width, plan.fillers)
     return Grid(layout, offsets[sequences].astype(np.int64), lengths, sequences)
 
 

@@ -31,8 +31,10 @@ _KINDS: dict[str, Any] = {
     "elmo": Encoder,
     "resnet": ResNet,
 }
-_RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight")
+_RESIDUAL = ("attention.out.weight", "cross.out.weight", "ffn.down.weight", ".ffn.down")
 """Matrices that write to the residual stream."""
+_EXPERTS = (".ffn.gate", ".ffn.up", ".ffn.down")
+"""One matrix for each expert."""
 _TABLES = (".tokens.weight", ".segments.weight", ".position.weight", ".registers")
 """Embedding tables. They are indexed, not multiplied."""
 
@@ -115,13 +117,14 @@ def _initialise(model: nn.Module, body: Core) -> None:
             parameter.fill_(getattr(body, "layer_scale", 1.0))
         elif isinstance(body.initial, Normal):
             deviation = body.initial.deviation
-            if body.initial.scaled_residual and name.endswith(_RESIDUAL):
+            if body.initial.scaled_residual and name.endswith((*_RESIDUAL, "shared.down.weight")):
                 deviation /= math.sqrt(sublayers[name.partition(".")[0]])
             parameter.normal_(0.0, deviation)
         elif parameter.dim() == 1 or name.endswith(_TABLES):
             parameter.normal_(0.0, body.width**-0.5)
         else:
-            nn.init.xavier_uniform_(parameter.flatten(1))
+            for matrix in parameter if name.endswith(_EXPERTS) else (parameter.flatten(1),):
+                nn.init.xavier_uniform_(matrix)
     for module in model.modules():
         if isinstance(module, nn.LayerNorm | RmsNorm | nn.GroupNorm | nn.RNNBase):  # an RNN: uniform in ±1 / √width
             module.reset_parameters()

@@ -4,8 +4,9 @@ The model is built on the meta device, which has shapes and no memory. The conve
 
 - **Parameters**: every trained value once. A tied matrix counts once, under the first module that has it.
 - **FLOPs**: a multiply-add is two. Only matrix products count; norms, activations, softmax and embeddings are one or
-  two per cent more. A weight costs 2 for each token; attention costs 2 · heads · (key size + value size) for each
-  query and key. A causal mask is *not* discounted, as is usual; a window is. Training costs three forward passes.
+  two per cent more. A weight costs 2 for each token, an expert's only for tokens that select it; attention costs
+  2 · heads · (key size + value size) for each query and key. A causal mask is *not* discounted, as is usual; a window
+  is. Training costs three forward passes.
 - **Memory**: weights and gradients in `dtype`; AdamW's two moments in float32, and a float32 copy of 16-bit weights
   (Rajbhandari et al. 2020: 16 bytes per parameter). Activations are the tensors that autograd saves on a GPU. The
   cache holds keys and values of every layer in `dtype`.
@@ -105,6 +106,8 @@ class Count:
     """The size and the cost of a model."""
 
     parameters: int
+    active: int
+    """Parameters that a token uses: all but those of the experts that are not selected."""
     parts: dict[str, int]
     """Parameters by part: `encoder.attention`, `heads.label`; layers are summed."""
     tensors: dict[str, tuple[int, ...]]
@@ -120,6 +123,7 @@ def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dt
     """Count a model at `length` tokens, by default all learned positions, or 512. Example: `regard.count(settings)`."""
     import torch
 
+    from regard.blocks.experts import Experts
     from regard.models.activations import activation_bytes
     from regard.models.build import build
 
@@ -143,8 +147,10 @@ def count(settings: ModelSettings, length: int | None = None, batch: int = 1, dt
         cache_token=token * element,
         cache=batch * kept * element,
     )
+    inactive = sum(module.inactive for module in model.modules() if isinstance(module, Experts))
     return Count(
         parameters=total,
+        active=total - inactive,
         parts=dict(parts),
         tensors={name: tuple(parameter.shape) for name, parameter in model.named_parameters()},
         flops=Flops(length, *map(round, _forward_flops(settings, _products(model), length, length))),
@@ -225,6 +231,7 @@ def _products(model: Model) -> Counter[str]:
     from torch import nn
     from torch.utils.flop_counter import FlopCounterMode
 
+    from regard.blocks.experts import Experts
     from regard.models import families
     from regard.models.families import Output, PoolingHead
 
@@ -237,6 +244,9 @@ def _products(model: Model) -> Counter[str]:
     for name, module in model.named_modules():
         if isinstance(module, Output):
             products["target"] += module.matrix.numel()
+        elif isinstance(module, Experts):
+            used = sum(each.numel() for each in (module.router, module.gate, module.up, module.down)) - module.inactive
+            products["source" if two_stacks and name.startswith("encoder") else "target"] += used
         elif isinstance(module, nn.Conv2d):
             products["patch"] += module.weight.numel()
         elif isinstance(module, nn.RNNBase | nn.Conv1d):

@@ -21,14 +21,18 @@ _TABLES = (".tokens.weight", ".segments.weight", ".position.weight", "output.wei
 
 
 def group_parameters(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
-    """The trained parameters: matrices inside layers, which have weight decay and are updated by Muon; all others."""
+    """The trained parameters: matrices inside layers, which have weight decay and are updated by Muon; all others.
+
+    The matrices of experts are three-dimensional and have decay, but Muon takes single matrices.
+    """
     matrices: list[nn.Parameter] = []
     tables: list[nn.Parameter] = []
     vectors: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if parameter.requires_grad:
             vector = parameter.dim() < 2 or name.endswith((".relative.content", ".relative.distance"))
-            table = f".{name}".endswith(_TABLES) or parameter.dim() > 2
+            experts = name.endswith((".ffn.gate", ".ffn.up", ".ffn.down"))
+            table = f".{name}".endswith(_TABLES) or (parameter.dim() > 2 and not experts)
             (vectors if vector else tables if table else matrices).append(parameter)
     return matrices, [*tables, *vectors]
 
@@ -57,6 +61,8 @@ def build_optimizers(optimizer: settings.Optimizer, model: nn.Module, layer_deca
     by_name = layer_factors(names.values(), layer_decay)
     factors = {parameter: by_name[name] for parameter, name in names.items()}
     if isinstance(optimizer, settings.Muon):
+        stacked = [parameter for parameter in matrices if parameter.dim() > 2]
+        matrices = [parameter for parameter in matrices if parameter.dim() == 2]
         muon = Muon(
             [{"params": part, "lr": optimizer.rate * factor} for factor, part in _by_factor(matrices, factors).items()],
             lr=optimizer.rate,
@@ -66,7 +72,7 @@ def build_optimizers(optimizer: settings.Optimizer, model: nn.Module, layer_deca
             adjust_lr_fn="original" if optimizer.adjust == "original" else "match_rms_adamw",
         )
         parts: list[Optimizer] = [muon] if matrices else []  # all of them can be frozen
-        return Optimizers([*parts, _torch_optimizer(optimizer.rest, [], rest, factors)], names)
+        return Optimizers([*parts, _torch_optimizer(optimizer.rest, stacked, rest, factors)], names)
     return Optimizers([_torch_optimizer(optimizer, matrices, rest, factors)], names)
 
 

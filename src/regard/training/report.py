@@ -318,6 +318,7 @@ class Reporter:
         sums = dict(sums)
         total, weight, steps = sums.pop("total"), sums.pop("weight"), sums.pop("steps")
         norm, clipped = sums.pop("norm") / steps, sums.pop("clipped") / steps
+        violation = sums.pop("violation", None)
         busy = max(time.perf_counter() - self._mark, 1e-9)
         source = state.window_tokens * self.task.source_ratio
         flops = training_flops(model, state.window_examples, state.window_tokens, source)
@@ -340,6 +341,8 @@ class Reporter:
             # recomputed activations do not count as work.
             "peak": flops * timed / busy / (peak_flops(self.workers.device, self._products) * self.workers.world),
         }
+        if violation is not None:
+            record["violation"] = violation / steps
         if self.workers.device.type == "cuda":
             record["memory"] = torch.cuda.max_memory_allocated(self.workers.device)
         self._totals = [self._totals[0] + self._waited, self._totals[1] + busy]

@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed.tensor import DTensor
 
+from regard.blocks.experts import Experts
 from regard.data.batches import Share
 from regard.data.loader import Loader
 from regard.data.settings import Split
 from regard.errors import RunError
 from regard.training.distribution import Workers, syncing
-from regard.training.optimizers import Optimizers
+from regard.training.optimizers import Optimizers, placed_like
 from regard.training.settings import Precision
 
 
@@ -123,8 +124,9 @@ class Sums:
         """The sums over all processes, which must have the same names."""
         if workers.world == 1:
             return self._sums
-        stacked = workers.sum(torch.stack([*self._sums.values()]))
-        return dict(zip(self._sums, stacked.unbind(), strict=True))
+        values = self._sums.values()
+        flat = workers.sum(torch.cat([value.flatten() for value in values])).split([value.numel() for value in values])
+        return {name: part.view_as(self._sums[name]) for name, part in zip(self._sums, flat, strict=True)}
 
     def read(self) -> dict[str, float]:
         """The sums as floats. This waits for the device."""
@@ -145,6 +147,7 @@ class Objective(nn.Module):
         self.model = model
         self._loss: Callable[[nn.Module, Any], Loss] = task.loss
         self._compute: Callable[[Any], Loss] = self._plain
+        self.experts = [module for module in model.modules() if isinstance(module, Experts)]
 
     def forward(self, batch: Any) -> Loss:
         # Evaluation is not compiled: compilation takes longer than most evaluations.
@@ -164,7 +167,17 @@ class Objective(nn.Module):
         self._compute = torch.compile(self._plain, mode=mode) if wanted else self._plain
 
     def _plain(self, batch: Any) -> Loss:
-        return self._loss(self.model, batch)
+        if not self.experts or not self.training:
+            return self._loss(self.model, batch)
+        for each in self.experts:
+            each.collected = ()
+        total, weight, sums = self._loss(self.model, batch)
+        terms = [each.collected or () for each in self.experts]
+        for each in self.experts:
+            each.collected = None
+        balance = torch.stack([loss for calls in terms for loss, _ in calls]).sum()
+        load_LX = torch.stack([torch.stack([load for _, load in calls]).sum(0) for calls in terms])
+        return Loss(total + balance, weight, {"plain": total.detach(), **sums, "load": load_LX})
 
 
 def is_compile_failure(error: Exception) -> bool:
@@ -200,10 +213,14 @@ class Updater:
                     loss = Loss(*self.objective(batch.to(self.workers.device)))
                 torch.autograd.backward(self.scaler.scale(loss.total))
             step.add({"total": loss.total, "weight": loss.weight, **loss.sums})
-        sums = step.over_processes(self.workers)
+        sums = dict(step.over_processes(self.workers))
+        load_LX = sums.pop("load", None)
         norm = self._scale_gradients(sums["weight"])
         clipped = norm.new_zeros(()) if self.clip is None else (norm > self.clip)
         window.add({**sums, "norm": norm, "clipped": clipped, "steps": torch.ones_like(norm)})
+        if load_LX is not None:
+            # The largest load relative to the mean load, minus one (MaxVio, Wang et al. 2024), in the mean of layers.
+            window.add({"violation": (load_LX.amax(1) / load_LX.mean(1)).mean() - 1})
         self.optimizers.set_factor(factor)
         try:
             for part in self.optimizers.parts:
@@ -216,7 +233,18 @@ class Updater:
                 ) from error
             raise
         self.scaler.update()
+        if load_LX is not None:
+            self._move_biases(load_LX)
         return sums
+
+    @torch.no_grad()
+    def _move_biases(self, load_LX: Tensor) -> None:
+        """Raise the biases of experts with less than the mean load of this step, and lower the others (DeepSeek-V3)."""
+        experts = [module for module in self.objective.modules() if isinstance(module, Experts)]
+        for each, load_X in zip(experts, load_LX, strict=True):
+            if each.bias is not None and each.routing.bias_rate is not None:
+                error_X = (load_X.mean() - load_X).sign().to(each.bias.dtype)
+                each.bias.add_(placed_like(error_X, each.bias), alpha=each.routing.bias_rate)
 
     def _scale_gradients(self, weight: Tensor) -> Tensor:
         """Divide the gradients by the weight of the step and clip them. Returns the norm before clipping."""

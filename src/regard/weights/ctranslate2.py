@@ -53,6 +53,8 @@ def write_ctranslate2(model: nn.Module, tokenizers: TokenizerPair, directory: Pa
 def _problems(settings: EncoderDecoder) -> Iterator[tuple[str, object, str]]:
     """Yield each setting that CTranslate2 does not have, its value and the supported ones."""
     attention, position = settings.attention, settings.position
+    if settings.ffn.kind == "experts":
+        yield "ffn.kind", "experts", "dense or gated"
     if settings.ffn.activation not in ACTIVATIONS:
         yield "ffn.activation", settings.ffn.activation, " or ".join(ACTIVATIONS)
     if settings.norm_place == "sandwich":

@@ -110,6 +110,24 @@ def test_a_window_bounds_scores() -> None:
             assert training_flops(model, 3, 120, 120) == pytest.approx(9 * counted, rel=1e-12), (name, changes)
 
 
+def test_experts_count_in_full_and_cost_what_is_active() -> None:
+    """Mixtral: 46.7 B parameters, of which a token uses 12.9 B (Jiang et al. 2024, section 2)."""
+    counted = count(preset("mixtral-8x7b"), length=16)
+    assert counted.active == pytest.approx(12.9e9, rel=0.005)
+    no_products = 32_000 * 4096 + 65 * 4096  # embeddings and norms
+    assert counted.flops.weights / 16 / 2 == counted.active - no_products
+    dense = preset("llama-tiny", ffn={"hidden": 192})
+    ffn = {"kind": "experts", "experts": 6, "active": 2, "shared": 1, "dense_hidden": 192}
+    experts = dense.changed({"ffn": ffn})
+    router = experts.depth * 6 * experts.width
+    assert experts.ffn_hidden * 3 == dense.ffn_hidden
+    assert count(experts).active == count(dense).parameters + router
+    assert count(experts).flops.weights == count(dense).flops.weights + 2 * 512 * router
+    first = count(dense.changed({"ffn": {**ffn, "first_dense": 1}}))
+    assert first.tensors["decoder.0.ffn.up.weight"] == (dense.ffn_hidden, dense.width)
+    assert first.tensors["decoder.1.ffn.up"] == (6, experts.ffn_hidden, dense.width)
+
+
 def test_training_takes_16_bytes_per_parameter() -> None:
     """Rajbhandari et al. 2020, section 3.1, for 16 bits; float32 takes the same."""
     dtypes: dict[Dtype, int] = {"bfloat16": 2, "float16": 2, "float32": 4}

@@ -195,6 +195,24 @@ def test_lines_of_the_log_sum_up_the_steps_between_them(tmp_path: Path) -> None:
         assert line["loss"] == pytest.approx(parts[:, 0].sum() / parts[:, 1].sum(), rel=1e-12)
 
 
+def test_experts_are_balanced_by_a_loss_or_by_biases(tmp_path: Path) -> None:
+    """The largest load over the mean load, minus one, is far lower than without either. Biases move and are saved."""
+    last = {}
+    for name, balance in (("none", {}), ("loss", {"balance": 0.05}), ("biases", {"bias_rate": 0.02})):
+        ffn = {"kind": "experts", "experts": 8, "active": 1, "hidden": 8, "balance": 0.0, **balance}
+        train = {"steps": 60, "tokens": 256, "log_every": 20, "optimizer": {"kind": "adamw", "rate": 3e-3}}
+        directory = tmp_path / name
+        made = Job("language", parse(Train, train), directory, examples=200, valid=0, model_changes={"ffn": ffn})
+        trainer = made.trainer()
+        trainer.run()
+        last[name] = logged(directory, "train")[-1]["violation"]
+        saved = load_file(directory / "run" / "weights.safetensors")
+        assert ("decoder.0.ffn.bias" in saved) is (name == "biases")
+        if name == "biases":
+            assert saved["decoder.0.ffn.bias"].abs().max() > 0.1
+    assert max(last["loss"], last["biases"]) < 0.5 * last["none"]
+
+
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
     """Losses that evaluations give, one after the other, whatever the weights; then the true ones."""

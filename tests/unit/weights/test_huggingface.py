@@ -230,6 +230,8 @@ def test_settings_that_would_be_lost(tmp_path: Path) -> None:
         ("t5", {"ffn": {"kind": "gated", "activation": "gelu"}}, "ffn.activation is gelu, only gelu-tanh"),
         ("llama", {"position.order": "interleaved"}, "position.order is interleaved, only halves"),
         ("llama", {"layer_scale": 0.5}, "layer_scale is 0.5, only none"),
+        ("llama", {"attention.sinks": True}, "attention.sinks is True, only False"),
+        ("llama", {"ffn.kind": "experts"}, "ffn.kind is experts, only gated"),
         ("llama", {"position.scaling": {"kind": "ntk", "factor": 2.0}}, "position.scaling.factor is 2.0, only none"),
     ]
     for name, changes, message in cases:

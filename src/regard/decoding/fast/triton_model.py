@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks.cache import Cache
+from regard.blocks.experts import Experts
 from regard.blocks.layers import Attention, FeedForward, Layer, Residual, RmsNorm
 from regard.blocks.layout import Padded
 from regard.blocks.positions import Position, Signals
@@ -166,11 +167,11 @@ def _joined(attention: Attention) -> tuple[Tensor, Tensor | None]:
     return torch.cat([each.weight for each in three]), torch.cat(given) if given else None
 
 
-def _feed_forward(ffn: FeedForward, y_ND: Tensor) -> Tensor:
+def _feed_forward(ffn: FeedForward | Experts, y_ND: Tensor) -> Tensor:
     """The feed-forward; with ReLU, the product and the activation are one kernel."""
     out_ND: Tensor
     relu = ffn.gate is None and ffn.activation is functional.relu
-    if not relu or type(ffn.up) is not nn.Linear or ffn.up.bias is None:
+    if isinstance(ffn, Experts) or not relu or type(ffn.up) is not nn.Linear or ffn.up.bias is None:
         out_ND = ffn(y_ND)
     else:
         out_ND = ffn.down(torch._addmm_activation(ffn.up.bias, y_ND, ffn.up.weight.T))

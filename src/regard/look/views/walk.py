@@ -61,7 +61,7 @@ def walk(study: Study, run: StudyRun, attention: str, head: int) -> list[view.An
         *(name for name in (f"{embedding}.tokens", f"{embedding}.positions") if name in study.names),
         f"{stack}.residual",
         *(f"{attention}.{part}" for part in ("input", "q", "k", "v", "scores", "weights", "heads", "out", "residual")),
-        *(f"{stack}.{layer}.ffn.{part}" for part in ("hidden", "out")),
+        *(name for part in ("hidden", "router", "out") if (name := f"{stack}.{layer}.ffn.{part}") in study.names),
         f"{stack}.{layer}.residual",
         f"{stack}.out",
     ]
@@ -162,11 +162,18 @@ def _output_steps(
         (f"{path}.out", "Heads joined", joined, "All heads, one matrix."),
         (f"{path}.residual", "Add & norm", add, added),
         (f"{layer}.ffn.hidden", "Feed-forward, hidden", "h = act(x W₁ + b₁)", "Each token by itself: a wide layer …"),
+        (
+            f"{layer}.ffn.router",
+            "Experts",
+            "s = softmax(x W) or σ(x W)",
+            "The score of each expert: the best few are used.",
+        ),
         (f"{layer}.ffn.out", "Feed-forward, out", "FFN(x) = h W₂ + b₂", "… and back to the width of the model."),
         (f"{layer}.residual", "Add & norm", add, "The input of the next layer."),
         (f"{stack}.out", "Output of the stack", "z", "After the last layer, and after the last norm if there is one."),
     ):
-        yield _step(name, title, formula, text, seen[name], tokens)
+        if name in seen:
+            yield _step(name, title, formula, text, seen[name], tokens)
     read_by_decoder = stack == "encoder" and "decoder" in run.sides
     for answer in [] if read_by_decoder else run.answers:
         rows = []
