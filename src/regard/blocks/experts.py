@@ -52,7 +52,7 @@ class Experts(nn.Module):
         """`[..., D]` in, `[..., D]` out. The layout tells padding from tokens, for the balance."""
         x = tap(self, "input", x)
         x_ND, active = x.flatten(0, -2), self.routing.active
-        scores_NX = tap(self, "router", self._scores(x).unflatten(0, x.shape[:-1])).flatten(0, -2)
+        scores_NX = tap(self, "router", self._scores(x).view(*x.shape[:-1], -1)).flatten(0, -2)
         ranked_NX = scores_NX.detach() if self.bias is None else scores_NX.detach() + self.bias
         chosen_NA = ranked_NX.topk(active, dim=-1).indices
         weights_NA = scores_NX.gather(1, chosen_NA)
@@ -67,7 +67,7 @@ class Experts(nn.Module):
         sorted_MD = x_ND[order // active]
         hidden_MF = self.activation(grouped(sorted_MD, self.gate, counts_X)) * grouped(sorted_MD, self.up, counts_X)
         hidden_MF = functional.dropout(hidden_MF, self.routing.dropout, self.training)
-        out_NAD = grouped(hidden_MF, self.down, counts_X)[order.argsort()].unflatten(0, chosen_NA.shape)
+        out_NAD = grouped(hidden_MF, self.down, counts_X)[order.argsort()].view(*chosen_NA.shape, -1)
         mixed_ND = (out_NAD * (weights_NA * self.routing.scale).to(out_NAD.dtype)[..., None]).sum(1)
         out = mixed_ND.view(x.shape)
         return tap(self, "out", out if self.shared is None else out + self.shared(x))
@@ -113,7 +113,7 @@ def grouped(x_MI: Tensor, weight_XOI: Tensor, counts_X: Tensor) -> Tensor:
         return x_MI @ weight_XOI[0].mT
     if x_MI.dtype == torch.bfloat16 and x_MI.shape[1] % 8 == weight_XOI.shape[1] % 8 == 0:  # what the kernel supports
         return functional.grouped_mm(x_MI, weight_XOI.mT, offs=counts_X.cumsum(0).to(torch.int32))
-    parts = x_MI.split(counts_X.tolist())
+    parts = torch.split(x_MI, counts_X.tolist())
     return torch.cat([functional.linear(part, weight) for part, weight in zip(parts, weight_XOI, strict=True)])
 
 

@@ -125,8 +125,9 @@ class Sums:
         if workers.world == 1:
             return self._sums
         values = self._sums.values()
-        flat = workers.sum(torch.cat([value.flatten() for value in values])).split([value.numel() for value in values])
-        return {name: part.view_as(self._sums[name]) for name, part in zip(self._sums, flat, strict=True)}
+        flat = workers.sum(torch.cat([value.flatten() for value in values]))
+        parts = torch.split(flat, [value.numel() for value in values])
+        return {name: part.view_as(self._sums[name]) for name, part in zip(self._sums, parts, strict=True)}
 
     def read(self) -> dict[str, float]:
         """The sums as floats. This waits for the device."""
