@@ -20,7 +20,7 @@ from torch import Tensor
 from regard.data.images import read_image
 from regard.decoding.settings import Ends, TranslateOptions
 from regard.errors import InputError
-from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
+from regard.models.families import Decoder, Encoder, EncoderDecoder, ResNet, Vision
 from regard.models.settings import Classification, Masked, NextSentence, Tagging
 from regard.models.settings import Vision as VisionSettings
 from regard.tasks.image import fitted, to_input
@@ -102,6 +102,8 @@ def read(loaded: Loaded, given: Input, limit: int) -> ReadInput:
     network, tokenizers = loaded.network, loaded.tokenizers
     if isinstance(network, Vision):
         return _read_image(network, given)
+    if isinstance(network, ResNet):
+        raise InputError(f"model {loaded.name} is of kind resnet, which no view can show; use regard predict")
     if given.image is not None:
         raise InputError(f"image is for vision models, and this model is of kind {loaded.settings.kind}; give a text")
     if isinstance(loaded, Translator):

@@ -25,7 +25,7 @@ from regard.serving.page_file import page_file
 from regard.tasks.language import both_labels
 from regard.training.report import Display
 from regard.weights.convert import Form, convert
-from regard.weights.directory import load_model
+from regard.weights.directory import load_model, save_model
 
 SOURCES, TARGETS = cases.sentences([5, 1, 7, 3], 1), cases.sentences([4, 6, 1, 3], 2)
 
@@ -384,3 +384,9 @@ def test_training_resuming_translating_and_looking(kind: str, tmp_path: Path) ->
     for form in forms:
         with pytest.raises(RegardError, match=kind):
             convert(whole.directory, tmp_path / form, form)
+
+
+def test_the_page_refuses_a_resnet(tmp_path: Path) -> None:
+    save_model(build(settings.ResNet(width=32, depth=1, image=(8, 8), channels=1)), tmp_path)
+    with pytest.raises(InputError, match="resnet"):
+        regard.Study(regard.load(tmp_path)).run(regard.Input("text"))
