@@ -124,7 +124,7 @@ def serve_command(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print a line on stderr for each request.")] = False,
     **given: Any,
 ) -> None:
-    """Serve models over HTTP: translation, predictions, embeddings. Ctrl-C finishes running requests and stops."""
+    """Serve models over HTTP: translation, predictions, embeddings, completions. Ctrl-C finishes requests and stops."""
     names, changes = terminal.split_words(words)
     if not names:
         raise SettingsError("the model is missing; give a shipped one such as de-en, or a directory")

@@ -226,22 +226,26 @@ class Continuation:
         self.limit = min(limits, default=None)
         self.rows: list[TextRow] = []
 
+    def check(self, prompt: Prompt) -> None:
+        """Raises an error if a prompt cannot be added. It may be called from any thread."""
+        if not prompt.tokens:
+            raise InputError("a prompt is empty; give at least one token")
+        if self.limit is not None and len(prompt.tokens) > self.limit:
+            raise InputError(
+                f"a prompt has {len(prompt.tokens):,} tokens, more than the context of the model "
+                f"({self.limit:,}); shorten it"
+            )
+        wrong = [token for token in prompt.tokens if not 0 <= token < self.reader.model.vocabulary]
+        if wrong:
+            raise InputError(
+                f"token {wrong[0]} of a prompt is outside the vocabulary ({self.reader.model.vocabulary:,}); "
+                "use the model's tokenizer"
+            )
+
     def add(self, prompts: Sequence[Prompt]) -> list[TextRow]:
         """Adds prompts, which the next step reads."""
         for prompt in prompts:
-            if not prompt.tokens:
-                raise InputError("a prompt is empty; give at least one token")
-            if self.limit is not None and len(prompt.tokens) > self.limit:
-                raise InputError(
-                    f"a prompt has {len(prompt.tokens):,} tokens, more than the context of the model "
-                    f"({self.limit:,}); shorten it"
-                )
-            wrong = [token for token in prompt.tokens if not 0 <= token < self.reader.model.vocabulary]
-            if wrong:
-                raise InputError(
-                    f"token {wrong[0]} of a prompt is outside the vocabulary ({self.reader.model.vocabulary:,}); "
-                    "use the model's tokenizer"
-                )
+            self.check(prompt)
         added = [TextRow(prompt) for prompt in prompts]
         self.rows += added
         return added

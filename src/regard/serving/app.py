@@ -16,6 +16,7 @@ from starlette.middleware.cors import CORSMiddleware
 import regard
 from regard.errors import InputError
 from regard.serving import http
+from regard.serving.completion import CompletionService
 from regard.serving.prediction import PredictionService
 from regard.serving.service import Common, Service
 from regard.serving.settings import Serving
@@ -24,7 +25,7 @@ from regard.use.model import load
 
 CLOSE_SECONDS = 5.0
 """Time for the last batch at shutdown; requests had their `grace` before."""
-SERVICES: tuple[type[Service], ...] = (TranslationService, PredictionService)
+SERVICES: tuple[type[Service], ...] = (TranslationService, PredictionService, CompletionService)
 """All services. A new one is a file, and a name here."""
 
 
@@ -40,7 +41,7 @@ def load_services(names: Sequence[str], settings: Serving) -> list[Service]:
         if not any(name in service.names for service in services):
             raise InputError(
                 f"model ({name}) is of kind {model.settings.kind} and cannot be served; choose one that translates, "
-                "predicts, fills or embeds"
+                "predicts, fills, embeds or writes texts"
             )
     return services
 

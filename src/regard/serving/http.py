@@ -36,6 +36,7 @@ from regard.errors import RecordError, RegardError, RunError
 from regard.files import parse_json
 
 WEB = Path(__file__).parent / "web"
+EVENTS = "text/event-stream"
 CONTENT_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 BACKLOG = 1024
 """Connections that the system holds until they are accepted."""
@@ -62,6 +63,15 @@ Say: TypeAlias = Callable[[str], None]
 Count: TypeAlias = Callable[[str, str, int, float], None]
 """Counts a request by its method, path, status and seconds."""
 M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
+
+
+class FieldError(HTTPException):
+    """An error of one field of a request, which OpenAI's shape names, with a code for programs."""
+
+    def __init__(self, status: int, message: str, param: str | None, code: str | None = None) -> None:
+        super().__init__(status, message)
+        self.param, self.code = param, code
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -299,11 +309,16 @@ def http_error(error: BaseException) -> HTTPException:
 def error_response(error: BaseException, path: str) -> JSONResponse:
     """An error as JSON, in OpenAI's shape for its addresses and in LibreTranslate's for others."""
     shown = http_error(error)
-    content: Any = shown.detail
-    if path.startswith(OPENAI):
-        kind = "invalid_request_error" if shown.status_code < 500 else "server_error"
-        content = {"message": shown.detail, "type": kind, "param": None, "code": None}
-    return JSONResponse({"error": content}, shown.status_code, dict(shown.headers or {}))
+    content = openai_error(shown) if path.startswith(OPENAI) else {"error": shown.detail}
+    return JSONResponse(content, shown.status_code, dict(shown.headers or {}))
+
+
+def openai_error(error: BaseException) -> dict[str, Any]:
+    """An error in OpenAI's shape."""
+    shown = http_error(error)
+    kind = "invalid_request_error" if shown.status_code < 500 else "server_error"
+    names = {"param": getattr(shown, "param", None), "code": getattr(shown, "code", None)}
+    return {"error": {"message": shown.detail, "type": kind, **names}}
 
 
 def error_location(error: BaseException) -> str:
@@ -342,10 +357,29 @@ async def read_body(request: Request, limit: int, seconds: float) -> bytes:
     return bytes(body)
 
 
-async def disconnected(request: Request) -> None:
-    """Returns when the client closes the connection; for requests whose body has been read."""
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+async def while_connected(work: asyncio.Future[T], request: Request, seconds: float | None = None) -> T:
+    """The result of some work. Cancels it if the client closes the connection, or after `seconds` (status 503).
+
+    For requests whose body has been read.
+    """
+
+    async def disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    gone = asyncio.ensure_future(disconnected())
+    try:
+        either: set[asyncio.Future[Any]] = {work, gone}
+        await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        if work.done():
+            return work.result()
+        if gone.done():
+            raise ClientDisconnect
+        raise HTTPException(503, f"no result within {seconds:g} s; shorten the input", {"Retry-After": "1"})
+    finally:
+        gone.cancel()
+        if not work.done():
+            work.cancel()
 
 
 def media_type(request: Request) -> str:
@@ -362,11 +396,13 @@ def json_object(body: bytes) -> dict[str, Any]:
     return found
 
 
-def request_fields(request: Request, body: bytes) -> dict[str, Any]:
+def request_fields(request: Request, body: bytes, forms: bool = True) -> dict[str, Any]:
     """The fields of a JSON object, or those of a form and of the query together (as Flask combines them)."""
     kind = media_type(request)
     if kind == "application/json" or kind.endswith("+json"):
         return json_object(body)
+    if not forms:
+        raise HTTPException(415, "Content-Type must be application/json")
     pairs: list[tuple[str, str | bytes]] = [*_urlencoded(request.scope["query_string"])]
     if kind == "multipart/form-data":
         pairs += _multipart(body, request.headers["content-type"])
@@ -422,10 +458,13 @@ def validated(kind: type[M], fields: Mapping[str, Any]) -> M:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False, include_context=False)[0]
     name = ".".join(str(part) for part in first["loc"])[:80]
+    param = str(first["loc"][0])[:80] if first["loc"] else None
     if first["type"] == "missing":
-        raise HTTPException(400, f"Invalid request: missing {name} parameter")
+        raise FieldError(400, f"Invalid request: missing {name} parameter", param)
     message = first["msg"].removeprefix("Value error, ")
-    raise HTTPException(400, f"Invalid request: {name or 'the body'}: {message}")
+    if first["type"] == "extra_forbidden":
+        message = "this field is not supported; leave it out"
+    raise FieldError(400, f"Invalid request: {name or 'the body'}: {message}", param)
 
 
 def check_key(known: Sequence[str], given: str, authorization: str) -> None:

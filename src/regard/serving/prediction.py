@@ -23,7 +23,7 @@ from regard.serving.settings import Serving
 from regard.use.model import Loaded, Use
 
 
-def _as_list(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
@@ -42,10 +42,10 @@ def _checked(value: Any) -> Any:
     return value
 
 
-def _known_input(value: Any) -> Any:
+def known_input(value: Any) -> Any:
     if isinstance(value, list) and any(isinstance(each, int | list) for each in value):
         raise ValueError("token ids are not supported; send texts")
-    return _as_list(value)
+    return as_list(value)
 
 
 class ModelRequest(ServiceRequest):
@@ -58,7 +58,7 @@ class ModelRequest(ServiceRequest):
 class PredictRequest(ModelRequest):
     """Inputs for the task of a model."""
 
-    inputs: Annotated[list[Any], BeforeValidator(_as_list), BeforeValidator(_checked), Field(min_length=1)]
+    inputs: Annotated[list[Any], BeforeValidator(as_list), BeforeValidator(_checked), Field(min_length=1)]
     """Texts; pairs as lists, as objects or with a tab between them; images as files of a form or in base64."""
 
 
@@ -72,7 +72,7 @@ class FillRequest(PredictRequest):
 class EmbeddingsRequest(ModelRequest):
     """Texts to embed."""
 
-    input: Annotated[list[Text], BeforeValidator(_known_input), Field(min_length=1)]
+    input: Annotated[list[Text], BeforeValidator(known_input), Field(min_length=1)]
     """A text, or a list of texts."""
     encoding_format: Literal["float", "base64"] = "float"
     """Numbers, or the bytes of 32-bit numbers (little-endian) in base64."""

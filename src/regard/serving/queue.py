@@ -3,7 +3,7 @@
 Clients share each batch, and the items of a client come from its requests that have had least, so that short requests
 pass long ones. Long requests together get as much of a batch as short ones, but at least about a second. The first
 request in the queue is in every next batch, so that none starves. Between two batches the worker continues the streams,
-for as long as the batch took.
+for as long as the batch took. A `Writer` may write several streams together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import heapq
 import math
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from threading import Condition, Thread
@@ -21,9 +21,8 @@ from typing import Any, TypeAlias
 
 from fastapi import Request
 from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
 
-from regard.serving.http import disconnected
+from regard.serving.http import while_connected
 
 STREAM_SECONDS = (0.02, 0.5)
 """The least and the most time that streams get between two batches."""
@@ -66,15 +65,51 @@ class QueuedJob:
             self.future.set_result(outcome)
 
 
+class Writer:
+    """Writes streams of one kind, on the worker thread."""
+
+    def __init__(self, places: int, long_places: int | None = None) -> None:
+        """At most `places` streams are written at the same time, `long_places` long ones among them; others wait."""
+        self.places = places
+        self.long_places = places if long_places is None else long_places
+
+    def write(self, streams: Sequence[StreamJob]) -> Sequence[StreamJob]:
+        """Sends the next piece of each stream, and returns those that ended, after their None or their error.
+
+        A stream that is not given again has left. If this raises an error, all of the streams end with it.
+        """
+        raise NotImplementedError
+
+
+class IteratorWriter(Writer):
+    """Writes streams whose content is an iterator over their pieces, one after the other."""
+
+    def write(self, streams: Sequence[StreamJob]) -> Sequence[StreamJob]:
+        ended = []
+        for stream in streams:
+            try:
+                piece = next(stream.content, None)
+            except BaseException as error:
+                piece = _as_exception(error)
+            stream.send(piece)
+            if piece is None or isinstance(piece, Exception):
+                ended.append(stream)
+        return ended
+
+
 @dataclass(eq=False)
 class StreamJob:
     """A result in pieces. `send` gets each piece and then None or the error; the worker thread calls it."""
 
-    pieces: Iterator[Any]
+    content: Any
+    """What the writer reads; an iterator over the pieces by default."""
     send: Callable[[Any], None]
     size: int = 1
     client: Hashable = None
+    writer: Writer | None = None
+    begun: bool = False
     cancelled: bool = False
+    submitted: float = field(default_factory=time.monotonic)
 
 
 class RequestQueue:
@@ -85,14 +120,14 @@ class RequestQueue:
     ) -> None:
         """Holds items of total size `limit`; a batch has items of total size `batch_size`, but at least one item.
 
-        While several clients send requests, a batch waits up to `wait_seconds` for more of them. At most `streams` are
-        written at the same time.
+        While several clients send requests, a batch waits up to `wait_seconds` for more of them. At most `streams`
+        iterators are written at the same time.
         """
         self._run = run
         self._limit = limit
         self._batch_size = batch_size
         self._wait_seconds = wait_seconds
-        self._streams_at_once = streams
+        self._iterators = IteratorWriter(streams, max(streams // 2, 1))
         self._changed = Condition()
         self._jobs: deque[QueuedJob] = deque()
         self._streams: deque[StreamJob] = deque()
@@ -139,12 +174,12 @@ class RequestQueue:
     ) -> QueuedJob:
         """Queues items. Raises status 503 if the queue is full or closed."""
         job = QueuedJob(key, items, sizes or [1] * len(items), client)
-        self._add(self._jobs, job, job.waiting)
+        self._add(self._jobs, [job], job.waiting)
         return job
 
-    def stream(self, job: StreamJob) -> None:
-        """Queues a stream. Raises status 503 as `submit` does."""
-        self._add(self._streams, job, job.size)
+    def stream(self, *jobs: StreamJob) -> None:
+        """Queues the streams of one request. Raises status 503 as `submit` does."""
+        self._add(self._streams, jobs, sum(job.size for job in jobs))
 
     def cancel(self, job: QueuedJob | StreamJob) -> None:
         """Removes a job whose client has gone. An item that is running is finished, and its result dropped."""
@@ -158,20 +193,11 @@ class RequestQueue:
 
     async def result(self, job: QueuedJob, request: Request, seconds: float | None = None) -> list[Any]:
         """Waits for a job. Cancels it when the client goes away, or after `seconds` (status 503)."""
-        answer = asyncio.wrap_future(job.future)
-        gone = asyncio.ensure_future(disconnected(request))
         try:
-            either: set[asyncio.Future[Any]] = {answer, gone}
-            await asyncio.wait(either, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-            if answer.done():
-                return answer.result()
-            if gone.done():
-                raise ClientDisconnect
-            raise HTTPException(503, f"no result within {seconds:g} s; shorten the input", {"Retry-After": "1"})
-        finally:
-            gone.cancel()
-            if not answer.done():
-                self.cancel(job)
+            return await while_connected(asyncio.wrap_future(job.future), request, seconds)
+        except BaseException:
+            self.cancel(job)
+            raise
 
     def _sizes(self) -> Counter[Hashable]:
         """The size of what is waiting, by client."""
@@ -179,21 +205,21 @@ class RequestQueue:
         for job in list(self._jobs):
             found[job.client] += job.waiting
         for stream in list(self._streams):
-            found[stream.client] += stream.size
+            found[stream.client] += 0 if stream.begun else stream.size
         return found
 
-    def _add(self, waiting: deque[Any], job: QueuedJob | StreamJob, size: int) -> None:
-        """Adds a job. A client that holds less than its share of a full queue may still add one."""
+    def _add(self, waiting: deque[Any], jobs: Sequence[QueuedJob | StreamJob], size: int) -> None:
+        """Adds the jobs of a request. A client that holds less than its share of a full queue may still add some."""
         with self._changed:
             if self._closing:
                 raise _shutting_down()
             held = self._sizes()
-            own, total = held[job.client] + size, held.total() + size
+            own, total = held[jobs[0].client] + size, held.total() + size
             if total > max(self._limit, size) and own > self._limit / max(len(held), 1):
                 seconds = str(min(max(math.ceil((total - self._limit) * self._seconds / self._done), 1), 3600))
                 message = f"too many requests are waiting; try again in {seconds} s"
                 raise HTTPException(503, message, {"Retry-After": seconds})
-            waiting.append(job)
+            waiting.extend(jobs)
             self._changed.notify_all()
 
     def _remove(self, job: QueuedJob) -> None:
@@ -218,10 +244,13 @@ class RequestQueue:
             self._write_streams(time.monotonic() - started)
 
     def _measure(self, size: int, seconds: float) -> None:
-        self._done, self._seconds = MEMORY * self._done + size, MEMORY * self._seconds + seconds
+        self._measure_speed(size, seconds)
         if size > self._long / 2:
             factor = min(max(LONG_SECONDS / max(seconds, 1e-3), 0.5), 2) if size < 2 * self._long else 1.0
             self._long = min(max(self._long * factor, 1.0), self._batch_size)
+
+    def _measure_speed(self, size: int, seconds: float) -> None:
+        self._done, self._seconds = MEMORY * self._done + size, MEMORY * self._seconds + seconds
 
     def _wait_for_more(self) -> None:
         """Waits until as many jobs are here as the last batch had: their clients may be sending the next ones."""
@@ -293,30 +322,51 @@ class RequestQueue:
     def _write_streams(self, seconds: float) -> None:
         """Writes one piece of each active stream in turn, for as long as the last batch took."""
         least, most = STREAM_SECONDS
-        until = time.monotonic() + min(max(seconds, least), most)
+        started, written = time.monotonic(), 0
+        until = started + min(max(seconds, least), most)
         while self._streams and time.monotonic() < until:
             with self._changed:
                 active = self._active_streams()
-            for stream in active:
-                piece = None
-                if not stream.cancelled:
-                    try:
-                        piece = next(stream.pieces, None)
-                    except BaseException as error:
-                        piece = _as_exception(error)
-                    stream.send(piece)
-                if piece is None or isinstance(piece, Exception):
-                    with self._changed:
+            for writer, streams in active.items():
+                try:
+                    ended = writer.write(streams)
+                except BaseException as error:
+                    ended = streams
+                    for stream in streams:
+                        stream.send(_as_exception(error))
+                written += len(streams)
+                with self._changed:
+                    for stream in ended:
                         self._streams.remove(stream)
+        if written:
+            self._measure_speed(written, time.monotonic() - started)
 
     def _is_long(self, job: QueuedJob) -> bool:
         return sum(job.sizes) > self._long
 
-    def _active_streams(self) -> list[StreamJob]:
-        """The streams that are written now; long ones take at most half of the places."""
-        long = [stream for stream in self._streams if stream.size > self._long][: max(self._streams_at_once // 2, 1)]
-        short = [stream for stream in self._streams if stream.size <= self._long][: self._streams_at_once - len(long)]
-        return short + long
+    def _active_streams(self) -> dict[Writer, list[StreamJob]]:
+        """The streams that are written now, by writer: those that have begun, then others, while there are places.
+
+        The next one belongs to the client with the fewest. A writer whose streams have all left gets none.
+        """
+        found: dict[Writer, list[StreamJob]] = {stream.writer or self._iterators: [] for stream in self._streams}
+        self._streams = deque(stream for stream in self._streams if not stream.cancelled)
+        for writer, active in found.items():
+            own = [stream for stream in self._streams if (stream.writer or self._iterators) is writer]
+            active += [stream for stream in own if stream.begun]
+            waiting = [stream for stream in own if not stream.begun]
+            by_client = Counter(stream.client for stream in active)
+            while waiting and len(active) < writer.places:
+                full = sum(stream.size > self._long for stream in active) >= writer.long_places
+                able = [stream for stream in waiting if not (full and stream.size > self._long)]
+                if not able:
+                    break
+                chosen = min(able, key=lambda stream: by_client[stream.client])
+                chosen.begun = True
+                waiting.remove(chosen)
+                active.append(chosen)
+                by_client[chosen.client] += 1
+        return found
 
 
 def _as_exception(error: BaseException) -> Exception:

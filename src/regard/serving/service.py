@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Hashable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Self, TypeVar
 
 from fastapi import FastAPI, Request
@@ -17,7 +18,7 @@ from starlette.exceptions import HTTPException
 
 from regard.look.views.view import Text
 from regard.serving import http
-from regard.serving.queue import RequestQueue, StreamJob
+from regard.serving.queue import RequestQueue, StreamJob, Writer
 from regard.serving.settings import Serving, body_limit
 from regard.use.model import Loaded
 
@@ -51,6 +52,10 @@ class Metrics:
         self._left = Counter("regard_clients_left", "Clients that closed the connection early.", registry=made)
         self.queue = Gauge("regard_queue_tokens", "Tokens in the queue.", registry=made)
         self.streams = Gauge("regard_open_streams", "Open streams.", registry=made)
+        self.rows = Gauge("regard_batch_rows", "Texts in the running batches of language models.", registry=made)
+        self.first_token = Histogram(
+            "regard_first_token_seconds", "Time until the first token of a text.", buckets=SECONDS, registry=made
+        )
 
     def count(self, method: str, path: str, status: int, seconds: float) -> None:
         self._requests.labels(method, path, str(status)).inc()
@@ -111,13 +116,13 @@ class Common:
         self.metrics.batch_seconds.observe(time.monotonic() - started)
         return found
 
-    async def read(self, request: Request, kind: type[R], more_bytes: int = 0) -> R:
+    async def read(self, request: Request, kind: type[R], more_bytes: int = 0, forms: bool = True) -> R:
         """The body of a request, JSON or a form, after a check of its API key. Images need `more_bytes`."""
         if request.headers.get("content-encoding", "identity") != "identity":
             raise HTTPException(415, "the body must not be compressed; leave Content-Encoding out")
         limit = body_limit(self.settings.characters) + more_bytes
         body = await http.read_body(request, limit, self.settings.patience)
-        fields = http.request_fields(request, body)
+        fields = http.request_fields(request, body, forms)
         given = {name: value for name, value in fields.items() if value is not None and (name, value) != ("format", "")}
         asked = http.validated(kind, given)
         http.check_key(self.settings.api_keys, asked.api_key, request.headers.get("authorization", ""))
@@ -153,31 +158,49 @@ class Common:
         return found
 
     def stream(
-        self, pieces: Iterator[str], size: int, asked: ServiceRequest, request: Request
-    ) -> AsyncIterator[str | Exception]:
-        """The pieces that an iterator yields on the worker thread; an error is the last piece."""
-        received: asyncio.Queue[str | Exception | None] = asyncio.Queue()
+        self,
+        contents: Sequence[Any],
+        sizes: Sequence[int],
+        asked: ServiceRequest,
+        request: Request,
+        writer: Writer | None = None,
+    ) -> AsyncIterator[tuple[int, Any]]:
+        """The pieces of streams that the worker thread writes, each with the index of its stream; an error is the last.
+
+        Without a writer, contents are iterators.
+        """
+        received: asyncio.Queue[tuple[int, Any]] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
-        def send(piece: str | Exception | None) -> None:
+        def send(index: int, piece: Any) -> None:
             if not loop.is_closed():
-                loop.call_soon_threadsafe(received.put_nowait, piece)
+                loop.call_soon_threadsafe(received.put_nowait, (index, piece))
 
-        job = StreamJob(pieces, send, size, self._client(asked, request))
-        self.queue.stream(job)
+        client = self._client(asked, request)
+        jobs = [
+            StreamJob(content, partial(send, index), size, client, writer)
+            for index, (content, size) in enumerate(zip(contents, sizes, strict=True))
+        ]
+        self.queue.stream(*jobs)
 
-        async def received_pieces() -> AsyncIterator[str | Exception]:
+        async def received_pieces() -> AsyncIterator[tuple[int, Any]]:
+            left = len(jobs)
             try:
-                while (piece := await received.get()) is not None:
+                while left:
+                    index, piece = await received.get()
+                    if piece is None:
+                        left -= 1
+                        continue
                     if isinstance(piece, Exception):
                         self.metrics.failed.inc()
                         if http.http_error(piece).status_code == 500:
                             self.say(f"error: {http.error_location(piece)}")
-                    yield piece
+                    yield index, piece
                     if isinstance(piece, Exception):
                         return
             finally:
-                self.queue.cancel(job)
+                for job in jobs:
+                    self.queue.cancel(job)
 
         return received_pieces()
 

@@ -58,7 +58,11 @@ class Serving(Settings):
     """Milliseconds that a batch waits for further requests while several clients send some; a single client never
     waits."""
     streams: Positive = 8
-    """Streams that are written at the same time; further ones wait."""
+    """Streams of translations that are written at the same time; further ones wait."""
+    rows: Positive = 32
+    """Texts that a language model writes at the same time, in one batch; further ones wait."""
+    completion_tokens: Positive = 1024
+    """Most tokens that a language model writes for a text. An answer in a chat that names no limit has this one."""
     connections: Positive = 1024
     """Most open connections; above, those that are idle longest are closed."""
     patience: float = Field(default=10.0, gt=0)

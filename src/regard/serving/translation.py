@@ -24,7 +24,6 @@ from regard.use.documents import sections
 from regard.use.model import Loaded
 from regard.use.translator import Translator
 
-EVENTS = "text/event-stream"
 LINES = "application/x-ndjson"
 PART = 400
 """Characters of a part of a long text. Parts are translated on their own, so that other requests get their turn."""
@@ -193,11 +192,11 @@ class TranslationService(Service):
             yield from [text] if same else self.model.stream(text, route)
 
         size = 1 if same else sum(self.model.sizes([asked.q], route))
-        received = self.common.stream(pieces(asked.q), size, asked, request)
+        received = self.common.stream([pieces(asked.q)], [size], asked, request)
 
         async def answers() -> AsyncIterator[dict[str, Any]]:
             whole = ""
-            async for piece in received:
+            async for _, piece in received:
                 if isinstance(piece, Exception):
                     yield {"error": http.http_error(piece).detail}
                     return
@@ -214,19 +213,19 @@ class TranslationService(Service):
 
         description = (
             'One JSON object on each line: {"piece": "…"} for each piece, then {"done": true, "translatedText": "…"} '
-            f'or {{"error": "…"}}. With `Accept: {EVENTS}` the answer consists of server-sent events.'
+            f'or {{"error": "…"}}. With `Accept: {http.EVENTS}` the answer consists of server-sent events.'
         )
         shape = described(TranslateRequest, "Translate one text and send it in pieces.")
 
         @app.post("/translate/stream", **shape, description=description)
         async def stream(request: Request) -> Response:
             answers = self.stream(await self.common.read(request, TranslateRequest), request)
-            kind = EVENTS if EVENTS in request.headers.get("accept", "") else LINES
+            kind = http.EVENTS if http.EVENTS in request.headers.get("accept", "") else LINES
 
             async def lines() -> AsyncIterator[str]:
                 async for answer in answers:
                     line = json.dumps(answer, ensure_ascii=False)
-                    yield f"data: {line}\n\n" if kind == EVENTS else f"{line}\n"
+                    yield f"data: {line}\n\n" if kind == http.EVENTS else f"{line}\n"
 
             return StreamingResponse(lines(), media_type=kind, headers={"Cache-Control": "no-store"})
 

@@ -90,6 +90,7 @@ class Generator(Loaded):
         """The Jinja template that turns a conversation into a prompt; None: the model has none."""
         self._prefixes = Prefixes()
         self._drafts: dict[str, Generator] = {}
+        self._token_texts: dict[int, str | None] = {}
 
     def _generate(self, prompt: str | Sequence[str], options: GenerateOptions | None, changes: Table) -> Any:
         options = self.options(options, changes)
@@ -136,10 +137,10 @@ class Generator(Loaded):
             raise InputError(f"model {self.name} has no chat template; use regard generate, or load a chat model")
         return render_chat(self.template, messages, self.tokenizer, self.name)
 
-    def batch(self, options: GenerateOptions | None = None) -> Continuation:
-        """An empty running batch, whose rows are those of `TextStream`."""
-        draft = None if options is None else options.draft
-        return Continuation(self.network, self.frame.limit, self._prefixes, self._drafter(draft))
+    def batch(self, draft: str | None = None) -> TextBatch:
+        """An empty running batch of texts."""
+        drafter = self._drafter(draft)
+        return TextBatch(lambda: Continuation(self.network, self.frame.limit, self._prefixes, drafter))
 
     def ids(self, prompt: str, special: bool = False) -> list[int]:
         """The tokens of a prompt as the model reads them."""
@@ -171,6 +172,17 @@ class Generator(Loaded):
                 parts[-1].append(token)
         return "\n".join(self.tokenizer.decode_batch(parts))
 
+    def token_text(self, number: int) -> str | None:
+        """The text of a token within a text; None for a special token and for a part of a character."""
+        if number not in self._token_texts:  # the second of two, since the first may lose its space
+            text = self.text([number, number])[len(self.text([number])) :]
+            self._token_texts[number] = None if not text or _BROKEN in text else text
+        return self._token_texts[number]
+
+    def token_name(self, number: int) -> str:
+        """A token as it is written in the vocabulary."""
+        return self.tokenizer.names.get(number, f"<{number}>")
+
     def _texts(self, prompts: Sequence[str], options: GenerateOptions) -> list[TextStream]:
         return [
             TextStream(self, prompt, options, sample, keep=len(prompts) == options.n == 1)
@@ -180,17 +192,11 @@ class Generator(Loaded):
 
     def _run(self, texts: Sequence[TextStream], options: GenerateOptions) -> Iterator[tuple[TextStream, str]]:
         """Writes all texts, at most `options.rows` at the same time; yields their parts."""
-        batch, waiting = self.batch(options), list(reversed(texts))
-        open_texts: dict[TextRow, TextStream] = {}
-        while waiting or open_texts:
-            some = [waiting.pop() for _ in range(min(options.rows - len(open_texts), len(waiting)))]
-            open_texts |= dict(zip(batch.add([text.prompt for text in some]), some, strict=True))
-            for row, written in batch.step():
-                text = open_texts[row]
-                yield text, text.add(written, row.finish)
-                if text.finish is not None:
-                    batch.remove(row)
-                    del open_texts[row]
+        batch, waiting, current = self.batch(options.draft), list(reversed(texts)), list[TextStream]()
+        while waiting or current:
+            current += [waiting.pop() for _ in range(min(options.rows - len(current), len(waiting)))]
+            yield from batch.step(current)
+            current = [text for text in current if text.finish is None]
 
     def _drafter(self, draft: str | None) -> Drafter | None:
         if draft is None or draft == "lookup":
@@ -202,6 +208,41 @@ class Generator(Loaded):
             self._drafts[draft] = other
         other = self._drafts[draft]
         return ModelDrafter(other.network, other.frame.limit)
+
+
+class TextBatch:
+    """A running batch of texts, which join it and leave it between two tokens. No text depends on the others."""
+
+    def __init__(self, new: Callable[[], Continuation]) -> None:
+        self._new, self._batch = new, new()
+        self._rows: dict[TextStream, TextRow] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def check(self, text: TextStream) -> None:
+        """Raises an error if a text cannot join, such as for a prompt that is too long. Any thread may call it."""
+        self._batch.check(text.prompt)
+
+    def step(self, texts: Sequence[TextStream]) -> list[tuple[TextStream, str]]:
+        """Writes at least one more token of each text, and returns what it adds. All other texts leave.
+
+        After an error the batch is empty.
+        """
+        try:
+            for gone in self._rows.keys() - {*texts}:
+                self._batch.remove(self._rows.pop(gone))
+            fresh = [text for text in texts if text not in self._rows]
+            self._rows |= zip(fresh, self._batch.add([text.prompt for text in fresh]), strict=True)
+            by_row = {row: text for text, row in self._rows.items()}
+            found = [(by_row[row], by_row[row].add(written, row.finish)) for row, written in self._batch.step()]
+            for text, _ in found:
+                if text.finish is not None:
+                    self._batch.remove(self._rows.pop(text))
+        except BaseException:
+            self._rows, self._batch = {}, self._new()
+            raise
+        return found
 
 
 class TextStream:
@@ -250,12 +291,8 @@ class TextStream:
     def generation(self) -> Generation:
         """The result; the text must have ended."""
         assert self.finish is not None
-        shown = [
-            each
-            for each, start in zip(self.written, self._starts, strict=True)
-            if each.token not in self.prompt.ends and (start < self._size or self.finish == "length")
-        ]
-        ids, name = [each.token for each in shown], self._name
+        shown, name = [each for each, _ in self.shown()], self.model.token_name
+        ids = [each.token for each in shown]
         asked = self.options.logprobs is not None
         return Generation(
             "".join(self._parts),
@@ -267,8 +304,11 @@ class TextStream:
             sum(each.chance for each in self.written),
         )
 
-    def _name(self, number: int) -> str:
-        return self.model.tokenizer.names.get(number, f"<{number}>")
+    def shown(self) -> list[tuple[Written, int]]:
+        """The tokens of the certain text so far, without its end, and the number of characters before each."""
+        pairs = zip(self.written, self._starts, strict=True)
+        certain = ((each, start) for each, start in pairs if start < self._size or self.finish == "length")
+        return [(each, start) for each, start in certain if each.token not in self.prompt.ends]
 
     def _decoded(self, token: int) -> str:
         """The text of a token after those before it; empty while a character is incomplete."""

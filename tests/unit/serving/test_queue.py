@@ -153,7 +153,23 @@ def test_long_streams_leave_places() -> None:
     queue = RequestQueue(Work(), 100_000, batch_size=1600, streams=4)
     for size in (500, 500, 500, 500, 5, 6, 7):
         queue.stream(StreamJob(iter(()), print, size))
-    assert [stream.size for stream in queue._active_streams()] == [5, 6, 500, 500]
+    for _ in range(2):  # those that have begun go on
+        [active] = queue._active_streams().values()
+        assert [stream.size for stream in active] == [500, 500, 5, 6]
+    assert queue.size == 500 + 500 + 7
+
+
+def test_clients_share_the_places_of_streams() -> None:
+    queue = RequestQueue(Work(), 100, streams=4)
+    jobs = [StreamJob(iter(()), print, client=client) for client in (1, 1, 1, 1, 2, 3)]
+    queue.stream(*jobs)
+    [active] = queue._active_streams().values()
+    assert [stream.client for stream in active] == [1, 2, 3, 1]
+    for job in jobs:
+        queue.cancel(job)
+    assert [*queue._active_streams().values()] == [[]]  # the writer sees once that all have left
+    assert not queue._active_streams()
+    assert queue.streams == queue.size == 0
 
 
 def test_a_shared_batch_and_a_full_queue(queue: RequestQueue, work: Work) -> None:

@@ -1,0 +1,464 @@
+"""Language models with OpenAI's API: completions and chat, written by one running batch for each model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+import time
+import uuid
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from regard.decoding.continuation import Written
+from regard.errors import InputError
+from regard.look.views.view import Text
+from regard.models.cpu import fixed
+from regard.serving import http
+from regard.serving.prediction import ModelRequest, as_list, known_input
+from regard.serving.queue import StreamJob, Writer
+from regard.serving.service import Metrics, Service, described
+from regard.serving.settings import Serving
+from regard.use.generator import Generator, TextBatch, TextStream
+from regard.use.model import Loaded
+
+EXPECTED = 128
+"""Most tokens to write that a waiting text counts for, in addition to its prompt."""
+TOKENS = 16
+"""Tokens of a completion that names no limit, as in OpenAI's API."""
+SEEDS = 2**53
+"""Seeds are reduced to fewer than these, the largest integer of settings."""
+LEAST_SHARE = 1e-9
+"""What `top_p` 0 stands for: only the most likely token."""
+IGNORED = ("user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key")
+"""Fields that change no text."""
+NEUTRAL: dict[str, Any] = {
+    "best_of": 1,
+    "logit_bias": {},
+    "suffix": "",
+    "tools": [],
+    "tool_choice": "none",
+    "functions": [],
+    "function_call": "none",
+    "modalities": ["text"],
+    "response_format": {"type": "text"},
+}
+"""Fields that are not supported, with the values that change nothing."""
+
+Shown: TypeAlias = tuple[Written, int]
+"""A token, and the number of characters before it."""
+
+
+def _joined_parts(content: Any) -> Any:
+    """A text from OpenAI's list of parts."""
+    if not isinstance(content, list):
+        return content
+    for part in content:
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise ValueError("only parts of type text are supported")
+    return "".join(part["text"] for part in content)
+
+
+class StreamOptions(BaseModel):
+    """How a stream is sent."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True, frozen=True, strict=True, extra="forbid")
+    include_usage: bool = False
+    """Whether the last event before the end has the numbers of tokens."""
+    include_obfuscation: bool = False
+    """Ignored."""
+
+
+class WritingRequest(ModelRequest):
+    """What both kinds of requests have in common."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+    special: ClassVar[bool] = False
+    max_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of each text."""
+    temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
+    """Divides the logits; 0 takes the most likely token. The model's own value by default, or 1."""
+    top_p: float | None = Field(default=None, ge=0, le=1, allow_inf_nan=False)
+    """Sample among the most likely tokens that together have this probability."""
+    frequency_penalty: float = Field(default=0.0, ge=-2, le=2, allow_inf_nan=False)
+    """Subtracted from a token's logit for each time that it was written."""
+    presence_penalty: float = Field(default=0.0, ge=-2, le=2, allow_inf_nan=False)
+    """Subtracted from the logit of each token that was written."""
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    """The same seed gives the same texts; random by default."""
+    n: int = Field(default=1, ge=1)
+    """Number of texts for each prompt."""
+    stop: Annotated[list[Annotated[Text, Field(min_length=1)]], BeforeValidator(as_list), Field(max_length=4)] = Field(
+        default_factory=list
+    )
+    """The text ends before this string, or before the first of up to four."""
+    stream: bool = False
+    """Whether the text is sent while it is written, as server-sent events."""
+    stream_options: StreamOptions | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop(cls, fields: Any) -> Any:
+        """Drops fields that change nothing."""
+        empty = {name for name, value in NEUTRAL.items() if name in fields and fields[name] == value}
+        return {name: value for name, value in fields.items() if name not in (*IGNORED, *empty)}
+
+    @model_validator(mode="after")
+    def _check_stream(self) -> Self:
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options needs stream; set stream to true")
+        return self
+
+    def changes(self, longest: int) -> dict[str, Any]:
+        """The options of generation; at most `longest` tokens are allowed."""
+        found: dict[str, Any] = {
+            "tokens": self.tokens(longest),
+            "n": self.n,
+            "frequency": self.frequency_penalty,
+            "presence": self.presence_penalty,
+            "stop": tuple(self.stop),
+            "seed": secrets.randbelow(SEEDS) if self.seed is None else self.seed % SEEDS,
+            "logprobs": self.alternatives,
+            "special": self.special,
+        }
+        if self.temperature is not None:
+            found["temperature"] = self.temperature
+        if self.top_p is not None:
+            found["top_p"] = max(self.top_p, LEAST_SHARE)
+        return found
+
+    def tokens(self, longest: int) -> int:
+        """Most tokens to write."""
+        return longest if self.max_tokens is None else self.max_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        """Number of alternatives of each token; None: no log-probabilities."""
+        raise NotImplementedError
+
+    def prompts(self, model: Generator) -> list[str]:
+        raise NotImplementedError
+
+    def logprobs_of(self, tokens: Sequence[Shown], model: Generator) -> dict[str, Any]:
+        """Log-probabilities in the shape of this kind of answer."""
+        raise NotImplementedError
+
+
+class CompletionRequest(WritingRequest):
+    """Prompts to continue."""
+
+    prompt: Annotated[list[Text], BeforeValidator(known_input), Field(min_length=1)]
+    """A text, or a list of texts."""
+    echo: bool = False
+    """Whether each text begins with its prompt."""
+    logprobs: int | None = Field(default=None, ge=0, le=5)
+    """Number of alternatives of each token that are sent with their log-probabilities."""
+
+    @model_validator(mode="after")
+    def _check_echo(self) -> Self:
+        if self.echo and self.logprobs is not None:
+            raise ValueError("echo together with logprobs is not supported; leave one of them out")
+        return self
+
+    def tokens(self, longest: int) -> int:
+        return min(TOKENS, longest) if self.max_tokens is None else self.max_tokens
+
+    def changes(self, longest: int) -> dict[str, Any]:
+        return super().changes(longest) | {"echo": self.echo}
+
+    @property
+    def alternatives(self) -> int | None:
+        return self.logprobs
+
+    def prompts(self, model: Generator) -> list[str]:
+        return list(self.prompt)
+
+    def logprobs_of(self, tokens: Sequence[Shown], model: Generator) -> dict[str, Any]:
+        def text(token: int) -> str:
+            return model.token_text(token) or model.token_name(token)
+
+        best = [{text(each): chance for each, chance in written.alternatives[::-1]} for written, _ in tokens]
+        return {
+            "tokens": [text(written.token) for written, _ in tokens],
+            "token_logprobs": [written.chance for written, _ in tokens],
+            "top_logprobs": best if self.logprobs else None,
+            "text_offset": [start for _, start in tokens],
+        }
+
+
+class ChatMessage(BaseModel):
+    """A message of a conversation."""
+
+    model_config = ConfigDict(use_attribute_docstrings=True, frozen=True, strict=True, extra="forbid")
+    role: Literal["system", "developer", "user", "assistant"]
+    """Who wrote it; developer is another name of system."""
+    content: Annotated[Text, BeforeValidator(_joined_parts)]
+    """A text, or a list of parts of type text."""
+    name: Text | None = None
+    """Ignored."""
+
+
+class ChatRequest(WritingRequest):
+    """A conversation whose next message is wanted."""
+
+    special = True
+    messages: list[ChatMessage] = Field(min_length=1)
+    """All messages so far."""
+    max_completion_tokens: int | None = Field(default=None, ge=1)
+    """Most tokens of the answer; it wins over `max_tokens`."""
+    logprobs: bool = False
+    """Whether log-probabilities of the tokens are sent."""
+    top_logprobs: int | None = Field(default=None, ge=0, le=20)
+    """Number of alternatives of each token that are sent with them."""
+
+    @model_validator(mode="after")
+    def _check_logprobs(self) -> Self:
+        if self.top_logprobs is not None and not self.logprobs:
+            raise ValueError("top_logprobs needs logprobs; set logprobs to true")
+        return self
+
+    def tokens(self, longest: int) -> int:
+        return super().tokens(longest) if self.max_completion_tokens is None else self.max_completion_tokens
+
+    @property
+    def alternatives(self) -> int | None:
+        return self.top_logprobs or 0 if self.logprobs else None
+
+    def prompts(self, model: Generator) -> list[str]:
+        roles = {"developer": "system"}
+        return [
+            model.chat_prompt(
+                [{"role": roles.get(each.role, each.role), "content": each.content} for each in self.messages]
+            )
+        ]
+
+    def logprobs_of(self, tokens: Sequence[Shown], model: Generator) -> dict[str, Any]:
+        def entry(token: int, chance: float) -> dict[str, Any]:
+            text = model.token_text(token)
+            known = None if text is None else list(text.encode())
+            return {"token": text or model.token_name(token), "logprob": chance, "bytes": known}
+
+        return {
+            "content": [
+                entry(written.token, written.chance)
+                | {"top_logprobs": [entry(each, chance) for each, chance in written.alternatives]}
+                for written, _ in tokens
+            ]
+        }
+
+
+class TextPiece(NamedTuple):
+    """What a step adds to a text."""
+
+    text: str
+    tokens: Sequence[Shown]
+    """Empty if no log-probabilities were asked for."""
+    finish: str | None
+
+
+class TextWriter(Writer):
+    """Writes the texts of a model in one running batch: texts join and leave it between two tokens."""
+
+    def __init__(self, model: Generator, places: int, metrics: Metrics) -> None:
+        super().__init__(places)
+        self.batch: TextBatch = model.batch()
+        self._metrics = metrics
+
+    def write(self, streams: Sequence[StreamJob]) -> Sequence[StreamJob]:
+        by_text: dict[TextStream, StreamJob] = {stream.content: stream for stream in streams}
+        before = {text: (len(text.written), len(_asked(text))) for text in by_text}
+        ended = []
+        for text, part in self.batch.step(list(by_text)):
+            count, shown = before[text]
+            stream = by_text[text]
+            if count == 0:
+                self._metrics.first_token.observe(time.monotonic() - stream.submitted)
+            self._metrics.written.inc(len(text.written) - count)
+            tokens = _asked(text)[shown:]
+            if part or tokens or text.finish is not None:
+                stream.send(TextPiece(part, tokens, text.finish))
+            if text.finish is not None:
+                stream.send(None)
+                ended.append(stream)
+        return ended
+
+
+def _asked(text: TextStream) -> Sequence[Shown]:
+    return () if text.options.logprobs is None else text.shown()
+
+
+class CompletionService(Service):
+    """Answers requests with the texts of language models."""
+
+    about = "Completions and chat with OpenAI's API."
+
+    def __init__(self, models: Mapping[str, Generator]) -> None:
+        self.models = models
+        self.names = list(models)
+        self.writers: dict[str, TextWriter] = {}
+
+    @classmethod
+    def choose(cls, models: Mapping[str, Loaded], settings: Serving) -> Self | None:
+        """Writes one token with each model, so that the first request is not slower than others."""
+        chosen = {name: model for name, model in models.items() if isinstance(model, Generator)}
+        for model in chosen.values():
+            model.network = fixed(model.network)
+            model.generations(["."], model.options(None, {"tokens": 1}))
+        return cls(chosen) if chosen else None
+
+    @property
+    def summary(self) -> str:
+        kinds = {name: "completions" if model.template is None else "chat" for name, model in self.models.items()}
+        return "; ".join(f"{name} ({kind})" for name, kind in kinds.items())
+
+    def _model(self, name: str) -> str:
+        if name and name not in self.models:
+            known = ", ".join(self.models)
+            message = f"no model with this name writes texts; choose one of {known}"
+            raise http.FieldError(404, message, "model", "model_not_found")
+        return name or self.names[0]
+
+    def _texts(self, asked: WritingRequest, name: str) -> list[TextStream]:
+        """The texts of a request, before their first token."""
+        model, settings = self.models[name], self.common.settings
+        prompts = asked.prompts(model)
+        options = model.options(None, asked.changes(settings.completion_tokens))
+        if options.tokens > settings.completion_tokens:
+            raise http.FieldError(
+                400,
+                f"{options.tokens:,} tokens are more than this server writes ({settings.completion_tokens:,}); lower "
+                "max_tokens",
+                "max_tokens",
+            )
+        count = len(prompts) * options.n
+        if count > settings.texts:
+            rule = f"{count:,} texts ({len(prompts):,} prompts, n = {options.n:,}), at most {settings.texts:,}"
+            raise http.FieldError(400, f"Invalid request: {rule} are allowed; lower n", "n")
+        self.common.check_length(len(prompts), sum(map(len, prompts)))
+        texts = [
+            TextStream(model, prompt, options, sample, keep=count == 1 and asked.special)
+            for prompt in prompts
+            for sample in range(options.n)
+        ]
+        for text in texts:
+            try:
+                self.writers[name].batch.check(text)
+            except InputError as error:
+                param = "messages" if asked.special else "prompt"
+                raise http.FieldError(400, str(error), param, "context_length_exceeded") from None
+        return texts
+
+    async def _respond(self, asked: CompletionRequest | ChatRequest, request: Request) -> Response:
+        name = self._model(asked.model)
+        texts = await asyncio.to_thread(self._texts, asked, name)
+        sizes = [len(text.prompt.tokens) + min(text.prompt.longest, EXPECTED) for text in texts]
+        pieces = self.common.stream(texts, sizes, asked, request, self.writers[name])
+        answer = Answer(asked, name, self.models[name], texts)
+        self.common.metrics.read.inc(answer.read)
+        if not asked.stream:
+            found = await http.while_connected(asyncio.ensure_future(_collected(pieces, len(texts))), request)
+            return JSONResponse(answer.whole(found))
+        # The first piece decides the status. It also starts the generator, whose end frees the rows.
+        first = await http.while_connected(asyncio.ensure_future(anext(pieces)), request)
+        if isinstance(first[1], Exception):
+            raise first[1]
+
+        async def events() -> AsyncIterator[str]:
+            for index in range(len(texts)):
+                for event in answer.opening(index):
+                    yield _event(event)
+            yield _event(answer.chunk(*first))
+            async for index, piece in pieces:
+                if isinstance(piece, Exception):
+                    yield _event(http.openai_error(piece))
+                    return
+                yield _event(answer.chunk(index, piece))
+            if answer.usage_asked:
+                yield _event(answer.body([], usage=answer.usage))
+            yield "data: [DONE]\n\n"
+
+        return StreamingResponse(events(), media_type=http.EVENTS, headers={"Cache-Control": "no-store"})
+
+    def add_routes(self, app: FastAPI) -> None:
+        metrics, rows = self.common.metrics, self.common.settings.rows
+        self.writers = {name: TextWriter(model, rows, metrics) for name, model in self.models.items()}
+        metrics.rows.set_function(lambda: sum(len(writer.batch) for writer in self.writers.values()))
+
+        @app.post("/v1/completions", **described(CompletionRequest, "Continue a prompt.", forms=False))
+        async def completions(request: Request) -> Response:
+            return await self._respond(await self.common.read(request, CompletionRequest, forms=False), request)
+
+        @app.post("/v1/chat/completions", **described(ChatRequest, "Write the next message of a chat.", forms=False))
+        async def chat(request: Request) -> Response:
+            return await self._respond(await self.common.read(request, ChatRequest, forms=False), request)
+
+
+class Answer:
+    """The answer to one request, in OpenAI's shapes."""
+
+    def __init__(
+        self, asked: CompletionRequest | ChatRequest, name: str, model: Generator, texts: Sequence[TextStream]
+    ) -> None:
+        self.asked, self.model, self.texts = asked, model, texts
+        self.chat = isinstance(asked, ChatRequest)
+        self.usage_asked = asked.stream_options is not None and asked.stream_options.include_usage
+        kind = ("chat.completion.chunk" if asked.stream else "chat.completion") if self.chat else "text_completion"
+        number = f"{'chatcmpl' if self.chat else 'cmpl'}-{uuid.uuid4().hex}"
+        self._head = {"id": number, "object": kind, "created": int(time.time()), "model": name}
+
+    @property
+    def read(self) -> int:
+        """Tokens of the prompts; those of several texts count once."""
+        return sum(len(text.prompt.tokens) for text in self.texts[:: self.asked.n])
+
+    @property
+    def usage(self) -> dict[str, int]:
+        written = sum(len(text.written) for text in self.texts)
+        return {"prompt_tokens": self.read, "completion_tokens": written, "total_tokens": self.read + written}
+
+    def body(self, choices: list[dict[str, Any]], usage: dict[str, int] | None) -> dict[str, Any]:
+        found = {**self._head, "choices": choices}
+        return {**found, "usage": usage} if self.usage_asked or not self.asked.stream else found
+
+    def whole(self, found: Sequence[Sequence[TextPiece]]) -> dict[str, Any]:
+        """The answer that is sent at once, from the pieces of each text."""
+        choices = []
+        for index, pieces in enumerate(found):
+            text = "".join(piece.text for piece in pieces)
+            message = {"message": {"role": "assistant", "content": text, "refusal": None}}
+            tokens = [token for piece in pieces for token in piece.tokens]
+            choices.append(self._choice(index, message if self.chat else {"text": text}, tokens, pieces[-1].finish))
+        return self.body(choices, self.usage)
+
+    def opening(self, index: int) -> list[dict[str, Any]]:
+        """The first event of a text in a stream: that of a chat names the role."""
+        delta = {"delta": {"role": "assistant", "content": ""}}
+        return [self.body([self._choice(index, delta, (), None)], None)] if self.chat else []
+
+    def chunk(self, index: int, piece: TextPiece) -> dict[str, Any]:
+        """An event of a stream."""
+        delta = {"delta": {"content": piece.text} if piece.text else {}}
+        content = delta if self.chat else {"text": piece.text}
+        return self.body([self._choice(index, content, piece.tokens, piece.finish)], None)
+
+    def _choice(self, index: int, content: Any, tokens: Sequence[Shown], finish: str | None) -> dict[str, Any]:
+        empty = self.asked.alternatives is None or (self.asked.stream and not tokens)
+        logprobs = None if empty else self.asked.logprobs_of(tokens, self.model)
+        return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
+
+
+async def _collected(pieces: AsyncIterator[tuple[int, Any]], count: int) -> list[list[TextPiece]]:
+    found: list[list[TextPiece]] = [[] for _ in range(count)]
+    async for index, piece in pieces:
+        if isinstance(piece, Exception):
+            raise piece
+        found[index].append(piece)
+    return found
+
+
+def _event(content: dict[str, Any]) -> str:
+    return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
