@@ -357,7 +357,7 @@ class CompletionService(Service):
         texts = await asyncio.to_thread(self._texts, asked, name)
         sizes = [len(text.prompt.tokens) + min(text.prompt.longest, EXPECTED) for text in texts]
         pieces = self.common.stream(texts, sizes, asked, request, self.writers[name])
-        answer = Answer(asked, name, self.models[name], texts)
+        answer = Reply(asked, name, self.models[name], texts)
         self.common.metrics.read.inc(answer.read)
         if not asked.stream:
             found = await http.while_connected(asyncio.ensure_future(_collected(pieces, len(texts))), request)
@@ -397,7 +397,7 @@ class CompletionService(Service):
             return await self._respond(await self.common.read(request, ChatRequest, forms=False), request)
 
 
-class Answer:
+class Reply:
     """The answer to one request, in OpenAI's shapes."""
 
     def __init__(

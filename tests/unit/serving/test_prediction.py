@@ -180,7 +180,7 @@ def test_wrong_requests(client: TestClient) -> None:
         error = answer.json()["error"]
         assert message in (error["message"] if path.startswith("/v1/") else error), fields
     error = ask(client, "/v1/embeddings", input=[1]).json()["error"]
-    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", None, None)
+    assert (error["type"], error["param"], error["code"]) == ("invalid_request_error", "input", None)
 
 
 def test_api_keys_hold_for_all_services(models: dict[str, Path]) -> None:

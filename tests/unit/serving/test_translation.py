@@ -334,6 +334,7 @@ def test_the_docs_page_states_the_defaults_and_runs() -> None:
     stated = {name: float(number.replace(",", "")) for name, number in re.findall(r"`(\w+)` \(([\d,.]+)", page)}
     assert set(stated) == {
         *("beam", "characters", "texts", "queue", "batch_tokens", "wait_ms", "grace", "patience", "connections"),
+        *("rows", "completion_tokens"),
     }
     assert stated == {name: getattr(Serving(), name) for name in stated}
     for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
