@@ -134,5 +134,6 @@ def family_for(settings: ModelSettings) -> Family:
                 reasons.append(str(error))
             else:
                 return family
-    nearest = sorted(reasons, key=lambda reason: reason.count(", only "))[:5]
+    # A reason without settings, such as heads that no class has, ends the comparison, so it is the farthest.
+    nearest = sorted(reasons, key=lambda reason: reason.count(", only ") or 99)[:5]
     raise WeightsError("\n".join(nearest) or f"model.kind ({settings.kind}) cannot be written for transformers")
