@@ -17,7 +17,11 @@ from regard.training.settings import Adam
 
 ROOT = Path(__file__).parents[2]
 RECIPES = sorted((ROOT / "recipes").glob("*.toml"))
-EMBEDDED = {"digits", "grammar", "grammar-parsing", "python-experts", "python-language", "python-masked"}
+EMBEDDED = {"digits", "grammar", "grammar-parsing", "grammar-referents"} | {
+    "python-experts",
+    "python-language",
+    "python-masked",
+}
 """Recipes that need no file and no GPU."""
 PUBLISHED = {"paper-base", "paper-big"}
 """Recipes of published systems, whose data are not at hand: they say what was published, and that it was not run."""

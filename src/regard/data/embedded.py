@@ -16,13 +16,13 @@ from collections.abc import Iterator
 from itertools import islice, repeat
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, NamedTuple, TypeAlias, assert_never
+from typing import Literal, NamedTuple, TypeAlias, assert_never, cast
 from zlib import crc32
 
 import numpy as np
 
-from regard.data.examples import Example, Located, Pair, Picture, Text
-from regard.data.settings import SPLITS, Digits, EmbeddedSettings, Grammar, PythonLibrary, Split
+from regard.data.examples import Example, Located, Pair, Picture, Tagged, Text
+from regard.data.settings import SPLITS, Digits, EmbeddedSettings, Grammar, PythonLibrary, Referents, Split
 from regard.errors import InputError
 
 
@@ -36,6 +36,13 @@ def read_embedded(settings: EmbeddedSettings, split: Split) -> Iterator[Located[
                 written = tree.replace("(", "( ").replace(")", " )") or german
                 pair = Pair(english, written) if settings.direction != "de-en" else Pair(german, english)
                 yield Located(pair, settings.kind, number)
+        case Referents():
+            referred = (each for each in grammar_pairs(REFERRED[split]) if each.referent is not None)
+            for number, each in enumerate(referred, 1):
+                words, referent = each.source_tokens, cast(Referent, each.referent)
+                names = {referent.noun[0]: "B-REFERENT", referent.distractor[0]: "B-OTHER"}
+                tagged = Tagged(tuple(words), tuple(names.get(place, "O") for place in range(len(words))))
+                yield Located(tagged, settings.kind, number)
         case PythonLibrary():
             for name, text in python_documents(split, docstrings_only=settings.docstrings):
                 yield Located(Text(text), name, 1)
@@ -52,6 +59,8 @@ def origin_of(settings: EmbeddedSettings, split: Split) -> list[Path]:
         case Grammar():
             files = [_grammar_file(split)]
             return [*files, _tree_file(split)] if settings.direction == "en-tree" else files
+        case Referents():
+            return [_grammar_file(REFERRED[split])]
         case PythonLibrary():
             return [python_library() / name for name in _names(python_library())]
         case Digits():
@@ -61,6 +70,7 @@ def origin_of(settings: EmbeddedSettings, split: Split) -> list[Path]:
 
 
 GrammarPart: TypeAlias = Literal["train", "valid", "test", "pronouns"]
+REFERRED: dict[Split, GrammarPart] = {"train": "train", "valid": "valid", "test": "pronouns"}
 Links: TypeAlias = tuple[tuple[int, int], ...]
 
 

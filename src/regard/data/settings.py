@@ -451,6 +451,13 @@ class Grammar(Pairs):
         return int(getattr(self, f"{split}_pairs"))
 
 
+class Referents(Texts):
+    """English sentences of the grammar with *it* and two nouns, which have tags: REFERENT for the noun that *it* means,
+    OTHER for the other one. The test sentences are those of `pronouns`."""
+
+    kind: Literal["grammar-referents"] = "grammar-referents"
+
+
 class PythonLibrary(RawTexts):
     """The source files of Python's standard library, one document each; 1 in 20 is for valid, none for test."""
 
@@ -472,7 +479,7 @@ class Digits(Data, UnseenLabels):
 _Texts: TypeAlias = Parallel | ParallelTsv | ParallelCsv | ParallelJsonl | RawText | RawJsonl
 _Labelled: TypeAlias = LabelledTsv | LabelledCsv | LabelledJsonl | Columns | Slots | Squad | Choices | Chats
 _Images: TypeAlias = ImageFolder | Idx | Npz
-EmbeddedSettings: TypeAlias = Grammar | PythonLibrary | Digits
+EmbeddedSettings: TypeAlias = Grammar | Referents | PythonLibrary | Digits
 DataSettings: TypeAlias = _Texts | _Labelled | _Images | EmbeddedSettings
 AnyData: TypeAlias = Annotated[DataSettings, Field(discriminator="kind")]
 """The type of the table `[data]` for `parse`; its `kind` selects the variant."""

@@ -14,7 +14,7 @@ import pytest
 from regard.data.embedded import grammar_pairs, grammar_trees, python_documents, python_library, read_embedded
 from regard.data.examples import Located, Pair, Picture
 from regard.data.report import report_data
-from regard.data.settings import SPLITS, Digits, Grammar, PythonLibrary
+from regard.data.settings import SPLITS, Digits, Grammar, PythonLibrary, Referents
 from regard.data.source import Source
 from regard.errors import DataError, InputError
 
@@ -147,3 +147,16 @@ def test_trees_fit_their_sentences() -> None:
     found = [each.example for each in located if isinstance(each.example, Pair)]
     assert [each.source for each in found] == [pair.source for pair in pairs]
     assert found[0].target == "( TOP ( S ( NP XX XX ) ( VP XX XX ( PP XX ( NP XX XX ) ) ) ) XX )"
+
+
+def test_referents_are_tagged() -> None:
+    valid, test = (list(Source(Referents(), split)) for split in SPLITS[1:])
+    assert (len(valid), len(test)) == (1072, 2000)
+    by_text = {tuple(pair.source_tokens): pair for pair in grammar_pairs("pronouns")}
+    for example in test:
+        assert sorted(tag for tag in example.tags if tag != "O") == ["B-OTHER", "B-REFERENT"]
+        pair = by_text[example.words]
+        assert pair.referent is not None
+        places = (pair.referent.noun[1], pair.referent.distractor[1])  # of the German nouns
+        links = dict(pair.alignment)
+        assert tuple(links[example.tags.index(tag)] for tag in ("B-REFERENT", "B-OTHER")) == places
