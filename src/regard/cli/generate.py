@@ -21,7 +21,7 @@ CHUNK = 256
 """Prompts that are continued together."""
 _SAMPLING = ("tokens", "temperature", "top_k", "top_p", "min_p", "repetition", "frequency", "presence", "ngram")
 CHAT_OPTIONS = {name: name for name in (*_SAMPLING, "stop", "seed", "draft")}
-OPTIONS = CHAT_OPTIONS | {name: name for name in ("n", "logprobs", "echo", "special", "slide", "rows")}
+OPTIONS = CHAT_OPTIONS | {name: name for name in ("n", "logprobs", "echo", "chat", "special", "slide", "rows")}
 """Options of the commands and their settings."""
 Int8 = Annotated[bool, typer.Option("--int8", help="Use 8-bit weights, on a CPU.")]
 
@@ -83,7 +83,7 @@ def chat_command(
             messages = []
         elif text:
             messages.append({"role": "user", "content": text})
-            prompt, dropped = _fitting(loaded, first, messages, options.tokens)
+            prompt, dropped = fitting(loaded, first, messages, options.tokens)
             if dropped:
                 terminal.say(f"the context is full; the oldest {dropped} messages are dropped")
                 del messages[:dropped]
@@ -152,7 +152,7 @@ def _question() -> str | None:
     return None if text == "/exit" else text
 
 
-def _fitting(
+def fitting(
     model: Generator, first: list[dict[str, str]], messages: list[dict[str, str]], tokens: int
 ) -> tuple[str, int]:
     """The prompt of a conversation, and how many of the oldest messages do not fit into the context with an answer."""

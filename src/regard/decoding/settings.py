@@ -261,6 +261,8 @@ class GenerateOptions(Settings):
     """Number of alternatives of each token that are returned with their log-probabilities; none: no alternatives."""
     echo: bool = False
     """Whether the text begins with the prompt."""
+    chat: bool = False
+    """Whether a prompt is a message to a chat model, put into the model's chat template."""
     special: bool = False
     """Whether special tokens in a prompt, such as `<|im_start|>`, are read as tokens."""
     slide: bool | None = None
@@ -307,6 +309,7 @@ class GenerateKeywords(TypedDict, total=False):
     stop: Sequence[str]
     seed: int
     echo: bool
+    chat: bool
     special: bool
     slide: bool | None
     draft: str | None

@@ -252,7 +252,8 @@ class TextStream:
         self, model: Generator, prompt: str, options: GenerateOptions, sample: int = 0, keep: bool = True
     ) -> None:
         self.model, self.options = model, options
-        ids, frame = model.ids(prompt, options.special), model.frame
+        given = model.chat_prompt([{"role": "user", "content": prompt}]) if options.chat else prompt
+        ids, frame = model.ids(given, options.special or options.chat), model.frame
         slide = frame.slide if options.slide is None else options.slide
         search, rules = options.search(), options.rules()
         wanted = options.logprobs or 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner, Result
 
 import regard
 from regard.cli.app import app
+from regard.cli.generate import fitting
 from regard.decoding.continuation import Written
 from regard.decoding.settings import GenerateKeywords, GenerateOptions
 from regard.errors import InputError, RegardError, SettingsError, WeightsError
@@ -135,6 +137,8 @@ def test_chat_templates(model: Generator) -> None:
     talk = [{"role": "user", "content": "Hallo"}, {"role": "assistant", "content": "Ja?"}]
     model.template = TEMPLATE
     start = model.tokenizer.token(model.tokenizer.role("start"))
+    one = model.chat_prompt([{"role": "user", "content": PROMPT}])
+    assert model.generate(PROMPT, tokens=5, chat=True) == model.generate(one, tokens=5, special=True)
     assert model.chat_prompt(talk) == f"{start}user: Hallo\nassistant: Ja?\nassistant:"
     unsafe = (
         "{{ messages.__class__.__mro__ }}",
@@ -206,3 +210,20 @@ def test_chat_command(place: Path, tmp_path: Path) -> None:
     talk = [{"role": "system", "content": "kurz"}, {"role": "user", "content": "Hallo"}]
     expected = model.generate(model.chat_prompt(talk), tokens=5, special=True)
     assert result.stdout == f"{expected}\n" * 2, (first, second)
+
+
+def test_a_conversation_that_is_too_long(model: Generator) -> None:
+    """The oldest turns are dropped, and the instructions and the last message stay."""
+    long = Generator("long", model.directory, model.network, model.tokenizers, {}, replace(model.frame, limit=120))
+    long.template = TEMPLATE
+    first = [{"role": "system", "content": "kurz"}]
+    talk = [{"role": role, "content": "ein Hund läuft"} for role in ("user", "assistant") * 4] + [
+        {"role": "user", "content": "und?"}
+    ]
+    prompt, dropped = fitting(long, first, talk, 20)
+    assert dropped % 2 == 0
+    assert dropped > 0
+    assert prompt == long.chat_prompt([*first, *talk[dropped:]])
+    assert len(long.ids(prompt, special=True)) + 20 <= 120
+    with pytest.raises(InputError, match="too many for the context"):
+        fitting(long, first, [{"role": "user", "content": "ein Hund " * 200}], 20)
