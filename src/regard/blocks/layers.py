@@ -139,6 +139,7 @@ ACTIVATIONS: dict[settings.Activation, Callable[[Tensor], Tensor]] = {
     "gelu-tanh": partial(functional.gelu, approximate="tanh"),
     "silu": functional.silu,
     "relu2": lambda x: functional.relu(x).square(),  # So et al. 2021: Primer
+    "gelu-quick": lambda x: x * torch.sigmoid(1.702 * x),  # Hendrycks and Gimpel 2016; CLIP
 }
 
 

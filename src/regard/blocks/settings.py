@@ -14,7 +14,7 @@ Depth: TypeAlias = Annotated[int, Field(gt=0, le=1000)]
 Rate: TypeAlias = Annotated[float, Field(ge=0.0, lt=1.0)]
 """A dropout probability."""
 
-Activation: TypeAlias = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2"]
+Activation: TypeAlias = Literal["relu", "gelu", "gelu-tanh", "silu", "relu2", "gelu-quick"]
 ChannelOrder: TypeAlias = Literal["interleaved", "halves"]
 """Order of sines and cosines (or of the channels of a rotated pair): alternating, or one half after the other."""
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Listing: TypeAlias = Literal["part", "tensor"]
 DtypeName: TypeAlias = Literal["float64", "float32", "bfloat16", "float16"]
-Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"]
+Form: TypeAlias = Literal["ctranslate2", "huggingface", "timm", "int8", "bf16", "regard"]
 
 
 def complete_preset(incomplete: str) -> list[str]:

@@ -28,7 +28,7 @@ from regard.weights.huggingface.directory import find_tokenizers, write_pretrain
 from regard.weights.huggingface.tables import CONFIG_JSON
 from regard.weights.tensors import build_with
 
-Form: TypeAlias = Literal["ctranslate2", "huggingface", "int8", "bf16", "regard"]
+Form: TypeAlias = Literal["ctranslate2", "huggingface", "timm", "int8", "bf16", "regard"]
 
 LUMINANCE = (0.299, 0.587, 0.114)
 """The shares of red, green and blue in grey (ITU-R BT.601)."""
@@ -56,7 +56,11 @@ def convert(
     model = load_model(source)
     tokenizers = find_tokenizers(source)
     tables = read_config(source) if (source / CONFIG).is_file() else {}
-    if form == "huggingface":
+    if form == "timm":
+        names = {str(number): name for number, name in enumerate(load_labels(source).get("label", ()))}
+        for note in write_pretrained(model, target, {"id2label": names}, timm=True):
+            report(note)
+    elif form == "huggingface":
         for note in _write_huggingface(source, target, model, tokenizers, tables, _tagged(source, tables, language)):
             report(note)
     elif form == "ctranslate2":
@@ -161,8 +165,9 @@ def _in_colour(model: Model) -> Model:
 
 
 def _preprocessor(settings: Vision) -> Table:
-    """How transformers resizes and scales images: as `regard.tasks.image`, bytes become numbers from −1 to 1."""
+    """How transformers resizes and scales images: as `regard.tasks.image`."""
     steps = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True)
     size = {"size": {"height": settings.image[0], "width": settings.image[1]}, "resample": 2}  # bilinear
-    scale = {"rescale_factor": 1 / 255, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    mean, deviation = (list(each) * (3 // len(each)) for each in (settings.mean, settings.deviation))
+    scale = {"rescale_factor": 1 / 255, "image_mean": mean, "image_std": deviation}
     return {"image_processor_type": "ViTImageProcessor", **steps, **size, **scale}

@@ -19,6 +19,7 @@ FORMULAS: dict[settings.Activation, Callable[[float], float]] = {
     "gelu-tanh": lambda x: x / 2 * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
     "silu": lambda x: x / (1 + math.exp(-x)),
     "relu2": lambda x: max(x, 0.0) ** 2,
+    "gelu-quick": lambda x: x / (1 + math.exp(-1.702 * x)),
 }
 
 

@@ -14,7 +14,7 @@ from regard.blocks.recording import network_of
 from regard.errors import WeightsError
 from regard.files import read_json, write_text
 from regard.models.build import Model, build
-from regard.models.settings import ModelSettings
+from regard.models.settings import ModelSettings, Vision
 from regard.text.settings import Role
 from regard.text.tokenizer import TokenizerPair
 from regard.weights.huggingface.bert import Albert, Bert, DistilBert, Electra, MPNet, Roberta
@@ -26,14 +26,17 @@ from regard.weights.huggingface.modernbert import ModernBert
 from regard.weights.huggingface.seq2seq import Bart, Marian, Pegasus
 from regard.weights.huggingface.t5 import T5
 from regard.weights.huggingface.tables import CONFIG_JSON, GGUF_FILE, Config, Family
-from regard.weights.huggingface.vit import Vit
+from regard.weights.huggingface.vit import Clip, Deit, Dinov2, Dinov2WithRegisters, Timm, Vit
 from regard.weights.tensors import INDEX, SINGLE, build_with, read_tensors, require_layers, write_tensors
 
 _ENCODERS = (Bert(), Roberta(), MPNet(), DistilBert(), Electra(), Albert(), ModernBert())
 _DECODERS = (Gpt2(), Llama(), Mistral(), Qwen2(), Qwen3(), Phi3(), Olmo2(), Gemma(), Gemma2(), Gemma3(), GptNeoX())
+_IMAGES = (Vit(), Deit(), Dinov2(), Dinov2WithRegisters(), Clip())
 FAMILIES: dict[str, Family] = {
-    family.model_type: family for family in (*_ENCODERS, *_DECODERS, Vit(), Marian(), Pegasus(), Bart(), T5())
+    family.model_type: family for family in (*_ENCODERS, *_DECODERS, *_IMAGES, Marian(), Pegasus(), Bart(), T5())
 }
+TIMM = Timm()
+PREPROCESSOR = "preprocessor_config.json"
 
 
 def read_pretrained(
@@ -47,12 +50,17 @@ def read_pretrained(
     path = directory / CONFIG_JSON
     if not path.is_file():
         raise WeightsError(f"{directory} has no {CONFIG_JSON}, so it is not a Hugging Face directory; give another one")
-    config = Config(read_json(path), str(path))
+    values = read_json(path)
+    if (directory / PREPROCESSOR).is_file():
+        scaling = read_json(directory / PREPROCESSOR)
+        values = {key: scaling[key] for key in ("image_mean", "image_std") if key in scaling} | values
+    config = Config(values, str(path))
     # There is no hint for an unknown type: RoBERTa resembles BERT, loads as one and gives wrong results.
     model_type = str(config.values.get("model_type"))
-    if model_type not in FAMILIES:
+    of_timm = "model_type" not in config.values and isinstance(config.values.get("architecture"), str)
+    if not of_timm and model_type not in FAMILIES:
         raise config.error("model_type", f"is not supported; supported types are {', '.join(FAMILIES)}")
-    family = FAMILIES[model_type]
+    family = TIMM if of_timm else FAMILIES[model_type]
     if GGUF_FILE in config.values:
         from regard.weights.gguf import read_gguf  # it imports this module's tables
 
@@ -85,15 +93,19 @@ def find_tokenizers(directory: Path) -> TokenizerPair | None:
     return TokenizerPair(source, source if pair.shared else pair.target.with_roles(roles, opens))
 
 
-def write_pretrained(model: nn.Module, directory: Path | str, config: Mapping[str, Any] | None = None) -> list[str]:
-    """Write a model so that transformers reads it, as the first type that can express its settings. Return notes.
+def write_pretrained(
+    model: nn.Module, directory: Path | str, config: Mapping[str, Any] | None = None, timm: bool = False
+) -> list[str]:
+    """Write a model so that transformers (or timm) reads it, as the first type that can express it. Return notes.
 
     `config` adds values that a model does not have, such as `pad_token_id` and `id2label`. A pooler next to another
     head is left out, because no class has both; no task of Regard trains it.
     """
     network, notes = _without_pooler(network_of(model))
     given = network.settings
-    family = family_for(given)
+    if timm and not isinstance(given, Vision):
+        raise WeightsError(f"timm has no models of kind {given.kind}; choose another form")
+    family = TIMM if timm else family_for(given)
     settings = family.equivalent(given)
     whole = family.write_config(settings, config)
     ours = family.rewritten({name: tensor.detach() for name, tensor in network.named_parameters()}, given)

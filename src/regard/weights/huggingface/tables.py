@@ -92,6 +92,7 @@ ACTIVATIONS: dict[Activation, tuple[str, ...]] = {
     "gelu-tanh": ("gelu_new", "gelu_fast", "gelu_accurate", "gelu_pytorch_tanh", "gelu_python_tanh"),
     "silu": ("silu", "swish"),
     "relu2": ("relu2",),
+    "gelu-quick": ("quick_gelu",),
 }
 """Their names of each activation. The first is written."""
 

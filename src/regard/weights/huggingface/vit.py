@@ -1,17 +1,41 @@
-"""ViT (Dosovitskiy et al. 2021)."""
+"""ViT (Dosovitskiy et al. 2021), DeiT (Touvron et al. 2021), DINOv2 (Oquab et al. 2024), CLIP's vision tower, timm."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from regard.models.settings import Vision
-from regard.weights.huggingface.tables import ACTIVATION, SAME, Codec, Config, Family, Form, Names, Row, leading, under
+from regard.errors import SettingsError, WeightsError
+from regard.models.settings import Classification, Vision
+from regard.settings import nested, parse
+from regard.weights.huggingface.tables import (
+    ACTIVATION,
+    SAME,
+    Codec,
+    Config,
+    Family,
+    Form,
+    Names,
+    Row,
+    TensorMap,
+    leading,
+    under,
+)
 
 CLASSIFIER = "ViTForImageClassification"
+KINDS = ("weight", "bias")
+CLIP_LAYER = "vision_model.encoder.layers.{i}"
+CLIP_OTHER = (
+    *("qkv_bias", "attention_probs_dropout_prob", "hidden_dropout_prob", "hidden_act", "layer_norm_eps"),
+    *("patch_size", "head_dim"),
+)
+"""Keys of ViT that CLIP has not, or with another default."""
+TIMM_HEADS = {"tiny": 3, "small": 6, "medium": 8, "base": 12, "large": 16, "huge": 16, "giant": 16}
+"""Heads of timm's models by their names; others state them."""
 LAYER = "vit.encoder.layer.{i}"
 
 
@@ -22,9 +46,44 @@ def _read_pair(value: Any) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
+def _read_numbers(value: Any) -> tuple[float, ...]:
+    if not isinstance(value, list | tuple) or not value or not all(isinstance(each, int | float) for each in value):
+        raise ValueError("must be a list of numbers; correct it")
+    return tuple(map(float, value)) if len({*value}) > 1 else (float(value[0]),)
+
+
 PAIR = Codec(_read_pair, lambda size: size[0] if size[0] == size[1] else list(size))
-POSITIONS = Form(lambda own: torch.cat([own[1][None], own[0]])[None], lambda tensor: (tensor[0, 1:], tensor[0, 0]))
-"""The positions of the patches [P, D] and of the class token [D], which they keep as [1, 1 + P, D]."""
+NUMBERS = Codec(_read_numbers, list)
+SCALING = (Row("mean", "image_mean", [0.5], NUMBERS), Row("deviation", "image_std", [0.5], NUMBERS))
+"""Of pixels; in a directory they are in the file of the preprocessor."""
+
+
+def _positions(registers: int) -> Form:
+    """The positions of the patches [P, D] and of the class token [D], which they keep as [1, 1 + registers + P, D]."""
+
+    def write(own: tuple[Tensor, ...]) -> Tensor:
+        patches, first = own
+        return torch.cat([first[None], first.new_zeros(registers, len(first)), patches])[None]
+
+    return Form(write, lambda tensor: (tensor[0, 1 + registers :], tensor[0, 0]))
+
+
+POSITIONS = _positions(0)
+ROWS = Form(lambda own: torch.cat([own[1][None], own[0]]), lambda tensor: (tensor[1:], tensor[0]))
+"""The same as [1 + P, D]."""
+THIRDS = Form(torch.cat, lambda tensor: tensor.chunk(3))
+"""Query, key and value in one tensor."""
+
+
+def _add_positions(tensors: dict[str, Tensor], table: str, tokens: str) -> dict[str, Tensor]:
+    """Positions of learned tokens after the class token, added to those tokens: ours have none."""
+    if tokens not in tensors or table not in tensors:
+        return tensors
+    positions, learned = tensors[table].clone(), tensors[tokens]
+    rows = slice(1, 1 + learned.shape[1])
+    learned = learned + positions[:, rows]
+    positions[:, rows] = 0
+    return {**tensors, table: positions, tokens: learned}
 
 
 class Vit(Family):
@@ -32,11 +91,11 @@ class Vit(Family):
 
     model_type = "vit"
     settings = Vision
-    architectures = ("ViTModel", CLASSIFIER)
+    architectures: ClassVar[tuple[str, ...]] = ("ViTModel", CLASSIFIER)
     base = "ViTModel"
     prefix = "vit."
-    head_names = ("classifier.",)
-    renamed = (
+    head_names: ClassVar[tuple[str, ...]] = ("classifier.",)
+    renamed: ClassVar[tuple[tuple[str, str], ...]] = (
         (r"(^|\.)layers\.(\d+)\.", r"\1encoder.layer.\2."),
         (r"\.attention\.q_proj\.", ".attention.attention.query."),
         (r"\.attention\.k_proj\.", ".attention.attention.key."),
@@ -47,7 +106,7 @@ class Vit(Family):
     )
     from_tensors = frozenset({"heads"})
 
-    fields = (
+    fields: ClassVar[tuple[Row, ...]] = (
         Row("width", "hidden_size", 768),
         Row("depth", "num_hidden_layers", 12),
         Row("attention.heads", "num_attention_heads", 12),
@@ -62,6 +121,7 @@ class Vit(Family):
         Row("patch", "patch_size", 16),
         Row("channels", "num_channels", 3),
         Row("initial.deviation", "initializer_range", 0.02),
+        *SCALING,
     )
     constants: ClassVar = {"attention.output_bias": True, "norm_place": "pre", "position.kind": "learned-2d"}
     required: ClassVar = {"pooler_act": "tanh"}
@@ -96,3 +156,319 @@ class Vit(Family):
         if kinds == ["classification"]:
             return CLASSIFIER
         raise self.cannot(f"its heads are {' and '.join(kinds)}, only pooling or classification alone is supported")
+
+
+class Deit(Vit):
+    """The type of DeiT models: a ViT with a distillation token, here the first register."""
+
+    model_type = "deit"
+    architectures = ("DeiTModel", "DeiTForImageClassification", "DeiTForImageClassificationWithTeacher")
+    base = "DeiTModel"
+    prefix = "deit."
+    head_names = ("classifier.", "cls_classifier.", "distillation_classifier.")
+    constants: ClassVar = {**Vit.constants, "registers": 1}
+    names: ClassVar[Names] = {
+        **{ours: (theirs.replace("vit.", "deit."), form) for ours, (theirs, form) in Vit.names.items()},
+        "embedding.registers": ("deit.embeddings.distillation_token", leading(1)),
+        "embedding.position.first": ("deit.embeddings.position_embeddings", _positions(1)),
+        "embedding.position.weight": ("deit.embeddings.position_embeddings", _positions(1)),
+    }
+
+    def current_names(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = super().current_names(tensors)
+        return _add_positions(found, "deit.embeddings.position_embeddings", "deit.embeddings.distillation_token")
+
+    def names_for(self, settings: Vision) -> Names:
+        if not _is_distilled(settings):
+            return self.names
+        both = {"output": "cls_classifier", "distilled": "distillation_classifier"}
+        return {**self.names, **{f"heads.classification.{ours}": (name, SAME) for ours, name in both.items()}}
+
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        heads: dict[str, Any] = {}
+        if (architecture := config.architecture(self.architectures)) != self.base:
+            distilled = architecture == self.architectures[2]
+            heads["classification"] = {
+                "kind": "classification",
+                "classes": config.labels(),
+                "distilled": distilled,
+            }
+        if "deit.pooler.dense.weight" in tensors:
+            heads["pooling"] = {"kind": "pooling", "dense": True}
+        return {"heads": heads}
+
+    def architecture_for(self, settings: Vision) -> str:
+        if super().architecture_for(settings) == Vit.base:
+            return self.base
+        return self.architectures[2 if _is_distilled(settings) else 1]
+
+
+def _is_distilled(settings: Vision) -> bool:
+    return any(isinstance(head, Classification) and head.distilled for head in settings.heads.values())
+
+
+def _hidden(size: int, gated: bool) -> int:
+    """The hidden size of a feed-forward; a gate takes a third of it."""
+    return (size * 2 // 3 + 7) // 8 * 8 if gated else size
+
+
+HALVES = Form(torch.cat, lambda tensor: tensor.chunk(2))
+"""Gate and up in one tensor."""
+
+
+class Dinov2(Vit):
+    """The type of DINOv2 backbones: layer scale, and in the largest a gated feed-forward (SwiGLU)."""
+
+    model_type = "dinov2"
+    architectures = ("Dinov2Model",)
+    base = "Dinov2Model"
+    prefix = "dinov2."
+    renamed = Vit.renamed[1:5]
+    ignored = (r"embeddings\.mask_token$",)
+    from_tensors = frozenset()
+    required: ClassVar = {}
+    fields = (
+        *(row for row in Vit.fields if row.theirs not in ("intermediate_size", "hidden_act", "layer_norm_eps")),
+        Row("norm.eps", "layer_norm_eps", 1e-6),
+        Row("layer_scale", "layerscale_value", 1.0),
+        Row("stochastic_depth", "drop_path_rate", 0.0),
+    )
+    names: ClassVar[Names] = {
+        **{
+            ours: (theirs.replace("vit.", "dinov2.").replace("layernorm_before", "norm1"), form)
+            for ours, (theirs, form) in Vit.names.items()
+            if "heads" not in ours
+        },
+        "embedding.registers": ("dinov2.embeddings.register_tokens", leading(1)),
+        **under("encoder.{i}.ffn_residual", "dinov2.encoder.layer.{i}", norm="norm2"),
+        "encoder.{i}.attention_residual.scale": ("dinov2.encoder.layer.{i}.layer_scale1.lambda1", SAME),
+        "encoder.{i}.ffn_residual.scale": ("dinov2.encoder.layer.{i}.layer_scale2.lambda1", SAME),
+    }
+
+    def names_for(self, settings: Vision) -> Names:
+        mlp, ours = "dinov2.encoder.layer.{i}.mlp", "encoder.{i}.ffn"
+        if settings.ffn.kind == "dense":
+            return {**self.names, **under(ours, mlp, up="fc1", down="fc2")}
+        joined = {
+            f"{ours}.{part}.{kind}": (f"{mlp}.weights_in.{kind}", HALVES) for part in ("gate", "up") for kind in KINDS
+        }
+        return {**self.names, **joined, **under(ours, mlp, down="weights_out")}
+
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        gated = config.read("use_swiglu_ffn", False)
+        hidden = _hidden(int(config.read("hidden_size", 768) * config.read("mlp_ratio", 4.0)), gated)
+        if gated:
+            return {"ffn.kind": "gated", "ffn.hidden": hidden, "ffn.bias": True}
+        return {"ffn.hidden": hidden, "ffn.activation": config.read("hidden_act", "gelu", ACTIVATION)}
+
+    def write_rest(self, settings: Vision) -> dict[str, Any]:
+        gated = settings.ffn.kind == "gated"
+        ratio = next(
+            (each for each in range(1, 33) if _hidden(settings.width * each, gated) == settings.ffn_hidden), None
+        )
+        if ratio is None:
+            raise self.cannot(f"ffn.hidden is {settings.ffn_hidden}, only a whole multiple of the width is supported")
+        activation = {} if gated else {"hidden_act": ACTIVATION.write(settings.ffn.activation)}
+        return {"use_swiglu_ffn": gated, "mlp_ratio": ratio, **activation}
+
+    def architecture_for(self, settings: Vision) -> str:
+        if settings.heads:
+            raise self.cannot("it has heads, only a backbone without heads is supported")
+        return self.base
+
+    def add_ties(self, mapping: TensorMap, settings: Vision, config: Config) -> None:
+        shape = (1, settings.width)
+        mapping.fixed = {"dinov2.embeddings.mask_token": (shape, lambda: torch.zeros(shape))}
+
+
+class Dinov2WithRegisters(Dinov2):
+    """DINOv2 with registers (Darcet et al. 2024)."""
+
+    model_type = "dinov2_with_registers"
+    architectures = ("Dinov2WithRegistersModel",)
+    base = "Dinov2WithRegistersModel"
+    fields = (*Dinov2.fields, Row("registers", "num_register_tokens", 4))
+
+
+class Clip(Vit):
+    """CLIP's vision tower (Radford et al. 2021). Its output is the class token after the last norm."""
+
+    model_type = "clip_vision_model"
+    architectures = ("CLIPVisionModel",)
+    base = "CLIPVisionModel"
+    prefix = "vision_model."
+    renamed = ()
+    ignored = (r"position_ids$",)
+    from_tensors = frozenset()
+    required: ClassVar = {}
+    fields = (
+        *(row for row in Vit.fields if row.theirs not in CLIP_OTHER),
+        Row("attention.dropout", "attention_dropout", 0.0),
+        Row("ffn.activation", "hidden_act", "quick_gelu", ACTIVATION),
+        Row("norm.eps", "layer_norm_eps", 1e-5),
+        Row("patch", "patch_size", 32),
+    )
+    constants: ClassVar = {
+        **Vit.constants,
+        "attention.bias": True,
+        "patch_bias": False,
+        "embedding_norm": True,
+        "dropout": 0.0,
+        "heads": {"pooling": {"kind": "pooling"}},
+    }
+    names: ClassVar[Names] = {
+        "embedding.class_token": ("vision_model.embeddings.class_embedding", SAME),
+        **{
+            f"embedding.position.{name}": ("vision_model.embeddings.position_embedding.weight", ROWS)
+            for name in ("first", "weight")
+        },
+        "embedding.patches": ("vision_model.embeddings.patch_embedding", SAME),
+        "embedding.norm": ("vision_model.pre_layrnorm", SAME),
+        **under("encoder.{i}.attention", f"{CLIP_LAYER}.self_attn", q="q_proj", k="k_proj", v="v_proj", out="out_proj"),
+        **under("encoder.{i}.attention_residual", CLIP_LAYER, norm="layer_norm1"),
+        **under("encoder.{i}.ffn", f"{CLIP_LAYER}.mlp", up="fc1", down="fc2"),
+        **under("encoder.{i}.ffn_residual", CLIP_LAYER, norm="layer_norm2"),
+        "encoder.norm": ("vision_model.post_layernorm", SAME),
+    }
+
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        return {}
+
+    def architecture_for(self, settings: Vision) -> str:
+        return self.base
+
+
+class Timm(Vit):
+    """The Vision Transformers of timm. Its config has a name; sizes are in `model_args`, or follow from the tensors."""
+
+    model_type = "timm"
+    prefix = base = ""
+    renamed = ()
+    from_tensors = frozenset({"heads"})
+    required: ClassVar = {}
+    fields = ()
+
+    def current_names(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = dict(tensors)
+        if "cls_token" in found and "pos_embed" in found:
+            learned = found.get("reg_token", found.get("dist_token"))
+            count, rows = 1 + (0 if learned is None else learned.shape[1]), found["pos_embed"]
+            if (
+                math.isqrt(rows.shape[1]) ** 2 == rows.shape[1]
+                and math.isqrt(rows.shape[1] - count) ** 2 != rows.shape[1] - count
+            ):
+                found["pos_embed"] = torch.cat([rows.new_zeros(1, count, rows.shape[2]), rows], 1)  # no_embed_class
+        return _add_positions(_add_positions(found, "pos_embed", "reg_token"), "pos_embed", "dist_token")
+
+    def names_for(self, settings: Vision) -> Names:
+        block, positions = "blocks.{i}", _positions(settings.registers)
+        tokens = "dist_token" if _is_distilled(settings) else "reg_token"
+        return {
+            "embedding.class_token": ("cls_token", leading(2)),
+            "embedding.registers": (tokens, leading(1)),
+            "embedding.position.first": ("pos_embed", positions),
+            "embedding.position.weight": ("pos_embed", positions if settings.class_token else leading(1)),
+            "embedding.patches": ("patch_embed.proj", SAME),
+            **{
+                f"encoder.{{i}}.attention.{part}.{kind}": (f"{block}.attn.qkv.{kind}", THIRDS)
+                for part in "qkv"
+                for kind in KINDS
+            },
+            **under("encoder.{i}.attention", f"{block}.attn", out="proj"),
+            **under("encoder.{i}.attention_residual", block, norm="norm1"),
+            **under("encoder.{i}.ffn", f"{block}.mlp", up="fc1", down="fc2"),
+            **under("encoder.{i}.ffn_residual", block, norm="norm2"),
+            "encoder.{i}.attention_residual.scale": (f"{block}.ls1.gamma", SAME),
+            "encoder.{i}.ffn_residual.scale": (f"{block}.ls2.gamma", SAME),
+            "encoder.norm": ("norm", SAME),
+            "heads.classification.output": ("head", SAME),
+            "heads.classification.distilled": ("head_dist", SAME),
+        }
+
+    def read_settings(self, config: Config, tensors: Mapping[str, Tensor]) -> Vision:
+        values, name = config.values, str(config.values.get("architecture"))
+        made = values.get("model_args") or {}
+        shapes = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+        if not name.startswith(("vit_", "deit_")) or any("fc_norm" in key or "q_norm" in key for key in shapes):
+            raise config.error("architecture", "is not supported; only plain Vision Transformers (vit_*, deit_*) are")
+        if shapes and "patch_embed.proj.weight" not in shapes:
+            raise config.error("architecture", "has no tensor patch_embed.proj.weight; check the file of its weights")
+        width, channels, patch, _ = shapes.get("patch_embed.proj.weight", (0, 3, 16, 16))
+        shown = values.get("pretrained_cfg") or values
+        size = made.get("img_size") or (shown.get("input_size") or [3, 224, 224])[1:]
+        width = width or made.get("embed_dim", 768)
+        depth = 1 + max((int(key.split(".")[1]) for key in shapes if key.startswith("blocks.")), default=-1)
+        heads = next((count for part, count in TIMM_HEADS.items() if f"_{part}_" in name), 12)
+        hidden = shapes.get("blocks.0.mlp.fc1.bias", (int(width * made.get("mlp_ratio", 4)),))[0]
+        learned = shapes.get("reg_token", shapes.get("dist_token", (1, made.get("reg_tokens", 0))))[1]
+        distilled = "head_dist.weight" in shapes or (not shapes and "distilled" in name)
+        classes, pooling = values.get("num_classes", 1000), values.get("global_pool", "token")
+        class_token = "cls_token" in shapes if shapes else made.get("class_token", True)
+        scale = made.get("init_values") or (1e-5 if "blocks.0.ls1.gamma" in shapes else None)
+        head = {"kind": "classification", "classes": classes, "distilled": distilled}
+        head["pooling"] = {"token": "class", "avg": "mean"}.get(pooling, pooling)
+        given = {
+            **self.constants,
+            "ffn.kind": "dense",
+            "norm.kind": "layer",
+            "initial.kind": "normal",
+            "norm.eps": 1e-6,
+            "width": width,
+            "depth": depth or made.get("depth", 12),
+            "attention.heads": made.get("num_heads", heads),
+            "ffn.hidden": hidden,
+            "ffn.activation": "gelu",
+            "dropout": 0.0,
+            "image": PAIR.read(size),
+            "patch": patch,
+            "channels": channels,
+            "registers": learned,
+            "class_token": class_token,
+            "layer_scale": scale,
+            "attention.bias": "blocks.0.attn.qkv.bias" in shapes if shapes else made.get("qkv_bias", True),
+            "heads": {"classification": head} if classes else {},
+            "mean": NUMBERS.read(shown.get("mean", [0.5])),
+            "deviation": NUMBERS.read(shown.get("std", [0.5])),
+        }
+        try:
+            read: Vision = parse(Vision, nested(given))
+            return read
+        except SettingsError as error:
+            raise WeightsError(f"{config.source} describes an impossible model: {error}; correct it") from None
+
+    def write_config(self, settings: Vision, extra: Mapping[str, Any] | None = None) -> Config:
+        heads = [head for head in settings.heads.values() if isinstance(head, Classification)]
+        name = "deit_base_distilled_patch16_224" if _is_distilled(settings) else "vit_base_patch16_224"
+        pooling = "avg" if heads and heads[0].pooling == "mean" else "token"
+        made = {
+            "img_size": list(settings.image),
+            "patch_size": settings.patch,
+            "in_chans": settings.channels,
+            "embed_dim": settings.width,
+            "depth": settings.depth,
+            "num_heads": settings.attention.heads,
+            "mlp_ratio": settings.ffn_hidden / settings.width,
+            "qkv_bias": settings.attention.bias,
+            **({} if settings.layer_scale is None else {"init_values": settings.layer_scale}),
+            **(
+                {}
+                if _is_distilled(settings)
+                else {"class_token": settings.class_token, "reg_tokens": settings.registers}
+            ),
+            **({"fc_norm": False} if pooling == "avg" else {}),
+        }
+        shown = {"mean": list(settings.mean), "std": list(settings.deviation)}
+        shown = {key: each * (settings.channels if len(each) == 1 else 1) for key, each in shown.items()}
+        sizes = {"input_size": [settings.channels, *settings.image], **shown}
+        return Config(
+            {
+                "architecture": name,
+                "architectures": [name],
+                "num_classes": heads[0].classes if heads else 0,
+                "num_features": settings.width,
+                "global_pool": pooling,
+                "model_args": made,
+                "pretrained_cfg": sizes,
+                **({"label_names": [*names.values()]} if (names := (extra or {}).get("id2label")) else {}),
+            }
+        )
