@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -62,6 +63,11 @@ def test_deit(tmp_path: Path) -> None:
             write_pretrained(ours, place / "ours")
             back = kind.from_pretrained(place / "ours").eval()
             torch.testing.assert_close(back(batch).logits, model(batch).logits, **CLOSE)
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 12, 3), dtype=np.uint8)
+    [answer] = regard.load(place / "theirs", "cpu").predict([pixels])
+    shares = model(torch.from_numpy(pixels).permute(2, 0, 1)[None] / 127.5 - 1).logits.softmax(-1)[0]
+    assert answer["label"] == f"LABEL_{int(shares.argmax())}"
+    assert [*answer["probabilities"].values()] == pytest.approx(shares.tolist(), abs=1e-5)
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from regard.errors import InputError, SettingsError, WeightsError
 from regard.files import parse_json, read_json
 from regard.models.build import Model, Place, find_device
 from regard.models.cpu import prepared
-from regard.models.families import Decoder, Encoder, EncoderDecoder
+from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import ModelSettings
 from regard.settings import Table, shown
 from regard.text.tokenizer import FILE, TokenizerPair
@@ -151,6 +151,14 @@ class Loaded:
 
         if "task" in self.config:
             return load_task(self.directory, self.network)
+        if isinstance(self.network, Vision) and any(
+            head.kind == "classification" for head in self.network.settings.heads.values()
+        ):
+            from regard.tasks.image import Image, ImageTask
+
+            of_images = ImageTask(Image(), self.settings, labels=_labels(self.config))
+            of_images.fit()
+            return of_images
         heads = getattr(self.settings, "heads", {}).values()
         kinds = [HEAD_TASKS[head.kind] for head in heads if head.kind in HEAD_TASKS]
         task = self._task_for(kinds[0]) if kinds and self.tokenizers is not None else None
@@ -343,8 +351,10 @@ def _task_kind(config: Table) -> str | None:
 def _labels(config: Table) -> dict[Sort, Labels]:
     """The names of the classes of a Hugging Face model, which are numbered if its config does not name them."""
     names = config.get("id2label")
+    if isinstance(config.get("label_names"), list):  # timm's
+        names = {str(index): name for index, name in enumerate(config["label_names"])}
     if not isinstance(names, dict) or not names:
-        count = config.get("num_labels")
+        count = config.get("num_labels", config.get("num_classes"))
         names = {str(index): f"LABEL_{index}" for index in range(count if isinstance(count, int) else 2)}
     ordered = tuple(str(names[key]) for key in sorted(names, key=lambda key: int(key)))
     return {"label": ordered, "tags": ordered}
