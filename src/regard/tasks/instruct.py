@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from torch import nn
 
 from regard.data.columns import IGNORED, Batch, Column, Selection, Sequences, TokenColumn
-from regard.data.examples import Chat, Pair
+from regard.data.examples import Chat, Example, Pair
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Ends, Rules
 from regard.errors import InputError
@@ -20,7 +20,7 @@ from regard.models.settings import Decoder as DecoderSettings
 from regard.tasks.language import SmoothedSettings
 from regard.tasks.losses import cross_entropy
 from regard.tasks.recipe import TrainingJob
-from regard.tasks.task import Task
+from regard.tasks.task import Task, TaskSettings
 from regard.text.chat import chat_parts, chat_template, render_chat
 from regard.training.step import Loss
 from regard.weights.directory import CONFIG, read_config
@@ -67,9 +67,9 @@ class InstructTask(Task):
     """Conversations, or pairs of a prompt and a response."""
 
     kind = "instruct"
-    settings_type = Instruct
+    settings_type: ClassVar[type[TaskSettings]] = Instruct
     family = DecoderSettings
-    example = (Chat, Pair)
+    example: ClassVar[type[Example] | tuple[type[Example], ...]] = (Chat, Pair)
     data_kind = "chat"
     text_kind = "byte-bpe"
     usage = "chat {}"

@@ -273,11 +273,11 @@ ENTRY_POINTS = "regard.tasks"
 
 def all_tasks() -> dict[str, type[Task]]:
     """All tasks by kind. A new task of the library is a file, and a name here."""
-    from regard.tasks import answer, choice, classify, embed, image, instruct, language, masked, tag, translate
+    from regard.tasks import answer, choice, classify, embed, grpo, image, instruct, language, masked, tag, translate
 
     library = (
         *(translate.TranslateTask, language.LanguageTask, masked.MaskedTask, classify.ClassifyTask, tag.TagTask),
-        *(answer.AnswerTask, choice.ChoiceTask, embed.EmbedTask, image.ImageTask, instruct.InstructTask),
+        *(answer.AnswerTask, choice.ChoiceTask, embed.EmbedTask, image.ImageTask, instruct.InstructTask, grpo.GrpoTask),
     )
     installed = {entry.name: entry.load() for entry in entry_points(group=ENTRY_POINTS)}
     return {task.kind: task for task in library} | installed | REGISTERED
