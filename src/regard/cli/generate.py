@@ -24,6 +24,7 @@ CHAT_OPTIONS = {name: name for name in (*_SAMPLING, "stop", "seed", "draft")}
 OPTIONS = CHAT_OPTIONS | {name: name for name in ("n", "logprobs", "echo", "chat", "special", "slide", "rows")}
 """Options of the commands and their settings."""
 Int8 = Annotated[bool, typer.Option("--int8", help="Use 8-bit weights, on a CPU.")]
+Int4 = Annotated[bool, typer.Option("--int4", help="Use 4-bit weights, on a CPU.")]
 
 
 @terminal.settings_options(GenerateOptions, OPTIONS)
@@ -37,6 +38,7 @@ def generate_command(  # noqa: PLR0913
     device: terminal.Device = None,
     threads: terminal.Threads = None,
     int8: Int8 = False,
+    int4: Int4 = False,
     **given: Any,
 ) -> None:
     """Continue a prompt with a language model, or each line of a file or of standard input.
@@ -50,7 +52,7 @@ def generate_command(  # noqa: PLR0913
         raise DataError(f"{source} does not exist; check the name after --input")
     changes = _given(context, OPTIONS, given)
     GenerateOptions().changed(changes)  # raises errors in the options before the model is loaded
-    loaded = load_generator(model, device, threads, int8)
+    loaded = load_generator(model, device, threads, int8, int4)
     options = loaded.options(None, changes)
     if prompts and len(prompts) == 1 and options.n == 1 and not as_json and output is None:
         _show(loaded.stream(prompts[0], options))
@@ -68,12 +70,13 @@ def chat_command(
     device: terminal.Device = None,
     threads: terminal.Threads = None,
     int8: Int8 = False,
+    int4: Int4 = False,
     **given: Any,
 ) -> None:
     """Talk to a chat model, by its chat template. /reset starts again, /exit or end of input ends."""
     changes = _given(context, CHAT_OPTIONS, given)
     GenerateOptions().changed(changes)
-    loaded = load_generator(model, device, threads, int8)
+    loaded = load_generator(model, device, threads, int8, int4)
     options = loaded.options(None, {**changes, "special": True})
     first = [] if system is None else [{"role": "system", "content": system}]
     loaded.chat_prompt([*first, {"role": "user", "content": "a"}])  # raises an error if there is no template
@@ -95,14 +98,16 @@ def chat_command(
             messages.append({"role": "assistant", "content": "".join(parts).strip()})
 
 
-def load_generator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Generator:
+def load_generator(
+    model: str, device: str | None, threads: int | None = None, int8: bool = False, int4: bool = False
+) -> Generator:
     """Loads a model that continues texts."""
     terminal.prepare_torch(threads, [model])
     import regard
     from regard.models.cpu import fixed
     from regard.use.generator import Generator
 
-    loaded = regard.load(model, device=device, int8=int8)
+    loaded = regard.load(model, device=device, int8=int8, int4=int4)
     if not isinstance(loaded, Generator):
         raise InputError(
             f"model ({model}) is of kind {loaded.settings.kind} and cannot generate; give a model of kind decoder with "

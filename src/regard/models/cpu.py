@@ -1,4 +1,4 @@
-"""Models for fast use on a CPU: linear layers with packed weights, in float32 or with 8-bit products.
+"""Models for fast use on a CPU: linear layers with packed weights, in float32, with 8-bit products or 4-bit weights.
 
 `prepared(model)` returns a model of the same class that runs the same code with other linear layers. It shares all
 other parts with the original: embeddings, norms, positions.
@@ -15,19 +15,22 @@ from typing import Literal, TypeAlias, TypeVar, get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from regard.blocks.layers import Attention, Layer
 from regard.blocks.recording import is_recorded
 from regard.errors import InputError
-from regard.models.families import Output
+from regard.models.families import Decoder, Output
 
-Numbers: TypeAlias = Literal["float32", "int8"]
-"""The dtype of the products of a prepared model."""
+Numbers: TypeAlias = Literal["float32", "int8", "int4"]
+"""The dtype of the weights of a prepared model."""
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 KERNEL_CACHES = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64", "LRU_CACHE_CAPACITY": "16"}
 """Sizes of oneDNN's and PyTorch's caches of compiled kernels."""
+GROUP = 32
+"""Neighbouring weights of a row that share one scale, with 4 bits."""
 CHUNK = 8192
 """Values of a parameter that are checked by one product."""
 
@@ -99,11 +102,65 @@ class EightBitLinear(nn.Module):
         return out_NO.view(*x.shape[:-1], out_NO.shape[-1])
 
 
+class EightBitWeights(nn.Module):
+    """x · W with the weights rounded to 8 bits, and x and the result to bfloat16. Each row of W has its own scale.
+
+    For decoders, whose inputs have outliers that 8 bits cannot hold. It is fast for few rows, whose time is that of
+    reading the weights; many rows take longer than in float32.
+    """
+
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
+        super().__init__()
+        self.bias = None if bias_O is None else bias_O.detach().float()
+        self.outputs, inputs = weight_OI.shape
+        self.missing = -inputs % GROUP
+        # The kernels read whole groups of inputs, and outputs in blocks of 16, without a check.
+        self.pack(functional.pad(weight_OI.detach().float(), (0, self.missing, 0, -self.outputs % 16)))
+
+    def pack(self, weight_OI: Tensor) -> None:
+        largest_O = weight_OI.abs().amax(1).clamp(min=torch.finfo(torch.float32).tiny)
+        self.scale = (largest_O / 127).bfloat16()  # rounded before the weights are
+        self.packed = (weight_OI / self.scale.float()[:, None]).round().clamp(-127, 127).to(torch.int8)
+
+    def product(self, x_NI: Tensor) -> Tensor:
+        out_NO: Tensor = torch.ops.aten._weight_int8pack_mm(x_NI, self.packed, self.scale)
+        return out_NO
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`[..., I]` to `[..., O]`."""
+        x_NI = functional.pad(x.flatten(0, -2), (0, self.missing)).bfloat16()
+        out_NO = self.product(x_NI)[:, : self.outputs].float()
+        out_NO = out_NO if self.bias is None else out_NO + self.bias
+        return out_NO.view(*x.shape[:-1], self.outputs)
+
+
+class FourBitWeights(EightBitWeights):
+    """As `EightBitWeights`, with 4 bits: 16 equal steps from the least to the largest weight of a group."""
+
+    def pack(self, weight_OI: Tensor) -> None:
+        weight_OGI = weight_OI.view(len(weight_OI), -1, GROUP)
+        least, most = weight_OGI.amin(-1), weight_OGI.amax(-1)
+        scale_OG = ((most - least) / 15).clamp(min=torch.finfo(torch.float32).tiny).bfloat16()
+        zero_OG = (least + 8 * scale_OG.float()).bfloat16()  # the weight of the value 8
+        steps_OGI = (weight_OGI - zero_OG.float()[..., None]) / scale_OG.float()[..., None]
+        values_OI = (steps_OGI + 8).round().clamp(0, 15).to(torch.int32).flatten(1)
+        self.packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(values_OI, 1)
+        self.scale = torch.stack([scale_OG, zero_OG], -1).transpose(0, 1).contiguous()
+
+    def product(self, x_NI: Tensor) -> Tensor:
+        out_NO: Tensor = torch.ops.aten._weight_int4pack_mm_for_cpu(x_NI, self.packed, GROUP, self.scale)
+        return out_NO
+
+
+AnyLinear: TypeAlias = PackedLinear | EightBitLinear | EightBitWeights
+
+
 def prepared(model: AnyModule, numbers: Numbers = "float32") -> AnyModule:
     """A copy of the model for inference on a CPU, with its current weights; the original stays as it is.
 
     In float32 results differ by rounding only. With int8, weights and inputs of products are rounded to 8 bits, which
-    takes a quarter of the memory and about a third of the time, and changes some words.
+    takes a quarter of the memory and about a third of the time, and changes some words; inputs of decoders are rounded
+    to bfloat16 instead. With int4, weights are rounded to 4 bits, for decoders that write one text at a time.
     """
     if numbers not in get_args(Numbers):
         raise InputError(f"numbers ({numbers}) is not known; choose one of {', '.join(get_args(Numbers))}")
@@ -116,7 +173,10 @@ def prepared(model: AnyModule, numbers: Numbers = "float32") -> AnyModule:
         raise InputError("a model in training mode cannot be prepared; call model.eval() first")
     if numbers == "float32" and not packs():
         return model
-    twin = _twin(model, EightBitLinear if numbers == "int8" else PackedLinear)
+    kinds: dict[Numbers, type[AnyLinear]]
+    eight = EightBitWeights if isinstance(model, Decoder) else EightBitLinear
+    kinds = {"float32": PackedLinear, "int8": eight, "int4": FourBitWeights}
+    twin = _twin(model, kinds[numbers])
     assert isinstance(twin, type(model))
     return twin
 
@@ -129,7 +189,7 @@ def fixed(model: AnyModule) -> AnyModule:
 
 def is_prepared(model: nn.Module) -> bool:
     """Whether a model comes from `prepared`."""
-    return any(isinstance(module, PackedLinear | EightBitLinear) for module in model.modules())
+    return any(isinstance(module, AnyLinear) for module in model.modules())
 
 
 def is_watched(model: nn.Module) -> bool:
@@ -180,7 +240,7 @@ def current_packed(model: AnyModule) -> AnyModule:
     return twin
 
 
-def _twin(module: nn.Module, kind: type[PackedLinear | EightBitLinear]) -> nn.Module:
+def _twin(module: nn.Module, kind: type[AnyLinear]) -> nn.Module:
     """The module itself if nothing in it changes; otherwise a shallow copy with other parts."""
     if type(module) is nn.Linear:
         return kind(module.weight, module.bias)
@@ -201,9 +261,7 @@ def _twin(module: nn.Module, kind: type[PackedLinear | EightBitLinear]) -> nn.Mo
     return twin
 
 
-def _joined(
-    attention: Attention, twin: nn.Module | None, kind: type[PackedLinear | EightBitLinear]
-) -> nn.Module | None:
+def _joined(attention: Attention, twin: nn.Module | None, kind: type[AnyLinear]) -> nn.Module | None:
     """Self-attention with one product for q, k and v."""
     three = (attention.q, attention.k, attention.v)
     if type(attention) is not Attention or twin is None or any(type(each) is not nn.Linear for each in three):

@@ -267,28 +267,41 @@ class Loaded:
 
 
 @overload
-def load(name: ShippedName, device: Place = ..., dtype: torch.dtype | None = ..., int8: bool = ...) -> Translator: ...
+def load(
+    name: ShippedName, device: Place = ..., dtype: torch.dtype | None = ..., int8: bool = ..., int4: bool = ...
+) -> Translator: ...
 @overload
-def load(name: Path | str, device: Place = ..., dtype: torch.dtype | None = ..., int8: bool = ...) -> Loaded: ...
-def load(name: Path | str, device: Place = None, dtype: torch.dtype | None = None, int8: bool = False) -> Loaded:
+def load(
+    name: Path | str, device: Place = ..., dtype: torch.dtype | None = ..., int8: bool = ..., int4: bool = ...
+) -> Loaded: ...
+def load(
+    name: Path | str,
+    device: Place = None,
+    dtype: torch.dtype | None = None,
+    int8: bool = False,
+    int4: bool = False,
+) -> Loaded:
     """Opens a model: a shipped name (`de-en`), a run directory, a Hugging Face directory or a GGUF file.
 
     The result is a `Translator` if the model translates, a `Generator` if it continues texts. `device` is a GPU by
     default, if there is one. `dtype` is that of the file by default, except that 16-bit models become float32 on a CPU,
-    where they are slow. `int8` computes with 8-bit weights on a CPU: faster, less exact.
+    where they are slow. `int8` computes with 8-bit weights on a CPU: faster, less exact; `int4` with 4-bit weights, for
+    generating one text at a time.
 
     Example: `regard.load("de-en")`.
     """
     from regard.use.translator import Translator  # a subclass of Loaded
 
+    if int8 and int4:
+        raise InputError("int8 and int4 exclude each other; choose one")
     place, direction = find_model(str(name))
-    chosen = find_device("cpu" if int8 and device is None else device)
+    chosen = find_device("cpu" if (int8 or int4) and device is None else device)
     network = load_model(place, chosen, dtype)
     half = next(network.parameters()).dtype in (torch.float16, torch.bfloat16)
     if dtype is None and chosen.type == "cpu" and half:
         network = network.float()
-    if int8:
-        network = prepared(network, "int8")
+    if int8 or int4:
+        network = prepared(network, "int8" if int8 else "int4")
     tokenizers = TokenizerPair.find(place)
     foreign = not (place / run_directory.CONFIG).is_file()
     config = read_json(place / CONFIG_JSON) if foreign else run_directory.read_config(place)

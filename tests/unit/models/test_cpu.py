@@ -20,6 +20,8 @@ from regard.models.build import build
 from regard.models.cpu import (
     KERNEL_CACHES,
     EightBitLinear,
+    EightBitWeights,
+    FourBitWeights,
     PackedLinear,
     can_pack,
     current_packed,
@@ -41,6 +43,7 @@ SETTINGS = {
     "gpt": Decoder(**SMALL, position=blocks.Learned(length=16), norm_place="pre"),
     "llama": Decoder(**SMALL | GATED, attention=LLAMA, position=blocks.Rotary()),
     "xl": Decoder(**SMALL, position=blocks.TransformerXL()),
+    "gemma": Decoder(**SMALL | GATED, attention=LLAMA, position=blocks.Rotary(), output_soft_cap=1.5),
 }
 
 
@@ -66,16 +69,51 @@ def test_the_same_scores(name: str) -> None:
     assert torch.allclose(answer(float32).double(), exact, atol=float(1e-5 * scale))
     gap = (answer(int8).double() - exact).square().mean().sqrt() / exact.std()
     assert 1e-6 < gap < 0.1
+    int4 = prepared(model, "int4")
+    gap = (answer(int4).double() - exact).square().mean().sqrt() / exact.std()
+    assert 1e-3 < gap < 0.5
     assert is_prepared(float32)
     assert not is_prepared(model)
     assert all(torch.equal(value, before[key]) for key, value in model.state_dict().items())
     assert torch.allclose(answer(model).double(), exact, atol=float(1e-5 * scale))
 
 
+def test_weights_of_4_bits_by_their_definition() -> None:
+    """Each group of 32 weights has 16 steps: at most half a step of error, in any shape; then bfloat16 products."""
+    generator = torch.Generator().manual_seed(0)
+    for outputs, inputs in ((16, 32), (17, 40), (50, 64), (3, 100)):
+        weight = torch.randn(outputs, inputs, generator=generator)
+        weight[0] = 0.25  # a constant group has no steps
+        bias = torch.randn(outputs, generator=generator)
+        layer = FourBitWeights(weight, bias)
+        missing = -inputs % 32
+        got = layer(torch.eye(inputs).bfloat16().float()).mT - bias[:, None]  # the weights themselves
+        for start in range(0, inputs, 32):
+            group = torch.nn.functional.pad(weight, (0, missing))[:, start : start + 32]
+            span = group.amax(1) - group.amin(1)
+            error = (got[:, start : start + 32] - weight[:, start : start + 32]).abs().amax(1)
+            assert (error <= span / 15 * 0.55 + group.abs().amax(1) / 100 + 1e-6).all()
+        x = torch.randn(2, 3, inputs, generator=generator)
+        wanted = x.bfloat16().double() @ got.double().mT + bias
+        assert torch.allclose(layer(x).double(), wanted, atol=0.02 * float(wanted.abs().max()))
+        assert torch.equal(layer(x)[1, 2], layer(x[1:, 2:])[0, 0])  # rows do not depend on each other
+
+
+def test_weights_of_8_bits_by_their_definition() -> None:
+    """Half a step of error, a step being 1/127 of the row's largest weight, and the rounding of bfloat16."""
+    weight = torch.randn(9, 20, generator=torch.Generator().manual_seed(0))
+    got = EightBitWeights(weight, None)(torch.eye(20)).mT
+    largest = weight.abs().amax(1, keepdim=True)
+    assert ((got - weight).abs() <= largest / 254 + 2**-7 * weight.abs()).all()
+    decoder, translator = prepared(made("llama"), "int8"), prepared(made("paper"), "int8")
+    assert any(type(module) is EightBitWeights for module in decoder.modules())
+    assert any(type(module) is EightBitLinear for module in translator.modules())
+
+
 def test_refusals() -> None:
     model = made("paper")
-    with pytest.raises(InputError, match=r"numbers \(int4\)"):
-        prepared(model, "int4")  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"numbers \(int2\)"):
+        prepared(model, "int2")  # type: ignore[arg-type]
     with pytest.raises(InputError, match="already prepared"):
         prepared(prepared(model), "int8")
     with pytest.raises(InputError, match=r"in torch\.float64 on cpu cannot be prepared"):
