@@ -26,7 +26,9 @@ _PORT_HELP = next(text for name, _, _, text in describe(PageSettings) if name ==
 def look_command(  # noqa: PLR0913
     model: terminal.ModelName,
     text: Annotated[str | None, typer.Argument(help="Text, or image file, to show first.")] = None,
-    target: Annotated[str | None, typer.Option(help="Translation of the text.", show_default="the model's own")] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Translation, or the second text of a pair.", show_default="the model's own")
+    ] = None,
     to: terminal.To = None,
     against: Annotated[str | None, typer.Option(help="Another model of the same family to compare with.")] = None,
     view: Annotated[str, typer.Option(help="View to open: heads, walk, decode, ... (draw: heads, lens).")] = "",

@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,7 @@ class Input:
 
     text: str = ""
     target: str | None = None
-    """A translation of the text. None: the model's own."""
+    """A translation of the text; none: the model's own. For an encoder, the second text of a pair."""
     to: str | None = None
     """Target language, for a model with several."""
     image: NDArray[np.uint8] | None = None
@@ -95,6 +96,8 @@ class ReadInput:
     follows: list[int | None]
     """For a stack that writes: the token after each token. None: unknown."""
     pixels: Tensor | None = None
+    segments: list[int] = field(default_factory=list)
+    """For an encoder of texts: 0 up to the first separator, 1 after it."""
 
 
 def read(loaded: Loaded, given: Input, limit: int) -> ReadInput:
@@ -111,15 +114,23 @@ def read(loaded: Loaded, given: Input, limit: int) -> ReadInput:
     if tokenizers is None or isinstance(network, EncoderDecoder):
         raise InputError(f"model {loaded.name} has no tokenizer.json; add one next to its weights to read text")
     tokenizer, continues = tokenizers.source, isinstance(network, Decoder)
-    encoding = tokenizer.encode(given.text, framed=not continues)
+    text, second = given.text, None if continues else given.target
+    encoding = tokenizer.encode(text, second, framed=not continues, special=not continues)
     ids, spans = list(encoding.ids), list(encoding.offsets)
+    if second is not None:
+        shift, parts = len(text) + 1, encoding.sequence_ids
+        spans = [(a + shift, b + shift) if part else (a, b) for (a, b), part in zip(spans, parts, strict=True)]
+        text = f"{text}\n{second}"
     if continues and tokenizer.settings is not None and "start" in tokenizer.roles:
         ids, spans = [tokenizer.roles["start"], *ids], [NO_SPAN, *spans]
     if not ids:
         raise InputError("text is empty; write something for the model to read")
-    side = _side(tokenizer, given.text, ids, spans)
+    side = _side(tokenizer, text, ids, spans)
     require_length(side, "text", limit)
-    return ReadInput({"decoder": side}, [*ids[1:], None]) if continues else ReadInput({"encoder": side}, [])
+    if continues:
+        return ReadInput({"decoder": side}, [*ids[1:], None])
+    separators = [0, *accumulate(int(token == tokenizer.roles.get("separator")) for token in ids)]
+    return ReadInput({"encoder": side}, [], segments=[min(count, 1) for count in separators[:-1]])
 
 
 def _read_translation(loaded: Translator, given: Input, limit: int) -> ReadInput:
@@ -240,7 +251,8 @@ def forward(loaded: Loaded, given: ReadInput) -> dict[str, Tensor]:
             hidden_BTD = network(to_input(given.pixels[None].to(device), network))
         else:
             assert isinstance(network, Encoder)
-            hidden_BTD = network(ids["encoder"])
+            two = bool(given.segments) and network.settings.segments > 1
+            hidden_BTD = network(ids["encoder"], None, torch.tensor([given.segments], device=device) if two else None)
         found = {name: head(hidden_BTD) for name, head in network.heads.items()}
     return {name: logits if logits.dim() == 2 else logits[0] for name, logits in found.items()}
 

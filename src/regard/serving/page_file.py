@@ -103,6 +103,7 @@ def about(study: Study) -> dict[str, Any]:
         "views": list(views_of(study)),
         "directions": [list(each) for each in translator.directions] if translator else [],
         "translates": translator is not None,
+        "pairs": settings.kind == "encoder" and loaded.tokenizers is not None,
         "image": [settings.channels, *settings.image] if isinstance(settings, Vision) else None,
         "patch": settings.patch if isinstance(settings, Vision) else None,
         "aligned": [list(each) for each in look.heads] if look else [],

@@ -13,12 +13,13 @@ from regard.look.views.heads import HEADS
 from regard.look.views.image import IMAGE
 from regard.look.views.lens import LENS
 from regard.look.views.positions import POSITIONS
+from regard.look.views.task import TASK
 from regard.look.views.vectors import VECTORS
 from regard.look.views.view import PageView
 from regard.look.views.walk import WALK
 from regard.settings import did_you_mean
 
-VIEWS: tuple[PageView, ...] = (IMAGE, HEADS, WALK, DECODE, LENS, VECTORS, POSITIONS, COMPARE)
+VIEWS: tuple[PageView, ...] = (IMAGE, HEADS, WALK, DECODE, TASK, LENS, VECTORS, POSITIONS, COMPARE)
 
 
 def views_of(study: Study) -> dict[str, PageView]:

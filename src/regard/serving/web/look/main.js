@@ -12,6 +12,7 @@ const VIEWS = {
   decode: { label: "Decode", load: () => import("./views/decode.js") },
   vectors: { label: "Vectors", load: () => import("./views/vectors.js") },
   positions: { label: "Positions", load: () => import("./views/positions.js") },
+  task: { label: "Task", load: () => import("./views/task.js") },
   lens: { label: "Lens", load: () => import("./views/lens.js") },
   compare: { label: "Compare", load: () => import("./views/compare.js") },
 };
@@ -66,7 +67,8 @@ class Page {
     this.say("The model is running …");
     try {
       const wanted = this.about.image ? { image: this.pixels } : { text: this.state.text ?? "" };
-      if (this.about.translates) Object.assign(wanted, { target: this.state.target ?? null, to: this.state.to ?? null });
+      if (this.about.translates || this.about.pairs) wanted.target = this.state.target ?? null;
+      if (this.about.translates) wanted.to = this.state.to ?? null;
       const run = await this.source.run({ ...wanted, ablated: this.#changes() });
       if (asked !== this.#asked) return;
       this.run = run;
@@ -123,6 +125,7 @@ class Page {
       h("input", { type: "file", name: "image", accept: "image/*" })));
     else parts.push(field("text", about.translates ? "Source" : "Text", "Write something"));
     if (about.translates) parts.push(field("target", "Target", "empty: what the model writes"));
+    if (about.pairs) parts.push(field("target", "Second text", "empty: the first text alone"));
     parts.push(h("button", { class: "main", type: "submit" }, "Look"));
     if (!this.source.live) parts.splice(0, parts.length, ...this.#kept());
     $.input.replaceChildren(...parts);

@@ -15,6 +15,7 @@ class Source {
   notes(asked) { return this.ask("notes", asked); }
   patches(asked) { return this.ask("patches", asked); }
   occlude(asked) { return this.ask("occlude", asked); }
+  task(asked) { return this.ask("task", asked); }
   lens(asked) { return this.ask("lens", asked); }
   vectors(asked) { return this.ask("vectors", asked); }
   positions(asked) { return this.ask("positions", asked); }
