@@ -69,6 +69,7 @@ PARTS: list[tuple[str, str, list[type[Settings]]]] = [
     ),
     ("What all models that translate have", "In encoder-decoder, recurrent and convolutional.", [models.Seq2Seq]),
     ("Attention", "The table `attention`.", [blocks.Attention]),
+    ("Latent attention", "The table `attention.latent`.", [blocks.Latent]),
     ("Attention of recurrent models", "The table `attention`, in recurrent.", [blocks.StateAttention]),
     ("Feed-forward", "The table `ffn`.", list(variants(blocks.FeedForward).values())),
     ("Norms", "The tables `norm` and `attention.qk_norm`.", list(variants(blocks.Norm).values())),

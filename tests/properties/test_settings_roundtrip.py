@@ -24,6 +24,7 @@ CHOSEN: dict[str, st.SearchStrategy[Any]] = {
     "Attention.heads": st.sampled_from([4, 8]),
     "Attention.kv_heads": st.sampled_from([None, 1, 2, 4]),
     "Attention.head_size": st.sampled_from([8, 16]),
+    "Attention.latent": st.none(),
     "Attention.pattern": st.sampled_from([None, None, ("window", "full")]),
     "window_base": st.sampled_from([None, None, 500.0]),
     "fraction": st.sampled_from([0.25, 0.5, 1.0]),

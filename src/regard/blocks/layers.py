@@ -92,11 +92,8 @@ class Attention(nn.Module):
         elif memory is not None:
             q, (k, v) = self.queries(x, signals), self._tapped(*self.keys_and_values(memory, signals))
         else:
-            q, k, v = self.queries_keys_values(x, signals)
-            k, v = self._tapped(k, v)
+            q, k, v = self.attended(x, signals, cache)
         q = tap(self, "q", q)
-        if isinstance(cache, SelfCache):
-            k, v = cache.append(k, v)
         bias = signals.bias
         if self.relative is not None and signals.distances is not None:
             q, bias = self.relative(q, signals.distances, visibility, self.scale)
@@ -107,6 +104,17 @@ class Attention(nn.Module):
 
     def _tapped(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         return tap(self, "k", k), tap(self, "v", v)
+
+    @property
+    def cached_sizes(self) -> tuple[int, tuple[int, int]]:
+        """Key/value heads of a cache, and the sizes of their keys and values."""
+        return self.kv_heads, (self.head_size, self.value_size)
+
+    def attended(self, x: Tensor, signals: Signals, cache: SelfCache | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries of x, and keys and values of x and of what the cache holds."""
+        q, k, v = self.queries_keys_values(x, signals)
+        k, v = self._tapped(k, v)
+        return (q, k, v) if cache is None else (q, *cache.append(k, v))
 
     def queries_keys_values(self, x: Tensor, signals: Signals) -> tuple[Tensor, Tensor, Tensor]:
         """`[..., H, E]`, `[..., G, E]` and `[..., G, V]` of x alone."""
@@ -131,6 +139,44 @@ class Attention(nn.Module):
         x = x.view(*x.shape[:-1], x.shape[-1] // self.head_size, self.head_size)
         x = norm(x) if norm is not None and not self.joint else x
         return x if signals.rotation is None else rotate(x, signals.rotation)
+
+
+class LatentAttention(Attention):
+    """Multi-head latent attention (DeepSeek-AI 2024: DeepSeek-V2, section 2.1), for self-attention.
+
+    c = norm(x W_down); keys [c W_k, r] and values c W_v of all heads, where r is a rotated key that the heads share.
+    A cache holds c and r only.
+    """
+
+    def __init__(self, attention: settings.Attention, width: int, latent: settings.Latent) -> None:
+        super().__init__(attention, width)
+        heads, self.rank, self.rotary = self.heads, latent.rank, latent.rotary
+        if latent.query_rank is not None:
+            self.q_down = nn.Linear(width, latent.query_rank, bias=attention.bias)
+            self.q_down_norm = RmsNorm(latent.query_rank, eps=1e-6)
+            self.q = nn.Linear(latent.query_rank, heads * self.head_size, bias=False)
+        self.query_rank = latent.query_rank
+        self.down = nn.Linear(width, self.rank + self.rotary, bias=attention.bias)
+        self.down_norm = RmsNorm(self.rank, eps=1e-6)
+        self.k = nn.Linear(self.rank, heads * (self.head_size - self.rotary), bias=False)
+        self.v = nn.Linear(self.rank, heads * self.value_size, bias=False)
+
+    @property
+    def cached_sizes(self) -> tuple[int, tuple[int, int]]:
+        return 1, (self.rotary, self.rank)
+
+    def attended(self, x: Tensor, signals: Signals, cache: SelfCache | None) -> tuple[Tensor, Tensor, Tensor]:
+        q = self.q(x if self.query_rank is None else self.q_down_norm(self.q_down(x)))
+        plain, turned = q.unflatten(-1, (self.heads, -1)).tensor_split([self.head_size - self.rotary], dim=-1)
+        latent, shared = self.down(x).tensor_split([self.rank], dim=-1)
+        latent, shared = self.down_norm(latent)[..., None, :], shared[..., None, :]
+        if signals.rotation is not None:
+            turned, shared = rotate(turned, signals.rotation), rotate(shared, signals.rotation)
+        if cache is not None:
+            shared, latent = cache.append(shared, latent)
+        k, v = (each(latent).view(*latent.shape[:-2], self.heads, -1) for each in (self.k, self.v))
+        k = torch.cat([k, shared.expand(*k.shape[:-1], -1)], dim=-1)
+        return torch.cat([plain, turned], dim=-1), *self._tapped(k, v)
 
 
 ACTIVATIONS: dict[settings.Activation, Callable[[Tensor], Tensor]] = {
@@ -239,7 +285,12 @@ class Layer(nn.Module):
     def __init__(self, body: settings.Body, cross: bool, relative: bool, drop_path: float, number: int = 0) -> None:
         """`relative`: whether attention has the weights of Transformer-XL positions."""
         super().__init__()
-        self.attention = Attention(body.attention, body.width, relative)
+        latent = body.attention.latent
+        self.attention = (
+            Attention(body.attention, body.width, relative)
+            if latent is None
+            else LatentAttention(body.attention, body.width, latent)
+        )
         self.attention_residual = Residual(body, drop_path)
         self.cross = Attention(body.attention, body.width) if cross else None
         self.cross_residual = Residual(body, drop_path) if cross else None
@@ -284,7 +335,7 @@ class Stack(nn.Module):
         for i in range(self.depth):
             drop_path = body.stochastic_depth * i / max(self.depth - 1, 1)
             self.add_module(str(i), Layer(body, cross, relative, drop_path, i))
-        self.position = build_attended(position, body.width, body.attention.heads, body.head_size, causal)
+        self.position = build_attended(position, body.width, body.attention.heads, body.rotated_size, causal)
         self.norm = build_norm(body.norm, body.width) if body.has_final_norm else None
         self.recompute = False
         """Whether training stores only the input of each layer and recomputes the rest in the backward pass (Chen et
@@ -304,8 +355,7 @@ class Stack(nn.Module):
     def new_cache(self, batch: int, longest: int | None = None, steps: int | None = None, beams: int = 1) -> Cache:
         """Return an empty cache for `batch` sequences. The other arguments are for searches; see `Cache`."""
         one = self[0].attention
-        sizes, like = (one.head_size, one.value_size), next(self.parameters())
-        return Cache(len(self), batch, one.kv_heads, sizes, like, longest, steps, beams)
+        return Cache(len(self), batch, *one.cached_sizes, next(self.parameters()), longest, steps, beams)
 
     def forward(
         self,

@@ -69,7 +69,11 @@ STACK_OUTPUT = Tap("out", "B T D", "output of the stack: the residual stream aft
 ATTENTION_TAPS = (
     Tap("input", "B T D", "input of attention: the residual stream, after the norm in pre-norm models"),
     Tap("q", "B T H E", "queries, after norm and rotation, if any"),
-    Tap("k", "B K G E", "keys, likewise; with a cache, those of the new tokens (of `cross`, in the first step only)"),
+    Tap(
+        "k",
+        "B K G E",
+        "keys, likewise; with a cache, of the new tokens (latent: of all; `cross`: in the first step only)",
+    ),
     Tap("v", "B K G V", "values; with a cache, as keys"),
     Tap("scores", "B H T K", "input of the softmax: q·k × scale, soft cap, position bias; −∞ where hidden"),
     Tap(

@@ -46,6 +46,20 @@ class RmsNorm(Settings):
 Norm: TypeAlias = Annotated[LayerNorm | RmsNorm, Field(discriminator="kind")]
 
 
+class Latent(Settings):
+    """Keys and values from a small vector of each token (DeepSeek-AI 2024: DeepSeek-V2, multi-head latent attention).
+
+    A cache holds this vector and a rotated key that all heads share.
+    """
+
+    rank: Positive
+    """Size of the vector that keys and values are computed from."""
+    rotary: Positive
+    """Size of the shared rotated key. The other channels of a head carry no position."""
+    query_rank: Positive | None = None
+    """Size of the vector that queries are computed from; none: from the hidden state."""
+
+
 class Attention(Settings):
     """Multi-head attention (Vaswani et al. 2017, section 3.2), with later extensions."""
 
@@ -76,6 +90,8 @@ class Attention(Settings):
 
     Gemma 2: ["window", "full"]; ModernBERT: ["full", "window", "window"].
     """
+    latent: Latent | None = None
+    """Compressed keys and values in self-attention. `head_size` includes the rotated channels. None: not compressed."""
     sinks: bool = False
     """Whether each head has a learned logit that takes part in the softmax and has no value (gpt-oss 2025)."""
     dropout: Rate = 0.0
@@ -85,6 +101,12 @@ class Attention(Settings):
         """The window of each layer of a stack."""
         pattern = self.pattern or ("window",)
         return tuple(self.window if pattern[i % len(pattern)] == "window" else None for i in range(depth))
+
+    @model_validator(mode="after")
+    def _latent_has_all_heads(self) -> Self:
+        if self.latent is not None and (self.kv_heads not in (None, self.heads) or self.qk_norm is not None):
+            raise ValueError('latent excludes kv_heads and qk_norm; set them to "none"')
+        return self
 
     @model_validator(mode="after")
     def _pattern_has_a_window(self) -> Self:
@@ -435,6 +457,11 @@ class Body(Core):
         return self.attention.head_size or self.width // self.attention.heads
 
     @property
+    def rotated_size(self) -> int:
+        """Channels of a head that positions apply to."""
+        return self.head_size if self.attention.latent is None else self.attention.latent.rotary
+
+    @property
     def value_size(self) -> int:
         return self.attention.value_size or self.head_size
 
@@ -457,4 +484,8 @@ class Body(Core):
             raise ValueError(f"width ({self.width}) must be a multiple of heads ({heads}); or set attention.head_size")
         if heads % kv_heads:
             raise ValueError(f"attention.heads ({heads}) must be a multiple of attention.kv_heads ({kv_heads})")
+        if self.rotated_size > self.head_size:
+            raise ValueError(
+                f"attention.latent.rotary ({self.rotated_size}) must be at most the head size ({self.head_size})"
+            )
         return self

@@ -167,8 +167,10 @@ def _cache_sizes(settings: ModelSettings, length: int) -> tuple[int, int]:
         written, cross = settings.depth if isinstance(settings, Decoder) else 0, 0
         if isinstance(settings, Seq2Seq):
             written = cross = settings.decoder_layers
-        token = settings.kv_heads * (settings.head_size + settings.value_size)
-        return written * token, token * length * (written + cross)
+        token = memory = settings.kv_heads * (settings.head_size + settings.value_size)
+        if latent := settings.attention.latent:
+            token = latent.rank + latent.rotary
+        return written * token, length * (written * token + cross * memory)
     if isinstance(settings, Elmo | ResNet):
         return 0, 0
     # The states of each layer, and keys and values of the source.

@@ -130,10 +130,12 @@ class _Text(blocks.Body, _Vocabulary):
         if isinstance(self.position, blocks.Rotary):
             if self.position.window_base is not None and self.attention.window is None:
                 raise ValueError(f"position.window_base ({self.position.window_base}) needs attention.window; set it")
-            channels = self.position.channels(self.head_size)
+            channels = self.position.channels(self.rotated_size)
             if channels < 2 or channels % 2:
-                share = f"position.fraction ({self.position.fraction}) of the head size ({self.head_size})"
+                share = f"position.fraction ({self.position.fraction}) of the head size ({self.rotated_size})"
                 raise ValueError(f"{share} gives {channels} rotated channels, which must be even and at least 2")
+        elif self.attention.latent is not None:
+            raise ValueError(f'attention.latent needs position.kind = "rotary", not {self.position.kind}; set it')
         return self
 
 
@@ -327,6 +329,8 @@ class Vision(blocks.Body):
     @model_validator(mode="after")
     def _patches_fit(self) -> Self:
         _check_names(self.heads)
+        if self.attention.latent is not None:
+            raise ValueError('attention.latent does not suit images; set it to "none"')
         if self.attention.window is not None:
             raise ValueError(f'attention.window ({self.attention.window}) does not suit images; set it to "none"')
         if self.image[0] % self.patch or self.image[1] % self.patch:

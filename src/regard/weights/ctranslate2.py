@@ -65,7 +65,7 @@ def _problems(settings: EncoderDecoder) -> Iterator[tuple[str, object, str]]:
         yield "layer_scale", settings.layer_scale, "none"
     if settings.value_size != settings.head_size:
         yield "attention.value_size", settings.value_size, f"head_size ({settings.head_size})"
-    for name in ("qk_norm", "soft_cap", "window"):
+    for name in ("qk_norm", "soft_cap", "window", "latent"):
         value = getattr(attention, name)
         if value is not None:
             yield f"attention.{name}", getattr(value, "kind", value), "none"

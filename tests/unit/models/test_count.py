@@ -116,6 +116,13 @@ def test_experts_count_in_full_and_cost_what_is_active() -> None:
     assert counted.active == pytest.approx(12.9e9, rel=0.005)
     no_products = 32_000 * 4096 + 65 * 4096  # embeddings and norms
     assert counted.flops.weights / 16 / 2 == counted.active - no_products
+    for name, total, active in (("deepseek-v2-lite", 15.7e9, 2.4e9), ("deepseek-v3", 671e9, 37e9)):
+        counted = count(preset(name), length=16)
+        embeddings = counted.tensors["embedding.tokens.weight"]
+        assert counted.parameters == pytest.approx(total, rel=0.001)
+        assert counted.active - embeddings[0] * embeddings[1] == pytest.approx(active, rel=0.03)  # which they leave out
+    # Keys and values of rank 512 and a rotated key of 64 in 61 layers, in 16 bits (DeepSeek-V3, section 2.1.1).
+    assert count(preset("deepseek-v3"), length=16).memory.cache_token == 61 * (512 + 64) * 2
     dense = preset("llama-tiny", ffn={"hidden": 192})
     ffn = {"kind": "experts", "experts": 6, "active": 2, "shared": 1, "dense_hidden": 192}
     experts = dense.changed({"ffn": ffn})

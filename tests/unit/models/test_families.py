@@ -213,6 +213,41 @@ def test_the_pattern_repeats_over_the_layers(family: str) -> None:
             assert torch.equal((weights > 0), visible.expand(weights.shape)), (pattern, layer)
 
 
+LATENT = blocks.Attention(heads=4, head_size=10, value_size=6, latent=blocks.Latent(rank=5, rotary=4))
+
+
+def test_latent_attention_in_every_layout() -> None:
+    """Padded, packed and cached (growing and fixed) agree; a cache holds rank + rotary values of each token."""
+    sentences = cases.sentences([n + 3 for n in LENGTHS])
+    one, other = cases.padded(sentences), cases.packed(sentences, widths=[11])[0]
+    prompts = cases.padded([s[:n] for s, n in zip(sentences, LENGTHS, strict=True)])
+    for changes in ({}, {"window": 3}, {"latent.query_rank": 7, "sinks": True, "bias": False}):
+        attention = LATENT.changed(changes)
+        model = exact(cases.decoder(position=blocks.Rotary(order="interleaved"), attention=attention))
+        wanted = one.take(model(one.tokens, one.layout))
+        for got, row in zip(other.take(model(other.tokens, other.layout)), wanted, strict=True):
+            assert_close(got, row, **TIGHT)
+        for cache in (model.new_cache(batch=4), model.new_cache(batch=4, steps=3)):
+            with torch.no_grad():
+                out = prompts.take(model(prompts.tokens, prompts.layout, cache=cache))
+                for step in range(3):
+                    new = torch.tensor([[s[n + step]] for s, n in zip(sentences, LENGTHS, strict=True)])
+                    out = [torch.cat([rows, row]) for rows, row in zip(out, model(new, cache=cache), strict=True)]
+            for got, row in zip(out, wanted, strict=True):
+                assert_close(got, row, **TIGHT)
+            for layer in cache.layers:
+                assert sum(x[0, 0].numel() for x in (layer.k_BCGE, layer.v_BCGV)) == 5 + 4
+        with recording.record(model, "*.q", "*.k", "*.v", "*.weights") as seen:
+            model(one.tokens, one.layout)
+        shapes = {name.rpartition(".")[2]: tuple(value.shape) for name, value in seen.items()}
+        batch, time = one.tokens.shape
+        heads = {"q": (batch, time, 4, 10), "k": (batch, time, 4, 10), "v": (batch, time, 4, 6)}
+        assert shapes == {**heads, "weights": (batch, 4, time, time)}
+    found = influence(lambda: model(one.tokens[:2, :3]), model.embedding)
+    assert torch.equal(found[0, :, 0], torch.ones(3, 3, dtype=torch.bool).tril())
+    assert not found[0, :, 1].any()
+
+
 def test_layers_with_a_window_have_their_own_rotary_base() -> None:
     """One layer with the window base equals a model of that base; scaling is for layers that see everything."""
     rotary = blocks.Rotary(base=1e4, window_base=50.0, scaling=blocks.LinearScaling(factor=3.0))

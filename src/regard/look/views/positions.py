@@ -106,7 +106,7 @@ def encodings(model: nn.Module | Loaded, length: int = LENGTH, part: Part | None
         return Encodings(_waves(angles_TJ), angles_TJ, settings.grid)
     if isinstance(position, positions.RotaryPosition):
         turns_J, factor = positions.rotary_frequencies(
-            settings.position, settings.position.channels(settings.head_size)
+            settings.position, settings.position.channels(position.head_size)
         )
         angles_TJ = torch.arange(length, dtype=torch.float64)[:, None] * turns_J
         return Encodings(factor * _waves(angles_TJ), angles_TJ, order="interleaved")
