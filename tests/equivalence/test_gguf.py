@@ -185,6 +185,11 @@ def test_a_quantized_model_computes_with_the_rounded_weights(tmp_path: Path) -> 
     assert errors["BF16"] < 3e-2
     assert errors["Q8_0"] < 3e-2
     assert all(0 < error < 0.5 for error in errors.values())
+    for name, bound in (("int8", 0.05), ("int4", 0.5)):
+        network = regard.load(tmp_path / "F16.gguf", **{name: True}).network
+        assert errors["F16"] < difference(network(ids), exact) < bound
+    with pytest.raises(RegardError, match="int8 and int4 exclude each other"):
+        regard.load(tmp_path / "F16.gguf", int8=True, int4=True)
 
 
 TEXTS = [

@@ -1,4 +1,4 @@
-"""`regard.load`: opens a shipped model, a run directory or a Hugging Face directory."""
+"""`regard.load`: opens a shipped model, a run directory, a Hugging Face directory or a GGUF file."""
 
 from __future__ import annotations
 
