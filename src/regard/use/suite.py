@@ -19,13 +19,15 @@ from pathlib import Path
 import tomli_w
 
 from regard.errors import RunError, SettingsError
-from regard.files import write_text
+from regard.files import read_json, write_text
 from regard.settings import Table, did_you_mean, merge, read_toml
 from regard.shipped import suites
 from regard.training.run import Run
 from regard.weights.directory import CONFIG
 
 RECIPE = "recipe.toml"
+TESTED = "test.json"
+"""What `regard evaluate` printed for the test data of a run."""
 DEFAULT_MODEL = {"preset": "bert-mini"}
 """Trained from scratch if no model is given."""
 
@@ -75,6 +77,7 @@ class Suite:
     def run(self, seeds: int, jobs: int = 1, report: Callable[[str], None] = lambda text: None) -> list[Result]:
         """Trains every task with so many seeds, `jobs` at a time; returns the metrics of the validation data.
 
+        If a task names test data, its metrics are those of the test data; the validation data then only select weights.
         Runs that are finished are not repeated, others are resumed. The results are also written to `results.json` and
         `results.md`.
         """
@@ -116,12 +119,22 @@ class Suite:
         begun = (place / CONFIG).is_file()
         if not begun or Run.open(place).status.state != "finished":
             new = [str(self.directory / task / RECIPE), f"train.seed={seed}", f"train.directory={place}", *self.changes]
-            command = [sys.executable, "-m", "regard", "train", *(["--resume", str(place)] if begun else new)]
-            command += ["--device", self.device] if self.device else []
-            finished = subprocess.run(command, capture_output=True, text=True, check=False)
-            if finished.returncode:
-                raise RunError(f"{task} with seed {seed} failed: {finished.stderr.strip().splitlines()[-1]}")
-        return Run.open(place).status.metrics
+            self._call(task, seed, ["train", *(["--resume", str(place)] if begun else new)])
+        run = Run.open(place)
+        if not run.config["data"].get("test"):
+            return run.status.metrics
+        if not (file := place / TESTED).is_file():
+            write_text(file, self._call(task, seed, ["evaluate", str(place), "--split", "test", "--json"]))
+        metrics: dict[str, float | None] = read_json(file)["metrics"]
+        return metrics
+
+    def _call(self, task: str, seed: int, words: Sequence[str]) -> str:
+        """What a command prints."""
+        command = [sys.executable, "-m", "regard", *words, *(["--device", self.device] if self.device else [])]
+        finished = subprocess.run(command, capture_output=True, text=True, check=False)
+        if finished.returncode:
+            raise RunError(f"{task} with seed {seed} failed: {finished.stderr.strip().splitlines()[-1]}")
+        return finished.stdout
 
 
 def markdown(results: Sequence[Result]) -> Iterator[str]:
