@@ -14,7 +14,7 @@ from regard.look.heads import attentions_of
 from regard.look.input import Input, image_from
 from regard.look.study import StudyRun
 from regard.look.views.heads import head_notes, rollout
-from regard.look.views.image import PatchesRequest, concentration, occlude, patch_attention
+from regard.look.views.image import PatchesRequest, concentration, deletion, occlude, patch_attention
 
 
 def last(one: Served) -> StudyRun:
@@ -57,6 +57,20 @@ def test_the_number_of_a_patch_is_pythons(
         shown = float(page.locator(f"#figures [data-figure={name}]").inner_text())
         assert abs(shown - measured[name]) < 1e-4
     assert page.locator(".trust").inner_text().startswith("Attention shows where a head looked")
+
+
+def test_the_gradient_map_and_the_deletion_curve(served: dict[str, Served], watched: Watched) -> None:
+    one = served["vision"]
+    page = watched.open(one.address, view="image", map="gradient")
+    asked = PatchesRequest(run=last(one).key, gradient=True)
+    expected = patch_attention(one.study, asked)[0].tolist()
+    for patch in (3, 0):
+        assert abs(point(page, patch // 2, patch % 2) - expected[patch]) < 1e-4
+    page.locator("#deletion").click()
+    page.locator("#deletion-curve").wait_for()
+    area = deletion(one.study, asked)["area"]
+    for name, value in area.items():
+        assert abs(float(page.locator(f"[data-figure=area-{name}]").inner_text()) - value) < 1e-3
 
 
 def test_a_query_is_chosen_by_a_click_and_by_keyboard_alone(served: dict[str, Served], watched: Watched) -> None:

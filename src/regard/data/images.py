@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import struct
+import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Generator, Iterator
+from contextlib import closing, nullcontext
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO, Literal
@@ -27,6 +31,8 @@ SHOWN = 200
 """Most characters of a library's message that an error repeats."""
 LARGEST_UPLOAD = 2**25
 """Most pixels of an image that was sent over a network; a small file can have very many."""
+FEW = 64
+"""Images that are decoded at a time."""
 LARGEST = 2**28
 """Most bytes of an image in an idx file."""
 
@@ -39,13 +45,34 @@ def read_image_folder(settings: ImageFolder, folder: str) -> Iterator[Located[Pi
     classes = sorted(entry for entry in root.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not classes:
         raise DataError(f"{folder} has no subfolders; an image folder needs one for each class, with its name")
-    number = 0
-    for of_class in classes:
-        for file in sorted(path for path in of_class.rglob("*") if path.is_file() and not path.name.startswith(".")):
-            number += 1
-            pixels = _decode(file, settings.colours)
-            example = pixels if isinstance(pixels, Problem) else Picture(pixels, of_class.name)
+    files = [
+        (file, of_class.name)
+        for of_class in classes
+        for file in sorted(path for path in of_class.rglob("*") if path.is_file() and not path.name.startswith("."))
+    ]
+    with closing(_decoded([file for file, _ in files], settings.colours)) as decoded:
+        for number, ((file, name), pixels) in enumerate(zip(files, decoded, strict=True), 1):
+            example = pixels if isinstance(pixels, Problem) else Picture(pixels, name)
             yield Located(example, str(file), number, unit="")
+
+
+def _decoded(files: list[Path], colours: Literal["rgb", "grey"]) -> Generator[Pixels | Problem, None, None]:
+    """The images in order. After the first ones, other processes decode them, one for each core."""
+    decode = partial(_decode, colours=colours)
+    yield from map(decode, files[:FEW])
+    chunks = [(files[start : start + FEW],) for start in range(FEW, len(files), FEW)]
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    if len(chunks) < 2 or cores < 2:
+        yield from map(decode, files[FEW:])
+        return
+    from regard.data.loader import in_workers  # imports torch
+
+    with in_workers(partial(_decode_all, colours=colours), chunks, cores) as decoded:
+        yield from chain.from_iterable(decoded)
+
+
+def _decode_all(files: list[Path], colours: Literal["rgb", "grey"]) -> list[Pixels | Problem]:
+    return [_decode(file, colours) for file in files]
 
 
 def read_image(image: Any, colours: Literal["rgb", "grey"], name: str = "") -> Pixels:

@@ -238,6 +238,13 @@ class _Packer(pickle.Pickler):
 
 
 @contextmanager
+def in_workers(function: Callable[..., T], arguments: Iterable[tuple[Any, ...]], workers: int) -> Iterator[Iterator[T]]:
+    """The results of a function in order, computed in other processes, a few ahead of time."""
+    with _loaded(_Computed(function), arguments, workers) as results:
+        yield results
+
+
+@contextmanager
 def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool = False) -> Iterator[Iterator[T]]:
     """The items for these indices, in order; workers, if any, end with the block."""
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)

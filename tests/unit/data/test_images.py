@@ -6,6 +6,7 @@ import gzip
 import struct
 import sys
 import zipfile
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,55 @@ def test_bad_images_and_folders(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(DataError, match=r"Pillow.*regard\[vision\]"):
         read(ImageFolder(train=["a"]))
+
+
+def test_many_images_are_decoded_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same order and with the same problems as in this process."""
+    for number in range(40):
+        paint(f"a/{'even' if number % 2 == 0 else 'odd'}/{number:02}.png", (number, 0, 0), size=(2, 2))
+    Path("a/even/08.png").write_bytes(b"damaged")
+    monkeypatch.setattr("regard.data.images.FEW", 5)
+    found = {}
+    for cores in (1, 2):
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, cores=cores: set(range(cores)))
+        source = Source(ImageFolder(train=["a"]), "train")
+        found[cores] = [(int(each.pixels[0, 0, 0]), each.label) for each in source]
+        assert sum(tally["count"] for tally in source.problems.values()) == 1
+    assert found[1] == found[2]
+    assert [value for value, _ in found[2]] == [*range(0, 8, 2), *range(10, 40, 2), *range(1, 40, 2)]
+
+
+def test_unusual_images() -> None:
+    """CMYK, palettes, opacity, 16 bits, floats, animations, photos on their side, misnamed and giant files."""
+    image = pytest.importorskip("PIL.Image")
+    Path("a").mkdir()
+    image.new("CMYK", (2, 2), (0, 255, 255, 0)).save("a/cmyk.jpg")
+    image.new("RGB", (2, 2), (250, 0, 0)).quantize(4).save("a/palette.gif")
+    image.new("RGBA", (2, 2), (250, 0, 0, 99)).save("a/opacity.png")
+    frames = [image.new("RGB", (2, 2), colour) for colour in ("red", "blue")]
+    frames[0].save("a/animated.gif", save_all=True, append_images=frames[1:])
+    image.new("RGB", (2, 2), (250, 0, 0)).save("a/really.bmp", "PNG")
+    for file in sorted(Path("a").iterdir()):
+        red, green, blue = read_image(file, "rgb")[0, 0].tolist()
+        assert (red > 240, green < 15, blue < 15) == (True, True, True), file
+    side = image.new("L", (3, 2))
+    exif = side.getexif()
+    exif[0x0112] = 6  # turned by a quarter
+    side.save("a/side.jpg", exif=exif)
+    assert read_image(Path("a/side.jpg"), "grey").shape == (3, 2, 1)
+    image.fromarray(np.full((2, 2), 40_000, np.int32)).save("a/deep.tif")
+    assert read_image(Path("a/deep.tif"), "grey").max() == 40_000 >> 8
+    image.fromarray(np.full((2, 2), 0.5, np.float32)).save("a/floats.tif")
+    Path("a/empty.png").write_bytes(b"")
+    for name, message in (("floats.tif", "floating-point"), ("empty.png", "not one of PNG")):
+        with pytest.raises(DataError, match=message):
+            read_image(Path("a") / name, "rgb")
+    giant = bytearray(Path("a/really.bmp").read_bytes())  # its header says 60,000 × 60,000 pixels
+    giant[16:24] = struct.pack(">II", 60_000, 60_000)
+    giant[29:33] = struct.pack(">I", zlib.crc32(bytes(giant[12:29])))
+    Path("a/giant.png").write_bytes(bytes(giant))
+    with pytest.raises(DataError, match="exceeds limit"):
+        read_image(Path("a/giant.png"), "rgb")
 
 
 def idx(file: str, array: np.ndarray, packed: bool = False) -> None:

@@ -13,8 +13,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from regard.blocks.recording import record
 from regard.errors import InputError
-from regard.look.study import Study
+from regard.look.input import Candidate
+from regard.look.study import Study, StudyRun
 from regard.look.views import heads
 from regard.look.views.view import Answer, Count, PageQuestion, PageView, RunRequest, SavedPage, StoredAnswer
 from regard.models.families import Vision
@@ -27,6 +29,8 @@ CLASS = -1
 DRAWS = 20
 """Random heads, rollouts or sets of patches of a comparison."""
 BATCH = 8
+STEPS = 10
+"""Points of a deletion curve after the first."""
 
 
 class PatchesRequest(RunRequest):
@@ -38,6 +42,8 @@ class PatchesRequest(RunRequest):
     head: Count = 0
     rollout: bool = False
     """The rollout of the whole stack instead of one head."""
+    gradient: bool = False
+    """The relevance of the patches for the answer (attention · gradient) instead of attention."""
 
 
 class OccludeRequest(PatchesRequest):
@@ -51,7 +57,9 @@ def patch_attention(study: Study, asked: PatchesRequest) -> tuple[Tensor, float]
     """The attention of a query to the patches, `[N]`, and to the class token, with the changes of the run."""
     start_T, skipped = _start(study, asked)
     (group,) = study.attentions
-    if asked.rollout:
+    if asked.gradient:
+        row_T = start_T @ relevance(study, asked.run)
+    elif asked.rollout:
         row_T = start_T @ heads.rollout(study, study.known(asked.run), "rollout.encoder")
     elif asked.layer < group.layers and asked.head < group.heads:
         row_T = start_T @ study.tensor(asked.run, f"{group.at(asked.layer)}.weights")[asked.head]
@@ -63,6 +71,61 @@ def patch_attention(study: Study, asked: PatchesRequest) -> tuple[Tensor, float]
     return row_T[skipped:], float(row_T[:skipped].sum())
 
 
+def relevance(study: Study, key: str) -> Tensor:
+    """`[T, T]`: how much each token matters to each other for the model's answer (Chefer et al. 2021).
+
+    Attention weights times their gradients, without negative ones and averaged over heads, are multiplied through the
+    layers together with the residual connections. The identity is subtracted.
+    """
+    run, network, (group,) = study.known(key), study.network, study.attentions
+    name, answer = _answer(study, run)
+    assert isinstance(network, Vision)
+    assert run.read.pixels is not None
+    taps = [f"{group.at(layer)}.{part}" for layer in range(group.layers) for part in ("heads", "v")]
+    with torch.inference_mode(False), torch.enable_grad():
+        pixels = run.read.pixels[None].clone().to(next(network.parameters()).device)
+        with record(study.loaded, *taps, edit=study.changes(run), grad=True) as seen:
+            value = network.heads[name](network(to_input(pixels, network)))[0, answer.id]
+        outputs = [seen[f"{group.at(layer)}.heads"] for layer in range(group.layers)]
+        slopes = torch.autograd.grad(value, outputs)
+    total_TT = torch.eye(study.loaded.settings.tokens)  # type: ignore[union-attr]
+    for layer, slope_1THE in enumerate(slopes):
+        # A head's output is weights · v, so the gradient of a weight is the product of the output's gradient with v.
+        v_THE = seen[f"{group.at(layer)}.v"][0].detach().repeat_interleave(group.heads // network.settings.kv_heads, 1)
+        slope_HQK = torch.einsum("qhe,khe->hqk", slope_1THE[0], v_THE).float().cpu()
+        weights_HQK = study.tensor(key, f"{group.at(layer)}.weights")
+        total_TT = total_TT + (slope_HQK * weights_HQK).clamp(min=0).mean(0) @ total_TT
+    return total_TT - torch.eye(len(total_TT))
+
+
+def deletion(study: Study, asked: PatchesRequest, steps: int = STEPS, draws: int = 5, seed: int = 0) -> Answer:
+    """The probability of the answer while patches are greyed out one after the other (Samek et al. 2017).
+
+    `overlay` removes those first that the map shows strongest, `centre` those in the middle of the image, `random` is
+    the mean of `draws` random orders. `area` is the area below each curve: a faithful map has a small one.
+    """
+    settings, run = _vision_settings(study), study.known(asked.run)
+    name, answer = _answer(study, run)
+    patches = math.prod(settings.grid)
+    counts = sorted({round(patches * step / steps) for step in range(steps + 1)})
+    rows, columns = settings.grid
+    far = [(i // columns - (rows - 1) / 2) ** 2 + (i % columns - (columns - 1) / 2) ** 2 for i in range(patches)]
+    draw = random.Random(seed)
+    orders = [
+        patch_attention(study, asked)[0].sort(descending=True, stable=True).indices.tolist(),
+        sorted(range(patches), key=far.__getitem__),
+        *(draw.sample(range(patches), patches) for _ in range(draws)),
+    ]
+    assert run.read.pixels is not None
+    images = [greyed(run.read.pixels, order[:count], settings.patch) for order in orders for count in counts]
+    curves = torch.tensor(_chances(study, run, name, answer.id, images)).view(len(orders), len(counts))
+    shares = torch.tensor(counts) / patches
+    found = {"overlay": curves[0], "centre": curves[1], "random": curves[2:].mean(0)}
+    area = {which: float(torch.trapezoid(curve, shares)) for which, curve in found.items()}
+    lines = {which: curve.tolist() for which, curve in found.items()}
+    return {"answer": answer.text, "shares": shares.tolist(), **lines, "area": area}
+
+
 def concentration(study: Study, asked: PatchesRequest, draws: int = DRAWS, seed: int = 0) -> Answer:
     """The entropy of a map over the patches, in nats (0 is a single patch), without the class token.
 
@@ -72,9 +135,11 @@ def concentration(study: Study, asked: PatchesRequest, draws: int = DRAWS, seed:
     patches_N, _ = patch_attention(study, asked)
     start_T, skipped = _start(study, asked)
     (group,) = study.attentions
-    draw, rows = random.Random(seed), []
+    draw, rows = random.Random(seed), list[Tensor]()
     layers = [study.tensor(asked.run, f"{group.at(layer)}.weights") for layer in range(group.layers)]
-    if asked.rollout:
+    if asked.gradient:
+        pass  # there is one such map
+    elif asked.rollout:
         for _ in range(draws):
             rows.append(start_T)
             for weights_HTT in reversed(layers):
@@ -87,7 +152,8 @@ def concentration(study: Study, asked: PatchesRequest, draws: int = DRAWS, seed:
     others = [value for row_T in rows if not math.isnan(value := _entropy(row_T[skipped:]))]
     chance = sum(others) / len(others) if others else None
     uniform = math.log(len(patches_N))
-    return {"entropy": _entropy(patches_N), "uniform": uniform, "chance": chance, "draws": len(others)}
+    entropy = _entropy(patches_N) if patches_N.any() else 0.0
+    return {"entropy": entropy, "uniform": uniform, "chance": chance, "draws": len(others)}
 
 
 def occlude(study: Study, asked: PatchesRequest, count: int, draws: int = DRAWS, seed: int = 0) -> Answer:
@@ -96,29 +162,42 @@ def occlude(study: Study, asked: PatchesRequest, count: int, draws: int = DRAWS,
     `after` is without the `count` patches that the query attends to most (`patches`), `random` without as many random
     ones: the mean over `draws`. A grey patch has the mean of the image in each channel.
     """
-    settings, network, run = _vision_settings(study), study.network, study.known(asked.run)
+    settings, run = _vision_settings(study), study.known(asked.run)
     patches = math.prod(settings.grid)
     if not 1 <= count <= patches:
         raise InputError(f"count ({count}) must be from 1 to {patches}, the number of patches")
-    name = next((name for name, head in settings.heads.items() if isinstance(head, Classification)), None)
-    if name is None:
-        raise InputError(f"model {study.loaded.name} has no classification head, so it has no answer to lose")
+    name, answer = _answer(study, run)
     assert run.read.pixels is not None
-    assert isinstance(network, Vision)
-    answer = next(each for each in run.answers if each.name == name).rows[0].candidates[0]
+    pixels = run.read.pixels
     attended_N, _ = patch_attention(study, asked)
     chosen = attended_N.sort(descending=True, stable=True).indices[:count].tolist()
     draw = random.Random(seed)
     sets = [chosen, *(draw.sample(range(patches), count) for _ in range(draws))]
-    images = torch.stack([greyed(run.read.pixels, each, settings.patch) for each in sets])
-    chances: list[float] = []
-    with study.edited(run), torch.inference_mode():
-        for batch in torch.split(images.to(next(network.parameters()).device), BATCH):
-            logits = network.heads[name](network(to_input(batch, network)))
-            chances += logits.float().softmax(-1)[:, answer.id].tolist()
-    after, *others = chances
+    images = [greyed(pixels, each, settings.patch) for each in sets]
+    after, *others = _chances(study, run, name, answer.id, images)
     effect = {"before": answer.chance, "after": after, "random": sum(others) / draws, "draws": others}
     return {"answer": answer.text, **effect, "patches": chosen}
+
+
+def _answer(study: Study, run: StudyRun) -> tuple[str, Candidate]:
+    """The head of the model's answer, and the answer."""
+    heads_of = _vision_settings(study).heads
+    name = next((name for name, head in heads_of.items() if isinstance(head, Classification)), None)
+    if name is None:
+        raise InputError(f"model {study.loaded.name} has no classification head, so it has no answer to lose")
+    return name, next(each for each in run.answers if each.name == name).rows[0].candidates[0]
+
+
+def _chances(study: Study, run: StudyRun, head: str, answer: int, images: Sequence[Tensor]) -> list[float]:
+    """The probability of a class for each image, with the changes of the run."""
+    network, found = study.network, list[float]()
+    assert isinstance(network, Vision)
+    with study.edited(run), torch.inference_mode():
+        for start in range(0, len(images), BATCH):
+            batch = torch.stack([*images[start : start + BATCH]]).to(next(network.parameters()).device)
+            logits = network.heads[head](network(to_input(batch, network)))
+            found += logits.float().softmax(-1)[:, answer].tolist()
+    return found
 
 
 def greyed(image_CHW: Tensor, patches: Sequence[int], size: int) -> Tensor:
@@ -170,14 +249,18 @@ OCCLUDE = PageQuestion(
     "occlude", OccludeRequest, lambda study, asked: occlude(study, asked, asked.count, seed=asked.seed)
 )
 
+DELETION = PageQuestion("deletion", PatchesRequest, deletion)
+
 
 def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     yield from heads.stored_heads(page)
     _, layer, head = page.location(0)
     query = CLASS if page.run.sides["encoder"].tokens[0].id < 0 else None
-    for rollout in (False, True):
-        request = PatchesRequest(run=page.run.key, query=query, layer=layer, head=head, rollout=rollout)
+    kinds: list[dict[str, bool]] = [{"rollout": False}, {"rollout": True}]
+    with_answer = any(isinstance(each, Classification) for each in _vision_settings(page.study).heads.values())
+    for kind in [*kinds, *([{"gradient": True}] if with_answer else [])]:
+        request = PatchesRequest(run=page.run.key, query=query, layer=layer, head=head, **kind)
         yield page.ask(PATCHES, request)
 
 
-IMAGE = PageView("image", (PATCHES, OCCLUDE), _stored, lambda study: study.loaded.settings.kind == "vision")
+IMAGE = PageView("image", (PATCHES, OCCLUDE, DELETION), _stored, lambda study: study.loaded.settings.kind == "vision")

@@ -16,7 +16,16 @@ from regard.errors import InputError
 from regard.look.input import Input
 from regard.look.study import Study, StudyRun
 from regard.look.views.heads import rollout
-from regard.look.views.image import CLASS, PatchesRequest, concentration, greyed, occlude, patch_attention
+from regard.look.views.image import (
+    CLASS,
+    PatchesRequest,
+    concentration,
+    deletion,
+    greyed,
+    occlude,
+    patch_attention,
+    relevance,
+)
 from regard.models.settings import Classification, Vision
 from regard.weights.directory import save_model
 
@@ -117,6 +126,47 @@ def test_occlusion_by_hand(study: Study) -> None:
     silent = study.run(Input(image=IMAGE, ablated=("encoder.0.attention.0",)))
     before = silent.answers[0].rows[0].candidates[0].chance
     assert occlude(study, query(silent), 1)["before"] == pytest.approx(before)
+
+
+def plain_relevance(study: Study) -> torch.Tensor:
+    """Chefer et al. 2021 by autograd over explicit attention matrices, in float64."""
+    network = study.network.double()  # type: ignore[union-attr]
+    x = network.embedding(torch.from_numpy(IMAGE).double()[None] / 127.5 - 1)[0]
+    matrices = []
+    for layer in network.encoder:
+        attention = layer.attention
+        q, k, v = (each(x).view(len(x), 2, 8).transpose(0, 1) for each in (attention.q, attention.k, attention.v))
+        matrices.append((q @ k.mT / 8**0.5).softmax(-1))
+        matrices[-1].retain_grad()
+        mixed = attention.out((matrices[-1] @ v).transpose(0, 1).flatten(1))
+        x = layer.attention_residual.norm(x + mixed)  # post-norm
+        x = layer.ffn_residual.norm(x + layer.ffn(x))
+    logits = network.heads["label"](x[None] if network.encoder.norm is None else network.encoder.norm(x)[None])[0]
+    logits.max().backward()
+    total = torch.eye(len(x), dtype=torch.float64)
+    for matrix in matrices:
+        assert matrix.grad is not None
+        total = total + (matrix * matrix.grad).clamp(min=0).mean(0) @ total
+    network.zero_grad()
+    network.float()
+    return (total - torch.eye(len(x), dtype=torch.float64)).detach()
+
+
+def test_relevance_and_the_deletion_curve(study: Study) -> None:
+    run = study.run(Input(image=IMAGE))
+    found, expected = relevance(study, run.key), plain_relevance(study)
+    torch.testing.assert_close(found.double(), expected, atol=1e-5, rtol=1e-3)
+    asked = query(run).model_copy(update={"gradient": True})
+    torch.testing.assert_close(patch_attention(study, asked)[0].double(), expected[0, 1:], atol=1e-5, rtol=1e-3)
+    curve = deletion(study, asked, steps=PATCHES, draws=3, seed=1)
+    assert curve["shares"] == pytest.approx([count / PATCHES for count in range(PATCHES + 1)])
+    whole = occlude(study, asked, PATCHES)
+    for name in ("overlay", "centre", "random"):
+        assert curve[name][0] == pytest.approx(whole["before"], abs=1e-6)
+        assert curve[name][-1] == pytest.approx(whole["after"], abs=1e-6)
+        middle = (np.array(curve[name][1:]) + np.array(curve[name][:-1])) / 2
+        assert curve["area"][name] == pytest.approx(middle.mean(), abs=1e-6)
+    assert curve["overlay"][2] == pytest.approx(occlude(study, asked, 2)["after"], abs=1e-6)
 
 
 def test_other_models(tmp_path: Path) -> None:

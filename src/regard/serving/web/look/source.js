@@ -16,6 +16,7 @@ class Source {
   patches(asked) { return this.ask("patches", asked); }
   occlude(asked) { return this.ask("occlude", asked); }
   task(asked) { return this.ask("task", asked); }
+  deletion(asked) { return this.ask("deletion", asked); }
   lens(asked) { return this.ask("lens", asked); }
   vectors(asked) { return this.ask("vectors", asked); }
   positions(asked) { return this.ask("positions", asked); }

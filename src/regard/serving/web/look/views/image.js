@@ -3,6 +3,7 @@
 import { choices, h, meter, number, token } from "../dom.js";
 import { effect } from "../effect.js";
 import { isDark, paint } from "../heat.js";
+import { lines as curves } from "../lines.js";
 import { Tensors } from "../tensors.js";
 
 // Colours of the overlay, dark to bright (matplotlib's inferno), visible on black and on white.
@@ -13,7 +14,7 @@ const SIDE = 460; // pixels of the large picture
 export function trust({ run }) {
   const uniform = 1 / run.sides.encoder.tokens.length;
   return `Attention shows where a head looked, not why the model gave its answer. Each number stands next to that of uniform attention (${number(uniform)} a patch), ` +
-    "and each entropy next to that of a uniform map and of random heads. Rollout multiplies the attention of the layers and ignores values, feed-forward layers and norms. Grey out patches to see whether they matter.";
+    "and each entropy next to that of a uniform map and of random heads. Rollout multiplies the attention of the layers and ignores values, feed-forward layers and norms; Gradient weighs attention by its effect on the answer. Grey out patches to see whether they matter.";
 }
 
 export async function show(root, page) {
@@ -36,6 +37,7 @@ class Picture {
     // A patch, −1 for the class token, or null for the mean over all patches.
     this.query = state.query === "mean" ? null : known ? Math.floor(asked) : this.first ? -1 : null;
     this.rollout = state.map === "rollout";
+    this.gradient = state.map === "gradient";
     this.opacity = state.opacity === undefined ? OPACITY : Math.min(Math.max(Number(state.opacity) || 0, 0), 100);
     this.cursor = null;
     this.greyed = [];
@@ -63,7 +65,9 @@ class Picture {
 
   name(patch) { return patch === null ? "all patches, on average" : patch < 0 ? "the class token" : `patch ${this.tokens[patch + this.skipped].text}`; }
 
-  get asked() { return { run: this.page.run.run, query: this.query, layer: this.layer, head: this.head, rollout: this.rollout }; }
+  get asked() { return { run: this.page.run.run, query: this.query, layer: this.layer, head: this.head, rollout: this.rollout, gradient: this.gradient }; }
+
+  get kind() { return this.gradient ? "gradient" : this.rollout ? "rollout" : "head"; }
 
   // --------------------------------------------------------------------------------------------------------- drawing
 
@@ -110,7 +114,7 @@ class Picture {
     } });
     const again = (label, change) => (value) => { change(value); this.#changed().then(() => this.bar.querySelector(`[aria-label="${label}"] [aria-checked="true"]`)?.focus()); };
     this.bar.replaceChildren(
-      choices("Map", [["head", "One head"], ["rollout", "Rollout"]], this.rollout ? "rollout" : "head", again("Map", (value) => { this.rollout = value === "rollout"; })),
+      choices("Map", [["head", "One head"], ["rollout", "Rollout"], ["gradient", "Gradient"]], this.kind, again("Map", (value) => Object.assign(this, { rollout: value === "rollout", gradient: value === "gradient" }))),
       h("span", { class: "hint" }, "seen from"),
       choices("Query", queries, chosen, again("Query", (value) => { if (value !== "patch") this.query = value === "class" ? -1 : null; })),
       h("label", { class: "opacity hint" }, "Overlay", opacity),
@@ -119,21 +123,29 @@ class Picture {
 
   async #changed() {
     const { page, layer, head, query } = this;
-    page.set({ layer: layer || null, head: head || null, query: query === null ? "mean" : query < 0 ? null : query, map: this.rollout ? "rollout" : null });
+    page.set({ layer: layer || null, head: head || null, query: query === null ? "mean" : query < 0 ? null : query, map: this.kind === "head" ? null : this.kind });
     this.greyed = [];
     this.result?.replaceChildren();
     this.#controls();
     this.#frame();
     const turn = this.turn = {};
-    const found = this.map(await this.tensor(this.rollout ? "rollout.encoder" : `encoder.${layer}.attention.weights`), this.rollout ? 0 : head);
+    let found;
+    try {
+      found = this.gradient ? this.#relevance(await page.source.patches(this.asked))
+        : this.map(await this.tensor(this.rollout ? "rollout.encoder" : `encoder.${layer}.attention.weights`), this.rollout ? 0 : head);
+    } catch (error) { page.say(error.message, true); return; }
     if (turn !== this.turn) return;
     this.shown = found;
-    const what = this.rollout ? `Rollout of ${this.place.layers} layers` : `Layer ${layer + 1} · head ${head + 1}`;
+    const what = this.gradient ? "Attention × gradient of the answer" : this.rollout ? `Rollout of ${this.place.layers} layers` : `Layer ${layer + 1} · head ${head + 1}`;
     this.title.textContent = `${what}, from ${this.name(query)}`;
     this.canvas.setAttribute("aria-label", `${this.title.textContent}: ${this.rows} rows of ${this.columns} patches. Arrow keys read single numbers, Enter looks from a patch.`);
     this.#picture();
     this.#read();
     await Promise.all([this.#maps(turn), this.#figures(turn)]);
+  }
+
+  #relevance({ patches, rest }) {
+    return { queries: this.rows, keys: this.columns, data: Float32Array.from(patches), most: Math.max(...patches), rest: this.skipped ? rest : null };
   }
 
   // The image, the map over it, and the lines between patches.
@@ -228,7 +240,7 @@ class Picture {
   }
 
   #select(layer, head) {
-    Object.assign(this, { layer, head, rollout: false });
+    Object.assign(this, { layer, head, rollout: false, gradient: false });
     this.#changed();
     this.buttons[layer][head].focus();
   }
@@ -236,7 +248,7 @@ class Picture {
   #frame() {
     this.buttons.forEach((row, layer) => row.forEach((button, head) => {
       const chosen = layer === this.layer && head === this.head;
-      button.setAttribute("aria-selected", chosen && !this.rollout);
+      button.setAttribute("aria-selected", chosen && this.kind === "head");
       button.tabIndex = chosen ? 0 : -1;
     }));
   }
@@ -280,8 +292,21 @@ class Picture {
     const name = () => { caption.textContent = count.value; button.textContent = `Grey out the ${count.value} most attended`; };
     name();
     this.result = h("div", { id: "occluded", "aria-live": "polite" });
+    const curve = h("button", { type: "button", id: "deletion", disabled: !page.source.live, onclick: () => this.#deletion(curve) }, "Deletion curve");
     return h("section", { class: "check", "aria-label": "Does it matter?" }, h("h3", {}, "Do these patches matter for the answer?"),
-      h("div", { class: "bar" }, count, button), this.result);
+      h("div", { class: "bar" }, count, button, curve), this.result);
+  }
+
+  // The probability of the answer while patches are removed, in the order of the map and in two others.
+  async #deletion(button) {
+    button.disabled = true;
+    try {
+      const found = await this.page.source.deletion(this.asked), names = { overlay: "this map", centre: "from the centre", random: "random" };
+      const series = Object.entries(names).map(([key, name], i) => ({ name, values: found[key], kind: key === "random" ? "chance" : `c${i}` }));
+      this.result.replaceChildren(h("p", { class: "soft" }, "Probability of ", h("b", {}, token(found.answer)), " while patches are greyed out, the strongest first. A small area means that the map found what matters."),
+        curves({ label: "Deletion curves", x: found.shares.map((share) => Math.round(100 * share)), series, across: "percent of the patches", up: "probability", room: 420, tall: 220, id: "deletion-curve" }),
+        h("table", {}, h("tbody", {}, ...Object.entries(names).map(([key, name]) => h("tr", {}, h("th", { scope: "row" }, `area, ${name}`), h("td", { class: "number", "data-figure": `area-${key}` }, number(found.area[key])))))));
+    } catch (error) { this.page.say(error.message, true); } finally { button.disabled = false; }
   }
 
   async #occlude(button, count) {
