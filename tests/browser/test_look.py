@@ -22,7 +22,7 @@ def test_every_view_opens_for_every_family(served: dict[str, Served], watched: W
     for view in views_of(one.study):
         page.locator(f"#tab-{view}").click()
         wait_for(page, f"#view[aria-labelledby=tab-{view}] {READY}")
-        assert page.locator(".trust").inner_text()
+        assert page.locator(".trust p").text_content()
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), view
         assert page.locator("img").count() == 0, "the text is shown as text"
 
@@ -57,7 +57,7 @@ def test_a_head_is_silenced_by_keyboard_alone(served: dict[str, Served], watched
     page.keyboard.press("ArrowRight")
     assert page.evaluate("document.activeElement.dataset.head") == "decoder.0.cross.1"
     page.keyboard.press("Enter")
-    wait_for(page, ".chips")
+    wait_for(page, "#edits:not([hidden])")
     eventually(lambda: page.evaluate("document.activeElement.dataset.head") == "decoder.0.cross.1")
     run = one.study.run(Input(TEXT, to="en", ablated=("decoder.0.cross.1",)))
     actual = run.answers[0].rows[0].actual
@@ -66,7 +66,7 @@ def test_a_head_is_silenced_by_keyboard_alone(served: dict[str, Served], watched
     assert f"{actual.chance:.4f}" in row.inner_text().replace("−", "-")
     assert "off=decoder.0.cross.1" in page.url
     page.keyboard.press("Enter")
-    page.wait_for_selector(".chips", state="detached")
+    page.wait_for_selector("#edits", state="hidden")
 
 
 def test_sliders_act_at_once_and_the_tree_has_what_was_dropped(served: dict[str, Served], watched: Watched) -> None:
@@ -91,7 +91,7 @@ def test_an_error_is_told(served: dict[str, Served], browser: Any) -> None:
     other = Watched(browser)
     page = other.open(served["decoder"].address, text=TEXT)
     page.locator("textarea[name=text]").fill("the dog " * 2000)
-    page.locator("#input button").click()
+    page.locator("#input button.main").click()
     wait_for(page, "#status.error")
     assert "the limit is 1,024" in page.locator("#status").inner_text()
     other.context.close()
@@ -109,7 +109,7 @@ def test_views_are_saved_as_pictures(served: dict[str, Served], watched: Watched
         started.value.save_as(files[format_])
         assert files[format_].name.endswith(f"-heads.{format_.lower()}")
     drawn = files["SVG"].read_text(encoding="utf-8")
-    assert "Masked self-attention · layer 1 · head 1" in drawn
+    assert "Masked self-attention · layer 0 · head 0" in drawn
     assert drawn.count("data:image/png") > 4, "the enlarged map, the small ones and the scale"
     assert "<script" not in drawn
     box = page.locator("#view > div").bounding_box()

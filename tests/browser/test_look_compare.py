@@ -115,7 +115,7 @@ def test_heads_are_chosen_by_keyboard_alone(served: dict[str, Served], watched: 
     expected = compare_runs(study, study.run(Input(TEXT)), words)["answers"][0]["figures"]["divergence"]
     assert figure(page, "output.divergence") == pytest.approx(expected, abs=1e-4)
     assert before != pytest.approx(expected, abs=1e-4)
-    page.get_by_role("button", name="Leave decoder, layer 1, head 1 as it is").click()
+    page.get_by_role("button", name="Leave decoder, layer 0, head 0 as it is").click()
     eventually(lambda: page.locator(".toggles .changed").count() == 1)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from browser_cases import HOSTILE, READY, TEXT, Served, Watched, wait_for
+from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually, wait_for
 from tiny_models import WRITERS
 
 import regard
@@ -60,15 +60,17 @@ def test_the_files_numbers_are_pythons(served: dict[str, Served], offline: Watch
     shown = float(page.locator("#readout [data-value]").inner_text())
     assert abs(shown - float(study.tensor(run.key, "decoder.0.cross.weights")[0, 0, 0])) < 1e-6
     page.locator("#tab-walk").click()
-    page.get_by_label("Attention", exact=True).select_option("decoder.cross")
     page.get_by_label("Head", exact=True).select_option("1")
     wait_for(page, READY)
-    page.locator(".walk [aria-current=step]").focus()
-    while page.locator(".walk h2").inner_text() != "Softmax":
+    page.get_by_label("Token", exact=True).select_option("2")
+    wait_for(page, READY)
+    while page.locator(".walk [aria-current=step]").get_attribute("data-step") != "decoder.0.cross.weights":
+        page.locator(".walk [aria-current=step]").focus()
         page.keyboard.press("ArrowRight")
-    (softmax,) = (step for step in walk(study, run, "decoder.0.cross", 1) if step["title"] == "Softmax")
-    cells = page.locator(".corner td[data-value]").evaluate_all("all => all.map(e => Number(e.dataset.value))")
-    assert cells == pytest.approx([value for row in softmax["numbers"]["corner"] for value in row], abs=1e-6)
+    eventually(lambda: "(2)" in page.locator(".one-query h3").inner_text())
+    (softmax,) = (step for step in walk(study, run, "decoder.0", 1) if step.name == "decoder.0.cross.weights")
+    cells = page.locator(".one-query tr td:last-child[data-value]").evaluate_all("all => all.map(e => e.dataset.value)")
+    assert [float(cell) for cell in cells] == pytest.approx(softmax.value[2].tolist(), abs=1e-6)
     page.locator("#tab-decode").click()
     wait_for(page, f"#view[aria-labelledby=tab-decode] {READY}")
     assert page.locator(".sliders input").evaluate_all("all => all.every(e => e.disabled)")
@@ -90,12 +92,12 @@ def test_what_a_file_does_not_hold_is_told(served: dict[str, Served], offline: W
     study = served["translator"].study
     whole = page_file(study, study.run(Input(TEXT, to="en")), ["walk"], "decoder.0.cross.1")
     assert whole.left == {}
-    address = written(study, Input(TEXT, to="en"), tmp_path / "a.html", "walk", at="decoder.0.cross.1", room=12_000)
+    address = written(study, Input(TEXT, to="en"), tmp_path / "a.html", "walk", at="decoder.0.cross.1", room=200_000)
     page = offline.open(address)
-    page.get_by_label("Attention", exact=True).select_option("encoder.attention")
+    page.get_by_label("Head", exact=True).select_option("0")
     wait_for(page, "#status.error")
     assert "This file holds only some answers (walk, for one input)" in page.locator("#status").inner_text()
-    page.get_by_label("Attention", exact=True).select_option("decoder.cross")
+    page.get_by_label("Head", exact=True).select_option("1")
     wait_for(page, READY)
     assert page.locator("#status").inner_text() == ""
     page.goto("about:blank")
@@ -150,7 +152,7 @@ def test_frames_of_a_notebook_keep_apart(served: dict[str, Served], offline: Wat
     found[1].locator("#theme").click()
     assert found[1].locator("html").get_attribute("data-theme") == "light"
     found[0].locator("#tab-heads").click()
-    assert found[0].locator("#enlarged").get_attribute("aria-label").startswith("Cross-attention · layer 1 · head 2")
+    assert found[0].locator("#enlarged").get_attribute("aria-label").startswith("Cross-attention · layer 0 · head 1")
     assert found[2].locator("#tab-walk").count() == 0
     for frame in page.frames[1:]:
         assert frame.evaluate("window.origin") == "null"

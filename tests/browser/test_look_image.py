@@ -56,7 +56,7 @@ def test_the_number_of_a_patch_is_pythons(
     for name in ("entropy", "uniform", "chance"):
         shown = float(page.locator(f"#figures [data-figure={name}]").inner_text())
         assert abs(shown - measured[name]) < 1e-4
-    assert page.locator(".trust").inner_text().startswith("Attention shows where a head looked")
+    assert page.locator(".trust p").text_content().startswith("Attention shows where a head looked")
 
 
 def test_the_gradient_map_and_the_deletion_curve(served: dict[str, Served], watched: Watched) -> None:

@@ -87,7 +87,7 @@ def test_points_and_cosines_are_pythons(served: dict[str, Served], watched: Watc
         for row in page.locator("#readout [data-other]").all():
             wanted = float(found.cosines[1, word, int(row.get_attribute("data-other"))])
             assert abs(float(row.inner_text().replace("−", "-")) - wanted) < 1e-4
-    measured = page.locator("#measured").inner_text()
+    measured = page.locator("#measured").text_content()
     assert f"{100 * float(chart.share[1].sum()):.0f} % of the variance" in measured
     assert chart.chance is not None
     assert f"{float(chart.chance.layers[1]):.3f}".replace("-", "−") in measured
@@ -156,7 +156,7 @@ def test_encodings_dots_and_distances_are_pythons(served: dict[str, Served], wat
         page.keyboard.press("ArrowRight")
     near = shown(page, ".lined .readout [data-name=cosine]")
     assert abs(near - float(wanted.cosines.diagonal(3).mean())) < 1e-4
-    assert "0 ± 0.250" in page.locator("#measured").inner_text()
+    assert "0 ± 0.250" in page.locator("#measured").text_content()
 
 
 def test_scores_by_distance(kinds: dict[str, Served], watched: Watched) -> None:
@@ -169,7 +169,7 @@ def test_scores_by_distance(kinds: dict[str, Served], watched: Watched) -> None:
     page.locator("#curves").focus()
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
-    assert abs(shown(page, ".lined .readout [data-name='head 2']") - float(wanted[1, 1])) < 1e-4
+    assert abs(shown(page, ".lined .readout [data-name='head 1']") - float(wanted[1, 1])) < 1e-4
 
 
 def test_rotary_and_none(kinds: dict[str, Served], watched: Watched) -> None:

@@ -38,6 +38,13 @@ _SPACES = "▁Ġ "
 """How vocabularies write a space."""
 
 
+_PRINTED = [*range(33, 127), *range(161, 173), *range(174, 256)]
+_BYTES = {chr(byte): byte for byte in _PRINTED} | {
+    chr(256 + number): byte for number, byte in enumerate(byte for byte in range(256) if byte not in _PRINTED)
+}
+"""The letter for each byte in byte-level vocabularies (Radford et al. 2019)."""
+
+
 @dataclass(frozen=True)
 class Input:
     """An input to look at. Example: `regard.Input("Ein Hund läuft.", target="A dog runs.")`."""
@@ -115,7 +122,7 @@ def read(loaded: Loaded, given: Input, limit: int) -> ReadInput:
         raise InputError(f"model {loaded.name} has no tokenizer.json; add one next to its weights to read text")
     tokenizer, continues = tokenizers.source, isinstance(network, Decoder)
     text, second = given.text, None if continues else given.target
-    encoding = tokenizer.encode(text, second, framed=not continues, special=not continues)
+    encoding = tokenizer.encode(text, second, framed=not continues, special=True)
     ids, spans = list(encoding.ids), list(encoding.offsets)
     if second is not None:
         shift, parts = len(text) + 1, encoding.sequence_ids
@@ -159,8 +166,8 @@ def _read_image(network: Vision, given: Input) -> ReadInput:
         has = "none" if given.image is None else f"{given.image.dtype} {list(given.image.shape)}"
         raise InputError(f"image ({has}) must be uint8 of shape {list(expected)}: channels, height, width; resize it")
     rows, columns = settings.grid
-    tokens = [InputToken(f"{i // columns + 1},{i % columns + 1}", i, NO_SPAN) for i in range(rows * columns)]
-    registers = [InputToken(f"[register {i + 1}]", -2 - i, NO_SPAN) for i in range(settings.registers)]
+    tokens = [InputToken(f"{i // columns},{i % columns}", i, NO_SPAN) for i in range(rows * columns)]
+    registers = [InputToken(f"[register {i}]", -2 - i, NO_SPAN) for i in range(settings.registers)]
     first = [InputToken("[class]", -1, NO_SPAN)] if settings.class_token else []
     tokens = [*first, *registers, *tokens]
     return ReadInput({"encoder": InputSide("", tokens)}, [], torch.from_numpy(given.image.copy()))
@@ -213,12 +220,35 @@ def _side(tokenizer: Tokenizer, text: str, ids: Sequence[int], spans: Sequence[S
 
 def shown(tokenizer: Tokenizer, token: int, text: str = "", span: Span = NO_SPAN) -> str:
     """A token for display: its characters in the text, or else its entry in the vocabulary."""
-    written = tokenizer.token(token)
+    written, inside = tokenizer.token(token), text[span[0] : span[1]].strip()
+    if token == tokenizer.roles.get("unknown") and inside:
+        return f"{written} {inside}"
     if token in tokenizer.roles.values() or token in tokenizer.extra.values():
         return written
     if not written.strip(_SPACES):
-        return "␣"
-    return text[span[0] : span[1]].strip() or tokenizer.decode([token]).strip() or written
+        return "␣" * len(written)
+    decoded = inside or tokenizer.decode([token]).strip() or written
+    if not decoded.isascii() and "\ufffd" in tokenizer.decode([token]):  # a part of a character
+        decoded = _bytes_of(written) or decoded
+    return f"␣{decoded}" if written[0] in _SPACES else decoded
+
+
+def _bytes_of(written: str) -> str:
+    """A token of a byte-level vocabulary that is part of a character: its bytes. Empty for other tokens."""
+    try:
+        found = bytes(_BYTES[letter] for letter in written.lstrip(_SPACES))
+        found.decode()
+    except KeyError:
+        return ""
+    except UnicodeDecodeError:
+        return "".join(f"‹{byte:02X}›" if byte > 127 else chr(byte) for byte in found)
+    return ""
+
+
+def special_tokens(loaded: Loaded) -> list[str]:
+    """The special tokens that a text for this model may contain."""
+    tokenizer = None if isinstance(loaded, Translator) or loaded.tokenizers is None else loaded.tokenizers.source
+    return [] if tokenizer is None else [tokenizer.token(token) for token in dict.fromkeys(tokenizer.roles.values())]
 
 
 def token_name(loaded: Loaded, token: int) -> str:

@@ -125,7 +125,7 @@ def draw_heads(study: Study, run: StudyRun, at: str = "") -> Figure:
         group.layers, group.heads, squeeze=False, gridspec_kw=edges | {"wspace": 0.06, "hspace": 0.06}
     )
     for layer, row in enumerate(panels):
-        row[0].set_ylabel(f"layer {layer + 1}", fontsize=8, color=GREY)
+        row[0].set_ylabel(f"layer {layer}", fontsize=8, color=GREY)
         for head, map_QK in enumerate(study.tensor(run.key, f"{group.at(layer)}.weights").cpu()):
             panel = row[head]
             pooled_QK = adaptive_max_pool2d(map_QK[None], [min(length, SMALL_MAP) for length in map_QK.shape])[0]
@@ -134,9 +134,10 @@ def draw_heads(study: Study, run: StudyRun, at: str = "") -> Figure:
             panel.spines[:].set(color=LINE, linewidth=0.6)
             if f"{group.at(layer)}.{head}" in run.given.ablated:
                 image.set_alpha(0.3)
-                panel.plot([0, 1], [0, 1], color=MARK, lw=1.4, transform=panel.transAxes)
+                panel.spines[:].set(color=MARK, linewidth=1.6)
+                panel.text(0.5, 0.5, "off", color=MARK, fontsize=8, ha="center", va="center", transform=panel.transAxes)
             if layer == 0:
-                panel.set_title(f"head {head + 1}", fontsize=8, color=GREY, pad=4)
+                panel.set_title(f"head {head}", fontsize=8, color=GREY, pad=4)
     scale = figure.colorbar(image, cax=figure.add_axes((1 - 0.75 / width, edges["bottom"], 0.16 / width, 0.5)))
     scale.set_label("weight ÷ largest of the map", fontsize=8, color=GREY)
     scale.ax.tick_params(labelsize=7, colors=GREY)
@@ -168,7 +169,7 @@ def _draw_head(study: Study, run: StudyRun, group: AttentionGroup, layer: int, h
     note = f"rows: queries of the {group.stack}, columns: keys of the {group.keys}"
     axes.set_xlabel(note, fontsize=8, color=GREY)
     silent = " (silent)" if f"{group.at(layer)}.{head}" in run.given.ablated else ""
-    axes.set_title(f"{group.label}, layer {layer + 1}, head {head + 1}{silent}", fontsize=10, color=INK)
+    axes.set_title(f"{group.label}, layer {layer}, head {head}{silent}", fontsize=10, color=INK)
     return figure
 
 
@@ -197,7 +198,7 @@ def draw_lens(found: Mapping[str, Any], tokens: Sequence[str]) -> Figure:
         follows = found["actual"][i] if found["output"] == "output" else None
         after = "" if follows is None else f"\n→ {drawable(found['texts'][follows], 11)}"
         columns.append(f"{drawable(tokens[i], 11)}{after}" if found["each"] else "the whole")
-    names = ["embeddings", *(f"layer {number}" for number in range(1, len(layers)))]
+    names = ["embeddings", *(f"layer {number}" for number in range(len(layers) - 1))]
     if found["each"]:
         names = [f"{name}  {layer['agrees']:.0%}" for name, layer in zip(names, layers, strict=True)]
         note = f"share of tokens with the model's own answer; a constant answer reaches {found['constant']:.0%}"

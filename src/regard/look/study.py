@@ -55,6 +55,9 @@ class AttentionGroup:
     heads: int
     keys: str
     """The stack whose tokens are the keys; those of `stack` are the queries."""
+    causal: bool = False
+    windows: tuple[int | None, ...] = ()
+    """For self-attention by layer: only keys fewer than this many positions away are seen; None: all."""
 
     def at(self, layer: int) -> str:
         """The attention of one layer: `decoder.1.cross`."""
@@ -146,7 +149,12 @@ class Study:
             if layers:
                 keys = "encoder" if kind == "cross" else stack
                 heads = self.loaded.settings.attention.heads
-                found.append(AttentionGroup(stack, kind, label, layers, heads, keys))
+                module, own = getattr(self.network, stack), kind == "attention"
+                causal, windows = (
+                    own and getattr(module, "causal", False),
+                    getattr(module, "windows", ()) if own else (),
+                )
+                found.append(AttentionGroup(stack, kind, label, layers, heads, keys, causal, tuple(windows)))
         return found
 
     def locate(self, at: str) -> tuple[AttentionGroup, int | None, int | None]:
@@ -195,7 +203,7 @@ class Study:
 
     def holding(self, key: str) -> Study:
         """The study that made a run: this one, or that of the second model."""
-        return self.against if self.against is not None and key in self.against._runs else self
+        return self if self.against is None or key in self._runs else self.against
 
     def changes(self, run: StudyRun) -> dict[str, Edit]:
         """The edits of a run."""

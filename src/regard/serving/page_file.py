@@ -24,7 +24,7 @@ from regard.errors import InputError, RegardError
 from regard.files import write_text
 from regard.look.alignment import measured_in
 from regard.look.heads import MEAN
-from regard.look.input import Input, target_of
+from regard.look.input import Input, special_tokens, target_of
 from regard.look.study import Study, StudyRun
 from regard.look.views import view_named, views_of
 from regard.look.views.compare import names_of_both
@@ -110,6 +110,7 @@ def about(study: Study) -> dict[str, Any]:
         "align_measured": [asdict(each) for each in measured_in(loaded.config)] if translator else [],
         "picture": picture and {"name": picture[0], "pixels": base64.b64encode(picture[1].tobytes()).decode()},
         "outputs": outputs_of(loaded),
+        "special": special_tokens(loaded),
         "samples": SAMPLES,
         "against": other and {"name": names_of_both(loaded.name, other.loaded.name)[1], **_sizes(other)},
     }

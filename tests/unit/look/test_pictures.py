@@ -27,7 +27,7 @@ def test_grid_of_heads(studies: dict[str, Study]) -> None:
     *panels, _ = draw_heads(study, run).axes
     for panel, truth in zip(panels, study.tensor(run.key, "decoder.0.cross.weights"), strict=True):
         assert np.abs(panel.images[0].get_array() - (truth / truth.max()).numpy()).max() < 1e-6
-    assert [len(panel.lines) for panel in panels] == [0, 1], "the silent head is crossed out"
+    assert [[each.get_text() for each in panel.texts] for panel in panels] == [[], ["off"]], "the silent head is marked"
 
 
 def test_large_maps_keep_their_largest_cells(studies: dict[str, Study]) -> None:
@@ -46,7 +46,7 @@ def test_one_head(studies: dict[str, Study]) -> None:
     study, run = run_of(studies, "translator", target="a dog")
     axes: Any = draw_heads(study, run, "decoder.0.cross.1").axes[0]
     truth = study.tensor(run.key, "decoder.0.cross.weights")[1].numpy()
-    assert axes.get_title() == "Cross-attention, layer 1, head 2"
+    assert axes.get_title() == "Cross-attention, layer 0, head 1"
     assert np.abs(axes.images[0].get_array() - truth).max() < 1e-7
     for labels, side in ((axes.get_yticklabels(), "decoder"), (axes.get_xticklabels(), "encoder")):
         assert [label.get_text() for label in labels] == run.sides[side].names

@@ -70,7 +70,7 @@ def test_answers_are_the_servers(study: Study) -> None:
     layers = sum(group.layers for group in study.attentions)
     assert {path: paths.count(path) for path in paths} == {
         "run": 1,
-        "walk": sum(group.layers * group.heads for group in study.attentions),
+        "walk": sum(group.layers * group.heads for group in study.attentions if group.kind == "attention"),
         "steps": 1,
         "tree": 1,
         "output": 1,
@@ -128,7 +128,7 @@ def test_chosen_views(study: Study) -> None:
     assert data["about"]["views"] == ["heads", "walk"]
     assert data["state"] | {"view": "walk", "at": "decoder.cross", "layer": "0", "head": "1"} == data["state"]
     first = next(each for each in data["answers"] if each["path"] == "walk")
-    assert (first["asked"]["stack"], first["asked"]["kind"], first["asked"]["head"]) == ("decoder", "cross", 1)
+    assert (first["asked"]["stack"], first["asked"]["layer"], first["asked"]["head"]) == ("decoder", 0, 1)
     with pytest.raises(InputError, match=r"view \(head\).*did you mean heads"):
         page_file(study, run, ["head"])
 

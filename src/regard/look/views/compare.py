@@ -241,7 +241,10 @@ def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     if found["same"]:
         layer = min(int(page.state.get("layer", group.layers - 1)), group.layers - 1)
         yield stored_tensor(page, f"{group.at(layer)}.weights", run=run.key)
-        yield stored_tensor(page, f"{group.at(layer)}.weights", run=found["other"])
+        theirs = [each for each in study.holding(found["other"]).attentions if each.label == group.label]
+        if theirs:  # the other model may have fewer layers
+            name = f"{group.at(min(layer, theirs[0].layers - 1))}.weights"
+            yield stored_tensor(page, name, run=found["other"])
 
 
 COMPARE = PageView("compare", (BOTH, CONTROL), _stored, lambda study: bool(study.attentions))

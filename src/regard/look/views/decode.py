@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from dataclasses import asdict
 
 import torch
@@ -64,9 +65,9 @@ def decode_steps(
     """Decodes the run's source, or continues its text, with the changes of the run.
 
     Without `draws` the most probable token is written, and `sampling` only changes the chances that are shown. Each
-    step has its token and alternatives, each with the model's probability (`model`) and the one after penalties,
-    temperature, top-k and top-p (`chance`; 0: it cannot be drawn), and the number of tokens that top-k and top-p leave
-    (`kept`). A `forced` token comes from the prefix.
+    step has its token and alternatives, each with the model's probability (`model`), the one after penalties and
+    temperature (`warm`) and the one after top-k and top-p, too (`chance`; 0: it cannot be drawn), and the number of
+    tokens that are left (`kept`). A `forced` token comes from the prefix; its probabilities are those without force.
     """
     network, tokens, ends, wish = _job(study, run, prefix)
     with study.edited(run), torch.inference_mode():
@@ -77,13 +78,14 @@ def decode_steps(
             pass
     (found,) = writing.hypotheses()
     steps = []
-    for step, token, model_V, shaped_V in writing.notes[: len(found.token_scores)]:
+    for step, token, model_V, warm_V, shaped_V in writing.notes[: len(found.token_scores)]:
         drawn_V = shaped_V.nan_to_num()  # NaN where every logit is −∞
         count = min(OPTIONS, len(model_V))
         best = {*model_V.topk(count).indices.tolist(), *drawn_V.topk(count).indices.tolist()}
         options: dict[int, Answer] = {}
         for each in {*best, token}:
             chances = {"model": float(model_V[each]), "chance": float(drawn_V[each])}
+            chances["warm"] = float(warm_V[each].nan_to_num())
             options[each] = {"text": token_name(study.loaded, each), "id": each, **chances}
         order = sorted(best, key=lambda each: (-options[each]["chance"], -options[each]["model"]))
         shown, kept = [options[each] for each in order[:OPTIONS]], int((shaped_V > 0).sum())
@@ -111,19 +113,24 @@ def _job(study: Study, run: StudyRun, prefix: Sequence[int]) -> tuple[EncoderDec
 
 
 class _Watched(Writing):
-    """Writes one input, and keeps the probabilities of each step: step, token, the model's, those drawn from."""
+    """Writes one input, and keeps step, token, and probabilities: the model's, with temperature, those drawn from."""
 
     def __init__(
         self, source: SearchModel, job: Job, ends: Ends, rules: Rules, sampling: Sampling, draws: bool
     ) -> None:
-        self.notes: list[tuple[int, int, Tensor, Tensor]] = []
+        self.notes: list[tuple[int, int, Tensor, Tensor, Tensor]] = []
         self.shape, self.draws = sampling, draws
         super().__init__(source, [job], ends, rules, sampling)
 
     def _choose(self, scores_AV: Tensor) -> Tensor:
         token_A = super()._choose(scores_AV) if self.draws else scores_AV.argmax(-1)
-        drawn_V = shaped(scores_AV, self.shape).softmax(-1)[0]
-        self.notes.append((self.step, int(token_A[0]), self.scores_AV.softmax(-1)[0], drawn_V))
+        if self.step < self.book.forced_BT.shape[1]:
+            free = copy(self.book)
+            free.forced_BT = free.forced_BT[:, :0]
+            scores_AV = free.apply(self.scores_AV, self.tokens_BL[self.index_A, : self.step], self.step)
+        warm = Sampling(temperature=self.shape.temperature)
+        warm_V, drawn_V = (shaped(scores_AV, each).softmax(-1)[0] for each in (warm, self.shape))
+        self.notes.append((self.step, int(token_A[0]), self.scores_AV.softmax(-1)[0], warm_V, drawn_V))
         return token_A
 
 

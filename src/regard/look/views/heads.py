@@ -83,8 +83,8 @@ def head_notes(study: Study, run: StudyRun, attention: str) -> dict[str, HeadNot
     if attention not in known:
         near = did_you_mean(attention, known)
         raise InputError(f"at ({attention[:40]}) is not an attention of this model{near}; write {known[-1]}")
-    group, _, _ = study.locate(f"{attention}.0")
-    weights_HQK, visible_QK = study.tensor(run.key, f"{attention}.weights"), _visible(study, run, group)
+    group, layer, _ = study.locate(f"{attention}.0")
+    weights_HQK, visible_QK = study.tensor(run.key, f"{attention}.weights"), _visible(study, run, group, layer or 0)
     distance_QK = _distances(*visible_QK.shape)
     patterns = {name: distance_QK == step for name, step in _STEPS.items()}
     patterns["first-token"] = torch.zeros_like(visible_QK).index_fill(1, torch.tensor([0]), True)
@@ -136,8 +136,11 @@ def _distances(queries: int, keys: int) -> Tensor:
     return torch.arange(queries)[:, None] - torch.arange(keys)
 
 
-def _visible(study: Study, run: StudyRun, group: AttentionGroup) -> Tensor:
-    """`[Q, K]`: what the first layer sees. All layers of a group see the same."""
+def _visible(study: Study, run: StudyRun, group: AttentionGroup, layer: int) -> Tensor:
+    """`[Q, K]`: what a layer sees."""
+    if group.windows:
+        apart_QK, window = _distances(*[len(run.sides[group.stack].tokens)] * 2), group.windows[layer]
+        return (apart_QK >= 0 if group.causal else apart_QK == apart_QK) & (apart_QK.abs() < (window or math.inf))
     if study.cache.get("visible", (None, None))[0] != (run.key, group):
         name = f"{group.at(0)}.scores"
         study.cache["visible"] = ((run.key, group), study.values(run, [name])[name][0] != -torch.inf)

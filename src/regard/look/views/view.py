@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regard.blocks.settings import Body
 from regard.errors import InputError
-from regard.look.input import Input
+from regard.look.input import Input, token_name
 from regard.look.study import AttentionGroup, Study, StudyRun
 from regard.models.settings import Vision
 
@@ -163,7 +163,14 @@ def describe_run(run: StudyRun) -> Answer:
         "image": None if run.given.image is None else base64.b64encode(run.given.image.tobytes()).decode(),
         "run": run.key,
         "sides": {
-            stack: {"text": side.text, "tokens": [asdict(token) for token in side.tokens]}
+            stack: {
+                "text": side.text,
+                "tokens": [asdict(token) for token in side.tokens],
+                # What a stack writes after each token; None: unknown.
+                "writes": [None if token is None else token_name(run.study.loaded, token) for token in run.read.follows]
+                if stack == "decoder"
+                else [],
+            }
             for stack, side in run.sides.items()
         },
         "plain": None if run.plain is None else run.plain.key,

@@ -1,231 +1,562 @@
-"""Walk view: the path of one input through a model, from text to probabilities, with the numbers of each step.
+"""Walk view: the path of one input through a model, from text to probabilities, with the formula of each step.
 
-The formulas are those of Vaswani et al. (2017). T: tokens, K: keys, E: size of a head, V: size of its values.
+Formulas follow from the model's modules, and so do the numbers; `formulas.py` has the trees. T: tokens, K: keys,
+E: size of a head, V: size of its values.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional
 
-from regard.blocks.layers import Attention
-from regard.blocks.settings import Body
+from regard.blocks import positions
+from regard.blocks.embedding import PatchEmbedding, TextEmbedding
+from regard.blocks.layers import ACTIVATIONS, Attention, FeedForward, Residual, RmsNorm
+from regard.blocks.layout import Padded
+from regard.blocks.visibility import Visibility
 from regard.errors import InputError
-from regard.look.heads import attentions_of
+from regard.look.heads import change_named
 from regard.look.study import Study, StudyRun
 from regard.look.views import view
+from regard.look.views.formulas import Operand, Tree, formula_value
+from regard.models.families import MaskedHead, Output, PoolingHead, SequenceHead, TokenHead
+from regard.tasks.image import to_input
 
-CORNER = 6
-"""Rows and columns of a tensor that are shown."""
-_NORM_ORDER = {
-    "post": "last, as in the paper,",
-    "pre": "first",
-    "sandwich": "first and last",
-    "output": "after the sublayer",
-}
-_ADD_AND_NORM = {
-    "post": "x ← LayerNorm(x + Sublayer(x))",
-    "pre": "x ← x + Sublayer(LayerNorm(x))",
-    "sandwich": "x ← x + LayerNorm(Sublayer(LayerNorm(x)))",
-    "output": "x ← x + LayerNorm(Sublayer(x))",
-}
+ROWS, CHANNELS, KEYS = 48, 32, 256
+"""Rows, channels and keys of a tensor that are sent. `first` of a request selects the rows."""
+PARAMETERS = (14, 20)
+"""Rows and columns of an operand that is not the output of a step."""
 
 
 class WalkRequest(view.RunRequest):
-    """The path of a run through one head."""
+    """The path of a run through one layer, with one head of its attentions."""
 
     stack: view.Text = "encoder"
     layer: view.Count = 0
-    kind: view.Text = "attention"
     head: view.Count = 0
+    first: view.Count = 0
+    """The first token that is sent."""
 
 
-def walk(study: Study, run: StudyRun, attention: str, head: int) -> list[view.Answer]:
-    """The steps from text to answer, through one head of an attention (`decoder.1.cross`).
+class WalkStep(NamedTuple):
+    """A step: a table of texts (`words`), or a tensor `[rows, columns]` and the formula that gives it.
 
-    A step has a name, a title, a formula, a sentence (`text`), and a table of texts (`words`) or the `numbers` of a
-    tensor `[rows, columns]`: its upper left corner (None: −∞, masked) and its statistics.
+    `kind` says what it is (`embeddings`, `softmax`), `part` where (`Cross-attention`). `tree` is None where a step is
+    input or stands for many: other layers, a module that is not known here.
     """
-    stack, layer, kind = attention.split(".")
-    if attention not in attentions_of(study.network) or head >= study.loaded.settings.attention.heads:
-        raise InputError(f"{attention}, head {head}, is not in this model; choose another")
-    module = study.network.get_submodule(attention)
-    assert isinstance(module, Attention)
+
+    name: str
+    kind: str
+    part: str
+    tree: Tree | None
+    operands: Mapping[str, Operand]
+    value: Tensor | None
+    rows: Sequence[str]
+    columns: Sequence[str]
+    words: list[list[str]] | None
+
+
+def walk(study: Study, run: StudyRun, layer: str, head: int, first: int = 0) -> list[WalkStep]:
+    """The steps from text to answer through one layer (`decoder.1`), and one head of each of its attentions.
+
+    The logits are those of `ROWS` tokens from `first` on.
+    """
+    stack, _, number = layer.partition(".")
+    heads = [each.heads for each in study.attentions if each.stack == stack]
+    if f"{layer}.residual" not in study.names or head >= max(heads, default=1):
+        raise InputError(f"{layer}, head {head}, is not in this model; choose another")
     embedding = "embedding"
     if "encoder" in run.sides and "decoder" in run.sides:
         embedding = "source" if stack == "encoder" else "target"
-    wanted = [
-        *(name for name in (f"{embedding}.tokens", f"{embedding}.positions") if name in study.names),
-        f"{stack}.residual",
-        *(f"{attention}.{part}" for part in ("input", "q", "k", "v", "scores", "weights", "heads", "out", "residual")),
-        *(name for part in ("hidden", "router", "out") if (name := f"{stack}.{layer}.ffn.{part}") in study.names),
-        f"{stack}.{layer}.residual",
-        f"{stack}.out",
-    ]
-    if study.cache.get("walk", (None, None))[0] != (run.key, attention):  # the heads of a layer often follow each other
-        study.cache["walk"] = ((run.key, attention), study.values(run, list(dict.fromkeys(wanted))))
-    seen = study.cache["walk"][1]
-    queries = run.sides[stack].names
-    keys = run.sides["encoder" if kind == "cross" else stack].names
-    return [
-        *_embedding_steps(study, run, seen, embedding, stack),
-        *_head_steps(seen, attention, head, module, queries, keys),
-        *_output_steps(study, run, seen, attention, queries),
-    ]
+    before, last = int(number) - 1, len(getattr(study.network, stack)) - 1
+    wanted = [name for name in study.names if name.startswith((f"{embedding}.", f"{layer}."))]
+    wanted += [f"{stack}.residual", f"{stack}.{max(before, 0)}.residual", f"{stack}.{last}.residual", f"{stack}.out"]
+    wanted += ["encoder.out"] * any(".cross." in name for name in wanted)
+    if study.cache.get("walk", (None, None))[0] != (run.key, layer):  # the heads of a layer often follow each other
+        study.cache["walk"] = ((run.key, layer), study.values(run, list(dict.fromkeys(wanted))))
+    path = _Path(study, run, stack, int(number), head, study.cache["walk"][1])
+    with torch.inference_mode():
+        path.input(embedding)
+        path.layer()
+        path.output(first)
+    return path.steps
 
 
-def _embedding_steps(
-    study: Study, run: StudyRun, seen: Mapping[str, Tensor], embedding: str, stack: str
-) -> Iterator[view.Answer]:
-    side, settings = run.sides[stack], study.loaded.settings
-    tokens, kind = side.names, settings.position.kind
-    if side.text:
-        yield _step("text", "Text", "“…”", "The input as it was written.", words=[[side.text]])
-    yield _step(
-        "tokens", "Tokens", "text → t₁ … tₙ", f"The tokenizer cuts it into {len(tokens)} tokens.", words=[tokens]
-    )
-    rows = [[str(i) for i in range(len(tokens))], tokens, [str(id_) for id_ in side.ids]]
-    yield _step("ids", "Ids", "tᵢ → idᵢ", "Each token has a number in the vocabulary.", words=rows)
-    scale = " · √d" if getattr(settings, "embedding_scale", False) else ""
-    name, text = f"{embedding}.tokens", "The row of the embedding matrix for each id."
-    yield _step(name, "Embeddings", f"eᵢ = E[idᵢ]{scale}", text, seen[name], tokens)
-    name = f"{embedding}.positions"
-    text = f"The input of the first layer. Positions of kind {kind} enter in the attention, not here."
-    if name in seen:
-        formula = "p₁ … pₙ, learned"
-        if kind == "sinusoidal":
-            formula = "PE(p, 2i) = sin(p / 10000^(2i/d))   PE(p, 2i+1) = cos(p / 10000^(2i/d))"
-        added = "Added to each embedding, so that the model knows the order."
-        yield _step(name, "Positions", formula, added, seen[name], tokens)
-        text = "The input of the first layer."
-    name = f"{stack}.residual"
-    yield _step(name, "Embeddings + positions", "xᵢ = eᵢ + pᵢ", text, seen[name], tokens)
+class _Path:
+    """Collects the steps. `at` is the name of the latest step of the residual stream."""
+
+    def __init__(
+        self, study: Study, run: StudyRun, stack: str, number: int, head: int, seen: Mapping[str, Tensor]
+    ) -> None:
+        self.study, self.run, self.stack, self.number, self.head, self.seen = study, run, stack, number, head, seen
+        self.network: Any = study.network
+        self.layers: Any = self.network.get_submodule(stack)
+        self.tokens = run.sides[stack].names
+        self.steps: list[WalkStep] = []
+        self.values: dict[str, Tensor] = {}
+        self.part, self.at = "Input", ""
+
+    def add(
+        self,
+        name: str,
+        kind: str,
+        tree: Tree | None = None,
+        operands: Mapping[str, Operand] | None = None,
+        value: Tensor | None = None,
+        axes: Sequence[Sequence[str]] = (),
+        words: list[list[str]] | None = None,
+    ) -> str:
+        """A step whose value is given, recorded, or follows from its formula. `axes` names its rows and columns."""
+        value = self.seen.get(name) if value is None else value
+        if value is None and tree is not None:
+            value = formula_value(tree, operands or {})
+        if value is not None:
+            self.values[name] = value
+        rows, columns = [*axes, *[self.tokens, ()][len(axes) :]]
+        self.steps.append(WalkStep(name, kind, self.part, tree, operands or {}, value, rows, columns, words))
+        return name
+
+    def of(self, step: str) -> Operand:
+        return Operand(step, self.values[step])
+
+    def parameter(self, name: str, value: Tensor | None = None) -> Operand:
+        """A parameter by its path in the model, or a part of it (`value`)."""
+        found = self.network.get_parameter(name) if value is None else value
+        return Operand(name, found.detach().to("cpu", torch.float32))
+
+    def linear(self, x: str, path: str, mark: str = "", rows: slice | None = None) -> tuple[Tree, dict[str, Operand]]:
+        """x W + b of a linear layer, or of some of its outputs. `mark` follows both symbols."""
+        module, rows = self.network.get_submodule(path), rows or slice(None)
+        operands = {f"W{mark}": self.parameter(f"{path}.weight", module.weight[rows].mT)}
+        if module.bias is None:
+            return ("matmul", x, f"W{mark}"), operands
+        operands[f"b{mark}"] = self.parameter(f"{path}.bias", module.bias[rows])
+        return ("add", ("matmul", x, f"W{mark}"), f"b{mark}"), operands
+
+    def norm(self, x: str, path: str) -> tuple[Tree, dict[str, Operand]]:
+        """The norm of a symbol."""
+        module = self.network.get_submodule(path)
+        operands = {"γ": self.parameter(f"{path}.weight"), "ε": _constant(module.eps)}
+        if isinstance(module, RmsNorm):
+            scale = ("add", "1", "γ") if module.unit_offset else "γ"
+            return ("rms-norm", x, scale, "ε"), operands | {"1": _constant(1)} if module.unit_offset else operands
+        if module.bias is None:
+            return ("layer-norm", x, "γ", "ε"), operands
+        return ("add", ("layer-norm", x, "γ", "ε"), "β"), operands | {"β": self.parameter(f"{path}.bias")}
+
+    def normed(self, path: str, name: str, kind: str = "norm", symbol: str = "x") -> str:
+        """A step: the norm of the latest one."""
+        tree, operands = self.norm(symbol, path)
+        return self.add(name, kind, tree, operands | {symbol: self.of(self.at)})
+
+    # ---------------------------------------------------------------------------------------------------------- input
+
+    def input(self, embedding: str) -> None:
+        """From text or image to the residual stream before the layer."""
+        side, module = self.run.sides[self.stack], self.network.get_submodule(embedding)
+        if side.text:
+            self.add("text", "text", words=[[side.text]])
+        if isinstance(module, PatchEmbedding):
+            self._patches(embedding, module)
+        else:
+            assert isinstance(module, TextEmbedding)
+            count = [str(i + 1) for i in range(len(self.tokens))]
+            self.add("tokens", "tokens", words=[count, self.tokens])
+            self.add("ids", "ids", words=[count, self.tokens, [str(each) for each in side.ids]])
+            self._embeddings(embedding, module)
+        self.at = f"{self.stack}.residual"
+        if self.number:
+            self.at = self.add(f"{self.stack}.{self.number - 1}.residual", "earlier")
+
+    def _patches(self, path: str, module: PatchEmbedding) -> None:
+        assert self.run.read.pixels is not None
+        images = to_input(self.run.read.pixels[None].to(module.patches.weight.device), self.network)
+        patches_NP = functional.unfold(images, module.patch, stride=module.patch)[0].mT.float().cpu()
+        self.add("patches", "patches", value=patches_NP, axes=[self.tokens[-len(patches_NP) :]])
+        weight = self.parameter(f"{path}.patches.weight", module.patches.weight.flatten(1).mT)
+        operands = {"p": self.of("patches"), "W": weight}
+        tree: Tree = ("matmul", "p", "W")
+        if module.patches.bias is not None:
+            tree, operands["b"] = ("add", tree, "b"), self.parameter(f"{path}.patches.bias")
+        if module.registers is not None:
+            tree, operands["R"] = ("prepend", "R", tree), self.parameter(f"{path}.registers")
+        if module.class_token is not None:
+            tree, operands["c"] = ("prepend", "c", tree), self.parameter(f"{path}.class_token")
+        terms = {"e": self.of(self.add(f"{path}.tokens", "patch-embeddings", tree, operands))}
+        tree = "e"
+        if f"{path}.positions" in self.seen:
+            tree, terms["p"] = ("add", "e", "p"), self.of(self._grid_positions(path, module))
+        self.at = self.add(f"{self.stack}.residual" if module.norm is None else f"{path}.sum", "sum", tree, terms)
+        if module.norm is not None:
+            self.normed(f"{path}.norm", f"{self.stack}.residual")
+
+    def _grid_positions(self, path: str, module: PatchEmbedding) -> str:
+        name, position, grid = f"{path}.positions", module.position, self.network.settings.grid
+        tree: Tree = None
+        operands = {}
+        if isinstance(position, positions.LearnedGridPosition) and position.grid == grid:
+            tree, operands["P"] = "P", self.parameter(f"{path}.position.weight")
+        elif isinstance(position, positions.SinusoidalGridPosition):
+            wave = (f"waves-{position.position.order}", "base", "d")
+            tree = ("join", *((wave[0], place, *wave[1:]) for place in ("column", "row")))
+            places = zip(("column", "row"), positions.places_2d(grid), strict=True)
+            operands = {place: Operand(place, each.float()) for place, each in places}
+            operands |= {"base": _constant(position.position.base), "d": _constant(position.width // 2)}
+        if tree is not None and position.registers:
+            tree, operands["0"] = ("prepend", "0", tree), Operand("0", torch.zeros(position.registers, position.width))
+        if tree is not None and position.class_token:
+            first = getattr(position, "first", None)
+            operands["P₀"] = _constant(0) if first is None else self.parameter(f"{path}.position.first")
+            tree = ("prepend", "P₀", tree)
+        return self.add(name, "positions", tree, operands)
+
+    def _embeddings(self, path: str, module: TextEmbedding) -> None:
+        ids = Operand("ids", torch.tensor(self.run.sides[self.stack].ids))
+        operands, tree = {"E": self.parameter(f"{path}.tokens.weight"), "id": ids}, ("lookup", "E", "id")
+        if module.scale != 1:
+            tree, operands["√d"] = ("times", tree, "√d"), _constant(module.scale)  # type: ignore[assignment]
+        terms = {"e": self.of(self.add(f"{path}.tokens", "embeddings", tree, operands))}
+        if module.segments is not None:
+            two = module.segments.num_embeddings > 1 and self.run.read.segments
+            numbers = two or [0] * len(self.tokens)
+            given = {"G": self.parameter(f"{path}.segments.weight"), "seg": Operand("seg", torch.tensor(numbers))}
+            terms["s"] = self.of(self.add(f"{path}.segments", "segments", ("lookup", "G", "seg"), given))
+        if f"{path}.positions" in self.seen:
+            terms["p"] = self.of(self._positions(path, module.position))
+        total: Tree = "e"
+        for symbol in list(terms)[1:]:
+            total = ("add", total, symbol)
+        rest = [each for each in ("norm", "project") if getattr(module, each) is not None]
+        names = [*(f"{path}.{each}" for each in ("sum", *rest)[: len(rest)]), f"{self.stack}.residual"]
+        self.at = self.add(names[0], "sum", total, terms)
+        for each, name in zip(rest, names[1:], strict=True):
+            if each == "norm":
+                self.at = self.normed(f"{path}.norm", name)
+            else:
+                tree, operands = self.linear("x", f"{path}.project")
+                self.at = self.add(name, "project", tree, operands | {"x": self.of(self.at)})
+
+    def _positions(self, path: str, position: nn.Module) -> str:
+        operands = {"pos": Operand("pos", torch.arange(len(self.tokens)))}
+        tree: Tree = None
+        if isinstance(position, positions.LearnedPosition):
+            tree, operands["P"] = ("lookup", "P", "pos"), self.parameter(f"{path}.position.weight")
+            if position.position.offset:
+                tree, operands["offset"] = (
+                    ("lookup", "P", ("add", "pos", "offset")),
+                    _constant(position.position.offset),
+                )
+        elif isinstance(position, positions.SinusoidalPosition):
+            tree = (f"waves-{position.position.order}", "pos", "base", "d")
+            operands |= {"base": _constant(position.position.base), "d": _constant(position.width)}
+        return self.add(f"{path}.positions", "positions", tree, operands if tree else {})
+
+    # ---------------------------------------------------------------------------------------------------------- layer
+
+    def layer(self) -> None:
+        """Every sublayer of the layer, each with its norms and its residual connection."""
+        path = f"{self.stack}.{self.number}"
+        names = {"attention": "Self-attention", "cross": "Cross-attention", "ffn": "Feed-forward"}
+        start = self.at
+        for name, self.part in names.items():
+            sublayer, residual = (getattr(self.layers[self.number], each, None) for each in (name, f"{name}_residual"))
+            if sublayer is None or not isinstance(residual, Residual):
+                continue
+            at, before = f"{path}.{name}", self.at
+            if name == "ffn" and self.layers[self.number].parallel:
+                self.at = start
+            if residual.place in ("pre", "sandwich"):
+                self.at = self.normed(f"{at}_residual.norm", f"{at}.input")
+            if isinstance(sublayer, Attention):
+                out = self._attention(at, sublayer)
+            elif type(sublayer) is FeedForward:
+                out = self._feed_forward(at, sublayer)
+            else:
+                if f"{at}.router" in self.seen:
+                    self.add(f"{at}.router", "router")
+                out = self.add(f"{at}.out", type(sublayer).__name__)
+            self._add_and_norm(at, residual, before, out, f"{path}.residual" if name == "ffn" else f"{at}.residual")
+        if self.at != f"{path}.residual":
+            self.at = self.add(f"{path}.residual", type(self.layers[self.number]).__name__)
+
+    def _add_and_norm(self, at: str, residual: Residual, before: str, out: str, end: str) -> None:
+        if residual.place in ("sandwich", "output"):
+            self.at = out
+            out = self.normed(f"{at}_residual.{'after' if residual.after else 'norm'}", f"{at}.after", symbol="y")
+        if residual.scale is not None:
+            given = {"y": self.of(out), "λ": self.parameter(f"{at}_residual.scale")}
+            out = self.add(f"{at}.rescaled", "layer-scale", ("times", "y", "λ"), given)
+        terms, post = {"x": self.of(before), "y": self.of(out)}, residual.place == "post"
+        self.at = self.add(f"{at}.sum" if post else end, "add", ("add", "x", "y"), terms)
+        if post:
+            self.at = self.normed(f"{at}_residual.norm", end)
+
+    def _feed_forward(self, at: str, module: FeedForward) -> str:
+        activation = next(name for name, each in ACTIVATIONS.items() if each is module.activation)
+        tree, operands = self.linear("x", f"{at}.up", "₁")
+        if module.gate is None:
+            tree = (activation, tree)
+        else:
+            gate, more = self.linear("x", f"{at}.gate", "₃")
+            tree, operands = ("times", (activation, gate), tree), operands | more
+        self.add(f"{at}.hidden", "hidden", tree, operands | {"x": self.of(self.at)})
+        tree, operands = self.linear("h", f"{at}.down", "₂")
+        return self.add(f"{at}.out", "feed-forward", tree, operands | {"h": self.of(f"{at}.hidden")})
+
+    def _attention(self, at: str, module: Attention) -> str:
+        group, x, source = self.head * module.kv_heads // module.heads, self.at, self.at
+        keys = self.run.sides["encoder" if at.endswith(".cross") else self.stack].names
+        if at.endswith(".cross"):
+            source = self.add("encoder.out", "memory", axes=[keys])
+        q = self._projected(at, module, "q", self.head, x, self.tokens)
+        k = self._projected(at, module, "k", group, source, keys)
+        scores = self._scores(at, module, q, k, keys)
+        weights_TK = self.seen[f"{at}.weights"][self.head]
+        tree: Tree = ("softmax", "S")
+        given = {"S": self.of(scores)}
+        if module.sinks is not None:
+            tree, given["s"] = ("sink", "S", "s"), self.parameter(f"{at}.sinks", module.sinks[self.head])
+        weights = self.add(f"{at}.weights", "softmax", tree, given, weights_TK, [self.tokens, keys])
+        v = self._projected(at, module, "v", group, source, keys)
+        tree, given = self._edited(at)
+        heads_THV = self.seen[f"{at}.heads"]
+        given |= {"A": self.of(weights), "V": self.of(v)}
+        self.add(f"{at}.head", "head", tree, given, heads_THV[:, self.head])
+        given = {"head": Operand(f"{at}.heads", heads_THV)}
+        joined = self.add(f"{at}.concat", "concat", ("concat", "head"), given)
+        tree, given = self.linear("c", f"{at}.out", "ᴼ")
+        return self.add(f"{at}.out", "out", tree, given | {"c": self.of(joined)})
+
+    def _edited(self, at: str) -> tuple[Tree, dict[str, Operand]]:
+        """The formula of the head with the changes of the run."""
+        tree: Tree = ("matmul", "A", "V")
+        given: dict[str, Operand] = {}
+        for change in (change_named(self.study.loaded, text) for text in self.run.given.ablated):
+            if (change.head.attention, change.head.number) == (at, self.head):
+                value = self.run.means[at][self.head].cpu() if change.mean else torch.tensor(change.factor or 0.0)
+                name = "mean" if change.mean else "factor"
+                given[name] = Operand(name, value.float())
+                tree = ("add", ("times", tree, "0"), "mean") if change.mean else ("times", tree, "factor")
+                given |= {"0": _constant(0)} if change.mean else {}
+        return tree, given
+
+    def _projected(self, at: str, module: Attention, part: str, number: int, x: str, names: Sequence[str]) -> str:
+        """Queries, keys or values of one head: projected, then normed and rotated if the model does so."""
+        name, symbol, value = f"{at}.{part}", part.upper(), self.seen[f"{at}.{part}"][:, number]
+        if type(module) is not Attention:  # latent attention has other projections
+            return self.add(name, f"{part}-given", value=value, axes=[names])
+        rows = slice(number * value.shape[1], (number + 1) * value.shape[1])
+        norm = getattr(module, f"{part}_norm", None)
+        joint = norm is not None and module.joint
+        tree, operands = self.linear("x", name, {"q": "ᵠ", "k": "ᴷ", "v": "ⱽ"}[part], None if joint else rows)
+        steps = [(part, tree, operands | {"x": self.of(x)})]
+        if norm is not None:
+            steps.append((f"{part}-norm", *self.norm(symbol, f"{name}_norm")))
+        if joint:  # over all heads, of which one is shown from here on
+            columns = {"first": _constant(rows.start), "end": _constant(rows.stop)}
+            steps.append((f"{part}-columns", ("columns", symbol, "first", "end"), columns))
+        if part != "v" and not at.endswith(".cross") and (turn := self._rotation()) is not None:
+            # Angles beyond a full turn are given without it. Scaling may multiply all by a factor.
+            angles = torch.atan2(turn.sin, turn.cos).reshape(len(self.tokens), -1).float()
+            turned = {"θ": Operand("θ", angles), "m": _constant(float(turn.sin.hypot(turn.cos).mean()))}
+            steps.append((f"{part}-rotated", (f"rotate-{turn.order}", symbol, "θ", "m"), turned))
+        done = ""
+        for step, (kind, tree, operands) in enumerate(steps):
+            last, given = step == len(steps) - 1, operands | ({symbol: self.of(done)} if done else {})
+            done = self.add(name if last else f"{name}.{kind}", kind, tree, given, value if last else None, [names])
+        return done
+
+    def _rotation(self) -> positions.Rotation | None:
+        embedding, layout = getattr(self.network, "embedding", None), Padded(1, len(self.tokens))
+        cpu, dtype = torch.device("cpu"), torch.float64
+        if isinstance(embedding, PatchEmbedding):
+            return embedding.position.rotation(self.network.settings.grid, cpu, dtype)
+        if not isinstance(self.layers.position, positions.RotaryPosition):
+            return None
+        found: positions.Rotation | None = self.layers.position.signals(Visibility(layout, layout), cpu, dtype).rotation
+        return found
+
+    def _scores(self, at: str, module: Attention, q: str, k: str, keys: Sequence[str]) -> str:
+        """From queries and keys to the input of the softmax: product, scale; cap, bias and mask if there are any."""
+        scores_TK, size = self.seen[f"{at}.scores"][self.head], module.head_size
+        usual = abs(module.scale - size**-0.5) < 1e-9
+        scale = ("over", "√dₖ", _constant(math.sqrt(size))) if usual else ("times", "s", _constant(module.scale))
+        product, given = ("dot", "Q", "K"), {"Q": self.of(q), "K": self.of(k)}
+        if module.relative is not None:
+            product = ("dot", ("add", "Q", "u"), "K")  # type: ignore[assignment]
+            given["u"] = self.parameter(f"{at}.relative.content", module.relative.content[self.head])
+        steps: list[tuple[str, Tree, dict[str, Operand]]] = [("product", product, given)]
+        steps.append(("scale", (scale[0], "S", scale[1]), {scale[1]: scale[2]}))
+        if module.soft_cap is not None:
+            steps.append(("cap", ("cap", "S", "c"), {"c": _constant(module.soft_cap)}))
+        if not at.endswith(".cross"):
+            steps += self._bias(at, module, q, scale)
+        if bool((scores_TK == -torch.inf).any()):
+            steps.append(("mask", *_masking(scores_TK == -torch.inf)))
+        done = ""
+        for number, (kind, tree, operands) in enumerate(steps):
+            last, given = number == len(steps) - 1, operands | ({"S": self.of(done)} if done else {})
+            name, value = (f"{at}.scores", scores_TK) if last else (f"{at}.{kind}", None)
+            done = self.add(name, kind, tree, given, value, [self.tokens, keys])
+        return done
+
+    def _bias(
+        self, at: str, module: Attention, q: str, scale: tuple[str, str, Operand]
+    ) -> Iterator[tuple[str, Tree, dict[str, Operand]]]:
+        """What positions add to scores."""
+        position, layout = self.layers.position, Padded(1, len(self.tokens))
+        if isinstance(position, positions.AlibiPosition):
+            slope = _constant(float(positions.alibi_slopes(module.heads)[self.head]))
+            yield "alibi", ("alibi", "S", "m"), {"m": slope}
+            return
+        device = next(self.layers.parameters()).device
+        signals = position.signals(Visibility(layout, layout), device, torch.float32)
+        if signals.bias is not None:
+            table = self.parameter(f"{self.stack}.position.weight", signals.bias.table[self.head])
+            yield "bias", ("add", "S", ("distance", "b")), {"b": table}
+        elif signals.distances is not None and (relative := module.relative) is not None:
+            weight = relative.project.weight.view(*relative.distance.shape, -1)[self.head].mT
+            given = {
+                "Q": self.of(q),
+                "v": self.parameter(f"{at}.relative.distance", relative.distance[self.head]),
+                "r": Operand("distances", signals.distances[0].float().cpu()),
+                "Wʳ": self.parameter(f"{at}.relative.project.weight", weight),
+                scale[1]: scale[2],
+            }
+            table_TR = (scale[0], ("dot", ("add", "Q", "v"), ("matmul", "r", "Wʳ")), scale[1])
+            yield "relative", ("add", "S", ("distance", table_TR)), given
+
+    # --------------------------------------------------------------------------------------------------------- output
+
+    def output(self, first: int) -> None:
+        """From the layer to the answers."""
+        self.part = "Output"
+        if self.number < len(self.layers) - 1:
+            self.at = self.add(f"{self.stack}.{len(self.layers) - 1}.residual", "later")
+        if self.layers.norm is not None:
+            self.at = self.normed(f"{self.stack}.norm", f"{self.stack}.out", "final-norm")
+        else:
+            self.at = self.add(f"{self.stack}.out", "stack-out", "x", {"x": self.of(self.at)})
+        if self.stack == "encoder" and "decoder" in self.run.sides:
+            return
+        rows = slice(first, first + ROWS)
+        z = Operand(self.at, self.values[self.at][rows])
+        names = self.tokens[rows]
+        if isinstance(getattr(self.network, "output", None), Output):
+            self._answer("output", self._logits("output", "z", z, names), rows)
+            return
+        for name, head in self.network.heads.items():
+            path = f"heads.{name}"
+            if isinstance(head, MaskedHead):
+                activation = next(key for key, each in ACTIVATIONS.items() if each is head.activation)
+                tree, operands = self.linear("z", f"{path}.dense")
+                dense = self.add(f"{path}.dense", "head-dense", (activation, tree), operands | {"z": z}, None, [names])
+                tree, operands = self.norm("d", f"{path}.norm")
+                given = operands | {"d": self.of(dense)}
+                normed = self.of(self.add(f"{path}.norm", "head-norm", tree, given, None, [names]))
+                self._answer(name, self._logits(f"{path}.output", "d", normed, names), rows)
+            elif isinstance(head, TokenHead):
+                tree, operands = self.linear("z", f"{path}.output")
+                logits = self.add(f"{path}.logits", "class-logits", tree, operands | {"z": z}, None, [names])
+                self._answer(name, logits, rows)
+            elif isinstance(head, PoolingHead):
+                self._pooled(path, head)
+
+    def _pooled(self, path: str, head: PoolingHead) -> None:
+        one = [["all tokens"]]
+        pooled = self.add(f"{path}.vector", "pool", (head.pooling, "z"), {"z": self.of(self.at)}, None, one)
+        if head.pool is not None:
+            tree, operands = self.linear("g", f"{path}.pool", "ᴾ")
+            activation = next(name for name in ("tanh", "gelu", "relu") if name in head.activation.__name__)
+            given = operands | {"g": self.of(pooled)}
+            pooled = self.add(f"{path}.pooled", "pooler", (activation, tree), given, None, one)
+        if isinstance(head, SequenceHead):
+            tree, operands = self.linear("g", f"{path}.output")
+            logits = self.add(f"{path}.logits", "class-logits", tree, operands | {"g": self.of(pooled)}, None, one)
+            self._answer(path.partition(".")[2], logits, slice(None))
+
+    def _logits(self, path: str, symbol: str, x: Operand, names: Sequence[str]) -> str:
+        module = self.network.get_submodule(path)
+        matrix = "W" if module.weight is not None else "E"
+        operands = {symbol: x, matrix: self.parameter(f"{path}.weight", module.matrix)}
+        tree: Tree = ("dot", symbol, matrix)
+        if module.scale is not None:
+            tree, operands["s"] = ("dot", ("times", symbol, "s"), matrix), _constant(module.scale)
+        if module.bias is not None:
+            tree, operands["b"] = ("add", tree, "b"), self.parameter(f"{path}.bias")
+        return self.add(f"{path}.logits", "logits", tree, operands, None, [names])
+
+    def _answer(self, name: str, logits: str, rows: slice) -> None:
+        for answer in (each for each in self.run.answers if each.name == name):
+            words = [[f"{each.text}  {each.chance:.4f}" for each in row.candidates] for row in answer.rows[rows]]
+            names = self.tokens[rows] if answer.each else ["all tokens"]
+            table = [[token, *row] for token, row in zip(names, words, strict=True)]
+            self.add(f"answer.{name}", "answer", ("softmax", "ℓ"), {"ℓ": self.of(logits)}, None, [names], table)
 
 
-def _head_steps(
-    seen: Mapping[str, Tensor], path: str, head: int, attention: Attention, queries: list[str], keys: list[str]
-) -> Iterator[view.Answer]:
-    group = head * attention.kv_heads // attention.heads
-    q_TE, k_KE, v_KV = seen[f"{path}.q"][:, head], seen[f"{path}.k"][:, group], seen[f"{path}.v"][:, group]
-    scores_TK, weights_TK = seen[f"{path}.scores"][head], seen[f"{path}.weights"][head]
-    where = f"layer {int(path.split('.')[1]) + 1}, head {head + 1}"
-    memory = "the output of the encoder" if path.endswith(".cross") else "the same input"
-    text = f"The input of {where}: the residual stream, after the norm if that comes first."
-    yield _step(f"{path}.input", "Input of attention", "x", text, seen[f"{path}.input"], queries)
-    yield _step(f"{path}.q", "Queries", "Q = x Wᵠ", f"What each token asks for ({where}).", q_TE, queries)
-    text = f"What each token can be found by, from {memory}."
-    yield _step(f"{path}.k", "Keys", "K = x Wᴷ", text, k_KE, keys)
-    product_TK = q_TE @ k_KE.T
-    text = "How well each query fits each key: a dot product for each pair."
-    yield _step("q·k", "Query · key", "Q Kᵀ", text, product_TK, queries, keys)
-    scaled_TK = product_TK * attention.scale
-    formula = f"Q Kᵀ / √dₖ,   dₖ = {attention.head_size}"
-    if abs(attention.scale - attention.head_size**-0.5) > 1e-9:
-        formula = f"Q Kᵀ × {attention.scale:.4g}"
-    text = "Scaled, so that the softmax does not saturate for wide heads."
-    yield _step("scale", "Scale", formula, text, scaled_TK, queries, keys)
-    yield _step(f"{path}.scores", "Mask", *_masking(scores_TK, scaled_TK), scores_TK, queries, keys)
-    text = "Each row is a distribution: how much each query takes from each key. Derived, and checked with the kernel."
-    formula = "A = softmax(Q Kᵀ / √dₖ)"
-    yield _step(f"{path}.weights", "Softmax", formula, text, weights_TK, queries, keys)
-    yield _step(f"{path}.v", "Values", "V = x Wⱽ", f"What each token passes on, from {memory}.", v_KV, keys)
-    text = f"The output of {where}: for each query, the mean of the values weighted by its row."
-    formula = "Attention(Q, K, V) = softmax(Q Kᵀ / √dₖ) V"
-    yield _step(f"{path}.heads", "× values", formula, text, seen[f"{path}.heads"][:, head], queries)
+def _constant(value: float) -> Operand:
+    return Operand(f"{value:g}", torch.tensor(float(value)))
 
 
-def _masking(scores_TK: Tensor, scaled_TK: Tensor) -> tuple[str, str]:
-    """The formula of the mask, and its effect here."""
-    visible_TK = scores_TK != -torch.inf
-    hidden = int((~visible_TK).sum())
-    text = f"{hidden} of {scores_TK.numel()} pairs are masked with −∞." if hidden else "No pair is masked."
-    apart_TK = (scores_TK - scaled_TK).abs().where(visible_TK, 0)
-    if bool(apart_TK.max() > 1e-3 * scaled_TK.abs().max().clamp(min=1)):
-        text += " The bias of positions, or the soft cap, is included."
-    return "scores + M,   M = −∞ where key > query" if hidden else "scores + M,   M = 0", text
-
-
-def _output_steps(
-    study: Study, run: StudyRun, seen: Mapping[str, Tensor], path: str, tokens: list[str]
-) -> Iterator[view.Answer]:
-    layer, stack, settings = path.rpartition(".")[0], path.partition(".")[0], study.loaded.settings
-    assert isinstance(settings, Body)
-    add = _ADD_AND_NORM[settings.norm_place]
-    if settings.norm.kind != "layer":
-        add = add.replace("LayerNorm", "Norm")
-    joined = "MultiHead(Q, K, V) = Concat(head₁, …, headₕ) Wᴼ"
-    added = f"Added to the residual stream. The norm comes {_NORM_ORDER[settings.norm_place]} in this model."
-    for name, title, formula, text in (
-        (f"{path}.out", "Heads joined", joined, "All heads, one matrix."),
-        (f"{path}.residual", "Add & norm", add, added),
-        (f"{layer}.ffn.hidden", "Feed-forward, hidden", "h = act(x W₁ + b₁)", "Each token by itself: a wide layer …"),
-        (
-            f"{layer}.ffn.router",
-            "Experts",
-            "s = softmax(x W) or σ(x W)",
-            "The score of each expert: the best few are used.",
-        ),
-        (f"{layer}.ffn.out", "Feed-forward, out", "FFN(x) = h W₂ + b₂", "… and back to the width of the model."),
-        (f"{layer}.residual", "Add & norm", add, "The input of the next layer."),
-        (f"{stack}.out", "Output of the stack", "z", "After the last layer, and after the last norm if there is one."),
-    ):
-        if name in seen:
-            yield _step(name, title, formula, text, seen[name], tokens)
-    read_by_decoder = stack == "encoder" and "decoder" in run.sides
-    for answer in [] if read_by_decoder else run.answers:
-        rows = []
-        for i, row in enumerate(answer.rows):
-            shown = [f"{each.text}  {each.chance:.4f}" for each in row.candidates]
-            rows.append([tokens[i] if answer.each else "the whole", *shown])
-        writes = answer.name == "output"
-        title = f"Logits{'' if writes else f' of {answer.name}'}, softmax"
-        text = "The most probable next tokens." if writes else "The most probable answers."
-        yield _step(f"answer.{answer.name}", title, "P = softmax(z Wᵁ)", text, words=rows)
-
-
-def _step(
-    name: str,
-    title: str,
-    formula: str,
-    text: str,
-    x: Tensor | None = None,
-    rows: Sequence[str] = (),
-    columns: Sequence[str] = (),
-    words: list[list[str]] | None = None,
-) -> view.Answer:
-    """A step with a table of texts, or with the corner and the statistics of a tensor."""
-    numbers = None
-    if x is not None:
-        finite = x[x != -torch.inf]
-        numbers = {
-            "shape": list(x.shape),
-            "corner": [[v if math.isfinite(v) else None for v in row] for row in x[:CORNER, :CORNER].tolist()],
-            "least": float(finite.min()),
-            "most": float(finite.max()),
-            "mean": float(finite.mean()),
-            "rows": list(rows[:CORNER]),
-            "columns": list(columns[:CORNER]),
-        }
-    return {"name": name, "title": title, "formula": formula, "text": text, "numbers": numbers, "words": words}
+def _masking(hidden_TK: Tensor) -> tuple[Tree, dict[str, Operand]]:
+    """The mask as causal and window or, if it is another one, as it is."""
+    apart_TK = torch.arange(hidden_TK.shape[0])[:, None] - torch.arange(hidden_TK.shape[1])
+    causal = bool(hidden_TK[apart_TK < 0].all())
+    far = apart_TK[hidden_TK & (apart_TK > 0)]
+    given = {"causal": _constant(causal), "window": _constant(int(far.min()) if len(far) else 0)}
+    tree = ("mask", "S", "causal", "window")
+    if torch.equal(formula_value(tree, given | {"S": Operand("", torch.zeros(hidden_TK.shape))}) < 0, hidden_TK):
+        return tree, given
+    return ("add", "S", "M"), {"M": Operand("mask", torch.zeros(hidden_TK.shape).masked_fill(hidden_TK, -torch.inf))}
 
 
 def _answer(study: Study, asked: WalkRequest) -> view.Answer:
-    attention = f"{asked.stack}.{asked.layer}.{asked.kind}"
-    return {"steps": walk(study, study.known(asked.run), attention, asked.head)}
+    steps = walk(study, study.known(asked.run), f"{asked.stack}.{asked.layer}", asked.head, asked.first)
+    return {
+        "steps": [_sent(step, asked.first, {each.name for each in steps if each.value is not None}) for step in steps]
+    }
+
+
+def _sent(step: WalkStep, first: int, known: set[str]) -> view.Answer:
+    """A step as the page gets it: its formula, and a part of its tensors. Those of other steps are sent with them."""
+    count = -1 if step.value is None else len(step.value)
+    rows = slice(first, first + ROWS) if count > ROWS else slice(ROWS)
+    operands: view.Answer = {}
+    for symbol, (name, value) in step.operands.items():
+        flat = value.flatten(1) if value.dim() > 2 else value
+        part = (
+            flat[: PARAMETERS[0], : PARAMETERS[1]] if flat.dim() == 2 else flat[: PARAMETERS[1]] if flat.dim() else flat
+        )
+        operands[symbol] = {
+            "name": name,
+            "shape": list(flat.shape),
+            "tile": None if name in known else view.packed(part),
+        }
+    numbers: view.Answer | None = None
+    if step.value is not None:
+        finite = step.value[step.value != -torch.inf]
+        numbers = dict[str, Any]((name, float(getattr(finite, name)())) for name in ("min", "max", "mean"))
+        tile = step.value[rows, : KEYS if step.columns else CHANNELS]
+        numbers |= {"shape": list(step.value.shape), "first": rows.start or 0, "tile": view.packed(tile)}
+    names = {"rows": list(step.rows)[rows], "columns": list(step.columns)[:KEYS]}
+    return {**step._asdict(), **names, "operands": operands, "value": numbers}
 
 
 QUESTION = view.PageQuestion("walk", WalkRequest, _answer)
 
 
 def _stored(page: view.SavedPage) -> Iterator[view.StoredAnswer]:
-    chosen = page.location(0)
+    chosen, number, first = page.location(0)
     for group, layer in page.layers(0):
-        for head in view.first_of(chosen[2], group.heads):
-            request = WalkRequest(run=page.run.key, stack=group.stack, layer=layer, kind=group.kind, head=head)
-            yield page.ask(QUESTION, request, (group, layer, head) == chosen)
+        if group.kind == "attention":  # a layer's cross-attention is in the same walk
+            for head in view.first_of(first, group.heads):
+                request = WalkRequest(run=page.run.key, stack=group.stack, layer=layer, head=head)
+                yield page.ask(QUESTION, request, (group.stack, layer, head) == (chosen.stack, number, first))
 
 
 WALK = view.PageView("walk", (QUESTION,), _stored, view.is_transformer)

@@ -6,22 +6,14 @@ export function effect(page, { output, plain }) {
   const before = plain ?? output, after = plain ? output : null;
   const root = h("section", { class: "effect", "aria-label": "Output" });
   root.append(h("h2", {}, after ? "Change of the output" : "Output"));
-  if (after) root.append(silent(page));
   if (before.written !== null) root.append(texts(before.written, after?.written, page.state.mean === "1"));
   before.answers.forEach((answer, i) => root.append(rows(page, answer, after?.answers[i])));
   return root;
 }
 
-function silent(page) {
-  const names = page.ablated.map((head) => h("button", { type: "button", "aria-label": `Restore ${headName(head)}`, disabled: !page.source.live,
-    onclick: () => page.silence(page.ablated.filter((other) => other !== head)) }, `${headName(head)} ×`));
-  if (names.length > 1) names.push(h("button", { type: "button", disabled: !page.source.live, onclick: () => page.silence([]) }, "Restore all heads"));
-  return h("div", { class: "chips", "aria-label": "Silent heads" }, ...names);
-}
-
 export function headName(head) {
   const [, stack, layer, kind, number, change] = /^(\w+)\.(\d+)\.(\w+)\.(\d+)(.*)$/.exec(head) ?? [null, head, 0, "", 0, ""];
-  return `${stack}${kind === "cross" ? " cross" : ""}, layer ${Number(layer) + 1}, head ${Number(number) + 1}${change.replace("*", " × ").replace("=", ": ")}`;
+  return `${stack}${kind === "cross" ? " cross" : ""}, layer ${layer}, head ${number}${change.replace("*", " × ").replace("=", ": ")}`;
 }
 
 function texts(before, after, mean) {

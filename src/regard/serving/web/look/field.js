@@ -2,21 +2,13 @@
 // one hue from the least to the most. Cells need not be square.
 
 import { h, number } from "./dom.js";
-import { colour, isDark } from "./heat.js";
+import { colour, isDark, twoColours } from "./heat.js";
+import { follow } from "./tip.js";
 
-const LIGHT = [[8, 64, 129], [67, 147, 195], [247, 247, 247], [230, 145, 56], [140, 60, 0]];
-const DARK = [[150, 208, 248], [44, 116, 178], [26, 32, 40], [176, 104, 28], [253, 200, 130]];
 const FONT = "12px system-ui, sans-serif";
 
-// From −1 to 1.
-function shade(share) {
-  const stops = isDark() ? DARK : LIGHT, at = (Math.min(Math.max(share, -1), 1) + 1) * 2;
-  const i = Math.min(Math.floor(at), 3);
-  return stops[i].map((part, c) => Math.round(part + (stops[i + 1][c] - part) * (at - i)));
-}
-
 // given: { id, label, rows, columns, data, range, room, tall, square, axes (in words), first: [row, column],
-// columnName(column), mark, read(cell), choose(cell) }. Returns the element, and a function that selects a cell.
+// columnName(column), mark, read(cell, picture, x, y), leave(), choose(cell) }. Returns the element, and a function that selects a cell.
 export function field(given) {
   const { rows, columns } = given, [firstRow, firstColumn] = given.first ?? [0, 0];
   const canvas = h("canvas", { id: given.id, tabindex: 0, role: "img", class: "field",
@@ -51,49 +43,38 @@ export function field(given) {
       pencil.strokeRect(left + (cell[1] + 0.5) * wide - w / 2, top + (cell[0] + 0.5) * high - t / 2, w, t);
     }
   };
-  const read = (cell) => {
-    at = [Math.min(Math.max(cell[0], 0), rows - 1), Math.min(Math.max(cell[1], 0), columns - 1)];
+  const moved = follow(canvas, () => ({ left, top, wide, high, rows, columns }), (cell, x, y) => {
+    at = cell;
     draw();
-    given.read(at);
-  };
-  const under = (event) => {
-    const box = canvas.getBoundingClientRect(), shrunk = box.width / width || 1;
-    const cell = [Math.floor(((event.clientY - box.top) / shrunk - top) / high), Math.floor(((event.clientX - box.left) / shrunk - left) / wide)];
-    return cell[0] >= 0 && cell[1] >= 0 && cell[0] < rows && cell[1] < columns ? cell : null;
-  };
-  const choose = (cell) => { if (given.choose && cell) { mark = cell; read(cell); given.choose(cell); } };
-  canvas.addEventListener("pointermove", (event) => {
-    const cell = under(event);
-    if (cell && (cell[0] !== at?.[0] || cell[1] !== at?.[1])) read(cell);
-  });
-  canvas.addEventListener("click", (event) => choose(under(event)));
-  canvas.addEventListener("keydown", (event) => {
-    if (event.key === "Enter" && at) { event.preventDefault(); choose(at); return; }
-    const turn = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key], by = event.shiftKey ? 10 : 1;
-    if (!turn) return;
-    event.preventDefault();
-    read(at ? [at[0] + by * turn[0], at[1] + by * turn[1]] : mark ?? [0, 0]);
-  });
+    given.read(cell, canvas, x, y);
+  }, () => { at = null; draw(); given.leave?.(); });
+  const read = moved.to;
+  const choose = (cell) => { if (given.choose && cell) { mark = cell; draw(); given.choose(cell); } };
+  canvas.addEventListener("click", () => choose(at));
+  canvas.addEventListener("keydown", (event) => { if (event.key === "Enter" && at) { event.preventDefault(); choose(at); } });
   draw();
   const legend = h("div", { class: "legend" }, number(given.range[0], 2), scale(given.range), number(given.range[1], 2));
   const axes = h("p", { class: "axes" }, given.axes);
   return { element: h("div", { class: "fielded" }, canvas, h("div", { class: "under" }, axes, legend)), canvas, read };
 }
 
-// The range of the colours: symmetric, or from the least to the most if no number is negative.
-export function rangeOf(data) {
+// The range of the colours: symmetric, or from the least to the most if no number is negative. Beyond `share` of the
+// numbers, colours end: a few outliers would make all others pale.
+export function rangeOf(data, share = 1) {
+  const sorted = Float32Array.from(data, share < 1 ? Math.abs : Number).sort(), cut = share < 1 ? sorted[Math.floor(share * (sorted.length - 1))] : Infinity;
   let least = Infinity, most = -Infinity;
   for (const value of data) {
     if (value < least) least = value;
     if (value > most) most = value;
   }
+  if (cut > 0) { most = Math.min(most, cut); least = Math.max(least, -cut); }
   if (least >= 0 && most > least) return [least, most];
   const size = Math.max(-least, most) || 1;
   return [-size, size];
 }
 
 function shades([least, most]) {
-  const one = Math.sign(least) === -Math.sign(most) ? (share) => shade(2 * share - 1) : colour;
+  const one = Math.sign(least) === -Math.sign(most) ? (share) => twoColours(2 * share - 1) : colour;
   return Array.from({ length: 511 }, (_, i) => one(i / 510));
 }
 

@@ -1,13 +1,15 @@
-// Heat maps on canvas. One hue from light to dark (reversed on a dark page), readable without colour vision.
+// Heat maps on canvas. One hue from light to dark (matplotlib's Blues, reversed on a dark page), readable without
+// colour vision. A masked cell is grey and hatched: it is not a zero.
 
 import { short } from "./dom.js";
 
-const LIGHT = [[246, 249, 253], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 48, 107]];
+const LIGHT = [[247, 251, 255], [198, 219, 239], [107, 174, 214], [33, 113, 181], [8, 48, 107]];
 const DARK = [[26, 32, 40], [21, 61, 101], [32, 112, 180], [112, 182, 231], [236, 246, 255]];
 // Differences: blue is less, orange is more. Both are readable with red-green colour blindness.
-const LIGHT_TWO = [[5, 78, 148], [103, 169, 214], [246, 249, 253], [241, 163, 64], [150, 68, 0]];
+const LIGHT_TWO = [[5, 78, 148], [103, 169, 214], [247, 251, 255], [241, 163, 64], [150, 68, 0]];
 const DARK_TWO = [[140, 205, 255], [28, 97, 160], [26, 32, 40], [156, 88, 10], [255, 190, 105]];
 const MOST = 128; // cells of a small map, each way
+const MASKED = { light: [222, 222, 226], dark: [52, 54, 58] };
 
 export function isDark() {
   const chosen = document.documentElement.dataset.theme;
@@ -29,13 +31,20 @@ function between(stops, share) {
   return stops[i].map((part, c) => Math.round(part + (stops[i + 1][c] - part) * (at - i)));
 }
 
-// One head of a tensor [heads, queries, keys].
-export function headOf(tensor, head) {
+// One head of a tensor [heads, queries, keys]. masked(query, key) tells which cells the mask hides.
+export function headOf(tensor, head, masked = null) {
   const [, queries, keys] = tensor.shape;
   const data = tensor.data.subarray(head * queries * keys, (head + 1) * queries * keys);
   let most = 0;
   for (const value of data) if (value > most) most = value;
-  return { queries, keys, data, most };
+  return { queries, keys, data, most, masked };
+}
+
+// The mask of one layer of an attention, by its settings.
+export function maskOf(place, layer) {
+  const window = place.windows?.[layer] ?? null;
+  if (place.kind !== "attention" || (!place.causal && window === null)) return null;
+  return (q, k) => (place.causal && k > q) || (window !== null && Math.abs(q - k) >= window);
 }
 
 // The second map minus the first, which has the same shape.
@@ -51,11 +60,12 @@ export function paint(canvas, map, cells = MOST) {
   const width = Math.min(map.keys, cells), height = Math.min(map.queries, cells);
   canvas.width = width;
   canvas.height = height;
-  const pooled = new Float32Array(width * height);
+  const pooled = new Float32Array(width * height), seen = map.masked ? new Uint8Array(width * height) : null;
   for (let q = 0; q < map.queries; q++) {
     const row = Math.floor((q * height) / map.queries) * width;
     for (let k = 0; k < map.keys; k++) {
       const place = row + Math.floor((k * width) / map.keys), value = map.data[q * map.keys + k];
+      if (seen && !map.masked(q, k)) seen[place] = 1;
       if (Math.abs(value) > Math.abs(pooled[place])) pooled[place] = value;
     }
   }
@@ -63,7 +73,7 @@ export function paint(canvas, map, cells = MOST) {
   const shades = Array.from({ length: 256 }, (_, i) => (map.signed ? twoColours(i / 127.5 - 1) : colour(i / 255)));
   const scale = map.most ? (map.signed ? 127.5 : 255) / map.most : 0, zero = map.signed ? 127.5 : 0;
   for (let i = 0; i < pooled.length; i++) {
-    const shade = shades[Math.round(zero + pooled[i] * scale)];
+    const shade = seen && !seen[i] ? MASKED[isDark() ? "dark" : "light"] : shades[Math.min(Math.max(Math.round(zero + pooled[i] * scale), 0), 255)];
     image.data[4 * i] = shade[0];
     image.data[4 * i + 1] = shade[1];
     image.data[4 * i + 2] = shade[2];
@@ -82,56 +92,83 @@ export function legend(canvas, signed = false) {
   }
 }
 
-// A map with tokens on both axes. Returns the positions of the cells, for the pointer.
-export function chart(canvas, map, rows, columns, cursor, room) {
-  const style = getComputedStyle(document.documentElement);
-  const ink = style.color, font = "12px system-ui, sans-serif";
+// A map with tokens on both axes. Returns the positions of its cells, and draw(cursor), which only adds the cursor.
+export function chart(canvas, map, rows, columns, room, tall = 560) {
+  const ink = getComputedStyle(document.documentElement).color, font = "12px system-ui, sans-serif";
   const pencil = canvas.getContext("2d");
   pencil.font = font;
-  const names = { rows: rows.map((text) => fitted(pencil, text, 110)), columns: columns.map((text) => fitted(pencil, text, 96)) };
+  const names = { rows: rows.map((text) => fitted(pencil, text, 150)), columns: columns.map((text) => fitted(pencil, text, 96)) };
   const left = 10 + Math.max(...names.rows.map((text) => pencil.measureText(text).width));
   const top = 12 + Math.max(...names.columns.map((text) => pencil.measureText(text).width)) * 0.71 + 8;
   const slant = 70;
-  const cell = Math.min(38, (room - left - slant) / map.keys, Math.max(560 / map.queries, 1));
+  const cell = Math.min(44, (room - left - slant) / map.keys, Math.max((tall - top - 4) / map.queries, 1));
   const width = left + cell * map.keys + slant, height = top + cell * map.queries + 4, ratio = devicePixelRatio || 1;
-  canvas.width = Math.round(width * ratio);
-  canvas.height = Math.round(height * ratio);
   canvas.style.width = `${width}px`;
   canvas.style.height = `${height}px`;
-  pencil.scale(ratio, ratio);
-  pencil.font = font;
-  pencil.direction = "ltr";
-  const inner = document.createElement("canvas");
-  paint(inner, map, 2048);
-  pencil.imageSmoothingEnabled = inner.width > cell * map.keys * ratio;
-  pencil.drawImage(inner, left, top, cell * map.keys, cell * map.queries);
-  if (cell >= 9) grid(pencil, map, left, top, cell);
+  const base = document.createElement("canvas");
+  for (const each of [canvas, base]) {
+    each.width = Math.round(width * ratio);
+    each.height = Math.round(height * ratio);
+  }
   const every = Math.max(1, Math.ceil(14 / cell));
-  pencil.textBaseline = "middle";
-  names.rows.forEach((text, i) => {
-    if (i % every && i !== cursor?.[0]) return;
-    pencil.fillStyle = ink;
-    pencil.globalAlpha = cursor && i === cursor[0] ? 1 : 0.75;
-    pencil.textAlign = "right";
-    pencil.fillText(text, left - 6, top + (i + 0.5) * cell);
-  });
-  names.columns.forEach((text, i) => {
-    if (i % every && i !== cursor?.[1]) return;
-    pencil.globalAlpha = cursor && i === cursor[1] ? 1 : 0.75;
-    pencil.save();
-    pencil.translate(left + (i + 0.5) * cell, top - 6);
-    pencil.rotate(-Math.PI / 4);
-    pencil.textAlign = "left";
-    pencil.fillText(text, 0, 0);
-    pencil.restore();
-  });
-  pencil.globalAlpha = 1;
-  if (cursor) {
+  const labels = (brush, shown, alpha) => {
+    brush.font = font;
+    brush.direction = "ltr";
+    brush.fillStyle = ink;
+    brush.globalAlpha = alpha;
+    brush.textBaseline = "middle";
+    names.rows.forEach((text, i) => {
+      if (!shown(0, i)) return;
+      brush.textAlign = "right";
+      brush.fillText(text, left - 6, top + (i + 0.5) * cell);
+    });
+    names.columns.forEach((text, i) => {
+      if (!shown(1, i)) return;
+      brush.save();
+      brush.translate(left + (i + 0.5) * cell, top - 6);
+      brush.rotate(-Math.PI / 4);
+      brush.textAlign = "left";
+      brush.fillText(text, 0, 0);
+      brush.restore();
+    });
+    brush.globalAlpha = 1;
+  };
+  const brush = base.getContext("2d"), inner = document.createElement("canvas");
+  brush.scale(ratio, ratio);
+  paint(inner, map, 2048);
+  brush.imageSmoothingEnabled = inner.width > cell * map.keys * ratio;
+  brush.drawImage(inner, left, top, cell * map.keys, cell * map.queries);
+  if (map.masked && cell >= 5) hatch(brush, map, left, top, cell);
+  if (cell >= 9) grid(brush, map, left, top, cell);
+  labels(brush, (_, i) => i % every === 0, 0.8);
+  const draw = (cursor) => {
+    pencil.setTransform(1, 0, 0, 1, 0, 0);
+    pencil.clearRect(0, 0, canvas.width, canvas.height);
+    pencil.drawImage(base, 0, 0);
+    if (!cursor) return;
+    pencil.setTransform(ratio, 0, 0, ratio, 0, 0);
+    labels(pencil, (axis, i) => i === cursor[axis], 1);
     pencil.strokeStyle = isDark() ? "#f3a952" : "#a34e00";
     pencil.lineWidth = 2;
     pencil.strokeRect(left + cursor[1] * cell, top + cursor[0] * cell, Math.max(cell, 3), Math.max(cell, 3));
-  }
-  return { left, top, cell };
+  };
+  draw(null);
+  Object.assign(canvas.dataset, { left, top, cell });
+  return { left, top, wide: cell, high: cell, rows: map.queries, columns: map.keys, draw };
+}
+
+function hatch(pencil, map, left, top, cell) {
+  pencil.save();
+  pencil.beginPath();
+  for (let q = 0; q < map.queries; q++) for (let k = 0; k < map.keys; k++) if (map.masked(q, k)) pencil.rect(left + k * cell, top + q * cell, cell, cell);
+  pencil.clip();
+  pencil.strokeStyle = isDark() ? "#6d727a" : "#a9adb4";
+  pencil.lineWidth = 1;
+  pencil.beginPath();
+  const wide = map.keys * cell, high = map.queries * cell;
+  for (let x = -high; x < wide; x += 6) { pencil.moveTo(left + x, top + high); pencil.lineTo(left + x + high, top); }
+  pencil.stroke();
+  pencil.restore();
 }
 
 function grid(pencil, map, left, top, cell) {
@@ -151,7 +188,7 @@ function grid(pencil, map, left, top, cell) {
 
 // Isolated, so that right-to-left words do not move others.
 function fitted(pencil, text, most) {
-  let found = short(text, 20);
+  let found = short(text, 26);
   while (found.length > 2 && pencil.measureText(found).width > most) found = [...found].slice(0, -2).join("") + "…";
   return `\u2068${found}\u2069`;
 }

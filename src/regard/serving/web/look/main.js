@@ -1,23 +1,26 @@
 // The page: input, views, theme, and the state in the address.
 
 import { clean, h, token } from "./dom.js";
+import { headName } from "./effect.js";
 import { save } from "./save.js";
-import { open } from "./source.js";
+import { lost, open } from "./source.js";
 
 // A view is a module that exports show(root, page) and trust(page), a note on how to read it.
+// hint is one sentence; changed: whether the view shows the model with its changed heads.
 const VIEWS = {
-  image: { label: "Image", load: () => import("./views/image.js") },
-  heads: { label: "Heads", load: () => import("./views/heads.js") },
-  walk: { label: "Walk", load: () => import("./views/walk.js") },
-  decode: { label: "Decode", load: () => import("./views/decode.js") },
-  vectors: { label: "Vectors", load: () => import("./views/vectors.js") },
-  positions: { label: "Positions", load: () => import("./views/positions.js") },
-  task: { label: "Task", load: () => import("./views/task.js") },
-  lens: { label: "Lens", load: () => import("./views/lens.js") },
-  compare: { label: "Compare", load: () => import("./views/compare.js") },
+  image: { label: "Image", changed: true, hint: "Which patches a head looks at.", load: () => import("./views/image.js") },
+  heads: { label: "Heads", changed: true, hint: "Every head as a map: rows are queries, columns are keys.", load: () => import("./views/heads.js") },
+  walk: { label: "Walk", changed: true, hint: "One token through one layer: each step with its formula and its numbers.", load: () => import("./views/walk.js") },
+  decode: { label: "Decode", changed: true, hint: "The candidates of each step, and the beam search.", load: () => import("./views/decode.js") },
+  vectors: { label: "Vectors", changed: false, hint: "The same word in several sentences, layer by layer.", load: () => import("./views/vectors.js") },
+  positions: { label: "Positions", changed: false, hint: "How the model knows the order of its tokens.", load: () => import("./views/positions.js") },
+  task: { label: "Task", changed: true, hint: "What the heads of the model predict, at the tokens that they read.", load: () => import("./views/task.js") },
+  lens: { label: "Lens", changed: true, hint: "What each layer would answer if the model ended there.", load: () => import("./views/lens.js") },
+  compare: { label: "Compare", changed: false, hint: "Two models, or one model with and without some heads.", load: () => import("./views/compare.js") },
 };
 const SAMPLES = { de: "Ein Hund läuft durch den Schnee.", en: "A dog is running through the snow." };
-const ids = ["model", "theme", "input", "tabs", "status", "view"];
+const ids = ["model", "theme", "lecture", "input", "tabs", "status", "edits", "view", "chapter"];
+const RUN = ["text", "target", "to", "off", "mean"]; // parts of the state that need a new run
 const $ = Object.fromEntries(ids.map((id) => [id, document.getElementById(id)]));
 
 class Page {
@@ -27,6 +30,7 @@ class Page {
   #asked = 0;
   #shown = 0;
   #output = null;
+  #waiting = false;
 
   async begin() {
     this.about = await this.source.about();
@@ -47,13 +51,24 @@ class Page {
 
   get ablated() { return (this.state.off ?? "").split(",").filter(Boolean); }
 
-  // Changes the state and the address; null removes a part.
-  set(changes) {
+  // Changes the state and the address; null removes a part. With `push`, Back returns to the state before.
+  set(changes, push = false) {
     for (const [key, value] of Object.entries(changes)) {
       if (value === null || value === "") delete this.state[key];
       else this.state[key] = String(value);
     }
-    try { history.replaceState(null, "", `#${new URLSearchParams(this.state)}`); } catch { /* a frame has no address */ }
+    const address = `#${new URLSearchParams(this.state)}`;
+    try { if (push) history.pushState(null, "", address); else history.replaceState(null, "", address); } catch { /* a frame has no address */ }
+  }
+
+  // The address has changed: by Back, by Forward, or by hand.
+  async restore() {
+    const before = this.state, after = { ...this.source.state, ...Object.fromEntries(new URLSearchParams(location.hash.slice(1))) };
+    if (!this.about.views.includes(after.view)) after.view = this.about.views[0];
+    this.state = after;
+    this.#fill();
+    this.#mark();
+    if (RUN.some((key) => before[key] !== after[key])) await this.look(); else await this.show();
   }
 
   say(text, error = false) {
@@ -76,8 +91,22 @@ class Page {
       this.say("");
       await this.show();
     } catch (error) {
-      if (asked === this.#asked) this.say(error.message, true);
+      if (asked === this.#asked) this.failed(error);
     }
+  }
+
+  // Reports an error. If the server is gone, the page waits for it and continues.
+  failed(error) {
+    this.say(error.message, true);
+    if (!error.lost || this.#waiting) return;
+    this.#waiting = true;
+    const again = async () => {
+      if (!(await this.source.alive())) { setTimeout(again, 1500); return; }
+      this.#waiting = false;
+      if (error.reload) location.reload(); // a module that failed once is not loaded again
+      else await this.look();
+    };
+    setTimeout(again, 1500);
   }
 
   // The output of the model, requested once for each run.
@@ -94,13 +123,33 @@ class Page {
   async show() {
     if (!this.run) return;
     const shown = ++this.#shown;
-    const view = await VIEWS[this.state.view].load();
+    let view;
+    try { view = await VIEWS[this.state.view].load(); } catch { this.failed(lost({ reload: true })); return; }
     if (shown !== this.#shown) return;
     const root = h("div");
     this.say("");
-    $.view.replaceChildren(h("p", { class: "trust" }, view.trust(this)), root, ...this.#saving(root));
+    const { hint } = VIEWS[this.state.view];
+    $.view.replaceChildren(h("details", { class: "trust" }, h("summary", {}, hint, h("span", { class: "more" }, " How to read it")), h("p", {}, view.trust(this))), root, ...this.#saving(root));
     $.view.setAttribute("aria-labelledby", `tab-${this.state.view}`);
-    try { await view.show(root, this); } catch (error) { if (shown === this.#shown) this.say(error.message, true); }
+    this.#edits();
+    try { await view.show(root, this); } catch (error) { if (shown === this.#shown) this.failed(error); }
+  }
+
+  // The heads that are changed in every view, and the way back.
+  #edits() {
+    const heads = this.ablated, { changed } = VIEWS[this.state.view];
+    $.edits.hidden = !heads.length;
+    if (!heads.length) { $.edits.replaceChildren(); return; }
+    const chip = (label, text, left) => h("button", { type: "button", "aria-label": label, disabled: !this.source.live, onclick: () => this.silence(left) }, text);
+    const what = this.state.mean === "1" ? "Heads that give their mean" : heads.length > 1 ? "Silent heads" : "Silent head";
+    $.edits.replaceChildren(h("b", {}, `${what}:`), ...heads.map((head) => chip(`Restore ${headName(head)}`, `${headName(head)} ×`, heads.filter((other) => other !== head))),
+      ...(heads.length > 1 ? [chip("Restore all heads", "Restore all heads", [])] : []),
+      h("span", { class: "hint" }, changed ? "All numbers of this view are those of the changed model." : "This view shows the model without this change."));
+  }
+
+  // Pixels from the top of an element to the lower edge of the window.
+  room(element, least = 260, below = 16) {
+    return Math.max(innerHeight - element.getBoundingClientRect().top - scrollY - below, least);
   }
 
   // Buttons that save the view as a picture. A frame of a notebook may not download files.
@@ -126,19 +175,40 @@ class Page {
     else parts.push(field("text", about.translates ? "Source" : "Text", "Write something"));
     if (about.translates) parts.push(field("target", "Target", "empty: what the model writes"));
     if (about.pairs) parts.push(field("target", "Second text", "empty: the first text alone"));
-    parts.push(h("button", { class: "main", type: "submit" }, "Look"));
+    parts.push(h("button", { class: "main", type: "submit" }, "Look"), h("p", { id: "unsent", class: "hint", role: "status" }));
+    if (about.special.length) parts.splice(-2, 0, this.#special());
     if (!this.source.live) parts.splice(0, parts.length, ...this.#kept());
     $.input.replaceChildren(...parts);
     const from = about.directions.find(([, to]) => to === state.to)?.[0] ?? about.directions[0]?.[0];
     if (!about.image) this.set({ text: state.text ?? SAMPLES[from] ?? SAMPLES.en });
-    for (const name of ["text", "target", "to"]) if ($.input.elements[name]) $.input.elements[name].value = state[name] ?? "";
+    this.#fill();
     if (about.image) this.pixels = this.source.pixels ?? about.picture?.pixels ?? base64(sample(about.image));
     $.input.addEventListener("submit", (event) => { event.preventDefault(); this.#submitted(); });
     $.input.addEventListener("keydown", (event) => {
       if (event.key === "Enter" && !event.shiftKey && event.target.tagName === "TEXTAREA") { event.preventDefault(); this.#submitted(); }
     });
+    $.input.addEventListener("input", () => this.#unsent());
     $.input.elements.to?.addEventListener("change", () => this.#submitted());
     $.input.elements.image?.addEventListener("change", () => this.#submitted());
+  }
+
+  #fill() {
+    for (const name of ["text", "target", "to"]) if ($.input.elements[name]) $.input.elements[name].value = this.state[name] ?? "";
+    this.#unsent();
+  }
+
+  // Marks a text that the model has not read yet.
+  #unsent() {
+    const fields = $.input.elements, changed = ["text", "target"].some((name) => fields[name] && fields[name].value !== (this.state[name] ?? ""));
+    $.input.classList.toggle("unsent", changed);
+    const note = $.input.querySelector("#unsent");
+    if (note) note.textContent = changed ? "Changed, and not run yet: press Enter or Look." : "";
+  }
+
+  // Buttons that write special tokens, such as [MASK], at the cursor.
+  #special() {
+    const insert = (text) => { const field = $.input.elements.text; field.setRangeText(text, field.selectionStart, field.selectionEnd, "end"); field.focus(); this.#unsent(); };
+    return h("span", { class: "special", role: "group", "aria-label": "Special tokens" }, ...this.about.special.map((text) => h("button", { type: "button", onclick: () => insert(text) }, clean(text))));
   }
 
   // A saved file has one input and no model.
@@ -150,9 +220,10 @@ class Page {
   async #submitted() {
     const fields = $.input.elements;
     if (fields.image?.files[0] && !(await this.#read(fields.image.files[0]))) return;
-    if (fields.text) this.set({ text: fields.text.value, prefix: null });
+    if (fields.text) this.set({ text: fields.text.value, prefix: null, token: null }, fields.text.value !== this.state.text);
     if (fields.target) this.set({ target: fields.target.value || null });
     if (fields.to) this.set({ to: fields.to.value });
+    this.#unsent();
     await this.look();
   }
 
@@ -166,24 +237,37 @@ class Page {
     }
   }
 
+  // Opens a view. Back returns to the one before.
+  async open(changes) {
+    this.set(changes, true);
+    this.#mark();
+    await this.show();
+  }
+
+  #mark() {
+    for (const button of $.tabs.children) {
+      button.setAttribute("aria-selected", button.id === `tab-${this.state.view}`);
+      button.tabIndex = button.id === `tab-${this.state.view}` ? 0 : -1;
+    }
+    document.getElementById(`tab-${this.state.view}`)?.scrollIntoView({ block: "nearest", inline: "nearest" });
+  }
+
   #tabs() {
     const known = this.about.views.filter((name) => VIEWS[name]);
-    const choose = (name) => { this.set({ view: name }); mark(); this.show(); };
+    // After a click the arrow keys belong to the view; with the arrow keys the tabs keep the focus.
+    const choose = (name, event) => this.open({ view: name }).then(() => { if (event?.detail) $.view.focus({ preventScroll: true }); });
     const buttons = known.map((name) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "view",
-      onclick: () => choose(name) }, VIEWS[name].label));
-    const mark = () => known.forEach((name, i) => {
-      buttons[i].setAttribute("aria-selected", name === this.state.view);
-      buttons[i].tabIndex = name === this.state.view ? 0 : -1;
-    });
+      onclick: (event) => choose(name, event) }, VIEWS[name].label));
     $.tabs.addEventListener("keydown", (event) => {
       const turn = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!turn) return;
+      event.stopPropagation();
       const next = (buttons.indexOf(event.target) + turn + buttons.length) % buttons.length;
       choose(known[next]);
       buttons[next].focus();
     });
     $.tabs.replaceChildren(...buttons);
-    mark();
+    this.#mark();
   }
 }
 
@@ -221,5 +305,5 @@ const page = new Page();
 theme(page);
 document.querySelector(".skip").addEventListener("click", (event) => { event.preventDefault(); $.view.focus(); });
 if (!page.source.live) addEventListener("unhandledrejection", (event) => { event.preventDefault(); page.say(event.reason.message, true); }); // not in the file
-addEventListener("hashchange", () => location.reload()); // the user has entered another address
-page.begin().catch((error) => page.say(error.message, true));
+addEventListener("popstate", () => page.restore());
+page.begin().catch((error) => page.failed(error));

@@ -22,6 +22,7 @@ function picture(element, width, height) {
     image.setAttribute("height", offsetHeight);
     canvas.replaceWith(image);
   });
+  copy.querySelectorAll(".tip").forEach((tip) => tip.remove());
   const rules = [...document.styleSheets].flatMap((sheet) => [...sheet.cssRules]).map((rule) => rule.cssText).join("\n");
   const root = document.createElementNS(SVG, "svg"), style = document.createElementNS(SVG, "style"), holder = document.createElementNS(SVG, "foreignObject");
   const size = { width: Math.ceil(width), height: Math.ceil(height) };

@@ -13,9 +13,9 @@ export function glyph(number) {
 }
 
 export class Scatter {
-  // spots: [{ x, y, kind, shape, label, caption }]; given: { room, label, axes: [of x, of y], read(spot) }.
+  // spots: [{ x, y, kind, shape, label, caption }]; given: { room, tall, range, label, axes: [of x, of y], read(spot) }.
   constructor(spots, given) {
-    Object.assign(this, { spots, given, width: given.room, height: Math.min(Math.max(given.room * 0.62, 320), 520) });
+    Object.assign(this, { spots, given, width: given.room, height: Math.min(Math.max(given.room * 0.62, 320), 520, given.tall ?? 520) });
     this.#place();
     this.groups = spots.map((spot, i) => svg("g", { class: `spot ${spot.kind}`, role: "option", tabindex: -1, "aria-label": clean(spot.caption), "aria-selected": false, "data-number": i,
       transform: `translate(${this.at[i][0].toFixed(2)} ${this.at[i][1].toFixed(2)})`, onpointerenter: () => this.choose(i), onclick: () => this.choose(i, true), onfocus: () => this.choose(i) },
@@ -33,7 +33,8 @@ export class Scatter {
   #place() {
     const { spots, width, height } = this, range = (key) => [Math.min(...spots.map((spot) => spot[key])), Math.max(...spots.map((spot) => spot[key]))];
     const [[left, right], [low, high]] = [range("x"), range("y")], wide = width - 2.6 * MARGIN, tall = height - 2.6 * MARGIN;
-    const size = Math.max((right - left) / wide, (high - low) / tall), scale = size > 1e-7 ? 1 / size : 0;
+    const [across, up] = this.given.range ?? [right - left, high - low];
+    const size = Math.max(across / wide, up / tall), scale = size > 1e-7 ? 1 / size : 0;
     this.at = spots.map((spot) => [width / 2 + (spot.x - (left + right) / 2) * scale, height / 2 - 6 - (spot.y - (low + high) / 2) * scale]);
   }
 

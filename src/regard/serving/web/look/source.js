@@ -28,22 +28,47 @@ class Server extends Source {
   live = true;
   state = {};
   rounded = 0;
+  #run = null; // the latest input, for a server that was restarted
   about() { return this.#get("api/about").then((answer) => answer.json()); }
 
   async ask(path, asked) {
-    const headers = { "Content-Type": "application/json" };
-    return (await good(await fetch(`api/${path}`, { method: "POST", headers, body: JSON.stringify(asked) }))).json();
+    if (path === "run") this.#run = asked;
+    return (await this.#again(() => this.#post(path, asked), path)).json();
   }
 
   async tensor(run, name) {
-    const answer = await this.#get(`api/tensor?${new URLSearchParams({ run, name })}`);
+    const answer = await this.#again(() => this.#get(`api/tensor?${new URLSearchParams({ run, name })}`));
     const shape = answer.headers.get("X-Shape").split(",").map(Number);
     return { shape, data: floats(await answer.arrayBuffer()) };
   }
 
-  async #get(path) {
-    return good(await fetch(path));
+  async alive() {
+    try { return (await fetch("api/about")).ok; } catch { return false; }
   }
+
+  // A restarted server does not know the run; the same input gives the same run.
+  async #again(send, path) {
+    try { return await send(); } catch (error) {
+      if (path === "run" || !this.#run || !/no longer kept/.test(error.message)) throw error;
+      await this.#post("run", this.#run);
+      return send();
+    }
+  }
+
+  #post(path, asked) {
+    return reached(fetch(`api/${path}`, { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(asked) })).then(good);
+  }
+
+  #get(path) { return reached(fetch(path)).then(good); }
+}
+
+// An error of a server that cannot be reached is marked as lost.
+async function reached(answer) {
+  try { return await answer; } catch { throw lost(); }
+}
+
+export function lost(more = {}) {
+  return Object.assign(new Error("The server does not answer. Start regard look again, on the same port; this page then continues."), { lost: true, ...more });
 }
 
 // The answers of a saved file, decompressed on demand.

@@ -2,8 +2,9 @@
 
 import { choices, clean, h, meter, number, picker, short, svg, token } from "../dom.js";
 import { marked, signed, headName } from "../effect.js";
-import { chart, difference, headOf, legend } from "../heat.js";
+import { chart, difference, headOf, legend, maskOf } from "../heat.js";
 import { Tensors } from "../tensors.js";
+import { Tip, follow } from "../tip.js";
 
 const KINDS = { silent: "Silent heads", scaled: "Scaled heads", mean: "Heads that give their mean" };
 const FIGURES = [
@@ -51,8 +52,8 @@ class Compare {
     const { root, page } = this, asked = { run: this.left, changes: this.changes };
     root.classList.add("compare");
     this.sections = Object.fromEntries(["summary", "texts", "maps", "streams", "tokens"].map((name) => [name, h("section", { id: `compare-${name}` })]));
-    const { summary, ...others } = this.sections;
-    root.append(this.#bar(), h("div", { class: "side-by-side" }, this.#chooser(), summary), ...Object.values(others));
+    const { summary, texts, maps, ...others } = this.sections;
+    root.append(this.#bar(), h("div", { class: "side-by-side" }, h("div", {}, this.#chooser(), texts, summary), maps), ...Object.values(others));
     this.found = await page.source.compare(asked);
     if (!root.isConnected) return;
     this.#summary(null);
@@ -94,17 +95,17 @@ class Compare {
     const kinds = page.about.attentions.map((each) => [`${each.stack}.${each.kind}`, each.label]);
     const grid = h("div", { class: "toggles", role: "grid", "aria-label": `${place.label}: heads by layer` });
     grid.style.setProperty("--heads", place.heads);
-    grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }), ...Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i + 1))));
+    grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }), ...Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i))));
     this.buttons = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
-      const id = this.id(layer, head), caption = `Layer ${layer + 1}, head ${head + 1}${changed.has(id) ? ", changed" : ""}`;
+      const id = this.id(layer, head), caption = `Layer ${layer}, head ${head}${changed.has(id) ? ", changed" : ""}`;
       return h("button", { type: "button", role: "gridcell", class: changed.has(id) ? "changed" : "", title: caption, "aria-label": caption, "data-head": id, onclick: () => this.#clicked(layer, head) });
     }));
-    this.buttons.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer + 1), ...row)));
+    this.buttons.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer), ...row)));
     grid.addEventListener("keydown", (event) => this.#key(event));
     this.#frame();
     const chips = kind === "model" ? [] : this.edited.map((head) => h("button", { type: "button", disabled: this.edited.length === 1, "aria-label": `Leave ${headName(head)} as it is`, onclick: () => this.#toggle(head) }, `${headName(head)} ×`));
     return h("div", {}, h("div", { class: "bar" }, picker("Attention", kinds, `${place.stack}.${place.kind}`, (at) => this.#again({ at, layer: null, head: null, edited: this.edited.join(",") }, 'select[aria-label="Attention"]')),
-      h("span", { class: "hint" }, kind === "model" ? "A click shows a head below." : "A click shows a head below; a second one, or Enter, changes it or leaves it.")), grid, h("div", { class: "chips", "aria-label": "Changed heads" }, ...chips));
+      h("span", { class: "hint" }, kind === "model" ? "A click shows a head." : "A click shows a head; a second one, or Enter, changes it or leaves it.")), grid, h("div", { class: "chips", "aria-label": "Changed heads" }, ...chips));
   }
 
   #frame() {
@@ -182,12 +183,14 @@ class Compare {
     const { page, place, layer, head } = this;
     if (this.kind !== "model") return { layer, head };
     const there = page.about.against.attentions.find((each) => each.stack === place.stack && each.kind === place.kind);
+    if (!there) return null;
     return { layer: Math.min(Number(page.state.olayer ?? layer), there.layers - 1), head: Math.min(Number(page.state.ohead ?? head), there.heads - 1), there };
   }
 
   async #map() {
     const { page, place, layer, head, found } = this, other = this.#otherHead(), name = (at) => `${place.stack}.${at}.${place.kind}.weights`;
-    const one = headOf(await this.tensors.get(this.left, name(layer)), head), two = headOf(await this.tensors.get(found.other, name(other.layer)), other.head);
+    if (!other) return; // the other model has no such attention
+    const one = headOf(await this.tensors.get(this.left, name(layer)), head, maskOf(place, layer)), two = headOf(await this.tensors.get(found.other, name(other.layer)), other.head, maskOf(other.there ?? place, other.layer));
     if (layer !== this.layer || head !== this.head || !this.root.isConnected) return;
     const most = Math.max(one.most, two.most), apart = difference(one, two);
     // A difference has the scale of the maps, unless it would be invisible.
@@ -196,28 +199,24 @@ class Compare {
     const sides = [page.run.sides[place.stack].tokens, page.run.sides[place.keys].tokens].map((side) => side.map((each) => each.text));
     const canvases = titles.map((title, i) => h("canvas", { tabindex: 0, role: "img", id: `map-${i}`, "aria-label": `${title}: ${one.queries} queries by ${one.keys} keys. Arrow keys read single numbers.` }));
     const scales = titles.map(() => h("canvas", { "aria-hidden": "true" }));
-    const readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, apart.most < 1e-6 ? "Nothing differs here: these weights are computed before the change." : `The largest difference is ${number(apart.most)}. Point at a cell of any map, or use the arrow keys.`));
+    const told = h("p", { class: "hint" }, apart.most < 1e-6 ? "Nothing differs here: these weights are computed before the change." : `The largest difference is ${number(apart.most)}. Point at a cell of any map, or use the arrow keys.`);
     const figures = h("div", { class: "three" }, ...titles.map((title, i) => h("figure", {}, h("figcaption", {}, title), canvases[i],
       h("div", { class: "legend" }, i < 2 ? "0" : number(-scale), scales[i], number(i < 2 ? most : scale)))));
-    const counted = (count, word) => Array.from({ length: count }, (_, i) => [i, `${word} ${i + 1}`]);
+    const counted = (count, word) => Array.from({ length: count }, (_, i) => [i, `${word} ${i}`]);
     const choose = (key, label) => (value) => { page.set({ [key]: value }); this.#map().then(() => document.querySelector(`select[aria-label="${label}"]`)?.focus()); };
     const pickers = other.there ? h("div", { class: "bar" }, h("span", { class: "hint" }, `and of ${this.sides[1]}:`), picker("Layer of the other", counted(other.there.layers, "Layer"), other.layer, choose("olayer", "Layer of the other")),
       picker("Head of the other", counted(other.there.heads, "Head"), other.head, choose("ohead", "Head of the other"))) : "";
-    this.sections.maps.replaceChildren(h("h2", {}, `${place.label} · layer ${layer + 1} · head ${head + 1}`), pickers, figures, readout);
+    this.sections.maps.replaceChildren(h("h2", {}, `${place.label} · layer ${layer} · head ${head}`), pickers, figures, told);
     scales.forEach((scale, i) => legend(scale, i === 2));
-    let at = null, drawn = null;
-    const room = figures.firstChild.clientWidth;
-    const redraw = () => { drawn = all.map((map, i) => chart(canvases[i], map, ...sides, at, Math.max(room, 240)))[0]; };
-    redraw();
-    for (const key of ["left", "top", "cell"]) canvases[2].dataset[key] = drawn[key];
-    const read = (cell) => {
-      at = cell;
-      redraw();
+    const room = figures.firstChild.clientWidth, tip = (this.tip ??= new Tip(this.root));
+    const drawn = all.map((map, i) => chart(canvases[i], map, ...sides, Math.max(room, 200), page.room(figures, 240, 80)));
+    canvases.forEach((canvas, i) => follow(canvas, () => drawn[i], (cell, x, y) => {
+      for (const each of drawn) each.draw(cell);
+      this.cell = cell;
       const [q, k] = cell, values = all.map((map) => map.data[q * map.keys + k]);
-      readout.replaceChildren(h("b", { class: "number", "data-value": values[0] }, values[0].toFixed(6)), " → ", h("b", { class: "number", "data-value": values[1] }, values[1].toFixed(6)), ", difference ", h("b", { class: "number", "data-value": values[2] }, number(values[2], 6)),
-        " from ", h("b", {}, token(sides[0][q])), h("span", { class: "soft" }, ` at ${q + 1}`), " to ", h("b", {}, token(sides[1][k])), h("span", { class: "soft" }, ` at ${k + 1}`));
-    };
-    for (const canvas of canvases) followed(canvas, one, () => drawn, () => at, read);
+      tip.near(canvas, x, y, h("b", { class: "number", "data-value": values[0] }, values[0].toFixed(6)), " → ", h("b", { class: "number", "data-value": values[1] }, values[1].toFixed(6)), ", difference ", h("b", { class: "number", "data-value": values[2] }, number(values[2], 6)),
+        " from ", h("b", {}, token(sides[0][q])), h("span", { class: "soft" }, ` at ${q}`), " to ", h("b", {}, token(sides[1][k])), h("span", { class: "soft" }, ` at ${k}`));
+    }, () => { for (const each of drawn) each.draw(null); tip.hide(); }, () => this.cell));
   }
 
   #streams(control) {
@@ -227,7 +226,7 @@ class Compare {
     const body = streams.map((each) => {
       const [stack, layer] = each.name.split("."), spread = control?.cosines[each.name];
       const place = this.page.run.sides[stack].tokens[each.place].text;
-      return h("tr", { "data-stream": each.name }, h("td", {}, `${stack}, ${layer === "residual" ? "embeddings" : `layer ${Number(layer) + 1}`}`), h("td", {}, meter((1 - each.cosine) / far, spread ? (1 - spread.mean) / far : undefined)),
+      return h("tr", { "data-stream": each.name }, h("td", {}, `${stack}, ${layer === "residual" ? "embeddings" : `layer ${layer}`}`), h("td", {}, meter((1 - each.cosine) / far, spread ? (1 - spread.mean) / far : undefined)),
         h("td", { class: "number", "data-value": each.cosine }, number(each.cosine)), h("td", { class: "number" }, number(each.least)), h("td", {}, 1 - each.least > 1e-6 ? token(short(place, 20)) : ""), h("td", { class: "number soft" }, spread ? number(spread.mean) : "…"));
     });
     const head = ["stream after", "1 − cosine (below: random heads)", "cosine, mean", "least", "at", "random heads, mean"];
@@ -252,20 +251,4 @@ class Compare {
 
 function bar(share) {
   return svg("svg", { class: "meter", viewBox: "0 0 120 12", "aria-hidden": "true" }, svg("rect", { class: "after", y: 3, width: 120 * share, height: 6, rx: 1 }));
-}
-
-// Finds the cell of a chart at the pointer, and moves it with the arrow keys.
-function followed(canvas, map, drawn, at, read) {
-  canvas.addEventListener("pointermove", (event) => {
-    const box = canvas.getBoundingClientRect(), stretch = canvas.offsetWidth ? box.width / canvas.offsetWidth : 1, { left, top, cell } = drawn();
-    const k = Math.floor(((event.clientX - box.left) / stretch - left) / cell), q = Math.floor(((event.clientY - box.top) / stretch - top) / cell);
-    if (q >= 0 && k >= 0 && q < map.queries && k < map.keys && (at()?.[0] !== q || at()?.[1] !== k)) read([q, k]);
-  });
-  canvas.addEventListener("keydown", (event) => {
-    const turn = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
-    if (!turn) return;
-    event.preventDefault();
-    const [q, k] = at() ? [at()[0] + turn[0], at()[1] + turn[1]] : [0, 0];
-    read([Math.min(Math.max(q, 0), map.queries - 1), Math.min(Math.max(k, 0), map.keys - 1)]);
-  });
 }

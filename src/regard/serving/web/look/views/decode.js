@@ -15,8 +15,8 @@ const BEAM = [
 ];
 const STEP = { width: 116, height: 34, box: 96 };
 
-export function trust() {
-  return "Probabilities are the model's own. A probable text need not be true or good, and a wider search need not find a better one. Penalties apply to both parts of this view; temperature, top-k and top-p only to single steps.";
+export function trust({ run }) {
+  return `Probabilities are the model's own${run.plain ? ", with the changed heads" : ""}. ` + "A probable text need not be true or good, and a wider search need not find a better one. Penalties apply to both parts of this view; temperature, top-k and top-p only to single steps.";
 }
 
 export async function show(root, page) {
@@ -37,15 +37,15 @@ export async function show(root, page) {
   const again = h("button", { type: "button", disabled: fixed, onclick: () => { page.set({ seed: (Number(state.seed) || 0) + 1, draws: 1 }); draws.checked = true; askSteps(); } }, "Draw again");
   const sliders = h("form", { class: "sliders", "aria-label": "How tokens are chosen", onsubmit: (event) => event.preventDefault() },
     fixed ? h("p", { class: "hint" }, `Sliders and other tokens need the model, which is not in this file. Run: regard look ${clean(page.about.name)}`) : null,
-    h("h3", {}, "Each step"), ...SLIDERS.map(slider), h("label", { class: "check" }, draws, "Draw at random"), again, h("h3", {}, "Beam search"), ...BEAM.map(slider));
+    h("h2", {}, "Each step"), ...SLIDERS.map(slider), h("label", { class: "check" }, draws, "Draw at random"), again, h("h2", {}, "Beam search"), ...BEAM.map(slider));
   root.append(h("div", { class: "decode" }, sliders, h("div", {}, steps, tree)));
 
   const prefix = () => (state.prefix ?? "").split(",").filter(Boolean).map(Number);
   const asked = (some) => Object.fromEntries(some.map((each) => [each[0], value(each)]));
   const penalties = SLIDERS.slice(3);
   const askSteps = latest(page, () => page.source.steps({ run: page.run.run, ...asked(SLIDERS), draws: state.draws === "1", seed: Number(state.seed) || 0, prefix: prefix() }),
-    (found) => drawSteps(steps, found, fixed ? null : force, prefix().length));
-  const askTree = latest(page, () => page.source.tree({ run: page.run.run, ...asked(BEAM), ...asked(penalties), prefix: prefix() }), (found) => drawTree(tree, found));
+    (found) => drawSteps(steps, found, fixed ? null : force, prefix().length, page));
+  const askTree = latest(page, () => page.source.tree({ run: page.run.run, ...asked(BEAM), ...asked(penalties), prefix: prefix() }), (found) => drawTree(tree, found, prefix().length));
   function force(tokens) {
     page.set({ prefix: tokens.join(",") });
     askSteps();
@@ -64,29 +64,67 @@ function latest(page, ask, draw) {
     try {
       do { more = false; draw(await ask()); } while (more);
       page.say("");
-    } catch (error) { page.say(error.message, true); } finally { busy = false; }
+    } catch (error) { page.failed(error); } finally { busy = false; }
   };
 }
 
-function drawSteps(root, found, force, forced) {
-  const tokens = found.steps.map((step) => step.token.id);
+// The steps so far as rows of candidates; the chosen step before and after temperature, top-k, top-p and penalties.
+function drawSteps(root, found, force, forced, page) {
+  const tokens = found.steps.map((step) => step.token.id), last = found.steps.length - 1;
   const focused = document.activeElement?.closest?.(".options button")?.dataset.place;
-  const body = found.steps.map((step, i) => h("tr", {}, h("td", { class: "number" }, i + 1),
-    h("td", {}, h("div", { class: "options" }, ...step.options.map((option, j) => {
+  let at = Math.min(page.state.chosen === undefined ? 0 : Number(page.state.chosen) || 0, last), timer = null, playing = false;
+  const choose = (i) => { at = Math.min(Math.max(i, 0), last); page.set({ chosen: at }); mark(); };
+  const rows = found.steps.map((step, i) => h("tr", { "data-row": i }, h("th", { scope: "row" }, h("button", { type: "button", class: "quiet", "aria-label": `Step ${i}`, onclick: () => choose(i) }, i)),
+    h("td", {}, h("div", { class: "options" }, ...withToken(step).map((option, j) => {
       const chosen = option.id === step.token.id;
       const bar = svg("svg", { viewBox: "0 0 1 1", preserveAspectRatio: "none", "aria-hidden": "true" }, svg("rect", { width: option.chance, height: 1 }));
-      return h("button", { type: "button", class: `${chosen ? "chosen" : ""}${option.chance === 0 ? " cut" : ""}`, "data-place": `${i}.${j}`, "aria-pressed": chosen && step.forced, disabled: !force,
-        title: `model ${number(option.model, 6)}, here ${number(option.chance, 6)}`, onclick: () => force([...tokens.slice(0, i), option.id]) },
-      bar, h("span", {}, token(short(option.text, 14))), h("span", { class: "number" }, option.chance ? number(option.chance) : "cut"));
-    }))), h("td", { class: "number soft" }, step.kept > 99 ? "" : `${step.kept} left`)));
+      return h("button", { type: "button", class: `${chosen ? "chosen" : ""}${chosen && step.forced ? " forced" : ""}${option.chance === 0 && !(chosen && step.forced) ? " cut" : ""}`, "data-place": `${i}.${j}`, "aria-pressed": chosen && step.forced, disabled: !force,
+        title: `model ${number(option.model, 6)}, here ${number(option.chance, 6)}${chosen && step.forced ? ", forced" : ""}`, onclick: () => force([...tokens.slice(0, i), option.id]) },
+      bar, h("span", {}, token(short(option.text, 14))), h("span", { class: "number" }, chosen && step.forced ? `forced, ${number(option.model)}` : option.chance ? number(option.chance) : "cut"));
+    }))), h("td", { class: "number soft left" }, step.kept > 99 ? "" : `${step.kept} left`)));
+  const sum = (steps) => steps.reduce((total, step) => total + Math.log(step.token.model), 0), own = found.steps.filter((step) => step.forced);
+  const total = h("p", { class: "soft", id: "total" }, "Log-probability of the text under the model: ", h("b", { class: "number", "data-total": sum(found.steps) }, number(sum(found.steps))), own.length ? `, of which ${number(sum(own))} for ${own.length} forced tokens` : "");
   const reset = forced ? h("button", { type: "button", onclick: () => force([]) }, "Follow the model again") : null;
-  root.replaceChildren(h("h2", {}, "Step by step"), h("p", { class: "written" }, token(found.text), found.finished ? "" : h("span", { class: "soft" }, " … (cut)")),
-    h("p", { class: "hint" }, force ? "Each row is a step; choose another token, and the model continues from there. " : "Each row is a step with its candidates.", reset ?? ""),
-    h("div", { class: "scroll steps" }, h("table", {}, h("tbody", {}, ...body))));
+  const written = h("p", { class: "written" }), panel = h("section", { class: "chosen-step" });
+  const play = h("button", { type: "button", onclick: () => { if (timer) { clearInterval(timer); timer = null; } else { playing = true; if (at === last) choose(0); timer = setInterval(() => { if (!root.isConnected || at === last) { clearInterval(timer); timer = null; playing = false; } else choose(at + 1); mark(); }, 800); } mark(); } }, "▶ Play");
+  const step = (turn, label) => h("button", { type: "button", onclick: () => choose(at + turn) }, label);
+  function mark() {
+    rows.forEach((row, i) => { row.classList.toggle("now", i === at); row.classList.toggle("later", playing && i > at); });
+    play.textContent = timer ? "⏸ Pause" : "▶ Play";
+    const so = found.steps.slice(0, at + 1).map((each) => each.token.text);
+    written.replaceChildren(at === last || !playing ? token(found.text) : token(so.join("").replaceAll("␣", " ").trim()), (at === last || !playing) && !found.finished ? h("span", { class: "soft" }, " … (cut)") : "");
+    panel.replaceChildren(...beforeAfter(found.steps[at], at, Number(page.state.top_p ?? 1)));
+  }
+  root.replaceChildren(h("h2", {}, "Step by step"), written, total,
+    h("div", { class: "bar" }, step(-1, "← Step"), play, step(1, "Step →"), h("span", { class: "hint" }, force ? "Choose another token, and the model continues from there." : "Each row is a step with its candidates."), reset ?? ""),
+    h("div", { class: "stepwise" }, h("div", { class: "scroll steps", tabindex: 0, role: "region", "aria-label": "Steps and their candidates" }, h("table", {}, h("tbody", {}, ...rows))), panel));
+  mark();
+  root.querySelector(".scroll").style.maxHeight = `${Math.min(page.room(root.querySelector(".scroll"), 240), 460)}px`;
   if (focused) root.querySelector(`[data-place="${focused}"]`)?.focus();
 }
 
-function drawTree(root, { nodes, found }) {
+// The candidates, with the token that was written even if it is improbable.
+function withToken(step) {
+  return step.options.some((option) => option.id === step.token.id) ? step.options : [...step.options.slice(0, -1), step.token];
+}
+
+// Bars of the model's probability and of the one that is drawn from, and the cumulative line that top-p cuts.
+function beforeAfter(step, at, topP) {
+  const options = [...withToken(step)].sort((one, two) => two.warm - one.warm), high = 22, left = 96, wide = 190, most = Math.max(...options.map((each) => Math.max(each.model, each.chance, each.warm)), 1e-9);
+  let sum = 0;
+  const points = options.map((each, i) => { sum += each.warm; return [left + wide * Math.min(sum, 1), 4 + (i + 0.5) * high]; });
+  const height = options.length * high + 22, x = (share) => left + wide * share;
+  const picture = svg("svg", { class: "bars", viewBox: `0 0 ${left + wide + 56} ${height}`, width: left + wide + 56, role: "img", "aria-label": `Step ${at}: probabilities before and after` },
+    ...options.flatMap((each, i) => [svg("text", { x: left - 6, y: 17 + i * high, "text-anchor": "end", class: each.id === step.token.id ? "chosen" : "" }, `\u2068${short(each.text, 12)}\u2069`),
+      svg("rect", { class: "before", x: left, y: 5 + i * high, width: (wide * each.model) / most, height: 8 }), svg("rect", { class: "after", x: left, y: 13 + i * high, width: (wide * each.chance) / most, height: 6 }),
+      svg("text", { x: left + wide + 6, y: 17 + i * high, class: "value" }, each.chance ? number(each.chance, 3) : "cut")]),
+    svg("path", { class: "sum", d: points.map(([px, py], i) => `${i ? "L" : "M"}${px.toFixed(1)} ${py.toFixed(1)}`).join("") }),
+    topP < 1 ? svg("line", { class: "limit", x1: x(topP), x2: x(topP), y1: 0, y2: height - 18 }) : null,
+    svg("text", { x: left, y: height - 4, class: "value" }, topP < 1 ? `line: cumulative, cut at ${topP}` : "line: cumulative (0 to 1)"));
+  return [h("h3", {}, `Step ${at}: before and after`), picture, h("p", { class: "hint" }, h("span", { class: "key before" }), " the model  ", h("span", { class: "key after" }), " after penalties, temperature, top-k and top-p")];
+}
+
+function drawTree(root, { nodes, found }, forced) {
   const columns = new Map();
   const places = nodes.map((node) => {
     const rank = columns.get(node.step) ?? 0;
@@ -101,14 +139,14 @@ function drawTree(root, { nodes, found }) {
   });
   edges.sort((a, b) => a[0] - b[0]);
   const boxes = nodes.map((node, i) => {
-    const { x, y } = places[i], caption = `${short(node.text, 40)}: ${number(node.chance)} for the token, ${number(node.total)} in all, ${node.fate}${node.score === null ? "" : `, score ${number(node.score)}`}`;
+    const { x, y } = places[i], caption = `${short(node.text, 40)}: ${node.step < forced ? "forced" : `${number(node.chance)} for the token`}, ${number(node.total)} in all, ${node.fate}${node.score === null ? "" : `, score ${number(node.score)}`}`;
     return svg("g", { class: `${node.fate}${best.has(i) ? " best" : ""}`, role: "img", "aria-label": caption, transform: `translate(${x} ${y - 4})` }, svg("title", {}, caption),
       svg("rect", { width: STEP.box, height: 28, rx: 5 }), svg("text", { x: 7, y: 12 }, `\u2068${short(node.text, 13)}\u2069`), svg("text", { class: "score", x: 7, y: 23 }, node.score === null ? number(node.total, 3) : `= ${number(node.score, 3)}`));
   });
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `Beam search, ${nodes.length} continuations` }, ...edges.map(([, edge]) => edge),
     svg("g", { transform: `translate(${start.x} ${start.y - 4})` }, svg("rect", { width: 44, height: 28, rx: 5 }), svg("text", { x: 8, y: 18 }, "start")), ...boxes);
   const rows = found.map((each, i) => h("tr", {}, h("td", {}, i + 1), h("td", { class: "number" }, number(each.score)), h("td", {}, token(each.text), each.finished ? "" : h("span", { class: "soft" }, " … (cut)"))));
-  root.replaceChildren(h("h2", {}, "Beam search"), h("p", { class: "hint" }, "A column for each step, the most probable on top, with the total log-probability; a finished hypothesis (=) has its score with length penalty. Dropped hypotheses are paler."),
+  root.replaceChildren(h("h2", {}, "Beam search"), h("p", { class: "hint" }, "A column for each step, the most probable on top, with the total log-probability; a finished hypothesis (=) has its score with length penalty. Dropped hypotheses are paler.", forced ? ` The first ${forced} tokens are forced; the search counts only what follows.` : ""),
     h("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "Tree of the search" }, picture),
     h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, ""), h("th", { scope: "col" }, "score"), h("th", { scope: "col" }, "found"))), h("tbody", {}, ...rows)));
 }

@@ -2,8 +2,9 @@
 
 import { choices, clean, h, number, token } from "../dom.js";
 import { effect } from "../effect.js";
-import { chart, headOf, legend, paint } from "../heat.js";
+import { chart, headOf, legend, maskOf, paint } from "../heat.js";
 import { Tensors } from "../tensors.js";
+import { Tip, follow } from "../tip.js";
 
 const SIGNS = { "previous-token": "←", "next-token": "→", "same-position": "•", "first-token": "⇤", delimiter: "¶", induction: "↻" };
 const ROLLOUT = "The share of each input (column) in each position (row), if attention were all: heads are averaged, the residual stream counts half, and layers are multiplied. Values, feed-forward layers and norms are ignored.";
@@ -34,8 +35,11 @@ class Heads {
     this.head = Math.min(Number(page.state.head) || 0, this.place.heads - 1);
     this.tensors = new Tensors(page.source);
     this.rolled = page.state.map === "rollout";
+    this.own = page.state.scale === "own"; // colours end at the largest weight of each map instead of 1
     this.notes = null;
   }
+
+  scaled(map) { return this.own ? map : { ...map, most: 1 }; }
 
   name(layer) { return `${this.place.stack}.${layer}.${this.place.kind}.weights`; }
   id(layer, head) { return `${this.place.stack}.${layer}.${this.place.kind}.${head}`; }
@@ -56,9 +60,10 @@ class Heads {
         : `Click or arrow keys enlarge a head. To silence heads, run: regard look ${clean(page.about.name)}.${page.source.rounded ? ` Weights are within ${page.source.rounded.toFixed(5)}.` : ""}`));
     this.grid = this.#grid();
     this.large = h("div", { class: "large" });
-    const below = h("div");
+    this.after = h("div", { class: "after" });
     this.known = h("div", { class: "known" });
-    this.root.append(bar, h("div", { class: "split" }, h("div", {}, this.grid, this.known), this.large), below);
+    this.root.append(bar, h("div", { class: "split" }, h("div", {}, this.grid, this.known), this.large, this.after));
+    this.tip = new Tip(this.root);
     this.#frame();
     const order = [this.layer, ...Array.from({ length: place.layers }, (_, i) => i).filter((i) => i !== this.layer)];
     for (const layer of order) {
@@ -69,10 +74,10 @@ class Heads {
         continue;
       }
       if (layer === order[0]) await this.#enlarge();
-      this.maps[layer].forEach((button, head) => paint(button.firstChild, headOf(tensor, head)));
+      this.maps[layer].forEach((button, head) => paint(button.firstChild, this.scaled(headOf(tensor, head, maskOf(place, layer)))));
       if (layer !== order[0]) continue;
       this.answered = await page.output();
-      below.replaceChildren(effect(page, this.answered));
+      this.after.replaceChildren(effect(page, this.answered));
     }
     this.root.dataset.ready = "true";
     this.#note(); // not awaited
@@ -89,7 +94,12 @@ class Heads {
       page.set({ map: value === "rollout" ? value : null });
       again("Map", page.show());
     });
-    return page.source.live ? [map, h("span", { class: "hint given" }, "Silent heads give ", silent)] : [map];
+    const scale = choices("Scale", [["one", "0 to 1"], ["own", "own scale"]], this.own ? "own" : "one", (value) => {
+      page.set({ scale: value === "own" ? value : null });
+      again("Scale", page.show());
+    });
+    const colours = h("span", { class: "hint given" }, "Colours ", scale);
+    return page.source.live ? [map, colours, h("span", { class: "hint given" }, "Silent heads give ", silent)] : [map, colours];
   }
 
   // Heads with a known pattern: a sign in the grid, a list below it, and a line under the enlarged head.
@@ -113,8 +123,8 @@ class Heads {
     const kinds = Object.keys(SIGNS).map((name) => [name, named.filter((each) => each.name === name).sort((a, b) => b.score - a.score)]).filter(([, found]) => found.length);
     const rows = kinds.map(([name, found]) => h("tr", {}, h("th", { scope: "row" }, `${SIGNS[name]} ${this.#kind(name)}`),
       h("td", {}, h("div", { class: "chips" }, ...found.map(({ layer, head, score, chance }) => h("button", { type: "button", "data-named": this.id(layer, head), onclick: () => this.#select(layer, head) },
-        `${layer + 1}.${head + 1} `, h("span", { class: "number" }, `${score.toFixed(2)} (${chance.toFixed(2)})`)))))));
-    if (rows.length) this.known.replaceChildren(h("h3", {}, "Known patterns on this input"), h("p", { class: "hint" }, "layer.head, the share of its attention that follows the pattern, and in brackets the share by chance"),
+        `${layer}.${head} `, h("span", { class: "number" }, `${score.toFixed(2)} (${chance.toFixed(2)})`)))))));
+    if (rows.length) this.known.replaceChildren(h("h2", {}, "Known patterns on this input"), h("p", { class: "hint" }, "layer.head, the share of its attention that follows the pattern, and in brackets the share by chance"),
       h("table", {}, h("tbody", {}, ...rows)));
     else this.known.replaceChildren(h("p", { class: "hint" }, `No head of ${place.label.toLowerCase()} follows a known pattern far above chance on this input.`));
     this.#describe();
@@ -144,14 +154,14 @@ class Heads {
     const grid = h("div", { class: "maps", role: "grid", "aria-label": `${place.label}: heads by layer` });
     grid.style.setProperty("--heads", place.heads);
     grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }, ""),
-      ...Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i + 1))));
+      ...Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i))));
     this.maps = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
       const id = this.id(layer, head), silent = off.has(id);
-      const caption = `Layer ${layer + 1}, head ${head + 1}${silent ? ", silent" : ""}${marked.has(id) ? ", aligns words" : ""}`;
+      const caption = `Layer ${layer}, head ${head}${silent ? ", silent" : ""}${marked.has(id) ? ", aligns words" : ""}`;
       return h("button", { type: "button", role: "gridcell", class: `map${silent ? " off" : ""}${marked.has(id) ? " marked" : ""}`,
-        "aria-label": caption, title: caption, "data-head": id, tabindex: -1, onclick: () => this.#clicked(layer, head) }, h("canvas", { "aria-hidden": "true" }));
+        "aria-label": caption, title: caption, "data-head": id, tabindex: -1, onclick: () => this.#clicked(layer, head) }, h("canvas", { "aria-hidden": "true" }), silent ? h("span", { class: "silent", "aria-hidden": "true" }, "off") : null);
     }));
-    this.maps.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer + 1), ...row)));
+    this.maps.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer), ...row)));
     grid.addEventListener("keydown", (event) => this.#key(event));
     return grid;
   }
@@ -206,48 +216,32 @@ class Heads {
   async #enlarge() {
     const { page, place, layer, head } = this;
     const rolled = this.rolled && (place.kind === "cross" ? "rollout.source" : `rollout.${place.stack}`);
-    const map = rolled ? headOf(await page.source.tensor(page.run.run, rolled), 0) : headOf(await this.tensor(layer), head);
+    const found = rolled ? headOf(await page.source.tensor(page.run.run, rolled), 0) : headOf(await this.tensor(layer), head, maskOf(place, layer));
+    const map = this.scaled(found);
     if (layer !== this.layer || head !== this.head) return;
     const queries = page.run.sides[place.stack].tokens, keys = page.run.sides[place.keys].tokens;
     const silent = page.ablated.includes(this.id(layer, head));
     const button = h("button", { type: "button", id: "silence", "aria-pressed": silent, disabled: !page.source.live, onclick: () => this.#toggle() },
       silent ? "Restore this head" : "Silence this head");
-    const name = rolled ? `Rollout of the ${place.stack}${place.kind === "cross" ? ", from the source" : ""} · ${place.layers} layers` : `${place.label} · layer ${layer + 1} · head ${head + 1}`;
+    const name = rolled ? `Rollout of the ${place.stack}${place.kind === "cross" ? ", from the source" : ""} · ${place.layers} layers` : `${place.label} · layer ${layer} · head ${head}`;
     const note = h("p", { class: "soft", id: "note" }, rolled ? ROLLOUT : "");
     const canvas = h("canvas", { tabindex: 0, role: "img", id: "enlarged",
       "aria-label": `${name}: ${map.queries} queries by ${map.keys} keys. Arrow keys read single numbers.` });
-    const readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, "Rows are queries, columns are keys. Point at a cell, or use the arrow keys."));
-    const scale = h("canvas", { "aria-hidden": "true" });
-    this.large.replaceChildren(h("div", { class: "bar" }, h("h2", {}, name), rolled ? null : button),
-      canvas, h("div", { class: "legend" }, "0", scale, number(map.most)), readout, note); // late parts come below, so that nothing moves under the pointer
+    const scale = h("canvas", { "aria-hidden": "true" }), holder = h("div");
+    const legends = [h("span", {}, "0"), scale, h("span", {}, this.own ? `${number(found.most)} (largest here)` : "1"), map.masked ? h("span", { class: "masked" }, "hatched: masked") : null, place.stack === "decoder" ? h("span", {}, "rows: token read → token written") : null];
+    this.large.replaceChildren(h("div", { class: "bar" }, h("h2", {}, name), rolled ? null : button), holder); // late parts come below, so that nothing moves under the pointer
+    const below = h("div", {}, h("div", { class: "legend" }, ...legends.filter(Boolean)), note);
+    holder.append(canvas, below);
     legend(scale);
     this.#describe();
-    let at = null;
-    const names = [queries.map((each) => each.text), keys.map((each) => each.text)];
-    const redraw = () => chart(canvas, map, ...names, at, Math.max(this.large.clientWidth, 240));
-    let drawn = redraw();
-    canvas.dataset.left = drawn.left;
-    canvas.dataset.top = drawn.top;
-    canvas.dataset.cell = drawn.cell;
-    const read = (cell) => {
-      at = cell;
-      drawn = redraw();
-      const [q, k] = cell, value = map.data[q * map.keys + k], next = this.answered?.output.answers[0]?.rows[q]?.actual;
-      const writes = place.stack === "decoder" && next ? h("span", { class: "soft" }, " (writes ", token(next.text), ")") : "";
-      readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(page.source.rounded ? 4 : 6)), " from ",
-        h("b", {}, token(queries[q].text)), h("span", { class: "soft" }, ` at ${q + 1}`), writes, " to ", h("b", {}, token(keys[k].text)), h("span", { class: "soft" }, ` at ${k + 1}`));
-    };
-    canvas.addEventListener("pointermove", (event) => {
-      const box = canvas.getBoundingClientRect(), stretch = canvas.offsetWidth ? box.width / canvas.offsetWidth : 1;
-      const k = Math.floor(((event.clientX - box.left) / stretch - drawn.left) / drawn.cell), q = Math.floor(((event.clientY - box.top) / stretch - drawn.top) / drawn.cell);
-      if (q >= 0 && k >= 0 && q < map.queries && k < map.keys && (at?.[0] !== q || at?.[1] !== k)) read([q, k]);
-    });
-    canvas.addEventListener("keydown", (event) => {
-      const turn = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
-      if (!turn) return;
-      event.preventDefault();
-      const [q, k] = at ? [at[0] + turn[0], at[1] + turn[1]] : [0, 0];
-      read([Math.min(Math.max(q, 0), map.queries - 1), Math.min(Math.max(k, 0), map.keys - 1)]);
-    });
+    const read = place.stack === "decoder" ? page.run.sides.decoder.writes : null;
+    const names = [queries.map((each, i) => (read?.[i] ? `${each.text} → ${read[i]}` : each.text)), keys.map((each) => each.text)];
+    const drawn = chart(canvas, map, ...names, Math.max(this.large.clientWidth, 240), page.room(holder, 260, 74));
+    follow(canvas, () => drawn, ([q, k], x, y) => {
+      drawn.draw([q, k]);
+      const value = map.data[q * map.keys + k], hidden = map.masked?.(q, k);
+      this.tip.near(canvas, x, y, h("b", { class: "number", "data-value": value }, hidden ? "masked" : value.toFixed(page.source.rounded ? 4 : 6)), " from ",
+        h("b", {}, token(queries[q].text)), h("span", { class: "soft" }, ` at ${q}`), read?.[q] ? h("span", { class: "soft" }, " (writes ", token(read[q]), ")") : "", " to ", h("b", {}, token(keys[k].text)), h("span", { class: "soft" }, ` at ${k}`));
+    }, () => { drawn.draw(null); this.tip.hide(); });
   }
 }

@@ -5,6 +5,7 @@ import { effect } from "../effect.js";
 import { isDark, paint } from "../heat.js";
 import { lines as curves } from "../lines.js";
 import { Tensors } from "../tensors.js";
+import { Tip } from "../tip.js";
 
 // Colours of the overlay, dark to bright (matplotlib's inferno), visible on black and on white.
 const SHADES = [[0, 0, 4], [66, 10, 104], [147, 38, 103], [221, 81, 58], [252, 165, 10], [252, 255, 164]];
@@ -74,15 +75,15 @@ class Picture {
   async draw() {
     this.bar = h("div", { class: "bar" });
     this.canvas = h("canvas", { id: "picture", tabindex: 0, role: "img" });
-    this.readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" });
+    this.tip = new Tip(this.root);
     this.title = h("h2");
     this.scale = h("div", { class: "legend" });
     this.figures = h("div", { class: "figures", id: "figures", "aria-live": "polite" });
     this.grid = this.#grid();
     const below = h("div");
     this.root.append(this.bar, h("div", { class: "split seen" },
-      h("div", { class: "large" }, this.title, this.canvas, this.scale, h("div", { class: "side-by-side" }, this.#plain(), this.readout)),
-      h("div", {}, this.grid, this.figures, this.#check())), below);
+      h("div", { class: "large" }, this.title, this.canvas, this.scale),
+      h("div", {}, this.grid, this.figures), h("div", { class: "after" }, this.#plain(), this.#check(), below)));
     this.#listen();
     await this.#changed();
     const answered = await this.page.output(), best = answered.output.answers.find((answer) => !answer.each)?.rows[0].candidates[0];
@@ -136,7 +137,7 @@ class Picture {
     } catch (error) { page.say(error.message, true); return; }
     if (turn !== this.turn) return;
     this.shown = found;
-    const what = this.gradient ? "Attention × gradient of the answer" : this.rollout ? `Rollout of ${this.place.layers} layers` : `Layer ${layer + 1} · head ${head + 1}`;
+    const what = this.gradient ? "Attention × gradient of the answer" : this.rollout ? `Rollout of ${this.place.layers} layers` : `Layer ${layer} · head ${head}`;
     this.title.textContent = `${what}, from ${this.name(query)}`;
     this.canvas.setAttribute("aria-label", `${this.title.textContent}: ${this.rows} rows of ${this.columns} patches. Arrow keys read single numbers, Enter looks from a patch.`);
     this.#picture();
@@ -151,7 +152,7 @@ class Picture {
   // The image, the map over it, and the lines between patches.
   #picture() {
     const { canvas, rows, columns, shown } = this, ratio = devicePixelRatio || 1;
-    const cell = Math.max(Math.min(SIDE / Math.max(rows, columns), (this.canvas.parentElement.clientWidth || SIDE) / columns), 2);
+    const cell = Math.max(Math.min(Math.min(SIDE, this.page.room(canvas, 240, 60)) / Math.max(rows, columns), (this.canvas.parentElement.clientWidth || SIDE) / columns), 2);
     const width = cell * columns, height = cell * rows, pencil = canvas.getContext("2d");
     canvas.width = Math.round(width * ratio);
     canvas.height = Math.round(height * ratio);
@@ -185,12 +186,9 @@ class Picture {
   }
 
   #read() {
-    if (this.cursor === null) {
-      this.readout.replaceChildren(h("span", { class: "soft" }, "Point at a patch, or use the arrow keys, for its exact number."));
-      return;
-    }
-    const value = this.shown.data[this.cursor], uniform = 1 / this.tokens.length;
-    this.readout.replaceChildren(h("b", { class: "number", "data-value": value }, value.toFixed(6)), " from ", h("b", {}, this.name(this.query)),
+    if (this.cursor === null) { this.tip.hide(); return; }
+    const value = this.shown.data[this.cursor], uniform = 1 / this.tokens.length, cell = Number(this.canvas.dataset.cell);
+    this.tip.near(this.canvas, ((this.cursor % this.columns) + 0.5) * cell, (Math.floor(this.cursor / this.columns) + 0.5) * cell, h("b", { class: "number", "data-value": value }, value.toFixed(6)), " from ", h("b", {}, this.name(this.query)),
       " to ", h("b", {}, token(this.name(this.cursor))), h("br"), h("span", { class: "soft" }, `Uniform attention would give ${number(uniform, 6)}: this is ${(value / uniform).toFixed(2)} times as much.`));
   }
 
@@ -222,14 +220,14 @@ class Picture {
     const grid = h("div", { class: "maps", role: "grid", "aria-label": "Heads by layer, as maps over the image" });
     grid.style.setProperty("--heads", place.heads);
     grid.style.setProperty("--shape", this.columns / this.rows);
-    const numbers = Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i + 1));
+    const numbers = Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i));
     grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }, ""), ...numbers));
     this.buttons = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
-      const id = `encoder.${layer}.attention.${head}`, caption = `Layer ${layer + 1}, head ${head + 1}${off.has(id) ? ", silent" : ""}`;
+      const id = `encoder.${layer}.attention.${head}`, caption = `Layer ${layer}, head ${head}${off.has(id) ? ", silent" : ""}`;
       return h("button", { type: "button", role: "gridcell", class: `map${off.has(id) ? " off" : ""}`, "aria-label": caption, title: caption,
         "data-head": id, tabindex: -1, onclick: () => this.#select(layer, head) }, h("canvas", { "aria-hidden": "true" }));
     }));
-    this.buttons.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer + 1), ...row)));
+    this.buttons.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer), ...row)));
     grid.addEventListener("keydown", (event) => {
       const turn = TURNS[event.key];
       if (!turn) return;

@@ -2,6 +2,7 @@
 
 import { choices, clean, h, meter, number, short, token } from "../dom.js";
 import { colour, legend } from "../heat.js";
+import { Tip } from "../tip.js";
 
 const WIDE = 84, SIDE = 190, MARGIN = 6; // widths of a column and of the names, in pixels; columns drawn beyond what is seen
 
@@ -34,7 +35,7 @@ class Grid {
   }
 
   text(id) { return this.found.texts[id] ?? String(id); }
-  layer(i) { return i === 0 ? "Embeddings" : `Layer ${i}${i === this.found.layers.length - 1 ? ", output" : ""}`; }
+  layer(i) { return i === 0 ? "Embeddings" : `Layer ${i - 1}${i === this.found.layers.length - 1 ? ", output" : ""}`; }
 
   draw() {
     const { found } = this, scale = h("canvas", { "aria-hidden": "true" });
@@ -47,15 +48,21 @@ class Grid {
     const same = found.each
       ? [`A constant guess, the most frequent of the model's answers, agrees at `, share(found.constant, "constant"), ` of the ${places}; a random one at ${percent(1 / found.choices)}.`]
       : [`With one position there is no share; a random guess is right once in ${found.choices}.`];
+    this.tip = new Tip(this.root);
     this.root.append(this.box, h("div", { class: "legend" }, "0", scale, "1", h("span", {}, "probability of the first guess")), h("p", { class: "hint", id: "baseline" }, ...same), this.caption);
     legend(scale);
     this.box.addEventListener("scroll", () => requestAnimationFrame(() => this.#window()));
     this.box.addEventListener("keydown", (event) => this.#key(event));
     this.box.addEventListener("pointermove", (event) => {
       const cell = event.target.closest?.("[data-cell]")?.dataset.cell.split(".").map(Number);
-      if (cell && (cell[0] !== this.at[0] || cell[1] !== this.at[1])) this.#move(...cell, false);
+      if (!cell) { this.tip.hide(); return; }
+      if (cell[0] !== this.at[0] || cell[1] !== this.at[1]) this.#move(...cell, false);
+      const layer = found.layers[cell[0]], id = layer.tokens[cell[1]][0];
+      this.tip.at(event.clientX, event.clientY, h("b", {}, token(this.text(id))), " ", h("b", { class: "number", "data-value": layer.chances[cell[1]][0] }, number(layer.chances[cell[1]][0], 6)), h("span", { class: "soft" }, ` ${this.layer(cell[0])}`));
     });
+    this.box.addEventListener("pointerleave", () => this.tip.hide());
     new ResizeObserver(() => this.#window()).observe(this.box);
+    this.box.style.maxHeight = `${Math.max(this.page.room(this.box) * 0.55, 240)}px`;
     this.#window(true);
     this.#move(...this.at);
   }
@@ -116,7 +123,7 @@ class Grid {
 
   #describe() {
     const { found, at: [i, t] } = this, layer = found.layers[i], id = found.final[t], actual = found.actual[t];
-    const where = found.each ? [found.output === "output" ? " after " : " at ", token(short(this.tokens[t].text, 40)), h("span", { class: "soft" }, ` at ${t + 1}`)] : [];
+    const where = found.each ? [found.output === "output" ? " after " : " at ", token(short(this.tokens[t].text, 40)), h("span", { class: "soft" }, ` at ${t}`)] : [];
     const guesses = layer.tokens[t].map((each, k) => h("tr", {}, h("td", {}, token(short(this.text(each), 32))), h("td", {}, meter(layer.chances[t][k])), h("td", { class: "number", "data-value": layer.chances[t][k] }, number(layer.chances[t][k], 6))));
     const fact = (name, what, chance, rank) => [h("dt", {}, name), h("dd", { "data-fact": name }, h("b", {}, token(short(this.text(what), 32))), " ", h("span", { class: "number", "data-value": chance }, number(chance, 6)), h("span", { class: "soft" }, `, rank ${rank + 1} of ${found.choices}`))];
     const facts = h("dl", { class: "facts-list" }, ...fact("Model's answer", id, layer.final_chance[t], layer.final_rank[t]),

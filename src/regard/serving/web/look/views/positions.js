@@ -4,6 +4,7 @@ import { choices, h, number } from "../dom.js";
 import { field, rangeOf } from "../field.js";
 import { lines } from "../lines.js";
 import { once, unpacked } from "../packed.js";
+import { Tip } from "../tip.js";
 
 const SIDES = { encoder: "Encoder", decoder: "Decoder" };
 const NAMES = { sinusoidal: "sinusoidal", learned: "learned", relative: "relative, in buckets (T5)", "transformer-xl": "relative, of sinusoids (Transformer-XL)",
@@ -84,11 +85,11 @@ class Positions {
   #shown(found) {
     this.found = found;
     this.parts = {};
-    this.readout = h("p", { class: "readout", id: "readout", "aria-live": "polite" }, h("span", { class: "soft" }, "Point at a cell, or use the arrow keys."));
+    this.tip ??= new Tip(this.root);
     const measured = this.root.parentElement?.querySelector("#measured");
     if (measured) measured.textContent = baseline(found);
     const drawn = found.encodings || found.scores;
-    const parts = [drawn ? h("div", { class: "pair worked" }, h("div", { class: "formula" }, ...formula(found, this.page.about)), this.readout)
+    const parts = [drawn ? h("div", { class: "formula worked" }, ...formula(found, this.page.about))
       : h("p", { id: "nothing" }, nothing(this.page.about))];
     if (found.encodings) parts.push(...this.#vectors(found));
     if (found.scores) parts.push(...this.#scores(found));
@@ -107,8 +108,15 @@ class Positions {
   }
 
   say(words, value, ...more) {
-    this.readout.replaceChildren(...words, " = ", h("b", { class: "number", "data-value": value }, number(value, 6)), ...more);
+    this.tip.near(...this.place, ...words, " = ", h("b", { class: "number", "data-value": value }, number(value, 6)), ...more);
   }
+
+  // A field whose tip is filled by read(cell).
+  field(given) {
+    return field({ ...given, read: (cell, ...place) => { this.place = place; given.read(cell); }, leave: () => this.tip.hide() });
+  }
+
+  get tall() { return Math.min(Math.max(this.page.room(this.body, 260, 190), 200), 420); }
 
   // ----------------------------------------------------------------------------------------------------------- vectors
 
@@ -145,7 +153,7 @@ class Positions {
     const data = new Float32Array(rows * columns);
     for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) data[i * columns + j] = this.matrix.data[i * columns + order[j]];
     const sorted = this.found.encodings.order === "interleaved";
-    const made = field({ id: "encodings", label: `Encodings: ${rows} by ${columns}`, rows, columns, data, range: rangeOf(data), room, tall: 380, first: [grid ? 1 : first, 0],
+    const made = this.field({ id: "encodings", label: `Encodings: ${rows} by ${columns}`, rows, columns, data, range: rangeOf(data, this.found.kind.startsWith("learned") ? 0.99 : 1), room, tall: this.tall, first: [grid ? 0 : first, 0],
       axes: `rows: ${grid ? "patches" : first < 0 ? "distances" : "places"}; columns: channels${sorted ? ", sines before cosines, the fastest first" : ""}`, columnName: (column) => order[column],
       read: ([row, column]) => this.#cell(row, order[column], data[row * columns + column]) });
     holder.replaceChildren(made.element);
@@ -171,8 +179,8 @@ class Positions {
 
   #similarity(holder, room, measure) {
     const { data, shape: [size] } = measure === "dot" ? this.dots : this.cosines, first = this.found.encodings.first;
-    const made = field({ id: "similarity", label: `${measure === "dot" ? "Dot products" : "Cosines"} of each two, ${size} by ${size}`, rows: size, columns: size, data,
-      range: rangeOf(data), room, tall: 380, square: true, first: [first, first], axes: `rows and columns: ${first < 0 ? "distances" : "places"}`,
+    const made = this.field({ id: "similarity", label: `${measure === "dot" ? "Dot products" : "Cosines"} of each two, ${size} by ${size}`, rows: size, columns: size, data,
+      range: rangeOf(data), room, tall: this.tall, square: true, first: [first, first], axes: `rows and columns: ${first < 0 ? "distances" : "places"}`,
       read: ([row, column]) => {
         const at = row * size + column, name = first < 0 ? "R" : this.found.kind === "learned" ? "P" : "PE", [one, two] = [row, column].map((each) => number(each + first, 0));
         const other = measure === "dot" ? ["cosine ", this.cosines.data[at]] : ["dot product ", this.dots.data[at]];
@@ -186,13 +194,14 @@ class Positions {
     const { page } = this, [rows, columns] = this.found.encodings.grid, size = rows * columns;
     const chosen = Math.min(Number(page.state.patch ?? Math.floor(rows / 2) * columns + Math.floor(columns / 2)) || 0, size - 1);
     const data = this.cosines.data.subarray(chosen * size, (chosen + 1) * size), at = (cell) => cell[0] * columns + cell[1];
-    const made = field({ id: "similarity", label: `Cosine of every patch to the one in ${patch(chosen, [rows, columns])}`, rows, columns, data, range: rangeOf(this.cosines.data), room, tall: 380, square: true,
-      first: [1, 1], mark: [Math.floor(chosen / columns), chosen % columns], axes: `rows and columns of patches; chosen: ${patch(chosen, [rows, columns])}`,
+    const made = this.field({ id: "similarity", label: `Cosine of every patch to the one in ${patch(chosen, [rows, columns])}`, rows, columns, data, range: rangeOf(this.cosines.data), room, tall: this.tall, square: true,
+      first: [0, 0], mark: [Math.floor(chosen / columns), chosen % columns], axes: `rows and columns of patches; chosen: ${patch(chosen, [rows, columns])}`,
       read: (cell) => this.say([`cos(patch ${patch(chosen, [rows, columns])}, patch ${patch(at(cell), [rows, columns])})`], data[at(cell)]),
       choose: (cell) => {
         page.set({ patch: at(cell) });
         this.#grid(holder, room);
         holder.querySelector("canvas").focus();
+        this.tip.hide();
       } });
     holder.replaceChildren(made.element, h("p", { class: "hint" }, "A click, or Enter, chooses another patch."));
   }
@@ -210,10 +219,10 @@ class Positions {
 
   #scores(found) {
     const values = unpacked(found.scores.values), [heads, count] = values.shape, { distances } = found.scores, perLayer = this.page.about.attentions[0].heads;
-    const name = (head) => (found.kind === "transformer-xl" ? `layer ${Math.floor(head / perLayer) + 1}, head ${(head % perLayer) + 1}` : `head ${head + 1}`);
+    const name = (head) => (found.kind === "transformer-xl" ? `layer ${Math.floor(head / perLayer)}, head ${head % perLayer}` : `head ${head}`);
     Object.assign(this.parts, {
-      scores: (holder, room) => holder.replaceChildren(field({ id: "scores", label: `Scores: ${heads} heads by ${count} distances`, rows: heads, columns: count, data: values.data, range: rangeOf(values.data),
-        room, tall: Math.min(Math.max(22 * heads, 160), 380), first: [1, distances[0]], axes: `rows: heads${found.kind === "transformer-xl" ? ", one layer after the other" : ""}; columns: how far the key lies before its query`,
+      scores: (holder, room) => holder.replaceChildren(this.field({ id: "scores", label: `Scores: ${heads} heads by ${count} distances`, rows: heads, columns: count, data: values.data, range: rangeOf(values.data),
+        room, tall: Math.min(Math.max(22 * heads, 160), 380), first: [0, distances[0]], axes: `rows: heads${found.kind === "transformer-xl" ? ", one layer after the other" : ""}; columns: how far the key lies before its query`,
         read: ([head, at]) => this.say([`${name(head)}, key ${apart(distances[at])}: added to the score`], values.data[head * count + at],
           h("span", { class: "soft" }, ` · its weight is multiplied by ${number(Math.exp(values.data[head * count + at]), 4)}, all else equal`)) }).element),
       curves: (holder, room) => holder.replaceChildren(lines({ id: "curves", label: "Score by distance", x: distances, room, across: "how far the key lies before its query",
@@ -225,7 +234,7 @@ class Positions {
 // -------------------------------------------------------------------------------------------------------------- words
 
 function patch(number, [, columns]) {
-  return `row ${Math.floor(number / columns) + 1}, column ${(number % columns) + 1}`;
+  return `row ${Math.floor(number / columns)}, column ${number % columns}`;
 }
 
 function apart(distance) {

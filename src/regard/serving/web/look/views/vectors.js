@@ -1,6 +1,6 @@
 // Words of several sentences on a plane, and their cosines by layer.
 
-import { clean, h, number, picker, svg, token } from "../dom.js";
+import { choices, clean, h, number, picker, svg, token } from "../dom.js";
 import { lines } from "../lines.js";
 import { once, unpacked } from "../packed.js";
 import { Scatter, glyph } from "../scatter.js";
@@ -96,7 +96,8 @@ class Vectors {
       page.set({ depth: this.layer });
       this.#show();
     } });
-    this.choice.replaceChildren(h("label", { class: "one" }, "Word", word), h("label", {}, "Layer", caption, slider));
+    const scale = choices("Scale", [["same", "the same in every layer"], ["own", "own"]], page.state.scale === "own" ? "own" : "same", (value) => { page.set({ scale: value === "own" ? value : null }); this.#choices(); this.#show(); this.choice.querySelector('[aria-label="Scale"] [aria-checked="true"]').focus(); });
+    this.choice.replaceChildren(h("label", { class: "one" }, "Word", word), h("label", {}, "Layer", caption, slider), h("div", { class: "one hint" }, "Scale ", scale));
   }
 
   #sentences() {
@@ -119,15 +120,25 @@ class Vectors {
     const same = chart.places.every((word) => this.cosine(chart.places[0], word) > 1 - 1e-6);
     const measured = this.root.parentElement?.querySelector("#measured");
     const against = chance === undefined ? "There are too few other words for a baseline." :
-      `Random other words of these sentences have a mean cosine of ${number(chance, 3)} in layer ${layer} (${chart.chance.pairs.toLocaleString("en")} pairs): compare with it.`;
-    if (measured) measured.textContent = `${same ? "In this layer all of these have the same vector." : `The two axes show ${both.toFixed(0)} % of the variance.`} ${against}`;
+      `Random other words of these sentences have a mean cosine of ${number(chance, 3)} ${where(layer)} (${chart.chance.pairs.toLocaleString("en")} pairs): compare with it.`;
+    if (measured) measured.textContent = `${same ? "Here all of these have the same vector." : `The two axes show ${both.toFixed(0)} % of the variance.`} ${against}`;
     const spots = chart.places.map((word, i) => ({ word, x: points.data[(layer * n + i) * 2], y: points.data[(layer * n + i) * 2 + 1], kind: this.kind(word),
       shape: found.words[word].sentence, label: this.#label(word), caption: `${found.words[word].text}, sentence ${found.words[word].sentence + 1}` }));
-    const map = new Scatter(spots, { room: Math.max(this.map.clientWidth, 280), label: `${chart.word === null ? "All words" : `The word ${chart.word}`} in layer ${layer}: ${n} points`,
-      axes: share.map((part, i) => `${i ? "second" : "first"} direction, ${(100 * part).toFixed(0)} % of the variance`), read: (spot) => { this.#read(spot); if (chart.word === null) this.#pairs(); } });
+    const map = new Scatter(spots, { room: Math.max(this.map.clientWidth, 280), label: `${chart.word === null ? "All words" : `The word ${chart.word}`} ${where(layer)}: ${n} points`,
+      axes: share.map((part, i) => `${i ? "second" : "first"} direction, ${(100 * part).toFixed(0)} % of the variance`), range: this.page.state.scale === "own" ? null : this.#range(points), tall: this.page.room(this.map, 320), read: (spot) => { this.#read(spot); if (chart.word === null) this.#pairs(); } });
     this.map.replaceChildren(map.element);
     map.choose(Math.max(chart.places.indexOf(this.at), 0));
     if (chart.word !== null) this.#pairs();
+  }
+
+  // The largest extent of the points, across and up, over all layers.
+  #range(points) {
+    const [layers, n] = points.shape, most = [0, 0];
+    for (let layer = 0; layer < layers; layer++) for (const axis of [0, 1]) {
+      const all = Array.from({ length: n }, (_, i) => points.data[(layer * n + i) * 2 + axis]);
+      most[axis] = Math.max(most[axis], Math.max(...all) - Math.min(...all));
+    }
+    return most;
   }
 
   // In a map of one word, labels are the words around it.
@@ -173,7 +184,7 @@ class Vectors {
     if (chart.chance) series.push({ name: "random other words", values: chart.chance.layers, kind: "chance" });
     const holder = h("div");
     this.below.replaceChildren(h("section", { class: "pairs" }, h("h2", {}, title), h("div", { class: "pair" }, holder, this.#table(pairs, named, values, statics))));
-    holder.append(lines({ id: "bylayer", label: title, x, series, band, across: "layer (0: embeddings and positions)", room: Math.max(holder.clientWidth, 280), mark: this.layer, hint: "Cosines. Point at a layer, or use ← and →." }));
+    holder.append(lines({ id: "bylayer", label: title, x, series, band, across: "layers passed (0: embeddings and positions)", room: Math.max(holder.clientWidth, 280), mark: this.layer, hint: "Cosines. Point at a layer, or use ← and →." }));
   }
 
   #table(pairs, named, values, statics) {
@@ -183,12 +194,16 @@ class Vectors {
     const rows = order.map((i) => h("tr", { "data-pair": pairs[i].join("-") }, h("th", { scope: "row" }, named[i]), h("td", { class: "number", "data-static": statics[i] }, number(statics[i])), ...columns.map((each) => cell(values[i][each], each))));
     if (chart.chance) rows.push(h("tr", { class: "chance", "data-pair": "random" }, h("th", { scope: "row" }, "random other words"), h("td", { class: "number", "data-static": chart.chance.static }, number(chart.chance.static)), ...columns.map((each) => cell(chart.chance.layers[each], each))));
     return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Cosines by layer" }, h("table", {},
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "pair"), h("th", { scope: "col" }, "static"), ...columns.map((each) => h("th", { scope: "col" }, each)))), h("tbody", {}, ...rows)));
+      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "pair"), h("th", { scope: "col" }, "static"), ...columns.map((each) => h("th", { scope: "col" }, each ? `layer ${each - 1}` : "embedded")))), h("tbody", {}, ...rows)));
   }
 }
 
 function name(layer, layers) {
-  return layer ? `${layer} of ${layers - 1}` : "0: embeddings + positions";
+  return layer ? `after layer ${layer - 1} of 0 to ${layers - 2}` : "embeddings + positions";
+}
+
+function where(layer) {
+  return layer ? `after layer ${layer - 1}` : "before the first layer";
 }
 
 function short({ words }, number) {

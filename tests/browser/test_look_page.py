@@ -1,0 +1,276 @@
+"""What every view of the page must do: numbers on screen, changes announced, small screens, keyboard, accessibility."""
+
+from __future__ import annotations
+
+import math
+import socket
+from collections.abc import Iterator
+from importlib import resources
+from typing import Any
+
+import pytest
+from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually, wait_for
+from tiny_models import WRITERS, write_decoder
+
+import regard
+from regard.decoding.settings import Absolute, Rules, Sampling
+from regard.look.input import Input
+from regard.look.study import Study
+from regard.look.views import views_of
+from regard.look.views.decode import decode_steps
+from regard.models.settings import Decoder
+from regard.serving.page_file import page_file
+from regard.weights.directory import save_model
+
+PICTURES = {
+    "heads": "#enlarged",
+    "walk": ".equation",
+    "decode": ".steps",
+    "lens": "#lens",
+    "vectors": ".scatter",
+    "positions": "#encodings",
+    "compare": "#map-0",
+    "image": "#picture",
+}
+"""The main picture of each view."""
+WITHOUT = {"compare", "vectors", "positions"}
+"""Views of the model without changed heads."""
+
+
+def opened(page: Any, view: str) -> None:
+    page.locator(f"#tab-{view}").click()
+    wait_for(page, f"#view[aria-labelledby=tab-{view}] {READY}")
+
+
+def inside(page: Any, selector: str) -> bool:
+    """Whether an element begins on the screen, and ends there unless it is higher than half of it."""
+    box, size = page.locator(selector).first.bounding_box(), page.viewport_size
+    bottom = min(box["y"] + box["height"], box["y"] + size["height"] / 2)
+    across = box["x"] >= 0 and box["x"] + box["width"] <= size["width"] + 1
+    return bool(across and box["y"] >= 0 and bottom <= size["height"])
+
+
+def test_pictures_readouts_and_effects_are_on_the_screen(served: dict[str, Served], watched: Watched) -> None:
+    one = served["translator"]
+    for width, height in ((1280, 720), (1440, 900)):
+        page = watched.open(
+            one.address, text=TEXT, target="a dog runs", to="en", at="decoder.cross", step="decoder.0.cross.weights"
+        )
+        page.set_viewport_size({"width": width, "height": height})
+        for view in views_of(one.study):
+            opened(page, view)
+            if view in PICTURES:
+                assert inside(page, PICTURES[view]), (view, width)
+        opened(page, "heads")
+        box = page.locator("#enlarged").bounding_box()
+        for share in (0.35, 0.9):
+            page.mouse.move(box["x"] + 0.55 * box["width"], box["y"] + share * box["height"])
+            if page.locator("#readout").is_visible():
+                assert inside(page, "#readout"), "the number is next to the pointer"
+        page.locator("#silence").click()
+        wait_for(page, "#edits:not([hidden])")
+        wait_for(page, f"#view {READY}")
+        assert page.evaluate("scrollY") == 0
+        assert inside(page, ".effect h2"), "the effect of a click is next to the map"
+        assert inside(page, ".effect table tbody tr:first-child")
+
+
+def test_changed_heads_are_announced_in_every_view(served: dict[str, Served], watched: Watched) -> None:
+    for family, head in (("translator", "decoder.0.cross.1"), ("encoder", "encoder.1.attention.0")):
+        one = served[family]
+        page = watched.open(one.address, text=TEXT, off=head, **({"to": "en"} if family == "translator" else {}))
+        for view in views_of(one.study):
+            opened(page, view)
+            told = page.locator("#edits").inner_text()
+            stack, layer, _, number = head.split(".")
+            assert f"layer {layer}, head {number}" in told, "the index of the address"
+            assert stack in told
+            assert ("without this change" if view in WITHOUT else "the changed model") in told, view
+        opened(page, "walk")
+        page.locator("#edits button").click()
+        page.wait_for_selector("#edits", state="hidden")
+        assert "off=" not in page.url
+
+
+def test_a_forced_token_has_its_own_probability(served: dict[str, Served], watched: Watched) -> None:
+    one = served["translator"]
+    page = watched.open(one.address, text=TEXT, view="decode", to="en")
+    page.locator(".steps tr").first.locator(".options button").nth(3).click()
+    page.get_by_role("button", name="Follow the model again").wait_for()
+    run = one.study.run(Input(TEXT, to="en"))
+    forced = int(page.url.partition("prefix=")[2].partition("&")[0])
+    found = decode_steps(one.study, run, Sampling(), Rules(longest=Absolute(tokens=48)), [forced])
+    first = found["steps"][0]
+    plain = decode_steps(one.study, run, Sampling(), Rules(longest=Absolute(tokens=48)))["steps"][0]
+    known = {option["id"]: option for option in plain["options"]}[forced]
+    assert first["token"]["model"] == pytest.approx(known["model"], abs=1e-6)
+    assert first["token"]["chance"] == pytest.approx(known["chance"], abs=1e-6), "not 1"
+    button = page.locator(".options button.forced")
+    assert "forced" in button.inner_text()
+    assert f"{known['model']:.4f}" in button.inner_text()
+    total = float(page.locator("[data-total]").get_attribute("data-total"))
+    assert total == pytest.approx(sum(math.log(step["token"]["model"]) for step in found["steps"]), abs=1e-4)
+
+
+def test_special_tokens_can_be_written_and_unsent_text_is_marked(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["encoder"].address, text="ein ", view="heads")
+    field = page.locator("textarea[name=text]")
+    field.focus()
+    page.keyboard.press("End")
+    page.get_by_role("button", name="<mask>").click()
+    assert field.input_value() == "ein <mask>"
+    assert "not run yet" in page.locator("#unsent").inner_text()
+    page.keyboard.press("Enter")
+    eventually(lambda: page.locator("#unsent").inner_text() == "")
+    wait_for(page, f"#view {READY}")
+    study = served["encoder"].study
+    tokenizer = study.loaded.tokenizers.source
+    assert tokenizer.roles["mask"] in study.run(Input("ein <mask>")).sides["encoder"].ids
+
+
+def test_indices_are_those_of_addresses(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["translator"].address, text=TEXT, to="en", at="decoder.cross", layer="0", head="1")
+    assert page.locator(".large h2").inner_text() == "Cross-attention · layer 0 · head 1"
+    button = page.locator("[data-head='decoder.0.cross.1']")
+    assert button.get_attribute("aria-label").startswith("Layer 0, head 1")
+    assert page.locator(".maps [role=columnheader]").all_inner_texts() == ["", "0", "1"]
+    page.locator("#enlarged").focus()
+    page.keyboard.press("ArrowRight")
+    assert " at 0" in page.locator("#readout").inner_text()
+    opened(page, "lens")
+    assert page.locator("#lens .name").all_inner_texts()[2].startswith("Layer 0")
+
+
+def test_masked_cells_scales_and_tokens(served: dict[str, Served], watched: Watched) -> None:
+    one = served["decoder"]
+    page = watched.open(one.address, text="dog the dog ☃", view="heads")
+    assert page.locator(".legend").first.inner_text().split()[:2] == ["0", "1"], "one scale for all maps"
+    assert "masked" in page.locator(".large .legend").inner_text()
+    assert "read → token written" in page.locator(".large .legend").inner_text()
+    page.locator("#enlarged").focus()
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#readout [data-value]").inner_text() == "masked", "not 0"
+    page.get_by_role("radio", name="own scale").click()
+    eventually(lambda: "largest here" in page.locator(".large .legend").inner_text())
+    names = one.study.run(Input("dog the dog ☃")).sides["decoder"].names
+    assert "␣d" in names
+    assert "d" in names, "with and without a space"
+    assert {"‹E2›", "‹98›", "‹83›"} <= set(names), "bytes of a character that the vocabulary lacks"
+
+
+def test_back_and_forward_move_between_views(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["decoder"].address, text=TEXT, view="heads")
+    opened(page, "lens")
+    opened(page, "walk")
+    page.go_back()
+    wait_for(page, f"#view[aria-labelledby=tab-lens] {READY}")
+    page.go_back()
+    wait_for(page, f"#view[aria-labelledby=tab-heads] {READY}")
+    page.go_forward()
+    wait_for(page, f"#view[aria-labelledby=tab-lens] {READY}")
+    page.locator("textarea[name=text]").fill("the dog")
+    page.keyboard.press("Enter")
+    wait_for(page, f"#view {READY}")
+    page.go_back()
+    eventually(lambda: page.locator("textarea[name=text]").input_value() == TEXT)
+
+
+def test_arrows_belong_to_the_view_after_a_click_and_to_the_tabs_by_keyboard(
+    served: dict[str, Served], watched: Watched
+) -> None:
+    page = watched.open(served["decoder"].address, text=TEXT, view="heads")
+    opened(page, "walk")
+    before = page.locator("[aria-current=step]").get_attribute("data-step")
+    page.keyboard.press("ArrowRight")
+    eventually(lambda: page.locator("[aria-current=step]").get_attribute("data-step") != before)
+    assert "view=walk" in page.url
+    step = page.locator("[aria-current=step]").get_attribute("data-step")
+    page.locator("#tab-walk").focus()
+    page.keyboard.press("ArrowLeft")
+    eventually(lambda: "view=heads" in page.url)
+    assert page.evaluate("document.activeElement.id") == "tab-heads"
+    assert f"step={step}" in page.url, "the walk has not moved"
+
+
+@pytest.fixture
+def unlike(tmp_path: Any) -> Iterator[Served]:
+    """A decoder of two layers, next to one of a single layer."""
+    one = regard.load(write_decoder(tmp_path / "one"), "cpu")
+    write_decoder(tmp_path / "two")
+    model = one.settings
+    assert isinstance(model, Decoder)
+    save_model(regard.build(model.changed({"depth": 1})), tmp_path / "two")
+    made = Served(Study(one, against=regard.load(tmp_path / "two", "cpu")))
+    yield made
+    made.close()
+
+
+def test_models_of_different_depth_are_compared(unlike: Served, watched: Watched) -> None:
+    page = watched.open(unlike.address, text=TEXT, view="compare")
+    assert page.locator("#status").inner_text() == ""
+    assert page.locator("#map-2").count() == 1
+    assert page.locator('select[aria-label="Layer of the other"] option').count() == 1
+    study = unlike.study
+    weights = study.tensor(study.run(Input(TEXT)).key, "decoder.1.attention.weights")[0]
+    page.locator("#map-0").focus()
+    for key in ("ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    shown = [float(text) for text in page.locator("#readout [data-value]").all_inner_texts()[:2]]
+    assert shown[0] == pytest.approx(float(weights[1, 0]), abs=1e-4), "the map of the first model is its own"
+    page.locator("[data-head='decoder.0.attention.1']").click()
+    eventually(lambda: "layer 0 · head 1" in page.locator("#compare-maps h2").inner_text())
+    html = page_file(unlike.study, unlike.study.run(Input(TEXT)), ["compare"]).html
+    assert "compare" in html
+
+
+def test_a_server_that_dies_or_restarts(served: dict[str, Served], browser: Any) -> None:
+    study, other = served["decoder"].study, Watched(browser)
+    one = Served(study)
+    page = other.open(one.address, text=TEXT, view="heads")
+    port = one.socket.getsockname()[1]
+    one.close()
+    page.locator("#tab-lens").click()
+    wait_for(page, "#status.error")
+    assert "does not answer" in page.locator("#status").inner_text()
+    again = Served.__new__(Served)
+    study._runs.clear()
+    original = socket.create_server
+    socket.create_server = lambda address, **more: original((address[0], port), **more)  # type: ignore[assignment]
+    try:
+        again.__init__(study)  # type: ignore[misc]
+    finally:
+        socket.create_server = original
+    wait_for(page, f"#view[aria-labelledby=tab-lens] {READY}")
+    assert page.locator("#status").inner_text() == ""
+    study._runs.clear()  # as after a restart between two clicks
+    opened(page, "walk")
+    assert page.locator("#status").inner_text() == ""
+    other.context.close()
+    again.close()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", list(WRITERS))
+def test_no_sideways_scroll_and_nothing_serious_for_axe(
+    served: dict[str, Served], watched: Watched, family: str
+) -> None:
+    one, axe = served[family], resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8")
+    page = watched.open(one.address, text=HOSTILE)
+    page.evaluate(axe)
+    for view in views_of(one.study):
+        for width in (1440, 1280, 768, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            if width in (1440, 390):
+                opened(page, view)
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (view, width)
+            box = page.locator(f"#tab-{view}").bounding_box()
+            assert -1 <= box["x"] <= width - box["width"] + 1, "the tab can be reached"
+        found = page.evaluate("axe.run().then(found => found.violations)")
+        serious = [
+            (each["id"], [node["html"][:120] for node in each["nodes"]][:3])
+            for each in found
+            if each["impact"] in ("serious", "critical")
+            or each["id"] in ("landmark-one-main", "heading-order", "region")
+        ]
+        assert serious == [], view
