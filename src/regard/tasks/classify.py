@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from typing import Any, Literal, cast
 
 import torch
@@ -94,10 +93,6 @@ class ClassifyTask(TextTask):
         model, self.head = with_head(self.model, Classification, "label", changes)
         return cast(ModelSettings, model)
 
-    @cached_property
-    def _weights(self) -> list[float] | None:
-        return self.class_weights(self.settings.weights)
-
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         text, labels, settings = batch.sequences["text"], batch.values["label"], self.settings
         hidden, layout = self.states(model, text.tokens, text.layout, batch.values.get("text.segments"))
@@ -108,7 +103,7 @@ class ClassifyTask(TextTask):
             errors = torch.where(known, logits[:, 0].float() - labels.nan_to_num(), 0.0)
             loss = Loss(errors.square().sum(), known.sum(), {})
         else:
-            weights = None if self._weights is None else logits.new_tensor(self._weights)
+            weights = None if self.weights is None else logits.new_tensor(self.weights)
             loss = classification_loss(logits, labels, settings.smoothing, model.training, weights)
         if not (settings.language and model.training):
             return loss

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -167,10 +166,6 @@ class ImageTask(Task):
         logits: Tensor = self._head(model)(model(x))
         return (logits + self._head(model)(model(x.flip(-1)))) / 2 if self.settings.mirror else logits
 
-    @cached_property
-    def _weights(self) -> list[float] | None:
-        return self.class_weights(self.settings.weights)
-
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
         assert isinstance(model, Vision | ResNet)
         images, labels, size = batch.values["pixels"], batch.values["label"], model.settings.image
@@ -180,7 +175,7 @@ class ImageTask(Task):
             return loss._replace(sums={**loss.sums, **_ranking_sums(logits, labels)})
         drawn = augment(images, labels, self.settings.augment, size)
         logits, others = self._head(model).both(model(to_input(drawn.images, model)))
-        weights = None if self._weights is None else logits.new_tensor(self._weights)
+        weights = None if self.weights is None else logits.new_tensor(self.weights)
         loss = _mixed_loss(logits, drawn, self.settings.smoothing, weights)
         if self.teacher is None:
             return loss

@@ -225,6 +225,7 @@ def prepare_job(
         task.labels = task.labels or {sort: tuple(names) for sort, names in store.about["labels"].items()}
     task.model = task.fit()
     task.data = TrainingData(job.data, examples, job.train, device)
+    assert task.weights is None or len(task.weights) == len(task.labels["label"])
     for split in splits:  # errors in the plan of batches are found before anything is written
         task.batches(split, Share())
     if task.has("valid") and job.train.select not in task.metric_names:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -222,8 +223,13 @@ class Task:
         """Further results of `regard evaluate` that are not numbers, such as a confusion matrix."""
         return {}
 
-    def class_weights(self, weights: Literal["balanced"] | Mapping[str, float] | None) -> list[float] | None:
-        """The factors of the classes in the loss; None outside of training."""
+    @cached_property
+    def weights(self) -> list[float] | None:
+        """The factors of the classes in the loss, if the settings have `weights`; None outside of training.
+
+        They are computed when data is prepared: a compiler cannot trace how they are counted.
+        """
+        weights = getattr(self.settings, "weights", None)
         if weights is None or self.data is None or "train" not in self.data.examples:
             return None
         names = self.labels["label"]

@@ -67,7 +67,7 @@ def test_top_five_and_calibration() -> None:
 
 def test_the_loss_of_mixed_images_and_class_weights() -> None:
     task, model = made(smoothing=0.1, augment=Augmentation(mixup=0.5))
-    task._weights = [1.0, 2.0, 3.0, 1.0, 1.0, 0.5, 1.0]  # a cached property
+    task.weights = [1.0, 2.0, 3.0, 1.0, 1.0, 0.5, 1.0]  # a cached property
     given = batch()
     given.values["label"][1] = 3
     torch.manual_seed(4)
@@ -80,7 +80,7 @@ def test_the_loss_of_mixed_images_and_class_weights() -> None:
     total = torch.zeros(())
     for labels, shares in ((drawn.labels, drawn.shares), (drawn.others, 1 - drawn.shares)):
         rows = labels != IGNORED
-        weights = torch.tensor(task._weights)[labels[rows]] * shares[rows]
+        weights = torch.tensor(task.weights)[labels[rows]] * shares[rows]
         each = functional.cross_entropy(logits[rows], labels[rows], reduction="none", label_smoothing=0.1)
         total = total + (weights * each).sum()
     torch.testing.assert_close(loss.total, total)

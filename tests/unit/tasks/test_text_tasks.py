@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounter
 
 import regard
 from regard.blocks.layout import Padded
@@ -22,6 +23,7 @@ from regard.tasks.run import prepare_job
 from regard.tasks.task import Task
 from regard.text.tokenizer import Tokenizer
 from regard.training.report import Display
+from regard.training.step import Objective
 
 CITIES = {"Paris": ["B-LOC"], "Rome": ["B-LOC"], "New York": ["B-LOC", "I-LOC"]}
 GOOD, BAD = ["good", "nice", "great", "fine"], ["bad", "poor", "awful", "ugly"]
@@ -153,6 +155,22 @@ def test_the_auxiliary_language_loss_is_a_mean_for_each_text(folder: Path) -> No
         expected += float(torch.nn.functional.cross_entropy(model(tokens)[0, :-1], tokens[0, 1:]))
     for objective, plain in found:
         assert objective - plain == pytest.approx(0.5 * expected, rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES)
+def test_fine_tuning_compiles_once(folder: Path, case: str) -> None:
+    """Packed batches have one shape, and the compiler traces the whole loss."""
+    task, counter = prepared(folder, case, layout="packed", tokens=1024), CompileCounter()
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    objective = Objective(build(task.model).train(), task)
+    objective._compute = torch.compile(objective._plain, backend=counter)
+    batches = [batch for step in task.batches("train", Share()).once() for batch in step.batches]
+    for batch in batches:
+        objective(batch).total.backward()
+    assert len(batches) > 1
+    assert (counter.frame_count, dict(torch._dynamo.utils.counters["graph_break"])) == (1, {})
 
 
 @pytest.mark.slow
