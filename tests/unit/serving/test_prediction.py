@@ -165,6 +165,7 @@ def test_wrong_requests(client: TestClient) -> None:
         ("/predict", {"inputs": ["a"], "model": "gpt2"}, 404, "choose one of pairs, colours, bert"),
         ("/fill", {"inputs": ["no mask"]}, 400, "has no [MASK]"),
         ("/fill", {"inputs": ["a [MASK]"], "best": 0}, 400, "best"),
+        ("/fill", {"inputs": ["[MASK] " + "a " * 70]}, 400, "exceeds position.length (64)"),
         ("/fill", {"inputs": [3]}, 400, "inputs[0] is a int"),
         ("/v1/embeddings", {"input": [1, 2, 3]}, 400, "token ids are not supported"),
         ("/v1/embeddings", {"input": [[1, 2], [3]]}, 400, "token ids are not supported"),

@@ -326,3 +326,27 @@ def test_a_text_longer_than_the_positions_is_cut(folder: Path) -> None:
     [row] = task.framed(task.joined(["dog " * 50], ["cat " * 3]))  # type: ignore[attr-defined]
     assert len(row) == 12
     assert row.count(column.between[0]) == 2
+
+
+@pytest.mark.parametrize(
+    ("case", "lines", "reasons"),
+    [
+        ("classify", ["a dog\tpos", "a cat\t", "\tneg"], ["empty label", "empty text"]),
+        ("pairs", ["a dog\tis it nice ?\tpos", "a cat\t\tneg", "a cat\tis it ?\t"], ["empty second", "empty label"]),
+        ("numbers", ["a dog\t1.5", "a cat\tnan", "a cat\tinf", "a cat\t"], ["not a number"]),
+        ("tag", ["dog O", "cat O O", "", "Rome B-LOC"], ["columns"]),
+    ],
+)
+def test_bad_lines_of_validation_data_are_counted(
+    folder: Path, tmp_path: Path, case: str, lines: list[str], reasons: list[str]
+) -> None:
+    (tmp_path / "valid").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    job = recipe(folder, case)
+    job["data"]["valid"] = [str(tmp_path / "valid")]
+    task = prepare_job(make_job("job", job, {}), torch.device("cpu"))
+    assert task.data is not None
+    summary = task.data.summary
+    assert summary["valid"]["examples"] == 1
+    notes = " ".join(note for note in summary["notes"] if note.startswith("valid, skipped"))
+    assert all(reason in notes for reason in reasons), notes
+    assert len(task.examples("valid")) == 1  # type: ignore[attr-defined]
