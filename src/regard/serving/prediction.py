@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, is_dataclass
 from typing import Annotated, Any, Literal, NamedTuple, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from starlette.exceptions import HTTPException
 from regard.data.images import read_image
 from regard.errors import RegardError
 from regard.look.views.view import Text, valid_text
-from regard.models.settings import Vision, reach
+from regard.models.settings import AnyVision, reach
 from regard.serving.service import Service, ServiceRequest, described
 from regard.serving.settings import Serving
 from regard.use.model import Loaded, Use
@@ -122,16 +121,15 @@ class PredictionService(Service):
                 return list(model.embed(inputs))
             if key.use == "fill":
                 return [model.fill(text, key.best) for text in inputs]
-            found = model.predict(inputs)
+            return model.predict(inputs)
         except RegardError as error:  # of one input, if there are several: the queue repeats them one by one
             raise type(error)(str(error).replace("inputs[0]", f"inputs[{items[0][0]}]")) from None
-        return [asdict(each) if is_dataclass(each) and not isinstance(each, type) else each for each in found]
 
     async def _results(self, work: Work, inputs: list[Any], asked: ModelRequest, request: Request) -> tuple[Any, int]:
         """The results of the inputs, and the number of tokens that the model read."""
         texts = [list(_strings(each)) for each in inputs]
         model, common = self.models[work.model], self.common
-        if isinstance(model.settings, Vision):
+        if isinstance(model.settings, AnyVision):
             common.check_length(len(inputs), 0)
             inputs = await asyncio.to_thread(_images, inputs, model.settings.channels)
             sizes = [model.settings.tokens] * len(inputs)
@@ -148,25 +146,26 @@ class PredictionService(Service):
         return await common.results(self, work, items, sizes, asked, request), sum(sizes)
 
     def add_routes(self, app: FastAPI) -> None:
-        images = any(isinstance(model.settings, Vision) for model in self.models.values())
+        images = any(isinstance(model.settings, AnyVision) for model in self.models.values())
         upload = self.common.settings.upload_bytes * 4 // 3 if images else 0  # base64 has 4 characters for 3 bytes
+
+        async def predictions(use: Use, asked: PredictRequest, request: Request, best: int = 0) -> Response:
+            work = Work(use, self._model(asked.model, use), best)
+            found, _ = await self._results(work, asked.inputs, asked, request)
+            return JSONResponse({"predictions": found})
+
         if self._able("predict"):
 
             @app.post("/predict", **described(PredictRequest, "Apply a model to inputs, by its task."))
             async def predict(request: Request) -> Response:
-                asked = await self.common.read(request, PredictRequest, upload)
-                work = Work("predict", self._model(asked.model, "predict"))
-                found, _ = await self._results(work, asked.inputs, asked, request)
-                return JSONResponse({"predictions": found})
+                return await predictions("predict", await self.common.read(request, PredictRequest, upload), request)
 
         if self._able("fill"):
 
             @app.post("/fill", **described(FillRequest, "Find the most likely tokens for each mask token of a text."))
             async def fill(request: Request) -> Response:
                 asked = await self.common.read(request, FillRequest)
-                work = Work("fill", self._model(asked.model, "fill"), asked.best)
-                found, _ = await self._results(work, asked.inputs, asked, request)
-                return JSONResponse({"predictions": found})
+                return await predictions("fill", asked, request, asked.best)
 
         if self._able("embed"):
 

@@ -107,14 +107,6 @@ class ModernBert(Bert):
         kinds = self.heads[config.architecture(self.architectures)]
         return {**found, "heads": {kind: head for kind, head in heads.items() if kind in kinds}}
 
-    def equivalent(self, settings: Encoder) -> Encoder:
-        """The shortest pattern of windows for this depth."""
-        layers = ["full" if window is None else "window" for window in settings.attention.windows(settings.depth)]
-        changes = _windows(layers, settings.attention.window or 1)
-        if isinstance(settings.position, Rotary) and not changes["attention.window"]:
-            changes["position.window_base"] = None
-        return settings.changed(changes)
-
     def write_rest(self, settings: Encoder) -> dict[str, Any]:
         if not isinstance(settings.position, Rotary):
             raise self.cannot(f"position is {settings.position.kind}, only rotary is supported")
