@@ -10,6 +10,7 @@ calls `append`.
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Callable, Sequence
 
 import torch
@@ -49,12 +50,14 @@ class SelfCache:
     """Keys `[B, C, G, E]` and values `[B, C, G, V]` of one layer."""
 
     def __init__(self, cache: Cache, k_BCGE: Tensor, v_BCGV: Tensor) -> None:
-        self.cache = cache
+        self._cache = weakref.ref(cache)  # no cycle, so that the memory of a cache is freed at once
         self.k_BCGE, self.v_BCGV = k_BCGE, v_BCGV
 
     def append(self, k_BTGE: Tensor, v_BTGV: Tensor) -> tuple[Tensor, Tensor]:
         """Stores new keys and values, and returns all that the new queries attend to."""
-        return self.cache.store(self, k_BTGE, v_BTGV)
+        cache = self._cache()
+        assert cache is not None
+        return cache.store(self, k_BTGE, v_BTGV)
 
 
 class Cache:

@@ -8,7 +8,7 @@ import secrets
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
@@ -77,7 +77,6 @@ class WritingRequest(ModelRequest):
     """What both kinds of requests have in common."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
-    special: ClassVar[bool] = False
     max_tokens: int | None = Field(default=None, ge=1)
     """Most tokens of each text."""
     temperature: float | None = Field(default=None, ge=0, le=2, allow_inf_nan=False)
@@ -113,39 +112,20 @@ class WritingRequest(ModelRequest):
             raise ValueError("stream_options needs stream; set stream to true")
         return self
 
-    def changes(self, longest: int) -> dict[str, Any]:
-        """The options of generation; at most `longest` tokens are allowed."""
+    def changes(self) -> dict[str, Any]:
+        """The options of generation that both kinds have."""
         found: dict[str, Any] = {
-            "tokens": self.tokens(longest),
             "n": self.n,
             "frequency": self.frequency_penalty,
             "presence": self.presence_penalty,
             "stop": tuple(self.stop),
             "seed": secrets.randbelow(SEEDS) if self.seed is None else self.seed % SEEDS,
-            "logprobs": self.alternatives,
-            "special": self.special,
         }
         if self.temperature is not None:
             found["temperature"] = self.temperature
         if self.top_p is not None:
             found["top_p"] = max(self.top_p, LEAST_SHARE)
         return found
-
-    def tokens(self, longest: int) -> int:
-        """Most tokens to write."""
-        return longest if self.max_tokens is None else self.max_tokens
-
-    @property
-    def alternatives(self) -> int | None:
-        """Number of alternatives of each token; None: no log-probabilities."""
-        raise NotImplementedError
-
-    def prompts(self, model: Generator) -> list[str]:
-        raise NotImplementedError
-
-    def logprobs_of(self, tokens: Sequence[Shown], model: Generator) -> dict[str, Any]:
-        """Log-probabilities in the shape of this kind of answer."""
-        raise NotImplementedError
 
 
 class CompletionRequest(WritingRequest):
@@ -164,20 +144,17 @@ class CompletionRequest(WritingRequest):
             raise ValueError("echo together with logprobs is not supported; leave one of them out")
         return self
 
-    def tokens(self, longest: int) -> int:
-        return min(TOKENS, longest) if self.max_tokens is None else self.max_tokens
-
-    def changes(self, longest: int) -> dict[str, Any]:
-        return super().changes(longest) | {"echo": self.echo}
-
-    @property
-    def alternatives(self) -> int | None:
-        return self.logprobs
+    def options(self, longest: int) -> dict[str, Any]:
+        """The options of generation; `longest` tokens are allowed."""
+        tokens = min(TOKENS, longest) if self.max_tokens is None else self.max_tokens
+        return {**self.changes(), "tokens": tokens, "logprobs": self.logprobs, "echo": self.echo}
 
     def prompts(self, model: Generator) -> list[str]:
         return list(self.prompt)
 
     def logprobs_of(self, tokens: Sequence[Shown], model: Generator) -> dict[str, Any]:
+        """Log-probabilities in the shape of this kind of answer."""
+
         def text(token: int) -> str:
             return model.token_text(token) or model.token_name(token)
 
@@ -205,7 +182,6 @@ class ChatMessage(BaseModel):
 class ChatRequest(WritingRequest):
     """A conversation whose next message is wanted."""
 
-    special = True
     messages: list[ChatMessage] = Field(min_length=1)
     """All messages so far."""
     max_completion_tokens: int | None = Field(default=None, ge=1)
@@ -221,20 +197,15 @@ class ChatRequest(WritingRequest):
             raise ValueError("top_logprobs needs logprobs; set logprobs to true")
         return self
 
-    def tokens(self, longest: int) -> int:
-        return super().tokens(longest) if self.max_completion_tokens is None else self.max_completion_tokens
-
-    @property
-    def alternatives(self) -> int | None:
-        return self.top_logprobs or 0 if self.logprobs else None
+    def options(self, longest: int) -> dict[str, Any]:
+        tokens = self.max_completion_tokens or self.max_tokens or longest
+        wanted = (self.top_logprobs or 0) if self.logprobs else None
+        return {**self.changes(), "tokens": tokens, "logprobs": wanted, "special": True}
 
     def prompts(self, model: Generator) -> list[str]:
         roles = {"developer": "system"}
-        return [
-            model.chat_prompt(
-                [{"role": roles.get(each.role, each.role), "content": each.content} for each in self.messages]
-            )
-        ]
+        said = [{"role": roles.get(each.role, each.role), "content": each.content} for each in self.messages]
+        return [model.chat_prompt(said)]
 
     def logprobs_of(self, tokens: Sequence[Shown], model: Generator) -> dict[str, Any]:
         def entry(token: int, chance: float) -> dict[str, Any]:
@@ -249,6 +220,9 @@ class ChatRequest(WritingRequest):
                 for written, _ in tokens
             ]
         }
+
+
+AnyRequest: TypeAlias = CompletionRequest | ChatRequest
 
 
 class TextPiece(NamedTuple):
@@ -322,25 +296,21 @@ class CompletionService(Service):
             raise http.FieldError(404, message, "model", "model_not_found")
         return name or self.names[0]
 
-    def _texts(self, asked: WritingRequest, name: str) -> list[TextStream]:
+    def _texts(self, asked: AnyRequest, name: str) -> list[TextStream]:
         """The texts of a request, before their first token."""
         model, settings = self.models[name], self.common.settings
         prompts = asked.prompts(model)
-        options = model.options(None, asked.changes(settings.completion_tokens))
+        options = model.options(None, asked.options(settings.completion_tokens))
         if options.tokens > settings.completion_tokens:
-            raise http.FieldError(
-                400,
-                f"{options.tokens:,} tokens are more than this server writes ({settings.completion_tokens:,}); lower "
-                "max_tokens",
-                "max_tokens",
-            )
+            rule = f"{options.tokens:,} tokens are more than this server writes ({settings.completion_tokens:,})"
+            raise http.FieldError(400, f"{rule}; lower max_tokens", "max_tokens")
         count = len(prompts) * options.n
         if count > settings.texts:
             rule = f"{count:,} texts ({len(prompts):,} prompts, n = {options.n:,}), at most {settings.texts:,}"
             raise http.FieldError(400, f"Invalid request: {rule} are allowed; lower n", "n")
         self.common.check_length(len(prompts), sum(map(len, prompts)))
         texts = [
-            TextStream(model, prompt, options, sample, keep=count == 1 and asked.special)
+            TextStream(model, prompt, options, sample, keep=count == 1 and options.special)
             for prompt in prompts
             for sample in range(options.n)
         ]
@@ -348,11 +318,11 @@ class CompletionService(Service):
             try:
                 self.writers[name].batch.check(text)
             except InputError as error:
-                param = "messages" if asked.special else "prompt"
+                param = "messages" if options.special else "prompt"
                 raise http.FieldError(400, str(error), param, "context_length_exceeded") from None
         return texts
 
-    async def _respond(self, asked: CompletionRequest | ChatRequest, request: Request) -> Response:
+    async def _respond(self, asked: AnyRequest, request: Request) -> Response:
         name = self._model(asked.model)
         texts = await asyncio.to_thread(self._texts, asked, name)
         sizes = [len(text.prompt.tokens) + min(text.prompt.longest, EXPECTED) for text in texts]
@@ -400,9 +370,7 @@ class CompletionService(Service):
 class Reply:
     """The answer to one request, in OpenAI's shapes."""
 
-    def __init__(
-        self, asked: CompletionRequest | ChatRequest, name: str, model: Generator, texts: Sequence[TextStream]
-    ) -> None:
+    def __init__(self, asked: AnyRequest, name: str, model: Generator, texts: Sequence[TextStream]) -> None:
         self.asked, self.model, self.texts = asked, model, texts
         self.chat = isinstance(asked, ChatRequest)
         self.usage_asked = asked.stream_options is not None and asked.stream_options.include_usage
@@ -446,7 +414,7 @@ class Reply:
         return self.body([self._choice(index, content, piece.tokens, piece.finish)], None)
 
     def _choice(self, index: int, content: Any, tokens: Sequence[Shown], finish: str | None) -> dict[str, Any]:
-        empty = self.asked.alternatives is None or (self.asked.stream and not tokens)
+        empty = self.texts[index].options.logprobs is None or (self.asked.stream and not tokens)
         logprobs = None if empty else self.asked.logprobs_of(tokens, self.model)
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
 

@@ -66,7 +66,7 @@ class QueuedJob:
 
 
 class Writer:
-    """Writes streams of one kind, on the worker thread."""
+    """Writes streams of one kind, on the worker thread: here those whose content is an iterator over their pieces."""
 
     def __init__(self, places: int, long_places: int | None = None) -> None:
         """At most `places` streams are written at the same time, `long_places` long ones among them; others wait."""
@@ -78,13 +78,6 @@ class Writer:
 
         A stream that is not given again has left. If this raises an error, all of the streams end with it.
         """
-        raise NotImplementedError
-
-
-class IteratorWriter(Writer):
-    """Writes streams whose content is an iterator over their pieces, one after the other."""
-
-    def write(self, streams: Sequence[StreamJob]) -> Sequence[StreamJob]:
         ended = []
         for stream in streams:
             try:
@@ -127,7 +120,7 @@ class RequestQueue:
         self._limit = limit
         self._batch_size = batch_size
         self._wait_seconds = wait_seconds
-        self._iterators = IteratorWriter(streams, max(streams // 2, 1))
+        self._iterators = Writer(streams, max(streams // 2, 1))
         self._changed = Condition()
         self._jobs: deque[QueuedJob] = deque()
         self._streams: deque[StreamJob] = deque()
@@ -174,12 +167,12 @@ class RequestQueue:
     ) -> QueuedJob:
         """Queues items. Raises status 503 if the queue is full or closed."""
         job = QueuedJob(key, items, sizes or [1] * len(items), client)
-        self._add(self._jobs, [job], job.waiting)
+        self._add([job], job.waiting)
         return job
 
     def stream(self, *jobs: StreamJob) -> None:
         """Queues the streams of one request. Raises status 503 as `submit` does."""
-        self._add(self._streams, jobs, sum(job.size for job in jobs))
+        self._add(jobs, sum(job.size for job in jobs))
 
     def cancel(self, job: QueuedJob | StreamJob) -> None:
         """Removes a job whose client has gone. An item that is running is finished, and its result dropped."""
@@ -208,7 +201,7 @@ class RequestQueue:
             found[stream.client] += 0 if stream.begun else stream.size
         return found
 
-    def _add(self, waiting: deque[Any], jobs: Sequence[QueuedJob | StreamJob], size: int) -> None:
+    def _add(self, jobs: Sequence[QueuedJob | StreamJob], size: int) -> None:
         """Adds the jobs of a request. A client that holds less than its share of a full queue may still add some."""
         with self._changed:
             if self._closing:
@@ -219,7 +212,11 @@ class RequestQueue:
                 seconds = str(min(max(math.ceil((total - self._limit) * self._seconds / self._done), 1), 3600))
                 message = f"too many requests are waiting; try again in {seconds} s"
                 raise HTTPException(503, message, {"Retry-After": seconds})
-            waiting.extend(jobs)
+            for job in jobs:
+                if isinstance(job, StreamJob):
+                    self._streams.append(job)
+                else:
+                    self._jobs.append(job)
             self._changed.notify_all()
 
     def _remove(self, job: QueuedJob) -> None:

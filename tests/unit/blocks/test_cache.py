@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import weakref
 from typing import Any
 
 import pytest
@@ -126,3 +128,15 @@ def test_several_tokens_forgotten_ones_and_joined_rows(position: Any, window: in
             kept = [draw.randint(0, min(len(rows[old]), 40)) for old in chosen]
             cache = Cache.joined([(cache, old, length) for old, length in zip(chosen, kept, strict=True)])
             rows = [rows[old][:length] for old, length in zip(chosen, kept, strict=True)]
+
+
+def test_memory_is_freed_without_the_collector() -> None:
+    """A server makes a new cache whenever rows join; a cycle would keep the memory of old ones for long."""
+    gc.disable()
+    try:
+        cache = Cache(2, 1, 2, (4, 4), torch.zeros(1))
+        left = weakref.ref(cache)
+        cache = Cache.joined([(cache, 0, 0)])
+        assert left() is None
+    finally:
+        gc.enable()

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from itertools import count
 from queue import Queue
-from threading import Event
+from threading import Event, Thread
 from typing import Any
 
 import pytest
@@ -250,6 +250,28 @@ def test_a_stream_that_fails_and_one_that_is_cancelled(queue: RequestQueue) -> N
         assert time.monotonic() < until
         time.sleep(0.001)
     assert pieces.qsize() <= 1
+
+
+def test_no_job_is_lost_while_others_end(queue: RequestQueue) -> None:
+    """Jobs are added while the worker thread changes its lists."""
+    ended: Queue[Any] = Queue()
+
+    def client(number: int) -> None:
+        for _ in range(150):
+            try:
+                queue.stream(StreamJob(iter("ab"), ended.put, client=number))
+            except HTTPException:
+                ended.put(None)
+
+    threads = [Thread(target=client, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SECONDS)
+    found = [ended.get(timeout=SECONDS) for _ in range(600)]
+    while found.count(None) < 600:
+        found.append(ended.get(timeout=SECONDS))
+    assert found.count("a") == found.count("b")
 
 
 def test_a_batch_waits_only_after_a_shared_one(work: Work) -> None:
