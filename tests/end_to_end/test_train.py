@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from regard.cli.app import app
 from regard.data import embedded
 from regard.data.settings import EmbeddedSettings
-from regard.models.settings import Classification, Vision
+from regard.models.settings import Classification, Tagging
 from regard.tasks.recipe import read_job
 from regard.training.run import read_log
 from regard.weights.directory import load_model
@@ -35,9 +35,9 @@ def run(verb: str, *words: str) -> Result:
 def choices(model: Any) -> int:
     """Among how many answers a model that knows nothing chooses."""
     settings = model.settings
-    if isinstance(settings, Vision):
-        (head,) = (head for head in settings.heads.values() if isinstance(head, Classification))
-        return head.classes
+    for head in settings.heads.values():
+        if isinstance(head, Classification | Tagging):
+            return head.classes
     size: int = getattr(settings, "target_size", settings.vocabulary)
     return size
 

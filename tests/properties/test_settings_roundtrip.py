@@ -30,6 +30,9 @@ CHOSEN: dict[str, st.SearchStrategy[Any]] = {
     "fraction": st.sampled_from([0.25, 0.5, 1.0]),
     "image": st.sampled_from([(8, 8), (16, 24)]),
     "patch": st.sampled_from([2, 4, 8]),
+    "Vision.mean": st.sampled_from([(0.5,), (0.25,)]),
+    "Vision.deviation": st.sampled_from([(0.5,), (0.25,)]),
+    "Experts.active": st.sampled_from([1, 2]),
     "target_vocabulary": st.none(),
     "EncoderDecoder.tied": st.sampled_from(
         [(), ("source", "target"), ("output", "target"), ("source", "target", "output")]

@@ -138,7 +138,8 @@ class LanguageTask(RawTextTask):
         """With `task.stride`, and on a whole split, the metrics by overlapping windows."""
         if not isinstance(model, Decoder):
             return {}
-        self._rates = self._counted(split)
+        assert self.data is not None
+        self._rates = self._counted(split) if split in self.data.settings.splits else None
         if self.settings.stride is None or stride > 1:
             return {}
         total, right, count = self._slide(model, split)

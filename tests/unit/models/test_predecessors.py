@@ -346,8 +346,8 @@ def test_elmo_is_trained_and_then_fine_tuned(tmp_path: Path) -> None:
     assert loaded.settings.kind == "elmo"
     study = regard.Study(loaded)
     run = study.run(regard.Input("the day was good"))
-    assert list(views_of(study)) == ["vectors"]
-    assert page_file(study, run).views == ["vectors"]
+    assert list(views_of(study)) == ["task", "vectors"]
+    assert page_file(study, run).views == ["task", "vectors"]
     assert loaded.embed(["the day was good"]).shape == (1, 32)
 
 
