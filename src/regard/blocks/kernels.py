@@ -29,6 +29,9 @@ from regard.errors import InputError
 Backend: TypeAlias = Literal["reference", "sdpa", "bmm", "flex", "varlen"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
+FEW_QUERIES = 32
+"""Most queries of a row for `bmm`, which holds all scores in memory."""
+
 _forced: ContextVar[Backend | None] = ContextVar("regard_attention_backend", default=None)
 
 
@@ -289,7 +292,7 @@ class AttentionCall(NamedTuple):
     single: bool = False
     """Whether each row has one query, as in a decoding step."""
     beams: bool = False
-    """Whether queries are beams of one input."""
+    """Whether queries are beams of one input, or few further tokens."""
     sinks: bool = False
 
 
@@ -317,7 +320,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility, scoring: Sco
         head_size=q.shape[-1],
         value_size=v.shape[-1],
         single=q.dim() == 4 and (q.shape[1] == 1 or visibility.beams),
-        beams=visibility.beams,
+        beams=visibility.beams and q.shape[1] <= FEW_QUERIES,
         sinks=scoring.sinks is not None,
     )
     return _KERNELS[choose(call)](q, k, v, visibility, scoring)

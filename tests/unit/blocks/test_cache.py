@@ -140,3 +140,15 @@ def test_memory_is_freed_without_the_collector() -> None:
         assert left() is None
     finally:
         gc.enable()
+
+
+def test_many_further_tokens() -> None:
+    """More queries than batched products serve: the states are those of the whole sequence."""
+    torch.manual_seed(0)
+    model = build(Decoder(vocabulary=30, width=16, depth=2, attention=AttentionSettings(heads=2))).double().eval()
+    tokens_BT = torch.randint(30, (1, 60))
+    cache = model.new_cache(1)
+    with torch.inference_mode():
+        whole_BTD = model.states(tokens_BT)
+        parts = [model.states(part, cache=cache) for part in tokens_BT.split([5, 50, 5], dim=1)]
+    assert torch.cat(parts, dim=1).allclose(whole_BTD, atol=1e-12)
