@@ -32,7 +32,7 @@ def test_the_number_under_the_pointer_is_pythons(
     served: dict[str, Served], watched: Watched, family: str, at: str
 ) -> None:
     one = served[family]
-    page = watched.open(one.address, text=TEXT, at=at, layer="0", head="1", to="en")
+    page = watched.open(one.address, text=TEXT, view="heads", at=at, layer="0", head="1", to="en")
     kept = next(run for run in one.study._runs.values() if run.given.text == TEXT and not run.given.ablated)
     stack, kind = at.split(".")
     weights = one.study.tensor(kept.key, f"{stack}.0.{kind}.weights")[1]
@@ -49,7 +49,7 @@ def test_the_number_under_the_pointer_is_pythons(
 
 def test_a_head_is_silenced_by_keyboard_alone(served: dict[str, Served], watched: Watched) -> None:
     one = served["translator"]
-    page = watched.open(one.address, text=TEXT, to="en")
+    page = watched.open(one.address, text=TEXT, view="heads", to="en")
     for _ in range(40):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.getAttribute('role') === 'gridcell'"):

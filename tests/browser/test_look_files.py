@@ -55,6 +55,7 @@ def test_the_files_numbers_are_pythons(served: dict[str, Served], offline: Watch
     study = served["translator"].study
     run = study.run(Input(HOSTILE[:60], to="en"))
     page = offline.open(written(study, run.given, tmp_path / "look.html"))
+    page.locator("#tab-heads").click()
     page.locator("#enlarged").focus()
     page.keyboard.press("ArrowRight")
     shown = float(page.locator("#readout [data-value]").inner_text())

@@ -183,7 +183,7 @@ def test_the_rollout_among_the_heads(
 
 def test_what_is_known_of_a_head(served: dict[str, Served], watched: Watched) -> None:
     one = served["decoder"]
-    page = watched.open(one.address, text=TEXT, layer="1", head="1")
+    page = watched.open(one.address, text=TEXT, view="heads", layer="1", head="1")
     wait_for(page, "[data-noted]")
     note = head_notes(one.study, last(one), "decoder.1.attention")["decoder.1.attention.1"]
     for name in ("score", "chance", "entropy", "distance"):
@@ -197,7 +197,7 @@ def test_what_is_known_of_a_head(served: dict[str, Served], watched: Watched) ->
 
 def test_silent_heads_give_their_mean_on_request(served: dict[str, Served], watched: Watched) -> None:
     one = served["decoder"]
-    page = watched.open(one.address, text=TEXT, off="decoder.0.attention.0")
+    page = watched.open(one.address, text=TEXT, view="heads", off="decoder.0.attention.0")
     page.get_by_role("radio", name="zero").focus()
     page.keyboard.press("ArrowRight")
     run = one.study.run(Input(TEXT, ablated=("decoder.0.attention.0=mean",)))

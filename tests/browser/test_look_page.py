@@ -17,12 +17,16 @@ from regard.decoding.settings import Absolute, Rules, Sampling
 from regard.look.input import Input
 from regard.look.study import Study
 from regard.look.views import views_of
+from regard.look.views.architecture import architecture
+from regard.look.views.compare import compare_runs
 from regard.look.views.decode import decode_steps
 from regard.models.settings import Decoder
 from regard.serving.page_file import page_file
 from regard.weights.directory import save_model
 
 PICTURES = {
+    "architecture": ".diagram",
+    "words": ".words-map",
     "heads": "#enlarged",
     "walk": ".equation",
     "decode": ".steps",
@@ -45,6 +49,7 @@ def opened(page: Any, view: str) -> None:
 def inside(page: Any, selector: str) -> bool:
     """Whether an element begins on the screen, and ends there unless it is higher than half of it."""
     box, size = page.locator(selector).first.bounding_box(), page.viewport_size
+    assert box is not None, selector
     bottom = min(box["y"] + box["height"], box["y"] + size["height"] / 2)
     across = box["x"] >= 0 and box["x"] + box["width"] <= size["width"] + 1
     return bool(across and box["y"] >= 0 and bottom <= size["height"])
@@ -129,7 +134,9 @@ def test_special_tokens_can_be_written_and_unsent_text_is_marked(served: dict[st
 
 
 def test_indices_are_those_of_addresses(served: dict[str, Served], watched: Watched) -> None:
-    page = watched.open(served["translator"].address, text=TEXT, to="en", at="decoder.cross", layer="0", head="1")
+    page = watched.open(
+        served["translator"].address, text=TEXT, view="heads", to="en", at="decoder.cross", layer="0", head="1"
+    )
     assert page.locator(".large h2").inner_text() == "Cross-attention · layer 0 · head 1"
     button = page.locator("[data-head='decoder.0.cross.1']")
     assert button.get_attribute("aria-label").startswith("Layer 0, head 1")
@@ -188,8 +195,8 @@ def test_arrows_belong_to_the_view_after_a_click_and_to_the_tabs_by_keyboard(
     step = page.locator("[aria-current=step]").get_attribute("data-step")
     page.locator("#tab-walk").focus()
     page.keyboard.press("ArrowLeft")
-    eventually(lambda: "view=heads" in page.url)
-    assert page.evaluate("document.activeElement.id") == "tab-heads"
+    eventually(lambda: "view=words" in page.url)
+    assert page.evaluate("document.activeElement.id") == "tab-words"
     assert f"step={step}" in page.url, "the walk has not moved"
 
 
@@ -248,6 +255,52 @@ def test_a_server_that_dies_or_restarts(served: dict[str, Served], browser: Any)
     assert page.locator("#status").inner_text() == ""
     other.context.close()
     again.close()
+
+
+def test_the_diagram_is_the_model(served: dict[str, Served], watched: Watched) -> None:
+    one = served["translator"]
+    page = watched.open(one.address, text=TEXT, target="a dog", to="en")
+    assert "view=architecture" in page.url or page.locator("#tab-architecture").get_attribute("aria-selected") == "true"
+    found = architecture(one.study, one.study.run(Input(TEXT, "a dog", "en")))
+    parts = [part for stack in found["stacks"] for part in (*stack["before"], *stack["after"])]
+    parts += [part for stack in found["stacks"] for group in stack["groups"] for part in group["parts"]]
+    assert page.locator(".box").count() == len(parts)
+    shapes = page.locator(".diagram .shape").all_text_contents()
+    assert {"5 × 16", "13 × 16"} <= set(shapes), "the target with its start token, and the source"
+    cross = next(part for part in parts if part["kind"] == "cross")
+    page.locator(".box.cross").click()
+    assert f"{cross['parameters']:,}" in page.locator(".about-part").inner_text()
+    assert f"{cross['flops']:,}" in page.locator(".about-part").inner_text()
+    page.get_by_role("button", name="▶ Play").click()
+    eventually(lambda: page.locator(".box.lit").count() == 1)
+    page.get_by_role("button", name="■ Stop").click()
+    page.locator("[data-open=walk]").click()
+    wait_for(page, f"#view[aria-labelledby=tab-walk] {READY}")
+    assert page.locator("[aria-current=step]").get_attribute("data-step") == "decoder.0.cross.out"
+    page.go_back()
+    wait_for(page, f"#view[aria-labelledby=tab-architecture] {READY}")
+
+
+def test_lines_between_words_are_the_weights(served: dict[str, Served], watched: Watched) -> None:
+    one = served["decoder"]
+    text = "the dog and the cat and it"
+    page = watched.open(one.address, text=text, view="words", layer="1", head="1")
+    study = one.study
+    run = study.run(Input(text))
+    weights = study.tensor(run.key, "decoder.1.attention.weights")[1]
+    page.locator("[data-word='3']").click()
+    page.locator(".target").nth(2).hover()
+    assert abs(float(page.locator("#readout [data-value]").inner_text()) - float(weights[3, 2])) < 1e-4
+    page.keyboard.press("ArrowDown")
+    eventually(lambda: "from=4" in page.url)
+    expected = compare_runs(study, run, ["decoder.1.attention.1"])["answers"][0]["figures"]["divergence"]
+    eventually(lambda: page.locator("[data-effect]").count())
+    assert float(page.locator("[data-effect]").get_attribute("data-effect")) == pytest.approx(expected, abs=1e-4)
+    assert page.locator("[data-random]").count() == 1
+    page.get_by_role("radio", name="Their mean").click()
+    mean = study.tensor(run.key, "decoder.1.attention.weights").mean(0)[4]
+    best = page.locator(".about-part td[data-value]").first.get_attribute("data-value")
+    assert float(best) == pytest.approx(float(mean.max()), abs=1e-4)
 
 
 @pytest.mark.slow

