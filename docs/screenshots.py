@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from itertools import product
 from pathlib import Path
 from urllib.parse import urlencode
 
@@ -22,15 +23,17 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 TEXT = "Ein Hund läuft durch den tiefen Schnee, und die Kinder lachen."
 HEADS = "decoder.0.cross.2,decoder.0.cross.3,decoder.0.cross.4"
 STATES: dict[str, dict[str, str]] = {
+    "architecture": {},
+    "words": {"at": "decoder.cross"},
     "heads": {"at": "decoder.cross", "layer": "1", "head": "3"},
-    "walk": {"at": "decoder.cross", "layer": "1", "head": "3", "step": "14"},
+    "walk": {"at": "decoder.cross", "layer": "1", "head": "3", "step": "decoder.1.cross.weights"},
     "decode": {"beam": "3"},
     "lens": {},
     "vectors": {"word": "*"},
     "positions": {},
     "compare": {"edited": HEADS, "at": "decoder.cross", "layer": "1", "head": "2"},
 }
-HEIGHTS = {"heads": 1000, "walk": 760, "decode": 1150, "lens": 900, "vectors": 1440, "positions": 1150, "compare": 1080}
+SIZE = {"width": 1440, "height": 900}
 
 
 def main(wanted: list[str]) -> None:
@@ -40,13 +43,15 @@ def main(wanted: list[str]) -> None:
         try:
             address = re.findall(r"http://\S+", server.stderr.readline())[0]
             browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-            for view in wanted or STATES:
-                page = browser.new_page(viewport={"width": 1280, "height": HEIGHTS[view]}, color_scheme="light")
+            for view, scheme in product(wanted or STATES, ("light", "dark")):
+                page = browser.new_page(viewport=SIZE, color_scheme=scheme)
                 page.goto(f"{address}#{urlencode({'text': TEXT, 'view': view, **STATES[view]})}")
                 page.wait_for_selector(f"#view[aria-labelledby=tab-{view}] [data-ready=true]")
                 if view == "heads":
                     page.wait_for_selector("[data-noted=true]")
-                file = IMAGES / f"look-{view}.png"
+                if view == "words":
+                    page.wait_for_selector("[data-effect]")
+                file = IMAGES / f"look-{view}{'' if scheme == 'light' else '-dark'}.png"
                 page.screenshot(path=file)
                 Image.open(file).convert("RGB").quantize(128).save(file, optimize=True)  # a third of the size
                 page.close()

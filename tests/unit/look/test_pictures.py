@@ -80,7 +80,7 @@ def test_files(studies: dict[str, Study], tmp_path: Path) -> None:
 def test_errors(studies: dict[str, Study], tmp_path: Path) -> None:
     study, run = run_of(studies, "encoder")
     for view, at, name, message in (
-        ("decode", "", "a.png", r"view \(decode\) must be one of heads, walk"),
+        ("decode", "", "a.png", r"view \(decode\) must be one of architecture, heads"),
         ("walk", "", "a.png", "only heads and lens"),
         ("heads", "decoder.0.cross.0", "a.png", r"head \(decoder\.0\.cross\.0\)"),
         ("heads", "", "a.bmp", r"\.png, \.svg or \.pdf"),
