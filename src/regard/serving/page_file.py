@@ -142,7 +142,7 @@ def page_file(
     packing = _Packing(room, 4 * cells <= EXACT_BYTES)
     asked = {"run": [_run_answer(page)]} | {name: list(view.stored(page)) for name, view in known.items()}
     for first in (True, False):
-        for name in sorted(asked, key=lambda name: (name in ("heads", "words"), name == "walk")):  # the largest come last
+        for name in sorted(asked, key=["words", "heads", "walk"].count):  # the largest come last
             packing.add(name, [each for each in asked[name] if each.first is first], first)
     shown = [name for name in views_of(study) if name in known]
     model = about(study)
