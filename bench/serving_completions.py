@@ -33,11 +33,12 @@ from serving import Client, Server, percentile, sentences, show
 
 import regard
 from regard.blocks.settings import Attention
+from regard.models.cpu import fixed
 from regard.models.settings import Decoder
 from regard.text.settings import ByteBpe
 from regard.text.tokenizer import TokenizerPair
 from regard.text.train import train_tokenizer
-from regard.use.generator import Generator
+from regard.use.generator import Generator, TextStream
 from regard.use.model import load
 from regard.weights.directory import save_model
 
@@ -62,13 +63,19 @@ def random_model(directory: Path, width: int) -> Path:
 
 def requests(model: Generator) -> list[tuple[dict[str, Any], str]]:
     """Requests with their own options, and their texts."""
-    found = []
+    model.network = fixed(model.network)
+    found, texts = [], []
     for number, text in enumerate(sentences("en", REQUESTS, "test")):
         options = {"temperature": (0.0, 0.7, 1.0)[number % 3], "top_p": (1.0, 0.9)[number % 2], "seed": number}
         fields = {"prompt": f"{number}: {text}"[: 20 + 3 * number], "max_tokens": 16 + number, **options}
-        wanted = model.generate(fields["prompt"], tokens=fields["max_tokens"], **options)
-        found.append((fields | {"stream": True}, wanted))
-    return found
+        found.append(fields | {"stream": True})
+        changes = {"tokens": fields["max_tokens"], **options}
+        texts.append(TextStream(model, fields["prompt"], model.options(None, changes), keep=False))
+    batch, current = model.batch(), texts
+    while current:
+        batch.step(current)
+        current = [text for text in current if text.finish is None]
+    return [(fields, text.generation().text) for fields, text in zip(found, texts, strict=True)]
 
 
 def common(one: str, other: str) -> int:
