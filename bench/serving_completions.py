@@ -172,6 +172,7 @@ def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     model = load(name, "cpu")
     if not isinstance(model, Generator):
         raise SystemExit(f"{name} does not write texts; give a decoder")
+    parameters = sum(each.numel() for each in model.network.parameters())  # before they are packed
     asked = requests(model)
     server = Server(name, arguments.threads, arguments.setting)
     streams = Streams(server, asked, arguments.leaving)
@@ -180,7 +181,7 @@ def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     times, errors = streams.first, sum(count for kind, count in streams.seen.items() if kind.startswith("error"))
     return {
         "model": arguments.model or f"random, width {arguments.random}",
-        "parameters": sum(each.numel() for each in model.network.parameters()),
+        "parameters": parameters,
         "streams": arguments.streams,
         "seconds": seconds,
         "texts": dict(streams.seen),
