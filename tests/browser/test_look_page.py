@@ -303,6 +303,35 @@ def test_lines_between_words_are_the_weights(served: dict[str, Served], watched:
     assert float(best) == pytest.approx(float(mean.max()), abs=1e-4)
 
 
+def test_the_lectures_example_by_hand(served: dict[str, Served], watched: Watched) -> None:
+    page = watched.open(served["decoder"].address, text=TEXT, view="walk", step="decoder.0.attention.weights")
+    page.locator(".by-hand summary").click()
+    rows = [row.inner_text().split() for row in page.locator(".by-hand tr").all()]
+    assert [row[-2:] for row in rows] == [["112", "96"], ["14", "12"], ["0.88", "0.12"]]
+    page.locator("input[name=scores]").fill("0, 0, 0")
+    assert page.locator(".by-hand tr").last.inner_text().split()[-3:] == ["0.33", "0.33", "0.33"]
+
+
+def test_a_lecture_goes_on_by_the_right_arrow_alone(served: dict[str, Served], watched: Watched) -> None:
+    for family in ("translator", "decoder"):
+        one = served[family]
+        page = watched.open(one.address, chapter="0")
+        count = len(page.evaluate("fetch('api/about').then(answer => answer.json())")["chapters"])
+        assert count > 12
+        titles = set()
+        for number in range(count):
+            page.get_by_text(f"{number + 1} / {count}", exact=True).wait_for()
+            wait_for(page, f"#view {READY}")
+            assert page.locator("#status.error").count() == 0, page.locator("#status").inner_text()
+            assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+            titles.add(page.locator("#chapter h2").inner_text())
+            page.keyboard.press("ArrowRight")
+        assert {"Why attention", "Softmax", "Decoding", "BERT", "GPT", "ViT"} <= titles
+        page.keyboard.press("Escape")
+        assert not page.locator("#chapter").is_visible()
+        assert page.locator("textarea[name=text]").is_visible()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("family", list(WRITERS))
 def test_no_sideways_scroll_and_nothing_serious_for_axe(

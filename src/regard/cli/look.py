@@ -24,7 +24,7 @@ _PORT_HELP = next(text for name, _, _, text in describe(PageSettings) if name ==
 
 
 def look_command(  # noqa: PLR0913
-    model: terminal.ModelName,
+    model: terminal.ModelName = "en-de",
     text: Annotated[str | None, typer.Argument(help="Text, or image file, to show first.")] = None,
     target: Annotated[
         str | None, typer.Option(help="Translation, or the second text of a pair.", show_default="the model's own")
@@ -36,13 +36,15 @@ def look_command(  # noqa: PLR0913
     html: Annotated[Path | None, typer.Option(help="Write all views to one HTML file.")] = None,
     views: Annotated[str, typer.Option(help="Views in the file, separated by commas.", show_default="all")] = "",
     picture: Annotated[Path | None, typer.Option(help="Draw one view to a .png, .svg or .pdf file.")] = None,
+    lecture: Annotated[bool, typer.Option("--lecture", help="Open the first chapter; → goes on.")] = False,
+    chapters: Annotated[str | None, typer.Option(help="TOML file with other chapters.")] = None,
     port: Annotated[int, typer.Option(help=_PORT_HELP)] = _DEFAULTS.port,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the browser.")] = True,
     device: terminal.Device = None,
     threads: terminal.Threads = None,
 ) -> None:
     """Look inside a model: attention, values from text to output, decoding. Ctrl-C stops it."""
-    settings: PageSettings = parse(PageSettings, {"port": port})
+    settings: PageSettings = parse(PageSettings, {"port": port, "chapters": chapters})
     if views and html is None:
         raise SettingsError(f"--views ({views}) needs a file; add --html FILE")
     for path, option in ((html, "--html"), (picture, "--picture")):
@@ -63,6 +65,7 @@ def look_command(  # noqa: PLR0913
             if text is not None and study.loaded.settings.kind == "vision":
                 study.picture, text = (Path(text).name, image_from(study.loaded, Path(text))), None
             state = {"text": text, "target": target, "to": to} | location_state(study, at)
+            state |= {"chapter": "0"} if lecture else {}
             if view:
                 state["view"] = view_named(study, view).name
             given = urlencode({name: value for name, value in state.items() if value is not None})

@@ -44,7 +44,7 @@ def serve_page(
 def create_page_app(study: Study, settings: PageSettings, say: http.Say = http.silent) -> FastAPI:
     """The application. `say` receives a line for each internal error; no line contains a text."""
     queue = RequestQueue(lambda _, work: [each() for each in work], settings.queue)
-    model = about(study)
+    model = about(study, settings.chapters)
     limit = body_limit(settings.characters) + 2 * math.prod(model["image"] or [0])
 
     @asynccontextmanager

@@ -18,6 +18,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from pydantic import Field
 from torch import Tensor
 
 from regard.errors import InputError, RegardError
@@ -32,6 +33,7 @@ from regard.look.views.lens import outputs_of
 from regard.look.views.vectors import SAMPLES
 from regard.look.views.view import InputRequest, SavedPage, StoredAnswer, describe_run
 from regard.models.settings import Vision
+from regard.settings import Settings, parse, read_toml
 from regard.use.model import Loaded, load
 from regard.use.translator import Translator
 
@@ -91,8 +93,29 @@ class Shown(PageFile):
         return f"<{self.title}: {len(self.html) / 2**20:.1f} MiB>"
 
 
-def about(study: Study) -> dict[str, Any]:
-    """What the page needs to know about the model."""
+class Chapter(Settings):
+    """A state of the page in a lecture, with one sentence."""
+
+    title: str
+    text: str
+    family: str | None = None
+    """The kind of model that it needs; none: any."""
+    state: dict[str, str]
+
+
+class Chapters(Settings):
+    """A file of chapters."""
+
+    chapter: tuple[Chapter, ...] = Field(strict=False)
+
+
+def about(study: Study, chapters: str | None = None) -> dict[str, Any]:
+    """What the page needs to know about the model. `chapters` is a file, by default that of the package."""
+    file = Path(chapters) if chapters else WEB / "chapters.toml"
+    try:
+        lecture: Chapters = parse(Chapters, read_toml(file.read_text("utf-8"), str(file)))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} cannot be read: {error}; give another file to --chapters") from None
     loaded, settings = study.loaded, study.loaded.settings
     translator = loaded if isinstance(loaded, Translator) else None
     look = translator.frame.look if translator else None
@@ -111,6 +134,7 @@ def about(study: Study) -> dict[str, Any]:
         "picture": picture and {"name": picture[0], "pixels": base64.b64encode(picture[1].tobytes()).decode()},
         "outputs": outputs_of(loaded),
         "special": special_tokens(loaded),
+        "chapters": [each.model_dump() for each in lecture.chapter],
         "samples": SAMPLES,
         "against": other and {"name": names_of_both(loaded.name, other.loaded.name)[1], **_sizes(other)},
     }

@@ -81,6 +81,8 @@ class PageSettings(Settings):
 
     port: int = Field(default=5050, ge=0, le=65535)
     """Port; 0 selects a free one."""
+    chapters: str | None = None
+    """TOML file with the chapters of a lecture; none: those of the package."""
     tokens: Positive = 1024
     """Most tokens of an input; the model's own limit may be lower."""
     characters: Positive = 20_000

@@ -45,7 +45,57 @@ class Page {
     if (!this.about.views.includes(this.state.view)) this.state.view = this.about.views[0];
     this.#form();
     this.#tabs();
-    await this.look();
+    this.#lecture();
+    if (this.state.chapter !== undefined && this.source.live) await this.#turn(Number(this.state.chapter) || 0, false);
+    else await this.look();
+  }
+
+  // ---------------------------------------------------------------------------------------------------------- lecture
+
+  // Chapters are states of the page. → and ← turn them, whatever the view does with the arrow keys otherwise.
+  #lecture() {
+    const { chapters } = this.about, live = this.source.live && chapters?.length;
+    $.lecture.hidden = !live;
+    if (!live) return;
+    $.lecture.addEventListener("click", () => (this.state.chapter === undefined ? this.#turn(0) : this.#leave()));
+    document.addEventListener("keydown", (event) => {
+      const turn = { ArrowRight: 1, PageDown: 1, ArrowLeft: -1, PageUp: -1 }[event.key];
+      if (this.state.chapter === undefined || event.target.closest?.("textarea, select, input")) return;
+      if (event.key === "Escape") { this.#leave(); return; }
+      if (!turn) return;
+      event.preventDefault();
+      event.stopPropagation();
+      const next = Number(this.state.chapter) + turn;
+      if (next >= 0 && next < chapters.length) this.#turn(next);
+    }, true);
+  }
+
+  async #turn(number, push = true) {
+    const { chapters, family, views } = this.about, at = Math.min(Math.max(number, 0), chapters.length - 1), chapter = chapters[at];
+    const [stack] = this.about.attentions.map((each) => each.stack), filled = Object.fromEntries(Object.entries(chapter.state).map(([key, value]) => [key, value.replaceAll("{stack}", stack)]));
+    const fits = (!chapter.family || chapter.family === family) && views.includes(filled.view);
+    const kept = Object.fromEntries(Object.keys(this.state).filter((key) => !["text", "target", "to", "chapter"].includes(key)).map((key) => [key, null]));
+    const before = this.state.text;
+    filled.text ??= chapters.slice(0, at).findLast((each) => each.state.text)?.state.text ?? this.state.text ?? ""; // a chapter keeps the text of those before
+    if (this.about.image) delete filled.text;
+    this.set({ ...kept, view: this.state.view, ...(fits ? filled : {}), chapter: at }, push);
+    document.body.classList.add("lecture");
+    $.lecture.setAttribute("aria-pressed", true);
+    const go = (turn, text) => h("button", { type: "button", disabled: at + turn < 0 || at + turn >= chapters.length, onclick: () => this.#turn(at + turn) }, text);
+    $.chapter.hidden = false;
+    $.chapter.replaceChildren(go(-1, "←"), h("p", { class: "number" }, `${at + 1} / ${chapters.length}`), h("h2", {}, clean(chapter.title)), h("p", {}, clean(chapter.text),
+      fits ? "" : h("span", { class: "soft" }, ` This chapter needs ${/^[aeiou]/.test(chapter.family ?? "") ? "an" : "a"} ${chapter.family ?? filled.view} model: regard look MODEL --lecture.`)), go(1, "→"), h("button", { type: "button", onclick: () => this.#leave() }, "Leave"));
+    this.#fill();
+    this.#mark();
+    if (before !== this.state.text || !this.run || this.ablated.length) await this.look(); else await this.show();
+  }
+
+  #leave() {
+    this.set({ chapter: null });
+    document.body.classList.remove("lecture");
+    $.lecture.setAttribute("aria-pressed", false);
+    $.chapter.hidden = true;
+    this.show();
   }
 
   // The changes of heads as the server reads them.
@@ -70,6 +120,8 @@ class Page {
     this.state = after;
     this.#fill();
     this.#mark();
+    if (after.chapter !== undefined) { await this.#turn(Number(after.chapter) || 0, false); return; }
+    if (before.chapter !== undefined) this.#leave();
     if (RUN.some((key) => before[key] !== after[key])) await this.look(); else await this.show();
   }
 

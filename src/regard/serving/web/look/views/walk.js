@@ -162,6 +162,7 @@ class Walk {
     if (step.kind === "answer") drawn.push(this.#answers(step));
     if (step.value) drawn.push(this.#equation(step, symbol));
     if (SCORES.includes(step.kind)) drawn.push(this.#scores(step, word));
+    if (["product", "scale", "softmax"].includes(step.kind)) drawn.push(this.#byHand());
     if (step.kind === "add") drawn.push(this.#running(step));
     if (drawn.length) parts.push(h("div", { class: "drawn" }, ...drawn));
     if (step.value) {
@@ -214,6 +215,19 @@ class Walk {
     const names = kinds.map((each) => ({ product: "q · k", scale: written(["over", "S", "√dₖ"], each.operands).includes("S") && each.tree[0] === "over" ? `÷ ${written("√dₖ", each.operands)}` : "scaled", softmax: "softmax" }[each.kind] ?? KINDS[each.kind][0].toLowerCase()));
     return h("section", { class: "one-query" }, h("h3", {}, token(word), ` (${this.query}) against every key`), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Scores of the chosen token" },
       h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "key"), ...names.map((name, i) => h("th", { scope: "col", class: i === now ? "now" : "" }, name)))), h("tbody", {}, ...body))));
+  }
+
+  // The lecture's example, Thinking Machines: scores 112 and 96 with keys of size 64. The numbers can be changed.
+  #byHand() {
+    const scores = h("input", { name: "scores", value: "112, 96", size: 14, "aria-label": "Scores" }), size = h("input", { name: "size", value: "64", size: 4, "aria-label": "Size of keys" }), out = h("tbody");
+    const compute = () => {
+      const q = scores.value.split(/[,;\s]+/).filter(Boolean).map(Number), s = q.map((value) => value / Math.sqrt(Number(size.value) || 1)), most = Math.max(...s), powers = s.map((value) => Math.exp(value - most)), sum = powers.reduce((a, b) => a + b, 0);
+      const row = (name, values, digits) => h("tr", {}, h("th", { scope: "row" }, name), ...values.map((value) => h("td", { class: "number" }, String(Number(value.toFixed(digits))).replace("-", "−"))));
+      out.replaceChildren(row("q · k", q, 4), row(`÷ √${clean(size.value)}`, s, 4), row("softmax", powers.map((value) => value / sum), 2));
+    };
+    for (const field of [scores, size]) field.addEventListener("input", compute);
+    compute();
+    return h("details", { class: "by-hand" }, h("summary", {}, "By hand: Thinking Machines"), h("p", { class: "bar" }, h("label", { class: "hint" }, "q · k ", scores), h("label", { class: "hint" }, "dₖ ", size)), h("table", {}, out));
   }
 
   // The residual stream of the chosen token: what each sublayer has added so far.
