@@ -105,8 +105,9 @@ class Words {
     const targets = keys.map((each, k) => svg("g", { class: "target", onpointerenter: (event) => this.#tell(event, k), onpointerleave: () => this.tip.hide() },
       ...drawn.map(([weights, kind], n) => svg("rect", { class: kind, x: right + ((wide - right) / drawn.length) * n, y: y(k) - high / 2 + 1, width: (wide - right) / drawn.length, height: high - 2, opacity: 0.55 * weights[k], rx: 3 })),
       svg("text", { x: right + 4, y: y(k) + font * 0.35, "font-size": font }, `\u2068${short(each.text, 26)}\u2069`)));
-    const height = 20 + count * high;
-    this.picture.replaceChildren(svg("svg", { class: "words-map", viewBox: `0 0 ${wide} ${height}`, width: wide, role: "group", "aria-label": `Lines from ${clean(queries[this.word].text)}` }, ...lines.filter(Boolean), ...words, ...targets));
+    const height = 20 + count * high, all = [page.run.sides[this.place.stack].tokens.length, page.run.sides[this.place.keys].tokens.length], part = Math.max(...all) > MOST;
+    this.picture.style.maxHeight = `${page.room(this.picture, 300)}px`;
+    this.picture.replaceChildren(svg("svg", { class: "words-map", viewBox: `0 0 ${wide} ${height}`, width: wide, role: "group", "aria-label": `Lines from ${clean(queries[this.word].text)}` }, ...lines.filter(Boolean), ...words, ...targets), part ? h("p", { class: "hint" }, `The first ${MOST} of ${Math.max(...all)} tokens are drawn.`) : "");
   }
 
   #tell(event, k) {
