@@ -75,7 +75,7 @@ def test_a_page_and_a_picture(tmp_path: Path) -> None:
     model, file = str(write_translator(tmp_path / "model")), tmp_path / "look.html"
     done = runner.invoke(app, ["look", model, "ein Hund", "--to", "en", "--html", str(file)])
     assert done.exit_code == 0, done.output
-    assert re.search(r"look\.html: heads, walk, .*compare; \d\.\d MiB", done.stderr)
+    assert re.search(r"look\.html: architecture, heads, words, walk, .*compare; \d\.\d MiB", done.stderr)
     page = file.read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
     assert not re.search(r'http://|src="', page)

@@ -378,7 +378,7 @@ def test_training_resuming_translating_and_looking(kind: str, tmp_path: Path) ->
     run = study.run(regard.Input("The dog sleeps."))
     weights_HTS = study.tensor(run.key, "decoder.0.cross.weights")
     torch.testing.assert_close(weights_HTS.sum(-1), torch.ones(weights_HTS.shape[:-1]))
-    assert list(views_of(study)) == ["heads", "decode", "vectors", "compare"]
+    assert list(views_of(study)) == ["heads", "words", "decode", "vectors", "compare"]
     assert page_file(study, run).views == list(views_of(study))
     forms: tuple[Form, ...] = ("huggingface", "ctranslate2")
     for form in forms:
