@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="Windows has no such signals"),
 ]
 
-STEPS: dict[str, Any] = {"steps": 24, "evaluate_every": 10}
+STEPS: dict[str, Any] = {"steps": 96, "evaluate_every": 10}
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +87,6 @@ def test_a_second_ctrl_c_ends_it_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("family", ["translate", "language"])
 def test_killed_at_random_moments_it_ends_the_same(family: str, home: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    kills = kill_again_and_again(home / f"{family}.toml", run, 3, STEPS["steps"], Random(family))
+    kills = kill_again_and_again(home / f"{family}.toml", run, 4, STEPS["steps"], Random(family))
     assert len(kills) >= 2
     assert remains(run) == remains(home / family)
