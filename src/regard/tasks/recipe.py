@@ -150,7 +150,7 @@ def _with_base(tables: Table, path: Path, heirs: tuple[Path, ...]) -> Table:
         raise SettingsError(f"recipe ({path}): base ({base}) is this recipe, or builds on it; name another one")
     found = read_recipe(name, heirs)
     merged = {part: merge(_table(found, part), _table(tables, part)) for part in PARTS if part in {**found, **tables}}
-    # The curve of another job is no reference.
+    # The curve of another job does not serve as a reference.
     return {part: table for part, table in merged.items() if part != "reference" or part in tables}
 
 

@@ -162,7 +162,7 @@ def evaluate_run(
     report: Report = lambda text: None,
     stride: int | None = None,
 ) -> tuple[Split, dict[str, float], Table]:
-    """The metrics of a run on a split of its own data after the split: by default test, or valid if there is no test.
+    """Evaluates a run on a split of its own data: test by default, or valid. Returns the split, too.
 
     `changes` are changes of `[data]`, and `stride` is `task.stride` of a language model. The last value has results
     that are not numbers: see `Task.details`.
