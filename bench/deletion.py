@@ -61,7 +61,7 @@ def main() -> None:
     for name in maps:
         found[name]["beats_random"] = fmean(a < b for a, b in zip(areas[name], areas["random"], strict=True))
         found[name]["beats_centre"] = fmean(a < b for a, b in zip(areas[name], areas["centre"], strict=True))
-    result = {"environment": environment(), "run": str(arguments.run), "images": count, "areas": found}
+    result = {"environment": environment(), "run": arguments.run.name, "images": count, "areas": found}
     print(json.dumps(result, indent=1))
     if arguments.out:
         arguments.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

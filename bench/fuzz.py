@@ -360,8 +360,7 @@ def doctor(folder: Path) -> Target:
     from run_cases import healthy_log, write_run
 
     from regard.cli.train import _row
-    from regard.training.curves import read_history
-    from regard.training.doctor import diagnose
+    from regard.training.doctor import diagnose, read_history
 
     run = write_run(folder / "run", healthy_log(300))
     whole = {path: path.read_bytes() for path in run.iterdir()}

@@ -1,6 +1,6 @@
 """Reinforcement learning next to supervised training: exact results of sums with steps, with several seeds.
 
-    python bench/grpo.py DIR [--seeds 3] [--steps 300] [--device cpu]
+    python bench/grpo.py DIR [--seeds 3] [--steps 150] [--device cpu]
 
 For each seed a model learns from 1,000 solved sums (recipes/arithmetic.toml). Then it learns from rewards alone
 (recipes/arithmetic-grpo.toml), and next to it from as many further solved sums as there were prompts. DIR gets the data
@@ -31,7 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("directory", type=Path)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--device", default=None)
     given = parser.parse_args()
     folder: Path = given.directory

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import subprocess
 import sys
 import time
@@ -22,12 +23,20 @@ def lines(path: Path) -> list[str]:
     return text.removesuffix("\n").split("\n")
 
 
+def processor() -> str:
+    """The name of the CPU, and how many of its cores PyTorch uses."""
+    path = Path("/proc/cpuinfo")
+    names = [line for line in lines(path) if line.startswith("model name")] if path.is_file() else []
+    name = names[0].partition(": ")[2] if names else "CPU"
+    return f"{name}, {torch.get_num_threads()} of {os.cpu_count()} cores"
+
+
 def environment() -> dict[str, str]:
     """Command, hardware, versions, commit and date of this run."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
     return {
         "command": " ".join(["python", *sys.argv]),
-        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "hardware": torch.cuda.get_device_name() if torch.cuda.is_available() else processor(),
         "torch": torch.__version__,
         "regard": regard.__version__,
         "commit": commit.stdout.strip() or "unknown",

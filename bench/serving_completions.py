@@ -61,13 +61,14 @@ def random_model(directory: Path, width: int) -> Path:
     return directory
 
 
-def requests(model: Generator) -> list[tuple[dict[str, Any], str]]:
+def requests(model: Generator, tokens: int) -> list[tuple[dict[str, Any], str]]:
     """Requests with their own options, and their texts."""
     model.network = fixed(model.network)
     found, texts = [], []
     for number, text in enumerate(sentences("en", REQUESTS, "test")):
         options = {"temperature": (0.0, 0.7, 1.0)[number % 3], "top_p": (1.0, 0.9)[number % 2], "seed": number}
-        fields = {"prompt": f"{number}: {text}"[: 20 + 3 * number], "max_tokens": 16 + number, **options}
+        length = tokens * (16 + number) // 16
+        fields = {"prompt": f"{number}: {text}"[: 20 + 3 * number], "max_tokens": length, **options}
         found.append(fields | {"stream": True})
         changes = {"tokens": fields["max_tokens"], **options}
         texts.append(TextStream(model, fields["prompt"], model.options(None, changes), keep=False))
@@ -173,14 +174,14 @@ def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
     if not isinstance(model, Generator):
         raise SystemExit(f"{name} does not write texts; give a decoder")
     parameters = sum(each.numel() for each in model.network.parameters())  # before they are packed
-    asked = requests(model)
+    asked = requests(model, arguments.tokens)
     server = Server(name, arguments.threads, arguments.setting)
     streams = Streams(server, asked, arguments.leaving)
     seconds = 60 * arguments.minutes
     asyncio.run(streams.run(arguments.streams, seconds))
     times, errors = streams.first, sum(count for kind, count in streams.seen.items() if kind.startswith("error"))
     return {
-        "model": arguments.model or f"random, width {arguments.random}",
+        "model": Path(arguments.model).name if arguments.model else f"random, width {arguments.random}",
         "parameters": parameters,
         "streams": arguments.streams,
         "seconds": seconds,
@@ -194,6 +195,7 @@ def measure(arguments: argparse.Namespace, name: str) -> dict[str, Any]:
         "MiB at the end": round(streams.memory[-1], 1),
         "MiB by tenth": [round(median(part), 1) for part in streams.tenths()],
         "growth %": streams.growth(),
+        "load": [round(each, 1) for each in os.getloadavg()],
         "rows left": asyncio.run(rows_left(server)),
         "exit code after SIGTERM": server.end(),
     }
@@ -215,6 +217,9 @@ def main() -> None:
     parser.add_argument("--random", type=int, default=128, help="width of a model with random weights")
     parser.add_argument("--minutes", type=float, default=5)
     parser.add_argument("--streams", type=int, default=64)
+    parser.add_argument(
+        "--tokens", type=int, default=16, help="of the shortest text; the longest has four times as many"
+    )
     parser.add_argument("--leaving", type=float, default=0.05, help="share of streams whose client leaves early")
     parser.add_argument("--threads", type=int, help="of the server")
     parser.add_argument("--setting", action="append", default=[], metavar="KEY=VALUE", help="of the server")

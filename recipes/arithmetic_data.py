@@ -13,7 +13,7 @@ import random
 import sys
 from pathlib import Path
 
-SIZES = {"steps": 1_000, "more": 4_800, "sums": 20_000, "valid": 500, "test": 1_000}
+SIZES = {"steps": 1_000, "more": 9_600, "sums": 20_000, "valid": 500, "test": 1_000}
 WITH_STEPS = ("steps", "more")
 
 

@@ -5,7 +5,7 @@
 FROM contains `books/*.txt.xz` (a paragraph on each line, an empty line between chapters),
 `europarl-en-de/train-*.tsv.xz` (English, a tab, German), `wikitext-2/*.raw.xz` and `squad-v1.1/train-v1.1.json.xz`. TO
 gets text files with an empty line between documents: chapters, sentences of Europarl, sections of WikiText, articles of
-SQuAD.
+SQuAD. `sentences.txt.xz` has the sentences of WikiText and SQuAD line by line, for recipes/sentences.toml.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 
 TOKENIZED = ((r" @(.)@ ", r"\1"), (r" ([,.;:!?)\]%])", r"\1"), (r"([(\[$]) ", r"\1"), (r" (n't|'\w+)\b", r"\1"))
 """Spaces that WikiText's tokenization added, and the text without them."""
+SENTENCE_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z\"'])")
 
 
 def main(origin: Path, target: Path) -> None:
@@ -32,8 +33,13 @@ def main(origin: Path, target: Path) -> None:
         _write(target / f"wikitext.{split}.txt.xz", _sections(_lines(origin / f"wikitext-2/{split}.raw.xz")))
     with lzma.open(origin / "squad-v1.1/train-v1.1.json.xz", "rt", encoding="utf-8") as file:
         articles = json.load(file)["data"]
-    contexts = ([" ".join(each["context"].split()) for each in article["paragraphs"]] for article in articles)
+    contexts = [[" ".join(each["context"].split()) for each in article["paragraphs"]] for article in articles]
     _write(target / "squad.txt.xz", contexts)
+    paragraphs = [text for article in contexts for text in article]
+    paragraphs += [line for document in _sections(_lines(origin / "wikitext-2/train.raw.xz")) for line in document]
+    sentences = [text for each in paragraphs for text in SENTENCE_END.split(each) if 5 <= len(text.split()) <= 40]
+    with lzma.open(target / "sentences.txt.xz", "wt", encoding="utf-8", preset=2) as file:
+        file.writelines(f"{text}\n" for text in dict.fromkeys(sentences))
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -34,28 +34,24 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOME = {
-    "Generation": "regard.use.generator",
-    "Generator": "regard.use.generator",
-    "Input": "regard.look.input",
-    "Loaded": "regard.use.model",
-    "Study": "regard.look.study",
-    "Translation": "regard.use.translator",
-    "Translator": "regard.use.translator",
-    "WordVectors": "regard.look.word_vectors",
-    "attribute": "regard.look.attribution",
-    "build": "regard.models.build",
-    "count": "regard.models.count",
-    "edits": "regard.blocks.edits",
-    "load": "regard.use.model",
-    "preset": "regard.models.presets",
-    "preset_names": "regard.models.presets",
-    "record": "regard.blocks.recording",
-    "resume": "regard.tasks.run",
-    "show": "regard.serving.page_file",
-    "train": "regard.tasks.run",
+_MODULES = {
+    "blocks.edits": "edits",
+    "blocks.recording": "record",
+    "look.attribution": "attribute",
+    "look.input": "Input",
+    "look.study": "Study",
+    "look.word_vectors": "WordVectors",
+    "models.build": "build",
+    "models.count": "count",
+    "models.presets": "preset preset_names",
+    "serving.page_file": "show",
+    "tasks.run": "resume train",
+    "use.generator": "Generation Generator",
+    "use.model": "Loaded load",
+    "use.translator": "Translation Translator",
 }
-"""Where each name that is loaded on first use lives."""
+"""The names that are loaded on first use, by module."""
+_HOME = {name: f"regard.{module}" for module, names in _MODULES.items() for name in names.split()}
 
 _ERRORS = (DataError, InputError, RecordError, RegardError, RunError, SettingsError, WeightsError)
 __all__ = ["__version__", *_HOME, *(error.__name__ for error in _ERRORS)]

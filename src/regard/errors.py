@@ -4,6 +4,9 @@ A message names the setting or the file, its value, the rule that it breaks and 
 without a traceback. Every other exception is a bug and keeps its traceback.
 """
 
+from importlib import import_module
+from types import ModuleType
+
 
 class RegardError(Exception):
     """Base class of all errors that a user can fix. Example: `regard.load("de-eng")`."""
@@ -35,3 +38,13 @@ class RecordError(RegardError):
     >>> with regard.record(network, "*", limit=1):
     ...     network(tokens)
     """
+
+
+def extra_module(
+    module: str, package: str, extra: str, purpose: str, error: type[RegardError] = RunError
+) -> ModuleType:
+    """A module of an optional package, or an error that names the extra of Regard to install."""
+    try:
+        return import_module(module)
+    except ImportError:
+        raise error(f"{purpose} needs {package}; run pip install 'regard[{extra}]'") from None

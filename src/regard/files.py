@@ -22,7 +22,6 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path, error: type[RegardError] = WeightsError) -> dict[str, Any]:
-    """The JSON object in a file."""
     try:
         content = parse_json(path.read_text(encoding="utf-8"))
     except OSError as problem:

@@ -70,8 +70,11 @@ def test_the_files_numbers_are_pythons(served: dict[str, Served], offline: Watch
         page.keyboard.press("ArrowRight")
     eventually(lambda: "(2)" in page.locator(".one-query h3").inner_text())
     (softmax,) = (step for step in walk(study, run, "decoder.0", 1) if step.name == "decoder.0.cross.weights")
-    cells = page.locator(".one-query tr td:last-child[data-value]").evaluate_all("all => all.map(e => e.dataset.value)")
-    assert [float(cell) for cell in cells] == pytest.approx(softmax.value[2].tolist(), abs=1e-6)
+    rows = page.locator(".one-query tr[data-key]").evaluate_all(
+        "all => all.map(e => [e.dataset.key, e.lastChild.dataset.value].map(Number))"
+    )
+    assert [value for _, value in sorted(rows)] == pytest.approx(softmax.value[2].tolist(), abs=1e-6)
+    assert [value for _, value in rows] == sorted((value for _, value in rows), reverse=True), "the largest is visible"
     page.locator("#tab-decode").click()
     wait_for(page, f"#view[aria-labelledby=tab-decode] {READY}")
     assert page.locator(".sliders input").evaluate_all("all => all.every(e => e.disabled)")

@@ -14,7 +14,7 @@ from regard.look.heads import attentions_of
 from regard.look.input import Input, image_from
 from regard.look.study import StudyRun
 from regard.look.views.heads import head_notes, rollout
-from regard.look.views.image import PatchesRequest, concentration, deletion, occlude, patch_attention
+from regard.look.views.image import PatchesRequest, concentration, deletion, patch_attention
 
 
 def last(one: Served) -> StudyRun:
@@ -123,17 +123,6 @@ def test_the_overlay_and_dark_mode(served: dict[str, Served], browser: Any) -> N
         assert "opacity=100" in page.url
         other.context.close()
         assert other.wrong == []
-
-
-def test_greying_out(served: dict[str, Served], watched: Watched) -> None:
-    one = served["vision"]
-    page = watched.open(one.address, view="image", map="rollout", grey="2")
-    page.locator("#occlude").press("Enter")
-    wait_for(page, "#occluded table")
-    expected = occlude(one.study, PatchesRequest(run=last(one).key, rollout=True), 2)
-    for name in ("before", "after", "random"):
-        shown = float(page.locator(f"#occluded [data-figure={name}]").inner_text())
-        assert abs(shown - expected[name]) < 1e-4
 
 
 def test_an_upload_is_read_as_training_reads_it(served: dict[str, Served], watched: Watched, tmp_path: Path) -> None:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 import socket
 from collections.abc import Iterator
 from importlib import resources
+from itertools import product
+from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from browser_cases import HOSTILE, READY, TEXT, Served, Watched, eventually, wait_for
@@ -30,14 +34,34 @@ PICTURES = {
     "heads": "#enlarged",
     "walk": ".equation",
     "decode": ".steps",
+    "training": ".forcing",
+    "attribution": ".scores",
     "lens": "#lens",
     "vectors": ".scatter",
     "positions": "#encodings",
     "compare": "#map-0",
     "image": "#picture",
+    "task": ".row-of-tokens",
 }
 """The main picture of each view."""
-WITHOUT = {"compare", "vectors", "positions"}
+READOUTS = {
+    "architecture": ".box.attention",
+    "words": ".target",
+    "walk": ".matrix.result canvas",
+    "lens": "[data-cell]",
+    "vectors": ".spot",
+    "positions": "#encodings",
+    "attribution": ".scores li",
+}
+"""Where the pointer reads a number, if not on the picture itself."""
+ANSWERS = {
+    "architecture": ".about-part",
+    "decode": ".chosen-step",
+    "training": ".outcome",
+    "task": ".task td [data-value]",
+}
+"""What the view tells about it, if not the number under the pointer."""
+WITHOUT = {"compare", "vectors", "positions", "training"}
 """Views of the model without changed heads."""
 
 
@@ -55,17 +79,37 @@ def inside(page: Any, selector: str) -> bool:
     return bool(across and box["y"] >= 0 and bottom <= size["height"])
 
 
+def reachable(page: Any, view: str, width: int) -> bool:
+    """Whether the tab of the open view is in sight."""
+    box = page.locator(f"#tab-{view}").bounding_box()
+    return bool(-1 <= box["x"] <= width - box["width"] + 1)
+
+
 def test_pictures_readouts_and_effects_are_on_the_screen(served: dict[str, Served], watched: Watched) -> None:
-    one = served["translator"]
-    for width, height in ((1280, 720), (1440, 900)):
-        page = watched.open(
-            one.address, text=TEXT, target="a dog runs", to="en", at="decoder.cross", step="decoder.0.cross.weights"
-        )
+    state = {"text": TEXT, "target": "a dog runs", "to": "en", "at": "decoder.cross", "step": "decoder.0.cross.weights"}
+    own = {
+        "encoder": {"text": TEXT, "step": "encoder.0.attention.weights"},
+        "vision": {"step": "encoder.0.attention.weights"},
+    }
+    for family, (width, height) in product(("encoder", "vision", "translator"), ((1280, 720), (1440, 900))):
+        one = served[family]
+        page = watched.open(one.address, **own.get(family, state))
         page.set_viewport_size({"width": width, "height": height})
         for view in views_of(one.study):
             opened(page, view)
-            if view in PICTURES:
-                assert inside(page, PICTURES[view]), (view, width)
+            assert inside(page, PICTURES[view]), (view, width)
+            page.locator(READOUTS.get(view, PICTURES[view])).first.hover()
+            eventually(lambda page=page, view=view: inside(page, ANSWERS.get(view, "#readout")))
+            assert page.evaluate("scrollY") == 0, view
+        if family != "translator":
+            continue
+        opened(page, "training")
+        page.locator("#step").click()
+        eventually(lambda page=page: page.locator("[data-expected]").count())
+        assert inside(page, ".outcome")
+        assert inside(page, ".forcing tbody tr:first-child [data-after]")
+        opened(page, "walk")
+        assert inside(page, ".one-query tr[data-key]"), "the largest weight"
         opened(page, "heads")
         box = page.locator("#enlarged").bounding_box()
         for share in (0.35, 0.9):
@@ -313,23 +357,32 @@ def test_the_lectures_example_by_hand(served: dict[str, Served], watched: Watche
 
 
 def test_a_lecture_goes_on_by_the_right_arrow_alone(served: dict[str, Served], watched: Watched) -> None:
-    for family in ("translator", "decoder"):
-        one = served[family]
+    guide = Path(__file__).parents[2] / "docs" / "looking.md"
+    listed = dict(re.findall(r"^\| .+ \| (.+) \| `(view=.+)` \|$", guide.read_text(), re.M))
+    assert len(listed) > 25
+    reached: dict[str, str] = {}
+    for family, one in served.items():
         page = watched.open(one.address, chapter="0")
-        count = len(page.evaluate("fetch('api/about').then(answer => answer.json())")["chapters"])
-        assert count > 12
-        titles = set()
-        for number in range(count):
+        about = page.evaluate("fetch('api/about').then(answer => answer.json())")
+        chapters, page_family = about["chapters"], about["family"]
+        count, titles = len(chapters), set()
+        for number, chapter in enumerate(chapters):
             page.get_by_text(f"{number + 1} / {count}", exact=True).wait_for()
             wait_for(page, f"#view {READY}")
             assert page.locator("#status.error").count() == 0, page.locator("#status").inner_text()
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
             titles.add(page.locator("#chapter h2").inner_text())
+            elsewhere = chapter["model"] is not None and chapter["family"] != page_family
+            assert ("/encoder/" in page.url) == elsewhere, "a chapter on BERT shows the shipped encoder"
+            if "needs another model" not in page.locator("#chapter").inner_text():
+                reached.setdefault(chapter["title"], page.url.partition("#")[2])
             page.keyboard.press("ArrowRight")
         assert {"Why attention", "Softmax", "Decoding", "BERT", "GPT", "ViT"} <= titles
         page.keyboard.press("Escape")
         assert not page.locator("#chapter").is_visible()
-        assert page.locator("textarea[name=text]").is_visible()
+        assert family == "vision" or page.locator("textarea[name=text]").is_visible()
+    for title, address in listed.items():
+        assert dict(parse_qsl(address)).items() <= dict(parse_qsl(reached[title])).items(), "the picture of the list"
 
 
 @pytest.mark.slow
@@ -346,8 +399,7 @@ def test_no_sideways_scroll_and_nothing_serious_for_axe(
             if width in (1440, 390):
                 opened(page, view)
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (view, width)
-            box = page.locator(f"#tab-{view}").bounding_box()
-            assert -1 <= box["x"] <= width - box["width"] + 1, "the tab can be reached"
+            eventually(lambda view=view, width=width: reachable(page, view, width))
         found = page.evaluate("axe.run().then(found => found.violations)")
         serious = [
             (each["id"], [node["html"][:120] for node in each["nodes"]][:3])

@@ -15,8 +15,13 @@ from regard.shipped import MODELS, place_of
 from regard.weights.checkpoints import find_damage, read_checksums
 
 PLACES = sorted({place_of(shipped) for shipped in MODELS.values()})
-MOST = 20_000_000
-"""Bytes of all of them together."""
+MOST = {"german-english": 20_000_000, "encoder": 12_000_000}
+"""Bytes of each."""
+FROM = {
+    "german-english": ("parallel-tsv", ("CC BY 2.0 FR", "tatoeba.org", "Europarl", "Multi30k", "BLEU")),
+    "encoder": ("text", ("CC BY-SA", "Europarl", "WikiText-2", "SQuAD", "SST-2", "public domain")),
+}
+"""The kind of the training data, and words of the card."""
 
 GERMAN = {
     "Ein Hund läuft durch den Schnee.": ("dog", "snow"),
@@ -44,7 +49,8 @@ def both() -> Any:
 
 
 def test_they_are_small_enough_to_come_along() -> None:
-    assert sum(file.stat().st_size for place in PLACES for file in place.iterdir()) <= MOST
+    for place in PLACES:
+        assert sum(file.stat().st_size for file in place.iterdir()) <= MOST[place.name]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
@@ -56,13 +62,13 @@ def test_one_is_whole(place: Path) -> None:
     config = (place / "config.toml").read_text(encoding="utf-8")
     settings = tomllib.loads(config)
     assert not re.search(r'"/', config), "a place on the machine that it was trained on"
-    assert settings["data"]["kind"] == "parallel-tsv"
+    assert settings["data"]["kind"] == FROM[place.name][0]
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
 def test_its_card_says_what_it_learnt_from_and_what_it_is_not_for(place: Path) -> None:
     card = (place / "card.md").read_text(encoding="utf-8")
-    for word in ("## Data", "CC BY 2.0 FR", "tatoeba.org", "Europarl", "Multi30k", "BLEU", "What it is not for"):
+    for word in ("## Data", *FROM[place.name][1], "What it is not for"):
         assert word in card
 
 
@@ -107,3 +113,20 @@ def test_words_that_mean_the_same_are_aligned(both: Any) -> None:
     pairs = {(source[one].lower(), target[two].lower()) for one, two in found.alignment.pairs}
     known = {("meine", "my"), ("schwester", "sister"), ("kleinen", "small"), ("haus", "house"), ("meer", "sea")}
     assert len(known & pairs) >= 4
+
+
+def test_the_encoder_fills_and_compares() -> None:
+    model = regard.load("encoder")
+    cases = {
+        "He paid the [MASK] into his bank account.": "money",
+        "The king and the [MASK] sat on their thrones.": "queen",
+        "She opened the [MASK] and went into the house.": "door",
+        "The committee will vote on the [MASK] tomorrow.": "report",
+    }
+    found = {text: model.fill(text)[0] for text in cases}
+    missed = [text for text, word in cases.items() if word not in found[text]]
+    assert len(missed) <= 1, found
+    query, near, far = model.embed(
+        ["A dog runs in the snow.", "A puppy plays in winter.", "Parliament voted on the budget."]
+    )
+    assert float(query @ near) > float(query @ far) + 0.02

@@ -36,7 +36,7 @@ CASES: dict[str, tuple[Callable[..., Path], Any]] = {
 @pytest.fixture(autouse=True)
 def _pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
+    monkeypatch.setattr("regard.tasks.run.draw_curves", lambda *_: False)
     for language, lines in SENTENCES.items():
         Path(f"train.{language}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 

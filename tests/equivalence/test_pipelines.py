@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 def converted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: dict[str, Any]) -> tuple[Loaded, list[str]]:
     """The model of a short run, and what `convert` reports; the other form is in `theirs`."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
+    monkeypatch.setattr("regard.tasks.run.draw_curves", lambda *_: False)
     Path("train.txt").write_text("\n".join(CORPUS), encoding="utf-8")
     Path("job.toml").write_text(tomli_w.dumps({**table, "train": {"steps": 12, "optimizer": {"rate": 3e-3}}}))
     run = regard.train("job.toml", device="cpu", threads=1, display=Display(quiet=True))

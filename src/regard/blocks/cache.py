@@ -100,9 +100,7 @@ class Cache:
         self.rows = 1
         """Beams of each input at present."""
         self.columns = 0
-        """Columns in use."""
         self.room = 0
-        """Columns allocated."""
         self.time = 0
         """A bound on the next position of every input, known without reading tensors."""
         self.place_B1 = torch.zeros(1, 1, dtype=torch.long, device=device)
@@ -344,6 +342,52 @@ class Cache:
                 setattr(layer, name, new)
 
 
+class SlotCache(Cache):
+    """Fixed memory whose rows have lengths of their own, so that sequences join and leave while others go on.
+
+    Column c of a row holds its token at position c. A call reads one token in every row, at the position `place_B1`,
+    which the owner moves. All memory stays in place, so that a GPU can replay a call.
+    """
+
+    def __init__(self, layers: int, batch: int, heads: int, sizes: tuple[int, int], like: Tensor, columns: int) -> None:
+        super().__init__(layers, batch, heads, sizes, like)
+        self.fixed, self.room, self.columns, self.time = True, columns, columns, 1
+        self.place_B1 = torch.zeros(batch, 1, dtype=torch.long, device=self.device)
+        self.places_BC = torch.arange(columns, device=self.device).expand(batch, -1)
+        self.seen_NC = self.places_BC >= 0
+        self.row_B = torch.arange(batch, device=self.device)
+        shapes = [(batch, columns, heads, size) for size in sizes]
+        self.layers = [SelfCache(self, *(like.detach().new_zeros(shape) for shape in shapes)) for _ in range(layers)]
+
+    def plan(self, new: Layout) -> tuple[Padded, Padded]:
+        """The layouts of one token in every row and of all columns."""
+        assert new.shape == (self.inputs, 1)
+        queries = Padded(self.inputs, 1, places_BT=self.place_B1, bound=self.columns)
+        return queries, Padded(self.inputs, self.columns, places_BT=self.places_BC, bound=self.columns)
+
+    def commit(self) -> None:
+        """Sees the columns up to the new token, which the layers append next."""
+        self.mask = (self.places_BC <= self.place_B1)[:, None]
+
+    def store(self, layer: SelfCache, k_BTGE: Tensor, v_BTGV: Tensor) -> tuple[Tensor, Tensor]:
+        index = self.row_B, self.place_B1[:, 0]
+        layer.k_BCGE[index], layer.v_BCGV[index] = k_BTGE[:, 0], v_BTGV[:, 0]
+        return layer.k_BCGE, layer.v_BCGV
+
+    def load(self, rows: Sequence[int], other: Cache) -> None:
+        """Copies the sequences of another cache into the given rows."""
+        row_M, column_M = (other.seen_NC & (other.places_BC >= 0)).nonzero(as_tuple=True)
+        into_M = torch.tensor(rows, device=self.device)[row_M]
+        place_M = other.places_BC.expand_as(other.seen_NC)[row_M, column_M]
+        for mine, its in zip(self.layers, other.layers if len(row_M) else (), strict=False):
+            mine.k_BCGE[into_M, place_M] = its.k_BCGE[row_M, column_M]
+            mine.v_BCGV[into_M, place_M] = its.v_BCGV[row_M, column_M]
+
+    def __copy__(self) -> Cache:
+        """An empty cache of the same kind without slots, for `joined`."""
+        return Cache(len(self.layers), self.inputs, self.heads, self.sizes, self.layers[0].k_BCGE)
+
+
 class StateCache:
     """The state of a decoder without self-attention: what its next step needs, for each beam and for each input.
 
@@ -385,7 +429,6 @@ class StateCache:
 
 
 def _beams_of(inputs_B: Tensor, beams: int) -> Tensor:
-    """`[N]`: all beams of some inputs."""
     return (inputs_B[:, None] * beams + torch.arange(beams, device=inputs_B.device)).flatten()
 
 

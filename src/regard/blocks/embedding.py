@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from regard.blocks import settings
 from regard.blocks.layers import build_norm
-from regard.blocks.layout import Layout, Packed, Padded, readable, require_tensor
+from regard.blocks.layout import Layout, Packed, Padded, readable, require_images
 from regard.blocks.positions import Grid, GridPosition, Position, build_embedded
 from regard.blocks.recording import EMBEDDING_TAPS, tap
 from regard.blocks.settings import PoolingKind
@@ -109,10 +109,7 @@ class PatchEmbedding(nn.Module):
 
     def grid(self, images: Tensor) -> Grid:
         """Rows and columns of patches; raises if an image is not a multiple of the patch size."""
-        require_tensor(images, "images")
-        channels = self.patches.in_channels
-        if images.dim() != 4 or images.shape[1] != channels:
-            raise InputError(f"images have shape {list(images.shape)}, expected [batch, {channels}, height, width]")
+        require_images(images, self.patches.in_channels)
         height, width = images.shape[-2:]
         if height % self.patch or width % self.patch:
             raise InputError(f"images of {height} × {width} pixels are not multiples of patch ({self.patch}); resize")

@@ -31,7 +31,6 @@ class RmsNorm(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The scale starts at one."""
         nn.init.constant_(self.weight, 0.0 if self.unit_offset else 1.0)
 
     def forward(self, x: Tensor) -> Tensor:

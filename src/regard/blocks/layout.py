@@ -101,7 +101,6 @@ class Padded:
 
     @property
     def count(self) -> int:
-        """Number of sequences."""
         return self.batch
 
 
@@ -186,6 +185,13 @@ def readable(tensor: Tensor) -> bool:
 def require_tensor(value: object, name: str) -> None:
     if not isinstance(value, Tensor):
         raise InputError(f"{name} is of type {type(value).__name__}, expected a tensor; write torch.tensor({name})")
+
+
+def require_images(images: object, channels: int) -> None:
+    require_tensor(images, "images")
+    assert isinstance(images, Tensor)
+    if images.dim() != 4 or images.shape[1] != channels:
+        raise InputError(f"images have shape {list(images.shape)}, expected [batch, {channels}, height, width]")
 
 
 def layout_of(tokens: Tensor, layout: Layout | None) -> Layout:

@@ -217,9 +217,7 @@ class Recording(Mapping[str, Any]):
         self.limit = limit
         self.copy = copy and not grad
         self.bytes = 0
-        """Memory of all values."""
         self.events: list[Event] = []
-        """All values in the order of arrival."""
 
     def names(self) -> list[str]:
         """The names that have values, in the order of computation."""
@@ -227,11 +225,9 @@ class Recording(Mapping[str, Any]):
         return [name for name in self.wanted if name in found]
 
     def calls(self, name: str) -> list[Tensor]:
-        """The values of every call."""
         return [event.value for event in self.events_of(name)]
 
     def events_of(self, name: str) -> list[Event]:
-        """The values of every call, with their steps."""
         if name not in self.wanted:
             near = did_you_mean(name, self.wanted)
             raise InputError(f"{name} was not recorded{near}; name it in regard.record(model, ...)")
@@ -266,7 +262,6 @@ class Recording(Mapping[str, Any]):
         self.events.append(Event(name, step, x))
 
     def clear(self) -> list[Event]:
-        """Removes and returns all values."""
         events, self.events, self.bytes = self.events, [], 0
         return events
 
@@ -323,7 +318,6 @@ class Recorder:
             return mix(new_weights, v.to(new_weights.dtype), attended.visibility).to(v.dtype)
 
     def tap_pass(self, module: nn.Module, cache: object | None) -> None:
-        """Counts the passes of each cache."""
         if module in self.paths:
             self.step = None if cache is None else self._passes.get(cache, 0)
             if cache is not None and self.step is not None:

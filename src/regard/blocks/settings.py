@@ -103,13 +103,9 @@ class Attention(Settings):
         return tuple(self.window if pattern[i % len(pattern)] == "window" else None for i in range(depth))
 
     @model_validator(mode="after")
-    def _latent_has_all_heads(self) -> Self:
+    def _check(self) -> Self:
         if self.latent is not None and (self.kv_heads not in (None, self.heads) or self.qk_norm is not None):
             raise ValueError('latent excludes kv_heads and qk_norm; set them to "none"')
-        return self
-
-    @model_validator(mode="after")
-    def _pattern_has_a_window(self) -> Self:
         if self.pattern is not None and (self.window is None or "window" not in self.pattern):
             raise ValueError(
                 f'pattern ({list(self.pattern)}) needs window, and at least one "window" in it; or set it to "none"'

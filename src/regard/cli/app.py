@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 import regard
-from regard.cli import data, demo, evaluate, generate, look, models, predict, train, translate
+from regard.cli import data, demo, evaluate, look, models, predict, train, translate
 from regard.errors import RegardError, SettingsError
 from regard.files import silence
 from regard.format import printable
@@ -29,7 +29,7 @@ app = typer.Typer(
 )
 for name, command, example in (
     ("align", translate.align_command, "regard align de-en test.de test.en --gold gold.talp --joined"),
-    ("chat", generate.chat_command, 'regard chat MODEL --system "Answer in one sentence."'),
+    ("chat", predict.chat_command, 'regard chat MODEL --system "Answer in one sentence."'),
     ("convert", models.convert_command, "regard convert runs/multi30k-en-de out --format ctranslate2"),
     ("count", models.count_command, "regard count transformer-base attention.kv_heads=2 --length 128"),
     ("data", data.data_command, "regard data multi30k-en-de data.root=DIR"),
@@ -38,7 +38,7 @@ for name, command, example in (
     ("embed", predict.embed_command, "regard embed MODEL --search lines.txt 'a dog in the snow'"),
     ("evaluate", evaluate.evaluate_command, "regard evaluate runs/multi30k-en-de --split test --against runs/older"),
     ("fill", predict.fill_command, 'regard fill MODEL "The [MASK] of the river"'),
-    ("generate", generate.generate_command, 'regard generate runs/shakespeare "ROMEO:" --temperature 0.8'),
+    ("generate", predict.generate_command, 'regard generate runs/shakespeare "ROMEO:" --temperature 0.8'),
     ("look", look.look_command, 'regard look de-en "Ein Hund läuft durch den Schnee."'),
     ("predict", predict.predict_command, "regard predict runs/digits image.png --json"),
     ("presets", models.presets_command, "regard presets --json"),
@@ -55,7 +55,6 @@ for name, command, example in (
 NO_MEMORY = re.compile(
     "MemoryError|[Cc]annot allocate memory|can't allocate memory|failed to map segment|can't start new thread|bad_alloc"
 )
-"""Errors of Python, PyTorch and the system when memory runs out."""
 
 
 def _print_version(wanted: bool) -> None:

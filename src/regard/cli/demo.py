@@ -50,7 +50,6 @@ NEXT = (
     ("train digits", "train an image classifier; regard train RECIPE uses your own data"),
     ("count transformer-base", "count parameters, FLOPs and memory"),
 )
-"""Commands to try next."""
 
 
 def demo_command(
@@ -81,7 +80,6 @@ def demo_command(
 
 
 def _translate(out: Console, folder: Path) -> list[dict[str, str]]:
-    """Translates sentences with the shipped model and draws the alignment of the first."""
     import regard
     from regard.look.pictures import alignment_text, draw_alignment
 
@@ -103,7 +101,6 @@ def _translate(out: Console, folder: Path) -> list[dict[str, str]]:
 
 
 def _train(out: Console, folder: Path, steps: int | None) -> tuple[Path, dict[str, float], list[dict[str, str]]]:
-    """Trains a translator on a small grammar and tests it on unseen combinations of words."""
     import regard
 
     out.print("\nTraining a translator from scratch: English to German, sentences of a small grammar", style="bold")
@@ -145,6 +142,5 @@ def _score(translate: Callable[[list[str]], list[str]]) -> dict[str, float]:
 
 
 def _pronoun(german: str) -> str:
-    """The only er, sie or es of a text; empty if there is none or several."""
     found = [word for word in re.findall(r"\w+", german.lower()) if word in PRONOUNS.values()]
     return found[0] if len(found) == 1 else ""

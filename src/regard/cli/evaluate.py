@@ -66,44 +66,28 @@ def evaluate_command(  # noqa: PLR0913
         _run_suite(suite, list(words or ()), save, seeds, jobs, device, as_json)
         return
     names, changes = terminal.split_words(words, "data.")
-    _check(names, source, reference, hypotheses)
-    if save is not None:
-        require_writable(save, "--save")
+    _check(names, source, reference, hypotheses, save)
     terminal.prepare_torch(threads, names)
-    from regard.tasks.task import find_task
     from regard.use.evaluation import compare, evaluate_texts
-    from regard.weights.directory import CONFIG, read_config
-    from regard.weights.location import find_model
 
-    config: dict[str, Any] = {}
-    if reference is None:
-        directory, _ = find_model(names[0])
-        config = read_config(directory) if (directory / CONFIG).is_file() else {}
-        task = config.get("task")  # a Hugging Face model has none
-        kind = task["kind"] if isinstance(task, dict) else task
-        if kind is not None and not find_task(kind).translates:
-            _print_metrics(directory, split, changes, device, as_json, stride)
-            return
+    if reference is None and (directory := _of_another_task(names[0])) is not None:
+        _print_metrics(directory, split, changes, device, as_json, stride)
+        return
     model = terminal.load_translator(names[0], device) if names else None
-    given: list[str] | None = None
+    given: list[str] = []
     if reference is None:
         assert model is not None
-        chosen, sets = _sets_of_run(config, split, changes, limit, model, to)
+        chosen, sets = _sets_of_run(model, split, changes, limit, to)
         title = f"{names[0]}, {chosen}"
     else:
         sets, given = _sets_of_files(source, reference, hypotheses, limit, to)
         title = " ".join(str(each) for each in (*names, hypotheses or source))
 
-    def translate(test_set: EvaluationSet, model: Translator) -> list[str]:
-        with terminal.progress(f"translating {len(test_set.references):,} sentences with {model.name}"):
-            return test_set.translations(model, beam, as_used)
-
     results: dict[str, Evaluated] = {}
     for test_set in sets:
         started = perf_counter()
-        translations = given if model is None else translate(test_set, model)
+        translations = given if model is None else _translate(test_set, model, beam, as_used)
         seconds = None if model is None else perf_counter() - started
-        assert translations is not None
         if save is not None:
             path = save if len(sets) == 1 else save.with_name(f"{save.name}.{test_set.name}")
             terminal.write_lines((" ".join(text.splitlines()) for text in translations), path)
@@ -114,16 +98,33 @@ def evaluate_command(  # noqa: PLR0913
         if against is not None:
             if Path(against).is_file():
                 others = [*terminal.text_lines(against)][:limit]
-            elif test_set.sources is not None:
-                others = translate(test_set, terminal.load_translator(against, device))
             else:
-                raise SettingsError(f"--against ({against}) is a model and needs --input; add it, or give a file")
+                others = _translate(test_set, terminal.load_translator(against, device), beam, as_used)
             with terminal.progress("testing significance"):
                 compared = compare(
                     translations, others, test_set.references, lowercase=lowercase, tokenize=tokenize, test=test
                 )
         results[test_set.name] = (report, seconds, compared)
     (_print_json if as_json else _print)(title, against, results)
+
+
+def _of_another_task(name: str) -> Path | None:
+    """The directory of a run whose task is not translation; None for other models."""
+    from regard.tasks.task import find_task
+    from regard.use.model import task_kind
+    from regard.weights.directory import CONFIG, read_config
+    from regard.weights.location import find_model
+
+    directory, _ = find_model(name)
+    kind = task_kind(read_config(directory)) if (directory / CONFIG).is_file() else None
+    return directory if kind is not None and not find_task(kind).translates else None
+
+
+def _translate(test_set: EvaluationSet, model: Translator, beam: int | None, as_used: bool) -> list[str]:
+    if test_set.sources is None:
+        raise SettingsError(f"--against ({model.name}) is a model and needs --input; add it, or give a file")
+    with terminal.progress(f"translating {len(test_set.references):,} sentences with {model.name}"):
+        return test_set.translations(model, beam, as_used)
 
 
 def _run_suite(
@@ -151,17 +152,12 @@ def _run_suite(
 
 
 def _sets_of_run(
-    config: dict[str, Any],
-    split: terminal.SplitName | None,
-    changes: dict[str, Any],
-    limit: int | None,
-    model: Translator,
-    to: str | None,
+    model: Translator, split: terminal.SplitName | None, changes: dict[str, Any], limit: int | None, to: str | None
 ) -> tuple[terminal.SplitName, list[EvaluationSet]]:
     """The split of a run's data, and its pairs for each direction of the model, or for the direction `to`."""
     from regard.use.evaluation import evaluation_sets
 
-    chosen, found = evaluation_sets(config, split, changes, limit)
+    chosen, found = evaluation_sets(model.config, split, changes, limit)
     targets = {target for _, target in model.directions}
     sets = [each for each in found if each.to is None or (each.to in targets and to in (None, each.to))]
     if not sets:
@@ -172,8 +168,7 @@ def _sets_of_run(
 
 def _sets_of_files(
     source: Path | None, reference: Path, hypotheses: Path | None, limit: int | None, to: str | None
-) -> tuple[list[EvaluationSet], list[str] | None]:
-    """One test set from files, and its translations if they are given."""
+) -> tuple[list[EvaluationSet], list[str]]:
     from regard.use.evaluation import EvaluationSet
 
     sources, references, given = (
@@ -184,10 +179,12 @@ def _sets_of_files(
         raise DataError(
             f"{source} has {len(sources):,} lines and {reference} {len(references):,}; they need the same number"
         )
-    return [EvaluationSet("", sources, references, to)], given
+    return [EvaluationSet("", sources, references, to)], given or []
 
 
-def _check(names: list[str], source: Path | None, reference: Path | None, hypotheses: Path | None) -> None:
+def _check(
+    names: list[str], source: Path | None, reference: Path | None, hypotheses: Path | None, save: Path | None
+) -> None:
     if len(names) > 1:
         raise SettingsError(f"{len(names)} models are given ({', '.join(names)}); give one, and --against another")
     if not names and hypotheses is None:
@@ -198,6 +195,8 @@ def _check(names: list[str], source: Path | None, reference: Path | None, hypoth
         raise SettingsError("--reference is missing; give the file with the reference translations")
     if reference is not None and source is None and hypotheses is None:
         raise SettingsError("--reference needs --input (texts to translate) or --hypotheses (translations); add one")
+    if save is not None:
+        require_writable(save, "--save")
 
 
 def _print_metrics(
@@ -208,7 +207,6 @@ def _print_metrics(
     as_json: bool,
     stride: int | None,
 ) -> None:
-    """Evaluates a run of another task by its own metrics."""
     from regard.format import four_digits
     from regard.tasks.run import evaluate_run
     from regard.training.run import json_value

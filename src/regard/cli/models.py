@@ -26,7 +26,6 @@ Form: TypeAlias = Literal["ctranslate2", "huggingface", "timm", "int8", "bf16", 
 
 
 def complete_preset(incomplete: str) -> list[str]:
-    """Names of presets for the completion of the shell."""
     from regard.models.presets import preset_names
 
     return [name for name in preset_names() if name.startswith(incomplete)]
@@ -88,7 +87,8 @@ def read_model(words: list[str]) -> tuple[str, ModelSettings, list[str]]:
         raise SettingsError(f"{wrong}; give one model and overrides such as dropout=0.2")
     model = names[0]
     saved_file = model.endswith(".gguf")
-    if model not in preset_names() and not saved_file and (is_recipe(model) or Path(model).is_file()):
+    known = model in preset_names() or model in MODELS or saved_file
+    if not known and (is_recipe(model) or Path(model).is_file()):
         return model, *planned_model(read_recipe(model), changes)
     if model in preset_names() or not (Path(model).is_dir() or model in MODELS or "/" in model or saved_file):
         return model, model_settings({"model": {"preset": model}}, changes), []

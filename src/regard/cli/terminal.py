@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
 
 import typer
 
-from regard.errors import DataError, InputError, RunError
+from regard.errors import DataError, InputError, RunError, SettingsError
 from regard.files import silence, write_beside
 from regard.format import printable
 from regard.settings import MOST_THREADS, Settings, describe, read_overrides, variants
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rich.table import Table
     from rich.text import Text
 
+    from regard.data.readers import Line
+    from regard.use.model import Loaded
     from regard.use.translator import Translator
 
 PIPED_WIDTH = 200
@@ -38,6 +40,7 @@ BOM = b"\xef\xbb\xbf"
 TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "list of str": list[str]}
 """Types of options by the names that `describe` uses for types of settings."""
 C = TypeVar("C", bound=Callable[..., None])
+L = TypeVar("L", bound="Loaded")
 
 MODEL_HELP = "A shipped model (de-en, en-de), a run directory, a Hugging Face directory or a GGUF file."
 ModelName: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
@@ -110,17 +113,22 @@ def prepare_torch(threads: int | None = None, models: Sequence[str] = ()) -> Non
 
 
 def load_translator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Translator:
-    """Loads a model that translates."""
     prepare_torch(threads, [model])
     import regard
-    from regard.models.cpu import fixed
     from regard.use.translator import Translator
 
-    loaded = regard.load(model, device=device, int8=int8)
-    if not isinstance(loaded, Translator):
+    return required(regard.load(model, device=device, int8=int8), Translator, "encoder-decoder")
+
+
+def required(loaded: Loaded, ability: type[L], kind: str) -> L:
+    """The loaded model, with fixed weights, if it has this ability; models of this kind have it."""
+    from regard.models.cpu import fixed
+
+    if not isinstance(loaded, ability):
+        verb = {"encoder-decoder": "translate", "decoder": "generate"}[kind]
         raise InputError(
-            f"model ({model}) is of kind {loaded.settings.kind} and cannot translate; give a model of kind "
-            "encoder-decoder with a tokenizer.json"
+            f"model ({loaded.name}) is of kind {loaded.settings.kind} and cannot {verb}; give a model of kind {kind} "
+            "with a tokenizer.json"
         )
     loaded.network = fixed(loaded.network)
     return loaded
@@ -138,7 +146,6 @@ def print_json(value: Any) -> None:
 
 
 def say(message: str) -> None:
-    """Prints a message that is not a result."""
     typer.echo(printable(message), err=True)
 
 
@@ -181,6 +188,14 @@ def progress(message: str, quiet: bool = False) -> Iterator[Callable[[str], None
     made = Console(stderr=True, highlight=False, markup=False)
     with made.status(printable(message)) as status:
         yield lambda text: status.update(printable(text))
+
+
+def check_source(texts: Sequence[str] | None, source: Path | None, name: str) -> None:
+    """Raises an error if texts and a file are given, or a file that does not exist."""
+    if texts and source is not None:
+        raise SettingsError(f"give {name} or a file (--input {source}), not both")
+    if source is not None and not source.exists():
+        raise DataError(f"{source} does not exist; check the name after --input")
 
 
 def write_lines(lines: Iterable[str], path: Path | None) -> None:
@@ -234,42 +249,33 @@ def text_lines(file: str) -> Iterator[str]:
 
     if Path(file).is_file() and Path(file).stat().st_size == 0:
         return
-    for number, line in enumerate(read_lines(file), 1):
+    yield from _checked(read_lines(file), file)
+
+
+def _checked(lines: Iterable[Line], name: str, before: int = 0) -> Iterator[str]:
+    for number, line in enumerate(lines, before + 1):
         if not isinstance(line, str):
-            raise DataError(f"{file}: line {number:,} {line.reason} ({line.detail}); correct the file")
+            remedy = "correct it, or convert it: iconv -f LATIN1 -t UTF-8"
+            raise DataError(f"{name}: line {number:,} {line.reason} ({line.detail}); {remedy}")
         yield line
 
 
 def read_input(ahead: int) -> Iterator[list[str]]:
     """Lines of standard input, at most `ahead` at once: those that are there, without waiting for further ones."""
-    from regard.data.readers import LONGEST
+    from regard.data.readers import LONGEST, decode_lines
+    from regard.use.translator import chunks
 
     if sys.stdin is None:
         raise DataError("standard input is closed; give texts, or a file: --input FILE")
     number, rest, size = 0, b"", FIRST_BLOCK
     while block := sys.stdin.buffer.read1(size):  # type: ignore[union-attr]
-        *lines, rest = (rest + block).split(b"\n")
-        yield from _decoded_chunks(lines, number, ahead)
-        number += len(lines)
+        block, end, rest = (rest + block).removeprefix(b"" if number else BOM).rpartition(b"\n")
+        if end:
+            lines = [*decode_lines(block)]
+            yield from chunks(_checked(lines, "standard input", number), ahead)
+            number += len(lines)
         size = min(2 * size, BLOCK)
         if len(rest) > LONGEST:
             raise DataError(f"standard input: line {number + 1:,} has more than {LONGEST:,} bytes; split it")
     if rest:
-        yield from _decoded_chunks([rest], number, ahead)
-
-
-def _decoded_chunks(lines: list[bytes], before: int, ahead: int) -> Iterator[list[str]]:
-    """Decodes lines. The lines before a wrong one are returned before its error is raised."""
-    for start in range(0, len(lines), ahead):
-        chunk: list[str] = []
-        for number, line in enumerate(lines[start : start + ahead], before + start + 1):
-            try:
-                chunk.append(line.removeprefix(BOM if number == 1 else b"").removesuffix(b"\r").decode("utf-8"))
-            except UnicodeDecodeError as error:
-                if chunk:
-                    yield chunk
-                raise DataError(
-                    f"standard input: line {number:,} is not UTF-8 (byte {error.start + 1} is "
-                    f"0x{line[error.start]:02x}); convert it: iconv -f LATIN1 -t UTF-8"
-                ) from None
-        yield chunk
+        yield from chunks(_checked(decode_lines(rest), "standard input", number), ahead)

@@ -20,10 +20,9 @@ from regard.settings import did_you_mean, hint
 from regard.training.settings import Train
 
 if TYPE_CHECKING:
-    from regard.training.curves import RunHistory
+    from regard.training.doctor import RunHistory
 
 RUNS = "runs"
-"""The usual directory of runs."""
 NOT_COMPARED = ("format", "id", "train.directory", "reference.")
 """Settings that differ in all runs, or that describe another run."""
 ROWS: dict[str, tuple[str, Callable[[float], str]]] = {
@@ -104,7 +103,7 @@ def runs_command(
     as_json: Json = False,
 ) -> None:
     """List runs with state and metrics, newest first, or compare two or more: different settings, metrics, speed."""
-    from regard.training.curves import read_history
+    from regard.training.doctor import read_history
     from regard.training.run import is_run, json_value
 
     names = words or []
@@ -240,8 +239,7 @@ def doctor_command(
     as_json: Json = False,
 ) -> None:
     """Check a run's log: report what is normal and what is odd, with evidence and remedies."""
-    from regard.training.curves import read_history
-    from regard.training.doctor import diagnose, reference_of
+    from regard.training.doctor import diagnose, draw_curves, read_history, reference_of
 
     if png is not None:
         require_writable(png, "--png")
@@ -250,8 +248,6 @@ def doctor_command(
         return
     findings = diagnose(read_history(run))
     if png is not None:
-        from regard.training.curves import draw_curves
-
         draw_curves(run, png)
         say(f"wrote {png}")
     if as_json:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 SEPARATOR = " ||| "
 """Between a translation, its score and its alignment, as in Moses."""
 PAIRS = 500
-"""Pairs that are aligned together."""
 SHORT = 500
 """Characters that one thread translates at least as fast as several; waiting threads use CPU time."""
 OPTIONS = {
@@ -34,7 +33,6 @@ OPTIONS = {
     "split_sentences": "split",
     "batch_tokens": "batch_tokens",
 }
-"""Options of `translate` and their settings."""
 
 
 @terminal.settings_options(TranslateOptions, OPTIONS)
@@ -52,10 +50,7 @@ def translate_command(  # noqa: PLR0913
     **given: Any,
 ) -> None:
     """Translate texts, or the lines of a file or of standard input. The output has one line per input line."""
-    if texts and source is not None:
-        raise SettingsError(f"give texts or a file (--input {source}), not both")
-    if source is not None and not source.exists():
-        raise DataError(f"{source} does not exist; check the name after --input")
+    terminal.check_source(texts, source, "texts")
     if output is None and sys.stdout is None:
         raise InputError("standard output is closed; give a file: --output FILE")
     changes = terminal.given_settings(OPTIONS, given) | {"details": as_json}

@@ -26,7 +26,6 @@ class Lengths:
     """The number of tokens of each example, on one or two sides. Stored lengths are read from disk where needed."""
 
     count: int
-    """Number of examples."""
     sides: tuple[tuple[Integers | None, int], ...]
     """For each side, the offsets of a stored column and how many of an example's tokens a model does not read; or None
     and the length that all examples have."""
@@ -114,7 +113,6 @@ class PaddedPlan:
     """The size of a pool is a multiple of this."""
 
     def require_fit(self, lengths: Lengths) -> None:
-        """Raises an error if an example is longer than a step."""
         _require_fit(lengths, [self.tokens] * len(lengths.longest), "train.tokens")
 
     def pool_size(self, lengths: Lengths) -> int:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from regard.blocks.layout import Layout, Packed, Padded
 from regard.data.batches import Group, Lengths, PackedPlan, PaddedPlan, Plan
 from regard.data.store import Integers, Ragged, Store, spread
 from regard.errors import DataError
+from regard.text.tokenizer import Tokenizer
 
 IGNORED = -100
 """The label of a cell that no loss reads: padding, fillers, tokens that are not predicted."""
@@ -36,7 +37,6 @@ class Sequences:
     layout: Layout
 
     def twice(self) -> Sequences:
-        """The same sequences followed by themselves."""
         return Sequences(torch.cat([self.tokens, self.tokens]), self.layout.twice())
 
 
@@ -158,13 +158,11 @@ class Selection:
 
     store: Store
     name: str
-    """Of the column."""
     examples: Integers
     grid: Grid
     draw: Draw
 
     def indices(self) -> Integers:
-        """Where the value of each cell is stored."""
         begins = self.store.offsets(self.name)[self.examples]
         return self.grid.cells + np.repeat(begins - self.grid.starts, self.grid.lengths)
 
@@ -175,8 +173,8 @@ class Column:
 
     @property
     def size(self) -> int:
-        """The number of different stored values."""
-        raise NotImplementedError
+        """The number of different stored values; by default as many as 4 bytes hold."""
+        return LABELS
 
     def key(self) -> list[Any]:
         """Everything that decides the stored values."""
@@ -213,7 +211,14 @@ class TokenColumn(Column):
     is the token after each."""
     window: int | None = None
     """Examples are windows of this many tokens over all texts, which are stored one after the other; none: each text is
-    an example. The last window, which is shorter, is left out unless it is the only one."""
+    an example. The last window, which is shorter, is left out unless it is the only one. From the second epoch on,
+    all windows are moved by a random number of tokens, so that the same text is cut at other places."""
+
+    @classmethod
+    def for_tokenizer(cls, tokenizer: Tokenizer, first: int | None = None, last: int | None = None) -> Self:
+        """The column of texts that a tokenizer encodes."""
+        roles = tokenizer.roles
+        return cls(tokenizer.size, roles.get("pad", 0), first, last, roles.get("unknown"))
 
     @property
     def size(self) -> int:
@@ -257,7 +262,9 @@ class TokenColumn(Column):
         windows = np.lib.stride_tricks.sliding_window_view(
             stored, length + self.predict
         )  # whole rows are copied faster
-        rows = windows[selected.examples * self.window]
+        seed, epoch = selected.draw
+        moved = int(np.random.default_rng([seed, epoch]).integers(self.window)) if epoch else 0
+        rows = windows[(selected.examples * self.window + moved) % len(windows)]
         return rows[:, :length], rows[:, 1:]
 
 
@@ -339,10 +346,6 @@ class LabelColumn(Column):
     The class of a name that the training data does not have is the number of known classes.
     """
 
-    @property
-    def size(self) -> int:
-        return LABELS
-
     def collate(self, selected: Selection, batch: Batch) -> None:
         stored = selected.store.values(selected.name)[selected.store.offsets(selected.name)[selected.examples]]
         batch.values[selected.name] = selected.grid.per_sequence(stored, IGNORED)
@@ -352,10 +355,6 @@ class LabelColumn(Column):
 class NumberColumn(Column):
     """One number for each example: a target of regression, or the index of a token. `values["NAME"]` of a batch is
     `[B]`, in float32, and NaN for padding."""
-
-    @property
-    def size(self) -> int:
-        return LABELS
 
     def ragged(self, values: Any) -> Ragged:
         bits = np.asarray(values, np.float32).view(np.uint32)
@@ -373,7 +372,6 @@ class TokenLabelColumn(LabelColumn):
     """One class for each token of a text. `encode` returns lists of names, or None for a token without a class."""
 
     of: str = "text"
-    """The column of the text."""
 
     def key(self) -> list[Any]:
         return [*super().key(), self.of]

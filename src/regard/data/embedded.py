@@ -23,7 +23,7 @@ import numpy as np
 
 from regard.data.examples import Example, Located, Pair, Picture, Tagged, Text
 from regard.data.settings import SPLITS, Digits, EmbeddedSettings, Grammar, PythonLibrary, Referents, Split
-from regard.errors import InputError
+from regard.errors import InputError, extra_module
 
 
 def read_embedded(settings: EmbeddedSettings, split: Split) -> Iterator[Located[Example]]:
@@ -57,10 +57,10 @@ def origin_of(settings: EmbeddedSettings, split: Split) -> list[Path]:
     """The files whose content decides the examples."""
     match settings:
         case Grammar():
-            files = [_grammar_file(split)]
-            return [*files, _tree_file(split)] if settings.direction == "en-tree" else files
+            files = [_file(f"{split}.tsv")]
+            return [*files, _file(f"{split}.trees")] if settings.direction == "en-tree" else files
         case Referents():
-            return [_grammar_file(REFERRED[split])]
+            return [_file(f"{REFERRED[split]}.tsv")]
         case PythonLibrary():
             return [python_library() / name for name in _names(python_library())]
         case Digits():
@@ -92,7 +92,6 @@ class GrammarPair(NamedTuple):
     source: str
     target: str
     construction: str
-    """Name of the construction, such as `passive`."""
     alignment: Links
     """Sure links (source token, target token), in order."""
     possible: Links
@@ -120,14 +119,8 @@ def grammar_pairs(part: GrammarPart) -> Iterator[GrammarPair]:
 
 
 def grammar_trees(split: Split) -> Iterator[str]:
-    """Yields the constituents of each English sentence of a split, with XX for each word: `(TOP (S (NP XX) …) XX)`."""
-    with lzma.open(_tree_file(split), "rt", encoding="utf-8", newline="\n") as lines:
-        for line in lines:
-            yield line.rstrip("\n")
-
-
-def _tree_file(split: Split) -> Path:
-    return Path(__file__).parent / "grammar" / f"{split}.trees.xz"
+    """The constituents of each English sentence of a split, with XX for each word: `(TOP (S (NP XX) …) XX)`."""
+    return _lines(_file(f"{split}.trees"))
 
 
 def grammar_tokens(text: str) -> list[str]:
@@ -139,14 +132,18 @@ def _links(text: str) -> Links:
     return tuple((int(source), int(target)) for source, target in (link.split("-") for link in text.split()))
 
 
-def _grammar_file(part: GrammarPart) -> Path:
-    return Path(__file__).parent / "grammar" / f"{part}.tsv.xz"
+def _file(name: str) -> Path:
+    return Path(__file__).parent / "grammar" / f"{name}.xz"
+
+
+def _lines(file: Path) -> Iterator[str]:
+    with lzma.open(file, "rt", encoding="utf-8", newline="\n") as lines:
+        for line in lines:
+            yield line.rstrip("\n")
 
 
 def _grammar_rows(part: GrammarPart) -> Iterator[list[str]]:
-    with lzma.open(_grammar_file(part), "rt", encoding="utf-8", newline="\n") as lines:
-        for line in lines:
-            yield line.rstrip("\n").split("\t")
+    return (line.split("\t") for line in _lines(_file(f"{part}.tsv")))
 
 
 FOLD = 20
@@ -233,9 +230,4 @@ def _digits(split: Split) -> Iterator[Picture]:
 
 
 def _sklearn_datasets() -> ModuleType:
-    try:
-        import sklearn.datasets  # type: ignore[import-untyped, unused-ignore]
-    except ModuleNotFoundError as error:
-        raise InputError("data.kind = \"digits\" needs scikit-learn; run pip install 'regard[vision]'") from error
-    module: ModuleType = sklearn.datasets
-    return module
+    return extra_module("sklearn.datasets", "scikit-learn", "vision", 'data.kind = "digits"', InputError)

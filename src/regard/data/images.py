@@ -21,7 +21,7 @@ import numpy as np
 from regard.data.examples import Located, Picture, Pixels, Problem
 from regard.data.readers import open_bytes
 from regard.data.settings import Idx, ImageFolder, Npz
-from regard.errors import DataError
+from regard.errors import DataError, extra_module
 
 IDX_BYTES = 0x08
 """The type code of unsigned bytes in the header of an idx file."""
@@ -89,12 +89,7 @@ def read_image(image: Any, colours: Literal["rgb", "grey"], name: str = "") -> P
 
 
 def pillow_images() -> ModuleType:
-    """Imports Pillow."""
-    try:
-        import PIL.Image
-    except ModuleNotFoundError:
-        raise DataError("reading image files needs Pillow; run pip install 'regard[vision]'") from None
-    return PIL.Image
+    return extra_module("PIL.Image", "Pillow", "vision", "reading image files", DataError)
 
 
 def _decode(given: Any, colours: Literal["rgb", "grey"]) -> Pixels | Problem:

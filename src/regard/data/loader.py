@@ -45,7 +45,6 @@ class Step:
     batches: list[Batch]
     position: StepPosition
     next: StepPosition
-    """The position after this step."""
     examples: int
     tokens: int
     """Real tokens on the last side."""
@@ -82,15 +81,12 @@ class Planner:
 
     @property
     def pools(self) -> int:
-        """Number of pools in an epoch."""
         return -(-len(self.lengths) // self._size)
 
     def before(self, pool: int) -> int:
-        """Number of examples before a pool."""
         return pool * self._size
 
     def steps(self, epoch: int, pool: int) -> list[Group]:
-        """The steps of a pool in the order of training."""
         start, end = self.before(pool), min(len(self.lengths), self.before(pool + 1))
         if self.seed is None:
             return self.plan.steps(np.arange(start, end), self.lengths)
@@ -152,11 +148,11 @@ class Loader:
     def _steps(self, planner: Planner, start: StepPosition, once: bool, stride: int = 1) -> Steps:
         # One process plans ahead, so that the end of a pool causes no delay; it feeds the others.
         pools = _pools(planner, start, once)
-        with _loaded(_Computed(planner.steps), pools, min(1, self.workers)) as planned:
+        with in_workers(planner.steps, pools, min(1, self.workers)) as planned:
             wanted = islice(_jobs(planner, planned, start, 0 if once else self.seed), 0, None, stride)
             # The first job is made here: a wrong position raises an error before more processes start.
             jobs = chain([next(wanted)], wanted)
-            with _loaded(_Computed(self._collated), jobs, self.workers, self.pin) as made:
+            with in_workers(self._collated, jobs, self.workers, self.pin) as made:
                 for step in made:
                     yield step.opened() if isinstance(step, _Parcel) else step
 
@@ -238,24 +234,19 @@ class _Packer(pickle.Pickler):
 
 
 @contextmanager
-def in_workers(function: Callable[..., T], arguments: Iterable[tuple[Any, ...]], workers: int) -> Iterator[Iterator[T]]:
-    """The results of a function in order, computed in other processes, a few ahead of time."""
-    with _loaded(_Computed(function), arguments, workers) as results:
-        yield results
-
-
-@contextmanager
-def _loaded(dataset: Dataset[T], indices: Iterable[Any], workers: int, pin: bool = False) -> Iterator[Iterator[T]]:
-    """The items for these indices, in order; workers, if any, end with the block."""
+def in_workers(
+    function: Callable[..., T], arguments: Iterable[tuple[Any, ...]], workers: int, pin: bool = False
+) -> Iterator[Iterator[T]]:
+    """The results of a function in order, computed a few ahead of time in other processes, which end with the block."""
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     with warnings.catch_warnings():
         # Workers only read files and compute with numpy, so fork is safe; and the user chose their number.
         warnings.filterwarnings("ignore", ".*use of fork\\(\\) may lead to deadlocks", DeprecationWarning)
         warnings.filterwarnings("ignore", "This DataLoader will create", UserWarning)
         loader = DataLoader(
-            dataset,
+            _Computed(function),
             batch_size=None,
-            sampler=indices,
+            sampler=arguments,
             num_workers=workers,
             collate_fn=_parcelled if workers else None,
             pin_memory=pin and torch.cuda.is_available(),

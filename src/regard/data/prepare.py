@@ -29,7 +29,6 @@ from regard.text.train import Progress as TextProgress
 from regard.text.train import train_tokenizer
 
 PREPARED, TOKENIZERS = "prepared", "tokenizers"
-"""Folders of the cache."""
 MOST_TEXTS = 1_000_000
 """More texts change a vocabulary only little, and training takes longer."""
 NOT_IN_NAME = ("root", "train", "valid", "test", "longest", "too_long")
@@ -46,7 +45,6 @@ ENCODERS = 2
 Encode: TypeAlias = Callable[[Sequence[Any]], Mapping[str, Any]]
 """Turns examples into the values of each column; see `Task.encode`."""
 _Chunk: TypeAlias = list[Located[Any]]
-"""Examples that are encoded together."""
 Report: TypeAlias = Callable[[str], None]
 """Receives a line that describes the current work, for a progress display."""
 
@@ -91,17 +89,8 @@ def prepare(
     def make(directory: Path) -> None:
         _make(Source(settings, source.split), shaper, encode, directory, report)
 
-    damage: list[str] = []
-
-    def read(directory: Path) -> Store:
-        try:
-            return Store.checked(directory)
-        except DataError as error:
-            damage.append(str(error).partition(";")[0])
-            raise
-
-    store = cached(PREPARED, name, make, read)
-    store.remade = "; ".join(damage)
+    store, damage = cached(PREPARED, name, make, Store.checked)
+    store.remade = damage
     return store
 
 
@@ -199,7 +188,6 @@ class _Shaper:
         self._open_too_long = False
 
     def _room(self, column: TokenColumn) -> int | None:
-        """The most tokens of a text itself."""
         if self._longest is None or column.window is not None:
             return None
         if self._longest <= column.added:
@@ -332,7 +320,7 @@ def learn_tokenizers(
         else:
             TokenizerPair.of(train_tokenizer(settings, _Sample(source, most, sides), report)).save(directory)
 
-    return cached(TOKENIZERS, fingerprint(source.origin, key), make, TokenizerPair.load)
+    return cached(TOKENIZERS, fingerprint(source.origin, key), make, TokenizerPair.load)[0]
 
 
 class _Sample:

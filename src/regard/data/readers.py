@@ -113,15 +113,16 @@ def read_lines(file: str) -> Iterator[Line]:
                 size = 0
             cut = chunk.rfind(b"\n")
             if cut >= 0:
-                yield from _decoded(b"".join((*rest, chunk[:cut])))
+                yield from decode_lines(b"".join((*rest, chunk[:cut])))
                 rest, size, chunk = [], 0, chunk[cut + 1 :]
             size += len(chunk)
             rest = [*rest, chunk] if chunk and size <= LONGEST else []
         if size:
-            yield from [TOO_LONG] if size > LONGEST else _decoded(b"".join(rest))
+            yield from [TOO_LONG] if size > LONGEST else decode_lines(b"".join(rest))
 
 
-def _decoded(block: bytes) -> Iterable[Line]:
+def decode_lines(block: bytes) -> Iterable[Line]:
+    """The lines of some bytes, which end between two lines."""
     try:
         text = block.decode("utf-8")
     except UnicodeDecodeError:

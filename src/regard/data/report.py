@@ -21,7 +21,6 @@ from regard.data.source import Source, text_mark
 EVERY = 10_000
 """Examples between two calls of `progress`."""
 SHOWN = 3
-"""First examples of a leak that are shown."""
 LINE = "line"
 """The side by which raw text is compared, whatever a document is."""
 
@@ -134,7 +133,6 @@ def _leaks(marked: Mapping[Split, Mapping[str, array[int]]]) -> Iterator[dict[st
 
 
 def summarise(counts: Counter[int]) -> dict[str, float]:
-    """Summarises lengths, given how often each occurs."""
     lengths = np.repeat(list(counts), list(counts.values()))
     median, high = np.quantile(lengths, (0.5, 0.95), method="inverted_cdf")
     found = {"total": lengths.sum(), "mean": lengths.mean(), "median": median, "percentile_95": high}

@@ -78,7 +78,6 @@ class Data(_Compatible):
 
     @property
     def splits(self) -> tuple[Split, ...]:
-        """The splits that exist."""
         return SPLITS
 
 
@@ -447,7 +446,6 @@ class Grammar(Pairs):
         return source, target
 
     def pairs(self, split: Split) -> int:
-        """The number of pairs of a split."""
         return int(getattr(self, f"{split}_pairs"))
 
 
@@ -483,3 +481,16 @@ EmbeddedSettings: TypeAlias = Grammar | Referents | PythonLibrary | Digits
 DataSettings: TypeAlias = _Texts | _Labelled | _Images | EmbeddedSettings
 AnyData: TypeAlias = Annotated[DataSettings, Field(discriminator="kind")]
 """The type of the table `[data]` for `parse`; its `kind` selects the variant."""
+
+
+def directions_of(config: Mapping[str, Any]) -> tuple[list[Direction], bool]:
+    """The directions of a run, and whether sources need a language tag."""
+    data = config.get("data", {})
+    languages = data.get("languages")
+    if languages is None and isinstance(data.get("direction"), str):
+        languages = data["direction"].split("-")
+    if not isinstance(languages, list | tuple) or len(languages) != 2:
+        return [], False
+    source, target = (str(language) for language in languages)
+    both = data.get("both") is True
+    return [(source, target), (target, source)] if both else [(source, target)], both or data.get("tagged") is True

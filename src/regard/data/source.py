@@ -139,7 +139,6 @@ def _with_languages(
 
 
 def missing_split(settings: DataSettings, split: Split) -> str:
-    """The message for a split that does not exist."""
     if isinstance(settings, EmbeddedSettings):
         return f"data of kind {settings.kind} have no {split}; choose {' or '.join(settings.splits)}"
     return f"data.{split} is empty; give it a list of files"

@@ -50,7 +50,6 @@ class Ragged(NamedTuple):
     """Sequences of unequal lengths in one array, so that operations on thousands of them need no loop."""
 
     values: NDArray[Any]
-    """Of all sequences, one after the other."""
     lengths: Integers
 
     @classmethod
@@ -60,7 +59,6 @@ class Ragged(NamedTuple):
 
     @classmethod
     def joined(cls, parts: Iterable[NDArray[Any]]) -> Ragged:
-        """One sequence for each array."""
         found = list(parts)
         lengths = np.fromiter(map(len, found), np.int64, len(found))
         return cls(np.concatenate(found) if found else np.empty(0, np.uint32), lengths)
@@ -74,12 +72,10 @@ class Ragged(NamedTuple):
             yield self.values[end - length : end]
 
     def only(self, kept: Mask) -> Ragged:
-        """The sequences where `kept` is true."""
         starts = (self.ends - self.lengths)[kept]
         return Ragged(self.values[spread(starts, self.lengths[kept])], self.lengths[kept])
 
     def cut(self, limit: int) -> Ragged:
-        """The first `limit` values of each sequence."""
         if not len(self.lengths) or self.lengths.max() <= limit:
             return self
         lengths = np.minimum(self.lengths, limit)
@@ -121,11 +117,9 @@ class Store:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.about = _read_about(directory)
-        """Everything that was written by `StoreWriter.finish`."""
         self.remade = ""
         """Why the store was made again, if it was."""
         self.size: int = self.about["examples"]
-        """Number of examples."""
         self._columns: dict[str, tuple[NDArray[Any], Integers]] = {}
         for name, dtype in self.about["columns"].items():
             values = _map(directory / f"{name}.values", np.dtype(dtype))
@@ -261,13 +255,17 @@ def fingerprint(files: Iterable[Path], settings: Mapping[str, Any]) -> str:
     return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
 
-def cached(folder: str, name: str, make: Callable[[Path], None], read: Callable[[Path], T]) -> T:
-    """Reads an entry of the cache. If it is missing or damaged, `make` writes it into an empty directory first."""
-    place = cache_folder() / folder / name
+def cached(folder: str, name: str, make: Callable[[Path], None], read: Callable[[Path], T]) -> tuple[T, str]:
+    """Reads an entry of the cache. If it is missing or damaged, `make` writes it into an empty directory first.
+
+    The second value is the damage; empty if there was none.
+    """
+    place, damage = cache_folder() / folder / name, ""
     if place.exists():
         try:
-            return read(place)
-        except DataError:
+            return read(place), ""
+        except DataError as error:
+            damage = str(error).partition(";")[0]
             shutil.rmtree(place, ignore_errors=True)
     partial = place.with_name(f".{name}.{secrets.token_hex(4)}")
     try:
@@ -286,7 +284,7 @@ def cached(folder: str, name: str, make: Callable[[Path], None], read: Callable[
             ) from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    return read(place)
+    return read(place), damage
 
 
 def _checksum(path: Path) -> str:

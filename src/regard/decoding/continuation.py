@@ -1,24 +1,31 @@
-"""Continues prompts with a decoder. Rows join and leave a running batch at any step, as a server needs.
+"""Greedy search and sampling: continues prompts with a decoder, or translates sources with an encoder-decoder.
+
+Prompts join and leave a running batch at any step, as a server needs; sources are read together.
 
 N: rows, T: tokens of a row that are read in one call, V: vocabulary.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from regard.blocks.cache import Cache
-from regard.decoding.model import SearchModel, padded, wide
+from regard.decoding.model import Model, SearchModel, padded, wide
 from regard.decoding.rules import NEVER, by_history, draw, shaped
-from regard.decoding.settings import Ends, Greedy, Rules, Sampling
+from regard.decoding.settings import Ends, Greedy, Rules, Sampling, is_steady
 from regard.errors import InputError
 from regard.models.families import Decoder
+
+if TYPE_CHECKING:
+    from regard.decoding.fast.slots import Slots
 
 SHORTEST_PREFIX = 16
 """The fewest common tokens that are worth a cache of their own."""
@@ -45,6 +52,10 @@ class Prompt:
     """Whether the older half of a full context is dropped; otherwise the text ends."""
     keep: bool = False
     """Whether the cache is kept for later prompts that begin with the same tokens."""
+    prefix: Sequence[int] = ()
+    """The first tokens to write. They have no cost."""
+    source: Sequence[int] = ()
+    """What an encoder reads; the prompt is then the start token."""
 
 
 class Written(NamedTuple):
@@ -62,16 +73,24 @@ class TextRow:
         self.prompt = prompt
         self.tokens = list(prompt.tokens)
         """All tokens, the prompt included."""
+        self.chances: list[float] = []
+        """The log-probabilities of those that were written."""
         self.start = 0
         """The first token in the context."""
         self.finish: str | None = None
         """Why the text ended: stop (an end token) or length; None: it goes on."""
-        sampling = isinstance(prompt.search, Sampling)
-        seed = prompt.search.seed if isinstance(prompt.search, Sampling) else 0
-        self.random = np.random.Generator(np.random.Philox(key=[seed, prompt.sample]))
-        alike = prompt.search.model_copy(update={"seed": 0}) if sampling else prompt.search
-        self.kind = repr((prompt.rules, alike))
+        rules, search = prompt.rules, prompt.search
+        filters = (search.temperature, search.top_k, search.top_p, search.min_p) if isinstance(search, Sampling) else ()
+        self.kind = (rules.repetition, rules.frequency, rules.presence, rules.ngram, *filters)
         """Equal for rows whose scores are filtered together."""
+        self.steady = is_steady(rules, ()) and not prompt.prefix
+        """Whether no rule changes a score."""
+
+    @functools.cached_property
+    def random(self) -> np.random.Generator:
+        """A stream for each row, so that the other rows do not change its draws."""
+        seed = self.prompt.search.seed if isinstance(self.prompt.search, Sampling) else 0
+        return np.random.Generator(np.random.Philox(key=[seed, self.prompt.sample]))
 
     @property
     def written(self) -> list[int]:
@@ -81,6 +100,25 @@ class TextRow:
     def left(self) -> int:
         """How many tokens may still be written."""
         return self.prompt.longest + len(self.prompt.tokens) - len(self.tokens)
+
+    @property
+    def forced(self) -> int | None:
+        """The token that must come next."""
+        prompt, step = self.prompt, self.prompt.longest - self.left
+        if prompt.rules.end_at_longest and self.left == 1:
+            return min(prompt.ends)
+        return prompt.prefix[step] if step < len(prompt.prefix) else None
+
+    def excluded(self, more: Sequence[int] = ()) -> list[int]:
+        """The tokens that must not come after the row's tokens and `more`, unless they are forced."""
+        rules, step = self.prompt.rules, self.prompt.longest - self.left + len(more)
+        found = [*self.prompt.ends] if step < rules.shortest else []
+        for word in rules.must_not:
+            before = len(word) - 1
+            tail = [*self.tokens[-before - len(more) :], *more][-before:] if before else []
+            if tail == [*word[:-1]]:
+                found.append(word[-1])
+        return found
 
 
 class Prefixes:
@@ -108,9 +146,8 @@ class Prefixes:
 class Reader:
     """A decoder and its cache of a changing set of rows."""
 
-    def __init__(self, model: Decoder, prefixes: Prefixes | None = None) -> None:
-        # Not in the search's own sense of a start: a decoder reads its prompt.
-        self.model = SearchModel(model, Ends())
+    def __init__(self, model: SearchModel, prefixes: Prefixes | None = None) -> None:
+        self.model = model
         self.prefixes = prefixes
         self.rows: list[TextRow] = []
         self.counts: list[int] = []
@@ -129,7 +166,7 @@ class Reader:
                 kept_N = torch.tensor(places, device=self.model.device)
                 self.cache.select(kept_N, kept_N)
         if fresh:
-            read = self._read_prompts([row.tokens[row.start : -1] for row in fresh])
+            read = self.read_prompts([row.tokens[row.start : -1] for row in fresh])
             counts = [len(row.tokens) - row.start - 1 for row in fresh]
             if stay and self.cache is not None:
                 old = [(self.cache, place, count) for place, count in enumerate(self.counts)]
@@ -139,23 +176,21 @@ class Reader:
             self.starts += [row.start for row in fresh]
         self.rows = [*stay, *fresh]
 
-    def _new_cache(self, rows: int) -> Cache:
-        return self.model.original.new_cache(rows, self.model.longest)
-
-    def _read_prompts(self, prompts: list[list[int]]) -> Cache:
+    def read_prompts(self, prompts: list[list[int]]) -> Cache:
         """A cache of prompts. What they share with each other, or with a kept prefix, is read once."""
         shared = _common(min(prompts), max(prompts)) if len(prompts) > 1 else 0
         parts: list[tuple[Cache, int, int]] = []
         if shared >= SHORTEST_PREFIX:
-            first = self._read_prompts([prompts[0][:shared]])
+            first = self.read_prompts([prompts[0][:shared]])
             if self.prefixes is not None:
                 self.prefixes.keep(prompts[0][:shared], first, 0)
-            parts = [(first, 0, shared)] * len(prompts)
+            cache, parts = first, [(first, 0, shared)] * len(prompts)
         else:
+            cache = self.model.original.new_cache(len(prompts), self.model.longest)
             for prompt in prompts:
                 known, length = (None, 0) if self.prefixes is None else self.prefixes.find(prompt)
-                parts.append((known or self._new_cache(1), 0, length))
-        cache = Cache.joined(parts) if any(length for *_, length in parts) else self._new_cache(len(prompts))
+                parts.append((known or cache, 0, length))
+        cache = Cache.joined(parts) if any(length for *_, length in parts) else cache
         rest = [prompt[length:] for prompt, (*_, length) in zip(prompts, parts, strict=True)]
         if any(rest):
             self._states(rest, cache)
@@ -194,12 +229,36 @@ class Reader:
             hidden_NTD = hidden_NTD.gather(1, index_NW[..., None].expand(-1, -1, hidden_NTD.shape[2]))
         return wide(self.model.model.output(hidden_NTD))
 
-    def keep(self, row: TextRow) -> None:
+    def keep(self, row: TextRow, slots: Slots | None = None) -> None:
         """Keeps the cache of a row for later prompts."""
-        if self.prefixes is not None and self.cache is not None and row.start == 0:
+        if self.prefixes is None or row.start:
+            return
+        if row in self.rows and self.cache is not None:
             place = self.rows.index(row)
             length = min(self.counts[place], len(row.tokens) - 1)
             self.prefixes.keep(row.tokens[:length], self.cache, place)
+        elif slots is not None and slots.memory is not None and row in slots.seats:
+            self.prefixes.keep(row.tokens[:-1], slots.memory.cache, slots.seats[row].slot)
+
+
+class SourceReader(Reader):
+    """An encoder-decoder and its state of a batch of sources, which rows leave, and none joins before all have left."""
+
+    def seat(self, rows: Sequence[TextRow]) -> None:
+        wanted = {*rows}
+        places = [place for place, row in enumerate(self.rows) if row in wanted]
+        if not places:
+            self.rows, source = [*rows], self.model.lay_out([row.prompt.source for row in rows])
+            self.state, self.scores_NV = self.model.begin(source, max(row.left for row in rows))
+            return
+        if 2 * len(places) <= len(self.rows):  # moving the others has a cost
+            kept_N = torch.tensor(places, device=self.model.device)
+            self.state.select(kept_N, kept_N)
+            self.rows = [self.rows[place] for place in places]
+        self.scores_NV = self.state.step(torch.tensor([row.tokens[-1] for row in self.rows], device=self.model.device))
+
+    def read(self, ahead: Sequence[Sequence[int]], last: bool = False) -> Tensor:
+        return self.scores_NV[:, None]
 
 
 class Drafter(Protocol):
@@ -215,16 +274,27 @@ class Continuation:
 
     def __init__(
         self,
-        model: Decoder,
+        model: Model | SearchModel,
         limit: int | None = None,
         prefixes: Prefixes | None = None,
         drafter: Drafter | None = None,
+        slots: bool | None = None,
     ) -> None:
-        """`limit` is the largest context, in addition to that of the model's positions."""
-        self.reader, self.drafter = Reader(model, prefixes), drafter
+        """`limit` is the largest context, in addition to that of the model's positions.
+
+        `slots` overrides whether rows are written in fixed memory (by default on a GPU, where steps are replayed).
+        """
+        model = model if isinstance(model, SearchModel) else SearchModel(model, Ends())
+        self.reader = SourceReader(model) if model.reads_source else Reader(model, prefixes)
+        self.drafter = drafter
         limits = [each for each in (limit, self.reader.model.longest) if each is not None]
         self.limit = min(limits, default=None)
         self.rows: list[TextRow] = []
+        self.slots: Slots | None = None
+        if drafter is None and (model.paths.slots if slots is None else slots):
+            from regard.decoding.fast.slots import Slots
+
+            self.slots = Slots(model, self.limit)
 
     def check(self, prompt: Prompt) -> None:
         """Raises an error if a prompt cannot be added. It may be called from any thread."""
@@ -254,55 +324,117 @@ class Continuation:
     def remove(self, row: TextRow) -> None:
         """Ends a row before its time, such as at a stop string or if nobody waits for it."""
         if row in self.rows:
-            if row.prompt.keep and row in self.reader.rows:
-                self.reader.keep(row)
+            if row.prompt.keep:
+                self.reader.keep(row, self.slots)
             self.rows.remove(row)
 
     @torch.inference_mode()
     def step(self) -> list[tuple[TextRow, list[Written]]]:
-        """Writes at least one more token for every row. Rows that end leave."""
-        if not self.rows:
-            return []
-        self.reader.seat(self.rows)
-        self.rows = list(self.reader.rows)
+        """Writes more tokens for every row; none at first while others are being written. Rows that end leave."""
         for row in self.rows:
             if self.limit is not None and len(row.tokens) - row.start > self.limit:
                 row.start = len(row.tokens) - max(self.limit // 2, 1)
-        guesses: list[list[int]] = [[] for _ in self.rows]
+        fast = [row for row in self.rows if self.slots is not None and self.slots.fits(row.prompt)]
+        found: list[tuple[TextRow, list[Written]]] = []
+        if self.slots is not None:
+            device = self.reader.model.device
+            # Kernels and graphs are created on the current device, not on that of the tensors.
+            with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():
+                written = self.slots.step(fast, self.reader.read_prompts)
+            for row, pairs in written:
+                found.append((row, []))
+                for token, chance in pairs:
+                    if row.finish is None:
+                        found[-1][1].append(Written(token, chance, []))
+                        self._append(row, token, chance)
+        if len(fast) < len(self.rows) or self.reader.rows:
+            found += self._step_plain([row for row in self.rows if row not in fast] if fast else self.rows)
+        for row in [row for row in self.rows if row.finish is not None]:
+            self.remove(row)
+        if self.slots is not None and not self.rows:
+            self.slots.release()
+        return found
+
+    def _step_plain(self, wanted: Sequence[TextRow]) -> list[tuple[TextRow, list[Written]]]:
+        found: dict[TextRow, list[Written]] = {row: [] for row in wanted}
+        self.reader.seat(wanted)
+        rows = self.reader.rows
+        if not rows:
+            return []
+        guesses: list[list[int]] = [[] for _ in rows]
         chances = None
         if self.drafter is not None:
-            room = [row.left - 1 if self.limit is None else self._room(row) for row in self.rows]
-            guesses, chances = self.drafter.guess(self.rows, room)
+            room = [row.left - 1 if self.limit is None else self._room(row) for row in rows]
+            guesses, chances = self.drafter.guess(rows, room)
         logits_NTV = self.reader.read(guesses)
-        found: list[tuple[TextRow, list[Written]]] = [(row, []) for row in self.rows]
-        active = list(range(len(self.rows)))
+        active = list(range(len(rows)))
         for step in range(logits_NTV.shape[1]):
-            rows = [self.rows[place] for place in active]
-            whole = len(active) == len(self.rows)
-            scores_NV = logits_NTV[:, step] if whole else logits_NTV[active, step]
+            some = [rows[place] for place in active]
+            scores_NV = logits_NTV[:, step] if len(some) == len(rows) else logits_NTV[active, step]
             guessed = [guesses[place][step] if step < len(guesses[place]) else None for place in active]
             drawn = None if chances is None else [chances[place][step : step + 1] for place in active]
-            tokens = choose_tokens(scores_NV, rows, guessed, drawn)
-            for place, row, written in zip(active, rows, report(scores_NV, tokens, rows), strict=True):
-                found[place][1].append(written)
-                self._append(row, written.token)
+            tokens = self.choose(scores_NV, some, guessed, drawn)
+            for row, written in zip(some, report(scores_NV, tokens, some), strict=True):
+                if written.token < 0:
+                    row.finish = "length"
+                elif row in found:
+                    self._append(row, written.token, written.chance)
+                    found[row].append(written)
+            if step + 1 == logits_NTV.shape[1]:
+                break
             active = [
                 place
-                for place, row, token, guess in zip(active, rows, tokens, guessed, strict=True)
+                for place, row, token, guess in zip(active, some, tokens, guessed, strict=True)
                 if token == guess and row.finish is None
             ]
             if not active:
                 break
-        for row in [row for row in self.rows if row.finish is not None]:
-            self.remove(row)
-        return found
+        return list(found.items())
+
+    def choose(
+        self,
+        scores_NV: Tensor,
+        rows: Sequence[TextRow],
+        guesses: Sequence[int | None],
+        chances: Sequence[Sequence[Tensor]] | None,
+    ) -> list[int]:
+        """The next token of each row; −1 if the rules leave none.
+
+        A guess that was drawn from known probabilities is accepted or replaced so that the result has the distribution
+        of the model (Leviathan et al. 2023). Any other guess is right if the token that is drawn equals it.
+        """
+        scores_NV = filtered(scores_NV, rows)
+        chosen: list[int] = scores_NV.argmax(-1).tolist()
+        sampled = [place for place, row in enumerate(rows) if isinstance(row.prompt.search, Sampling)]
+        if sampled:
+            uniform_N = torch.tensor([rows[place].random.random() for place in sampled], dtype=torch.float64)
+            some_NV = scores_NV if len(sampled) == len(rows) else scores_NV[sampled]
+            drawn = draw(some_NV, uniform_N.to(scores_NV.device)).tolist()
+            for place, uniform, token in zip(sampled, uniform_N.tolist(), drawn, strict=True):
+                guess, known = guesses[place], () if chances is None else chances[place]
+                chosen[place] = token
+                if guess is not None and known:
+                    ours_V, theirs_V = scores_NV[place].double().softmax(-1), known[0].double()
+                    if uniform * float(theirs_V[guess]) < float(ours_V[guess]):
+                        chosen[place] = guess
+                    else:
+                        rest_V = (ours_V - theirs_V).clamp(min=0).log()
+                        again_1 = torch.tensor([rows[place].random.random()], dtype=torch.float64, device=rest_V.device)
+                        chosen[place] = int(draw(rest_V[None], again_1)[0])
+        possible = (scores_NV[range(len(rows)), chosen] > NEVER).tolist()
+        tokens = [token if can else -1 for token, can in zip(chosen, possible, strict=True)]
+        forced = ((place, row.forced) for place, row in enumerate(rows) if not row.steady)
+        for place, token in forced:
+            tokens[place] = tokens[place] if token is None else token
+        return tokens
 
     def _room(self, row: TextRow) -> int:
         assert self.limit is not None
         return max(min(row.left - 1, self.limit - len(row.tokens) + row.start), 0)
 
-    def _append(self, row: TextRow, token: int) -> None:
+    def _append(self, row: TextRow, token: int, chance: float) -> None:
         row.tokens.append(token)
+        row.chances.append(chance)
         full = self.limit is not None and len(row.tokens) - row.start > self.limit and not row.prompt.slide
         if token in row.prompt.ends:
             row.finish = "stop"
@@ -311,18 +443,19 @@ class Continuation:
 
 
 def report(scores_NV: Tensor, tokens: list[int], rows: Sequence[TextRow]) -> list[Written]:
-    """Tokens with their log-probabilities and alternatives, by the model's own logits."""
+    """Tokens with their log-probabilities, 0 if forced, and alternatives, by the model's own logits."""
     logs_NV = scores_NV.log_softmax(-1)
-    chance_N = logs_NV[range(len(tokens)), tokens].tolist()
+    chances = logs_NV[range(len(tokens)), tokens].tolist()
+    chances = [chance if row.steady or row.forced is None else 0.0 for row, chance in zip(rows, chances, strict=True)]
     most = max(row.prompt.alternatives for row in rows)
-    best: list[list[tuple[int, float]]] = [[] for _ in rows]
+    best: list[list[tuple[int, float]]] = [[]] * len(rows)
     if most:
         values, indices = (each.tolist() for each in logs_NV.topk(min(most, logs_NV.shape[1])))
         best = [
             list(zip(index[: row.prompt.alternatives], value, strict=False))
             for row, index, value in zip(rows, indices, values, strict=True)
         ]
-    return [Written(*each) for each in zip(tokens, chance_N, best, strict=True)]
+    return list(map(Written, tokens, chances, best))
 
 
 def filtered(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None = None) -> Tensor:
@@ -338,46 +471,29 @@ def filtered(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence
 
 
 def _filtered(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None) -> Tensor:
-    rules, search = rows[0].prompt.rules, rows[0].prompt.search
-    if rules.looks_back:
-        after = [()] * len(rows) if more is None else more
-        before_NT = _aligned([row.prompt.tokens for row in rows], scores_NV.device)
-        written_NT = _aligned([[*row.written, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
-        changed_NV = by_history(scores_NV, before_NT, written_NT, rules)
-        nothing_N1 = (changed_NV == NEVER).all(-1, keepdim=True)  # then the rules are dropped
-        scores_NV = torch.where(nothing_N1, scores_NV, changed_NV)
+    search = rows[0].prompt.search
+    scores_NV = ruled(scores_NV, rows, more)
     return shaped(scores_NV, search) if isinstance(search, Sampling) else scores_NV
 
 
-def choose_tokens(
-    scores_NV: Tensor,
-    rows: Sequence[TextRow],
-    guesses: Sequence[int | None],
-    chances: Sequence[Sequence[Tensor]] | None = None,
-) -> list[int]:
-    """The next token of each row.
-
-    A guess that was drawn from known probabilities is accepted or replaced so that the result has the distribution of
-    the model (Leviathan et al. 2023). Any other guess is right if the token that is drawn equals it.
-    """
-    scores_NV = filtered(scores_NV, rows)
-    if all(isinstance(row.prompt.search, Greedy) for row in rows):
-        return [int(token) for token in scores_NV.argmax(-1).tolist()]
-    uniform_N = torch.tensor([row.random.random() for row in rows], dtype=torch.float64, device=scores_NV.device)
-    drawn = draw(scores_NV, uniform_N).tolist()
-    for place, row in enumerate(rows):
-        guess, known = guesses[place], () if chances is None else chances[place]
-        if isinstance(row.prompt.search, Greedy):
-            drawn[place] = int(scores_NV[place].argmax())
-        elif guess is not None and known:
-            ours_V, theirs_V = scores_NV[place].double().softmax(-1), known[0].double()
-            if float(uniform_N[place]) * float(theirs_V[guess]) < float(ours_V[guess]):
-                drawn[place] = guess
-            else:
-                rest_V = (ours_V - theirs_V).clamp(min=0).log()
-                again_1 = torch.tensor([row.random.random()], dtype=torch.float64, device=scores_NV.device)
-                drawn[place] = int(draw(rest_V[None], again_1)[0])
-    return [int(token) for token in drawn]
+def ruled(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[int]] | None = None) -> Tensor:
+    """The scores of rows of one kind after their rules, except for forced tokens."""
+    if all(row.steady for row in rows):
+        return scores_NV
+    rules, after = rows[0].prompt.rules, [()] * len(rows) if more is None else more
+    if rules.looks_back:
+        history_NT = _aligned([[*row.tokens, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
+        written_NT = _aligned([[*row.written, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
+        scores_NV = by_history(scores_NV, history_NT, written_NT, rules)
+    excluded = [
+        (place, token)
+        for place, (row, each) in enumerate(zip(rows, after, strict=True))
+        for token in row.excluded(each)
+    ]
+    if excluded:
+        scores_NV = scores_NV.clone()
+        scores_NV[tuple(torch.tensor(excluded, device=scores_NV.device).T)] = NEVER
+    return scores_NV
 
 
 def _common(one: Sequence[int], other: Sequence[int]) -> int:

@@ -7,10 +7,23 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from regard.decoding import beam, constrained, greedy
+from regard.decoding import beam, constrained
+from regard.decoding.continuation import Continuation, Prompt
 from regard.decoding.fast import select
 from regard.decoding.model import Model, SearchModel
-from regard.decoding.settings import Beam, Ends, Greedy, Hypothesis, Job, Power, Rules, Sampling, Search, Wish
+from regard.decoding.settings import (
+    Beam,
+    Ends,
+    Greedy,
+    Hypothesis,
+    Job,
+    Power,
+    Rules,
+    Sampling,
+    Search,
+    Wish,
+    hypothesis,
+)
 from regard.errors import InputError
 
 BATCH_TOKENS = 8192
@@ -56,10 +69,11 @@ def decode(
 
 def _search(model: SearchModel, jobs: list[Job], ends: Ends, rules: Rules, search: Search) -> list[list[Hypothesis]]:
     if not isinstance(search, Beam):
-        writing = greedy.Writing(model, jobs, ends, rules, search)
-        while writing.advance():
-            pass
-        return [[each] for each in writing.hypotheses()]
+        batch = Continuation(model)
+        rows = batch.add([*prompts(jobs, model, ends, rules, search)])
+        while batch.rows:
+            batch.step()
+        return [[hypothesis(row.written, sum(row.chances), row.chances, row.finish == "stop", rules)] for row in rows]
     if jobs[0].wish.must:
         return [constrained.search(model, job, ends, rules, search) for job in jobs]
     # Kernels and graphs are created on the current device, not on that of the tensors.
@@ -69,6 +83,18 @@ def _search(model: SearchModel, jobs: list[Job], ends: Ends, rules: Rules, searc
 
             return graphs.replayed(model, jobs, ends, rules, search)
         return beam.BeamSearch(beam.BeamBatch(model, jobs, ends, rules, search)).run()
+
+
+def prompts(
+    jobs: Sequence[Job], model: SearchModel, ends: Ends, rules: Rules, search: Greedy | Sampling
+) -> Iterator[Prompt]:
+    """The jobs as prompts of a running batch."""
+    end = frozenset(() if ends.end is None else (ends.end,))
+    for job in jobs:
+        words = [tuple(word) for word in job.wish.must_not]
+        own = rules.model_copy(update={"must_not": (*rules.must_not, *words)}) if words else rules
+        tokens, source = ([ends.start or 0], job.tokens) if model.reads_source else (job.tokens, ())
+        yield Prompt(tokens, job.longest, search, own, end, job.index, prefix=job.wish.prefix, source=source)
 
 
 def jobs_for(
@@ -152,13 +178,8 @@ def stream(
     with torch.inference_mode():
         prepared = SearchModel(model, ends)
         (job,) = jobs_for(prepared, [tokens], ends, search, rules, [wish])
-        writing = greedy.Writing(prepared, [job], ends, rules, search)
-    more = True
-    while more:
-        with torch.inference_mode():
-            more = writing.advance()
-            step, length = writing.step - 1, int(writing.lengths_B[0])
-            token, chance = int(writing.tokens_BL[0, step]), float(writing.chances_BL[0, step])
-        if length <= step or token == ends.end:
-            return
-        yield token, chance
+        batch = Continuation(prepared)
+        batch.add([*prompts([job], prepared, ends, rules, search)])
+    while batch.rows:
+        for _, written in batch.step():
+            yield from ((each.token, each.chance) for each in written if each.token != ends.end)

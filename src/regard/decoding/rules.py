@@ -25,19 +25,33 @@ ANY = -2
 
 def shaped(scores_NV: Tensor, search: Sampling) -> Tensor:
     """The scores to draw from: divided by the temperature, −∞ for tokens that top-k, top-p or min-p excludes."""
-    scores_NV = scores_NV / search.temperature
-    if search.top_k is not None:  # ties with the last one stay
-        least_N1 = scores_NV.topk(min(search.top_k, scores_NV.shape[-1]), dim=-1).values[:, -1:]
+    top_p, min_p = search.top_p if search.top_p < 1 else None, search.min_p or None
+    return restricted(scores_NV, search.temperature, search.top_k, top_p, min_p)
+
+
+def restricted(
+    scores_NV: Tensor,
+    temperature: Tensor | float,
+    top_k: int | None,
+    top_p: Tensor | float | None,
+    min_p: Tensor | float | None,
+    top_k_N1: Tensor | None = None,
+) -> Tensor:
+    """`shaped` by filters of all rows, or of each, `[N, 1]`; `top_k` is then the largest of them."""
+    scores_NV = scores_NV / temperature
+    if top_k is not None:  # ties with the last one stay
+        best_NK = scores_NV.topk(min(top_k, scores_NV.shape[1]), dim=-1).values
+        least_N1 = best_NK[:, -1:] if top_k_N1 is None else best_NK.gather(1, top_k_N1.clamp(max=best_NK.shape[1]) - 1)
         scores_NV = scores_NV.masked_fill(scores_NV < least_N1, NEVER)
-    if search.top_p < 1:
+    if top_p is not None:
         sorted_NV, order_NV = scores_NV.sort(dim=-1, descending=True, stable=True)
         chances_NV = sorted_NV.softmax(-1)
-        drop_NV = chances_NV.cumsum(-1) - chances_NV >= search.top_p
-        drop_NV[:, 0] = False
+        drop_NV = chances_NV.cumsum(-1) - chances_NV >= top_p
+        drop_NV[:, 0].fill_(False)
         scores_NV = scores_NV.masked_fill(torch.zeros_like(drop_NV).scatter(1, order_NV, drop_NV), NEVER)
-    if search.min_p > 0:
+    if min_p is not None:
         chances_NV = scores_NV.softmax(-1)
-        scores_NV = scores_NV.masked_fill(chances_NV < search.min_p * chances_NV.amax(-1, keepdim=True), NEVER)
+        scores_NV = scores_NV.masked_fill(chances_NV < min_p * chances_NV.amax(-1, keepdim=True), NEVER)
     return scores_NV
 
 
@@ -51,10 +65,22 @@ def draw(scores_NV: Tensor, uniform_N: Tensor) -> Tensor:
     return torch.minimum(token_N, last_N)
 
 
-def _counts(history_NT: Tensor, vocabulary: int) -> Tensor:
+def token_counts(history_NT: Tensor, vocabulary: int) -> Tensor:
     """`[N, V]`: how often each token occurs in the history."""
     counts_NV = history_NT.new_zeros(len(history_NT), vocabulary)
     return counts_NV.scatter_add_(1, history_NT.clamp(min=0), (history_NT >= 0).long())
+
+
+def repeated(scores_NV: Tensor, known_NV: Tensor, penalty: Tensor | float) -> Tensor:
+    """The scores with the penalty of known tokens (Keskar et al. 2019); a tensor has one for each row, `[N, 1]`."""
+    changed_NV = torch.where(scores_NV < 0, scores_NV * penalty, scores_NV / penalty)
+    return torch.where(known_NV, changed_NV, scores_NV)
+
+
+def frequent(scores_NV: Tensor, counts_NV: Tensor, frequency: Tensor | float, presence: Tensor | float) -> Tensor:
+    """The scores after the penalties of tokens that were written so often (as OpenAI does)."""
+    counts_NV = counts_NV.to(scores_NV.dtype)
+    return scores_NV - counts_NV * frequency - (counts_NV > 0).to(scores_NV.dtype) * presence
 
 
 def words_table(words: Sequence[Sequence[Sequence[int]]], device: torch.device) -> Tensor:
@@ -86,16 +112,13 @@ def _exclude(scores_NV: Tensor, tokens_NW: Tensor, where_NW: Tensor) -> Tensor:
     return scores_NV.masked_fill(banned_NV > 0, NEVER)
 
 
-def by_history(scores_NV: Tensor, before_NT: Tensor, written_NT: Tensor, rules: Rules) -> Tensor:
-    """The scores after the penalties of repetition, given prompts and written tokens."""
-    history_NT, vocabulary = torch.cat([before_NT, written_NT], dim=1), scores_NV.shape[-1]
-    time = history_NT.shape[1]
-    if rules.repetition != 1:  # Keskar et al. (2019)
-        changed_NV = torch.where(scores_NV < 0, scores_NV * rules.repetition, scores_NV / rules.repetition)
-        scores_NV = torch.where(_counts(history_NT, vocabulary) > 0, changed_NV, scores_NV)
-    if rules.frequency or rules.presence:  # as OpenAI does
-        counts_NV = _counts(written_NT, vocabulary).to(scores_NV.dtype)
-        scores_NV = scores_NV - counts_NV * rules.frequency - (counts_NV > 0).to(scores_NV.dtype) * rules.presence
+def by_history(scores_NV: Tensor, history_NT: Tensor, written_NT: Tensor, rules: Rules) -> Tensor:
+    """The scores after the penalties of repetition, given all tokens and those that were written."""
+    time, vocabulary = history_NT.shape[1], scores_NV.shape[-1]
+    if rules.repetition != 1:
+        scores_NV = repeated(scores_NV, token_counts(history_NT, vocabulary) > 0, rules.repetition)
+    if rules.frequency or rules.presence:
+        scores_NV = frequent(scores_NV, token_counts(written_NT, vocabulary), rules.frequency, rules.presence)
     if 0 < rules.ngram <= time:  # exclude each token that would complete an n-gram of the history
         grams_NWn, tail_N1m = history_NT.unfold(1, rules.ngram, 1), history_NT[:, None, time - rules.ngram + 1 :]
         match_NW = (grams_NWn[..., :-1] == tail_N1m).all(-1) & (grams_NWn >= 0).all(-1)
@@ -152,10 +175,9 @@ class RuleBook:
         return torch.where(token_N1 >= 0, forced_NV, scores_NV)
 
     def _by_history(self, scores_NV: Tensor, written_NT: Tensor, rows: int) -> Tensor:
-        before_NT = self.before_BT.repeat_interleave(rows, 0)
-        scores_NV = by_history(scores_NV, before_NT, written_NT, self.rules)
+        history_NT = torch.cat([self.before_BT.repeat_interleave(rows, 0), written_NT], dim=1)
+        scores_NV = by_history(scores_NV, history_NT, written_NT, self.rules)
         if self.words_BML is not None:
-            history_NT = torch.cat([before_NT, written_NT], dim=1)
             scores_NV = block_words(scores_NV, history_NT, self.words_BML.repeat_interleave(rows, 0))
         return scores_NV
 

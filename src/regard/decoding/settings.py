@@ -153,9 +153,8 @@ class Rules(Settings):
 
     @property
     def looks_back(self) -> bool:
-        """Whether any rule depends on the tokens written so far."""
-        penalties = self.repetition != 1 or self.frequency != 0 or self.presence != 0
-        return penalties or self.ngram > 0 or bool(self.must_not)
+        """Whether any rule but `must_not` depends on the tokens written so far."""
+        return self.repetition != 1 or self.frequency != 0 or self.presence != 0 or self.ngram > 0
 
 
 AHEAD = 1_000
@@ -395,7 +394,7 @@ class Job:
 
 def is_steady(rules: Rules, wishes: Iterable[Wish]) -> bool:
     """Whether rules and wishes leave every score as it is."""
-    plain = not rules.looks_back and not rules.end_at_longest and not rules.shortest
+    plain = not (rules.looks_back or rules.must_not or rules.end_at_longest or rules.shortest)
     return plain and not any(wish.prefix or wish.must or wish.must_not for wish in wishes)
 
 

@@ -1,7 +1,6 @@
 """Speculative decoding: guesses of the next tokens, which the model reads in one call (Leviathan et al. 2023).
 
-`choose_tokens` in `regard.decoding.continuation` accepts or replaces them, so that texts have the distribution of the
-model.
+`Continuation.choose` accepts or replaces them, so that texts have the distribution of the model.
 """
 
 from __future__ import annotations
@@ -12,8 +11,9 @@ import torch
 from torch import Tensor
 
 from regard.decoding.continuation import Drafter, Prefixes, Reader, TextRow, filtered
+from regard.decoding.model import SearchModel
 from regard.decoding.rules import draw
-from regard.decoding.settings import Greedy
+from regard.decoding.settings import Ends, Greedy
 from regard.models.families import Decoder
 
 GUESSES = 4
@@ -45,7 +45,7 @@ class ModelDrafter(Drafter):
     """A smaller model with the same vocabulary writes the guesses, with the same rules and filters."""
 
     def __init__(self, model: Decoder, limit: int | None = None) -> None:
-        self.reader, self.limit = Reader(model, Prefixes()), limit
+        self.reader, self.limit = Reader(SearchModel(model, Ends()), Prefixes()), limit
 
     def guess(self, rows: Sequence[TextRow], most: Sequence[int]) -> tuple[list[list[int]], list[list[Tensor]]]:
         guesses: list[list[int]] = [[] for _ in rows]

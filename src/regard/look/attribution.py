@@ -6,13 +6,14 @@ between the value for the input and the value for a baseline.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from regard.blocks.edits import Edit
 from regard.blocks.recording import names_of, network_of, record
 from regard.errors import InputError
 from regard.use.model import Loaded
@@ -65,6 +66,7 @@ def attribute(
     baseline: Tensor | None = None,
     method: Literal["integrated", "gradient"] = "integrated",
     most_steps: int = MOST_STEPS,
+    edit: Mapping[str, Edit] | None = None,
 ) -> Attribution:
     """How much each input vector adds to a value of the output.
 
@@ -73,13 +75,15 @@ def attribute(
     `gradient` is the gradient times the input: fast, and exact only for a linear model. `integrated` integrates the
     gradient on the straight line from the baseline to the input, with Gauss–Legendre points that are doubled until
     the score of every token changes by less than `TOLERANCE`, or `most_steps` are reached (`complete` is then False).
+    `edit` changes other values, as in `regard.record`.
     Example: `regard.attribute(network, lambda: network(tokens)[0, -1].max(), method="gradient").scores`.
     """
     if method not in ("integrated", "gradient"):
         raise InputError(f"method ({method}) must be integrated or gradient")
     if most_steps < 2:
         raise InputError(f"most_steps ({most_steps}) must be at least 2")
-    name, given = _input(model, value, at)
+    edit = edit or {}
+    name, given = _input(model, value, at, edit)
     start = torch.zeros_like(given) if baseline is None else baseline.to(given)
     try:
         start = start.expand_as(given)
@@ -88,8 +92,8 @@ def attribute(
             f"baseline has shape {list(start.shape)}, and {name} has shape {list(given.shape)}; give the same shape, "
             "or one vector for all tokens"
         ) from None
-    before = _gradient(model, value, name, start)[1]
-    slope, after = _gradient(model, value, name, given)
+    before = _gradient(model, value, name, start, edit)[1]
+    slope, after = _gradient(model, value, name, given, edit)
     if method == "gradient":
         vectors = (slope * (given - start)).cpu()
         return Attribution(vectors.sum(-1), vectors, torch.zeros(vectors.shape[:-1]), after, before, 1)
@@ -98,7 +102,7 @@ def attribute(
         points, weights = np.polynomial.legendre.leggauss(steps)
         total = torch.zeros_like(given)
         for point, weight in zip(((points + 1) / 2).tolist(), (weights / 2).tolist(), strict=True):
-            total += weight * _gradient(model, value, name, start + point * (given - start))[0]
+            total += weight * _gradient(model, value, name, start + point * (given - start), edit)[0]
         return (total * (given - start)).cpu()
 
     steps = min(STEPS, most_steps // 2)
@@ -111,13 +115,13 @@ def attribute(
             return found
 
 
-def _input(model: nn.Module | Loaded, value: Value, at: str | None) -> tuple[str, Tensor]:
+def _input(model: nn.Module | Loaded, value: Value, at: str | None, edit: Mapping[str, Edit]) -> tuple[str, Tensor]:
     """The name of the input vectors, and their values."""
     network = network_of(model)
     name = at or next(name for name in names_of(network) if name.endswith(".tokens"))
     if network.training:
         raise InputError("the model is in training mode, where dropout is random; call model.eval() first")
-    with torch.no_grad(), record(model, name, grad=True) as seen:
+    with torch.no_grad(), record(model, name, edit=edit, grad=True) as seen:
         value()
     calls = seen.calls(name) if name in seen.wanted else []
     if len(calls) != 1:
@@ -127,11 +131,13 @@ def _input(model: nn.Module | Loaded, value: Value, at: str | None) -> tuple[str
     return name, calls[0].detach()
 
 
-def _gradient(model: nn.Module | Loaded, value: Value, name: str, at: Tensor) -> tuple[Tensor, float]:
+def _gradient(
+    model: nn.Module | Loaded, value: Value, name: str, at: Tensor, edit: Mapping[str, Edit]
+) -> tuple[Tensor, float]:
     """The gradient of the value where the input is `at`, and the value there."""
     with torch.inference_mode(False), torch.enable_grad():
         leaf = at.clone().requires_grad_()
-        with record(model, edit={name: lambda _: leaf}):
+        with record(model, edit={**edit, name: lambda _: leaf}):
             result = value()
         if result.numel() != 1:
             raise InputError(f"the value has shape {list(result.shape)}, expected one number; select or sum")

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from regard.data.images import read_image
 from regard.decoding.settings import Ends, TranslateOptions
 from regard.errors import InputError
 from regard.models.families import Decoder, Encoder, EncoderDecoder, ResNet, Vision
-from regard.models.settings import Classification, Masked, NextSentence, Tagging
+from regard.models.settings import Classification, Masked, NextSentence, Spans, Tagging
 from regard.models.settings import Vision as VisionSettings
 from regard.tasks.image import fitted, to_input
 from regard.text.tokenizer import Span, Tokenizer
@@ -268,22 +268,26 @@ def forward(loaded: Loaded, given: ReadInput) -> dict[str, Tensor]:
 
     A model that writes text has the output `output`; others have the names of their heads.
     """
-    network = loaded.network
+    with torch.inference_mode():
+        return logits_of(loaded.network, given)
+
+
+def logits_of(network: nn.Module, given: ReadInput) -> dict[str, Tensor]:
+    """As `forward`, with gradients if they are on."""
     device = next(network.parameters()).device
     ids = {stack: torch.tensor([side.ids], device=device) for stack, side in given.sides.items()}
-    with torch.inference_mode():
-        if isinstance(network, EncoderDecoder):
-            return {"output": network(ids["encoder"], ids["decoder"])[0]}
-        if isinstance(network, Decoder):
-            return {"output": network(ids["decoder"])[0]}
-        if isinstance(network, Vision):
-            assert given.pixels is not None
-            hidden_BTD = network(to_input(given.pixels[None].to(device), network))
-        else:
-            assert isinstance(network, Encoder)
-            two = bool(given.segments) and network.settings.segments > 1
-            hidden_BTD = network(ids["encoder"], None, torch.tensor([given.segments], device=device) if two else None)
-        found = {name: head(hidden_BTD) for name, head in network.heads.items()}
+    if isinstance(network, EncoderDecoder):
+        return {"output": network(ids["encoder"], ids["decoder"])[0]}
+    if isinstance(network, Decoder):
+        return {"output": network(ids["decoder"])[0]}
+    if isinstance(network, Vision):
+        assert given.pixels is not None
+        hidden_BTD = network(to_input(given.pixels[None].to(device), network))
+    else:
+        assert isinstance(network, Encoder)
+        two = bool(given.segments) and network.settings.segments > 1
+        hidden_BTD = network(ids["encoder"], None, torch.tensor([given.segments], device=device) if two else None)
+    found = {name: head(hidden_BTD) for name, head in network.heads.items()}
     return {name: logits if logits.dim() == 2 else logits[0] for name, logits in found.items()}
 
 
@@ -321,10 +325,11 @@ def answers_in(loaded: Loaded, given: ReadInput, logits: Mapping[str, Tensor]) -
         actual: Sequence[int | None] = [None] * len(logits_TC)
         if head is None or isinstance(head, Masked):
             actual = given.follows if head is None else given.sides["encoder"].ids
-            answers.append(OutputAnswer(name, True, _rows(logits_TC, actual, partial(token_name, loaded))))
+            answers.append(OutputAnswer(name, True, _rows(logits_TC, actual, names_in(loaded, name))))
         elif isinstance(head, Classification | NextSentence | Tagging):
-            rows = _rows(logits_TC, actual, partial(class_name, class_names(loaded, name)))
-            answers.append(OutputAnswer(name, isinstance(head, Tagging), rows))
+            answers.append(
+                OutputAnswer(name, isinstance(head, Tagging), _rows(logits_TC, actual, names_in(loaded, name)))
+            )
     return answers
 
 
@@ -338,6 +343,15 @@ def _rows(logits_TC: Tensor, actual: Sequence[int | None], name_of: Callable[[in
         found = [Candidate(name_of(id_), id_, float((logits_TC[i, id_] - total_T[i]).exp())) for id_ in ids]
         rows.append(AnswerRow(found[: len(best)], None if real is None else found[-1]))
     return rows
+
+
+def names_in(loaded: Loaded, output: str) -> Callable[[int], str]:
+    """The name of a token or class of an output; of an answer's span, 0 is the start."""
+    head = getattr(loaded.settings, "heads", {}).get(output)
+    if isinstance(head, Spans):
+        return ("start", "end").__getitem__
+    over_tokens = head is None or isinstance(head, Masked)
+    return partial(token_name, loaded) if over_tokens else partial(class_name, class_names(loaded, output))
 
 
 def class_names(loaded: Loaded, output: str) -> Sequence[str]:

@@ -9,19 +9,17 @@ B: batch, T: target tokens, S: source tokens, K: beams of an input, N = B × K, 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regard.blocks import recording
-from regard.blocks.cache import StateCache
 from regard.blocks.layout import Layout, Padded, repacked, unpacked
 from regard.blocks.recording import tap
 from regard.models import settings
-from regard.models.recurrent import StateAttention
+from regard.models.recurrent import StateAttention, StateDecoder, States
 
 HALF = math.sqrt(0.5)
 """Factor on a sum of two, so that its variance stays that of each."""
@@ -45,15 +43,27 @@ class ConvolutionalLayer(nn.Module):
         self,
         x_NTD: Tensor,
         before: tuple[Tensor, Tensor],
-        attend: Callable[[ConvolutionalLayer, Tensor], Tensor] | None,
+        asked: tuple[Tensor, Tensor, Padded, Padded] | None = None,
     ) -> Tensor:
-        """`before` are the cells on both sides of x, `[N, …, D]`, as many as the kernel needs."""
+        """`before` are the cells on both sides of x, `[N, …, D]`, as many as the kernel needs; see also `attend`."""
         cells_NCD = torch.cat([before[0], x_NTD, before[1]], dim=1)
         cells_NCD = functional.dropout(cells_NCD, self.dropout, self.training)
         gated_NTD = functional.glu(self.convolution(cells_NCD.mT), dim=1).mT
-        if attend is not None:
-            gated_NTD = (gated_NTD + attend(self, gated_NTD)) * HALF
+        if asked is not None:
+            gated_NTD = (gated_NTD + self.attend(gated_NTD, *asked)) * HALF
         return tap(self, "residual", (x_NTD + gated_NTD) * HALF)
+
+    def attend(
+        self, x_NTD: Tensor, embedded_BTD: Tensor, memory_BSX: Tensor, queries: Padded, source: Padded
+    ) -> Tensor:
+        """Attention of state and embedding to the source, times √S as in the paper."""
+        assert self.ask is not None and self.answer is not None and self.cross is not None
+        keys_BSD, values_BSD = memory_BSX.chunk(2, dim=-1)
+        sizes_B = memory_BSX.new_full((1,), source.time) if source.lengths_B is None else source.lengths_B
+        asked_BTD = (self.ask(x_NTD).reshape(embedded_BTD.shape) + embedded_BTD) * HALF
+        context_BTD = self.cross(asked_BTD, keys_BSD, values_BSD, queries, source)
+        answer: Tensor = self.answer(context_BTD * sizes_B.to(memory_BSX.dtype).sqrt()[:, None, None])
+        return answer.reshape(x_NTD.shape)
 
 
 class ConvolutionalEncoder(nn.ModuleList):
@@ -73,77 +83,31 @@ class ConvolutionalEncoder(nn.ModuleList):
         x_BSD = embedded_BSD
         edges = tuple(x_BSD.new_zeros(len(x_BSD), cells, x_BSD.shape[-1]) for cells in self.sides)
         for layer in self:
-            x_BSD = layer(x_BSD if real is None else x_BSD * real[..., None], edges, None)
+            x_BSD = layer(x_BSD if real is None else x_BSD * real[..., None], edges)
         x_BSD = tap(self, "out", x_BSD)
         return repacked(torch.cat([x_BSD, (x_BSD + embedded_BSD) * HALF], dim=-1), layout)
 
 
-class ConvolutionalDecoder(nn.ModuleList):
-    """Layers that see earlier tokens and the source."""
-
-    first_taps = (recording.STACK_INPUT,)
-    taps = (recording.STACK_OUTPUT,)
-    __call__: Callable[..., Tensor]
-    __iter__: Callable[..., Iterator[Any]]
+class ConvolutionalDecoder(StateDecoder):
+    """Layers that see earlier tokens and the source. The state of a layer is its last inputs."""
 
     def __init__(self, model: settings.Convolutional) -> None:
         super().__init__([ConvolutionalLayer(model, cross=True) for _ in range(model.decoder_layers)])
         self.earlier = model.kernel - 1
 
-    def new_cache(self, batch: int, longest: int | None = None, steps: int | None = None, beams: int = 1) -> StateCache:
-        """An empty cache for `batch` sequences. Its memory is never fixed, whatever `steps` and `beams` are."""
-        return StateCache(batch, next(self.parameters()).device, longest)
+    def read(self, memory_BSX: Tensor, source: Padded) -> tuple[States, States]:
+        before_BWD = memory_BSX.new_zeros(len(memory_BSX), self.earlier, memory_BSX.shape[-1] // 2)
+        return {"memory": memory_BSX}, {str(number): before_BWD for number in range(len(self))}
 
-    def forward(
-        self,
-        x: Tensor,
-        queries: Layout,
-        keys: Layout | None = None,
-        memory: Tensor | None = None,
-        memory_layout: Layout | None = None,
-        cache: StateCache | None = None,
-    ) -> Tensor:
-        """`[..., D]`, as `Stack.forward`. `memory` is read in the first call with a cache only."""
-        assert memory is not None and memory_layout is not None
-        embedded_BTD, layout = unpacked(tap(self, "residual", x), queries)
-        source = unpacked(memory, memory_layout)
-        first = cache is None or cache.time == 0
-        sources = {"memory": source[0]} if cache is None or first else cache.sources
-        x_NTD = embedded_BTD if first else embedded_BTD.flatten(0, 1)[:, None]
-        attend = _attending(sources["memory"], source[1], embedded_BTD, layout)
-        none_N0D = x_NTD[:, :0]
-        beams: dict[str, Tensor] = {}
-        for number, layer in enumerate(self):
-            name = str(number)
-            if cache is None or first:
-                earlier_NWD = x_NTD.new_zeros(len(x_NTD), self.earlier, x_NTD.shape[-1])
-            else:
-                earlier_NWD = cache.beams[name]
-            cells_NCD = torch.cat([earlier_NWD, x_NTD], dim=1)
-            beams[name] = cells_NCD[:, cells_NCD.shape[1] - self.earlier :]
-            x_NTD = layer(x_NTD, (earlier_NWD, none_N0D), attend)
-        if cache is not None:
-            cache.sources, cache.beams = sources, beams
-            cache.time += layout.time if first else 1
-        return tap(self, "out", repacked(x_NTD.reshape(*layout.shape, -1), queries))
-
-
-def _attending(
-    memory_BSX: Tensor, source: Padded, embedded_BTD: Tensor, queries: Padded
-) -> Callable[[ConvolutionalLayer, Tensor], Tensor]:
-    """What a layer adds to its states: attention of state and embedding to the source, times √S as in the paper."""
-    keys_BSD, values_BSD = memory_BSX.chunk(2, dim=-1)
-    sizes_B = memory_BSX.new_full((1,), source.time) if source.lengths_B is None else source.lengths_B
-    factor_B11 = sizes_B.to(memory_BSX.dtype).sqrt()[:, None, None]
-
-    def attend(layer: ConvolutionalLayer, x_NTD: Tensor) -> Tensor:
-        assert layer.ask is not None and layer.answer is not None and layer.cross is not None
-        asked_BTD = (layer.ask(x_NTD).reshape(embedded_BTD.shape) + embedded_BTD) * HALF
-        context_BTD = layer.cross(asked_BTD, keys_BSD, values_BSD, queries, source) * factor_B11
-        answer: Tensor = layer.answer(context_BTD).reshape(x_NTD.shape)
-        return answer
-
-    return attend
+    def step(
+        self, x_NTD: Tensor, states: States, sources: States, queries: Padded, source: Padded
+    ) -> tuple[Tensor, States]:
+        asked = x_NTD.reshape(*queries.shape, -1), sources["memory"], queries, source
+        none_N0D, after = x_NTD[:, :0], States()
+        for layer, (name, earlier_NWD) in zip(self, states.items(), strict=True):
+            after[name] = torch.cat([earlier_NWD, x_NTD], dim=1)[:, x_NTD.shape[1] :]
+            x_NTD = layer(x_NTD, (earlier_NWD, none_N0D), asked)
+        return x_NTD, after
 
 
 class ResNetBlock(nn.Module):

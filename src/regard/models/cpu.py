@@ -188,7 +188,6 @@ def fixed(model: AnyModule) -> AnyModule:
 
 
 def is_prepared(model: nn.Module) -> bool:
-    """Whether a model comes from `prepared`."""
     return any(isinstance(module, AnyLinear) for module in model.modules())
 
 
@@ -262,7 +261,6 @@ def _twin(module: nn.Module, kind: type[AnyLinear]) -> nn.Module:
 
 
 def _joined(attention: Attention, twin: nn.Module | None, kind: type[AnyLinear]) -> nn.Module | None:
-    """Self-attention with one product for q, k and v."""
     three = (attention.q, attention.k, attention.v)
     if type(attention) is not Attention or twin is None or any(type(each) is not nn.Linear for each in three):
         return twin

@@ -16,11 +16,11 @@ from torch.nn import functional
 from regard.blocks.cache import Cache
 from regard.blocks.embedding import PatchEmbedding, TextEmbedding, pool
 from regard.blocks.layers import ACTIVATIONS, Stack, build_norm
-from regard.blocks.layout import Layout, Padded, layout_of, require_tensor
+from regard.blocks.layout import Layout, Padded, layout_of, require_images
 from regard.blocks.positions import build_grid_position
 from regard.blocks.recording import POOLED_TAP, SEQUENCE_TAP, TOKEN_TAP, VOCABULARY_TAP, Tap, tap, tap_pass
 from regard.blocks.settings import LayerNorm, NoPosition, PoolingKind
-from regard.errors import InputError, SettingsError
+from regard.errors import SettingsError
 from regard.models import settings
 from regard.models.convolutional import ConvolutionalDecoder, ConvolutionalEncoder, ResNetStack
 from regard.models.recurrent import ElmoStack, RecurrentDecoder, RecurrentEncoder
@@ -216,10 +216,7 @@ class ResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return `[B, T, D]` for images `[B, C, height, width]`: one state for each cell of the last stage."""
-        require_tensor(images, "images")
-        if images.dim() != 4 or images.shape[1] != self.settings.channels:
-            expected = f"[batch, {self.settings.channels}, height, width]"
-            raise InputError(f"images have shape {list(images.shape)}, expected {expected}")
+        require_images(images, self.settings.channels)
         return self.encoder(images)
 
 
@@ -382,23 +379,18 @@ class ReplacedHead(nn.Module):
 def build_head(
     head: settings.TextHead | settings.ImageHead, model: settings.ModelSettings, tokens: nn.Embedding | None = None
 ) -> nn.Module:
-    width = model.width
-    if isinstance(head, settings.Masked):
-        assert tokens is not None  # the settings of images have no such head
-        return MaskedHead(head, model, tokens)
-    if isinstance(head, settings.Replaced):
-        assert tokens is not None
-        return ReplacedHead(head, model, tokens)
-    if isinstance(head, settings.TwoDirections):
-        assert tokens is not None
-        return TwoDirectionsHead(tokens)
     if isinstance(head, settings.NextSentence | settings.Classification):
         return SequenceHead(head, model)
+    if isinstance(head, settings.Pooling):
+        return PoolingHead(head, model)
     if isinstance(head, settings.Tagging):
-        return TokenHead(width, head.classes, head.dropout)
+        return TokenHead(model.width, head.classes, head.dropout)
     if isinstance(head, settings.Spans):
-        return TokenHead(width, classes=2)
-    return PoolingHead(head, model)
+        return TokenHead(model.width, classes=2)
+    assert tokens is not None  # the settings of images have no such head
+    if isinstance(head, settings.TwoDirections):
+        return TwoDirectionsHead(tokens)
+    return MaskedHead(head, model, tokens) if isinstance(head, settings.Masked) else ReplacedHead(head, model, tokens)
 
 
 def build_heads(

@@ -54,7 +54,6 @@ def preset_names() -> tuple[str, ...]:
 
 
 def all_presets() -> list[Preset]:
-    """Return all presets, in the order in which they are listed."""
     return [find_preset(name) for name in _tables()]
 
 

@@ -8,8 +8,8 @@ B: batch, T: target tokens, S: source tokens, K: beams of an input, N = B × K, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,7 @@ from regard.blocks.settings import StateAttention as StateAttentionSettings
 from regard.blocks.visibility import Visibility
 from regard.models import settings
 
+States: TypeAlias = dict[str, Tensor]
 _CELLS: dict[str, type[nn.LSTM | nn.GRU]] = {"lstm": nn.LSTM, "gru": nn.GRU}
 
 
@@ -90,6 +91,7 @@ class RecurrentLayers(nn.Module):
     """All layers of a recurrent decoder, with the attention between the first layer and the others."""
 
     taps = (recording.LAYER_TAP,)
+    __call__: Callable[..., tuple[Tensor, States]]
 
     def __init__(self, model: settings.Recurrent) -> None:
         super().__init__()
@@ -114,8 +116,8 @@ class RecurrentLayers(nn.Module):
         half = last_BD.shape[-1] // 2
         return torch.cat([last_BD[:, :half], pool(memory_BSD, layout, "class")[:, half:]], dim=-1)
 
-    def read(self, memory_BSD: Tensor, layout: Padded) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """What steps need of a source, and the states before the first step, `[B, L, D]`."""
+    def read(self, memory_BSD: Tensor, layout: Padded) -> tuple[States, States]:
+        """See `StateDecoder`. The states are `[B, L, D]`."""
         summary_BD = self.summary(memory_BSD, layout)
         sources = {"summary": summary_BD}
         if self.cross is not None:
@@ -124,14 +126,9 @@ class RecurrentLayers(nn.Module):
         return sources, {"hidden": hidden_BLD, "cell": torch.zeros_like(hidden_BLD)}
 
     def forward(
-        self,
-        x_NTD: Tensor,
-        states: dict[str, Tensor],
-        sources: dict[str, Tensor],
-        queries: Padded,
-        source: Padded,
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Outputs `[N, T, D]` and the states after them. There are several beams of an input only if T is 1."""
+        self, x_NTD: Tensor, states: States, sources: States, queries: Padded, source: Padded
+    ) -> tuple[Tensor, States]:
+        """`StateDecoder.step`."""
         query_NTD, first = _advance(self.first, x_NTD, {name: x[:, :1] for name, x in states.items()})
         if self.cross is None:
             context_BTD = sources["summary"][:, None].expand(-1, queries.time, -1)
@@ -149,7 +146,7 @@ class RecurrentLayers(nn.Module):
         return joined_NTD, {name: torch.cat([each[name] for each in after], dim=1) for name in first}
 
 
-def _advance(recurrent: nn.LSTM | nn.GRU, x_NTD: Tensor, states: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+def _advance(recurrent: nn.LSTM | nn.GRU, x_NTD: Tensor, states: States) -> tuple[Tensor, States]:
     """The outputs `[N, T, D]` of some layers, and their states `[N, L, D]`."""
     hidden, cell = (states[name].transpose(0, 1).contiguous() for name in ("hidden", "cell"))
     if isinstance(recurrent, nn.LSTM):
@@ -159,15 +156,18 @@ def _advance(recurrent: nn.LSTM | nn.GRU, x_NTD: Tensor, states: dict[str, Tenso
     return out_NTD, {"hidden": hidden.transpose(0, 1), "cell": cell.transpose(0, 1)}
 
 
-class RecurrentDecoder(nn.ModuleList):
-    """The decoder as a stack of one layer."""
+class StateDecoder(nn.ModuleList):
+    """A decoder that keeps states instead of keys and values."""
 
     first_taps = (recording.STACK_INPUT,)
     taps = (recording.STACK_OUTPUT,)
     __call__: Callable[..., Tensor]
-
-    def __init__(self, model: settings.Recurrent) -> None:
-        super().__init__([RecurrentLayers(model)])
+    __iter__: Callable[..., Iterator[Any]]
+    read: Callable[..., tuple[States, States]]
+    """From `[B, S, D]` and its layout: what steps need of a source, and the states before the first step."""
+    step: Callable[..., tuple[Tensor, States]]
+    """From `[N, T, D]`, states, sources and the layouts of both sides: outputs `[N, T, D]` and the states after them.
+    There are several beams of an input only if T is 1."""
 
     def new_cache(self, batch: int, longest: int | None = None, steps: int | None = None, beams: int = 1) -> StateCache:
         """An empty cache for `batch` sequences. Its memory is never fixed, whatever `steps` and `beams` are."""
@@ -184,18 +184,34 @@ class RecurrentDecoder(nn.ModuleList):
     ) -> Tensor:
         """`[..., D]`, as `Stack.forward`. `memory` is read in the first call with a cache only."""
         assert memory is not None and memory_layout is not None
-        x_BTD, layout = unpacked(tap(self, "residual", x), queries)
-        memory_BSD, source = unpacked(memory, memory_layout)
-        layers: Any = self[0]
-        if cache is None:
-            out_NTD, _ = layers(x_BTD, *reversed(layers.read(memory_BSD, source)), layout, source)
-            return tap(self, "out", repacked(out_NTD, queries))
-        if cache.time == 0:
-            cache.sources, cache.beams = layers.read(memory_BSD, source)
-        x_NTD = x_BTD.flatten(0, 1)[:, None] if cache.time else x_BTD
-        out_NTD, cache.beams = layers(x_NTD, cache.beams, cache.sources, layout, source)
-        cache.time += 1 if cache.time else layout.time
-        return tap(self, "out", out_NTD.reshape(*layout.shape, -1))
+        x_NTD, layout = unpacked(tap(self, "residual", x), queries)
+        memory_BSX, source = unpacked(memory, memory_layout)
+        if cache is None or cache.time == 0:
+            sources, states = self.read(memory_BSX, source)
+        else:
+            sources, states, x_NTD = cache.sources, cache.beams, x_NTD.flatten(0, 1)[:, None]
+        x_NTD, states = self.step(x_NTD, states, sources, layout, source)
+        if cache is not None:
+            cache.sources, cache.beams = sources, states
+            cache.time += 1 if cache.time else layout.time
+        return tap(self, "out", repacked(x_NTD.reshape(*layout.shape, -1), queries))
+
+
+class RecurrentDecoder(StateDecoder):
+    """The decoder as a stack of one layer."""
+
+    def __init__(self, model: settings.Recurrent) -> None:
+        super().__init__([RecurrentLayers(model)])
+
+    @property
+    def layers(self) -> RecurrentLayers:
+        return self[0]  # type: ignore[return-value]
+
+    def read(self, memory_BSD: Tensor, source: Padded) -> tuple[States, States]:
+        return self.layers.read(memory_BSD, source)
+
+    def step(self, *given: Any) -> tuple[Tensor, States]:
+        return self.layers(*given)
 
 
 class ElmoLayer(nn.Module):

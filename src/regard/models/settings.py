@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal, Self, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, model_validator
 
@@ -97,6 +97,8 @@ TextHead: TypeAlias = Annotated[
     Field(discriminator="kind"),
 ]
 ImageHead: TypeAlias = Annotated[Classification | Pooling, Field(discriminator="kind")]
+NO_ATTENTION = blocks.StateAttention(score="last")
+"""Of models with one state for each token or cell."""
 
 
 def _check_names(heads: Mapping[str, object]) -> None:
@@ -193,10 +195,7 @@ class Recurrent(Seq2Seq):
     """Whether the encoder reads in both directions, with half of the width each."""
     attention: blocks.StateAttention = blocks.StateAttention()
     """How the decoder reads the encoder's states."""
-
-    @property
-    def position(self) -> blocks.NoPosition:
-        return blocks.NoPosition()
+    position: ClassVar = blocks.NoPosition()
 
     @model_validator(mode="after")
     def _halves_fit(self) -> Self:
@@ -213,10 +212,7 @@ class Convolutional(Seq2Seq):
     """Width of the convolutions, in tokens. In the decoder the token itself is the last of them."""
     position: blocks.Learned = blocks.Learned()
     """How tokens get their positions."""
-
-    @property
-    def attention(self) -> blocks.StateAttention:
-        return blocks.StateAttention(score="dot")
+    attention: ClassVar = blocks.StateAttention(score="dot")
 
 
 class Encoder(_Text):
@@ -246,19 +242,9 @@ class Elmo(_Vocabulary):
     """Number of layers of each direction."""
     heads: dict[str, TextHead] = {}
     """The heads by name."""
-
-    @property
-    def position(self) -> blocks.NoPosition:
-        return blocks.NoPosition()
-
-    @property
-    def attention(self) -> blocks.StateAttention:
-        """None: there is one state for each token."""
-        return blocks.StateAttention(score="last")
-
-    @property
-    def segments(self) -> int:
-        return 0
+    position: ClassVar = blocks.NoPosition()
+    attention: ClassVar = NO_ATTENTION
+    segments: ClassVar = 0
 
     @model_validator(mode="after")
     def _halves_fit(self) -> Self:
@@ -366,19 +352,9 @@ class ResNet(blocks.Core):
     """Colour channels."""
     heads: dict[str, ImageHead] = {}
     """The heads by name."""
-
-    @property
-    def position(self) -> blocks.NoPosition:
-        return blocks.NoPosition()
-
-    @property
-    def attention(self) -> blocks.StateAttention:
-        """None: there is one state for each cell."""
-        return blocks.StateAttention(score="last")
-
-    @property
-    def class_token(self) -> bool:
-        return False
+    position: ClassVar = blocks.NoPosition()
+    attention: ClassVar = NO_ATTENTION
+    class_token: ClassVar = False
 
     @property
     def tokens(self) -> int:
@@ -429,7 +405,6 @@ def reach(model: ModelSettings) -> int | None:
 
 
 def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a nested table by dotted key."""
     for key, value in table.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{key}.")

@@ -8,6 +8,7 @@ import secrets
 import time
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal, NamedTuple, Self, TypeAlias
 
 from fastapi import FastAPI, Request, Response
@@ -30,6 +31,9 @@ EXPECTED = 128
 """Most tokens to write that a waiting text counts for, in addition to its prompt."""
 TOKENS = 16
 """Tokens of a completion that names no limit, as in OpenAI's API."""
+PART = 256
+"""Most tokens of prompts that are read between two tokens of the texts that are being written: of long prompts, and as
+many of short ones."""
 SEEDS = 2**53
 """Seeds are reduced to fewer than these, the largest integer of settings."""
 LEAST_SHARE = 1e-9
@@ -234,6 +238,18 @@ class TextPiece(NamedTuple):
     finish: str | None
 
 
+class PromptPart(TextStream):
+    """Reads the beginning of a long prompt. Its cache is kept, so that the next part or the text goes on from there."""
+
+    def __init__(self, text: TextStream, length: int) -> None:
+        self.prompt = replace(text.prompt, tokens=text.prompt.tokens[:length], longest=1, alternatives=0, keep=True)
+        self.finish, self.written = None, []
+
+    def add(self, written: Sequence[Written], finish: str | None) -> str:
+        self.finish = "length" if finish else None
+        return ""
+
+
 class TextWriter(Writer):
     """Writes the texts of a model in one running batch: texts join and leave it between two tokens."""
 
@@ -241,12 +257,39 @@ class TextWriter(Writer):
         super().__init__(places)
         self.batch: TextBatch = model.batch()
         self._metrics = metrics
+        self._joined: list[TextStream] = []
+        self._parts: dict[TextStream, PromptPart] = {}
+
+    def _join(self, texts: Sequence[TextStream]) -> None:
+        """Lets texts join. While others are being written, long prompts are read in parts first, one at a time."""
+        joined, parts, room = [], dict[TextStream, PromptPart](), PART
+        alone = not any(text in self._joined for text in texts)
+        for text in texts:
+            part = self._parts.get(text)
+            read = len(part.prompt.tokens) if part else 0
+            rest = len(text.prompt.tokens) - read
+            if alone or text in self._joined:
+                joined.append(text)
+            elif part and part.finish is None:
+                parts[text] = part
+            elif rest <= room:
+                joined.append(text)
+                room -= rest
+            elif rest > PART and all(each.finish for each in parts.values()):
+                parts[text] = PromptPart(text, read + PART)
+            elif part:
+                parts[text] = part
+        self._joined, self._parts = joined, parts
 
     def write(self, streams: Sequence[StreamJob]) -> Sequence[StreamJob]:
         by_text: dict[TextStream, StreamJob] = {stream.content: stream for stream in streams}
         before = {text: (len(text.written), len(_asked(text))) for text in by_text}
+        self._join(list(by_text))
+        reading = [part for part in self._parts.values() if part.finish is None]
         ended = []
-        for text, part in self.batch.step(list(by_text)):
+        for text, part in self.batch.step([*self._joined, *reading]):
+            if text not in before:
+                continue
             count, shown = before[text]
             stream = by_text[text]
             if count == 0:

@@ -467,17 +467,21 @@ def validated(kind: type[M], fields: Mapping[str, Any]) -> M:
     raise FieldError(400, f"Invalid request: {name or 'the body'}: {message}", param)
 
 
-def check_key(known: Sequence[str], given: str, authorization: str) -> None:
-    """Raises 401 or 403 without a known API key, if the server has any. Compares in constant time."""
+def check_key(known: Sequence[str], given: str, authorization: str, path: str) -> None:
+    """Raises an error without a known API key, if the server has any. Compares in constant time.
+
+    The status is 401 without a key. With an unknown one it is 401 as in OpenAI's API, or 403 as in LibreTranslate's.
+    """
     if not known:
         return
     scheme, _, token = authorization.partition(" ")
     token = token.strip(" ") if scheme.lower() == "bearer" else ""
+    challenge = {"WWW-Authenticate": 'Bearer realm="regard"'}
     if not (given or token):
-        challenge = {"WWW-Authenticate": 'Bearer realm="regard"'}
         raise HTTPException(401, "an API key is required; ask the server's operator for one", challenge)
     # A header is read as Latin-1, but most clients write UTF-8.
     keys = [given.encode()] if given else [token.encode(), token.encode("latin-1")]
     matches = [hmac.compare_digest(one, each.encode()) for one in keys for each in known]
     if not any(matches):
-        raise HTTPException(403, "Invalid API key")
+        openai = path.startswith(OPENAI)
+        raise HTTPException(401 if openai else 403, "Invalid API key", challenge if openai else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import socket
 import webbrowser
@@ -9,10 +10,14 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import torch
 from fastapi import FastAPI, Request, Response
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.types import Receive, Scope, Send
 
+import regard
 from regard.look.study import Study
 from regard.look.views import VIEWS
 from regard.look.views.heads import fetch
@@ -41,10 +46,16 @@ def serve_page(
     http.run_server(server, listening)
 
 
-def create_page_app(study: Study, settings: PageSettings, say: http.Say = http.silent) -> FastAPI:
-    """The application. `say` receives a line for each internal error; no line contains a text."""
-    queue = RequestQueue(lambda _, work: [each() for each in work], settings.queue)
-    model = about(study, settings.chapters)
+def create_page_app(
+    study: Study, settings: PageSettings, say: http.Say = http.silent, main: tuple[str, RequestQueue] | None = None
+) -> FastAPI:
+    """The application. `say` receives a line for each internal error; no line contains a text.
+
+    Chapters of a lecture can name another shipped model. Its page is below the address of the main one; it has the
+    same queue, and gets the family of the main model.
+    """
+    family, queue = main or ("", RequestQueue(lambda _, work: [each() for each in work], settings.queue))
+    model = about(study, settings.chapters) | {"main": family}
     limit = body_limit(settings.characters) + 2 * math.prod(model["image"] or [0])
 
     @asynccontextmanager
@@ -87,6 +98,29 @@ def create_page_app(study: Study, settings: PageSettings, say: http.Say = http.s
         if file.suffix in http.CONTENT_TYPES:
             http.add_file(app, f"/{file.relative_to(WEB).as_posix()}", file)
     http.add_file(app, "/", WEB / "index.html")
+    if main is None:
+        for name in {each["model"] for each in model["chapters"] if each["model"]}:
+            device = next(study.network.parameters()).device
+            app.mount(f"/{name}", _page_of(name, device, settings, say, (model["family"], queue)))
     http.handle_errors(app)
     app.add_middleware(http.Guard, hosts=LOCAL, say=say)
     return app
+
+
+def _page_of(
+    name: str, device: torch.device, settings: PageSettings, say: http.Say, main: tuple[str, RequestQueue]
+) -> Any:
+    """The application of another model, which is loaded at the first request."""
+    lock, made = asyncio.Lock(), list[FastAPI]()
+
+    def load() -> FastAPI:
+        study = Study(regard.load(name, device), settings.tokens, settings.tensor_bytes)
+        return create_page_app(study, settings, say, main)
+
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        async with lock:
+            if not made:
+                made.append(await run_in_threadpool(load))
+        await made[0](scope, receive, send)
+
+    return answer

@@ -18,7 +18,7 @@ from pathlib import Path, PurePath
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor
 
 from regard.errors import InputError, RegardError
@@ -34,6 +34,7 @@ from regard.look.views.vectors import SAMPLES
 from regard.look.views.view import InputRequest, SavedPage, StoredAnswer, describe_run
 from regard.models.settings import Vision
 from regard.settings import Settings, parse, read_toml
+from regard.shipped import MODELS
 from regard.use.model import Loaded, load
 from regard.use.translator import Translator
 
@@ -100,7 +101,16 @@ class Chapter(Settings):
     text: str
     family: str | None = None
     """The kind of model that it needs; none: any."""
+    model: str | None = None
+    """A shipped model that is opened if the model of the page is of another kind."""
     state: dict[str, str]
+
+    @field_validator("model")
+    @classmethod
+    def _shipped(cls, name: str | None) -> str | None:
+        if name not in (None, *MODELS):
+            raise ValueError(f"{name} is not a shipped model; choose {', '.join(MODELS)}")
+        return name
 
 
 class Chapters(Settings):
@@ -176,6 +186,7 @@ def page_file(
         "state": state,
         "answers": packing.answers,
         "defaults": packing.defaults,
+        "shared": list(packing.shared),
         "rounded": 0 if packing.exact else STEP / 2,
     }
     return PageFile(_assembled(data, theme), shown, packing.left)
@@ -245,6 +256,8 @@ class _Packing:
         self.defaults: dict[str, dict[str, Any]] = {}
         self.left: dict[str, int] = {}
         self._held: set[str] = set()
+        self.shared: dict[str, int] = {}
+        """Tensors inside answers, each once: the heads of a layer share most of a walk."""
 
     def add(self, view: str, wanted: Sequence[StoredAnswer], required: bool) -> None:
         """Adds answers while there is room. Without the required ones, the view cannot be shown."""
@@ -252,17 +265,22 @@ class _Packing:
             key = f"{stored.path} {stored.request.model_dump_json()}"
             if key in self._held:  # several views may ask the same
                 continue
+            before = len(self.shared)
             packed = {} if view in self.left else self._packed(stored)
-            full = view in self.left or len(packed["packed"]) > self.room
+            new = list(self.shared)[before:]
+            size = len(packed.get("packed", "")) + sum(map(len, new))
+            full = view in self.left or size > self.room
             if full and required:
                 raise InputError(
                     f"view {view} needs more than the {self.room / 2**20:,.3g} MiB that are left in a file; give a "
                     "shorter text or fewer views, or use the server"
                 )
             if full:
+                for data in new:
+                    del self.shared[data]
                 self.left[view] = self.left.get(view, 0) + 1
                 continue
-            self.room -= len(packed["packed"])
+            self.room -= size
             self.answers.append(packed)
             self._held.add(key)
             fields = type(stored.request).model_fields.items()
@@ -284,17 +302,18 @@ class _Packing:
             # All first bytes, then all second bytes: similar bytes compress well.
             content = kept.reshape(-1, 1).view(np.uint8).T.tobytes()
         else:
-            content = json.dumps(_short(answer), allow_nan=False, separators=(",", ":")).encode("ascii")
+            content = json.dumps(self._short(answer), allow_nan=False, separators=(",", ":")).encode("ascii")
         return made | {"packed": base64.b64encode(zlib.compress(content)).decode()}
 
-
-def _short(value: Any) -> Any:
-    """An answer with numbers of at most `DIGITS` digits."""
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, dict):
-        return {name: _short(each) for name, each in value.items()}
-    return [_short(each) for each in value] if isinstance(value, list | tuple) else value
+    def _short(self, value: Any) -> Any:
+        """An answer with numbers of at most `DIGITS` digits, and with the numbers of shared tensors."""
+        if isinstance(value, float):
+            return float(f"{value:.{DIGITS}g}")
+        if isinstance(value, dict):
+            if value.keys() == {"shape", "data"}:
+                return value | {"data": self.shared.setdefault(value["data"], len(self.shared))}
+            return {name: self._short(each) for name, each in value.items()}
+        return [self._short(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _assembled(data: dict[str, Any], theme: str | None) -> str:

@@ -125,7 +125,8 @@ class Common:
         fields = http.request_fields(request, body, forms)
         given = {name: value for name, value in fields.items() if value is not None and (name, value) != ("format", "")}
         asked = http.validated(kind, given)
-        http.check_key(self.settings.api_keys, asked.api_key, request.headers.get("authorization", ""))
+        authorization = request.headers.get("authorization", "")
+        http.check_key(self.settings.api_keys, asked.api_key, authorization, request.url.path)
         return asked
 
     def check_length(self, texts: int, characters: int) -> None:
@@ -211,7 +212,7 @@ def described(request: type[BaseModel], summary: str, forms: bool = True) -> dic
     schema = request.model_json_schema()
     statuses = {
         400: "The request is invalid",
-        401: "An API key is required",
+        401: "An API key is required; for /v1 also: it is unknown",
         403: "The API key is unknown",
         413: "The request is too long",
         503: "The queue is full; the Retry-After header contains the seconds to wait",

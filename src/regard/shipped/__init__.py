@@ -15,18 +15,18 @@ class Shipped(NamedTuple):
 
     directory: str
     direction: tuple[str, str] | None
-    """Source and target language; None: every direction of the model."""
+    """Source and target language; None: every direction of a translator, or a model of another kind."""
 
 
 MODELS: dict[str, Shipped] = {
     "de-en": Shipped("german-english", ("de", "en")),
     "en-de": Shipped("german-english", ("en", "de")),
     "german-english": Shipped("german-english", None),
+    "encoder": Shipped("encoder", None),
 }
 
 
 def place_of(shipped: Shipped) -> Path:
-    """The folder of a shipped model."""
     return Path(__file__).parent / shipped.directory
 
 
@@ -36,7 +36,6 @@ def recipes() -> dict[str, Path]:
 
 
 def suites() -> dict[str, Path]:
-    """The files of the shipped suites by name."""
     return _toml_files("recipes/suites")
 
 

@@ -84,7 +84,6 @@ class Window:
 class AnswerTask(TextTask):
     """Windows of a context, with the first and last token of the answer."""
 
-    kind = "answer"
     settings_type = Answering
     example = Question
     data_kind = "squad"
@@ -139,9 +138,6 @@ class AnswerTask(TextTask):
             total = total - torch.where(counted, log_shares[cells.clamp(max=len(log_shares) - 1), side], 0.0).sum() / 2
         return Loss(total, counted.sum(), {})
 
-    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-        return {"loss": total / max(weight, 1.0)}
-
     def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]:
         examples: list[Question] = self.examples(split)[::stride]
         scores = [
@@ -195,7 +191,6 @@ class AnswerTask(TextTask):
 
 
 def first_cells(layout: Layout, device: torch.device) -> Tensor:
-    """The first cell of each sequence."""
     if isinstance(layout, Packed):
         return layout.offsets_S1[:-1].long()
     return torch.arange(layout.count, device=device) * layout.time

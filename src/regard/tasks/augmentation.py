@@ -107,7 +107,9 @@ def augment(images: Tensor, labels: Tensor, settings: Augmentation, size: tuple[
     elif images.shape[-2:] != size or settings.padding:
         spare = [have - want for have, want in zip(images.shape[-2:], size, strict=True)]
         top, left = (_integers(images, -settings.padding, most + settings.padding) for most in spare)
-        images = transformed(images, _shift(left, top), settings.fill, size)
+        matrix = torch.eye(2, 3, device=images.device).repeat(len(images), 1, 1)
+        matrix[:, :, 2] = torch.stack([left, top], dim=1)
+        images = transformed(images, matrix, settings.fill, size)
     if settings.flip:
         images = torch.where((_uniform(images) < settings.flip)[:, None, None, None], images.flip(-1), images)
     for _ in range(settings.operations):
@@ -170,12 +172,6 @@ def resized_crop(images: Tensor, boxes: Boxes, size: tuple[int, int]) -> Tensor:
     return sampled.round().to(images.dtype)
 
 
-def _shift(x: Tensor, y: Tensor) -> Tensor:
-    matrix = torch.eye(2, 3, device=x.device).repeat(len(x), 1, 1)
-    matrix[:, 0, 2], matrix[:, 1, 2] = x, y
-    return matrix
-
-
 def transformed(images: Tensor, matrix: Tensor, fill: int, size: tuple[int, int] | None = None) -> Tensor:
     """Each pixel from the place `matrix · (x, y, 1)` of its image (`[B, 2, 3]`), the nearest one; `fill` outside.
 
@@ -222,13 +218,13 @@ def rand_augment(images: Tensor, operation: Tensor, strength: Tensor, fill: int)
     images = transformed(images, matrix.view(-1, 2, 3), fill)
 
     factor, levels = (1 + BLEND * strength)[:, None, None], strength.abs()
-    level = torch.arange(256, device=images.device)[None, None]
+    level, removed = torch.arange(256, device=images.device)[None, None], (BITS * levels).round().long()[:, None, None]
     lightness = grey(images)
     table = level.expand(*images.shape[:2], -1)
     for name, made in (
         ("brightness", blended(torch.zeros_like(level), level, factor)),
         ("contrast", blended((lightness.float().mean((1, 2, 3)) + 0.5).long()[:, None, None], level, factor)),
-        ("posterize", posterized(level, (BITS * levels).round().long()[:, None, None])),
+        ("posterize", level >> removed << removed),
         ("solarize", torch.where(level < (256 * (1 - levels)).round()[:, None, None], level, 255 - level)),
         ("autocontrast", autocontrasted(images, level)),
         ("equalize", equalized(images, level)),
@@ -245,11 +241,6 @@ def blended(base: Tensor, values: Tensor, factor: Tensor) -> Tensor:
     """base + factor · (values − base) as a byte, in int64, as Pillow's `Image.blend`."""
     start = base.float()
     return (start + factor * (values.float() - start)).clamp(0, 255).long()
-
-
-def posterized(level: Tensor, removed: Tensor) -> Tensor:
-    """Values without their lowest bits."""
-    return level >> removed << removed
 
 
 def grey(images: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ compares the options of one text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, cast
 
@@ -23,7 +23,7 @@ from regard.errors import InputError
 from regard.models.build import Model
 from regard.models.settings import Classification, ModelSettings
 from regard.settings import Table
-from regard.tasks.losses import classification_metrics, cross_entropy
+from regard.tasks.losses import cross_entropy
 from regard.tasks.task import TaskSettings, with_head
 from regard.tasks.text import TextTask
 from regard.training.step import Loss
@@ -73,10 +73,6 @@ class OptionsColumn(PairColumn):
 class LengthsColumn(Column):
     """Some numbers for each example, which another column reads."""
 
-    @property
-    def size(self) -> int:
-        return 1 << 32
-
     def collate(self, selected: Selection, batch: Batch) -> None:
         pass
 
@@ -84,7 +80,6 @@ class LengthsColumn(Column):
 class ChoiceTask(TextTask):
     """Texts with options."""
 
-    kind = "choice"
     settings_type = Choosing
     example = Choice
     data_kind = "choices"
@@ -93,8 +88,7 @@ class ChoiceTask(TextTask):
 
     @cached_property
     def options_column(self) -> OptionsColumn:
-        column = self.text_column
-        return OptionsColumn(column.vocabulary, column.pad, unknown=column.unknown, between=column.between)
+        return replace(OptionsColumn.for_tokenizer(self.tokenizers.source), between=self.text_column.between)
 
     def columns(self) -> dict[str, Column]:
         return {"text": self.options_column, "lengths": LengthsColumn(), "label": NumberColumn()}
@@ -125,9 +119,6 @@ class ChoiceTask(TextTask):
         scores = self.logits(model, text.tokens, text.layout, (ended > 0).long())
         indices = torch.where(labels.isfinite(), labels.nan_to_num(), -100.0).long()
         return cross_entropy(scores.view(len(labels), -1), indices, 0.0, model.training)
-
-    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-        return classification_metrics(total, weight, {**sums, "unseen": 0.0})
 
     def predict(self, model: Model, inputs: Sequence[Any]) -> list[dict[str, Any]]:
         """The index of the best option, the option, and all probabilities. An input is an object with text and options,

@@ -19,7 +19,7 @@ from regard.models.families import Decoder as DecoderModel
 from regard.models.settings import Classification, Decoder, Elmo, Encoder, EncoderDecoder, ModelSettings
 from regard.settings import Table
 from regard.tasks.language import SmoothedSettings
-from regard.tasks.losses import check_classes, classification_loss, classification_metrics, language_losses
+from regard.tasks.losses import check_classes, classification_loss, language_losses
 from regard.tasks.metrics import f1, matthews, pearson, spearman
 from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import with_head
@@ -45,7 +45,6 @@ class Classify(SmoothedSettings):
 class ClassifyTask(TextTask):
     """Texts, and one class or number for each."""
 
-    kind = "classify"
     settings_type = Classify
     family = (Encoder, Decoder, EncoderDecoder, Elmo)
     example = Labelled
@@ -112,11 +111,6 @@ class ClassifyTask(TextTask):
         language = language_losses(model.output(hidden), text.tokens, layout)
         total = loss.total + settings.language * torch.where(known, language, 0).sum()
         return Loss(total, loss.weight, {"plain": loss.total.detach(), **loss.sums})
-
-    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-        if self.settings.number:
-            return {"loss": total / max(weight, 1.0)}
-        return classification_metrics(total, weight, sums)
 
     def extra_metrics(self, model: nn.Module, split: Split, stride: int = 1) -> dict[str, float]:
         examples = self.examples(split)[::stride]

@@ -24,7 +24,7 @@ from regard.data.settings import Pairs, RawTexts
 from regard.errors import SettingsError
 from regard.models.build import Model
 from regard.models.settings import ModelSettings, Pooling
-from regard.tasks.losses import classification_metrics, cross_entropy
+from regard.tasks.losses import cross_entropy
 from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import TaskSettings, with_head
 from regard.tasks.text import TextTask, check_inputs
@@ -44,7 +44,6 @@ class Embed(TaskSettings):
 class EmbedTask(TextTask):
     """Pairs of texts, or texts alone."""
 
-    kind = "embed"
     settings_type = Embed
     example = (Pair, Text)
     data_kind = "text"
@@ -90,10 +89,9 @@ class EmbedTask(TextTask):
     def _vectors(self, model: nn.Module, sequences: Sequences) -> Tensor:
         return functional.normalize(self.logits(model, sequences.tokens, sequences.layout, None).float(), dim=-1)
 
-    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-        return classification_metrics(total, weight, {**sums, "unseen": 0.0})
-
-    def logits(self, model: nn.Module, tokens: Tensor, layout: Layout, segments: Tensor | None) -> Tensor:
+    def logits(
+        self, model: nn.Module, tokens: Tensor, layout: Layout, segments: Tensor | None, head: str | None = None
+    ) -> Tensor:
         """The pooled hidden states."""
         hidden, layout = self.states(model, tokens, layout, segments)
         heads: Any = model.heads

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
 import torch
 from pydantic import Field
@@ -28,6 +28,7 @@ from regard.data.examples import Pair
 from regard.data.loader import Loader
 from regard.data.settings import Split
 from regard.decoding.decode import decode
+from regard.decoding.model import padded
 from regard.decoding.settings import Absolute, Ends, Greedy, Rules, Sampling
 from regard.errors import RunError, SettingsError
 from regard.models.families import Decoder
@@ -68,7 +69,6 @@ class Grpo(TaskSettings):
 class GrpoTask(InstructTask):
     """Prompts with references. The loss of a batch comes from answers that the model writes while it is computed."""
 
-    kind = "grpo"
     settings_type = Grpo
     example = Pair
     data_kind = "parallel-tsv"
@@ -83,8 +83,7 @@ class GrpoTask(InstructTask):
         return replace(job, train=job.train.changed({"layout": "padded", "compile": "off"}))
 
     def columns(self) -> dict[str, Column]:
-        tokenizer = self.tokenizers.source
-        text = TokenColumn(tokenizer.size, tokenizer.roles.get("pad", 0), unknown=tokenizer.roles.get("unknown"))
+        text = TokenColumn.for_tokenizer(self.tokenizers.source)
         return {"reference": text, "question": text, "prompt": text, "real": NumberColumn()}
 
     def encode(self, examples: Sequence[Any]) -> Mapping[str, Any]:
@@ -149,15 +148,13 @@ class GrpoTask(InstructTask):
     def _gains(self, model: Decoder, prompts: list[list[int]], answers: list[list[int]], advantage_N: Tensor) -> Tensor:
         """`[N]`: the mean over the tokens of each answer of advantage · log-probability − kl · divergence."""
         rows = [[*prompt, *answer] for prompt, answer in zip(prompts, answers, strict=True)]
-        lengths_N = torch.tensor([len(row) for row in rows])
-        tokens_NT = torch.zeros(len(rows), int(lengths_N.max()), dtype=torch.long)
-        written_NT = torch.zeros_like(tokens_NT, dtype=torch.bool)
-        for number, (row, prompt) in enumerate(zip(rows, prompts, strict=True)):
-            tokens_NT[number, : len(row)] = torch.tensor(row)
-            written_NT[number, len(prompt) : len(row)] = True
         device = advantage_N.device
-        tokens_NT, written_NT = tokens_NT.to(device), written_NT.to(device)[:, 1:]
-        layout = Padded.of(lengths_N - 1, tokens_NT.shape[1] - 1).to(device)
+        tokens_NT, _ = padded(rows, device)
+        lengths_N = torch.tensor([len(row) - 1 for row in rows], device=device)
+        first_N = torch.tensor([len(prompt) - 1 for prompt in prompts], device=device)
+        layout = Padded.of(lengths_N, tokens_NT.shape[1] - 1)
+        place_T = torch.arange(layout.time, device=device)
+        written_NT = (place_T >= first_N[:, None]) & (place_T < lengths_N[:, None])
 
         def log_shares(network: nn.Module) -> Tensor:
             logits_NTV = network(tokens_NT[:, :-1], layout).float() / self.settings.temperature
@@ -168,21 +165,17 @@ class GrpoTask(InstructTask):
         gain_NT = advantage_N[:, None] * share_NT
         if self.settings.kl:
             with torch.no_grad():
-                first_NT = log_shares(self._first(device))
+                first_NT = log_shares(self._first.to(device))
             ratio_NT = first_NT - share_NT
             gain_NT = gain_NT - self.settings.kl * (
                 ratio_NT.exp() - ratio_NT - 1
             )  # Schulman's estimate, never negative
         return torch.where(written_NT, gain_NT, 0).sum(1) / written_NT.sum(1).clamp(min=1)
 
-    def _first(self, device: torch.device) -> nn.Module:
-        """The model that training started from."""
-        if self._start is None:
-            assert self.data is not None and self.data.train.start is not None
-            self._start = load_model(find_model(self.data.train.start)[0], device).eval()
-        return self._start
-
-    _start: nn.Module | None = None
+    @cached_property
+    def _first(self) -> nn.Module:
+        assert self.data is not None and self.data.train.start is not None
+        return load_model(find_model(self.data.train.start)[0])
 
     @cached_property
     def _reward(self) -> Reward:
@@ -227,12 +220,10 @@ def load_reward(name: str) -> Reward:
         ) from None
     if not callable(found):
         raise SettingsError(f"task.reward ({name}) is not a function; give FILE.py:NAME, MODULE:NAME or {LAST_WORD}")
-    reward: Reward = found
-    return reward
+    return cast(Reward, found)
 
 
 def _rows(batch: Batch, name: str) -> list[list[int]]:
-    """The tokens of each row of a padded column."""
     sequences = batch.sequences[name]
     assert isinstance(sequences.layout, Padded) and sequences.layout.lengths_B is not None
     lengths = sequences.layout.lengths_B.tolist()

@@ -13,7 +13,6 @@ from regard.data.columns import IGNORED, Batch, Column, Selection, Sequences, To
 from regard.data.examples import Chat, Example, Pair
 from regard.decoding.decode import decode
 from regard.decoding.settings import Absolute, Ends, Rules
-from regard.errors import InputError
 from regard.models.build import Model
 from regard.models.families import Decoder
 from regard.models.settings import Decoder as DecoderSettings
@@ -21,6 +20,7 @@ from regard.tasks.language import SmoothedSettings
 from regard.tasks.losses import cross_entropy
 from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import Task, TaskSettings
+from regard.tasks.text import check_inputs
 from regard.text.chat import chat_parts, chat_template, render_chat
 from regard.training.step import Loss
 from regard.weights.directory import CONFIG, read_config
@@ -34,7 +34,6 @@ TEMPLATE = (
 )
 """The template of a model that has none."""
 ANSWER_TOKENS = 256
-"""Most tokens of a predicted answer."""
 
 
 class Instruct(SmoothedSettings):
@@ -66,7 +65,6 @@ class AnswerColumn(TokenColumn):
 class InstructTask(Task):
     """Conversations, or pairs of a prompt and a response."""
 
-    kind = "instruct"
     settings_type: ClassVar[type[TaskSettings]] = Instruct
     family = DecoderSettings
     example: ClassVar[type[Example] | tuple[type[Example], ...]] = (Chat, Pair)
@@ -87,15 +85,16 @@ class InstructTask(Task):
         return _with_template(job, chat_template(directory, config))
 
     def columns(self) -> dict[str, Column]:
-        tokenizer = self.tokenizers.source
-        pad, unknown = tokenizer.roles.get("pad", 0), tokenizer.roles.get("unknown")
-        return {"text": AnswerColumn(tokenizer.size, pad, unknown=unknown, predict=True)}
+        return {"text": replace(AnswerColumn.for_tokenizer(self.tokenizers.source), predict=True)}
 
     def encode(self, examples: Sequence[Chat | Pair]) -> Mapping[str, Any]:
         size = self.tokenizers.source.size
         rows = []
         for example in examples:
-            pairs = example.messages if isinstance(example, Chat) else _messages(example.source, example.target)
+            if isinstance(example, Chat):
+                pairs = example.messages
+            else:
+                pairs = (("user", example.source), ("assistant", example.target))
             messages = [{"role": role, "content": content} for role, content in pairs]
             parts = chat_parts(self._template, messages, self.tokenizers.source)
             rows.append(self._started([id + size * answer for text, answer in parts for id in self._ids(text)]))
@@ -115,9 +114,7 @@ class InstructTask(Task):
     def predict(self, model: Model, inputs: Sequence[str]) -> list[str]:
         """The most likely answer to each message."""
         assert isinstance(model, Decoder)
-        for number, each in enumerate(inputs):
-            if not str(each).strip():
-                raise InputError(f"inputs[{number}] is empty; give at least one word")
+        check_inputs(inputs, pair=False)
         tokenizer, rules = self.tokenizers.source, Rules(longest=Absolute(tokens=ANSWER_TOKENS))
         found = decode(model, self.prompts(inputs), Ends(None, tokenizer.role("end")), rules=rules)
         return [text.strip() for text in tokenizer.decode_batch([best[0].tokens for best in found])]
@@ -133,10 +130,6 @@ class InstructTask(Task):
         """With the start token before it, if the tokenizer has one and the template did not write it."""
         start = self.tokenizers.source.roles.get("start")
         return ids if start is None or ids[:1] == [start] else [start, *ids]
-
-
-def _messages(prompt: str, response: str) -> tuple[tuple[str, str], ...]:
-    return ("user", prompt), ("assistant", response)
 
 
 def _with_template(job: TrainingJob, found: str | None) -> TrainingJob:

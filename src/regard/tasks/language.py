@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
-import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from regard.data.examples import Text
 from regard.data.settings import DataSettings, Split
 from regard.data.source import Source
 from regard.decoding.decode import decode
+from regard.decoding.model import padded
 from regard.decoding.settings import Ends
 from regard.errors import InputError, SettingsError
 from regard.models.build import Model
@@ -50,6 +51,9 @@ class Language(SmoothedSettings):
     stride: Positive | None = None
     """In an evaluation, windows begin this many tokens apart, and each counts only tokens that no window before it
     contains, so that they see at least context − stride tokens; none: windows do not overlap."""
+    noise: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the tokens that a decoder reads in training that are replaced by other tokens of the batch, against
+    overfitting on little text (Xie et al. 2017: unigram noise)."""
 
     @model_validator(mode="after")
     def _check_stride(self) -> Self:
@@ -87,7 +91,6 @@ class RawTextTask(Task):
 class LanguageTask(RawTextTask):
     """Each token is predicted from those before it."""
 
-    kind = "language"
     settings_type = Language
     family = (DecoderSettings, Elmo)
     text_kind = "byte-bpe"
@@ -103,21 +106,13 @@ class LanguageTask(RawTextTask):
 
     def columns(self) -> dict[str, Column]:
         tokenizer, across = self.tokenizers.source, self.settings.across
-        return {
-            "text": TokenColumn(
-                tokenizer.size,
-                tokenizer.roles.get("pad", 0),
-                None if across else tokenizer.role("start"),
-                tokenizer.role("end"),
-                tokenizer.roles.get("unknown"),
-                predict=True,
-                window=self.settings.context if across else None,
-            )
-        }
+        text = TokenColumn.for_tokenizer(tokenizer, None if across else tokenizer.role("start"), tokenizer.role("end"))
+        return {"text": replace(text, predict=True, window=self.settings.context if across else None)}
 
     def fit(self) -> ModelSettings:
         if not isinstance(self.model, Elmo):
             return self.model
+        self.usage = "evaluate {} --suite glue DIR"  # its heads are trained by other tasks
         model, self.head = with_head(self.model, TwoDirections, "language", {})
         return model
 
@@ -127,7 +122,11 @@ class LanguageTask(RawTextTask):
             logits = model.heads[str(self.head)](model.directions(text.tokens, text.layout))
             labels = both_labels(text.tokens, batch.values["text.next"], text.layout)
             return cross_entropy(logits, labels, self.settings.smoothing, model.training)
-        logits = model(text.tokens, text.layout)
+        tokens = text.tokens
+        if self.settings.noise and model.training:
+            others = tokens.flatten()[torch.randint(tokens.numel(), tokens.shape, device=tokens.device)]
+            tokens = torch.where(torch.rand(tokens.shape, device=tokens.device) < self.settings.noise, others, tokens)
+        logits = model(tokens, text.layout)
         return cross_entropy(logits, batch.values["text.next"], self.settings.smoothing, model.training)
 
     def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
@@ -184,13 +183,10 @@ class LanguageTask(RawTextTask):
         total = right = torch.zeros((), dtype=torch.float64, device=device)
         for first in range(0, len(starts), rows):
             some = starts[first : first + rows]
-            windows = [stored[start : start + context + 1].astype(np.int64) for start in some]
+            windows = [stored[start : start + context + 1].tolist() for start in some]
             lengths = torch.tensor([len(each) - 1 for each in windows])
-            padded = np.zeros((len(some), int(lengths.max()) + 1), np.int64)
-            for row, each in enumerate(windows):
-                padded[row, : len(each)] = each
-            tokens = torch.from_numpy(padded).to(device)
-            layout = Padded.of(lengths.to(device), padded.shape[1] - 1)
+            tokens, _ = padded(windows, device)
+            layout = Padded.of(lengths.to(device), tokens.shape[1] - 1)
             place = torch.arange(layout.time)
             counted = (place < lengths[:, None]) & ((place >= context - stride) | (torch.tensor(some)[:, None] == 0))
             labels = torch.where(counted.to(device), tokens[:, 1:], IGNORED)
@@ -202,9 +198,6 @@ class LanguageTask(RawTextTask):
         """The most likely continuation of each text."""
         if not isinstance(model, Decoder):
             raise InputError("elmo cannot continue a text; fine-tune it: set train.start to its directory")
-        for number, each in enumerate(inputs):
-            if not isinstance(each, str):
-                raise InputError(f"inputs[{number}] is a {type(each).__name__}, expected a text")
         tokenizer = self.tokenizers.source
         start = [] if self.settings.across else [tokenizer.role("start")]
         prompts = [[*start, *ids] for ids in tokenizer.ids(list(inputs))]

@@ -67,6 +67,16 @@ def classification_loss(
     return loss
 
 
+def both_losses(loss: Loss, other: Loss, name: str) -> Loss:
+    """The mean of one loss plus the mean of another: both sums are divided by the weight of the first.
+
+    The sums of the other one, and its weight, are named after it.
+    """
+    sums = {f"{name}.{key}": value for key, value in {**other.sums, "weight": other.weight}.items()}
+    total = loss.total + other.total * (loss.weight / other.weight.clamp(min=1))
+    return Loss(total, loss.weight, {**loss.sums, **sums})
+
+
 def language_losses(logits: Tensor, tokens: Tensor, layout: Layout) -> Tensor:
     """`[S]`: for each sequence, the mean cross-entropy of its tokens, each after those before it. One token has 0."""
     flat, device = tokens.flatten(), tokens.device
@@ -130,9 +140,8 @@ def cross_entropy_metrics(total: float, weight: float, sums: Mapping[str, float]
 
 
 def classification_metrics(total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-    """Loss and accuracy from the sums of `classification_loss`."""
     found = cross_entropy_metrics(total, weight, sums)
     if "right" in sums:
-        found["accuracy"] = sums["right"] / max(weight + sums["unseen"], 1.0)
+        found["accuracy"] = sums["right"] / max(weight + sums.get("unseen", 0.0), 1.0)
     found.pop("perplexity", None)
     return found

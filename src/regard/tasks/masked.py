@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from random import Random
@@ -38,7 +38,7 @@ from regard.models.settings import Encoder as EncoderSettings
 from regard.models.settings import Masked as MaskedHead
 from regard.models.settings import ModelSettings, NextSentence, Replaced
 from regard.tasks.language import RawTextTask
-from regard.tasks.losses import cross_entropy
+from regard.tasks.losses import both_losses, cross_entropy
 from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import TaskSettings, with_head
 from regard.tasks.text import check_inputs
@@ -47,7 +47,6 @@ from regard.training.step import Loss
 Bits = NDArray[np.uint64]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 BEST = 5
-"""Predicted tokens for each mask."""
 SPAN_END, LONGEST_SPAN = 0.2, 10
 """After each word a span ends with this probability; and its most words (Joshi et al. 2020)."""
 BEYOND = (1 - SPAN_END) ** LONGEST_SPAN
@@ -94,18 +93,12 @@ class Masked(TaskSettings):
 class MaskedTask(RawTextTask):
     """Only the predicted tokens go through the head: logits over a vocabulary cost the most in a small encoder."""
 
-    kind = "masked"
     settings_type = Masked
     family = EncoderSettings
     text_kind = "wordpiece"
     usage = 'predict {} "TEXT [MASK]"'
     settings: Masked
     model: EncoderSettings
-    pairs_head: str | None = None
-
-    @property
-    def trained_heads(self) -> tuple[str, ...]:
-        return tuple(name for name in (self.head, self.pairs_head) if name is not None)
 
     @classmethod
     def complete(cls, job: TrainingJob) -> TrainingJob:
@@ -118,24 +111,19 @@ class MaskedTask(RawTextTask):
         tokenizer, settings = self.tokenizers.source, self.settings
         mask = tokenizer.role("mask")
         special = {*tokenizer.roles.values(), *tokenizer.extra.values()} - {mask}
-        found: dict[str, Column] = {
-            "text": MaskedColumn(
-                tokenizer.size,
-                tokenizer.roles.get("pad", 0),
-                None if settings.across else tokenizer.role("class_token"),
-                tokenizer.role("end" if settings.across else "separator"),
-                tokenizer.roles.get("unknown"),
-                window=settings.context if settings.across else None,
-                between=(tokenizer.role("separator"),) if settings.pairs else (),
-                mask=mask,
-                units=settings.units,
-                special=tuple(sorted(special)),
-                rate=settings.rate,
-                hidden=settings.hidden,
-                random=settings.random,
-            )
-        }
-        return {**found, "follows": NumberColumn()} if settings.pairs else found
+        first = None if settings.across else tokenizer.role("class_token")
+        text = replace(
+            MaskedColumn.for_tokenizer(tokenizer, first, tokenizer.role("end" if settings.across else "separator")),
+            window=settings.context if settings.across else None,
+            between=(tokenizer.role("separator"),) if settings.pairs else (),
+            mask=mask,
+            units=settings.units,
+            special=tuple(sorted(special)),
+            rate=settings.rate,
+            hidden=settings.hidden,
+            random=settings.random,
+        )
+        return {"text": text, "follows": NumberColumn()} if settings.pairs else {"text": text}
 
     def encode(self, examples: Sequence[Text]) -> Mapping[str, Any]:
         texts = [example.text for example in examples]
@@ -167,7 +155,7 @@ class MaskedTask(RawTextTask):
         else:
             model, self.head = with_head(self.model, Replaced, "replaced", {"depth": self.settings.generator})
         if self.settings.pairs:
-            model, self.pairs_head = with_head(model, NextSentence, "follows", {})
+            model, self.second_head = with_head(model, NextSentence, "follows", {})
         return model
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
@@ -184,14 +172,10 @@ class MaskedTask(RawTextTask):
             return loss
         follows = batch.values["follows"]
         labels = torch.where(follows.isfinite(), follows.nan_to_num(), IGNORED).long()
-        logits = model.heads[str(self.pairs_head)](hidden, text.layout)
+        logits = model.heads[str(self.second_head)](hidden, text.layout)
         pairs = cross_entropy(logits, labels, 0.0, model.training)
-        sums = {f"follows.{name}": value for name, value in {**pairs.sums, "weight": pairs.weight}.items()}
-        # The mean over tokens plus the mean over pairs; both sums are divided by the number of tokens.
-        sums["plain"] = loss.sums.get("plain", loss.total.detach())
-        return Loss(
-            loss.total + pairs.total * (loss.weight / pairs.weight.clamp(min=1)), loss.weight, {**loss.sums, **sums}
-        )
+        loss.sums.setdefault("plain", loss.total.detach())
+        return both_losses(loss, pairs, "follows")  # a mean over tokens plus a mean over pairs
 
     def _detection(self, model: Encoder, batch: Batch, segments: Tensor | None) -> tuple[Tensor, Loss]:
         """The hidden states for a text with tokens of the generator, and the loss of both networks."""
@@ -438,5 +422,4 @@ def mixed(bits: Bits) -> Bits:
 
 
 def _share(bits: Bits) -> NDArray[np.float64]:
-    """A number from 0 to 1."""
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53

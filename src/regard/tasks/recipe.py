@@ -1,22 +1,4 @@
-"""From a recipe to a job: a TOML file and overrides, read and checked before anything is loaded.
-
-```toml
-task = "translate"
-
-[data]
-train = ["train.en.gz", "train.de.gz"]
-
-[text]
-kind = "bpe"
-
-[model]
-preset = "transformer-tiny"
-dropout = 0.2
-
-[train]
-minutes = 5
-```
-"""
+"""From a recipe to a job: a TOML file and overrides, read and checked before anything is loaded."""
 
 from __future__ import annotations
 
@@ -42,7 +24,6 @@ if TYPE_CHECKING:
     from regard.tasks.task import Task, TaskSettings
 
 PARTS = ("task", "data", "text", "model", "train", "reference")
-"""The tables of a recipe."""
 
 
 class TokenizerFile(Settings):

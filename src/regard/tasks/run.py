@@ -1,10 +1,4 @@
-"""From a recipe to a trained model: `train` begins a run, `resume` continues one, `evaluate_run` evaluates one.
-
-```python
-run = regard.train("recipes/digits.toml", {"train.minutes": 1})
-run.scores["accuracy"], run.directory
-```
-"""
+"""From a recipe to a trained model: `train` begins a run, `resume` continues one, `evaluate_run` evaluates one."""
 
 from __future__ import annotations
 
@@ -33,10 +27,10 @@ from regard.models.count import training_flops
 from regard.models.settings import ModelSettings, Vision
 from regard.settings import MOST_THREADS, Table, did_you_mean, nested
 from regard.tasks.recipe import TokenizerFile, TrainingJob, job_model, make_job, read_job, with_vocabulary
-from regard.tasks.task import Task, TrainingData, job_tokenizers
+from regard.tasks.task import Task, TrainingData, job_tokenizers, run_job
 from regard.text.tokenizer import TokenizerPair
-from regard.training.curves import draw_curves
 from regard.training.distribution import Workers, connected, peer_errors
+from regard.training.doctor import draw_curves
 from regard.training.loop import Callback, Trained, Trainer
 from regard.training.lora import add_lora
 from regard.training.report import Display, require_trackers
@@ -45,7 +39,7 @@ from regard.training.schedules import nearest_budget
 from regard.training.settings import GPU_TOKENS, USUAL_RATE, Train
 from regard.training.step import Objective, evaluate, mixed_precision
 from regard.weights.checkpoints import CHECKPOINTS, newest_checkpoint
-from regard.weights.directory import OF_RUN, load_labels, load_model, read_config, require_unchanged, save_labels
+from regard.weights.directory import load_labels, load_model, require_unchanged, save_labels
 from regard.weights.warm_start import Start, read_start, warm_start
 
 CURVES = "curves.png"
@@ -167,9 +161,8 @@ def evaluate_run(
     `changes` are changes of `[data]`, and `stride` is `task.stride` of a language model. The last value has results
     that are not numbers: see `Task.details`.
     """
-    config = {name: table for name, table in read_config(directory).items() if name not in OF_RUN}
     task_changes = {} if stride is None else {"task": {"stride": stride}}
-    job = make_job(directory.name, config, {"data": dict(changes or {}), **task_changes})
+    job = run_job(directory, {"data": dict(changes or {}), **task_changes})
     chosen: Split = split or ("test" if "test" in job.data.splits else "valid")
     with connected(device) as workers:
         network = load_model(directory, workers.device)
@@ -302,7 +295,6 @@ def _prepared(
 
 @contextmanager
 def _session(device: str | None, threads: int | None, display: Display | None) -> Iterator[tuple[Workers, Display]]:
-    """The processes of a run, and their one display."""
     if threads is not None:
         if type(threads) is not int or not 1 <= threads <= MOST_THREADS:
             raise SettingsError(f"threads ({threads}) must be from 1 to {MOST_THREADS:,}; leave it out for all cores")
@@ -316,7 +308,6 @@ def _session(device: str | None, threads: int | None, display: Display | None) -
 
 
 def _model(job: TrainingJob, task: Task, workers: Workers, start: Start | None) -> tuple[Model, list[str]]:
-    """The model with its initial weights, and messages about them."""
     torch.manual_seed(job.train.seed)
     if job.train.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
@@ -337,7 +328,6 @@ def _model(job: TrainingJob, task: Task, workers: Workers, start: Start | None) 
 
 
 def _freeze(model: Model, patterns: Sequence[str]) -> None:
-    """Excludes parameters from training by their names."""
     names = [name for name, _ in model.named_parameters()]
     for pattern in patterns:
         found = [name for name in names if fnmatchcase(name, pattern) or name.startswith(f"{pattern}.")]
@@ -406,19 +396,13 @@ def _trained(trainer: Trainer, run: Run, workers: Workers, display: Display, not
     if workers.leads:
         finished = trained.reason in ("budget", "patience")
         run.set_status("finished" if finished else "stopped", trained.step, trained.reason, trained.scores)
-        display.end(list(_summary(trained, trainer, _draw(run.directory))))
+        with suppress(RegardError):  # if matplotlib is not installed
+            draw_curves(run.directory, run.directory / CURVES)
+        display.end(list(_summary(trained, trainer)))
     return trained
 
 
-def _draw(directory: Path) -> bool:
-    """Draws the curves if matplotlib is installed."""
-    with suppress(RegardError):
-        draw_curves(directory, directory / CURVES)
-        return True
-    return False
-
-
-def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
+def _summary(trained: Trained, trainer: Trainer) -> Iterator[str]:
     """The result, its directory, the speed, and the next command."""
     directory, reporter = trained.directory, trainer.reporter
     evaluated = percent(trainer.state.evaluating / max(trainer.state.seconds, 1e-9))
@@ -432,13 +416,15 @@ def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
     spent = f"train.{name} ({trainer.train.budgets[name]:g}) is reached"
     why = spent if trained.reason == "budget" else f"the {trainer.train.select} no longer improves"
     yield f"done after {trained.step:,} steps and {clock(trainer.state.seconds)}: {why}"
+    if trainer.state.starting:
+        yield f"compiled for {clock(trainer.state.starting)} of this time; warm-up and decay began afterwards"
     if trained.scores:
         metrics = ", ".join(f"{name} {four_digits(value)}" for name, value in trained.scores.items())
         part = f"1 in {stride} batches of " if (stride := trainer.state.stride) > 1 else ""
         yield f"on {part}the validation data: {metrics}; weights kept: {trained.kept}"
     else:
         yield f"no validation data; weights kept: {trained.kept}"
-    yield f"saved in {directory}" + (f", curves in {directory / CURVES}" if drawn else "")
+    yield f"saved in {directory}" + (f", curves in {curves}" if (curves := directory / CURVES).is_file() else "")
     yield speed
     yield f"check:  {program()} doctor {directory}"
     assert isinstance(trainer.task, Task)
@@ -446,7 +432,6 @@ def _summary(trained: Trained, trainer: Trainer, drawn: bool) -> Iterator[str]:
 
 
 def _require_changeable(changes: Table) -> None:
-    """Raises an error for a change that a resumed run cannot have."""
     allowed = ("data.root", *(f"train.{key}" for key in CHANGEABLE))
     for part, table in changes.items():
         for name in [f"{part}.{key}" for key in table] if isinstance(table, Mapping) else [part]:

@@ -11,7 +11,6 @@ from typing import Any, Literal, cast
 
 from torch import Tensor, nn
 
-from regard.blocks.layout import Layout
 from regard.data.columns import Batch, Column, LabelColumn, TokenLabelColumn
 from regard.data.examples import Tagged
 from regard.data.settings import Slots, Split
@@ -19,7 +18,7 @@ from regard.errors import InputError
 from regard.models.build import Model
 from regard.models.settings import Classification, ModelSettings, Tagging
 from regard.tasks.language import SmoothedSettings
-from regard.tasks.losses import classification_loss, classification_metrics
+from regard.tasks.losses import both_losses, classification_loss
 from regard.tasks.metrics import entities, span_f1
 from regard.tasks.recipe import TrainingJob
 from regard.tasks.task import with_head
@@ -42,20 +41,14 @@ class Tag(SmoothedSettings):
 class TagTask(TextTask):
     """Words with their tags; with an intent, the sum of both losses is minimised (Chen et al. 2019)."""
 
-    kind = "tag"
     settings_type = Tag
     example = Tagged
     data_kind = "columns"
     settings: Tag
-    intent_head: str | None = None
 
     @property
     def metric_names(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("loss", "accuracy", "f1", *(["intent"] if self.settings.intent else []))
-
-    @property
-    def trained_heads(self) -> tuple[str, ...]:
-        return tuple(name for name in (self.head, self.intent_head) if name is not None)
 
     @classmethod
     def complete(cls, job: TrainingJob) -> TrainingJob:
@@ -98,7 +91,7 @@ class TagTask(TextTask):
         model, self.head = with_head(self.model, Tagging, "tags", changes)
         if self.settings.intent:
             classes = {"classes": len(self.labels["label"]), "pooling": self.head_pooling()}
-            model, self.intent_head = with_head(model, Classification, "intent", classes)
+            model, self.second_head = with_head(model, Classification, "intent", classes)
         return cast(ModelSettings, model)
 
     def loss(self, model: nn.Module, batch: Batch) -> Loss:
@@ -108,15 +101,12 @@ class TagTask(TextTask):
         loss = classification_loss(heads[self.head](hidden), batch.values["tags"].flatten(), smoothing, training)
         if not self.settings.intent:
             return loss
-        logits = heads[self.intent_head](hidden, layout)
+        logits = heads[self.second_head](hidden, layout)
         intent = classification_loss(logits, batch.values["label"], smoothing, training)
-        sums = {f"intent.{name}": value for name, value in {**intent.sums, "weight": intent.weight}.items()}
-        # A mean over words plus a mean over sentences; both sums are divided by the number of words.
-        share = intent.total * (loss.weight / intent.weight.clamp(min=1))
-        return Loss(loss.total + share, loss.weight, {**loss.sums, **sums})
+        return both_losses(loss, intent, "intent")  # a mean over words plus a mean over sentences
 
     def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
-        found = classification_metrics(total, weight, sums)
+        found = super().metrics(total, weight, sums)
         if "intent.right" in sums:
             found["intent"] = sums["intent.right"] / max(sums["intent.weight"] + sums["intent.unseen"], 1.0)
         return found
@@ -129,7 +119,6 @@ class TagTask(TextTask):
     def _predictions(
         self, model: nn.Module, sentences: Sequence[Sequence[str]]
     ) -> list[tuple[list[str], Tensor | None]]:
-        """The tags of each sentence, and the logits of its intent."""
         rows, firsts = self._tokens(sentences)
         framed = self.framed(rows)
         lead = int(self.text_column.first is not None)
@@ -143,12 +132,7 @@ class TagTask(TextTask):
             found.append([none if place is None else names[best[place + lead]] for place in kept])
         if not self.settings.intent:
             return [(tags, None) for tags in found]
-        return list(zip(found, self.outputs(model, framed, self._intent), strict=True))
-
-    def _intent(self, model: nn.Module, tokens: Tensor, layout: Layout, segments: Tensor | None) -> Tensor:
-        hidden, layout = self.states(model, tokens, layout, segments)
-        logits: Tensor = cast(Any, model).heads[self.intent_head](hidden, layout)
-        return logits
+        return list(zip(found, self.outputs(model, framed, self.second_head), strict=True))
 
     def predict(self, model: Model, inputs: Sequence[str | Sequence[str]]) -> list[dict[str, Any]]:
         """The words of each text (or list of words) with their tags, its entities, and its intent."""

@@ -36,7 +36,7 @@ from regard.models.settings import (
     Vision,
     reach,
 )
-from regard.settings import Settings, Table, did_you_mean
+from regard.settings import Settings, Table, did_you_mean, kind_of
 from regard.tasks.losses import class_weights, cross_entropy_metrics
 from regard.tasks.recipe import TrainingJob, make_job
 from regard.text.tokenizer import TokenizerPair
@@ -89,7 +89,6 @@ class TrainingData:
 
     @property
     def damage(self) -> list[str]:
-        """A message for each split that was damaged in the cache."""
         remade = (examples.store.remade for examples in self.examples.values())
         return [f"{reason}, so it was made again from the data" for reason in remade if reason]
 
@@ -116,7 +115,7 @@ class Task:
     """One kind of task. Subclasses set the class variables, and define `columns`, `encode`, `loss` and `predict`."""
 
     kind: ClassVar[str]
-    """The name of the task in recipes: `task = "kind"`."""
+    """The name of the task in recipes: `task = "kind"`; that of its settings."""
     settings_type: ClassVar[type[TaskSettings]]
     family: ClassVar[type[ModelSettings] | tuple[type[ModelSettings], ...]]
     """The settings of the model family that it trains, or of several."""
@@ -128,12 +127,16 @@ class Task:
     """The kind of tokenizer if `text.kind` is not set; none: the task reads no text."""
     translates: ClassVar[bool] = False
     """Whether `regard evaluate` scores translations (BLEU, chrF, TER) instead of computing `metrics`."""
-    usage: ClassVar[str] = 'predict {} "TEXT"'
+    usage: str = 'predict {} "TEXT"'
     """The command that uses a trained model, with its directory in place of {}."""
     metric_names: tuple[str, ...] = ("loss", "perplexity", "accuracy")
     """The metrics of an evaluation; `train.select` names one of them."""
     version: ClassVar[int] = 1
     """Raise it when `encode` gives other values for the same example: then data is prepared again."""
+
+    def __init_subclass__(cls) -> None:
+        if "settings_type" in vars(cls):
+            cls.kind = str(kind_of(cls.settings_type))
 
     def __init__(
         self,
@@ -149,14 +152,15 @@ class Task:
         """The classes of each label column; those of the training data."""
         self.head: str | None = None
         """The name of the head that is trained; none: the model has no heads."""
+        self.second_head: str | None = None
+        """The name of another head that is trained, if there is one."""
         self.data: TrainingData | None = None
         """Set when data is prepared."""
         self._tokenizers = tokenizers
 
     @property
     def trained_heads(self) -> tuple[str, ...]:
-        """The names of the heads that are trained."""
-        return () if self.head is None else (self.head,)
+        return tuple(name for name in (self.head, self.second_head) if name is not None)
 
     @property
     def tokenizers(self) -> TokenizerPair:
@@ -304,10 +308,15 @@ def find_task(kind: object) -> type[Task]:
     return tasks[kind]
 
 
+def run_job(directory: Path, changes: Mapping[str, Any] | None = None) -> TrainingJob:
+    """The job of a run directory, with changes."""
+    config = {name: table for name, table in read_config(directory).items() if name not in OF_RUN}
+    return make_job(directory.name, config, changes or {})
+
+
 def load_task(directory: Path, model: Model) -> Task:
     """The task that the model of a run directory was trained for, for `Task.predict`."""
-    config = {name: table for name, table in read_config(directory).items() if name not in OF_RUN}
-    job = make_job(directory.name, config, {})
+    job = run_job(directory)
     task = job.task_type(job.task, model.settings, job_tokenizers(job, directory), load_labels(directory))
     task.fit()
     return task
@@ -320,7 +329,6 @@ HEAD_TASKS = {
     "tagging": "tag",
     "spans": "answer",
 }
-"""The task that uses a head, by kind."""
 
 
 def head_task(kind: str, model: Model, tokenizers: TokenizerPair, labels: Mapping[Sort, Labels]) -> Task | None:

@@ -6,11 +6,11 @@ encoder-decoders (whose decoder reads the start token alone).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -20,11 +20,14 @@ from regard.data.examples import Example, Tally, with_known_labels
 from regard.data.settings import Split, UnseenLabels
 from regard.data.source import Source
 from regard.data.store import Ragged
+from regard.decoding.decode import pair_batches
+from regard.decoding.model import padded
 from regard.errors import InputError
 from regard.models.families import Decoder, Encoder, EncoderDecoder
 from regard.models.settings import Decoder as DecoderSettings
 from regard.models.settings import Elmo, ModelSettings, reach
 from regard.models.settings import Encoder as EncoderSettings
+from regard.tasks.losses import classification_metrics
 from regard.tasks.task import Task
 
 TOKENS = {"cpu": 2_048, "cuda": 65_536}
@@ -45,13 +48,8 @@ class TextTask(Task):
         """The column of one text, or of two, with the special tokens of the tokenizer's template."""
         tokenizer = self.tokenizers.source
         before, between, after = tokenizer.frame
-        return PairColumn(
-            tokenizer.size,
-            tokenizer.roles.get("pad", 0),
-            before[0] if before else None,
-            after[-1],
-            tokenizer.roles.get("unknown"),
-            between=tuple(between),
+        return replace(
+            PairColumn.for_tokenizer(tokenizer, before[0] if before else None, after[-1]), between=tuple(between)
         )
 
     def head_pooling(self) -> str:
@@ -99,44 +97,30 @@ class TextTask(Task):
             start, one = start[:, None], Padded(layout.count, 1)
         return model.states(start, model.encode(tokens, layout), layout, one), one
 
-    def logits(self, model: nn.Module, tokens: Tensor, layout: Layout, segments: Tensor | None) -> Tensor:
-        """The output of the task's head."""
+    def logits(
+        self, model: nn.Module, tokens: Tensor, layout: Layout, segments: Tensor | None, head: str | None = None
+    ) -> Tensor:
+        """The output of a head, by default of the task's."""
         hidden, layout = self.states(model, tokens, layout, segments)
-        heads: Any = model.heads
-        output: Tensor = heads[str(self.head)](hidden, layout)
+        output: Tensor = cast(Any, model).heads[head or str(self.head)](hidden, layout)
         return output
 
-    def outputs(
-        self, model: nn.Module, rows: list[list[int]], apply: Callable[..., Tensor] | None = None
-    ) -> list[Tensor]:
-        """What `apply`, by default the head, gives for each of these framed rows: one tensor each, on the CPU.
-
-        Rows of similar lengths are computed together.
-        """
-        apply = apply or self.logits
+    def outputs(self, model: nn.Module, rows: list[list[int]], head: str | None = None) -> list[Tensor]:
+        """The output of a head for each framed row, on the CPU. Rows of similar lengths are computed together."""
         device = next(model.parameters()).device
         found: dict[int, Tensor] = {}
-        order = sorted(range(len(rows)), key=lambda number: len(rows[number]))
-        while order:
-            longest = len(rows[order[-1]])
-            taken = order[-max(1, TOKENS.get(device.type, 2_048) // max(longest, 1)) :]
-            del order[-len(taken) :]
-            tokens = torch.full((len(taken), longest), self.text_column.pad)
-            lengths = [len(rows[number]) for number in taken]
-            for place, number in enumerate(taken):
-                tokens[place, : lengths[place]] = torch.tensor(rows[number])
-            layout = Padded(len(taken), longest, torch.tensor(lengths)).to(device)
-            segments = torch.from_numpy(self._segments(tokens.numpy())).to(device)
+        for batch in pair_batches(rows, rows, TOKENS.get(device.type, 2_048)):
+            tokens, layout = padded([rows[number] for number in batch], device)
+            separators = tokens == self.text_column.between[0]
+            segments = (separators.cumsum(1) - separators.long() > 0).long()
             with torch.inference_mode():
-                result = apply(model, tokens.to(device), layout, segments).float().cpu()
-            for place, number in enumerate(taken):  # [B, T, C] for tokens, [B, C] for sequences
-                found[number] = result[place, : lengths[place]] if result.dim() == 3 else result[place]
+                result = self.logits(model, tokens, layout, segments, head).float().cpu()
+            for number, output in zip(batch, result, strict=True):  # [B, T, C] for tokens, [B, C] for sequences
+                found[number] = output[: len(rows[number])] if result.dim() == 3 else output
         return [found[number] for number in range(len(rows))]
 
-    def _segments(self, tokens: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        separators = tokens == self.text_column.between[0]
-        segments: np.ndarray[Any, Any] = (np.cumsum(separators, axis=1) - separators > 0).astype(np.int64)
-        return segments
+    def metrics(self, total: float, weight: float, sums: Mapping[str, float]) -> dict[str, float]:
+        return classification_metrics(total, weight, sums)
 
     def examples(self, split: Split) -> list[Any]:
         """The examples of a split, as they were read; without those that `data.unseen` skips."""

@@ -73,7 +73,6 @@ class Translate(SmoothedSettings):
 class TranslateTask(Task):
     """Trained by teacher forcing: the decoder reads the reference, whatever it would have predicted itself."""
 
-    kind = "translate"
     settings_type = Translate
     family = (EncoderDecoderSettings, Recurrent, Convolutional)
     example = Pair
@@ -122,12 +121,12 @@ class TranslateTask(Task):
 
     def columns(self) -> dict[str, Column]:
         source, target = self.tokenizers.source, self.tokenizers.target
-        pad = source.roles.get("pad", 0)
-        first = source.opening[0] if source.opening else None
         return {
-            "source": TokenColumn(source.size, pad, first, source.role("end"), source.roles.get("unknown")),
-            "target": TokenColumn(
-                target.size, pad, target.role("start"), target.role("end"), target.roles.get("unknown"), predict=True
+            "source": TokenColumn.for_tokenizer(
+                source, source.opening[0] if source.opening else None, source.role("end")
+            ),
+            "target": replace(
+                TokenColumn.for_tokenizer(target, target.role("start"), target.role("end")), predict=True
             ),
         }
 

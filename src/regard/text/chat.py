@@ -56,8 +56,13 @@ def render_chat(
         )
     except SecurityError as error:
         raise InputError(f"the chat template of {name} is unsafe and was stopped ({error}); use another one") from None
+    except (RecursionError, MemoryError):
+        raise InputError(
+            f"the chat template of {name} needs too much memory and was stopped; use another one"
+        ) from None
     except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
-        raise InputError(f"the chat template of {name} refuses these messages ({error}); change their order") from None
+        problem = f"the chat template of {name} refuses these messages ({error})"
+        raise InputError(f"{problem}; change their order, or use another template") from None
 
 
 def chat_parts(template: str, messages: Sequence[Mapping[str, str]], tokenizer: Tokenizer) -> list[tuple[str, bool]]:

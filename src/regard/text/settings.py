@@ -49,7 +49,6 @@ class SpecialTokens(Settings):
         return self
 
     def by_role(self) -> dict[Role, str]:
-        """The token of each role that has one."""
         return {role: token for role in ROLES if (token := getattr(self, role))}
 
     def tokens(self) -> list[str]:

@@ -33,9 +33,7 @@ TARGET_FILE = "tokenizer.target.json"
 CONFIG_FILE = "tokenizer_config.json"
 
 LARGEST = 2**24
-"""Largest vocabulary."""
 VERSION = 1
-"""Version of the table `model.regard` in a tokenizer file."""
 
 HUGGINGFACE_ROLES: dict[Role, str] = {
     "pad": "pad_token",
@@ -251,7 +249,6 @@ class Tokenizer:
 
     @cached_property
     def checksum(self) -> str:
-        """SHA-256 of the JSON."""
         return hashlib.sha256(self.json.encode()).hexdigest()
 
     @classmethod

@@ -48,8 +48,6 @@ def train_tokenizer(settings: AnyTokenizer, texts: Iterable[str], progress: Prog
     is smaller than `settings.size` if the texts contain fewer tokens.
     """
     inner = _with_pipeline(settings, _learn(settings, _Corpus(texts, progress)))
-    if decoder := _decoder(settings):
-        inner.decoder = decoder
     inner.add_special_tokens([tokenizers.AddedToken(token, special=True) for token in settings.special.tokens()])
     if frame := _frame(settings, inner.get_vocab()):
         inner.post_processor = frame
@@ -237,7 +235,6 @@ def byte_signs() -> list[str]:
 def _train(
     settings: AnyTokenizer, model: models.Model, trainer: trainers.Trainer, texts: Iterator[str]
 ) -> dict[str, Any]:
-    """The JSON of the model that the library learns."""
     draft = _with_pipeline(settings, model)
     draft.train_from_iterator(texts, trainer)
     content: dict[str, Any] = json.loads(draft.to_str())["model"]
@@ -248,7 +245,9 @@ def _with_pipeline(settings: AnyTokenizer, model: models.Model) -> tokenizers.To
     inner = tokenizers.Tokenizer(model)
     if normalizer := _normalizer(settings):
         inner.normalizer = normalizer
-    inner.pre_tokenizer = _pre_tokenizer(settings)
+    inner.pre_tokenizer, decoder = _splitter(settings)
+    if decoder is not None:
+        inner.decoder = decoder
     return inner
 
 
@@ -276,38 +275,24 @@ def _normalizer(settings: AnyTokenizer) -> normalizers.Normalizer | None:
     return steps[0] if len(steps) == 1 else normalizers.Sequence(steps)
 
 
-def _pre_tokenizer(settings: AnyTokenizer) -> pre_tokenizers.PreTokenizer:
-    # No token joins letters and punctuation, as in SentencePiece: "snow." and "snow" share a token.
-    punctuation = pre_tokenizers.Split(Regex(rf"{_MARK}?\p{{P}}+"), "isolated")
+def _splitter(settings: AnyTokenizer) -> tuple[pre_tokenizers.PreTokenizer, decoders.Decoder | None]:
+    """How a text is split into words, and how tokens are joined again; None: with spaces."""
     match settings:
         case ByteBpe() | Bytes():
-            return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-        case Bpe(spaces="keep") | Unigram(spaces="keep"):
-            marks = pre_tokenizers.Metaspace(_MARK, prepend_scheme="never", split=True)
-            return pre_tokenizers.Sequence([marks, punctuation])
+            return pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True), decoders.ByteLevel()
         case Bpe() | Unigram():
-            marks = pre_tokenizers.Metaspace(_MARK, prepend_scheme="always", split=True)
-            return pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), marks, punctuation])
-        case WordPiece() | Words(split="punctuation"):
-            return pre_tokenizers.BertPreTokenizer()
-        case Words():
-            return pre_tokenizers.WhitespaceSplit()
-        case Characters():
-            return pre_tokenizers.Split(Regex(r"\s+"), "isolated")
-
-
-def _decoder(settings: AnyTokenizer) -> decoders.Decoder | None:
-    match settings:
-        case ByteBpe() | Bytes():
-            return decoders.ByteLevel()
-        case Bpe() | Unigram():
-            return decoders.Metaspace(_MARK, prepend_scheme="always", split=True)
+            keep = settings.spaces == "keep"
+            marks = pre_tokenizers.Metaspace(_MARK, prepend_scheme="never" if keep else "always", split=True)
+            # No token joins letters and punctuation, as in SentencePiece: "snow." and "snow" share a token.
+            punctuation = pre_tokenizers.Split(Regex(rf"{_MARK}?\p{{P}}+"), "isolated")
+            steps = [*([] if keep else [pre_tokenizers.WhitespaceSplit()]), marks, punctuation]
+            return pre_tokenizers.Sequence(steps), decoders.Metaspace(_MARK, prepend_scheme="always", split=True)
         case WordPiece() | Words(split="punctuation"):  # no word starts with ##: each # is a word by itself
-            return decoders.WordPiece(prefix=_CONTINUATION, cleanup=True)
+            return pre_tokenizers.BertPreTokenizer(), decoders.WordPiece(prefix=_CONTINUATION, cleanup=True)
         case Words():
-            return None  # joined with spaces
+            return pre_tokenizers.WhitespaceSplit(), None
         case Characters():
-            return decoders.Fuse()
+            return pre_tokenizers.Split(Regex(r"\s+"), "isolated"), decoders.Fuse()
 
 
 def _frame(settings: AnyTokenizer, ids: dict[str, int]) -> processors.PostProcessor | None:

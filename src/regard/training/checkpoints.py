@@ -33,6 +33,8 @@ from regard.weights import checkpoints as stored
 from regard.weights.directory import write_weights
 from regard.weights.tensors import check, write_tensors
 
+REMEDY = "earlier checkpoints are intact: free some space, then continue with --resume"
+
 
 @dataclass
 class TrainingState(Spent):
@@ -49,7 +51,6 @@ class TrainingState(Spent):
     share: float = 0.0
     """Share of the budget that was spent when this was saved."""
     position: StepPosition = field(default_factory=StepPosition)
-    """The next step of the data."""
     micro: int | None = None
     """Most tokens in memory at once. It is halved when memory runs out."""
     micro_asked: int | None = None
@@ -63,9 +64,7 @@ class TrainingState(Spent):
     evaluating: float = 0.0
     """Seconds spent in evaluations."""
     evaluated: int = -1
-    """The step of the last evaluation."""
     best: float | None = None
-    """The best value of `train.select` so far."""
     stale: int = 0
     """Evaluations since then."""
     window: dict[str, float] = field(default_factory=dict)
@@ -115,8 +114,7 @@ class Checkpointer:
                 "processes": self.workers.world,
                 "snapshots": [asdict(each) for each in self.snapshots],
             }
-            remedy = "earlier checkpoints are intact: free some space, then continue with --resume"
-            with disk_errors(self.run.directory / "checkpoints" / f"{state.step:06d}", remedy):
+            with disk_errors(self.run.directory / "checkpoints" / f"{state.step:06d}", REMEDY):
                 stored.write_checkpoint(self.run.directory, state.step, weights, tensors, content, ema)
             stored.prune_checkpoints(self.run.directory, state.step)
             self._remove_unlisted_snapshots()
@@ -137,7 +135,7 @@ class Checkpointer:
         self.snapshots = [each for each in self.snapshots if each in kept]
         if self.workers.leads and new in self.snapshots:
             path = self.snapshot_path(step)
-            with disk_errors(path, "the checkpoints are intact: free some space, then continue with --resume"):
+            with disk_errors(path, REMEDY):
                 if not path.parent.is_dir():
                     path.parent.mkdir()
                     flush_directory(path.parent.parent)
@@ -254,11 +252,9 @@ class Checkpointer:
         return f"step {snapshot.step:,}, the best {self.train.select}"
 
     def write_final(self) -> None:
-        """Write the weights of the model as `weights.safetensors`."""
         weights = whole(self.parameters)
         if self.workers.leads:
-            remedy = "the checkpoints are intact: free some space, then continue with --resume"
-            with disk_errors(self.run.weights, remedy):
+            with disk_errors(self.run.weights, REMEDY):
                 if self.train.lora is not None:
                     write_tensors(self.run.directory / ADAPTER, adapter(weights))
                     weights = merged(weights, self.train.lora)

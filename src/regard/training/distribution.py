@@ -63,7 +63,6 @@ class Workers:
         return [float(value) for value in shared]
 
     def first(self, value: float) -> float:
-        """The value of the first process."""
         if self.world == 1:
             return value
         shared = torch.tensor(value, dtype=torch.float64)
@@ -71,7 +70,6 @@ class Workers:
         return float(shared)
 
     def wait(self) -> None:
-        """Wait for all processes."""
         if self.world > 1:
             dist.barrier()
 

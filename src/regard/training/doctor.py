@@ -1,19 +1,176 @@
-"""`regard doctor`: checks the log of a run and reports problems with numbers and a remedy."""
+"""`regard doctor`: the history of a run as curves, checks that report problems with numbers and a remedy, a picture."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import tomli_w
+from numpy.typing import NDArray
 
+from regard.errors import RunError, SettingsError, extra_module
+from regard.files import write_beside
 from regard.format import four_digits, percent
-from regard.training.curves import Curve, RunHistory, read_history
-from regard.training.schedules import EVALUATION_SHARE, FEW_STEPS
+from regard.settings import Table, parse
+from regard.training.run import LOG, Status, is_moderate, is_run, read_environment, read_log, read_status
+from regard.training.schedules import EVALUATION_SHARE, FEW_STEPS, Spent, spent_share
+from regard.training.settings import Train
+from regard.weights.directory import read_config
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+NUMBERS = ("step", "seconds", "epochs", "tokens", "examples", "unknown", "skipped", "removed", "too_long")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One metric over the steps."""
+
+    steps: NDArray[np.float64]
+    values: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def finite(self) -> Curve:
+        wanted = np.isfinite(self.values)
+        return Curve(self.steps[wanted], self.values[wanted])
+
+    def part(self, start: float, end: float) -> Curve:
+        """The points between two shares of them: part(0.9, 1) is the last tenth. It has at least one point."""
+        first = min(int(start * len(self)), len(self) - 1)
+        last = max(math.ceil(end * len(self)), first + 1)
+        return Curve(self.steps[first:last], self.values[first:last])
+
+    def smoothed(self, window: int) -> Curve:
+        """The running median. The window is smaller near the ends, so that it stays symmetric."""
+        last = len(self) - 1
+        reaches = [min(window // 2, index, last - index) for index in range(len(self))]
+        medians = [np.median(self.values[i - reach : i + reach + 1]) for i, reach in enumerate(reaches)]
+        return Curve(self.steps, np.array(medians))
+
+    def at(self, step: float) -> float:
+        """The value at a step, interpolated over the logarithm of the step."""
+        return float(np.interp(math.log(max(step, 1)), np.log(np.maximum(self.steps, 1)), self.values))
+
+    def median(self) -> float:
+        return float(np.median(self.values))
+
+    def lowest(self) -> tuple[int, float]:
+        index = int(np.argmin(self.values))
+        return int(self.steps[index]), float(self.values[index])
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """The settings, the log, the status and the environment of a run."""
+
+    directory: Path
+    config: Table
+    status: Status
+    environment: Table
+    data: dict[str, Table]
+    """By split."""
+    train: list[Table]
+    valid: list[Table]
+    events: list[Table]
+    end: Table
+    damaged: tuple[int, ...] = ()
+
+    def curve(self, kind: str, metric: str) -> Curve:
+        """A metric of the records of one kind, "train" or "valid". Missing values become NaN."""
+        records = [record for record in getattr(self, kind) if metric in record]
+        values = [each if isinstance(each, int | float) else math.nan for each in (r[metric] for r in records)]
+        return Curve(np.array([float(record["step"]) for record in records]), np.array(values, dtype=float))
+
+    def setting(self, path: str, default: Any = None) -> Any:
+        """A setting by its dotted name. The word "none" of the file becomes None."""
+        found: Any = self.config
+        for part in path.split("."):
+            if not isinstance(found, Mapping) or part not in found:
+                return default
+            found = found[part]
+        return None if found == "none" else found
+
+    @cached_property
+    def last_step(self) -> int:
+        return int(self._largest("step"))
+
+    def _largest(self, key: str) -> float:
+        return max(float(record.get(key) or 0) for record in (*self.train, *self.valid, self.end))
+
+    @property
+    def task(self) -> str:
+        task = self.config.get("task", "")
+        return str(task.get("kind", "") if isinstance(task, Mapping) else task)
+
+    @cached_property
+    def spent(self) -> float | None:
+        """Share of the budget that is spent; None if it is unknown."""
+        try:
+            train: Train = parse(Train, self.config.get("train", {}))
+        except SettingsError:  # of another version
+            return None
+        if not train.budgets or not self.train:
+            return None
+        if self.end.get("reason") == "budget":
+            return 1.0
+        last = self.train[-1]
+        epochs, tokens = float(last.get("epochs", 0)), int(last.get("tokens", 0))
+        return spent_share(train, Spent(self.last_step, epochs, tokens, self.seconds))
+
+    @property
+    def seconds(self) -> float:
+        return self._largest("seconds")
+
+
+def read_history(directory: Path) -> RunHistory:
+    """Read the files of a run. Missing files count as empty."""
+    if not is_run(directory):
+        raise RunError(f"{directory} is not a run (it has no config.toml or no status.json); give a run directory")
+    by_kind: dict[str, list[Table]] = {}
+    damaged: list[int] = []
+    for record in read_log(directory / LOG, damaged) if (directory / LOG).is_file() else ():
+        by_kind.setdefault(str(record.get("kind", "")), []).append(_cleaned(record))
+    return RunHistory(
+        directory=directory,
+        config=read_config(directory),
+        status=read_status(directory),
+        environment=read_environment(directory),
+        data={key: _cleaned(part) for key, part in (by_kind.get("data") or [{}])[-1].items() if isinstance(part, dict)},
+        train=_latest(by_kind.get("train", ())),
+        valid=_latest(by_kind.get("valid", ())),
+        events=by_kind.get("event", []),
+        end=(by_kind.get("end") or [{}])[-1],
+        damaged=tuple(damaged),
+    )
+
+
+def _cleaned(record: Table) -> Table:
+    """A record without values that cannot be used: a log that is damaged can contain anything."""
+    return {
+        key: value
+        for key, value in record.items()
+        if is_moderate(value) and (key not in NUMBERS or (isinstance(value, int | float) and math.isfinite(value)))
+    }
+
+
+def _latest(records: Iterable[Table]) -> list[Table]:
+    """The last record of each step: a resumed run can log a step twice."""
+    kept: list[Table] = []
+    for record in (each for each in records if isinstance(each.get("step"), int)):
+        while kept and kept[-1]["step"] >= record["step"]:
+            kept.pop()
+        kept.append(record)
+    return kept
+
 
 Level: TypeAlias = Literal["bad", "odd", "note", "fine"]
 LEVELS: tuple[Level, ...] = ("bad", "odd", "note", "fine")
@@ -42,7 +199,6 @@ class Finding:
     """bad: a problem; odd: probably a problem; note: worth knowing; fine: normal."""
     title: str
     evidence: str
-    """The numbers behind it."""
     remedy: str = ""
     """What to do; empty if nothing is to be done."""
 
@@ -57,14 +213,12 @@ def diagnose(run: RunHistory) -> list[Finding]:
 
 
 def check_log(run: RunHistory) -> Iterator[Finding]:
-    """Whether lines of the log are damaged."""
     if run.damaged:
         evidence = f"{len(run.damaged):,} of log.jsonl, first line {run.damaged[0]:,}"
         yield Finding("odd", "lines of the log are damaged", evidence, "remove them, or copy the log again")
 
 
 def check_end(run: RunHistory) -> Iterator[Finding]:
-    """Whether the run reached its end."""
     spent = "" if run.spent is None else f", {percent(run.spent)} of the budget spent"
     evidence = f"at step {max(run.last_step, run.status.step):,}{spent}"
     reason = run.status.reason or str(run.end.get("reason") or "")
@@ -107,7 +261,6 @@ def check_steps(run: RunHistory) -> Iterator[Finding]:
 
 
 def check_training_loss(run: RunHistory) -> Iterator[Finding]:
-    """Whether the training loss falls, and does not rise again."""
     curve = run.curve("train", "loss").finite()
     if len(curve) < ENOUGH:
         return
@@ -138,7 +291,6 @@ def check_still_improving(run: RunHistory) -> Iterator[Finding]:
 
 
 def check_warmup(run: RunHistory) -> Iterator[Finding]:
-    """Whether warm-up ends in time."""
     warmup, planned = run.setting("train.schedule.warmup", 0), run.setting("train.steps")
     ended = run.last_step if run.status.state == "finished" else math.inf
     steps = 1.0 if isinstance(warmup, float) else planned if isinstance(planned, int) else ended
@@ -167,10 +319,9 @@ def check_overfitting(run: RunHistory) -> Iterator[Finding]:
 
 
 def check_validation_set(run: RunHistory) -> Iterator[Finding]:
-    """Whether there are enough validation data."""
     if not run.data:
         return
-    counts = _splits(run).get("valid", {})
+    counts = run.data.get("valid", {})
     number, tokens = int(counts.get("examples") or 0), int(counts.get("tokens") or 0)
     by_token = any("perplexity" in record for record in (*run.valid, *run.train))  # then each token is a prediction
     if not number:
@@ -181,15 +332,11 @@ def check_validation_set(run: RunHistory) -> Iterator[Finding]:
         yield Finding("note", "the validation set is tiny", evidence, "hold out some hundred examples")
 
 
-def _splits(run: RunHistory) -> dict[str, Mapping[str, Any]]:
-    return {split: counts for split, counts in run.data.items() if isinstance(counts, Mapping)}
-
-
 def check_data(run: RunHistory) -> Iterator[Finding]:
     """Whether the vocabulary covers the data, and whether many examples were unreadable, too long or filtered."""
     unknown, lost, cut = [], list[str](), list[str]()
     way = run.setting("data.too_long", "skip")
-    for split, counts in _splits(run).items():
+    for split, counts in run.data.items():
         if (counts.get("unknown") or 0) > UNKNOWN:
             unknown.append(f"{percent(counts['unknown'])} of {split}")
         gone = [name for name in LOST if name != "too_long" or way == "skip"]
@@ -232,7 +379,6 @@ def check_speed(run: RunHistory) -> Iterator[Finding]:
 
 
 def check_events(run: RunHistory) -> Iterator[Finding]:
-    """Whether memory ran out, or compilation failed."""
     micro = "set train.micro to the number of tokens at once that it ended with, or train.recompute=true"
     off = "fix the error, or set train.compile=off to skip the attempt"
     for what, title, remedy in (
@@ -295,3 +441,51 @@ def reference_of(directory: Path) -> str:
             points = [[int(curve.steps[i]), float(f"{curve.values[i]:.4g}")] for i in nearest]
             lines.append(f"{key} = {points}")  # TOML writes lists of numbers as Python does
     return "\n".join(lines) + "\n"
+
+
+INK, GRID, TRAIN, VALID, OTHER = "#333333", "#e6e6e6", "#2a6fbb", "#d9662b", "#5a7d5a"
+
+
+def draw_curves(directory: Path, path: Path) -> None:
+    """Draw the losses, the learning rate and the gradient norm of a run into a PNG file."""
+    module = extra_module("matplotlib.figure", "matplotlib", "plot", "a picture")
+    run = read_history(directory)
+    figure = module.Figure(figsize=(10, 4.8), dpi=150, facecolor="white", layout="constrained")
+    axes = figure.subplot_mosaic([["loss", "rate"], ["loss", "norm"]], width_ratios=[2, 1])
+    name = directory.resolve().name
+    figure.suptitle(f"{name}, {run.task}" if run.task else name, color=INK, fontsize=13, x=0.01, ha="left")
+
+    for key, metric, colour, title in (
+        ("loss", "loss", TRAIN, "loss (nats)"),
+        ("rate", "rate", OTHER, "learning rate"),
+        ("norm", "norm", OTHER, "gradient norm"),
+    ):
+        _plot(axes[key], run.curve("train", metric).finite(), colour, title)
+    valid = run.curve("valid", "loss").finite()
+    if len(valid):
+        step, lowest = valid.lowest()
+        label = f"validation, lowest {four_digits(lowest)} at step {step:,}"
+        axes["loss"].plot(valid.steps, valid.values, "o-", color=VALID, ms=4, lw=1.2, label=label)
+    if axes["loss"].get_legend_handles_labels()[1]:
+        axes["loss"].legend(frameon=False, labelcolor=INK, fontsize=9)
+    try:
+        write_beside(path, lambda partial: figure.savefig(partial, format="png"))
+    except OSError as error:
+        raise RunError(f"{path} cannot be written ({error.strerror}); choose another file") from None
+
+
+def _plot(axes: Axes, curve: Curve, colour: str, title: str) -> None:
+    """A curve of training; one with many points is pale with a smoothed line over it."""
+    from matplotlib.ticker import EngFormatter, MaxNLocator
+
+    many = len(curve) > 40
+    axes.plot(curve.steps, curve.values, color=colour, lw=0.8, alpha=0.3 if many else 1)
+    smooth = curve.smoothed(max(len(curve) // 40, 3)) if many else curve
+    axes.plot(smooth.steps, smooth.values, color=colour, lw=1.6, label="training" if len(curve) else None)
+    axes.set_title(title, loc="left", fontsize=10, color=INK)
+    axes.set_xlabel("step", color=INK, fontsize=9)
+    axes.grid(color=GRID, lw=0.8)
+    axes.tick_params(colors=INK, labelsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=" "))

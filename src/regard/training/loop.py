@@ -35,6 +35,8 @@ SIGNAL_SECONDS = 1.0
 """Signals within this time count as one: `timeout` and service managers signal a process and its group."""
 TIMED_STEPS, TIMED_SECONDS = 9, 10.0
 """After so many steps, or so long, the number of steps in a budget of minutes is estimated."""
+COMPILED_STEPS = 3
+"""Steps in which a run compiles: the second one records CUDA graphs, and the third one replays them."""
 
 Callback: TypeAlias = Callable[[dict[str, float]], object]
 """Gets the metrics of a step or of an evaluation. If it returns False, the run stops."""
@@ -48,7 +50,6 @@ class Interrupt:
 
     def __init__(self) -> None:
         self.received: str | None = None
-        """The name of the signal."""
         self._since = 0.0
         self._before: dict[signal.Signals, Any] = {}
 
@@ -126,7 +127,6 @@ class Trainer:
         self._last: dict[str, float] = {}
         """Metrics of the last step, for `on_step`."""
         self._evaluation_seconds = 0.0
-        """Of the last evaluation."""
         self._compiled_once = False
         """Whether a compiled step succeeded; later errors are not failures of the compiler."""
 
@@ -183,7 +183,7 @@ class Trainer:
 
     def _steps_until_end(self, interrupt: Interrupt) -> str:
         """Take steps from the current position. Returns the reason why the run ends."""
-        first = True
+        taken = 0
         self._loader = self.task.batches("train", Share(self.workers.rank, self.workers.world, self.state.micro))
         # Batches are made in other processes, which must end in any case.
         with closing(self._loader.steps(self.state.position)) as steps:
@@ -200,11 +200,14 @@ class Trainer:
                 with self.reporter.waiting():
                     step = next(steps)
                 self._take(step)
-                if first:
+                taken += 1
+                compiled = self.objective.compiled
+                if taken <= (COMPILED_STEPS if compiled else 1):
                     if self.workers.device.type == "cuda":
                         torch.cuda.synchronize(self.workers.device)
-                    self.reporter.first_step_done(self.state)
-                    first = False
+                    if compiled and self.state.step <= COMPILED_STEPS:
+                        self.state.starting = self.workers.most(self.reporter.seconds())[0]
+                    self.reporter.first_steps_done(self.state)
                 self._after_step()
 
     def _take(self, step: Step) -> None:
@@ -263,7 +266,6 @@ class Trainer:
         self.reporter.event(self.state.step, "out-of-memory", text)
 
     def _after_step(self) -> None:
-        """Log, evaluate and save if it is due."""
         state, train = self.state, self.train
         if self._on_step is not None:
             about = {"step": state.step, "epochs": state.epochs, "tokens": state.tokens, "rate": self.optimizers.rate}

@@ -132,7 +132,6 @@ class Optimizers:
         return [parameter for part in self.parts for entry in part.param_groups for parameter in entry["params"]]
 
     def tensors(self) -> dict[str, Tensor]:
-        """The state by the names of the parameters, such as `encoder.0.ffn.up.weight:exp_avg`."""
         return {
             f"{self._names[parameter]}:{key}": value
             for part in self.parts
@@ -142,7 +141,6 @@ class Optimizers:
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state that `tensors` returned. Each process takes its part of sharded parameters."""
         by_name: dict[str, dict[str, Tensor]] = {}
         for name, tensor in tensors.items():
             parameter, _, key = name.rpartition(":")
@@ -230,11 +228,9 @@ class Ema:
         torch._foreach_lerp_([*self._averages.values()], [*self._parameters.values()], weight=1 - decay)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The averages by name."""
         return dict(self._averages)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the averages of a checkpoint."""
         for name, average in self._averages.items():
             average.copy_(placed_like(tensors[name], average))
 

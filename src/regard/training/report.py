@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 import io
 import json
 import os
@@ -20,7 +19,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.text import Text
 
-from regard.errors import RunError
+from regard.errors import extra_module
 from regard.files import silence
 from regard.format import amount, clock, four_digits, percent, printable, rate
 from regard.models.count import training_flops
@@ -33,7 +32,6 @@ from regard.training.settings import Train
 from regard.training.step import Trainable
 
 Record = Mapping[str, Any]
-"""A line of the log."""
 
 REDRAW_SECONDS = 0.1
 """Shortest time between two updates of the progress bar."""
@@ -88,7 +86,6 @@ class Display:
         self._update(text, 0.0)
 
     def data(self, record: Record) -> None:
-        """Show one line for each split, then the notes."""
         for split, counts in record.items():
             if isinstance(counts, Mapping):
                 tokens = [f"{amount(counts['tokens'])} tokens"] if counts.get("tokens") else []
@@ -100,25 +97,21 @@ class Display:
             self._print(str(note))
 
     def train(self, record: Record, spent: float, seconds_left: float | None) -> None:
-        """Show a line of the log, with the share of the budget that is spent and the remaining time."""
         left = [] if seconds_left is None else [f"{clock(seconds_left)} left"]
         speed = f"{amount(record['tokens_per_second'])} tokens/s", f"{percent(record['peak'])} of peak"
         loss = f"step {record['step']:,}", f"loss {four_digits(record['loss'])}"
         self._update("  ".join([*loss, *left, *speed, f"rate {rate(record['rate'])}"]), spent)
 
     def valid(self, record: Record, best: bool) -> None:
-        """Show the metrics of an evaluation."""
         wanted = {name: value for name, value in record.items() if name not in ("step", "seconds")}
         metrics = [f"{name} {four_digits(float(value))}" for name, value in wanted.items() if _is_number(value)]
         line = "  ".join([f"step {record['step']:,}", "valid", *metrics, *(["(best so far)"] if best else [])])
         self._print(line, "bold" if best else "")
 
     def event(self, text: str) -> None:
-        """Print something unusual."""
         self._print(text, "yellow")
 
     def end(self, lines: Sequence[str]) -> None:
-        """Print the result of the run."""
         self.close()
         for line in lines:
             self._print(line)
@@ -173,13 +166,7 @@ def require_trackers(train: Train) -> None:
     wanted = (("tensorboard", train.tensorboard, "torch.utils.tensorboard"), ("wandb", train.wandb, "wandb"))
     for package, value, module in wanted:
         if value:
-            try:
-                importlib.import_module(module)
-            except ImportError:
-                raise RunError(
-                    f"train.{package} ({json.dumps(value)}) needs the package {package}; run pip install "
-                    f"'regard[{package}]', or leave train.{package} out"
-                ) from None
+            extra_module(module, package, package, f"train.{package} ({json.dumps(value)})")
 
 
 DATASHEETS: dict[str, dict[str, float]] = {
@@ -262,7 +249,7 @@ class Reporter:
         self._untimed = 0  # tokens of the window whose time is not counted
         self._waited = 0.0
         self.pace = 0.0, 0.0, 0
-        """Share of the budget, seconds and steps that were spent when the first step of this session was done."""
+        """Share of the budget, seconds and steps that were spent when the first steps of this session were done."""
         self._totals = [0.0, 0.0]  # seconds of waiting for data, and of training, in this session
 
     @contextmanager
@@ -297,8 +284,8 @@ class Reporter:
         yield
         self._mark += time.perf_counter() - start
 
-    def first_step_done(self, state: TrainingState) -> None:
-        """Start measuring speed: the first step of a session starts processes and compiles."""
+    def first_steps_done(self, state: TrainingState) -> None:
+        """Start measuring speed: the first steps of a session start processes and compile."""
         self._mark, self._waited, self._untimed = time.perf_counter(), 0.0, state.window_tokens
         now = replace(state, seconds=self.seconds())
         self.pace = spent_share(self.settings, now), now.seconds, state.step
@@ -309,12 +296,10 @@ class Reporter:
         return self._totals[0] / max(self._totals[1], 1e-9)
 
     def data(self, about: Record) -> None:
-        """The first line: the data."""
         self._write({"kind": "data", **about})
         self.display.data(about)
 
     def train(self, state: TrainingState, sums: Mapping[str, float], rate: float, model: ModelSettings) -> None:
-        """A line about the steps since the last one."""
         sums = dict(sums)
         total, weight, steps = sums.pop("total"), sums.pop("weight"), sums.pop("steps")
         norm, clipped = sums.pop("norm") / steps, sums.pop("clipped") / steps
@@ -359,12 +344,10 @@ class Reporter:
         self.display.valid(record, best)
 
     def event(self, step: int, what: str, text: str) -> None:
-        """A line about something unusual."""
         self._write({"kind": "event", "step": step, "what": what, "text": text})
         self.display.event(text)
 
     def end(self, state: TrainingState, reason: str, metrics: Mapping[str, float], kept: str) -> None:
-        """The last line."""
         result = {"reason": reason, **metrics, "kept": kept}
         self._write({"kind": "end", "step": state.step, **result, **self._times(state), "wait": self.wait})
 

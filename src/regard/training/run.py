@@ -297,7 +297,6 @@ def read_log(path: Path, damaged: list[int] | None = None) -> list[dict[str, Any
 
 
 def write_environment(directory: Path, device: torch.device) -> None:
-    """Write `environment.json` at the start of a run."""
     _write_json(directory / ENVIRONMENT, {**describe_environment(device), "resumes": []})
 
 
@@ -329,7 +328,6 @@ def read_environment(directory: Path) -> Table:
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:
-    """Versions, machine and command of this process."""
     return {
         "regard": regard.__version__,
         "commit": _commit(Path(__file__).parents[1]),
@@ -366,7 +364,6 @@ def _commit(package: Path) -> str | None:
 
 
 def _cpu() -> str:
-    """The name of the processor."""
     with suppress(OSError):
         if found := re.search(r"^model name\s*: (.*)", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.MULTILINE):
             return found[1].strip()

@@ -27,12 +27,13 @@ class Spent:
     """The part of the budgets that a run has used."""
 
     step: int = 0
-    """Optimizer steps."""
     epochs: float = 0.0
     """Passes over the training data."""
     tokens: int = 0
     seconds: float = 0.0
     """Time over all sessions."""
+    starting: float = 0.0
+    """The part of it before the first steps of a compiled run were done. No schedule advances in it."""
 
 
 def require_budget(train: Train) -> dict[str, float]:
@@ -49,6 +50,8 @@ def nearest_budget(train: Train, spent: Spent) -> tuple[str, float]:
     """The name of the budget that is closest to its end, and the share of it that is spent."""
     used = dict(zip(BUDGETS, (spent.step, spent.epochs, spent.tokens, spent.seconds / 60), strict=True))
     shares = {name: used[name] / limit for name, limit in require_budget(train).items()}
+    if shares.get("minutes", 1) < 1:
+        shares["minutes"] = (spent.seconds - spent.starting) / (60 * train.budgets["minutes"] - spent.starting)
     name = max(shares, key=lambda each: shares[each])
     return name, shares[name]
 

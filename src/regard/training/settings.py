@@ -177,7 +177,7 @@ class Train(Settings):
     total_tokens: Positive | None = None
     """Budget: number of training tokens."""
     minutes: float | None = Field(default=None, gt=0)
-    """Budget: minutes, including evaluation and saving."""
+    """Budget: minutes, including compiling, evaluation and saving. Schedules begin when the model is compiled."""
 
     tokens: Positive | None = None
     """Tokens in one optimizer step (target tokens for translation), independent of the number of devices; none: 16,384

@@ -87,7 +87,6 @@ class MixedPrecision:
 
 
 def mixed_precision(precision: Precision, device: torch.device) -> MixedPrecision:
-    """The dtypes for `train.precision` on a device."""
     if precision == "auto":
         precision = "bfloat16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "float32"
     products: torch.dtype = getattr(torch, precision)

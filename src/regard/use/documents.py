@@ -247,7 +247,6 @@ def find_items(text: str) -> list[Item]:
 
 
 def _is_incomplete(item: Item) -> bool:
-    """Whether an item is a tag without its end."""
     return item.kind == "empty" and item.text[-1] != ">"
 
 
@@ -359,7 +358,6 @@ def mask_items(text: str, items: Sequence[Item]) -> str:
 
 
 def spans_between(text: str, items: Sequence[Item]) -> list[Span]:
-    """The text between items, without white space at the edges."""
     edges = [0, *(edge for item in items for edge in (item.start, item.end)), len(text)]
     return _stripped(text, zip(edges[::2], edges[1::2], strict=True))
 
@@ -517,7 +515,6 @@ def protect(sentence: str, items: Sequence[Item], level: int, writable: Callable
 
 
 def _merged(items: Sequence[Item]) -> list[Item]:
-    """Items that touch become one."""
     found: list[Item] = []
     for item in items:
         if found and found[-1].end == item.start:

@@ -133,7 +133,6 @@ def corpus_metrics(
     lowercase: bool = False,
     tokenize: str = "13a",
 ) -> dict[str, CorpusMetric]:
-    """Metrics of a whole corpus, with their signatures."""
     _check_lengths(hypotheses, references)
     found = {}
     for name, metric in _metrics(names, lowercase, tokenize).items():

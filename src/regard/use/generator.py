@@ -134,7 +134,7 @@ class Generator(Loaded):
         Messages have a role (system, user or assistant) and a content.
         """
         if self.template is None:
-            raise InputError(f"model {self.name} has no chat template; use regard generate, or load a chat model")
+            raise InputError(f"model {self.name} has no chat template; use plain prompts, or load a chat model")
         return render_chat(self.template, messages, self.tokenizer, self.name)
 
     def batch(self, draft: str | None = None) -> TextBatch:
@@ -265,17 +265,19 @@ class TextStream:
         self._parts: list[str] = []
         self._held, self._size = prompt if options.echo else "", 0
         self._starts: list[int] = []
-        """Characters of the text before each token."""
+        """Characters of the text before each token, or before the tokens that were decoded with it."""
         self._hidden = len(self._held)
         """Characters of the prompt, in which no stop string is searched."""
 
     def add(self, written: Sequence[Written], finish: str | None) -> str:
         """The text that new tokens add, as far as it is certain; `finish` is that of the row."""
-        for each in written:
-            self.written.append(each)
-            self._starts.append(self._size + len(self._held))
-            if each.token not in self.prompt.ends:
-                self._held += self._decoded(each.token)
+        # One by one only if the place of each token in the text is asked for: decoding takes longer than all the rest.
+        alone = bool(self.options.stop) or self.options.logprobs is not None
+        size = 1 if alone else max(len(written), 1)
+        for some in (written[start : start + size] for start in range(0, len(written), size)):
+            self.written += some
+            self._starts += [self._size + len(self._held)] * len(some)
+            self._held += self._decoded([each.token for each in some if each.token not in self.prompt.ends])
             if (part := self._cut()) is not None:
                 return part
         if finish is not None:
@@ -311,9 +313,11 @@ class TextStream:
         certain = ((each, start) for each, start in pairs if start < self._size or self.finish == "length")
         return [(each, start) for each, start in certain if each.token not in self.prompt.ends]
 
-    def _decoded(self, token: int) -> str:
-        """The text of a token after those before it; empty while a character is incomplete."""
-        self._ids.append(token)
+    def _decoded(self, tokens: Sequence[int]) -> str:
+        """The text of tokens after those before them; empty while a character is incomplete."""
+        if not tokens:
+            return ""
+        self._ids += tokens
         before, now = (self.model.text(self._ids[self._before : end]) for end in (self._read, len(self._ids)))
         if now.endswith(_BROKEN) or len(now) <= len(before):
             return ""

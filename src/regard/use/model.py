@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -112,6 +112,8 @@ class Loaded:
 
         >>> [tokens] = model.fill("The [MASK] of the river")  # doctest: +SKIP
         """
+        if not isinstance(text, str):
+            raise InputError(f"text is of type {type(text).__name__}, expected str")
         if self._fill_task is None:
             raise InputError(f"model {self.name} has no head for masked tokens; train one with task masked")
         return self._fill_task.predict(self.network, [text], best)[0]
@@ -128,7 +130,7 @@ class Loaded:
             raise InputError("texts must be a list of str; write [text]")
         if self.tokenizers is None or not self._embeds:
             raise InputError(f"model {self.name} has kind {self.settings.kind} and cannot embed texts; load an encoder")
-        task = self._task if _task_kind(self.config) == "embed" else None
+        task = self._task if task_kind(self.config) == "embed" else None
         if not isinstance(task, EmbedTask):
             task = EmbedTask(Embed(), self.settings, self.tokenizers)
             task.pooled = _sentence_pooling(self.directory)
@@ -172,7 +174,7 @@ class Loaded:
 
         if self.tokenizers is None:
             return None
-        if _task_kind(self.config) == kind:
+        if task_kind(self.config) == kind:
             return self._task
         return head_task(kind, self.network, self.tokenizers, _labels(self.config))
 
@@ -215,11 +217,13 @@ class Loaded:
         return self._translate(text, options, changes)
 
     def _translate(self, text: Any, options: TranslateOptions | None, changes: Table) -> Any:
-        if isinstance(self.network, EncoderDecoder):
-            raise InputError(f"model {self.name} has no {FILE}, so it cannot translate; copy one into its directory")
-        raise InputError(
-            f"model {self.name} has kind {self.settings.kind} and cannot translate; load one of kind encoder-decoder"
-        )
+        raise self._cannot("translate", EncoderDecoder, "encoder-decoder")
+
+    def _cannot(self, verb: str, family: type[Model], kind: str) -> InputError:
+        problem = f"model {self.name} has no {FILE}, so it cannot {verb}; copy one into its directory"
+        if not isinstance(self.network, family):
+            problem = f"model {self.name} has kind {self.settings.kind} and cannot {verb}; load one of kind {kind}"
+        return InputError(problem)
 
     @overload
     def generate(self, prompt: str, **changes: Unpack[GenerateKeywords]) -> str: ...
@@ -256,11 +260,7 @@ class Loaded:
         return self._generate(prompt, options, changes)
 
     def _generate(self, prompt: Any, options: GenerateOptions | None, changes: Table) -> Any:
-        if self.settings.kind == "decoder":
-            raise InputError(f"model {self.name} has no {FILE}, so it cannot generate; copy one into its directory")
-        raise InputError(
-            f"model {self.name} has kind {self.settings.kind} and cannot generate; load one of kind decoder"
-        )
+        raise self._cannot("generate", Decoder, "decoder")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name}, {self.settings.kind})"
@@ -308,26 +308,25 @@ def load(
     if isinstance(network, Decoder) and tokenizers is not None:
         from regard.use import generator  # a subclass of Loaded
 
-        if tokenizers.target.size > network.settings.vocabulary:
-            raise _vocabulary_error("target", place, tokenizers.target.size, network.settings.vocabulary)
+        _require_rows(place, [("target", network.settings.vocabulary, tokenizers.target.size)])
         given = (network, tokenizers, config)
         text_frame = generator.foreign_frame(place, *given) if foreign else generator.run_frame(*given)
         return generator.Generator(str(name), place, *given, text_frame)
-    if not isinstance(network, EncoderDecoder) or tokenizers is None or _task_kind(config) not in (None, "translate"):
+    if not isinstance(network, EncoderDecoder) or tokenizers is None or task_kind(config) not in (None, "translate"):
         return Loaded(str(name), place, network, tokenizers, config)
     sizes = (network.settings.vocabulary, network.settings.target_size)
-    for side, has, needs in zip(("source", "target"), sizes, tokenizers.sizes, strict=True):
-        if needs > has:
-            raise _vocabulary_error(side, place, needs, has)
+    _require_rows(place, zip(("source", "target"), sizes, tokenizers.sizes, strict=True))
     frame = _foreign_frame(place, config, tokenizers) if foreign else _run_frame(tokenizers, config)
     return Translator(str(name), place, network, tokenizers, config, frame, direction)
 
 
-def _vocabulary_error(side: str, place: Path, needs: int, has: int) -> WeightsError:
-    return WeightsError(
-        f"the {side} tokenizer in {place} has {needs:,} tokens, but the model has {has:,}; copy the tokenizer that it "
-        "was trained with"
-    )
+def _require_rows(place: Path, sides: Iterable[tuple[str, int, int]]) -> None:
+    for side, has, needs in sides:
+        if needs > has:
+            raise WeightsError(
+                f"the {side} tokenizer in {place} has {needs:,} tokens, but the model has {has:,}; copy the tokenizer "
+                "that it was trained with"
+            )
 
 
 def _sentence_pooling(directory: Path) -> PoolingKind:
@@ -355,7 +354,7 @@ def _sentence_pooling(directory: Path) -> PoolingKind:
     return chosen[0]
 
 
-def _task_kind(config: Table) -> str | None:
+def task_kind(config: Table) -> str | None:
     """The task of a run; None for other models."""
     task = config.get("task")
     return task.get("kind") if isinstance(task, dict) else task

@@ -25,9 +25,7 @@ from regard.shipped import suites
 from regard.training.run import Run
 from regard.weights.directory import CONFIG
 
-RECIPE = "recipe.toml"
 TESTED = "test.json"
-"""What `regard evaluate` printed for the test data of a run."""
 DEFAULT_MODEL = {"preset": "bert-mini"}
 """Trained from scratch if no model is given."""
 
@@ -82,14 +80,12 @@ class Suite:
         `results.md`.
         """
         tasks = read_suite(self.name)
-        for task, recipe in tasks.items():
-            self._write_recipe(task, recipe)
+        wanted = [(task, seed) for task in tasks for seed in range(1, seeds + 1)]
 
         def train(job: tuple[str, int]) -> dict[str, float | None]:
             report("{}, seed {}".format(*job))
-            return self._train(*job)
+            return self.train(*job)
 
-        wanted = [(task, seed) for task in tasks for seed in range(1, seeds + 1)]
         with ThreadPoolExecutor(jobs) as pool:
             found = dict(zip(wanted, pool.map(train, wanted), strict=True))
         results = [
@@ -103,24 +99,16 @@ class Suite:
         write_text(self.directory / "results.md", "\n".join(markdown(results)) + "\n")
         return results
 
-    def _write_recipe(self, task: str, recipe: Table) -> None:
-        table = {key: value for key, value in recipe.items() if key != "metrics"}
-        table["data"] = {"root": self.data, **table["data"]}
-        if self.model is None:
-            table["model"] = {**DEFAULT_MODEL, **table.get("model", {})}
-        else:
-            table["train"] = {**table["train"], "start": self.model}
-        (self.directory / task).mkdir(parents=True, exist_ok=True)
-        write_text(self.directory / task / RECIPE, tomli_w.dumps(table))
-
-    def _train(self, task: str, seed: int) -> dict[str, float | None]:
+    def train(self, task: str, seed: int) -> dict[str, float | None]:
         """The metrics of one run, which is trained in a process of its own unless it is finished."""
         place = self.directory / task / str(seed)
         begun = (place / CONFIG).is_file()
         if not begun or Run.open(place).status.state != "finished":
-            new = [str(self.directory / task / RECIPE), f"train.seed={seed}", f"train.directory={place}", *self.changes]
+            new = [self._recipe(task, seed), f"train.seed={seed}", f"train.directory={place}", *self.changes]
             self._call(task, seed, ["train", *(["--resume", str(place)] if begun else new)])
         run = Run.open(place)
+        if run.status.state != "finished":
+            raise RunError(f"{task} with seed {seed} was stopped; run the suite again to resume it")
         if not run.config["data"].get("test"):
             return run.status.metrics
         if not (file := place / TESTED).is_file():
@@ -128,8 +116,20 @@ class Suite:
         metrics: dict[str, float | None] = read_json(file)["metrics"]
         return metrics
 
+    def _recipe(self, task: str, seed: int) -> str:
+        """The file with the recipe of a run; runs can start at the same time."""
+        table = {key: value for key, value in read_suite(self.name)[task].items() if key != "metrics"}
+        table["data"] = {"root": self.data, **table["data"]}
+        if self.model is None:
+            table["model"] = {**DEFAULT_MODEL, **table.get("model", {})}
+        else:
+            table["train"] = {**table["train"], "start": self.model}
+        path = self.directory / task / f"{seed}.toml"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_text(path, tomli_w.dumps(table))
+        return str(path)
+
     def _call(self, task: str, seed: int, words: Sequence[str]) -> str:
-        """What a command prints."""
         command = [sys.executable, "-m", "regard", *words, *(["--device", self.device] if self.device else [])]
         finished = subprocess.run(command, capture_output=True, text=True, check=False)
         if finished.returncode:

@@ -1,10 +1,5 @@
 """Translation with a loaded model.
 
-```python
-model = regard.load("de-en")
-model.translate("Ich habe einen Apfel gegessen.")
-```
-
 A text is split into sentences; what must not change is replaced by stand-ins; the sentences are encoded, decoded in
 batches, and joined again.
 """
@@ -20,6 +15,7 @@ from typing import Any, NamedTuple, overload
 
 import numpy as np
 
+from regard.data.settings import directions_of
 from regard.decoding import score as scoring
 from regard.decoding.alignment import Weights, cross_weights, look_at, word_alignment, word_weights, written_spans
 from regard.decoding.decode import BATCH_TOKENS
@@ -50,7 +46,6 @@ from regard.use.model import Frame, Loaded, Use
 _FIRST_CHUNK = 64
 """Number of lines in the first chunk; each chunk has up to twice as many as the one before."""
 _CHUNK_CHARACTERS = 200_000
-"""Largest number of characters in a chunk."""
 _REACH = 256
 """Largest number of tokens in a sentence, for models without a limit of their own."""
 _LAG = 3
@@ -185,7 +180,7 @@ class Translator(Loaded):
         """`direction` restricts a model with several directions to one."""
         super().__init__(name, directory, network, tokenizers, config)
         self.frame = frame
-        every, self.tagged = _directions(config)
+        every, self.tagged = directions_of(config)
         self.directions = [each for each in every if direction is None or each == direction]
         """Pairs of source and target language; empty if the model does not name them."""
         limits = [reach(network.settings), config.get("data", {}).get("longest")]
@@ -243,7 +238,6 @@ class Translator(Loaded):
 
     @staticmethod
     def _plain(rows: Iterable[list[Translation]], options: TranslateOptions | None) -> Iterator[Any]:
-        """The translations in the form that the options ask for."""
         if options is not None and options.nbest > 1:
             return iter(rows)
         return (row[0] if options is not None and options.detailed else row[0].text for row in rows)
@@ -446,7 +440,6 @@ class Translator(Loaded):
             piece.ids = ids
 
     def _cut(self, piece: _Piece, request: _Request) -> list[Span]:
-        """The spans of parts of a piece that fit the model."""
         text, start = piece.text, piece.span[0]
         if len(piece.ids) <= self.reach:
             return [piece.span]
@@ -678,19 +671,6 @@ def chunks(lines: Iterator[str], ahead: int) -> Iterator[list[str]]:
         raise
     if chunk:
         yield chunk
-
-
-def _directions(config: Table) -> tuple[list[tuple[str, str]], bool]:
-    """The directions of a run, and whether sources need a language tag."""
-    data = config.get("data", {})
-    languages = data.get("languages")
-    if languages is None and isinstance(data.get("direction"), str):
-        languages = data["direction"].split("-")
-    if not isinstance(languages, list | tuple) or len(languages) != 2:
-        return [], False
-    source, target = (str(language) for language in languages)
-    both = data.get("both") is True
-    return [(source, target), (target, source)] if both else [(source, target)], both or data.get("tagged") is True
 
 
 def _chosen(piece: _Piece, request: _Request) -> list[_Candidate]:

@@ -97,7 +97,6 @@ class Checkpoint:
     step: int
 
     def read(self, name: str) -> dict[str, Tensor]:
-        """The tensors of one of the files."""
         return read_tensors(self.path / name, allow_non_finite=True)
 
     @property
@@ -110,7 +109,6 @@ class Checkpoint:
         return self.path / (EMA if (self.path / EMA).is_file() else WEIGHTS)
 
     def damage(self, size_only: bool = False) -> str | None:
-        """Why the checkpoint cannot be used, or None."""
         try:
             files, step = read_checksums(self.path)
             if step != self.step:

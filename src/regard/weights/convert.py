@@ -7,11 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
+from regard.data.settings import directions_of
 from regard.errors import RunError, WeightsError
 from regard.files import write_text
 from regard.models.build import Model
 from regard.models.settings import Decoder, EncoderDecoder, Vision
 from regard.settings import Table
+from regard.text.chat import TEMPLATE_FILE, chat_template
 from regard.text.tokenizer import (
     FILE,
     HUGGINGFACE_ROLES,
@@ -83,6 +85,8 @@ def convert(
         save_model(model, target, None if form == "regard" else form, kept)
         listed = [target / name for name in LISTED]
         write_checksums(target, {path.name: checksum(path) for path in listed if path.is_file()})
+    if form not in ("ctranslate2", "timm") and (template := chat_template(source, tables)) is not None:
+        write_text(target / TEMPLATE_FILE, template)
     return sorted(path for path in target.rglob("*") if path.is_file())
 
 
@@ -100,14 +104,11 @@ def _require_free(source: Path, target: Path, form: Form, force: bool) -> None:
 
 def _tagged(source: Path, tables: Table, language: str | None) -> str | None:
     """Return the language whose tag sources begin with; None: the model has one direction and no tags."""
-    data = tables.get("data")
-    if not isinstance(data, dict) or True not in (data.get("both"), data.get("tagged")):
-        return None
-    languages = [str(each) for each in data.get("languages") or str(data.get("direction")).split("-")]
-    if data.get("both") is not True:
-        return languages[1]
-    if language not in languages:
-        raise WeightsError(f"{source} translates into {' and '.join(languages)}; set --to {languages[-1]}")
+    known, tagged = directions_of(tables)
+    if not tagged or len(known) == 1:
+        return known[0][1] if tagged else None
+    if language not in known[0]:
+        raise WeightsError(f"{source} translates into {' and '.join(known[0])}; set --to {known[0][1]}")
     return language
 
 

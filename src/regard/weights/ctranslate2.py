@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from regard.blocks.positions import sinusoidal
 from regard.blocks.recording import network_of
 from regard.blocks.settings import Activation, Gated, Learned, LinearScaling, Relative, RmsNorm, Rotary, Sinusoidal
-from regard.errors import WeightsError
+from regard.errors import WeightsError, extra_module
 from regard.models.settings import EncoderDecoder
 from regard.text.tokenizer import Tokenizer, TokenizerPair
 
@@ -37,10 +37,7 @@ def write_ctranslate2(model: nn.Module, tokenizers: TokenizerPair, directory: Pa
         raise WeightsError(f"model.kind ({settings.kind}) cannot be written for ctranslate2, only encoder-decoder can")
     if problems := [f"{name} is {value}, only {known} is supported" for name, value, known in _problems(settings)]:
         raise WeightsError(f"the model cannot be written for ctranslate2: {'; '.join(problems)}; train another one")
-    try:
-        library = import_module("ctranslate2")
-    except ImportError:
-        raise WeightsError("ctranslate2 is not installed; run: pip install 'regard[ctranslate2]'") from None
+    library = extra_module("ctranslate2", "the package ctranslate2", "ctranslate2", "this format", WeightsError)
     spec = _Writer(library, settings, network).write()
     _add_vocabularies(spec, settings, tokenizers)
     spec.config.layer_norm_epsilon = settings.norm.eps
@@ -165,7 +162,6 @@ class _Writer:
         return torch.zeros(LENGTH, width) if position.kind == "none" else None
 
     def attention(self, spec: Any, name: str, *groups: str) -> None:
-        """Fill one attention and its norm."""
         if self.settings.attention.scale is not None:
             spec.queries_scale = self.settings.attention.scale
         for linear, group in zip(spec.linear, groups, strict=False):

@@ -142,7 +142,6 @@ def find_weights(directory: Path) -> Path:
 
 
 def read_settings(directory: Path) -> ModelSettings:
-    """The `[model]` table of a run directory."""
     table = read_config(directory)
     if not isinstance(table.get("model"), dict):
         raise SettingsError(f"{directory / CONFIG} has no [model] table; save the model again")
@@ -151,7 +150,6 @@ def read_settings(directory: Path) -> ModelSettings:
 
 
 def read_config(directory: Path) -> Table:
-    """All tables of `config.toml`."""
     path = directory / CONFIG
     try:
         text = path.read_text(encoding="utf-8")
@@ -169,7 +167,6 @@ def read_config(directory: Path) -> Table:
 
 
 def load_labels(directory: Path) -> dict[Sort, Labels]:
-    """The labels in `labels.json`; empty if there is no such file."""
     path = directory / LABELS
     if not path.is_file():
         return {}

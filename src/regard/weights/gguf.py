@@ -24,14 +24,13 @@ from torch import Tensor
 from regard.blocks.positions import rotary_frequencies
 from regard.blocks.settings import Llama3Scaling, Rotary
 from regard.data.store import cache_folder
-from regard.errors import WeightsError
+from regard.errors import WeightsError, extra_module
 from regard.files import write_text
 from regard.text.hub import finished
 from regard.text.tokenizer import CONFIG_FILE, FILE, edge
 from regard.weights.huggingface.tables import CONFIG_JSON, GGUF_FILE
 
 KINDS = ("F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K")
-"""The supported types of tensors."""
 TYPES = {
     "llama": ("llama", "LlamaForCausalLM"),
     "gpt2": ("gpt2", "GPT2LMHeadModel"),
@@ -58,30 +57,6 @@ VALUES = {
     "final_logit_softcapping": ("final_logit_softcapping", None),
 }
 """Metadata, and the config keys of LLaMA and its relatives, and of GPT-2."""
-PARTS = {
-    "attn_norm": "input_layernorm",
-    **{f"attn_{one}": f"self_attn.{one}_proj" for one in "qkv"},
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    **{f"ffn_{one}": f"mlp.{one}_proj" for one in ("gate", "up", "down")},
-}
-SANDWICH = {
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
-GPT2_PARTS = {
-    "attn_norm": "ln_1",
-    "attn_qkv": "attn.c_attn",
-    "attn_output": "attn.c_proj",
-    "ffn_norm": "ln_2",
-    "ffn_up": "mlp.c_fc",
-    "ffn_down": "mlp.c_proj",
-}
-OUTER = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head"}
-GPT2_OUTER = {"token_embd": "wte", "position_embd": "wpe", "output_norm": "ln_f"}
 ROPE_FREQUENCIES = "rope_freqs.weight"
 
 WORDS = r"[^\r\n\p{L}\p{N}]?\p{L}+|"
@@ -96,16 +71,12 @@ SPLITS = {
 }
 """Byte-level BPE by `tokenizer.ggml.pre`: the pattern of words; none: that of GPT-2."""
 CONTROL, USER_DEFINED = 3, 4
-"""Types of tokens."""
 
 
 @contextmanager
 def _open(path: Path) -> Iterator[Any]:
     """A reader of the file. Every error that damage causes becomes one sentence."""
-    try:
-        import gguf
-    except ImportError:
-        raise WeightsError(f"{path} is a GGUF file; to read it: pip install 'regard[gguf]'") from None
+    gguf = extra_module("gguf", "the package gguf", "gguf", f"reading {path}", WeightsError)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about overflows in damaged files
@@ -137,7 +108,6 @@ def unpack(path: Path) -> Path:
 
 
 def _config(path: Path, values: Mapping[str, Any], tensors: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of `config.json`."""
     kind = values.get("general.architecture")
     if kind not in TYPES:
         raise WeightsError(f"{path}: general.architecture ({kind}) is not supported; only {', '.join(TYPES)} are")
@@ -192,12 +162,16 @@ def _llama3(path: Path, config: Mapping[str, Any], divisors: Any) -> dict[str, A
 def read_gguf(path: Path) -> dict[str, Tensor]:
     """The tensors in float32, under the names and in the form of transformers."""
     with _open(path) as reader:
-        from gguf import quants
+        import gguf
+
+        from regard.weights.huggingface.directory import FAMILIES  # it imports this module, too
 
         kind = reader.fields["general.architecture"].contents()
         heads = [reader.fields.get(f"{kind}.attention.head_count{suffix}") for suffix in ("", "_kv")]
         counts = {"attn_q": heads[0], "attn_k": heads[1] or heads[0]}
-        parts = GPT2_PARTS if kind == "gpt2" else PARTS | (SANDWICH if kind in ("gemma2", "gemma3") else {})
+        known = gguf.get_tensor_name_map(gguf.MODEL_ARCH[kind.upper()], 1)
+        patterns = (theirs for theirs, _ in FAMILIES[TYPES[kind][0]].names.values())
+        names = {known.get_name(pattern.replace("{i}", "0")): pattern for pattern in patterns}
         found: dict[str, Tensor] = {}
         for tensor in reader.tensors:
             if tensor.name == ROPE_FREQUENCIES:
@@ -205,25 +179,19 @@ def read_gguf(path: Path) -> dict[str, Tensor]:
             if tensor.tensor_type.name not in KINDS:
                 given = f"{path}: {tensor.name} has type {tensor.tensor_type.name}"
                 raise WeightsError(f"{given}, only {', '.join(KINDS)} are supported; quantize the model as one of them")
-            values = torch.from_numpy(np.array(quants.dequantize(tensor.data, tensor.tensor_type), np.float32))
+            values = torch.from_numpy(np.array(gguf.quants.dequantize(tensor.data, tensor.tensor_type), np.float32))
             module, _, suffix = tensor.name.rpartition(".")
             if not bool(torch.isfinite(values).all()):
                 raise WeightsError(f"{tensor.name} in {path} contains NaN or infinite values; download it again")
-            if module.startswith("blk."):
-                _, layer, part = module.split(".", 2)
-                name = f"{parts.get(part, part)}.{suffix}"
-                name = f"transformer.h.{layer}.{name}" if kind == "gpt2" else f"model.layers.{layer}.{name}"
-                if kind == "gpt2" and values.dim() == 2:
-                    values = values.mT
-                if kind == "llama" and part in counts:
-                    values = _unpermuted(values, counts[part].contents())
-            elif kind == "gpt2" and module in GPT2_OUTER:
-                name = f"transformer.{GPT2_OUTER[module]}.{suffix}"
-            else:
-                name = f"{OUTER.get(module, module)}.{suffix}"
+            _, layer, part = module.split(".", 2) if module.startswith("blk.") else ("", "", module)
+            if kind == "gpt2" and layer and values.dim() == 2:
+                values = values.mT
+            if kind == "llama" and layer and part in counts:
+                values = _unpermuted(values, counts[part].contents())
+            theirs = names.get(f"blk.0.{part}" if layer else part, module).replace("{i}", layer)
             if kind.startswith("gemma") and module.endswith("norm"):
                 values = values - 1  # the file holds 1 + weight
-            found[name] = values
+            found[f"{theirs}.{suffix}"] = values
         return found
 
 

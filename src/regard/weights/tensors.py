@@ -101,7 +101,6 @@ def _read_directory(directory: Path) -> dict[str, Tensor]:
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file."""
     plain: dict[str, Tensor] = {}
     storages: set[int] = set()
     for name, tensor in tensors.items():

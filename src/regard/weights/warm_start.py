@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from regard.blocks.positions import LearnedGridPosition
 from regard.blocks.recording import network_of
 from regard.blocks.settings import Learned, Rotary
+from regard.data.settings import directions_of
 from regard.errors import InputError, WeightsError
 from regard.models.settings import (
     AnyVision,
@@ -70,8 +71,7 @@ def read_start(name: Path | str) -> Start:
     path, direction = find_model(str(name))
     model = load_model(path)
     tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
-    data = read_config(path).get("data", {}) if (path / CONFIG).is_file() else {}
-    tagged = data.get("both") is True or data.get("tagged") is True
+    _, tagged = directions_of(read_config(path) if (path / CONFIG).is_file() else {})
     return Start(model.settings, tensors, find_tokenizers(path), str(name), tagged, direction)
 
 

@@ -75,7 +75,7 @@ def _here(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterat
     """Every test has the files, and a copy of the run, to itself; drawing takes longer than all else."""
     shutil.copytree(home, tmp_path / "home")
     monkeypatch.chdir(tmp_path / "home")
-    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
+    monkeypatch.setattr("regard.tasks.run.draw_curves", lambda *_: False)
     threads = torch.get_num_threads()
     yield
     torch.set_num_threads(threads)

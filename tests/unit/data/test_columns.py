@@ -133,6 +133,21 @@ def test_documents_and_windows_by_hand(tmp_path: Path) -> None:
         _ = windows_in(stored(tmp_path / "c", {"text": [[5]]}), 4).lengths
 
 
+def test_windows_move_from_the_second_epoch_on(tmp_path: Path) -> None:
+    windows = windows_in(stored(tmp_path / "a", {"text": [[*range(100)]]}), 8)
+    plan = PackedPlan.alike(96, 8)
+    moved = []
+    for epoch in range(6):
+        rows = [row for part in parts_of(windows, plan, epoch=epoch) for row in part.sequences["text"].tokens.tolist()]
+        assert all(row == list(range(row[0], row[0] + 8)) for row in rows), "a window is a part of the text"
+        starts = sorted(row[0] for row in rows)
+        assert len(set(starts)) == len(starts) == 12
+        assert len(set(range(100)).difference(*rows)) <= 100 - 12 * 8 + 8
+        moved.append(starts[-1] % 8)
+    assert moved[0] == 0
+    assert len(set(moved)) > 2, "other epochs cut the text at other places"
+
+
 def test_images_by_hand(tmp_path: Path) -> None:
     pixels = [list(range(12)), list(range(100, 112)), list(range(200, 212))]
     store = stored(tmp_path / "a", {"pixels": pixels, "label": [[7], [0], [9]]}, {"pixels": 256, "label": LABELS})

@@ -25,7 +25,7 @@ from data_cases import START, framed_pairs, framed_texts, masked_in, pairs_in, s
 
 from regard.data.batches import PackedPlan, PaddedPlan, Plan, Share, StepPosition
 from regard.data.columns import IGNORED, Batch, Examples
-from regard.data.loader import Loader, Planner, Step, _Computed, _loaded
+from regard.data.loader import Loader, Planner, Step, in_workers
 from regard.errors import DataError, RunError
 
 pytestmark = pytest.mark.slow
@@ -184,7 +184,7 @@ def test_workers_leave_signals_to_the_program(tmp_path: Path) -> None:
 def owner(output: int) -> None:
     """Starts workers whose batches do not fit into a pipe, takes one, and is never heard of again."""
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup may ignore it for the whole suite
-    with _loaded(_Computed(lambda number: bytes(300_000)), ((number,) for number in range(1000)), workers=2) as made:
+    with in_workers(lambda number: bytes(300_000), ((number,) for number in range(1000)), workers=2) as made:
         next(made)
         os.write(output, b".")
         signal.pause()

@@ -142,7 +142,7 @@ def test_interrupted_late_and_old_entries_leave_nothing(monkeypatch: pytest.Monk
         cached("room", "name", make, read)
         (directory / "a").write_text("late")
 
-    assert cached("room", "name", late, read) == "content"
+    assert cached("room", "name", late, read) == ("content", "")
     assert {path.name for path in Path("cache/room").iterdir()} == {"name", ".young.2"}
     monkeypatch.setenv("REGARD_CACHE", "~/here")
     assert cache_folder() == Path.home() / "here"

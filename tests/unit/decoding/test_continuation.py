@@ -242,3 +242,20 @@ def test_prompts_that_cannot_be_continued() -> None:
     for tokens, message in (([], "empty"), ([2] * 5, "5 tokens, more than the context"), ([99], "token 99")):
         with pytest.raises(InputError, match=message):
             batch.add([Prompt(tokens, 5)])
+
+
+def test_no_ngram_occurs_twice_in_rows_that_join_later() -> None:
+    """Not across the end of a prompt either; without any token left, the text ends."""
+    model = continuer(VOCABULARY)
+    for size in (1, 2):
+        batch, rows = Continuation(model), list[TextRow]()
+        for prompt in ([4, 5, 6], [7, 4], [3]):
+            rows += batch.add([Prompt(prompt, 40, rules=Rules(ngram=size))])
+            batch.step()
+        while batch.rows:
+            batch.step()
+        for row in rows:
+            grams = Counter(zip(*(row.tokens[start:] for start in range(size)), strict=False))
+            assert max(grams.values()) == 1
+            assert row.finish == "length"
+            assert size > 1 or {*row.tokens} == {*range(VOCABULARY)}

@@ -23,6 +23,7 @@ from regard.models import settings
 from regard.models.build import build
 from regard.serving.page_file import page_file
 from regard.tasks.language import both_labels
+from regard.tasks.task import load_task
 from regard.training.report import Display
 from regard.weights.convert import Form, convert
 from regard.weights.directory import load_model, save_model
@@ -324,6 +325,8 @@ def test_elmo_is_trained_and_then_fine_tuned(tmp_path: Path) -> None:
             },
         }
         losses.append(regard.train(recipe, display=quiet, device="cpu").scores["loss"])
+    elmo = load_task(tmp_path / "padded", regard.load(tmp_path / "padded").network)
+    assert elmo.usage.startswith("evaluate {} --suite")  # it cannot generate
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
     assert losses[0] < 1.5
     tuned = regard.train(

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ import httpx2 as httpx
 import pytest
 from fastapi.testclient import TestClient
 from tiny_models import write_decoder
+from torch import Tensor
 
-from regard.serving import http
+from regard.serving import completion, http
 from regard.serving.app import create_app, load_services
 from regard.serving.completion import CompletionService
+from regard.serving.queue import StreamJob
+from regard.serving.service import Metrics
 from regard.serving.settings import Serving
-from regard.use.generator import Generator
+from regard.use.generator import Generator, TextStream
 from regard.use.model import load
 
 HOST = "http://localhost:5000"
@@ -257,9 +261,11 @@ def test_models_keys_and_templates(model: Generator, tmp_path: Path) -> None:
     with TestClient(create_app(services, settings), HOST) as client:
         assert [each["id"] for each in client.get("/v1/models").json()["data"]] == ["plain"]
         assert ask(client, prompt=PROMPT).status_code == 401
-        for key, status in (("wrong", 403), ("secret", 200)):
+        for key, status in (("wrong", 401), ("secret", 200)):
             headers = {"Authorization": f"Bearer {key}"}
-            assert client.post("/v1/completions", json={"prompt": PROMPT}, headers=headers).status_code == status
+            answer = client.post("/v1/completions", json={"prompt": PROMPT}, headers=headers)
+            assert answer.status_code == status
+            assert ("WWW-Authenticate" in answer.headers) == (status == 401)
         answer = client.post("/v1/chat/completions", json={"messages": CHAT}, headers=headers)
         assert answer.status_code == 400
         assert "chat template" in answer.json()["error"]["message"]
@@ -341,6 +347,57 @@ def test_a_client_that_leaves_frees_its_row(model: Generator) -> None:
             _until(lambda: not len(batch) and not queue.streams and queue.size == 0)
     finally:
         model.frame = frame
+
+
+def test_long_prompts_are_read_in_parts(model: Generator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A long prompt joins others that are being written: at most two parts are read between two of their tokens."""
+    monkeypatch.setattr(completion, "PART", 16)
+    calls: list[int] = []
+    states = model.network.states
+
+    def counted(tokens_NT: Tensor, *rest: Any) -> Tensor:
+        calls.append(tokens_NT.numel())
+        return states(tokens_NT, *rest)
+
+    monkeypatch.setattr(model.network, "states", counted)
+    model.frame, frame = replace(model.frame, ends=frozenset()), model.frame
+    model._prefixes.known.clear()
+    texts = {"a": (PROMPT, 40), "long": (f"{PROMPT} " * 8, 4), "gone": (f"der {PROMPT} " * 6, 4), "b": ("eine", 9)}
+    found: dict[str, list[str]] = {name: [] for name in texts}
+    jobs, seen = {}, []
+    for name, (prompt, tokens) in texts.items():
+        options = model.options(None, {"tokens": tokens, "seed": 5})
+        jobs[name] = StreamJob(TextStream(model, prompt, options, keep=False), partial(_add, found[name]), 1)
+    length = len(jobs["long"].content.prompt.tokens)
+    assert length > 3 * 16
+    writer = completion.TextWriter(model, 4, Metrics())
+    active, begun = [jobs["a"]], time.monotonic()
+    while active:
+        assert time.monotonic() < begun + SECONDS
+        calls.clear()
+        ended = writer.write(active)
+        seen.append(sum(calls))
+        active = [job for job in active if job not in ended]
+        if len(seen) == 1:
+            active += [jobs["long"], jobs["gone"], jobs["b"]]
+        if len(seen) == 2:
+            assert not found["long"]
+            assert len(jobs["b"].content.written) == 1  # a short one does not wait for a long one
+        if len(seen) == 1 + length // 16:
+            active.remove(jobs["gone"])
+        assert len(jobs["a"].content.written) == min(len(seen), 40)
+    assert max(seen) <= 2 * 16 + len(jobs)
+    assert len(writer.batch) == 0
+    for name in ("a", "long", "b"):
+        prompt, tokens = texts[name]
+        assert "".join(found[name]) == model.generate(prompt, tokens=tokens, seed=5), name
+    assert not found["gone"]
+    model.frame = frame
+
+
+def _add(found: list[str], piece: completion.TextPiece | None) -> None:
+    if piece is not None:
+        found.append(piece.text)
 
 
 def _until(true: Callable[[], bool]) -> None:

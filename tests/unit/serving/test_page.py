@@ -75,7 +75,8 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Page]]
 def test_about(pages: dict[str, Page]) -> None:
     about = pages["translator"].client.get("/api/about").json()
     assert about["views"] == [
-        *("architecture", "heads", "words", "walk", "decode", "lens", "vectors", "positions", "compare")
+        *("architecture", "heads", "words", "walk", "decode", "training", "lens"),
+        *("attribution", "vectors", "positions", "compare"),
     ]
     assert [each["kind"] for each in about["attentions"]] == ["attention", "attention", "cross"]
     assert [each["error"] for each in about["align_measured"]] == [0.25]
@@ -111,9 +112,8 @@ def test_images(pages: dict[str, Page]) -> None:
     assert (told["run"], base64.b64decode(told["image"])) == (run.key, IMAGE.tobytes())
     found = page.ask("patches", run=run.key, query=2, rollout=True)
     assert sum(found["patches"]) + found["rest"] == pytest.approx(1, abs=1e-5)
-    found = page.ask("occlude", run=run.key, count=2)
-    assert 0 <= found["after"] <= 1
-    assert len(found["draws"]) == 20
+    found = page.ask("deletion", run=run.key)
+    assert 0 <= found["area"]["overlay"] <= 1
 
 
 def test_wrong_requests(pages: dict[str, Page]) -> None:
@@ -140,7 +140,6 @@ def test_wrong_requests(pages: dict[str, Page]) -> None:
             ("run", {"image": "AAAA"}, 400, "of shape [1, 8, 8]"),
             ("patches", {"run": "RUN", "query": 4}, 400, "patch (4)"),
             ("patches", {"run": "RUN", "layer": 1}, 400, "layer 1, head 0"),
-            ("occlude", {"run": "RUN", "count": 5}, 400, "from 1 to 4"),
         ],
     }
     for family, wrong in cases.items():

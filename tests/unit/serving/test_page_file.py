@@ -43,11 +43,12 @@ def data_of(page: str) -> Any:
     return json.loads(found[1])
 
 
-def unpacked(entry: Any) -> Any:
+def unpacked(entry: Any, shared: list[str] | None = None) -> Any:
     """What a page makes of an answer, written again here."""
     content = zlib.decompress(base64.b64decode(entry["packed"]))
     if "shape" not in entry:
-        return json.loads(content)
+        known = {"data": lambda number: (shared or [])[number]}
+        return json.loads(content, object_hook=lambda each: {k: known.get(k, lambda v: v)(v) for k, v in each.items()})
     planes = np.frombuffer(content, np.uint8).reshape(entry["size"], -1)
     kept = np.ascontiguousarray(planes.T).view("<f4" if entry["size"] == 4 else "<u2").reshape(entry["shape"])
     return kept if entry["size"] == 4 else kept * files.STEP
@@ -65,7 +66,9 @@ def test_answers_are_the_servers(study: Study) -> None:
     made = page_file(study, study.run(Input(TEXT, to="en")))
     assert made.views == list(views_of(study))
     assert made.left == {}
-    answers = data_of(made.html)["answers"]
+    data = data_of(made.html)
+    answers, shared = data["answers"], data["shared"]
+    assert len(set(shared)) == len(shared), "each tensor once"
     paths = [each["path"] for each in answers]
     layers = sum(group.layers for group in study.attentions)
     assert {path: paths.count(path) for path in paths} == {
@@ -76,7 +79,9 @@ def test_answers_are_the_servers(study: Study) -> None:
         "tree": 1,
         "output": 1,
         "notes": layers,
+        "training": 2,
         "lens": 1,
+        "attribution": 1,
         "vectors": 1,
         "positions": 3,
         "compare": 1,
@@ -91,7 +96,7 @@ def test_answers_are_the_servers(study: Study) -> None:
                 assert (np.frombuffer(answer.content, "<f4") == unpacked(each).flatten()).all()
             else:
                 answer = client.post(f"/api/{each['path']}", json=each["asked"])
-                assert near(unpacked(each), answer.json()), each["path"]
+                assert near(unpacked(each, shared), answer.json()), each["path"]
 
 
 def test_every_family(tmp_path: Path) -> None:
@@ -136,11 +141,15 @@ def test_chosen_views(study: Study) -> None:
 
 def test_room_is_limited(study: Study) -> None:
     run, chosen = study.run(Input(TEXT, to="en")), ["heads", "walk", "decode"]
-    whole = data_of(page_file(study, run, chosen).html)["answers"]
-    room = sum(len(each["packed"]) for each in whole) * 2 // 3
+
+    def size(data: Any) -> int:
+        return sum(len(each["packed"]) for each in data["answers"]) + sum(map(len, data["shared"]))
+
+    data = data_of(page_file(study, run, chosen).html)
+    whole, room = data["answers"], size(data) * 2 // 3
     made = page_file(study, run, chosen, at="decoder.0.cross.1", room=room)
     answers = data_of(made.html)["answers"]
-    assert sum(len(each["packed"]) for each in answers) <= room
+    assert size(data_of(made.html)) <= room
     assert made.left
     assert sum(made.left.values()) + len(answers) == len(whole)
     tensors = [each["asked"]["name"] for each in answers if each["path"] == "tensor"]

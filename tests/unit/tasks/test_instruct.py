@@ -125,5 +125,5 @@ def test_a_run_has_its_template(tmp_path: Path) -> None:
     assert isinstance(other, regard.Generator)
     assert other.chat_prompt(asked) == prompt
     assert len(other.predict(["hello"])) == 1
-    with pytest.raises(InputError, match=r"inputs\[0\] is empty"):
+    with pytest.raises(InputError, match=r"inputs\[0\] has an empty text"):
         other.predict([" "])

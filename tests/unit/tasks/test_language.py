@@ -10,11 +10,15 @@ import pytest
 import torch
 
 import regard
+from regard.blocks.layout import Padded
+from regard.data.columns import Batch, Sequences
 from regard.errors import SettingsError
 from regard.models.families import Decoder
-from regard.tasks.run import evaluate_run
+from regard.tasks.recipe import make_job
+from regard.tasks.run import evaluate_run, prepare_job
+from regard.tasks.task import job_tokenizers
 from regard.use.generator import Generator
-from regard.weights.directory import CONFIG
+from regard.weights.directory import CONFIG, OF_RUN, load_model, read_config
 
 SUBJECTS = [f"{animal} läuft {where}" for animal in ("Hund", "Bär") for where in ("durch", "in")]
 TEXT = "\n".join(f"Der {each} den Wald, über {number} Brücken – weit." for each in SUBJECTS for number in "23")
@@ -90,3 +94,21 @@ def test_documents_alone(tmp_path: Path) -> None:
     assert found["bits_per_byte"] == pytest.approx(found["loss"] / math.log(2) * (len(TEXT) + 1) / size, rel=0.2)
     with pytest.raises(SettingsError, match="stride"):
         evaluate_run(run, "valid", device="cpu", stride=4)
+
+
+def test_noise_replaces_a_share_of_the_tokens_that_are_read_in_training(tmp_path: Path) -> None:
+    run = trained(tmp_path, "characters", noise=0.3)
+    job = make_job("run", {name: table for name, table in read_config(run).items() if name not in OF_RUN}, {})
+    task = prepare_job(job, torch.device("cpu"), None, job_tokenizers(job, run), None, ("train",))
+    model = load_model(run)
+    seen: list[torch.Tensor] = []
+    model.embedding.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    text = torch.arange(5, 25).repeat(50).view(10, 100)
+    batch = Batch({"text": Sequences(text, Padded(10, 100))}, {"text.next": text.roll(-1, 1)})
+    torch.manual_seed(1)
+    for training in (False, True):
+        task.loss(model.train(training), batch)
+    assert torch.equal(seen[0], text), "an evaluation reads the text itself"
+    changed = float((seen[1] != text).double().mean())
+    assert abs(changed - 0.3 * 19 / 20) < 4 * math.sqrt(0.285 * 0.715 / 1000), "a token can be replaced by an equal one"
+    assert set(seen[1].unique().tolist()) <= set(text.unique().tolist())

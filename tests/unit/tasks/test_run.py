@@ -48,7 +48,7 @@ def _files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """To draw a picture takes longer than all else here."""
-    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
+    monkeypatch.setattr("regard.tasks.run.draw_curves", lambda *_: False)
 
 
 def write(name: str, lines: list[str]) -> None:

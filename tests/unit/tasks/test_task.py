@@ -26,7 +26,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "tasks.md"
 def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The names that the page defines, once it has run; the task is registered for the test only."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
+    monkeypatch.setattr("regard.tasks.run.draw_curves", lambda *_: False)
     monkeypatch.setattr(tasks, "REGISTERED", {})
     text = PAGE.read_text(encoding="utf-8")
     (recipe,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
@@ -66,7 +66,7 @@ def test_tasks_of_installed_packages_are_found(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_run_of_an_older_version_is_refused_in_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("regard.tasks.run._draw", lambda directory: False)
+    monkeypatch.setattr("regard.tasks.run.draw_curves", lambda *_: False)
     Path("a.txt").write_text("one two\nthree four\n")
     recipe = """
 task = { kind = "language", context = 4 }

@@ -13,7 +13,7 @@ import run_cases
 from PIL import Image
 
 from regard.errors import RunError
-from regard.training.curves import Curve, draw_curves
+from regard.training.doctor import Curve, draw_curves
 
 
 def test_smoothing_takes_medians_and_values_are_interpolated() -> None:

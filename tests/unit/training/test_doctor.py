@@ -18,8 +18,7 @@ from run_cases import RATE, STEPS, Record, change, config, course, healthy_log, 
 from regard.errors import RunError
 from regard.settings import read_toml
 from regard.training import doctor
-from regard.training.curves import read_history
-from regard.training.doctor import Finding, diagnose, reference_of
+from regard.training.doctor import Finding, diagnose, read_history, reference_of
 
 Log = list[Record]
 

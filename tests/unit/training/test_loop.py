@@ -117,6 +117,40 @@ def test_a_budget_of_minutes_reports_its_steps_and_warns_of_few(clock: SimpleNam
         assert [text.startswith(expected) for text in heard.events] == [True] * bool(expected)
 
 
+def test_compiling_spends_minutes_but_not_the_schedule(clock: SimpleNamespace, tmp_path: Path) -> None:
+    """Of 2 minutes, three steps of 20 s compile. Warm-up and decay share the other 60 s, also in a resumed run."""
+    made = job(tmp_path, minutes=2, log_every=1, save_every=50, schedule={"kind": "linear", "warmup": 0.1})
+
+    def compiled(trainer: Trainer) -> Trainer:
+        plain, update = trainer.objective._plain, trainer.updater.update
+        trainer.objective._compute = lambda batch: plain(batch)  # counts as compiled
+
+        def slowly(*arguments: Any) -> Any:
+            clock.now += 20 if trainer.state.step < 3 else 0.5
+            return update(*arguments)
+
+        trainer.updater.update = slowly  # type: ignore[method-assign]
+        trainer.reporter.display = Heard()
+        return trainer
+
+    trainer = compiled(made.trainer(run=tmp_path / "straight"))
+    assert trainer.run().step == 3 + 120
+    assert (trainer.state.seconds, trainer.state.starting) == (120, 60)
+    assert "holds about 123 steps of " in trainer.reporter.display.events[0]
+    broken = compiled(made.trainer(run=tmp_path / "broken"))
+    after(broken.updater, "update", 60, crash)
+    with pytest.raises(Crash):
+        broken.run()
+    compiled(made.trainer(resume=True, run=tmp_path / "broken")).run()
+    assert remains(tmp_path / "broken") == remains(tmp_path / "straight")
+    records = [each for each in read_log(tmp_path / "straight" / "log.jsonl") if each["kind"] == "train"]
+    assert [each["seconds"] for each in records[:4]] == [20, 40, 60, 60.5]  # the time that a user waits
+    spent = [max(number - 3, 0) / 120 for number in range(123)]
+    for number, (share, record) in enumerate(zip(spent, records, strict=True), 1):
+        rising = max(share * number / max(number - 1, 1), 0.001) / 0.1
+        assert record["rate"] / 1e-3 == pytest.approx(rising if share < 0.1 else 1 - (share - 0.1) / 0.9), number
+
+
 def test_evaluations_never_take_much_of_a_budget_of_minutes(
     clock: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -51,7 +51,7 @@ class Stops(Heard):
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without curves."""
-    monkeypatch.setattr(tasks_run, "_draw", lambda directory: False)
+    monkeypatch.setattr(tasks_run, "draw_curves", lambda *_: False)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("REGARD_CACHE", str(place / "cache"))
         patch.setattr(os, "fsync", lambda _: None)
-        patch.setattr(tasks_run, "_draw", lambda directory: False)
+        patch.setattr(tasks_run, "draw_curves", lambda *_: False)
         begin(place, place / "straight", Heard())
         begin(place, place / "stopped", Stops(STOPPED))
     return place
@@ -95,7 +95,7 @@ def status(directory: Path) -> tuple[str, int, str]:
 def test_ctrl_c_while_curves_are_drawn_makes_no_failure_of_a_run(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks_run, "_draw", lambda directory: signal.raise_signal(signal.SIGINT))
+    monkeypatch.setattr(tasks_run, "draw_curves", lambda *_: signal.raise_signal(signal.SIGINT))
     with pytest.raises(KeyboardInterrupt):
         begin(home, tmp_path / "run", Heard())
     assert status(tmp_path / "run") == ("finished", STEPS, "budget")

@@ -13,12 +13,13 @@ from typer.testing import CliRunner, Result
 
 import regard
 from regard.cli.app import app
-from regard.cli.generate import fitting
+from regard.cli.predict import fitting
 from regard.decoding.continuation import Written
 from regard.decoding.settings import GenerateKeywords, GenerateOptions
 from regard.errors import InputError, RegardError, SettingsError, WeightsError
 from regard.use.generator import Generator, TextStream, foreign_frame, run_frame
 from regard.use.model import load
+from regard.weights.convert import convert
 
 PROMPT = "ein Hund läuft"
 
@@ -70,7 +71,7 @@ def test_stop_strings_and_held_back_text(model: Generator) -> None:
     draw = random.Random(0)
     text = "Der Hund läuft – über die 🐕 Straße, und dann: ENDE. Nicht mehr."
     ids = model.tokenizer.ids([text])[0]
-    for stops in (("ENDE",), ("🐕",), ("Straße, und",), ("xyz", ", u"), ("nichts davon",), ("läu", "Hund lä")):
+    for stops in ((), ("ENDE",), ("🐕",), ("Straße, und",), ("xyz", ", u"), ("nichts davon",), ("läu", "Hund lä")):
         cut = min((place for stop in stops if (place := text.find(stop)) >= 0), default=len(text))
         for _ in range(5):
             stream = TextStream(model, PROMPT, GenerateOptions(stop=stops))
@@ -149,6 +150,9 @@ def test_chat_templates(model: Generator) -> None:
     for model.template in unsafe:
         with pytest.raises(InputError, match="unsafe"):
             model.chat_prompt(talk)
+    for model.template in ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ 'a' * 10**18 }}"):
+        with pytest.raises(InputError, match="too much memory"):
+            model.chat_prompt(talk)
     for model.template in ("{{ raise_exception('roles must alternate') }}", "{% if %}", "{{ 1 / 0 }}"):
         with pytest.raises(InputError, match="refuses"):
             model.chat_prompt(talk)
@@ -200,6 +204,10 @@ def test_chat_command(place: Path, tmp_path: Path) -> None:
     directory = write_decoder(tmp_path / "chat")
     assert "no chat template" in str(generate(directory, verb="chat", given="").exception)
     (directory / "chat_template.jinja").write_text(TEMPLATE)
+    convert(directory, tmp_path / "int8", "int8")
+    small = load(tmp_path / "int8", "cpu")
+    assert isinstance(small, Generator)
+    assert small.template == TEMPLATE
     result = generate(
         directory, "--tokens", "5", "--system", "kurz", given="Hallo\n/reset\nHallo\n/exit\n", verb="chat"
     )

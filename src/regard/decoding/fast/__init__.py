@@ -3,7 +3,9 @@
 | path | where | file |
 |---|---|---|
 | packed linear layers | CPU, float32 | `models/cpu.py` |
-| fixed memory, replayed as CUDA graphs | GPU | `graphs.py` |
+| beam search in fixed memory, replayed as CUDA graphs | GPU | `graphs.py` |
+| running batches of a decoder, replayed as CUDA graphs | GPU | `slots.py` |
+| Triton kernels for a step of a plain decoder, and for its choice | GPU | `triton_decoder.py`, `triton_draw.py` |
 | Triton kernels for a step of a plain encoder-decoder | GPU | `triton_model.py`, `triton_step.py` |
 | Triton kernels for the choice of a beam search | GPU | `triton_choice.py` |
 | block-wise top-k | all devices, if no rule changes scores | `best_continuations` |
@@ -39,6 +41,8 @@ class FastPaths(NamedTuple):
     """Memory that stays in place."""
     replay: bool = False
     """Steps are replayed as a CUDA graph; needs fixed memory."""
+    slots: bool = False
+    """Running batches of a decoder are written in fixed memory; see `slots.py`."""
     triton_step: bool = False
     triton_choice: bool = False
 
@@ -60,16 +64,19 @@ def select(
     weight = next(model.parameters())
     on_gpu, watched = weight.is_cuda, is_watched(model)
     packed = isinstance(model, EncoderDecoder | Decoder) and not watched and can_pack(model)
+    # Autocast frees the weights that it has converted, so a graph would read freed memory.
+    graphs = on_gpu and not watched and not torch.is_autocast_enabled("cuda")
+    steady = is_steady(rules or Rules(), wishes)
+    if isinstance(model, Decoder) and not isinstance(search, Beam):
+        return FastPaths(packed, slots=graphs and fixed is not False)
     if search is None:
         return FastPaths(packed)
     beam = search if isinstance(search, Beam) else None
-    plain_search = isinstance(search, Greedy) if beam is None else not beam.coverage
-    plain = plain_search and is_steady(rules or Rules(), wishes)
+    plain = (isinstance(search, Greedy) if beam is None else not beam.coverage) and steady
     if fixed is None:
         fixed = on_gpu and not watched
     fixed = fixed and plain
-    # Autocast frees the weights that it has converted, so a graph would read freed memory.
-    replay = fixed and on_gpu and not watched and not torch.is_autocast_enabled("cuda")
+    replay = fixed and graphs
     # A replayed greedy search is a beam search of size 1.
     narrow = replay if beam is None else beam.size <= WIDEST
     choice = on_gpu and plain and narrow and not watched and weight.dtype != torch.float64 and triton_works("cuda")

@@ -33,18 +33,25 @@ AnyNorm: TypeAlias = nn.LayerNorm | RmsNorm
 
 def serves(model: EncoderDecoder) -> bool:
     """Whether the kernels compute what this model does."""
-    weight, attention = model.target.tokens.weight, model.settings.attention
+    return (
+        is_plain(model, model.target.tokens.weight)
+        and type(model.decoder.position) is Position
+        and len({layer.ffn_residual.place for layer in model.decoder}) == 1
+    )
+
+
+def is_plain(model: Model, weight: Tensor) -> bool:
+    """Whether the kernels compute what a decoder's layers do; a feed-forward runs as it is."""
+    attention = model.settings.attention
     assert isinstance(attention, AttentionSettings)
     return (
         weight.dtype in DTYPES
         and not torch.is_autocast_enabled(weight.device.type)
-        and attention.window is None
+        and not any(model.decoder.windows)
         and attention.soft_cap is None
         and not attention.sinks
         and not any(layer.parallel for layer in model.decoder)
-        and type(model.decoder.position) is Position
         and type(model.output) is Output
-        and len({layer.ffn_residual.place for layer in model.decoder}) == 1
         and all(_is_plain(part) for layer in model.decoder for part in layer.children())
     )
 
@@ -54,7 +61,7 @@ def _is_plain(part: nn.Module) -> bool:
         plain = part.place in ("pre", "post") and part.after is None and part.scale is None
         return plain and isinstance(part.norm, AnyNorm)
     if not isinstance(part, Attention):
-        return True  # the feed-forward runs as it is
+        return True
     linear = type(part) is Attention and all(type(each) is nn.Linear for each in (part.q, part.k, part.v))
     sizes = part.head_size in HEADS and part.value_size in HEADS
     return linear and sizes and part.joined is None and part.q_norm is None
@@ -68,7 +75,7 @@ class TritonState(State):
         super().__init__(model, cache, raw=raw)
         self.network = model
         # For each batch again: weights change during training.
-        self.joined = [_joined(layer.attention) for layer in model.decoder]
+        self.joined = [joined_qkv(layer.attention) for layer in model.decoder]
         """Weight and bias of one product for q, k and v of self-attention, in each layer."""
         self.positions_TD: Tensor | None = None
         self.scores_NV = model.output.matrix.new_empty(0, model.output.matrix.shape[0])
@@ -160,7 +167,8 @@ def _norms(layer: Layer) -> list[AnyNorm]:
     return [each.norm for each in residuals if each is not None and isinstance(each.norm, AnyNorm)]
 
 
-def _joined(attention: Attention) -> tuple[Tensor, Tensor | None]:
+def joined_qkv(attention: Attention) -> tuple[Tensor, Tensor | None]:
+    """Weight and bias of one product for q, k and v."""
     three = (attention.q, attention.k, attention.v)
     biases: list[Tensor | None] = [each.bias for each in three]
     given = [bias for bias in biases if bias is not None]

@@ -165,26 +165,29 @@ def inherit(seen_NC: Tensor, rows_N: Tensor, inputs: int) -> None:
 
 
 @triton.jit(do_not_specialize=["bound"])
-def _embed(tokens, table, positions, time, out, width, bound, scale, D: tl.constexpr, POSITIONED: tl.constexpr):
+def _embed(
+    tokens, table, positions, places, out, width, bound, scale, STEP: tl.constexpr, D: tl.constexpr, GIVEN: tl.constexpr
+):
     """One row."""
     n, d = tl.program_id(0).to(tl.int64), tl.arange(0, D)
     token = tl.load(tokens + n).to(tl.int64)
     x = tl.load(table + token * width + d, mask=d < width, other=0.0).to(tl.float32) * scale
-    if POSITIONED:
-        position = tl.minimum(tl.load(time), bound - 1)
+    if GIVEN:
+        position = tl.minimum(tl.load(places + n * STEP), bound - 1)
         x += tl.load(positions + position * width + d, mask=d < width, other=0.0).to(tl.float32)
     tl.store(out + n * width + d, x.to(out.dtype.element_ty), mask=d < width)
 
 
-def embed(tokens_N: Tensor, table_VD: Tensor, scale: float, positions_TD: Tensor | None, time_1: Tensor) -> Tensor:
-    """`[N, D]`: scaled token embeddings plus the encoding of the current position."""
+def embed(tokens_N: Tensor, table_VD: Tensor, scale: float, positions_TD: Tensor | None, places_N: Tensor) -> Tensor:
+    """`[N, D]`: scaled token embeddings plus the encodings of their positions, one for all or one for each."""
     width = table_VD.shape[1]
     out_ND = table_VD.new_empty(len(tokens_N), width)
     given, bound = (table_VD, 1) if positions_TD is None else (positions_TD, len(positions_TD))
     _embed[(len(tokens_N),)](
-        *(tokens_N, table_VD, given, time_1, out_ND, width, bound, scale),
+        *(tokens_N, table_VD, given, places_N, out_ND, width, bound, scale),
+        STEP=int(len(places_N) > 1),
         D=triton.next_power_of_2(width),
-        POSITIONED=positions_TD is not None,
+        GIVEN=positions_TD is not None,
     )
     return out_ND
 

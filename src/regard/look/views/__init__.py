@@ -8,20 +8,24 @@ from regard.errors import InputError
 from regard.look.pictures import require_format, save
 from regard.look.study import Study, StudyRun
 from regard.look.views.architecture import ARCHITECTURE
+from regard.look.views.attribution import ATTRIBUTION
 from regard.look.views.compare import COMPARE
 from regard.look.views.decode import DECODE
-from regard.look.views.heads import HEADS
+from regard.look.views.heads import HEADS, WORDS
 from regard.look.views.image import IMAGE
 from regard.look.views.lens import LENS
 from regard.look.views.positions import POSITIONS
 from regard.look.views.task import TASK
+from regard.look.views.training import TRAINING
 from regard.look.views.vectors import VECTORS
 from regard.look.views.view import PageView
 from regard.look.views.walk import WALK
-from regard.look.views.words import WORDS
 from regard.settings import did_you_mean
 
-VIEWS: tuple[PageView, ...] = (ARCHITECTURE, IMAGE, HEADS, WORDS, WALK, DECODE, TASK, LENS, VECTORS, POSITIONS, COMPARE)
+VIEWS: tuple[PageView, ...] = (
+    *(ARCHITECTURE, IMAGE, HEADS, WORDS, WALK, DECODE, TRAINING, TASK, LENS),
+    *(ATTRIBUTION, VECTORS, POSITIONS, COMPARE),
+)
 
 
 def views_of(study: Study) -> dict[str, PageView]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import copy
 from dataclasses import asdict
+from typing import Any
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from regard.decoding.decode import jobs_for
-from regard.decoding.greedy import Writing
+from regard.decoding.continuation import Continuation, TextRow, ruled
+from regard.decoding.decode import jobs_for, prompts
 from regard.decoding.model import SearchModel
 from regard.decoding.rules import shaped
-from regard.decoding.settings import Absolute, Beam, Ends, Job, Paper, Rules, Sampling, Wish
+from regard.decoding.settings import Absolute, Beam, Ends, Greedy, Paper, Rules, Sampling, Wish
 from regard.decoding.tree import Tree, search_tree
 from regard.errors import InputError
 from regard.look.input import decoded, ends_of, token_name
@@ -73,12 +73,12 @@ def decode_steps(
     with study.edited(run), torch.inference_mode():
         source = SearchModel(network, ends)
         (job,) = jobs_for(source, [tokens], ends, sampling, rules, [wish])
-        writing = _Watched(source, job, ends, rules, sampling, draws)
-        while writing.advance():
-            pass
-    (found,) = writing.hypotheses()
+        batch = _Watched(source, sampling)
+        (row,) = batch.add([*prompts([job], source, ends, rules, sampling if draws else Greedy())])
+        while batch.rows:
+            batch.step()
     steps = []
-    for step, token, model_V, warm_V, shaped_V in writing.notes[: len(found.token_scores)]:
+    for step, (token, (model_V, warm_V, shaped_V)) in enumerate(zip(row.written, batch.notes, strict=False)):
         drawn_V = shaped_V.nan_to_num()  # NaN where every logit is −∞
         count = min(OPTIONS, len(model_V))
         best = {*model_V.topk(count).indices.tolist(), *drawn_V.topk(count).indices.tolist()}
@@ -90,7 +90,9 @@ def decode_steps(
         order = sorted(best, key=lambda each: (-options[each]["chance"], -options[each]["model"]))
         shown, kept = [options[each] for each in order[:OPTIONS]], int((shaped_V > 0).sum())
         steps.append({"token": options[token], "options": shown, "kept": kept, "forced": step < len(wish.prefix)})
-    return {"text": decoded(study.loaded, found.tokens), "finished": found.finished, "steps": steps}
+    finished = row.finish == "stop"
+    text = decoded(study.loaded, row.written[:-1] if finished else row.written)
+    return {"text": text, "finished": finished, "steps": steps}
 
 
 def beam_tree(study: Study, run: StudyRun, beam: Beam, rules: Rules, prefix: Sequence[int] = ()) -> Tree:
@@ -112,26 +114,18 @@ def _job(study: Study, run: StudyRun, prefix: Sequence[int]) -> tuple[EncoderDec
     raise InputError(f"model {loaded.name} is of kind {loaded.settings.kind} and writes no text; choose another view")
 
 
-class _Watched(Writing):
-    """Writes one input, and keeps step, token, and probabilities: the model's, with temperature, those drawn from."""
+class _Watched(Continuation):
+    """Writes one text, and keeps the probabilities of each step: the model's, with temperature, those drawn from."""
 
-    def __init__(
-        self, source: SearchModel, job: Job, ends: Ends, rules: Rules, sampling: Sampling, draws: bool
-    ) -> None:
-        self.notes: list[tuple[int, int, Tensor, Tensor, Tensor]] = []
-        self.shape, self.draws = sampling, draws
-        super().__init__(source, [job], ends, rules, sampling)
+    def __init__(self, source: SearchModel, shape: Sampling) -> None:
+        super().__init__(source, slots=False)
+        self.shapes = (Sampling(temperature=shape.temperature), shape)
+        self.notes: list[tuple[Tensor, ...]] = []
 
-    def _choose(self, scores_AV: Tensor) -> Tensor:
-        token_A = super()._choose(scores_AV) if self.draws else scores_AV.argmax(-1)
-        if self.step < self.book.forced_BT.shape[1]:
-            free = copy(self.book)
-            free.forced_BT = free.forced_BT[:, :0]
-            scores_AV = free.apply(self.scores_AV, self.tokens_BL[self.index_A, : self.step], self.step)
-        warm = Sampling(temperature=self.shape.temperature)
-        warm_V, drawn_V = (shaped(scores_AV, each).softmax(-1)[0] for each in (warm, self.shape))
-        self.notes.append((self.step, int(token_A[0]), self.scores_AV.softmax(-1)[0], warm_V, drawn_V))
-        return token_A
+    def choose(self, scores_NV: Tensor, rows: Sequence[TextRow], *guesses: Any) -> list[int]:
+        free_NV = ruled(scores_NV, rows)
+        self.notes.append((scores_NV.softmax(-1)[0], *(shaped(free_NV, each).softmax(-1)[0] for each in self.shapes)))
+        return super().choose(scores_NV, rows, *guesses)
 
 
 def _steps_answer(study: Study, request: StepsRequest) -> Answer:

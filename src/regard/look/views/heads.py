@@ -275,3 +275,6 @@ def stored_heads(page: view.SavedPage) -> Iterator[view.StoredAnswer]:
 
 
 HEADS = view.PageView("heads", (NOTES,), stored_heads, lambda study: bool(study.attentions), draw_heads)
+WORDS = view.PageView(
+    "words", (), stored_heads, lambda study: bool(study.attentions) and study.loaded.tokenizers is not None
+)

@@ -1,4 +1,4 @@
-"""Image view: attention over the patches of an image, and what the model loses without the attended patches.
+"""Image view: attention over the patches of an image, and the answer while patches are deleted.
 
 H: heads, T: tokens of an image (the class token is first, if there is one), N: patches, R: random draws.
 """
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from regard.blocks.recording import record
 from regard.errors import InputError
+from regard.look.attribution import attribute
 from regard.look.input import Candidate
 from regard.look.study import Study, StudyRun
 from regard.look.views import heads
@@ -27,8 +28,11 @@ from regard.tasks.image import to_input
 CLASS = -1
 """The class token as a query; patches are counted from 0."""
 DRAWS = 20
-"""Random heads, rollouts or sets of patches of a comparison."""
+"""Random heads or rollouts of a comparison."""
 BATCH = 8
+TOKENS = "embedding.tokens"
+POINTS = 16
+"""Most points of an integrated gradient: with half of them the areas of deletion curves are the same."""
 STEPS = 10
 """Points of a deletion curve after the first."""
 
@@ -43,22 +47,18 @@ class PatchesRequest(RunRequest):
     rollout: bool = False
     """The rollout of the whole stack instead of one head."""
     gradient: bool = False
-    """The relevance of the patches for the answer (attention · gradient) instead of attention."""
-
-
-class OccludeRequest(PatchesRequest):
-    """The effect of greying out the most attended patches."""
-
-    count: int = Field(default=1, ge=1, le=2**16)
-    seed: int = Field(default=0, ge=0, le=2**31)
+    """How much each patch adds to the model's answer, instead of attention; the query does not matter."""
 
 
 def patch_attention(study: Study, asked: PatchesRequest) -> tuple[Tensor, float]:
-    """The attention of a query to the patches, `[N]`, and to the class token, with the changes of the run."""
+    """The attention of a query to the patches, `[N]`, and to the class token, with the changes of the run.
+
+    What a patch adds to the answer can be negative.
+    """
     start_T, skipped = _start(study, asked)
     (group,) = study.attentions
     if asked.gradient:
-        row_T = start_T @ relevance(study, asked.run)
+        return relevance(study, asked.run), 0.0
     elif asked.rollout:
         row_T = start_T @ heads.rollout(study, study.known(asked.run), "rollout.encoder")
     elif asked.layer < group.layers and asked.head < group.heads:
@@ -72,30 +72,28 @@ def patch_attention(study: Study, asked: PatchesRequest) -> tuple[Tensor, float]
 
 
 def relevance(study: Study, key: str) -> Tensor:
-    """`[T, T]`: how much each token matters to each other for the model's answer (Chefer et al. 2021).
+    """`[N]`: how much each patch adds to the log-probability of the model's answer.
 
-    Attention weights times their gradients, without negative ones and averaged over heads, are multiplied through the
-    layers together with the residual connections. The identity is subtracted.
+    Integrated gradients (Sundararajan et al. 2017) on the line from the image in its mean colour to the image. The
+    vectors of the patches are linear in the pixels, so the sum over a vector is the sum over the pixels of its patch.
     """
-    run, network, (group,) = study.known(key), study.network, study.attentions
+    run, network, settings = study.known(key), study.network, _vision_settings(study)
     name, answer = _answer(study, run)
     assert isinstance(network, Vision)
     assert run.read.pixels is not None
-    taps = [f"{group.at(layer)}.{part}" for layer in range(group.layers) for part in ("heads", "v")]
-    with torch.inference_mode(False), torch.enable_grad():
-        pixels = run.read.pixels[None].clone().to(next(network.parameters()).device)
-        with record(study.loaded, *taps, edit=study.changes(run), grad=True) as seen:
-            value = network.heads[name](network(to_input(pixels, network)))[0, answer.id]
-        outputs = [seen[f"{group.at(layer)}.heads"] for layer in range(group.layers)]
-        slopes = torch.autograd.grad(value, outputs)
-    total_TT = torch.eye(study.loaded.settings.tokens)  # type: ignore[union-attr]
-    for layer, slope_1THE in enumerate(slopes):
-        # A head's output is weights · v, so the gradient of a weight is the product of the output's gradient with v.
-        v_THE = seen[f"{group.at(layer)}.v"][0].detach().repeat_interleave(group.heads // network.settings.kv_heads, 1)
-        slope_HQK = torch.einsum("qhe,khe->hqk", slope_1THE[0], v_THE).float().cpu()
-        weights_HQK = study.tensor(key, f"{group.at(layer)}.weights")
-        total_TT = total_TT + (slope_HQK * weights_HQK).clamp(min=0).mean(0) @ total_TT
-    return total_TT - torch.eye(len(total_TT))
+    grey = greyed(run.read.pixels, range(math.prod(settings.grid)), settings.patch)
+    images, empty = (
+        to_input(each[None].to(next(network.parameters()).device), network) for each in (run.read.pixels, grey)
+    )
+
+    def value() -> Tensor:
+        logits: Tensor = network.heads[name](network(images))[0]
+        return logits.float().log_softmax(-1)[answer.id]
+
+    with torch.no_grad(), record(study.loaded, TOKENS) as seen:
+        network(empty)
+    found = attribute(study.loaded, value, TOKENS, seen[TOKENS], most_steps=POINTS, edit=study.changes(run))
+    return found.scores[0, settings.learned_tokens :]
 
 
 def deletion(study: Study, asked: PatchesRequest, steps: int = STEPS, draws: int = 5, seed: int = 0) -> Answer:
@@ -132,7 +130,7 @@ def concentration(study: Study, asked: PatchesRequest, draws: int = DRAWS, seed:
     `uniform` is the maximum: every patch gets the same. `chance` is the mean of random other heads, or of rollouts
     through one random head of each layer (None: there are none).
     """
-    patches_N, _ = patch_attention(study, asked)
+    patches_N = patch_attention(study, asked)[0].clamp(min=0)
     start_T, skipped = _start(study, asked)
     (group,) = study.attentions
     draw, rows = random.Random(seed), list[Tensor]()
@@ -154,29 +152,6 @@ def concentration(study: Study, asked: PatchesRequest, draws: int = DRAWS, seed:
     uniform = math.log(len(patches_N))
     entropy = _entropy(patches_N) if patches_N.any() else 0.0
     return {"entropy": entropy, "uniform": uniform, "chance": chance, "draws": len(others)}
-
-
-def occlude(study: Study, asked: PatchesRequest, count: int, draws: int = DRAWS, seed: int = 0) -> Answer:
-    """The probability of the model's answer before and after patches are greyed out, with the run's changes.
-
-    `after` is without the `count` patches that the query attends to most (`patches`), `random` without as many random
-    ones: the mean over `draws`. A grey patch has the mean of the image in each channel.
-    """
-    settings, run = _vision_settings(study), study.known(asked.run)
-    patches = math.prod(settings.grid)
-    if not 1 <= count <= patches:
-        raise InputError(f"count ({count}) must be from 1 to {patches}, the number of patches")
-    name, answer = _answer(study, run)
-    assert run.read.pixels is not None
-    pixels = run.read.pixels
-    attended_N, _ = patch_attention(study, asked)
-    chosen = attended_N.sort(descending=True, stable=True).indices[:count].tolist()
-    draw = random.Random(seed)
-    sets = [chosen, *(draw.sample(range(patches), count) for _ in range(draws))]
-    images = [greyed(pixels, each, settings.patch) for each in sets]
-    after, *others = _chances(study, run, name, answer.id, images)
-    effect = {"before": answer.chance, "after": after, "random": sum(others) / draws, "draws": others}
-    return {"answer": answer.text, **effect, "patches": chosen}
 
 
 def _answer(study: Study, run: StudyRun) -> tuple[str, Candidate]:
@@ -245,10 +220,6 @@ def _patches(study: Study, asked: PatchesRequest) -> Answer:
 
 
 PATCHES = PageQuestion("patches", PatchesRequest, _patches)
-OCCLUDE = PageQuestion(
-    "occlude", OccludeRequest, lambda study, asked: occlude(study, asked, asked.count, seed=asked.seed)
-)
-
 DELETION = PageQuestion("deletion", PatchesRequest, deletion)
 
 
@@ -263,4 +234,4 @@ def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
         yield page.ask(PATCHES, request)
 
 
-IMAGE = PageView("image", (PATCHES, OCCLUDE, DELETION), _stored, lambda study: study.loaded.settings.kind == "vision")
+IMAGE = PageView("image", (PATCHES, DELETION), _stored, lambda study: study.loaded.settings.kind == "vision")

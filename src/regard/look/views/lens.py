@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from regard.blocks.recording import names_of, network_of
 from regard.errors import InputError
-from regard.look.input import class_name, class_names, token_name
+from regard.look.input import names_in
 from regard.look.pictures import draw_lens
 from regard.look.study import Study, StudyRun
 from regard.look.views.heads import entropy
@@ -96,13 +96,13 @@ def lens(study: Study, run: StudyRun, output: str | None = None) -> dict[str, An
     ]
     real = {token for token in actual if token is not None}
     shown = sorted({*final_P.tolist(), *real, *(i for tokens, *_ in found for i in tokens.flatten().tolist())})
-    classes = [] if over_tokens else class_names(study.loaded, output)
+    name_of = names_in(study.loaded, output)
     return {
         "output": output,
         "stack": stack,
         "each": not whole,
         "layers": layers,
-        "texts": {i: token_name(study.loaded, i) if over_tokens else class_name(classes, i) for i in shown},
+        "texts": {i: name_of(i) for i in shown},
         "final": final_P.tolist(),
         "actual": actual,
         "first": agree_LP.int().argmax(0).tolist(),

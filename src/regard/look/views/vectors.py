@@ -31,6 +31,7 @@ from regard.look.input import target_of
 from regard.look.study import Study
 from regard.look.views.lens import streams_of
 from regard.look.views.view import Answer, PageQuestion, PageRequest, PageView, SavedPage, StoredAnswer, Text, packed
+from regard.look.word_vectors import WordVectors
 from regard.models.families import Decoder, EncoderDecoder, Vision
 from regard.text.tokenizer import Span
 from regard.use.translator import Translator
@@ -97,7 +98,8 @@ class Chart(NamedTuple):
 
     `places` are indices among the words of the atlas, `points`, `[L, N, 2]`, their positions on the plane, and `share`,
     `[L, 2]`, the share of the variance that each axis shows. Distances on the plane are never too large. `chance` is
-    the baseline of the other words; None if there are too few.
+    the baseline of the other words; None if there are too few. `arrows`, `[L, 2N, 2]`, is a plane of their static
+    vectors followed by those of the layer, all divided by their length, and `arrow_share` its share of the variance.
     """
 
     word: str | None
@@ -105,6 +107,8 @@ class Chart(NamedTuple):
     points: Tensor
     share: Tensor
     chance: Baseline | None
+    arrows: Tensor
+    arrow_share: Tensor
 
 
 class Atlas(NamedTuple):
@@ -156,8 +160,13 @@ def atlas(study: Study, texts: Sequence[str], to: str | None = None) -> Atlas:
         chosen = [i for i, form in enumerate(forms) if word in (None, form)]
         maps = zip(*(plane_map(layer_ND[chosen]) for layer_ND in vectors_LND), strict=True)
         points, share = (torch.stack(each) for each in maps)
-        name = None if word is None else words[chosen[0]].word
-        charts.append(Chart(name, tuple(chosen), points, share, _baseline(vectors_LND, static_ND, forms, word)))
+        both = (
+            torch.cat([functional.normalize(each[chosen], dim=1) for each in (static_ND, layer_ND)])
+            for layer_ND in vectors_LND
+        )
+        arrows = map(torch.stack, zip(*map(plane_map, both), strict=True))
+        name, chance = words[chosen[0]].word if word else None, _baseline(vectors_LND, static_ND, forms, word)
+        charts.append(Chart(name, tuple(chosen), points, share, chance, *arrows))
     return Atlas(kept, tuple(words), vectors_LND, cosines(vectors_LND), cosines(static_ND), tuple(charts))
 
 
@@ -213,7 +222,10 @@ def _read(study: Study, text: str, to: str | None) -> tuple[list[str], Sequence[
     with torch.no_grad(), record(network, embedding, *names) as seen:
         network.encode(tokens) if isinstance(network, EncoderDecoder) else network(tokens)
     streams_LTD = torch.stack([seen.calls(name)[0][0] for name in names])
-    return [tokenizer.token(id_) for id_ in ids], spans, streams_LTD, seen.calls(embedding)[0][0]
+    static_TE = seen.calls(embedding)[0][0]
+    # A narrower embedding is repeated, as ELMo's layers read it.
+    static_TD = static_TE[:, torch.arange(streams_LTD.shape[-1]) % static_TE.shape[-1]]
+    return [tokenizer.token(id_) for id_ in ids], spans, streams_LTD, static_TD
 
 
 class VectorsRequest(PageRequest):
@@ -247,6 +259,7 @@ def _answer(study: Study, request: VectorsRequest) -> Answer:
         "charts": [
             chart._asdict()
             | {"points": packed(chart.points), "share": chart.share.tolist()}
+            | {"arrows": packed(chart.arrows), "arrow_share": chart.arrow_share.tolist()}
             | {"chance": chart.chance and chart.chance._asdict() | {"layers": chart.chance.layers.tolist()}}
             for chart in found.charts
         ],
@@ -254,6 +267,37 @@ def _answer(study: Study, request: VectorsRequest) -> Answer:
 
 
 QUESTION = PageQuestion("vectors", VectorsRequest, _answer)
+
+
+class AnalogyRequest(PageRequest):
+    """`a` is to `b` as `c` is to …: the static vector b − a + c."""
+
+    a: Text
+    b: Text
+    c: Text
+
+
+def analogy(study: Study, asked: AnalogyRequest) -> Answer:
+    """The tokens of the vocabulary nearest to b − a + c (`analogy`), and to c alone (`neighbours`), with cosines.
+
+    As in `WordVectors.analogy`, vectors have length 1, and the three words and their parts are no answers. A word of
+    several tokens has the mean of their vectors.
+    """
+    given = [each.strip() for each in (asked.a, asked.b, asked.c)]
+    known = WordVectors.of_model(study.loaded)
+    a_D, b_D, c_D = (WordVectors.of_model(study.loaded, [each]).units[0] for each in given)
+    tokenizer = study.loaded.tokenizers.source  # type: ignore[union-attr]
+    pieces = {tokenizer.token(i) for each in given for ids in tokenizer.ids([each, f" {each}"]) for i in ids}
+    left = {each.lstrip("▁Ġ ").casefold() for each in (*given, *pieces)}
+
+    def nearest(point_D: Tensor) -> list[list[Any]]:
+        named = ((each.word.lstrip("▁Ġ ") or each.word, each.score) for each in known.nearest(point_D, 40))
+        return [[word, score] for word, score in named if word.casefold() not in left][:8]
+
+    return {"analogy": nearest(b_D - a_D + c_D), "neighbours": nearest(c_D)}
+
+
+ANALOGY = PageQuestion("analogy", AnalogyRequest, analogy)
 
 
 def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
@@ -264,4 +308,4 @@ def _stored(page: SavedPage) -> Iterator[StoredAnswer]:
     yield page.ask(QUESTION, VectorsRequest(texts=sample["lines"], to=to))
 
 
-VECTORS = PageView("vectors", (QUESTION,), _stored, lambda study: study.loaded.tokenizers is not None)
+VECTORS = PageView("vectors", (QUESTION, ANALOGY), _stored, lambda study: study.loaded.tokenizers is not None)

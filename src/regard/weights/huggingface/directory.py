@@ -17,24 +17,15 @@ from regard.models.build import Model, build
 from regard.models.settings import ModelSettings, Vision
 from regard.text.settings import Role
 from regard.text.tokenizer import TokenizerPair
-from regard.weights.huggingface.bert import Albert, Bert, DistilBert, Electra, MPNet, Roberta
-from regard.weights.huggingface.gemma import Gemma, Gemma2, Gemma3
-from regard.weights.huggingface.gpt2 import Gpt2
-from regard.weights.huggingface.gpt_neox import GptNeoX
-from regard.weights.huggingface.llama import Llama, Mistral, Olmo2, Phi3, Qwen2, Qwen3
-from regard.weights.huggingface.modernbert import ModernBert
-from regard.weights.huggingface.seq2seq import Bart, Marian, Pegasus
-from regard.weights.huggingface.t5 import T5
+from regard.weights.huggingface.decoders import DECODERS
+from regard.weights.huggingface.encoders import ENCODERS
+from regard.weights.huggingface.seq2seq import SEQ2SEQ
 from regard.weights.huggingface.tables import CONFIG_JSON, GGUF_FILE, Config, Family
 from regard.weights.huggingface.vit import Clip, Deit, Dinov2, Dinov2WithRegisters, Timm, Vit
 from regard.weights.tensors import INDEX, SINGLE, build_with, read_tensors, require_layers, write_tensors
 
-_ENCODERS = (Bert(), Roberta(), MPNet(), DistilBert(), Electra(), Albert(), ModernBert())
-_DECODERS = (Gpt2(), Llama(), Mistral(), Qwen2(), Qwen3(), Phi3(), Olmo2(), Gemma(), Gemma2(), Gemma3(), GptNeoX())
 _IMAGES = (Vit(), Deit(), Dinov2(), Dinov2WithRegisters(), Clip())
-FAMILIES: dict[str, Family] = {
-    family.model_type: family for family in (*_ENCODERS, *_DECODERS, *_IMAGES, Marian(), Pegasus(), Bart(), T5())
-}
+FAMILIES: dict[str, Family] = {family.model_type: family for family in (*ENCODERS, *DECODERS, *_IMAGES, *SEQ2SEQ)}
 TIMM = Timm()
 PREPROCESSOR = "preprocessor_config.json"
 

@@ -1,6 +1,6 @@
 """A Hugging Face model type as two tables, each used in both directions: config values and tensor names.
 
-A new family is one file with a subclass of `Family` and one line in `directory.FAMILIES`:
+A new family is a subclass of `Family`, and one name in the list at the end of its file:
 
 - `fields` maps config keys to settings. `constants` are settings that every model of this type has; `required` are
   config keys with the only supported value.
@@ -28,6 +28,9 @@ from regard.weights.tensors import check, listed
 CONFIG_JSON = "config.json"
 GGUF_FILE = "gguf_file"
 """The key of a `config.json` that stands for a GGUF file."""
+FULL, WINDOW = "full_attention", "sliding_attention"
+KINDS = {FULL: "full", WINDOW: "window"}
+"""Their types of layers, and ours."""
 TRAINING_ONLY = {"dropout", "stochastic_depth", "initial"}
 """Settings that do not change the output of a trained model. They may be lost."""
 REFUSED = ("is_decoder", "add_cross_attention", "cross_attention_hidden_size", "pruned_heads", "quantization_config")
@@ -193,6 +196,11 @@ JOINED = Form(lambda own: _transposed(torch.cat(own)), lambda tensor: _transpose
 def joined(sizes: list[int]) -> Form:
     """Several tensors one after the other in one tensor, as [out, in]."""
     return Form(torch.cat, lambda tensor: torch.split_with_sizes(tensor, sizes))
+
+
+def equal_parts(count: int) -> Form:
+    """The same for tensors of one size."""
+    return Form(torch.cat, lambda tensor: tensor.chunk(count))
 
 
 Names = dict[str, tuple[str, Form]]
@@ -391,6 +399,24 @@ class Family:
                 raise WeightsError(f"the weights hold {name} twice, under an old and a new name; remove one of them")
             result[name] = tensor
         return result
+
+
+def window_settings(config: Config, usual: Callable[[Config], list[str]]) -> dict[str, Any]:
+    """Return our settings for the types of layers, which a config lists as `layer_types`, or for the usual ones."""
+    kinds = config.values.get("layer_types") or usual(config)
+    if not isinstance(kinds, list) or len(kinds) != config.read("num_hidden_layers", len(kinds)):
+        raise config.error("layer_types", "must be a list with an entry for each layer; correct it")
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise config.error("layer_types", f"has {unknown[0]}, only {' and '.join(KINDS)} are supported")
+    pattern = [KINDS[kind] for kind in kinds]
+    if "window" not in pattern:
+        return {"attention.window": None, "position.window_base": None}
+    period = next(n for n in range(1, len(pattern) + 1) if pattern == (pattern[:n] * len(pattern))[: len(pattern)])
+    return {"attention.pattern": pattern[:period]} if "full" in pattern else {}
+
+
+def layer_types(settings: Body) -> list[str]:
+    return [FULL if window is None else WINDOW for window in settings.attention.windows(settings.depth)]
 
 
 def _heads_by_kind(settings: ModelSettings) -> ModelSettings:

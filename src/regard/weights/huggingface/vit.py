@@ -143,9 +143,10 @@ class Vit(Family):
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
         config.require({"pooler_output_size": config.read("hidden_size", 768)})
         heads: dict[str, Any] = {}
-        if config.architecture(self.architectures) == CLASSIFIER:
-            heads["classification"] = {"kind": "classification", "classes": config.labels()}
-        if "vit.pooler.dense.weight" in tensors:
+        if (architecture := config.architecture(self.architectures)) != self.base:
+            distilled = architecture.endswith("WithTeacher")
+            heads["classification"] = {"kind": "classification", "classes": config.labels(), "distilled": distilled}
+        if f"{self.prefix}pooler.dense.weight" in tensors:
             heads["pooling"] = {"kind": "pooling", "dense": True}
         return {"heads": heads}
 
@@ -183,19 +184,6 @@ class Deit(Vit):
             return self.names
         both = {"output": "cls_classifier", "distilled": "distillation_classifier"}
         return {**self.names, **{f"heads.classification.{ours}": (name, SAME) for ours, name in both.items()}}
-
-    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        heads: dict[str, Any] = {}
-        if (architecture := config.architecture(self.architectures)) != self.base:
-            distilled = architecture == self.architectures[2]
-            heads["classification"] = {
-                "kind": "classification",
-                "classes": config.labels(),
-                "distilled": distilled,
-            }
-        if "deit.pooler.dense.weight" in tensors:
-            heads["pooling"] = {"kind": "pooling", "dense": True}
-        return {"heads": heads}
 
     def architecture_for(self, settings: Vision) -> str:
         if super().architecture_for(settings) == Vit.base:
@@ -449,14 +437,13 @@ class Timm(Vit):
             "num_heads": settings.attention.heads,
             "mlp_ratio": settings.ffn_hidden / settings.width,
             "qkv_bias": settings.attention.bias,
-            **({} if settings.layer_scale is None else {"init_values": settings.layer_scale}),
-            **(
-                {}
-                if _is_distilled(settings)
-                else {"class_token": settings.class_token, "reg_tokens": settings.registers}
-            ),
-            **({"fc_norm": False} if pooling == "avg" else {}),
         }
+        if settings.layer_scale is not None:
+            made["init_values"] = settings.layer_scale
+        if not _is_distilled(settings):
+            made |= {"class_token": settings.class_token, "reg_tokens": settings.registers}
+        if pooling == "avg":
+            made["fc_norm"] = False
         shown = {"mean": list(settings.mean), "std": list(settings.deviation)}
         shown = {key: each * (settings.channels if len(each) == 1 else 1) for key, each in shown.items()}
         sizes = {"input_size": [settings.channels, *settings.image], **shown}

@@ -16,7 +16,7 @@ import regard
 from regard.blocks.settings import Attention
 from regard.errors import InputError
 from regard.look.study import Study
-from regard.look.views.vectors import Atlas, atlas, plane_map
+from regard.look.views.vectors import AnalogyRequest, Atlas, analogy, atlas, plane_map
 from regard.models.settings import Decoder, Encoder
 from regard.text.settings import ByteBpe, WordPiece
 from regard.text.tokenizer import TokenizerPair
@@ -152,3 +152,37 @@ def test_errors(study: Study, found: Atlas, studies: dict[str, Study]) -> None:
     ):
         with pytest.raises(InputError, match=message):
             wrong()
+
+
+def test_arrows_go_from_static_to_contextual_vectors(found: Atlas) -> None:
+    chart = found.chart("bank")
+    count = len(chart.places)
+    for layer, points in enumerate(chart.arrows):
+        contextual = found.vectors[layer, list(chart.places)]
+        assert points.shape == (2 * count, 2)
+        assert_close(points[:count], points[:1].expand(count, 2), atol=1e-5, rtol=0)
+        # All differences lie in a space of `count` dimensions; numpy's eigenvalues give the share of the first two.
+        units = (contextual / contextual.norm(dim=1, keepdim=True)).numpy()
+        apart = np.linalg.norm(units[:, None] - units[None], axis=-1)
+        shown = np.linalg.norm(points[count:, None].numpy() - points[None, count:].numpy(), axis=-1)
+        assert (shown <= apart + 1e-5).all(), "a plane only shortens distances"
+
+
+def test_analogies_are_sums_of_unit_vectors(study: Study) -> None:
+    found = analogy(study, AnalogyRequest(a="bank", b="river", c="Money"))
+    assert study.loaded.tokenizers is not None
+    tokenizer, table = study.loaded.tokenizers.source, study.network.embedding.tokens.weight.detach().double().numpy()
+
+    def unit(word: str) -> np.ndarray:
+        vector = table[min(tokenizer.ids([f" {word}", word]), key=len)].mean(0)
+        return vector / np.linalg.norm(vector)
+
+    point = unit("river") - unit("bank") + unit("Money")
+    cosines = table @ point / np.linalg.norm(table, axis=1) / np.linalg.norm(point)
+    assert found["analogy"]
+    for word, cosine in found["analogy"]:
+        assert word.casefold() not in ("bank", "river", "money")
+        assert np.abs(cosines - cosine).min() < 1e-5
+    assert [score for _, score in found["analogy"]] == sorted((score for _, score in found["analogy"]), reverse=True)
+    with pytest.raises(InputError, match="unknown"):
+        analogy(study, AnalogyRequest(a="bank", b="☃", c="river"))

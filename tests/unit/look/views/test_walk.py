@@ -287,7 +287,7 @@ def test_formulas_of_every_setting_that_changes_them() -> None:
 
 @pytest.mark.slow
 def test_formulas_of_the_shipped_models() -> None:
-    for name, text in (("de-en", "Ein Hund läuft."), ("en-de", "A dog runs.")):
+    for name, text in (("de-en", "Ein Hund läuft."), ("en-de", "A dog runs."), ("encoder", "The [MASK] of the river.")):
         study = Study(regard.load(name, "cpu"))
         check(study, study.run(Input(text)))
 

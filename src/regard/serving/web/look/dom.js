@@ -61,6 +61,9 @@ export function meter(before, after) {
   return svg("svg", { class: "meter", viewBox: "0 0 120 12", "aria-hidden": "true" }, ...bars);
 }
 
+// The options of a picker: Layer 0, Layer 1, …
+export const counted = (count, word) => Array.from({ length: count }, (_, i) => [i, `${word} ${i}`]);
+
 // A row of radio buttons: one tab stop, arrow keys choose.
 export function choices(label, options, chosen, choose) {
   const group = h("div", { class: "choices", role: "radiogroup", "aria-label": label });
@@ -76,6 +79,43 @@ export function choices(label, options, chosen, choose) {
   });
   group.append(...buttons);
   return group;
+}
+
+// A part that scrolls, and can be reached with the keyboard.
+export function region(label, content, kind = "") {
+  return h("div", { class: `scroll ${kind}`, tabindex: 0, role: "region", "aria-label": label }, content);
+}
+
+// A table with names of columns, which scrolls if it has a label.
+export function table(heads, rows, label) {
+  const made = h("table", {}, h("thead", {}, h("tr", {}, ...heads.map((head) => (head instanceof Node ? head : h("th", { scope: "col" }, head))))), h("tbody", {}, ...rows));
+  return label ? region(label, made) : made;
+}
+
+export const TURNS = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
+
+export function bound(value, count) { return Math.min(Math.max(value, 0), count - 1); }
+
+// A grid of buttons, one for each head of an attention: rows are layers. Arrow keys go to another one with select(layer, head).
+export function headGrid(place, kind, label, at, button, select, other = () => {}) {
+  const grid = h("div", { class: kind, role: "grid", "aria-label": label }), name = (text, role) => h("span", { class: "name", role }, text);
+  const buttons = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => button(layer, head)));
+  grid.style.setProperty("--heads", place.heads);
+  grid.append(h("div", { role: "row" }, name("", "columnheader"), ...buttons[0].map((_, i) => name(i, "columnheader"))), ...buttons.map((row, layer) => h("div", { role: "row" }, name(layer, "rowheader"), ...row)));
+  grid.addEventListener("keydown", (event) => {
+    const turn = TURNS[event.key], { layer, head } = at;
+    if (turn) { event.preventDefault(); select(bound(layer + turn[0], place.layers), bound(head + turn[1], place.heads)); } else other(event);
+  });
+  return [grid, buttons];
+}
+
+// Marks the chosen head.
+export function markHead(buttons, { layer, head }, shown = true) {
+  buttons.forEach((row, i) => row.forEach((button, j) => {
+    const chosen = i === layer && j === head;
+    button.setAttribute("aria-selected", chosen && shown);
+    button.tabIndex = chosen ? 0 : -1;
+  }));
 }
 
 export function picker(label, options, chosen, choose) {

@@ -1,6 +1,6 @@
 // The output of the model, and how silent heads change it.
 
-import { h, meter, number, token } from "./dom.js";
+import { h, meter, number, table, token } from "./dom.js";
 
 export function effect(page, { output, plain }) {
   const before = plain ?? output, after = plain ? output : null;
@@ -65,8 +65,7 @@ function rows(page, answer, after) {
   const moved = after?.rows.filter((row) => row.actual).reduce((sum, row) => sum + Math.log(row.actual.chance), 0);
   const sum = answer.rows.some((row) => row.actual) && writes
     ? h("p", { class: "soft" }, `Log-probability of the whole: ${number(total)}`, after ? ` → ${number(moved)} with the heads silent` : "") : null;
-  return h("div", {}, writes ? null : h("h3", {}, answer.name), sum, h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Probabilities" },
-    h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...body))));
+  return h("div", {}, writes ? null : h("h3", {}, answer.name), sum, table(head, body, "Probabilities"));
 }
 
 function other(row, then) {

@@ -25,11 +25,14 @@ export function twoColours(share) {
   return between(isDark() ? DARK_TWO : LIGHT_TWO, (share + 1) / 2);
 }
 
-function between(stops, share) {
+export function between(stops, share) {
   const at = Math.min(Math.max(share, 0), 1) * (stops.length - 1);
   const i = Math.min(Math.floor(at), stops.length - 2);
   return stops[i].map((part, c) => Math.round(part + (stops[i + 1][c] - part) * (at - i)));
 }
+
+// Black or white, for text on a colour.
+export function inkOn([red, green, blue]) { return 0.3 * red + 0.59 * green + 0.11 * blue > 130 ? "#10161d" : "#ffffff"; }
 
 // One head of a tensor [heads, queries, keys]. masked(query, key) tells which cells the mask hides.
 export function headOf(tensor, head, masked = null) {

@@ -65,9 +65,10 @@ function steps(least, most, step) {
   return Array.from({ length: count + 1 }, (_, i) => Math.round(least / step + i) * step).filter((value) => value >= least - 1e-9);
 }
 
+// Round numbers below the curve, at least 44 pixels apart.
 function spread(x, wide) {
-  const by = Math.max(1, Math.ceil((x.length * 34) / wide)), nice = [1, 2, 4, 5, 8, 10, 16, 20, 32, 50, 64, 100].find((step) => step >= by) ?? by;
-  return x.filter((value) => value % nice === 0);
+  const last = x[x.length - 1], rough = Math.max(1, ((last - x[0]) * 44) / wide), power = 10 ** Math.floor(Math.log10(rough)), step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
+  return Array.from({ length: Math.floor(last / step) + 1 }, (_, i) => i * step).filter((value) => value >= x[0]);
 }
 
 function short(value) {

@@ -7,18 +7,21 @@ import { lost, open } from "./source.js";
 
 // A view is a module that exports show(root, page) and trust(page), a note on how to read it.
 // hint is one sentence; changed: whether the view shows the model with its changed heads.
+const view = (label, hint, load, changed = true) => ({ label, hint, load, changed });
 const VIEWS = {
-  architecture: { label: "Architecture", changed: true, hint: "The whole model, from input below to output above.", load: () => import("./views/architecture.js") },
-  image: { label: "Image", changed: true, hint: "Which patches a head looks at.", load: () => import("./views/image.js") },
-  heads: { label: "Heads", changed: true, hint: "Every head as a map: rows are queries, columns are keys.", load: () => import("./views/heads.js") },
-  words: { label: "Words", changed: true, hint: "Which words a word looks at.", load: () => import("./views/words.js") },
-  walk: { label: "Walk", changed: true, hint: "One token through one layer: each step with its formula and its numbers.", load: () => import("./views/walk.js") },
-  decode: { label: "Decode", changed: true, hint: "The candidates of each step, and the beam search.", load: () => import("./views/decode.js") },
-  vectors: { label: "Vectors", changed: false, hint: "The same word in several sentences, layer by layer.", load: () => import("./views/vectors.js") },
-  positions: { label: "Positions", changed: false, hint: "How the model knows the order of its tokens.", load: () => import("./views/positions.js") },
-  task: { label: "Task", changed: true, hint: "What the heads of the model predict, at the tokens that they read.", load: () => import("./views/task.js") },
-  lens: { label: "Lens", changed: true, hint: "What each layer would answer if the model ended there.", load: () => import("./views/lens.js") },
-  compare: { label: "Compare", changed: false, hint: "Two models, or one model with and without some heads.", load: () => import("./views/compare.js") },
+  architecture: view("Architecture", "The whole model, from input below to output above.", () => import("./views/architecture.js")),
+  image: view("Image", "Which patches a head looks at.", () => import("./views/image.js")),
+  heads: view("Heads", "Every head as a map: rows are queries, columns are keys.", () => import("./views/heads.js")),
+  words: view("Words", "Which words a word looks at.", () => import("./views/words.js")),
+  walk: view("Walk", "One token through one layer: each step with its formula and its numbers.", () => import("./views/walk.js")),
+  decode: view("Decode", "The candidates of each step, and the beam search.", () => import("./views/decode.js")),
+  training: view("Training", "What one training step does with this input: losses, gradients and new weights.", () => import("./views/training.js"), false),
+  vectors: view("Vectors", "The same word in several sentences, layer by layer.", () => import("./views/vectors.js"), false),
+  positions: view("Positions", "How the model knows the order of its tokens.", () => import("./views/positions.js"), false),
+  task: view("Task", "What the heads of the model predict, at the tokens that they read.", () => import("./views/task.js")),
+  lens: view("Lens", "What each layer would answer if the model ended there.", () => import("./views/lens.js")),
+  attribution: view("Attribution", "How much each input token adds to an output.", () => import("./views/attribution.js")),
+  compare: view("Compare", "Two models, or one model with and without some heads.", () => import("./views/compare.js"), false),
 };
 const SAMPLES = { de: "Ein Hund läuft durch den Schnee.", en: "A dog is running through the snow." };
 const ids = ["model", "theme", "lecture", "input", "tabs", "status", "edits", "view", "chapter"];
@@ -72,22 +75,25 @@ class Page {
 
   async #turn(number, push = true) {
     const { chapters, family, views } = this.about, at = Math.min(Math.max(number, 0), chapters.length - 1), chapter = chapters[at];
+    const base = this.about.main || family, other = chapter.family && chapter.family !== base ? chapter.model ?? "" : "";
+    if (other !== (this.about.main ? this.about.name : "")) { location.href = `${this.about.main ? "../" : ""}${other && `${other}/`}#chapter=${at}`; return; }
     const [stack] = this.about.attentions.map((each) => each.stack), filled = Object.fromEntries(Object.entries(chapter.state).map(([key, value]) => [key, value.replaceAll("{stack}", stack)]));
     const fits = (!chapter.family || chapter.family === family) && views.includes(filled.view);
-    const kept = Object.fromEntries(Object.keys(this.state).filter((key) => !["text", "target", "to", "chapter"].includes(key)).map((key) => [key, null]));
-    const before = this.state.text;
+    const kept = Object.fromEntries(Object.keys(this.state).filter((key) => !["text", "to"].includes(key)).map((key) => [key, null]));
+    const now = () => `${this.state.text}\n${this.state.target}`, before = now();
     filled.text ??= chapters.slice(0, at).findLast((each) => each.state.text)?.state.text ?? this.state.text ?? ""; // a chapter keeps the text of those before
     if (this.about.image) delete filled.text;
-    this.set({ ...kept, view: this.state.view, ...(fits ? filled : {}), chapter: at }, push);
+    filled.target = (this.about.translates && filled.target) || null;
+    this.set({ ...kept, view: this.state.view, ...(fits ? filled : { target: null }), chapter: at }, push);
     document.body.classList.add("lecture");
     $.lecture.setAttribute("aria-pressed", true);
     const go = (turn, text) => h("button", { type: "button", disabled: at + turn < 0 || at + turn >= chapters.length, onclick: () => this.#turn(at + turn) }, text);
     $.chapter.hidden = false;
     $.chapter.replaceChildren(go(-1, "←"), h("p", { class: "number" }, `${at + 1} / ${chapters.length}`), h("h2", {}, clean(chapter.title)), h("p", {}, clean(chapter.text),
-      fits ? "" : h("span", { class: "soft" }, ` This chapter needs ${/^[aeiou]/.test(chapter.family ?? "") ? "an" : "a"} ${chapter.family ?? filled.view} model: regard look MODEL --lecture.`)), go(1, "→"), h("button", { type: "button", onclick: () => this.#leave() }, "Leave"));
+      fits ? "" : h("span", { class: "soft" }, ` This needs another model (${chapter.family ?? filled.view}): regard look MODEL --lecture.`)), go(1, "→"), h("button", { type: "button", onclick: () => this.#leave() }, "Leave"));
     this.#fill();
     this.#mark();
-    if (before !== this.state.text || !this.run || this.ablated.length) await this.look(); else await this.show();
+    if (before !== now() || !this.run || this.ablated.length) await this.look(); else await this.show();
   }
 
   #leave() {
@@ -138,7 +144,7 @@ class Page {
       const wanted = this.about.image ? { image: this.pixels } : { text: this.state.text ?? "" };
       if (this.about.translates || this.about.pairs) wanted.target = this.state.target ?? null;
       if (this.about.translates) wanted.to = this.state.to ?? null;
-      const run = await this.source.run({ ...wanted, ablated: this.#changes() });
+      const run = await this.source.ask("run", { ...wanted, ablated: this.#changes() });
       if (asked !== this.#asked) return;
       this.run = run;
       this.#output = null;
@@ -165,7 +171,7 @@ class Page {
 
   // The output of the model, requested once for each run.
   output() {
-    this.#output ??= this.source.output(this.run.run);
+    this.#output ??= this.source.ask("output", { run: this.run.run });
     return this.#output;
   }
 
@@ -291,14 +297,19 @@ class Page {
     }
   }
 
+  // Changes the state, shows the view again, and puts the focus back.
+  async again(changes, focus) {
+    this.set(changes);
+    await this.show();
+    document.querySelector(focus)?.focus();
+  }
+
   // Opens a view. Back returns to the one before.
   async open(changes) {
     this.set(changes, true);
     this.#mark();
     await this.show();
   }
-
-  async #painted() { /* the view is open already */ }
 
   #mark() {
     for (const button of $.tabs.children) {
@@ -311,7 +322,7 @@ class Page {
   #tabs() {
     const known = this.about.views.filter((name) => VIEWS[name]);
     // After a click the arrow keys belong to the view; with the arrow keys the tabs keep the focus.
-    const choose = (name, event) => (name === this.state.view && !$.status.classList.contains("error") ? this.#painted() : this.open({ view: name })).then(() => { if (event?.detail) $.view.focus({ preventScroll: true }); });
+    const choose = (name, event) => (name === this.state.view && !$.status.classList.contains("error") ? Promise.resolve() : this.open({ view: name })).then(() => { if (event?.detail) $.view.focus({ preventScroll: true }); });
     const buttons = known.map((name) => h("button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "view",
       onclick: (event) => choose(name, event) }, VIEWS[name].label));
     $.tabs.addEventListener("keydown", (event) => {
@@ -323,6 +334,7 @@ class Page {
       buttons[next].focus();
     });
     $.tabs.replaceChildren(...buttons);
+    addEventListener("resize", () => this.#mark()); // the chosen tab stays in sight
     this.#mark();
   }
 }

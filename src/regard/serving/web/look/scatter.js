@@ -13,7 +13,7 @@ export function glyph(number) {
 }
 
 export class Scatter {
-  // spots: [{ x, y, kind, shape, label, caption }]; given: { room, tall, range, label, axes: [of x, of y], read(spot) }.
+  // spots: [{ x, y, from: [x, y] of an arrow's start, kind, shape, label, caption }]; given: { room, tall, range, label, axes: [of x, of y], read(spot) }.
   constructor(spots, given) {
     Object.assign(this, { spots, given, width: given.room, height: Math.min(Math.max(given.room * 0.62, 320), 520, given.tall ?? 520) });
     this.#place();
@@ -22,7 +22,7 @@ export class Scatter {
       svg("circle", { class: "reach", r: 10 }), glyph(spot.shape)));
     const labels = this.#labels();
     this.element = svg("svg", { class: "scatter", viewBox: `0 0 ${this.width} ${this.height}`, width: this.width, role: "listbox", "aria-label": `${given.label}. Arrow keys go from point to point.` },
-      svg("rect", { class: "frame", x: 0.5, y: 0.5, width: this.width - 1, height: this.height - 1, rx: 8 }), ...labels, ...this.groups,
+      svg("rect", { class: "frame", x: 0.5, y: 0.5, width: this.width - 1, height: this.height - 1, rx: 8 }), svg("defs", {}, svg("marker", { id: "point", viewBox: "0 0 8 8", refX: 13, refY: 4, markerWidth: 8, markerHeight: 8, orient: "auto" }, svg("path", { d: "M0 0L8 4L0 8Z", class: "head" }))), ...this.arrows, ...labels, ...this.groups,
       svg("text", { class: "axis", x: this.width / 2, y: this.height - 9, "text-anchor": "middle" }, given.axes[0]),
       svg("text", { class: "axis", transform: `translate(16 ${this.height / 2}) rotate(-90)`, "text-anchor": "middle" }, given.axes[1]));
     this.element.addEventListener("keydown", (event) => this.#key(event));
@@ -31,11 +31,16 @@ export class Scatter {
 
   // Both axes have the same scale, so that distances can be compared.
   #place() {
-    const { spots, width, height } = this, range = (key) => [Math.min(...spots.map((spot) => spot[key])), Math.max(...spots.map((spot) => spot[key]))];
-    const [[left, right], [low, high]] = [range("x"), range("y")], wide = width - 2.6 * MARGIN, tall = height - 2.6 * MARGIN;
+    const { spots, width, height } = this, all = [...spots.map(({ x, y }) => [x, y]), ...spots.flatMap((spot) => (spot.from ? [spot.from] : []))], range = (axis) => [Math.min(...all.map((each) => each[axis])), Math.max(...all.map((each) => each[axis]))];
+    const [[left, right], [low, high]] = [range(0), range(1)], wide = width - 2.6 * MARGIN - (spots[0].from ? Math.min(0.38 * width, 320) : 0), // room for labels ahead of arrows
+      tall = height - 2.6 * MARGIN;
     const [across, up] = this.given.range ?? [right - left, high - low];
     const size = Math.max(across / wide, up / tall), scale = size > 1e-7 ? 1 / size : 0;
-    this.at = spots.map((spot) => [width / 2 + (spot.x - (left + right) / 2) * scale, height / 2 - 6 - (spot.y - (low + high) / 2) * scale]);
+    const at = (x, y) => [width / 2 + (x - (left + right) / 2) * scale, height / 2 - 6 - (y - (low + high) / 2) * scale];
+    this.at = spots.map((spot) => at(spot.x, spot.y));
+    this.arrows = spots.flatMap(({ from, kind }, i) => (from ? [svg("path", { class: `arrow ${kind}`, d: `M${at(...from)}L${this.at[i]}`, "marker-end": "url(#point)" })] : []));
+    const start = spots[0].from; // one word has one static vector
+    if (start && spots.every(({ from }) => Math.hypot(from[0] - start[0], from[1] - start[1]) < 1e-3)) this.arrows.push(svg("text", { class: "axis", x: at(...start)[0], y: at(...start)[1] + 18, "text-anchor": "middle" }, "static"));
   }
 
   // A label next to each point if there is room; otherwise it is shown when the point is selected.
@@ -44,7 +49,8 @@ export class Scatter {
     pencil.font = FONT; // bold, as the chosen one is
     return this.spots.map((spot, i) => {
       const text = `\u2068${short(spot.label, 48)}\u2069`, width = pencil.measureText(text).width + 4, height = 15, [x, y] = this.at[i];
-      for (const far of [12, 18, 26, 36]) for (const turn of [0, 4, 1, 7, 3, 5, 2, 6]) {
+      const { from } = spot, ahead = from ? Math.round((Math.atan2(spot.y - from[1], spot.x - from[0]) * 4) / Math.PI) : 0; // labels lie ahead of an arrow
+      for (const far of [12, 18, 26, 36]) for (const turn of (from ? [0, 1, -1, 2, -2, 3, -3, 4] : [0, 4, 1, 7, 3, 5, 2, 6]).map((each) => each + ahead)) {
         const angle = (turn * Math.PI) / 4, mid = [x + Math.cos(angle) * (far + width / 2), y - Math.sin(angle) * (far + height / 2)];
         const box = [mid[0] - width / 2, mid[1] - height / 2, mid[0] + width / 2, mid[1] + height / 2];
         if (box[0] < 26 || box[1] < 4 || box[2] > this.width - 4 || box[3] > this.height - 24 || taken.some((other) => overlap(box, other))) continue;

@@ -1,30 +1,13 @@
 // The source of the data: the server of this page or, in a saved file, the answers inside it.
 
+import { bytesOf, floats } from "./packed.js";
+
 export function open() {
   const inlined = document.getElementById("inlined");
   return inlined ? new Inlined(JSON.parse(inlined.textContent)) : new Server();
 }
 
-// The requests of the views.
-class Source {
-  run(asked) { return this.ask("run", asked); }
-  output(run) { return this.ask("output", { run }); }
-  walk(asked) { return this.ask("walk", asked); }
-  steps(asked) { return this.ask("steps", asked); }
-  tree(asked) { return this.ask("tree", asked); }
-  notes(asked) { return this.ask("notes", asked); }
-  patches(asked) { return this.ask("patches", asked); }
-  occlude(asked) { return this.ask("occlude", asked); }
-  task(asked) { return this.ask("task", asked); }
-  deletion(asked) { return this.ask("deletion", asked); }
-  lens(asked) { return this.ask("lens", asked); }
-  vectors(asked) { return this.ask("vectors", asked); }
-  positions(asked) { return this.ask("positions", asked); }
-  compare(asked) { return this.ask("compare", asked); }
-  control(asked) { return this.ask("control", asked); }
-}
-
-class Server extends Source {
+class Server {
   live = true;
   state = {};
   rounded = 0;
@@ -72,13 +55,12 @@ export function lost(more = {}) {
 }
 
 // The answers of a saved file, decompressed on demand.
-class Inlined extends Source {
+class Inlined {
   live = false;
   #kept;
   #answers;
 
   constructor(kept) {
-    super();
     this.#kept = kept;
     this.state = kept.state;
     this.rounded = kept.rounded; // the largest rounding error of weights
@@ -89,7 +71,8 @@ class Inlined extends Source {
   async about() { return this.#kept.about; }
 
   async ask(path, asked) {
-    return JSON.parse(new TextDecoder().decode(await unpacked(this.#found(path, asked).packed)));
+    const { shared } = this.#kept; // tensors, by their numbers
+    return JSON.parse(new TextDecoder().decode(await unpacked(this.#found(path, asked).packed)), (key, value) => (key === "data" && Number.isInteger(value) ? shared[value] : value));
   }
 
   async tensor(run, name) {
@@ -124,16 +107,8 @@ function sorted(value) {
 
 async function unpacked(text) {
   if (!globalThis.DecompressionStream) throw new Error("This browser cannot unpack the file; a newer one can.");
-  const letters = atob(text), bytes = new Uint8Array(letters.length);
-  for (let i = 0; i < bytes.length; i++) bytes[i] = letters.charCodeAt(i);
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  const stream = new Blob([bytesOf(text)]).stream().pipeThrough(new DecompressionStream("deflate"));
   return new Uint8Array(await new Response(stream).arrayBuffer());
-}
-
-function floats(buffer) {
-  const view = new DataView(buffer);
-  if (new Uint8Array(new Uint16Array([1]).buffer)[0]) return new Float32Array(buffer);
-  return Float32Array.from({ length: buffer.byteLength / 4 }, (_, i) => view.getFloat32(4 * i, true));
 }
 
 async function good(answer) {

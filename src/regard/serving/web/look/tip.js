@@ -1,6 +1,6 @@
 // The number under the pointer, next to it. It never leaves the window.
 
-import { h } from "./dom.js";
+import { TURNS, bound, h } from "./dom.js";
 
 export class Tip {
   constructor(root) {
@@ -35,7 +35,7 @@ export function follow(picture, grid, read, leave = () => {}, last = () => null)
   let at = null;
   const to = (cell) => {
     const { left, top, wide, high, rows, columns } = grid();
-    at = [Math.min(Math.max(cell[0], 0), rows - 1), Math.min(Math.max(cell[1], 0), columns - 1)];
+    at = [bound(cell[0], rows), bound(cell[1], columns)];
     read(at, left + (at[1] + 0.5) * wide, top + (at[0] + 0.5) * high);
   };
   const under = (event) => {
@@ -52,7 +52,7 @@ export function follow(picture, grid, read, leave = () => {}, last = () => null)
   picture.addEventListener("pointerleave", () => { if (document.activeElement !== picture) { at = null; leave(); } });
   picture.addEventListener("blur", () => { at = null; leave(); });
   picture.addEventListener("keydown", (event) => {
-    const turn = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key], by = event.shiftKey ? 10 : 1;
+    const turn = TURNS[event.key], by = event.shiftKey ? 10 : 1;
     if (!turn) return;
     event.preventDefault();
     event.stopPropagation();

@@ -1,6 +1,6 @@
 // Two models, or one model with and without changed heads, on one input.
 
-import { choices, clean, h, meter, number, picker, short, svg, token } from "../dom.js";
+import { choices, clean, counted, h, headGrid, markHead, meter, number, picker, short, svg, table, token } from "../dom.js";
 import { marked, signed, headName } from "../effect.js";
 import { chart, difference, headOf, legend, maskOf } from "../heat.js";
 import { Tensors } from "../tensors.js";
@@ -54,7 +54,7 @@ class Compare {
     this.sections = Object.fromEntries(["summary", "texts", "maps", "streams", "tokens"].map((name) => [name, h("section", { id: `compare-${name}` })]));
     const { summary, texts, maps, ...others } = this.sections;
     root.append(this.#bar(), h("div", { class: "side-by-side" }, h("div", {}, this.#chooser(), texts, summary), maps), ...Object.values(others));
-    this.found = await page.source.compare(asked);
+    this.found = await page.source.ask("compare", asked);
     if (!root.isConnected) return;
     this.#summary(null);
     this.#texts();
@@ -63,16 +63,10 @@ class Compare {
     if (this.found.same) await this.#map();
     if (!root.isConnected) return;
     let control = null;
-    try { control = await page.source.control(asked); } catch (error) { summary.append(h("p", { class: "soft" }, clean(error.message))); }
+    try { control = await page.source.ask("control", asked); } catch (error) { summary.append(h("p", { class: "soft" }, clean(error.message))); }
     if (!root.isConnected) return;
     if (control) { this.#summary(control); this.#streams(control); }
     root.dataset.ready = "true";
-  }
-
-  async #again(changes, focus) {
-    this.page.set(changes);
-    await this.page.show();
-    document.querySelector(focus)?.focus();
   }
 
   // ------------------------------------------------------------------------------------------------------- choosing
@@ -80,11 +74,11 @@ class Compare {
   #bar() {
     const { page, kind } = this, options = Object.entries(KINDS);
     if (page.about.against) options.unshift(["model", `Model ${short(page.about.against.name, 24)}`]);
-    const bar = h("div", { class: "bar" }, choices("Compare with", options, kind, (value) => this.#again({ against: value, edited: this.edited.join(",") }, '.choices [aria-checked="true"]')));
+    const bar = h("div", { class: "bar" }, choices("Compare with", options, kind, (value) => this.page.again({ against: value, edited: this.edited.join(",") }, '.choices [aria-checked="true"]')));
     if (kind === "scaled") {
       const caption = h("output", {}, this.factor);
       const input = h("input", { type: "range", name: "factor", min: 0, max: 3, step: 0.1, value: this.factor, "aria-label": "Factor", oninput: () => { caption.textContent = Number(input.value); },
-        onchange: () => this.#again({ factor: Number(input.value), edited: this.edited.join(",") }, "input[name=factor]") });
+        onchange: () => this.page.again({ factor: Number(input.value), edited: this.edited.join(",") }, "input[name=factor]") });
       bar.append(h("label", { class: "factor" }, "× factor", input, caption));
     }
     return bar;
@@ -93,38 +87,15 @@ class Compare {
   #chooser() {
     const { page, place, kind } = this, changed = new Set(kind === "model" ? [] : this.edited);
     const kinds = page.about.attentions.map((each) => [`${each.stack}.${each.kind}`, each.label]);
-    const grid = h("div", { class: "toggles", role: "grid", "aria-label": `${place.label}: heads by layer` });
-    grid.style.setProperty("--heads", place.heads);
-    grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }), ...Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i))));
-    this.buttons = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
+    const [grid, buttons] = headGrid(place, "toggles", `${place.label}: heads by layer`, this, (layer, head) => {
       const id = this.id(layer, head), caption = `Layer ${layer}, head ${head}${changed.has(id) ? ", changed" : ""}`;
       return h("button", { type: "button", role: "gridcell", class: changed.has(id) ? "changed" : "", title: caption, "aria-label": caption, "data-head": id, onclick: () => this.#clicked(layer, head) });
-    }));
-    this.buttons.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer), ...row)));
-    grid.addEventListener("keydown", (event) => this.#key(event));
-    this.#frame();
+    }, (layer, head) => this.#select(layer, head), (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.#toggle(this.id(this.layer, this.head)); } });
+    this.buttons = buttons;
+    markHead(buttons, this);
     const chips = kind === "model" ? [] : this.edited.map((head) => h("button", { type: "button", disabled: this.edited.length === 1, "aria-label": `Leave ${headName(head)} as it is`, onclick: () => this.#toggle(head) }, `${headName(head)} ×`));
-    return h("div", {}, h("div", { class: "bar" }, picker("Attention", kinds, `${place.stack}.${place.kind}`, (at) => this.#again({ at, layer: null, head: null, edited: this.edited.join(",") }, 'select[aria-label="Attention"]')),
+    return h("div", {}, h("div", { class: "bar" }, picker("Attention", kinds, `${place.stack}.${place.kind}`, (at) => this.page.again({ at, layer: null, head: null, edited: this.edited.join(",") }, 'select[aria-label="Attention"]')),
       h("span", { class: "hint" }, kind === "model" ? "A click shows a head." : "A click shows a head; a second one, or Enter, changes it or leaves it.")), grid, h("div", { class: "chips", "aria-label": "Changed heads" }, ...chips));
-  }
-
-  #frame() {
-    this.buttons.forEach((row, layer) => row.forEach((button, head) => {
-      const chosen = layer === this.layer && head === this.head;
-      button.setAttribute("aria-selected", chosen);
-      button.tabIndex = chosen ? 0 : -1;
-    }));
-  }
-
-  #key(event) {
-    const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
-    if (down || right) {
-      event.preventDefault();
-      this.#select(Math.min(Math.max(this.layer + down, 0), this.place.layers - 1), Math.min(Math.max(this.head + right, 0), this.place.heads - 1));
-    } else if (event.key === "Enter" || event.key === " ") {
-      event.preventDefault();
-      this.#toggle(this.id(this.layer, this.head));
-    }
   }
 
   #clicked(layer, head) {
@@ -135,7 +106,7 @@ class Compare {
   async #select(layer, head) {
     Object.assign(this, { layer, head });
     this.page.set({ at: `${this.place.stack}.${this.place.kind}`, layer, head, edited: this.edited.join(","), olayer: null, ohead: null });
-    this.#frame();
+    markHead(this.buttons, this);
     this.buttons[layer][head].focus();
     if (this.found?.same) await this.#map();
   }
@@ -145,7 +116,7 @@ class Compare {
     const left = this.edited.includes(id) ? this.edited.filter((other) => other !== id) : [...this.edited, id];
     if (!left.length) { this.page.say("At least one head is changed; choose another one first."); return; }
     this.page.say("");
-    await this.#again({ edited: left.join(","), at: `${this.place.stack}.${this.place.kind}`, layer: this.layer, head: this.head }, `[data-head="${this.id(this.layer, this.head)}"]`);
+    await this.page.again({ edited: left.join(","), at: `${this.place.stack}.${this.place.kind}`, layer: this.layer, head: this.head }, `[data-head="${this.id(this.layer, this.head)}"]`);
   }
 
   // -------------------------------------------------------------------------------------------------------- showing
@@ -166,7 +137,7 @@ class Compare {
     if (last) add("distance", "1 − cosine of the last layer's stream", "mean", 1 - last.cosine, spread && { mean: 1 - spread.mean, least: 1 - spread.most, most: 1 - spread.least });
     const head = ["", this.kind === "model" ? "models" : "this change", "random heads", "from, to", "times"];
     this.sections.summary.replaceChildren(h("h2", {}, "Differences"), found.same ? "" : h("p", { id: "unlike" }, `Tokens cannot be compared one by one: ${found.why}. Only what can be compared is shown.`),
-      rows.length ? h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Figures" }, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...rows))) : "");
+      rows.length ? table(head, rows, "Figures") : "");
     if (control) this.sections.summary.append(h("details", {}, h("summary", {}, "Which heads were drawn"), ...control.heads.map((draw) => h("div", {}, draw.map(headName).join(" with ")))));
   }
 
@@ -202,8 +173,7 @@ class Compare {
     const told = h("p", { class: "hint" }, apart.most < 1e-6 ? "Nothing differs here: these weights are computed before the change." : `The largest difference is ${number(apart.most)}. Point at a cell of any map, or use the arrow keys.`);
     const figures = h("div", { class: "three" }, ...titles.map((title, i) => h("figure", {}, h("figcaption", {}, title), canvases[i],
       h("div", { class: "legend" }, i < 2 ? "0" : number(-scale), scales[i], number(i < 2 ? most : scale)))));
-    const counted = (count, word) => Array.from({ length: count }, (_, i) => [i, `${word} ${i}`]);
-    const choose = (key, label) => (value) => { page.set({ [key]: value }); this.#map().then(() => document.querySelector(`select[aria-label="${label}"]`)?.focus()); };
+    const choose = (key, label) => (value) => { page.set({ [key]: value }); this.#map().then(() => document.querySelector(`[aria-label="${label}"]`)?.focus()); };
     const pickers = other.there ? h("div", { class: "bar" }, h("span", { class: "hint" }, `and of ${this.sides[1]}:`), picker("Layer of the other", counted(other.there.layers, "Layer"), other.layer, choose("olayer", "Layer of the other")),
       picker("Head of the other", counted(other.there.heads, "Head"), other.head, choose("ohead", "Head of the other"))) : "";
     this.sections.maps.replaceChildren(h("h2", {}, `${place.label} · layer ${layer} · head ${head}`), pickers, figures, told);
@@ -230,7 +200,7 @@ class Compare {
         h("td", { class: "number", "data-value": each.cosine }, number(each.cosine)), h("td", { class: "number" }, number(each.least)), h("td", {}, 1 - each.least > 1e-6 ? token(short(place, 20)) : ""), h("td", { class: "number soft" }, spread ? number(spread.mean) : "…"));
     });
     const head = ["stream after", "1 − cosine (below: random heads)", "cosine, mean", "least", "at", "random heads, mean"];
-    root.replaceChildren(h("h2", {}, "Residual streams, layer by layer"), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Residual streams" }, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...body))));
+    root.replaceChildren(h("h2", {}, "Residual streams, layer by layer"), table(head, body, "Residual streams"));
   }
 
   #tokens() {
@@ -243,7 +213,7 @@ class Compare {
         h("td", { class: "number", "data-divergence": row.divergence }, place ? "" : number(row.divergence)), h("td", {}, place ? "" : bar(row.divergence / worst)),
         h("td", { class: "soft" }, !answer.each || row.best.id === pair.id ? "" : h("span", {}, token(short(row.best.text, 20)), ` ${number(row.best.after)}`)))));
       const head = [answer.each ? (writes ? "after" : "at") : "", writes ? "comes" : "is", "probability", sides[0], sides[1], "change", "KL", "", answer.each ? `most probable, ${sides[1]}` : ""];
-      return h("div", {}, writes ? "" : h("h3", {}, clean(answer.name)), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Probabilities of both" }, h("table", {}, h("thead", {}, h("tr", {}, ...head.map((text) => h("th", { scope: "col" }, text)))), h("tbody", {}, ...body))));
+      return h("div", {}, writes ? "" : h("h3", {}, clean(answer.name)), table(head, body, "Probabilities of both"));
     });
     if (parts.length) this.sections.tokens.append(h("h2", {}, "Probabilities of the same tokens"), ...parts);
   }

@@ -1,6 +1,6 @@
 // Decoding step by step with its candidates, and the tree of a beam search.
 
-import { clean, h, number, short, svg, token } from "../dom.js";
+import { clean, h, number, region, short, svg, table, token } from "../dom.js";
 
 const SLIDERS = [
   ["temperature", "Temperature", 0.1, 2, 0.05, 1],
@@ -43,9 +43,9 @@ export async function show(root, page) {
   const prefix = () => (state.prefix ?? "").split(",").filter(Boolean).map(Number);
   const asked = (some) => Object.fromEntries(some.map((each) => [each[0], value(each)]));
   const penalties = SLIDERS.slice(3);
-  const askSteps = latest(page, () => page.source.steps({ run: page.run.run, ...asked(SLIDERS), draws: state.draws === "1", seed: Number(state.seed) || 0, prefix: prefix() }),
+  const askSteps = latest(page, () => page.source.ask("steps", { run: page.run.run, ...asked(SLIDERS), draws: state.draws === "1", seed: Number(state.seed) || 0, prefix: prefix() }),
     (found) => drawSteps(steps, found, fixed ? null : force, prefix().length, page));
-  const askTree = latest(page, () => page.source.tree({ run: page.run.run, ...asked(BEAM), ...asked(penalties), prefix: prefix() }), (found) => drawTree(tree, found, prefix().length));
+  const askTree = latest(page, () => page.source.ask("tree", { run: page.run.run, ...asked(BEAM), ...asked(penalties), prefix: prefix() }), (found) => drawTree(tree, found, prefix().length));
   function force(tokens) {
     page.set({ prefix: tokens.join(",") });
     askSteps();
@@ -97,7 +97,7 @@ function drawSteps(root, found, force, forced, page) {
   }
   root.replaceChildren(h("h2", {}, "Step by step"), written, total,
     h("div", { class: "bar" }, step(-1, "← Step"), play, step(1, "Step →"), h("span", { class: "hint" }, force ? "Choose another token, and the model continues from there." : "Each row is a step with its candidates."), reset ?? ""),
-    h("div", { class: "stepwise" }, h("div", { class: "scroll steps", tabindex: 0, role: "region", "aria-label": "Steps and their candidates" }, h("table", {}, h("tbody", {}, ...rows))), panel));
+    h("div", { class: "stepwise" }, region("Steps and their candidates", h("table", {}, h("tbody", {}, ...rows)), "steps"), panel));
   mark();
   root.querySelector(".scroll").style.maxHeight = `${Math.min(page.room(root.querySelector(".scroll"), 240), 460)}px`;
   if (focused) root.querySelector(`[data-place="${focused}"]`)?.focus();
@@ -148,7 +148,7 @@ function drawTree(root, { nodes, found }, forced) {
   const rows = found.map((each, i) => h("tr", {}, h("td", {}, i + 1), h("td", { class: "number" }, number(each.score)), h("td", {}, token(each.text), each.finished ? "" : h("span", { class: "soft" }, " … (cut)"))));
   root.replaceChildren(h("h2", {}, "Beam search"), h("p", { class: "hint" }, "A column for each step, the most probable on top, with the total log-probability; a finished hypothesis (=) has its score with length penalty. Dropped hypotheses are paler.", forced ? ` The first ${forced} tokens are forced; the search counts only what follows.` : ""),
     h("div", { class: "tree", tabindex: 0, role: "region", "aria-label": "Tree of the search" }, picture),
-    h("table", {}, h("thead", {}, h("tr", {}, h("th", {}, ""), h("th", { scope: "col" }, "score"), h("th", { scope: "col" }, "found"))), h("tbody", {}, ...rows)));
+    table(["", "score", "found"], rows));
 }
 
 function bestPath(nodes, first) {

@@ -1,6 +1,6 @@
 // Every head of every layer as a small map, and one of them enlarged.
 
-import { choices, clean, h, number, token } from "../dom.js";
+import { choices, clean, h, headGrid, markHead, number, token } from "../dom.js";
 import { effect } from "../effect.js";
 import { chart, headOf, legend, maskOf, paint } from "../heat.js";
 import { Tensors } from "../tensors.js";
@@ -50,10 +50,7 @@ class Heads {
     const { page, place } = this;
     const options = page.about.attentions.map((each) => [`${each.stack}.${each.kind}`, each.label]);
     const bar = h("div", { class: "bar" },
-      choices("Attention", options, `${place.stack}.${place.kind}`, (at) => {
-        page.set({ at, layer: null, head: null });
-        page.show().then(() => document.querySelector('.choices [aria-checked="true"]')?.focus());
-      }),
+      choices("Attention", options, `${place.stack}.${place.kind}`, (at) => page.again({ at, layer: null, head: null }, '.choices [aria-checked="true"]')),
       ...this.#choices(),
       h("span", { class: "hint" }, page.source.live
         ? "Click or arrow keys enlarge a head; a second click, or Enter, silences it."
@@ -64,7 +61,7 @@ class Heads {
     this.known = h("div", { class: "known" });
     this.root.append(bar, h("div", { class: "split" }, h("div", {}, this.grid, this.known), this.large, this.after));
     this.tip = new Tip(this.root);
-    this.#frame();
+    markHead(this.maps, this, !this.rolled);
     const order = [this.layer, ...Array.from({ length: place.layers }, (_, i) => i).filter((i) => i !== this.layer)];
     for (const layer of order) {
       const tensor = await this.tensor(layer).catch((error) => { if (page.source.live || layer === order[0]) throw error; });
@@ -85,19 +82,13 @@ class Heads {
 
   // Heads or rollout, and the output of silent heads.
   #choices() {
-    const { page } = this, again = (label, done) => done.then(() => document.querySelector(`[aria-label="${label}"] [aria-checked="true"]`)?.focus());
+    const { page } = this, focus = (label) => `[aria-label="${label}"] [aria-checked="true"]`;
     const silent = choices("Silent heads give", [["zero", "zero"], ["mean", "their mean"]], page.state.mean === "1" ? "mean" : "zero", (value) => {
       page.set({ mean: value === "mean" ? 1 : null });
-      again("Silent heads give", page.ablated.length ? page.look() : page.show());
+      (page.ablated.length ? page.look() : page.show()).then(() => document.querySelector(focus("Silent heads give"))?.focus());
     });
-    const map = choices("Map", [["head", "Heads"], ["rollout", "Rollout"]], this.rolled ? "rollout" : "head", (value) => {
-      page.set({ map: value === "rollout" ? value : null });
-      again("Map", page.show());
-    });
-    const scale = choices("Scale", [["one", "0 to 1"], ["own", "own scale"]], this.own ? "own" : "one", (value) => {
-      page.set({ scale: value === "own" ? value : null });
-      again("Scale", page.show());
-    });
+    const map = choices("Map", [["head", "Heads"], ["rollout", "Rollout"]], this.rolled ? "rollout" : "head", (value) => page.again({ map: value === "rollout" ? value : null }, focus("Map")));
+    const scale = choices("Scale", [["one", "0 to 1"], ["own", "own scale"]], this.own ? "own" : "one", (value) => page.again({ scale: value === "own" ? value : null }, focus("Scale")));
     const colours = h("span", { class: "hint given" }, "Colours ", scale);
     return page.source.live ? [map, colours, h("span", { class: "hint given" }, "Silent heads give ", silent)] : [map, colours];
   }
@@ -107,7 +98,7 @@ class Heads {
     const { page, place } = this;
     const notes = {}, named = [];
     for (let layer = 0; layer < place.layers; layer++) { // one by one, so that other requests do not wait for all
-      try { Object.assign(notes, (await page.source.notes({ run: page.run.run, at: `${place.stack}.${layer}.${place.kind}` })).heads); } catch { continue; }
+      try { Object.assign(notes, (await page.source.ask("notes", { run: page.run.run, at: `${place.stack}.${layer}.${place.kind}` })).heads); } catch { continue; }
       if (!this.root.isConnected) return;
     }
     this.notes = notes;
@@ -151,36 +142,19 @@ class Heads {
   #grid() {
     const { place, page } = this, off = new Set(page.ablated);
     const marked = new Set(place.kind === "cross" ? page.about.aligned.map(([layer, head]) => this.id(layer, head)) : []);
-    const grid = h("div", { class: "maps", role: "grid", "aria-label": `${place.label}: heads by layer` });
-    grid.style.setProperty("--heads", place.heads);
-    grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }, ""),
-      ...Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i))));
-    this.maps = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
+    const [grid, maps] = headGrid(place, "maps", `${place.label}: heads by layer`, this, (layer, head) => {
       const id = this.id(layer, head), silent = off.has(id);
       const caption = `Layer ${layer}, head ${head}${silent ? ", silent" : ""}${marked.has(id) ? ", aligns words" : ""}`;
       return h("button", { type: "button", role: "gridcell", class: `map${silent ? " off" : ""}${marked.has(id) ? " marked" : ""}`,
         "aria-label": caption, title: caption, "data-head": id, tabindex: -1, onclick: () => this.#clicked(layer, head) }, h("canvas", { "aria-hidden": "true" }), silent ? h("span", { class: "silent", "aria-hidden": "true" }, "off") : null);
-    }));
-    this.maps.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer), ...row)));
-    grid.addEventListener("keydown", (event) => this.#key(event));
+    }, (layer, head) => this.#select(layer, head), (event) => { if (event.key === "Enter" || event.key === " ") { event.preventDefault(); this.#toggle(); } });
+    this.maps = maps;
     return grid;
   }
 
   #clicked(layer, head) {
     if (!this.rolled && layer === this.layer && head === this.head) this.#toggle();
     else this.#select(layer, head);
-  }
-
-  #key(event) {
-    const [down, right] = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key] ?? [0, 0];
-    if (down || right) {
-      event.preventDefault();
-      const layer = Math.min(Math.max(this.layer + down, 0), this.place.layers - 1);
-      this.#select(layer, Math.min(Math.max(this.head + right, 0), this.place.heads - 1));
-    } else if (event.key === "Enter" || event.key === " ") {
-      event.preventDefault();
-      this.#toggle();
-    }
   }
 
   async #select(layer, head) {
@@ -192,7 +166,7 @@ class Heads {
       return;
     }
     this.page.set({ at: `${this.place.stack}.${this.place.kind}`, layer, head });
-    this.#frame();
+    markHead(this.maps, this, !this.rolled);
     this.maps[layer][head].focus();
     await this.#enlarge();
   }
@@ -203,14 +177,6 @@ class Heads {
     this.page.set({ at: `${this.place.stack}.${this.place.kind}`, layer: this.layer, head: this.head });
     await this.page.silence(off.includes(id) ? off.filter((other) => other !== id) : [...off, id]);
     document.querySelector(`[data-head="${id}"]`)?.focus();
-  }
-
-  #frame() {
-    this.maps.forEach((row, layer) => row.forEach((button, head) => {
-      const chosen = layer === this.layer && head === this.head;
-      button.setAttribute("aria-selected", chosen && !this.rolled);
-      button.tabIndex = chosen ? 0 : -1;
-    }));
   }
 
   async #enlarge() {

@@ -1,9 +1,10 @@
 // An image with its patches, and the attention of a patch or of the class token.
 
-import { choices, h, meter, number, token } from "../dom.js";
+import { TURNS, bound, choices, h, headGrid, markHead, meter, number, token } from "../dom.js";
 import { effect } from "../effect.js";
-import { isDark, paint } from "../heat.js";
+import { between, isDark, paint } from "../heat.js";
 import { lines as curves } from "../lines.js";
+import { bytesOf } from "../packed.js";
 import { Tensors } from "../tensors.js";
 import { Tip } from "../tip.js";
 
@@ -15,7 +16,7 @@ const SIDE = 460; // pixels of the large picture
 export function trust({ run }) {
   const uniform = 1 / run.sides.encoder.tokens.length;
   return `Attention shows where a head looked, not why the model gave its answer. Each number stands next to that of uniform attention (${number(uniform)} a patch), ` +
-    "and each entropy next to that of a uniform map and of random heads. Rollout multiplies the attention of the layers and ignores values, feed-forward layers and norms; Gradient weighs attention by its effect on the answer. Grey out patches to see whether they matter.";
+    "and each entropy next to that of a uniform map and of random heads. Rollout multiplies the attention of the layers and ignores values, feed-forward layers and norms; Gradient weighs attention by its effect on the answer. The deletion curve shows whether the patches matter.";
 }
 
 export async function show(root, page) {
@@ -41,7 +42,6 @@ class Picture {
     this.gradient = state.map === "gradient";
     this.opacity = state.opacity === undefined ? OPACITY : Math.min(Math.max(Number(state.opacity) || 0, 0), 100);
     this.cursor = null;
-    this.greyed = [];
     this.tensors = new Tensors(page.source);
     this.pixels = picture(run.image, about.image);
   }
@@ -125,28 +125,27 @@ class Picture {
   async #changed() {
     const { page, layer, head, query } = this;
     page.set({ layer: layer || null, head: head || null, query: query === null ? "mean" : query < 0 ? null : query, map: this.kind === "head" ? null : this.kind });
-    this.greyed = [];
     this.result?.replaceChildren();
     this.#controls();
-    this.#frame();
+    markHead(this.buttons, this, this.kind === "head");
     const turn = this.turn = {};
     let found;
     try {
-      found = this.gradient ? this.#relevance(await page.source.patches(this.asked))
+      found = this.gradient ? this.#relevance(await page.source.ask("patches", this.asked))
         : this.map(await this.tensor(this.rollout ? "rollout.encoder" : `encoder.${layer}.attention.weights`), this.rollout ? 0 : head);
     } catch (error) { page.say(error.message, true); return; }
     if (turn !== this.turn) return;
     this.shown = found;
-    const what = this.gradient ? "Attention × gradient of the answer" : this.rollout ? `Rollout of ${this.place.layers} layers` : `Layer ${layer} · head ${head}`;
-    this.title.textContent = `${what}, from ${this.name(query)}`;
+    const what = this.gradient ? "What each patch adds to the log-probability of the answer" : this.rollout ? `Rollout of ${this.place.layers} layers` : `Layer ${layer} · head ${head}`;
+    this.title.textContent = this.gradient ? what : `${what}, from ${this.name(query)}`;
     this.canvas.setAttribute("aria-label", `${this.title.textContent}: ${this.rows} rows of ${this.columns} patches. Arrow keys read single numbers, Enter looks from a patch.`);
     this.#picture();
     this.#read();
     await Promise.all([this.#maps(turn), this.#figures(turn)]);
   }
 
-  #relevance({ patches, rest }) {
-    return { queries: this.rows, keys: this.columns, data: Float32Array.from(patches), most: Math.max(...patches), rest: this.skipped ? rest : null };
+  #relevance({ patches }) {
+    return { queries: this.rows, keys: this.columns, data: Float32Array.from(patches), most: Math.max(...patches), rest: null };
   }
 
   // The image, the map over it, and the lines between patches.
@@ -163,17 +162,15 @@ class Picture {
     pencil.imageSmoothingEnabled = false;
     pencil.drawImage(this.pixels, 0, 0, width, height);
     shown.data.forEach((value, i) => {
-      pencil.fillStyle = shade(shown.most ? value / shown.most : 0, this.opacity / 100);
+      pencil.fillStyle = shade(shown.most > 0 ? Math.max(value, 0) / shown.most : 0, this.opacity / 100);
       pencil.fillRect((i % columns) * cell, Math.floor(i / columns) * cell, cell, cell);
     });
     if (cell >= 6) lines(pencil, rows, columns, cell);
-    const box = (patch, colour, dash = []) => {
-      pencil.setLineDash(dash);
+    const box = (patch, colour) => {
       pencil.strokeStyle = colour;
       pencil.lineWidth = 2;
       pencil.strokeRect((patch % columns) * cell + 1, Math.floor(patch / columns) * cell + 1, cell - 2, cell - 2);
     };
-    for (const patch of this.greyed) box(patch, "#ffffff", [3, 3]);
     if (this.query !== null && this.query >= 0) box(this.query, "#35c2ff");
     if (this.cursor !== null) box(this.cursor, isDark() ? "#f3a952" : "#ffd166");
     const ramp = h("canvas", { width: 140, height: 1, "aria-hidden": "true" }), brush = ramp.getContext("2d");
@@ -202,7 +199,7 @@ class Picture {
 
   async #figures(turn) {
     // A saved file has these numbers for one query only.
-    const { concentration: found } = await this.page.source.patches(this.asked).catch((error) => { if (this.page.source.live) throw error; return {}; });
+    const { concentration: found } = await this.page.source.ask("patches", this.asked).catch((error) => { if (this.page.source.live) throw error; return {}; });
     if (turn !== this.turn) return;
     if (!found) return this.figures.replaceChildren();
     const row = (label, value, key) => h("tr", {}, h("th", { scope: "row" }, label), h("td", { class: "number", "data-figure": key }, number(value)),
@@ -217,23 +214,13 @@ class Picture {
 
   #grid() {
     const { place, page } = this, off = new Set(page.ablated);
-    const grid = h("div", { class: "maps", role: "grid", "aria-label": "Heads by layer, as maps over the image" });
-    grid.style.setProperty("--heads", place.heads);
-    grid.style.setProperty("--shape", this.columns / this.rows);
-    const numbers = Array.from({ length: place.heads }, (_, i) => h("span", { class: "name", role: "columnheader" }, i));
-    grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "columnheader" }, ""), ...numbers));
-    this.buttons = Array.from({ length: place.layers }, (_, layer) => Array.from({ length: place.heads }, (_, head) => {
+    const [grid, buttons] = headGrid(place, "maps", "Heads by layer, as maps over the image", this, (layer, head) => {
       const id = `encoder.${layer}.attention.${head}`, caption = `Layer ${layer}, head ${head}${off.has(id) ? ", silent" : ""}`;
       return h("button", { type: "button", role: "gridcell", class: `map${off.has(id) ? " off" : ""}`, "aria-label": caption, title: caption,
         "data-head": id, tabindex: -1, onclick: () => this.#select(layer, head) }, h("canvas", { "aria-hidden": "true" }));
-    }));
-    this.buttons.forEach((row, layer) => grid.append(h("div", { role: "row" }, h("span", { class: "name", role: "rowheader" }, layer), ...row)));
-    grid.addEventListener("keydown", (event) => {
-      const turn = TURNS[event.key];
-      if (!turn) return;
-      event.preventDefault();
-      this.#select(bound(this.layer + turn[0], place.layers), bound(this.head + turn[1], place.heads));
-    });
+    }, (layer, head) => this.#select(layer, head));
+    grid.style.setProperty("--shape", this.columns / this.rows);
+    this.buttons = buttons;
     return grid;
   }
 
@@ -241,14 +228,6 @@ class Picture {
     Object.assign(this, { layer, head, rollout: false, gradient: false });
     this.#changed();
     this.buttons[layer][head].focus();
-  }
-
-  #frame() {
-    this.buttons.forEach((row, layer) => row.forEach((button, head) => {
-      const chosen = layer === this.layer && head === this.head;
-      button.setAttribute("aria-selected", chosen && this.kind === "head");
-      button.tabIndex = chosen ? 0 : -1;
-    }));
   }
 
   #listen() {
@@ -282,24 +261,17 @@ class Picture {
   // --------------------------------------------------------------------------------------------------------- checking
 
   #check() {
-    const { page, rows, columns } = this, usual = Math.max(1, Math.round((rows * columns) / 8));
-    const caption = h("output", {}), most = Math.max(1, Math.floor((rows * columns) / 2));
-    const count = h("input", { type: "range", name: "grey", min: 1, max: most, value: Math.min(Number(page.state.grey) || usual, most), "aria-label": "Patches to grey out",
-      oninput: () => { page.set({ grey: Number(count.value) === usual ? null : count.value }); name(); } });
-    const button = h("button", { type: "button", id: "occlude", disabled: !page.source.live, onclick: () => this.#occlude(button, Number(count.value)) });
-    const name = () => { caption.textContent = count.value; button.textContent = `Grey out the ${count.value} most attended`; };
-    name();
-    this.result = h("div", { id: "occluded", "aria-live": "polite" });
-    const curve = h("button", { type: "button", id: "deletion", disabled: !page.source.live, onclick: () => this.#deletion(curve) }, "Deletion curve");
+    this.result = h("div", { id: "deleted", "aria-live": "polite" });
+    const curve = h("button", { type: "button", id: "deletion", disabled: !this.page.source.live, onclick: () => this.#deletion(curve) }, "Deletion curve");
     return h("section", { class: "check", "aria-label": "Does it matter?" }, h("h3", {}, "Do these patches matter for the answer?"),
-      h("div", { class: "bar" }, count, button, curve), this.result);
+      h("div", { class: "bar" }, curve), this.result);
   }
 
   // The probability of the answer while patches are removed, in the order of the map and in two others.
   async #deletion(button) {
     button.disabled = true;
     try {
-      const found = await this.page.source.deletion(this.asked), names = { overlay: "this map", centre: "from the centre", random: "random" };
+      const found = await this.page.source.ask("deletion", this.asked), names = { overlay: "this map", centre: "from the centre", random: "random" };
       const series = Object.entries(names).map(([key, name], i) => ({ name, values: found[key], kind: key === "random" ? "chance" : `c${i}` }));
       this.result.replaceChildren(h("p", { class: "soft" }, "Probability of ", h("b", {}, token(found.answer)), " while patches are greyed out, the strongest first. A small area means that the map found what matters."),
         curves({ label: "Deletion curves", x: found.shares.map((share) => Math.round(100 * share)), series, across: "percent of the patches", up: "probability", room: 420, tall: 220, id: "deletion-curve" }),
@@ -307,37 +279,13 @@ class Picture {
     } catch (error) { this.page.say(error.message, true); } finally { button.disabled = false; }
   }
 
-  async #occlude(button, count) {
-    button.disabled = true;
-    try {
-      const found = await this.page.source.occlude({ ...this.asked, count, seed: 0 });
-      this.greyed = found.patches;
-      this.#picture();
-      const row = (label, value, key) => h("tr", {}, h("th", { scope: "row" }, label), h("td", {}, meterOf(value)), h("td", { class: "number", "data-figure": key }, number(value)),
-        h("td", { class: "number" }, key === "before" ? "" : signed(value - found.before)));
-      const milder = found.draws.filter((chance) => chance > found.after).length;
-      this.result.replaceChildren(h("p", { class: "soft" }, "Probability of ", h("b", {}, token(found.answer)), ", with patches in the image's mean colour:"),
-        h("table", {}, h("tbody", {}, row("the whole image", found.before, "before"), row(`without the ${count} most attended`, found.after, "after"),
-          row(`without ${count} random ones (mean of ${found.draws.length})`, found.random, "random"))),
-        h("p", { class: "soft" }, `Greying out what was looked at costs more than ${milder} of the ${found.draws.length} random draws.`));
-    } catch (error) { this.page.say(error.message, true); } finally { button.disabled = false; }
-  }
 }
-
-const TURNS = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
-
-function bound(value, count) { return Math.min(Math.max(value, 0), count - 1); }
-
-function signed(value) { return (value >= 0 ? "+" : "−") + Math.abs(value).toFixed(4); }
 
 function meterOf(share) {
   return meter(Math.min(Math.max(share, 0), 1));
 }
 
-function shade(share, opacity) {
-  const at = Math.min(Math.max(share, 0), 1) * (SHADES.length - 1), i = Math.min(Math.floor(at), SHADES.length - 2);
-  return `rgba(${SHADES[i].map((part, c) => Math.round(part + (SHADES[i + 1][c] - part) * (at - i)))},${opacity})`;
-}
+function shade(share, opacity) { return `rgba(${between(SHADES, share)},${opacity})`; }
 
 function lines(pencil, rows, columns, cell) {
   pencil.strokeStyle = "rgba(140,150,160,0.55)";
@@ -350,7 +298,7 @@ function lines(pencil, rows, columns, cell) {
 
 // The pixels that the model read, as a canvas of their size.
 function picture(encoded, [channels, height, width]) {
-  const bytes = Uint8Array.from(atob(encoded), (letter) => letter.charCodeAt(0)), area = width * height;
+  const bytes = bytesOf(encoded), area = width * height;
   const canvas = h("canvas", { width, height }), pencil = canvas.getContext("2d"), image = pencil.createImageData(width, height);
   for (let i = 0; i < area; i++) {
     for (let c = 0; c < 3; c++) image.data[4 * i + c] = bytes[(channels >= 3 ? c : 0) * area + i];

@@ -1,7 +1,7 @@
 // The output of each layer: a grid of layers by tokens, and one cell in detail.
 
-import { choices, clean, h, meter, number, short, token } from "../dom.js";
-import { colour, legend } from "../heat.js";
+import { TURNS, bound, choices, clean, h, meter, number, short, token } from "../dom.js";
+import { colour, inkOn, legend } from "../heat.js";
 import { Tip } from "../tip.js";
 
 const WIDE = 84, SIDE = 190, MARGIN = 6; // widths of a column and of the names, in pixels; columns drawn beyond what is seen
@@ -13,12 +13,9 @@ export function trust() {
 export async function show(root, page) {
   const { about, state } = page;
   const output = about.outputs.includes(state.output) ? state.output : about.outputs[0];
-  const found = await page.source.lens({ run: page.run.run, output });
+  const found = await page.source.ask("lens", { run: page.run.run, output });
   if (!root.isConnected) return;
-  const parts = about.outputs.length > 1 ? [choices("Output", about.outputs.map((name) => [name, clean(name)]), output, (value) => {
-    page.set({ output: value, row: null, column: null });
-    page.show().then(() => document.querySelector('.choices [aria-checked="true"]')?.focus());
-  })] : [];
+  const parts = about.outputs.length > 1 ? [choices("Output", about.outputs.map((name) => [name, clean(name)]), output, (value) => page.again({ output: value, row: null, column: null }, '.choices [aria-checked="true"]'))] : [];
   root.append(h("div", { class: "bar" }, ...parts, h("span", { class: "hint" }, "Rows are layers, columns are tokens; bold is the model's answer, and a frame marks the first layer that gives it. Point at a cell, or use the arrow keys.")));
   new Grid(root, page, found).draw();
   root.dataset.ready = "true";
@@ -86,7 +83,7 @@ class Grid {
       const id = layer.tokens[t][0], shade = colour(layer.chances[t][0]), agrees = id === found.final[t];
       const cell = h("div", { role: "gridcell", id: `cell-${i}-${t}`, "data-cell": `${i}.${t}`, class: `${agrees ? "agrees" : ""}${found.first[t] === i ? " first" : ""}` }, token(short(this.text(id), 18)));
       cell.style.background = `rgb(${shade})`;
-      cell.style.color = 0.3 * shade[0] + 0.59 * shade[1] + 0.11 * shade[2] > 130 ? "#10161d" : "#ffffff";
+      cell.style.color = inkOn(shade);
       return cell;
     })));
     this.inner.replaceChildren(head, ...rows);
@@ -94,11 +91,11 @@ class Grid {
   }
 
   #key(event) {
-    const turn = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1], Home: [0, -this.places], End: [0, this.places] }[event.key];
+    const turn = { ...TURNS, Home: [0, -this.places], End: [0, this.places] }[event.key];
     if (!turn) return;
     event.preventDefault();
     const [layer, place] = this.at;
-    this.#move(Math.min(Math.max(layer + turn[0], 0), this.found.layers.length - 1), Math.min(Math.max(place + turn[1], 0), this.places - 1));
+    this.#move(bound(layer + turn[0], this.found.layers.length), bound(place + turn[1], this.places));
   }
 
   #move(layer, place, scrolls = true) {

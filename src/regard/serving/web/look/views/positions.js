@@ -53,10 +53,7 @@ class Positions {
 
   #bar(found) {
     const { page } = this, parts = [h("span", { id: "kind" }, "Positions: ", h("b", {}, NAMES[found.kind] ?? found.kind))];
-    if (found.parts.length > 1) parts.push(choices("Side", found.parts.map((part) => [part, SIDES[part]]), found.part, (side) => {
-      page.set({ side });
-      page.show().then(() => document.querySelector('.choices [aria-checked="true"]')?.focus());
-    }));
+    if (found.parts.length > 1) parts.push(choices("Side", found.parts.map((part) => [part, SIDES[part]]), found.part, (side) => page.again({ side }, '.choices [aria-checked="true"]')));
     if (!page.about.image && found.kind !== "none") {
       const caption = h("output", {}, found.length);
       const input = h("input", { type: "range", name: "places", min: 2, max: found.longest, value: found.length, disabled: !page.source.live, oninput: () => {
@@ -121,7 +118,7 @@ class Positions {
   // ----------------------------------------------------------------------------------------------------------- vectors
 
   #vectors(found) {
-    const { page } = this, given = found.encodings, far = given.first < 0 ? "distance" : "place";
+    const { page } = this, given = found.encodings, far = given.first < 0 ? "distance" : "position";
     this.matrix = unpacked(given.matrix);
     this.angles = given.angles && unpacked(given.angles);
     this.cosines = unpacked(given.cosines);
@@ -163,7 +160,7 @@ class Positions {
     const { kind, base, encodings } = this.found, [, width] = this.matrix.shape, place = row + encodings.first;
     if (encodings.grid) { this.say(["patch ", h("b", {}, patch(row, encodings.grid)), `, channel ${channel}`], value, ...this.#angle(row, channel)); return; }
     if (kind === "learned") { this.say([`P(${place}, ${channel})`], value); return; }
-    if (kind === "rotary") { this.say([`${channel % 2 ? "cos" : "sin"} of the angle of pair ${channel >> 1} at place ${place}`], value, ...this.#angle(row, channel)); return; }
+    if (kind === "rotary") { this.say([`${channel % 2 ? "cos" : "sin"} of the angle of pair ${channel >> 1} at position ${place}`], value, ...this.#angle(row, channel)); return; }
     const half = Math.ceil(width / 2), halves = encodings.order === "halves";
     const pair = halves ? channel % half : channel >> 1, name = (halves ? channel >= half : channel % 2) ? "cos" : "sin";
     const angle = place / base ** ((2 * pair) / width);
@@ -238,7 +235,7 @@ function patch(number, [, columns]) {
 }
 
 function apart(distance) {
-  if (!distance) return "at the query's own place";
+  if (!distance) return "at the query's own position";
   return `${Math.abs(distance)} ${distance > 0 ? "before" : "behind"} its query`;
 }
 

@@ -7,7 +7,7 @@ export function trust() {
 }
 
 export async function show(root, page) {
-  const found = await page.source.task({ run: page.run.run });
+  const found = await page.source.ask("task", { run: page.run.run });
   if (!root.isConnected) return;
   const tokens = page.run.sides.encoder.tokens;
   for (const head of found.heads) root.append(section(head, found, tokens));
@@ -60,6 +60,6 @@ const PARTS = {
   masked: (head) => ({
     under: () => [],
     marked: (i) => head.masks.some(([place]) => place === i),
-    after: head.masks.length ? head.masks.map(([place, best]) => table(`Candidates for token ${place + 1}`, best)) : [h("p", { class: "hint" }, "The text has no mask token.")],
+    after: head.masks.length ? head.masks.map(([place, best]) => table(`Candidates for token ${place}`, best)) : [h("p", { class: "hint" }, "The text has no mask token.")],
   }),
 };

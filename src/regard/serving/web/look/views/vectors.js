@@ -1,6 +1,7 @@
 // Words of several sentences on a plane, and their cosines by layer.
 
-import { choices, clean, h, number, picker, svg, token } from "../dom.js";
+import { choices, clean, h, number, picker, svg, table, token } from "../dom.js";
+import { signed } from "../effect.js";
 import { lines } from "../lines.js";
 import { once, unpacked } from "../packed.js";
 import { Scatter, glyph } from "../scatter.js";
@@ -23,6 +24,7 @@ class Vectors {
     this.side = h("div", { class: "side" });
     this.map = h("div", { class: "mapped" });
     this.below = h("div");
+    this.analogy = h("section", { class: "analogy" });
   }
 
   get lines() { return this.page.state.lines ?? this.sample.lines.join("\n"); }
@@ -37,7 +39,8 @@ class Vectors {
     this.list = h("ol", { class: "legend-list" });
     this.readout = h("div", { class: "readout", id: "readout", "aria-live": "polite" });
     this.side.append(form, this.choice, this.readout, this.list);
-    this.root.append(h("div", { class: "vectors" }, this.side, this.map), this.below);
+    this.root.append(h("div", { class: "vectors" }, this.side, this.map), this.below, this.analogy);
+    this.#analogies();
     await this.#ask();
     this.root.dataset.ready = "true";
   }
@@ -60,6 +63,7 @@ class Vectors {
     this.count = found.words.length;
     this.layers = this.cosines.shape[0];
     this.points = found.charts.map((chart) => unpacked(chart.points));
+    this.arrows = found.charts.map((chart) => unpacked(chart.arrows));
     const { state } = this.page, named = (word) => found.charts.findIndex((chart) => chart.word && chart.word.toLowerCase() === word.toLowerCase());
     const wanted = state.word ?? (state.lines === undefined ? this.sample.word : undefined);
     this.chosen = state.word === "*" ? 0 : Math.max(wanted === undefined ? Math.min(1, found.charts.length - 1) : named(wanted), 0);
@@ -68,6 +72,24 @@ class Vectors {
     this.#choices();
     this.#sentences();
     this.#show();
+  }
+
+  // b − a + c in the table of embeddings. The first answer is asked for with the button.
+  #analogies() {
+    const { page } = this, words = (page.state.analogy ?? "boy,girl,man").split(","), off = !page.source.live;
+    const [c, a, b] = [2, 0, 1].map((i) => h("input", { value: words[i] ?? "", maxlength: 60, disabled: off, "aria-label": `Word ${"abc"[i]}` })), out = h("div", { class: "pair" });
+    const rows = (title, list) => h("table", {}, h("caption", {}, title), ...list.map(([word, cosine]) => h("tr", {}, h("th", { scope: "row" }, token(word)), h("td", { class: "number", "data-value": cosine }, number(cosine)))));
+    const ask = async (event) => {
+      event?.preventDefault();
+      try {
+        page.set({ analogy: [a, b, c].map((field) => field.value.trim()).join(",") });
+        const found = await once(page, "analogy", { a: a.value, b: b.value, c: c.value });
+        page.say("");
+        out.replaceChildren(rows(`nearest to ${clean(c.value)} − ${clean(a.value)} + ${clean(b.value)}`, found.analogy), rows(`nearest to ${clean(c.value)} alone`, found.neighbours));
+      } catch (error) { page.say(error.message, true); }
+    };
+    this.analogy.replaceChildren(h("h2", {}, "Analogies of static vectors"), h("form", { class: "bar", onsubmit: ask }, c, "−", a, "+", b, h("button", { class: "main", type: "submit", disabled: off }, "Nearest words"), h("span", { class: "hint" }, "Embeddings of the vocabulary, by cosine; the words and their parts are left out. Compare with the right column.")), out);
+    if (page.state.analogy && !off) ask();
   }
 
   get chart() { return this.found.charts[this.chosen]; }
@@ -97,7 +119,8 @@ class Vectors {
       this.#show();
     } });
     const scale = choices("Scale", [["same", "the same in every layer"], ["own", "own"]], page.state.scale === "own" ? "own" : "same", (value) => { page.set({ scale: value === "own" ? value : null }); this.#choices(); this.#show(); this.choice.querySelector('[aria-label="Scale"] [aria-checked="true"]').focus(); });
-    this.choice.replaceChildren(h("label", { class: "one" }, "Word", word), h("label", {}, "Layer", caption, slider), h("div", { class: "one hint" }, "Scale ", scale));
+    const shown = choices("Vectors", [["", "contextual"], ["1", "static → contextual"]], page.state.arrows ?? "", (value) => { page.set({ arrows: value || null }); this.#choices(); this.#show(); this.choice.querySelector('[aria-label="Vectors"] [aria-checked="true"]').focus(); });
+    this.choice.replaceChildren(h("label", { class: "one" }, "Word", word), h("label", {}, "Layer", caption, slider), h("div", { class: "one" }, shown), page.state.arrows ? "" : h("div", { class: "one hint" }, "Scale ", scale));
   }
 
   #sentences() {
@@ -115,17 +138,17 @@ class Vectors {
   }
 
   #show() {
-    const { chart, layer, found } = this, points = this.points[this.chosen], n = chart.places.length;
-    const share = chart.share[layer], both = 100 * (share[0] + share[1]), chance = chart.chance?.layers[layer];
+    const { chart, layer, found } = this, arrows = this.page.state.arrows && this.arrows[this.chosen], points = arrows || this.points[this.chosen], n = chart.places.length;
+    const share = chart[arrows ? "arrow_share" : "share"][layer], rows = arrows ? 2 * n : n, xy = (i) => [0, 1].map((axis) => points.data[(layer * rows + i) * 2 + axis]), both = 100 * (share[0] + share[1]), chance = chart.chance?.layers[layer];
     const same = chart.places.every((word) => this.cosine(chart.places[0], word) > 1 - 1e-6);
     const measured = this.root.parentElement?.querySelector("#measured");
     const against = chance === undefined ? "There are too few other words for a baseline." :
       `Random other words of these sentences have a mean cosine of ${number(chance, 3)} ${where(layer)} (${chart.chance.pairs.toLocaleString("en")} pairs): compare with it.`;
     if (measured) measured.textContent = `${same ? "Here all of these have the same vector." : `The two axes show ${both.toFixed(0)} % of the variance.`} ${against}`;
-    const spots = chart.places.map((word, i) => ({ word, x: points.data[(layer * n + i) * 2], y: points.data[(layer * n + i) * 2 + 1], kind: this.kind(word),
+    const spots = chart.places.map((word, i) => ({ word, x: xy(rows - n + i)[0], y: xy(rows - n + i)[1], from: arrows ? xy(i) : null, kind: this.kind(word),
       shape: found.words[word].sentence, label: this.#label(word), caption: `${found.words[word].text}, sentence ${found.words[word].sentence + 1}` }));
     const map = new Scatter(spots, { room: Math.max(this.map.clientWidth, 280), label: `${chart.word === null ? "All words" : `The word ${chart.word}`} ${where(layer)}: ${n} points`,
-      axes: share.map((part, i) => `${i ? "second" : "first"} direction, ${(100 * part).toFixed(0)} % of the variance`), range: this.page.state.scale === "own" ? null : this.#range(points), tall: this.page.room(this.map, 320), read: (spot) => { this.#read(spot); if (chart.word === null) this.#pairs(); } });
+      axes: share.map((part, i) => `${i ? "second" : "first"} direction, ${(100 * part).toFixed(0)} % of the variance`), range: arrows || this.page.state.scale === "own" ? null : this.#range(points), tall: this.page.room(this.map, 320), read: (spot) => { this.#read(spot); if (chart.word === null) this.#pairs(); } });
     this.map.replaceChildren(map.element);
     map.choose(Math.max(chart.places.indexOf(this.at), 0));
     if (chart.word !== null) this.#pairs();
@@ -160,7 +183,7 @@ class Vectors {
     this.readout.replaceChildren(
       h("p", {}, h("b", { "data-word": word }, token(text)), ` in sentence ${sentence + 1}`, tokens.length > 1 ? h("span", { class: "soft" }, ` (mean of ${tokens.length} tokens)`) : "", ", at ",
         h("span", { class: "number", "data-x": spot.x, "data-y": spot.y }, `${number(spot.x, 4)}, ${number(spot.y, 4)}`)),
-      h("table", {}, h("thead", {}, h("tr", {}, ...["nearest", "in", "cosine", "above random"].map((head) => h("th", { scope: "col" }, head)))), h("tbody", {}, ...rows)));
+      table(["nearest", "in", "cosine", "above random"], rows));
   }
 
   #nearest(word, count) {
@@ -193,8 +216,7 @@ class Vectors {
     const order = pairs.map((_, i) => i).sort((one, two) => values[two][layer] - values[one][layer]).slice(0, 100);
     const rows = order.map((i) => h("tr", { "data-pair": pairs[i].join("-") }, h("th", { scope: "row" }, named[i]), h("td", { class: "number", "data-static": statics[i] }, number(statics[i])), ...columns.map((each) => cell(values[i][each], each))));
     if (chart.chance) rows.push(h("tr", { class: "chance", "data-pair": "random" }, h("th", { scope: "row" }, "random other words"), h("td", { class: "number", "data-static": chart.chance.static }, number(chart.chance.static)), ...columns.map((each) => cell(chart.chance.layers[each], each))));
-    return h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Cosines by layer" }, h("table", {},
-      h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "pair"), h("th", { scope: "col" }, "static"), ...columns.map((each) => h("th", { scope: "col" }, each ? `layer ${each - 1}` : "embedded")))), h("tbody", {}, ...rows)));
+    return table(["pair", "static", ...columns.map((each) => (each ? `layer ${each - 1}` : "embedded"))], rows, "Cosines by layer");
   }
 }
 
@@ -209,10 +231,6 @@ function where(layer) {
 function short({ words }, number) {
   const letters = [...clean(words[number].text)];
   return `${words[number].sentence + 1} \u2068${letters.length > 14 ? `${letters.slice(0, 13).join("")}…` : letters.join("")}\u2069`;
-}
-
-function signed(value) {
-  return `${value < 0 ? "" : "+"}${number(value, 4)}`;
 }
 
 function median(values) {

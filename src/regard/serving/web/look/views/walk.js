@@ -1,7 +1,7 @@
 // The path of one input through a layer, step by step: formula, operands and result as tiles, and the scores of one
 // query against every key.
 
-import { clean, h, number, picker, short, svg, token } from "../dom.js";
+import { clean, counted, h, meter, number, picker, region, short, table, token } from "../dom.js";
 import { leaves, written } from "../formulas.js";
 import { unpacked } from "../packed.js";
 import { tiles } from "../tiles.js";
@@ -90,8 +90,7 @@ class Walk {
   }
 
   async draw() {
-    const { page, root } = this, again = (changes, label) => { page.set(changes); page.show().then(() => document.querySelector(`select[aria-label="${label}"]`)?.focus()); };
-    const counted = (count, word) => Array.from({ length: count }, (_, i) => [i, `${word} ${i}`]);
+    const { page, root } = this, again = (changes, label) => page.again(changes, `select[aria-label="${label}"]`);
     const stacks = Object.keys(page.run.sides), back = h("button", { type: "button", disabled: true, onclick: () => this.go(this.at - 1) }, "← Back");
     const on = h("button", { type: "button", class: "main", disabled: true, onclick: () => this.go(this.at + 1) }, "Next →");
     Object.assign(this, { back, on });
@@ -100,7 +99,7 @@ class Walk {
       ...(stacks.length > 1 ? [picker("Stack", stacks.map((name) => [name, name === "encoder" ? "Encoder" : "Decoder"]), this.stack, (stack) => again({ at: `${stack}.attention`, token: null }, "Stack"))] : []),
       picker("Layer", counted(this.layers, "Layer"), this.layer, (layer) => again({ layer }, "Layer")), picker("Head", counted(this.heads, "Head"), this.head, (head) => again({ head }, "Head")),
       h("label", { class: "given hint" }, page.about.image ? "Patch" : "Token", picker("Token", words, this.query, (chosen) => again({ token: chosen }, "Token"))), back, on, h("span", { class: "hint" }, "← and → step through.")));
-    const found = await page.source.walk({ run: page.run.run, stack: this.stack, layer: this.layer, head: this.head, first: this.first });
+    const found = await page.source.ask("walk", { run: page.run.run, stack: this.stack, layer: this.layer, head: this.head, first: this.first });
     if (!root.isConnected) return;
     this.steps = found.steps;
     const values = Object.fromEntries(this.steps.filter((step) => step.value).map((step) => [step.name, step.value]));
@@ -207,14 +206,15 @@ class Walk {
     const attention = step.name.split(".").slice(0, 3).join("."), kinds = this.steps.filter((each) => each.name.startsWith(`${attention}.`) && SCORES.includes(each.kind));
     const now = kinds.indexOf(step), row = this.query - (step.value.first ?? 0), keys = step.columns;
     const cells = kinds.map((each) => { const wide = each.value.tile.shape[1]; return each.value.tile.data.subarray(row * wide, (row + 1) * wide); });
-    const body = keys.map((key, k) => h("tr", {}, h("th", { scope: "row" }, token(short(key, 18))), ...kinds.map((each, i) => {
+    const long = keys.length > 11, order = keys.map((_, k) => k); // in a long list, the largest are visible without scrolling
+    if (long) order.sort((one, two) => cells[now][two] - cells[now][one] || one - two);
+    const body = order.map((k) => h("tr", { "data-key": k }, h("th", { scope: "row" }, token(short(keys[k], 18)), h("span", { class: "soft" }, ` ${k}`)), ...kinds.map((each, i) => {
       const value = cells[i][k], told = i <= now ? (Number.isFinite(value) ? number(value, 4) : "−∞") : "";
       if (each.kind !== "softmax" || i > now) return h("td", { class: `number${i === now ? " now" : ""}`, "data-value": i <= now ? value : null }, told);
-      return h("td", { class: "number now", "data-value": value }, svg("svg", { class: "meter", viewBox: "0 0 120 12", "aria-hidden": "true" }, svg("rect", { width: 120 * value, height: 12, rx: 1 })), told);
+      return h("td", { class: "number now", "data-value": value }, meter(value), told);
     })));
     const names = kinds.map((each) => ({ product: "q · k", scale: written(["over", "S", "√dₖ"], each.operands).includes("S") && each.tree[0] === "over" ? `÷ ${written("√dₖ", each.operands)}` : "scaled", softmax: "softmax" }[each.kind] ?? KINDS[each.kind][0].toLowerCase()));
-    return h("section", { class: "one-query" }, h("h3", {}, token(word), ` (${this.query}) against every key`), h("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Scores of the chosen token" },
-      h("table", {}, h("thead", {}, h("tr", {}, h("th", { scope: "col" }, "key"), ...names.map((name, i) => h("th", { scope: "col", class: i === now ? "now" : "" }, name)))), h("tbody", {}, ...body))));
+    return h("section", { class: "one-query" }, h("h3", {}, token(word), ` (${this.query}) against every key`), table([long ? "key, best first" : "key", ...names.map((name, i) => h("th", { scope: "col", class: i === now ? "now" : "" }, name))], body, "Scores of the chosen token"));
   }
 
   // The lecture's example, Thinking Machines: scores 112 and 96 with keys of size 64. The numbers can be changed.
@@ -238,17 +238,17 @@ class Walk {
     rows.push(["sum", length(step.value)]);
     const most = Math.max(...rows.map(([, value]) => value), 1e-9);
     return h("section", {}, h("h3", {}, "The running sum of ", token(this.tokens[this.query].text)), h("table", {}, h("tbody", {}, ...rows.map(([name, value]) => h("tr", {}, h("th", { scope: "row" }, name),
-      h("td", {}, svg("svg", { class: "meter", viewBox: "0 0 120 12", "aria-hidden": "true" }, svg("rect", { width: (120 * value) / most, height: 12, rx: 1 }))), h("td", { class: "number" }, number(value, 3)))))),
+      h("td", {}, meter(value / most)), h("td", { class: "number" }, number(value, 3)))))),
     h("p", { class: "hint" }, "Length of each vector, over the channels that are shown."));
   }
 
   #answers(step) {
     const rows = step.words.map(([name, ...found], i) => h("tr", { class: i === this.query - this.first ? "now" : "" }, h("th", { scope: "row" }, token(short(name, 20))), ...found.map((text) => h("td", {}, token(text)))));
-    return h("div", { class: "scroll words", tabindex: 0, role: "region", "aria-label": "Most probable" }, h("table", {}, h("tbody", {}, ...rows)));
+    return region("Most probable", h("table", {}, h("tbody", {}, ...rows)), "words");
   }
 
   #words(step) {
     const wide = 200, rows = step.words.map((row) => h("tr", {}, ...row.slice(0, wide).map((text, i) => h("td", { class: row.length > 1 && i === this.query ? "now" : "" }, token(text)))));
-    return h("div", { class: "corner words scroll", tabindex: 0, role: "region", "aria-label": clean(this.kind(step)[0]) }, h("table", {}, h("tbody", {}, ...rows)));
+    return region(clean(this.kind(step)[0]), h("table", {}, h("tbody", {}, ...rows)), "corner words");
   }
 }

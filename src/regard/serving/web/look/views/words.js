@@ -1,6 +1,6 @@
 // The sentence as text, with lines from a chosen word to the words that it attends to.
 
-import { choices, clean, h, number, picker, short, svg, token } from "../dom.js";
+import { choices, clean, counted, h, number, picker, short, svg, token } from "../dom.js";
 import { headName } from "../effect.js";
 import { Tensors } from "../tensors.js";
 import { Tip } from "../tip.js";
@@ -71,7 +71,7 @@ class Words {
   }
 
   #show() {
-    const { page, place, mode } = this, counted = (count, name) => Array.from({ length: count }, (_, i) => [i, `${name} ${i}`]);
+    const { page, place, mode } = this;
     const [layer, head, value] = this.#informative();
     this.bar.replaceChildren(
       ...(page.about.attentions.length > 1 ? [picker("Attention", page.about.attentions.map((each) => [`${each.stack}.${each.kind}`, each.label]), `${place.stack}.${place.kind}`, (at) => { page.set({ at, layer: null, head: null, from: null }); page.show(); })] : []),
@@ -126,7 +126,7 @@ class Words {
     if (this.mode !== "one" || !page.source.live) return;
     matter.append(h("p", { class: "hint" }, "Measuring what this head does …"));
     try {
-      const asked = { run: page.run.plain ?? page.run.run, changes: [id] }, found = await page.source.compare(asked), control = await page.source.control(asked);
+      const asked = { run: page.run.plain ?? page.run.run, changes: [id] }, found = await page.source.ask("compare", asked), control = await page.source.ask("control", asked);
       if (turn !== this.turn || !this.root.isConnected) return;
       const [answer] = found.answers, figure = answer && answer.figures.divergence, random = answer && control.answers[answer.name]?.divergence;
       matter.replaceChildren(h("h3", {}, "Without this head"), answer ? h("p", {}, "The output changes by ", h("b", { class: "number", "data-effect": figure }, number(figure)), " nats (KL divergence, mean over the positions); without a random other head by ",

@@ -1,4 +1,7 @@
-"""LLaMA (Touvron et al. 2023) and models of its shape: Mistral, Qwen 2 and 3, Phi-3, OLMo 2. SmolLM is a LLaMA."""
+"""Decoders: GPT-2, LLaMA and models of its shape (Mistral, Qwen 2 and 3, Phi-3, OLMo 2, Gemma 1 to 3), GPT-NeoX.
+
+SmolLM is a LLaMA.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,17 @@ import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import torch
 from torch import Tensor
 
 from regard.blocks.settings import Body, Llama3Scaling, Rotary, YarnScaling
 from regard.models.settings import Decoder
-from regard.weights.huggingface.tables import ACTIVATION, SAME, Config, Family, Names, Row, joined, under, varied
+from regard.weights.huggingface import tables
+from regard.weights.huggingface.tables import ACTIVATION, SAME, Codec, Config, Family, Names, Row, under, varied
 
 LENGTH = 2048
 """The maximum length that is written. Rotary positions have none."""
-LAYER = "model.layers.{i}"
+LAYER, GPT2_LAYER, NEOX_LAYER = "model.layers.{i}", "transformer.h.{i}", "gpt_neox.layers.{i}"
 SCALINGS = {
     "linear": (("factor", "factor", None),),
     "dynamic": (("factor", "factor", None),),
@@ -26,21 +31,73 @@ SCALINGS = {
     "yarn": (("factor", "factor", None), ("beta_fast", "beta_fast", 32.0), ("beta_slow", "beta_slow", 1.0)),
 }
 """Numbers of each kind of scaling: ours, theirs, default (None: required)."""
-FULL, WINDOW = "full_attention", "sliding_attention"
-KINDS = {FULL: "full", WINDOW: "window"}
-"""Their types of layers, and ours."""
 QK_NORM = under("decoder.{i}.attention", f"{LAYER}.self_attn", q_norm="q_norm", k_norm="k_norm")
+NUMBER = tables.codec_for(1.0)
+TANH = Codec(lambda name: "gelu-tanh" if name == "gelu" else ACTIVATION.read(name), ACTIVATION.write)
+"""Files of Gemma 1 that state gelu mean its approximation."""
+SCALE = Codec(lambda scalar: NUMBER.read(scalar) ** -0.5, lambda scale: round(scale**-2))
+GEMMA: dict[str, Any] = {"vocab_size": 256000, "head_dim": 256, "tie_word_embeddings": True}
+UNSCALED = Codec(lambda scaled: None if tables.codec_for(True).read(scaled) else 1.0, lambda scale: scale != 1.0)
+"""Whether scores are divided by √head_size."""
 
 
-class Llama(Family):
-    """The type of LLaMA models."""
+class CausalLm(Family):
+    """What all have in common. The first class has an output, the second saves its tensors without the prefix."""
+
+    settings = Decoder
+    head_names: ClassVar[tuple[str, ...]] = ("lm_head.",)
+
+    def __init_subclass__(cls) -> None:
+        cls.base = cls.architectures[1]
+
+
+class Gpt2(CausalLm):
+    """GPT-2 (Radford et al. 2019). Its weights are [in, out]; query, key and value are one tensor."""
+
+    model_type = "gpt2"
+    architectures = ("GPT2LMHeadModel", "GPT2Model")
+    prefix = "transformer."
+    ignored = (r"\.attn\.(masked_)?bias$",)
+
+    fields = (
+        Row("vocabulary", "vocab_size", 50257),
+        Row("width", "n_embd", 768),
+        Row("depth", "n_layer", 12),
+        Row("attention.heads", "n_head", 12),
+        Row("attention.scale", "scale_attn_weights", True, UNSCALED),
+        Row("attention.dropout", "attn_pdrop", 0.1),
+        Row("ffn.hidden", "n_inner", None),
+        Row("ffn.activation", "activation_function", "gelu_new", ACTIVATION),
+        Row("norm.eps", "layer_norm_epsilon", 1e-5),
+        Row("dropout", "resid_pdrop", 0.1, also="embd_pdrop"),
+        Row("position.length", "n_positions", 1024),
+        Row("tied", "tie_word_embeddings", True),
+        Row("initial.deviation", "initializer_range", 0.02),
+    )
+    constants: ClassVar = {"norm_place": "pre", "position.kind": "learned", "initial.scaled_residual": True}
+    required: ClassVar = {"scale_attn_by_inverse_layer_idx": False}
+    written: ClassVar = {"bos_token_id": None, "eos_token_id": None}
+    names: ClassVar[Names] = {
+        **under("embedding", "transformer", tokens="wte", position="wpe"),
+        **under("decoder.{i}.attention", f"{GPT2_LAYER}.attn", tables.JOINED, q="c_attn", k="c_attn", v="c_attn"),
+        **under("decoder.{i}.attention", f"{GPT2_LAYER}.attn", tables.TRANSPOSED, out="c_proj"),
+        **under("decoder.{i}.attention_residual", GPT2_LAYER, norm="ln_1"),
+        **under("decoder.{i}.ffn", f"{GPT2_LAYER}.mlp", tables.TRANSPOSED, up="c_fc", down="c_proj"),
+        **under("decoder.{i}.ffn_residual", GPT2_LAYER, norm="ln_2"),
+        "decoder.norm": ("transformer.ln_f", SAME),
+        "output": ("lm_head", SAME),
+    }
+
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        return {"tied": True} if config.architecture(self.architectures) == self.base else {}
+
+
+class Llama(CausalLm):
+    """LLaMA (Touvron et al. 2023)."""
 
     model_type = "llama"
-    settings = Decoder
     architectures = ("LlamaForCausalLM", "LlamaModel")
-    base = "LlamaModel"
     prefix = "model."
-    head_names = ("lm_head.",)
     ignored: ClassVar[tuple[str, ...]] = (r"rotary_emb\.inv_freq$",)
     from_tensors = frozenset({"tied"})
 
@@ -139,7 +196,6 @@ class Mistral(Llama):
 
     model_type = "mistral"
     architectures = ("MistralForCausalLM", "MistralModel")
-    base = "MistralModel"
     fields = (
         *varied(Llama.fields, ("attention_bias", "mlp_bias"), intermediate_size=14336, num_key_value_heads=8),
         Row("attention.window", "sliding_window", 4096, optional=True),
@@ -156,30 +212,22 @@ class Windows(Llama):
     """The key without which no layer has a window; none: there is no such key."""
 
     def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-        kinds = config.values.get("layer_types") or self.usual_kinds(config)
-        if not isinstance(kinds, list) or len(kinds) != config.read("num_hidden_layers", len(kinds)):
-            raise config.error("layer_types", "must be a list with an entry for each layer; correct it")
-        if unknown := [kind for kind in kinds if kind not in KINDS]:
-            raise config.error("layer_types", f"has {unknown[0]}, only {' and '.join(KINDS)} are supported")
-        pattern = [KINDS[kind] for kind in kinds]
-        rest = super().read_rest(config, tensors)
+        found = tables.window_settings(config, self.usual_kinds)
         used = self.switch is None or config.read(self.switch, False)
-        if not used or "window" not in pattern or config.values.get("sliding_window", 4096) is None:
-            return rest | {"attention.window": None, "position.window_base": None}
-        period = next(n for n in range(1, len(pattern) + 1) if pattern == (pattern[:n] * len(pattern))[: len(pattern)])
-        return rest | ({"attention.pattern": pattern[:period]} if "full" in pattern else {})
+        if not used or config.values.get("sliding_window", 4096) is None:
+            found = {"attention.window": None, "position.window_base": None}
+        return super().read_rest(config, tensors) | found
 
     def usual_kinds(self, config: Config) -> list[str]:
         """Return the types of layers of a config that does not list them."""
         first = config.values.get("max_window_layers", 28)
         if type(first) is not int:
             raise config.error("max_window_layers", "must be an integer; correct it")
-        return [FULL if i < first else WINDOW for i in range(config.read("num_hidden_layers", 32))]
+        return [tables.FULL if i < first else tables.WINDOW for i in range(config.read("num_hidden_layers", 32))]
 
     def write_rest(self, settings: Decoder) -> dict[str, Any]:
-        windows = settings.attention.windows(settings.depth)
-        kinds = [FULL if window is None else WINDOW for window in windows]
-        switch = {} if self.switch is None else {self.switch: WINDOW in kinds}
+        kinds = tables.layer_types(settings)
+        switch = {} if self.switch is None else {self.switch: tables.WINDOW in kinds}
         window = settings.attention.window or 4096  # their code needs a number even if no layer has a window
         return super().write_rest(settings) | switch | {"layer_types": kinds, "sliding_window": window}
 
@@ -189,7 +237,6 @@ class Qwen2(Windows):
 
     model_type = "qwen2"
     architectures = ("Qwen2ForCausalLM", "Qwen2Model")
-    base = "Qwen2Model"
     fields = varied(Windows.fields, ("attention_bias",), vocab_size=151936, intermediate_size=22016)
     constants: ClassVar = Windows.constants | {"attention.bias": True, "attention.output_bias": False}
 
@@ -199,7 +246,6 @@ class Qwen3(Windows):
 
     model_type = "qwen3"
     architectures = ("Qwen3ForCausalLM", "Qwen3Model")
-    base = "Qwen3Model"
     fields = varied(Windows.fields, vocab_size=151936, intermediate_size=22016, head_dim=128)
     names: ClassVar = Windows.names | QK_NORM
     qk_norm = True
@@ -210,7 +256,6 @@ class Olmo2(Llama):
 
     model_type = "olmo2"
     architectures = ("Olmo2ForCausalLM", "Olmo2Model")
-    base = "Olmo2Model"
     fields = varied(Llama.fields, ("mlp_bias",), vocab_size=50304, rms_norm_eps=1e-5)
     constants: ClassVar = Llama.constants | {
         "ffn.bias": False,
@@ -230,7 +275,6 @@ class Phi3(Mistral):
 
     model_type = "phi3"
     architectures = ("Phi3ForCausalLM", "Phi3Model")
-    base = "Phi3Model"
     fields = varied(
         Mistral.fields,
         vocab_size=32064,
@@ -244,7 +288,7 @@ class Phi3(Mistral):
 
     def names_for(self, settings: Body) -> Names:
         queries, keys = settings.attention.heads * settings.head_size, settings.kv_heads * settings.head_size
-        three, two = joined([queries, keys, keys]), joined([settings.ffn_hidden] * 2)
+        three, two = tables.joined([queries, keys, keys]), tables.joined([settings.ffn_hidden] * 2)
         attention = under("decoder.{i}.attention", f"{LAYER}.self_attn", three, **dict.fromkeys("qkv", "qkv_proj"))
         ffn = under("decoder.{i}.ffn", f"{LAYER}.mlp", two, gate="gate_up_proj", up="gate_up_proj")
         return self.names | attention | ffn
@@ -284,3 +328,156 @@ def _write_scaling(position: Rotary) -> dict[str, Any]:
     if isinstance(scaling, Llama3Scaling | YarnScaling):
         values["original_max_position_embeddings"] = scaling.original_length
     return {"rope_type": scaling.kind, **values}
+
+
+class Gemma(Llama):
+    """Gemma 1, text only (Gemma Team 2024): LLaMA with larger heads and other norms."""
+
+    model_type = "gemma"
+    architectures = ("GemmaForCausalLM", "GemmaModel")
+    fields = (
+        *varied(
+            Llama.fields,
+            ("hidden_act", "mlp_bias"),
+            **GEMMA,
+            hidden_size=3072,
+            intermediate_size=24576,
+            num_hidden_layers=28,
+            num_attention_heads=16,
+            num_key_value_heads=16,
+        ),
+        Row("ffn.activation", "hidden_act", "gelu_pytorch_tanh", TANH),
+    )
+    constants: ClassVar = Llama.constants | {"ffn.bias": False, "norm.unit_offset": True, "embedding_scale": True}
+    required: ClassVar = {"use_bidirectional_attention": False}
+
+
+class Gemma2(Windows):
+    """Gemma 2: norms before and after each sublayer, limited scores and logits, windows."""
+
+    model_type = "gemma2"
+    architectures = ("Gemma2ForCausalLM", "Gemma2Model")
+    fields = (
+        *varied(
+            Windows.fields,
+            ("hidden_act",),
+            **GEMMA,
+            hidden_size=2304,
+            intermediate_size=9216,
+            num_hidden_layers=26,
+            num_attention_heads=8,
+            num_key_value_heads=4,
+        ),
+        Row("ffn.activation", "hidden_activation", "gelu_pytorch_tanh", ACTIVATION),
+        Row("attention.scale", "query_pre_attn_scalar", 256, SCALE),
+        Row("attention.soft_cap", "attn_logit_softcapping", 50.0, NUMBER, optional=True),
+        Row("output_soft_cap", "final_logit_softcapping", 30.0, NUMBER, optional=True),
+    )
+    constants: ClassVar = Gemma.constants | {"norm_place": "sandwich"}
+    required: ClassVar = Gemma.required
+    names: ClassVar = Windows.names | {
+        **under("decoder.{i}.attention_residual", LAYER, norm="input_layernorm", after="post_attention_layernorm"),
+        **under(
+            "decoder.{i}.ffn_residual", LAYER, norm="pre_feedforward_layernorm", after="post_feedforward_layernorm"
+        ),
+    }
+    switch = None
+    period: ClassVar[int] = 2
+    """Every layer of this number has no window."""
+
+    def usual_kinds(self, config: Config) -> list[str]:
+        period = config.read("sliding_window_pattern", self.period)
+        return [tables.WINDOW if (i + 1) % period else tables.FULL for i in range(config.read("num_hidden_layers", 26))]
+
+
+class Gemma3(Gemma2):
+    """The text part of Gemma 3: norms of queries and keys, and another rotation in layers with a window."""
+
+    model_type = "gemma3_text"
+    architectures = ("Gemma3ForCausalLM", "Gemma3TextModel")
+    fields = varied(Gemma2.fields, vocab_size=262208, attn_logit_softcapping=None, final_logit_softcapping=None)
+    names: ClassVar = Gemma2.names | QK_NORM
+    qk_norm = True
+    period = 6
+    base_default = 1_000_000.0
+
+    def read_rotation(self, config: Config) -> dict[str, Any]:
+        """`rope_parameters` has a table for each type of layers; older files have `rope_local_base_freq`."""
+        stated = config.values.get("rope_parameters") or {}
+        values = {key: value for key, value in config.values.items() if key != "rope_parameters"}
+        if not isinstance(stated, dict):
+            raise config.error("rope_parameters", "must be an object; correct it")
+        full = super().read_rotation(Config(values | {"rope_parameters": stated.get(tables.FULL)}, config.source))
+        window = Config(stated.get(tables.WINDOW) or {}, f"{config.source}: rope_parameters.{tables.WINDOW}")
+        window.require({"rope_type": "default"})
+        base = window.read("rope_theta", config.read("rope_local_base_freq", 10_000.0))
+        return full | {"position.window_base": base}
+
+    def write_rotation(self, position: Rotary) -> dict[str, Any]:
+        values = super().write_rotation(position)
+        local = position.base if position.window_base is None else position.window_base
+        window = {"rope_type": "default", "rope_theta": local}
+        return values | {
+            "rope_local_base_freq": local,
+            "rope_parameters": {tables.FULL: values["rope_parameters"], tables.WINDOW: window},
+        }
+
+
+def by_heads(heads: int) -> tables.Form:
+    """Query, key and value of the first head, then those of the second."""
+
+    def write(own: tables.Tensors) -> Tensor:
+        return torch.stack([each.view(heads, -1, *each.shape[1:]) for each in own], 1).flatten(0, 2)
+
+    def read(tensor: Tensor) -> tables.Tensors:
+        three = tensor.view(heads, 3, -1, *tensor.shape[1:]).unbind(1)
+        return tuple(each.flatten(0, 1) for each in three)
+
+    return tables.Form(write, read)
+
+
+class GptNeoX(Llama):
+    """GPT-NeoX and Pythia (Black et al. 2022): parallel sublayers; query, key and value of each head are neighbours."""
+
+    model_type = "gpt_neox"
+    architectures = ("GPTNeoXForCausalLM", "GPTNeoXModel")
+    prefix = "gpt_neox."
+    head_names = ("embed_out.",)
+    renamed = ((r"^lm_head\.", "embed_out."),)
+    ignored = (*Llama.ignored, r"\.attention\.(masked_)?bias$")
+    base_key, fraction_key, fraction_default = "rotary_emb_base", "rotary_pct", 0.25
+
+    fields = (
+        Row("vocabulary", "vocab_size", 50432),
+        Row("width", "hidden_size", 6144),
+        Row("depth", "num_hidden_layers", 44),
+        Row("attention.heads", "num_attention_heads", 64),
+        Row("attention.bias", "attention_bias", True),
+        Row("attention.dropout", "attention_dropout", 0.0),
+        Row("ffn.hidden", "intermediate_size", 24576),
+        Row("ffn.activation", "hidden_act", "gelu", ACTIVATION),
+        Row("norm.eps", "layer_norm_eps", 1e-5),
+        Row("dropout", "hidden_dropout", 0.0),
+        Row("parallel", "use_parallel_residual", True),
+        Row("tied", "tie_word_embeddings", False),
+        Row("initial.deviation", "initializer_range", 0.02),
+    )
+    constants: ClassVar = {"norm_place": "pre", "position.kind": "rotary", "position.order": "halves"}
+    names: ClassVar[Names] = {
+        "embedding.tokens": ("gpt_neox.embed_in", SAME),
+        **under("decoder.{i}.attention", f"{NEOX_LAYER}.attention", out="dense"),
+        **under("decoder.{i}.attention_residual", NEOX_LAYER, norm="input_layernorm"),
+        **under("decoder.{i}.ffn", f"{NEOX_LAYER}.mlp", up="dense_h_to_4h", down="dense_4h_to_h"),
+        **under("decoder.{i}.ffn_residual", NEOX_LAYER, norm="post_attention_layernorm"),
+        "decoder.norm": ("gpt_neox.final_layer_norm", SAME),
+        "output": ("embed_out", SAME),
+    }
+
+    def names_for(self, settings: Body) -> Names:
+        one = dict.fromkeys("qkv", "query_key_value")
+        return self.names | under(
+            "decoder.{i}.attention", f"{NEOX_LAYER}.attention", by_heads(settings.attention.heads), **one
+        )
+
+
+DECODERS = (Gpt2(), Llama(), Mistral(), Qwen2(), Qwen3(), Phi3(), Olmo2(), Gemma(), Gemma2(), Gemma3(), GptNeoX())

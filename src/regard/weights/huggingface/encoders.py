@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019), RoBERTa, MPNet, DistilBERT, ELECTRA and ALBERT.
+"""Encoders: BERT (Devlin et al. 2019), RoBERTa, MPNet, DistilBERT, ELECTRA, ALBERT and ModernBERT.
 
 They differ in the names of their tensors, in their heads, and in how positions and embeddings are stored.
 """
@@ -13,20 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regard.blocks.settings import Rotary
 from regard.models.settings import Classification, Encoder, Masked, NextSentence, Pooling, Spans, Tagging, TextHead
-from regard.weights.huggingface.tables import (
-    ACTIVATION,
-    SAME,
-    Codec,
-    Config,
-    Family,
-    Form,
-    Names,
-    Row,
-    TensorMap,
-    codec_for,
-    under,
-)
+from regard.weights.huggingface import tables
+from regard.weights.huggingface.tables import ACTIVATION, SAME, Config, Family, Form, Names, Row, under, varied
 
 HEADS = {
     "BertModel": {"pooling"},
@@ -37,12 +27,17 @@ HEADS = {
     "BertForTokenClassification": {"tagging"},
     "BertForQuestionAnswering": {"spans"},
 }
-"""The heads of each class, by kind."""
 POOLER = "bert.pooler.dense"
 POOLED = {"pooling", "next-sentence", "classification"}
 LAYER = "bert.encoder.layer.{i}"
 DISTIL = "distilbert.transformer.layer.{i}"
 PREDICTIONS = "cls.predictions"
+MODERN = "model.layers.{i}"
+BASES = {"position.base": (tables.FULL, "global_rope_theta", 160_000.0)}
+BASES["position.window_base"] = (tables.WINDOW, "local_rope_theta", 10_000.0)
+"""Settings of ModernBERT's rotations: the type of layers, the key of older files, and the default."""
+LENGTH = 8192
+"""The maximum length that is written. Rotary positions have none."""
 
 
 class Bert(Family):
@@ -60,6 +55,8 @@ class Bert(Family):
     heads: ClassVar[Mapping[str, set[str]]] = HEADS
     pooler: ClassVar[str | None] = POOLER
     """The layer after the pooling that heads share; none: it has no such layer, or heads have their own."""
+    head_dropout: ClassVar[tuple[str, float | None]] = ("classifier_dropout", None)
+    """The key of the dropout of heads, and its default; none: that of the model."""
     pooled: ClassVar[Literal["tanh", "gelu", "relu"]] = "tanh"
     """The activation after the layer of a classification."""
     activation: ClassVar[str | None] = "hidden_act"
@@ -102,11 +99,15 @@ class Bert(Family):
         "heads.spans.output": ("qa_outputs", SAME),
     }
 
+    def __init_subclass__(cls) -> None:
+        cls.architectures = tuple(cls.heads)
+        cls.base = cls.architectures[0]
+
     def names_for(self, settings: Encoder) -> Names:
         tied = any(isinstance(head, Masked) and head.tied for head in settings.heads.values())
         return self.names | {"heads.masked.output": (self.masked, SAME)} if tied else self.names
 
-    def add_ties(self, mapping: TensorMap, settings: Encoder, config: Config) -> None:
+    def add_ties(self, mapping: tables.TensorMap, settings: Encoder, config: Config) -> None:
         bias, own = f"{self.masked}.bias", f"{self.output}.bias"
         for head in settings.heads.values():
             if isinstance(head, Masked) and head.tied:
@@ -124,7 +125,8 @@ class Bert(Family):
             kinds.add("pooling")
         if "spans" in kinds and config.labels() != 2:
             raise config.error("id2label", "must have two entries, for a start and an end; correct it")
-        dropout = self.head_dropout(config)
+        key, usual = self.head_dropout
+        dropout = config.read(key, config.read("hidden_dropout_prob", 0.1) if usual is None else usual)
         tied = config.read("tie_word_embeddings", True)
         classes = config.labels()
         heads: dict[str, TextHead] = {
@@ -141,16 +143,9 @@ class Bert(Family):
         default = next(row.default for row in self.fields if row.ours == "ffn.activation")
         return "gelu" if self.activation is None else config.read(self.activation, default, ACTIVATION)
 
-    def head_dropout(self, config: Config) -> float:
-        found: float = config.read("classifier_dropout", config.read("hidden_dropout_prob", 0.1))
-        return found
-
     def write_rest(self, settings: Encoder) -> dict[str, Any]:
-        if not settings.segments:
+        if not settings.segments and "segments" not in self.constants:
             raise self.cannot("segments is 0, only 1 or more are supported")
-        return self.write_heads(settings)
-
-    def write_heads(self, settings: Encoder) -> dict[str, Any]:
         config: dict[str, Any] = {}
         for head in settings.heads.values():
             wanted: str = self.pooled
@@ -160,8 +155,8 @@ class Bert(Family):
                 raise self.cannot(
                     f"the {head.kind} head has the activation {head.activation}, only {wanted} is supported"
                 )
-            if isinstance(head, Classification | Tagging):
-                config |= {"classifier_dropout": head.dropout}
+            if isinstance(head, Classification | Tagging) and self.head_dropout[0] != "hidden_dropout_prob":
+                config[self.head_dropout[0]] = head.dropout
             if isinstance(head, Masked):
                 config["tie_word_embeddings"] = head.tied
         return config
@@ -173,12 +168,6 @@ class Bert(Family):
                 return architecture
         choices = "; ".join(" and ".join(sorted(known)) for known in self.heads.values())
         raise self.cannot(f"its heads are {' and '.join(kinds)}, and no class has these (supported: {choices})")
-
-
-def changed(fields: tuple[Row, ...], **defaults: Any) -> tuple[Row, ...]:
-    """The rows with other defaults; a key with the default None is left out."""
-    kept = (row for row in fields if defaults.get(row.theirs, row.default) is not None)
-    return tuple(replace(row, default=defaults.get(row.theirs, row.default)) for row in kept)
 
 
 def classes_of(name: str, *heads: str) -> dict[str, set[str]]:
@@ -206,17 +195,18 @@ class Roberta(Bert):
 
     model_type = "roberta"
     heads = classes_of("Roberta", "pooling")
-    architectures = tuple(heads)
-    base, prefix, pooler = "RobertaModel", "roberta.", "roberta.pooler.dense"
+    prefix, pooler = "roberta.", "roberta.pooler.dense"
     head_names = ("lm_head.", "classifier.", "qa_outputs.")
     masked, output, activation = "lm_head", "lm_head.decoder", None
     skipped = 2
     """Rows before the first position: the id of the padding token plus one."""
     fields = tuple(
-        replace(row, codec=Codec(lambda length: codec_for(512).read(length) - 2, lambda length: length + 2))
+        replace(
+            row, codec=tables.Codec(lambda length: tables.codec_for(512).read(length) - 2, lambda length: length + 2)
+        )
         if row.ours == "position.length"
         else row
-        for row in changed(Bert.fields, vocab_size=50265)
+        for row in varied(Bert.fields, vocab_size=50265)
     )
     required: ClassVar = {"position_embedding_type": "absolute", "pad_token_id": 1}
     written: ClassVar = {"pad_token_id": 1}
@@ -238,9 +228,8 @@ class MPNet(Roberta):
 
     model_type = "mpnet"
     heads = classes_of("MPNet", "pooling")
-    architectures = tuple(heads)
-    base, prefix, pooler = "MPNetModel", "mpnet.", "mpnet.pooler.dense"
-    fields = tuple(row for row in changed(Roberta.fields, vocab_size=30527) if row.ours != "segments")
+    prefix, pooler, head_dropout = "mpnet.", "mpnet.pooler.dense", ("hidden_dropout_prob", 0.1)
+    fields = tuple(row for row in varied(Roberta.fields, vocab_size=30527) if row.ours != "segments")
     constants: ClassVar = {**Bert.constants, "segments": 0, "position.relative": {"buckets": 32, "longest": 128}}
     required: ClassVar = {"pad_token_id": 1, "relative_attention_num_buckets": 32}
     names: ClassVar[Names] = {
@@ -254,21 +243,13 @@ class MPNet(Roberta):
         "encoder.position.weight": ("mpnet.encoder.relative_attention_bias.weight", SAME),
     }
 
-    def head_dropout(self, config: Config) -> float:
-        found: float = config.read("hidden_dropout_prob", 0.1)
-        return found
-
-    def write_rest(self, settings: Encoder) -> dict[str, Any]:
-        return {key: each for key, each in self.write_heads(settings).items() if key != "classifier_dropout"}
-
 
 class DistilBert(Bert):
     """DistilBERT (Sanh et al. 2019): no segments, and other names."""
 
     model_type = "distilbert"
     heads = classes_of("DistilBert")
-    architectures = tuple(heads)
-    base, prefix, pooler, pooled = "DistilBertModel", "distilbert.", None, "relu"
+    prefix, pooler, pooled, head_dropout = "distilbert.", None, "relu", ("seq_classif_dropout", 0.2)
     head_names = ("vocab_", "classifier.", "pre_classifier.", "qa_outputs.")
     masked = output = "vocab_projector"
     activation = "activation"
@@ -301,27 +282,18 @@ class DistilBert(Bert):
         "heads.masked.output": ("vocab_projector", SAME),
     }
 
-    def head_dropout(self, config: Config) -> float:
-        found: float = config.read("seq_classif_dropout", 0.2)
-        return found
-
-    def write_rest(self, settings: Encoder) -> dict[str, Any]:
-        config = self.write_heads(settings)
-        return {"seq_classif_dropout" if key == "classifier_dropout" else key: each for key, each in config.items()}
-
 
 class Electra(Bert):
     """ELECTRA (Clark et al. 2020). Of a model for pre-training, the detector's head is not read."""
 
     model_type = "electra"
     heads = classes_of("Electra") | {"ElectraForPreTraining": set[str]()}
-    architectures = tuple(heads)
-    base, prefix, pooler, pooled = "ElectraModel", "electra.", None, "gelu"
+    prefix, pooler, pooled = "electra.", None, "gelu"
     head_names = ("generator_", "discriminator_", "classifier.", "qa_outputs.")
     ignored = (*Bert.ignored, r"^discriminator_predictions\.")
     masked = output = "generator_lm_head"
     activation = None
-    fields = changed(Bert.fields, hidden_size=256, num_attention_heads=4, intermediate_size=1024)
+    fields = varied(Bert.fields, hidden_size=256, num_attention_heads=4, intermediate_size=1024)
     names: ClassVar[Names] = {
         **body("electra."),
         **HEAD_NAMES,
@@ -344,11 +316,10 @@ class Albert(Bert):
 
     model_type = "albert"
     heads = classes_of("Albert", "pooling")
-    architectures = tuple(heads)
-    base, prefix, pooler = "AlbertModel", "albert.", "albert.pooler"
+    prefix, pooler, head_dropout = "albert.", "albert.pooler", ("classifier_dropout_prob", 0.1)
     head_names = ("predictions.", "classifier.", "qa_outputs.", "sop_classifier.")
     masked, output = "predictions", "predictions.decoder"
-    fields = changed(
+    fields = varied(
         Bert.fields,
         vocab_size=30000,
         hidden_size=4096,
@@ -389,10 +360,108 @@ class Albert(Bert):
             raise self.cannot("embedding_width is none, only a number is supported")
         return super().write_rest(settings) | {"embedding_size": settings.embedding_width}
 
-    def head_dropout(self, config: Config) -> float:
-        found: float = config.read("classifier_dropout_prob", 0.1)
-        return found
 
-    def write_heads(self, settings: Encoder) -> dict[str, Any]:
-        config = super().write_heads(settings)
-        return {"classifier_dropout_prob" if key == "classifier_dropout" else key: each for key, each in config.items()}
+class ModernBert(Bert):
+    """ModernBERT (Warner et al. 2024): rotary positions, gated feed-forward, windows in two of three layers.
+
+    Its heads for tags and answers have a layer of their own, which ours have not.
+    """
+
+    model_type = "modernbert"
+    heads: ClassVar[Mapping[str, set[str]]] = {
+        "ModernBertModel": set(),
+        "ModernBertForMaskedLM": {"masked"},
+        "ModernBertForSequenceClassification": {"classification"},
+    }
+    prefix = "model."
+    head_names = ("head.", "decoder.", "classifier.")
+    masked = output = "decoder"
+    fields = (
+        Row("vocabulary", "vocab_size", 50368),
+        Row("width", "hidden_size", 768),
+        Row("depth", "num_hidden_layers", 22),
+        Row("attention.heads", "num_attention_heads", 12),
+        Row("attention.bias", "attention_bias", False),
+        Row("attention.dropout", "attention_dropout", 0.0),
+        Row("ffn.hidden", "intermediate_size", 1152),
+        Row("ffn.activation", "hidden_activation", "gelu", ACTIVATION),
+        Row("ffn.bias", "mlp_bias", False),
+        Row("ffn.dropout", "mlp_dropout", 0.0),
+        Row("norm.eps", "norm_eps", 1e-5),
+        Row("norm.bias", "norm_bias", False),
+        Row("dropout", "embedding_dropout", 0.0),
+        Row("initial.deviation", "initializer_range", 0.02),
+    )
+    constants: ClassVar = {
+        "ffn.kind": "gated",
+        "norm_place": "pre",
+        "embedding_norm": True,
+        "first_norm": False,
+        "position.kind": "rotary",
+    }
+    required: ClassVar = {"classifier_bias": False, "decoder_bias": True, "classifier_activation": "gelu"}
+    written: ClassVar = {
+        "max_position_embeddings": LENGTH,
+        **{f"{name}_token_id": None for name in ("pad", "bos", "eos", "cls", "sep")},
+    }
+    names: ClassVar[Names] = {
+        **under("embedding", "model.embeddings", tokens="tok_embeddings", norm="norm"),
+        **under("encoder.{i}.attention", f"{MODERN}.attn", tables.equal_parts(3), q="Wqkv", k="Wqkv", v="Wqkv"),
+        "encoder.{i}.attention.out": (f"{MODERN}.attn.Wo", SAME),
+        "encoder.{i}.attention_residual.norm": (f"{MODERN}.attn_norm", SAME),
+        **under("encoder.{i}.ffn", f"{MODERN}.mlp", tables.equal_parts(2), gate="Wi", up="Wi"),
+        "encoder.{i}.ffn.down": (f"{MODERN}.mlp.Wo", SAME),
+        "encoder.{i}.ffn_residual.norm": (f"{MODERN}.mlp_norm", SAME),
+        "encoder.norm": ("model.final_norm", SAME),
+        **under("heads.masked", "head", dense="dense", norm="norm"),
+        "heads.masked.output": ("decoder", SAME),
+        **under("heads.classification", "head", pool="dense", norm="norm"),
+        "heads.classification.output": ("classifier", SAME),
+    }
+
+    def read_rest(self, config: Config, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+        found: dict[str, Any] = {"attention.window": config.read("local_attention", 128) // 2 + 1}
+        parameters = config.values.get("rope_parameters") or {}
+        for ours, (kind, old, default) in BASES.items():
+            rope = Config(parameters.get(kind) or {}, f"{config.source}: rope_parameters")
+            rope.require({"rope_type": "default"})
+            found[ours] = rope.read("rope_theta", config.read(old, default))
+        if found["position.window_base"] == found["position.base"]:
+            found["position.window_base"] = None
+        found |= tables.window_settings(config, self.usual_kinds)
+        tied, dropout = config.read("tie_word_embeddings", True), config.read("classifier_dropout", 0.0)
+        pooling = "mean" if config.values.get("classifier_pooling") == "mean" else "class"
+        layer = {"dense": True, "activation": "gelu", "norm": True, "pooling": pooling}
+        heads: dict[str, dict[str, Any]] = {
+            "masked": {"kind": "masked", "tied": tied, "bias": False},
+            "classification": {"kind": "classification", **layer, "classes": config.labels(), "dropout": dropout},
+        }
+        kinds = self.heads[config.architecture(self.architectures)]
+        return {**found, "heads": {kind: head for kind, head in heads.items() if kind in kinds}}
+
+    def usual_kinds(self, config: Config) -> list[str]:
+        every = config.read("global_attn_every_n_layers", 3)
+        return [tables.WINDOW if i % every else tables.FULL for i in range(config.read("num_hidden_layers", 22))]
+
+    def write_rest(self, settings: Encoder) -> dict[str, Any]:
+        if not isinstance(settings.position, Rotary):
+            raise self.cannot(f"position is {settings.position.kind}, only rotary is supported")
+        attention, position = settings.attention, settings.position
+        config: dict[str, Any] = {
+            "local_attention": 2 * (attention.window or 1) - 2,
+            "layer_types": tables.layer_types(settings),
+            "rope_parameters": {
+                tables.FULL: {"rope_type": "default", "rope_theta": position.base},
+                tables.WINDOW: {"rope_type": "default", "rope_theta": position.window_base or position.base},
+            },
+        }
+        for head in settings.heads.values():
+            if isinstance(head, Masked):
+                config["tie_word_embeddings"] = head.tied
+            if isinstance(head, Classification):
+                pooling = "mean" if head.pooling == "mean" else "cls"
+                config |= {"classifier_dropout": head.dropout, "classifier_pooling": pooling}
+        return config
+
+
+ENCODERS = (Bert(), Roberta(), MPNet(), DistilBert(), Electra(), Albert(), ModernBert())
