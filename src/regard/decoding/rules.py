@@ -162,7 +162,10 @@ class RuleBook:
         """The scores of a step after all rules. `written_NT` is read only if `looks_back`."""
         rules, rows = self.rules, len(scores_NV) // len(self.longest_B)
         if self.looks_back:
-            scores_NV = self._by_history(scores_NV, written_NT, rows)
+            history_NT = torch.cat([self.before_BT.repeat_interleave(rows, 0), written_NT], dim=1)
+            scores_NV = by_history(scores_NV, history_NT, written_NT, rules)
+            if self.words_BML is not None:
+                scores_NV = block_words(scores_NV, history_NT, self.words_BML.repeat_interleave(rows, 0))
         if self.end is not None and step < rules.shortest:
             scores_NV = scores_NV.masked_fill(self.is_end_V, NEVER)
         if rules.renormalize and not self.steady:
@@ -173,13 +176,6 @@ class RuleBook:
         token_N1 = forced_B.repeat_interleave(rows)[:, None]
         forced_NV = torch.full_like(scores_NV, NEVER).scatter(1, token_N1.clamp(min=0), 0.0)
         return torch.where(token_N1 >= 0, forced_NV, scores_NV)
-
-    def _by_history(self, scores_NV: Tensor, written_NT: Tensor, rows: int) -> Tensor:
-        history_NT = torch.cat([self.before_BT.repeat_interleave(rows, 0), written_NT], dim=1)
-        scores_NV = by_history(scores_NV, history_NT, written_NT, self.rules)
-        if self.words_BML is not None:
-            scores_NV = block_words(scores_NV, history_NT, self.words_BML.repeat_interleave(rows, 0))
-        return scores_NV
 
     def forced(self, step: int) -> Tensor | None:
         """`[B]`: the token that each input must write at a step, −1 for any; None if all are free."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from regard.decoding.decode import BATCH_TOKENS, pair_batches
-from regard.decoding.model import Model, padded, wide
+from regard.decoding.model import Model, padded, padded_pairs, wide
 from regard.decoding.settings import Ends
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
@@ -65,13 +65,7 @@ def _scores(
     if model.training:
         raise InputError("a model in training mode would score with dropout; call model.eval() first")
     if isinstance(model, EncoderDecoder):
-        if ends.start is None:
-            raise InputError("an encoder-decoder needs Ends.start, the token before the first written one; give it")
-        device = model.target.tokens.weight.device
-        source_BS, source_layout = padded(sources, device)
-        target_BT, target_layout = padded([[ends.start, *target[:-1]] for target in wanted], device)
-        return wide(model(source_BS, target_BT, source_layout, target_layout)).log_softmax(-1)
-    device = model.embedding.tokens.weight.device
+        given = padded_pairs(model, sources, [target[:-1] for target in wanted], ends)
+        return wide(model(*given)).log_softmax(-1)
     rows = [[*source, *target[:-1]] for source, target in zip(sources, wanted, strict=True)]
-    tokens_BT, layout = padded(rows, device)
-    return wide(model(tokens_BT, layout)).log_softmax(-1)
+    return wide(model(*padded(rows, model.embedding.tokens.weight.device))).log_softmax(-1)

@@ -13,9 +13,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from regard.decoding.continuation import Continuation, Drafter, Prefixes, Prompt, TextRow, Written
+from regard.decoding.continuation import Continuation, Prefixes, Prompt, TextRow, Written
 from regard.decoding.settings import GenerateOptions
-from regard.decoding.speculative import LookupDrafter, ModelDrafter
+from regard.decoding.speculative import Drafter, LookupDrafter, ModelDrafter
 from regard.errors import InputError, SettingsError, WeightsError
 from regard.files import read_json
 from regard.models.families import Decoder
