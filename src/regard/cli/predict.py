@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -202,10 +202,10 @@ def generate_command(  # noqa: PLR0913
     terminal.check_source(prompts, source, "prompts")
     changes = _given(context, OPTIONS, given)
     GenerateOptions().changed(changes)  # raises errors in the options before the model is loaded
-    loaded = load_generator(model, device, threads, int8, int4)
+    loaded = terminal.load_generator(model, device, threads, int8, int4)
     options = loaded.options(None, changes)
     if prompts and len(prompts) == 1 and options.n == 1 and not as_json and output is None:
-        _show(loaded.stream(prompts[0], options))
+        _show(loaded.stream(prompts[0], options), [])
         return
     chunks = terminal.input_chunks(prompts, source, CHUNK)
     found = (text for chunk in chunks for row in loaded.generations(chunk, options) for text in row)
@@ -226,7 +226,7 @@ def chat_command(
     """Talk to a chat model, by its chat template. /reset starts again, /exit or end of input ends."""
     changes = _given(context, CHAT_OPTIONS, given)
     GenerateOptions().changed(changes)
-    loaded = load_generator(model, device, threads, int8, int4)
+    loaded = terminal.load_generator(model, device, threads, int8, int4)
     options = loaded.options(None, {**changes, "special": True})
     first = [] if system is None else [{"role": "system", "content": system}]
     loaded.chat_prompt([*first, {"role": "user", "content": "a"}])  # raises an error if there is no template
@@ -242,20 +242,10 @@ def chat_command(
                 del messages[:dropped]
             parts: list[str] = []
             try:
-                _show(_collected(loaded.stream(prompt, options), parts))
+                _show(loaded.stream(prompt, options), parts)
             except KeyboardInterrupt:  # ends the answer, not the conversation
                 terminal.say("")
             messages.append({"role": "assistant", "content": "".join(parts).strip()})
-
-
-def load_generator(
-    model: str, device: str | None, threads: int | None = None, int8: bool = False, int4: bool = False
-) -> Generator:
-    terminal.prepare_torch(threads, [model])
-    import regard
-    from regard.use.generator import Generator
-
-    return terminal.required(regard.load(model, device=device, int8=int8, int4=int4), Generator, "decoder")
 
 
 def _given(context: typer.Context, paths: dict[str, str], given: dict[str, Any]) -> dict[str, Any]:
@@ -268,18 +258,14 @@ def _given(context: typer.Context, paths: dict[str, str], given: dict[str, Any])
     return found
 
 
-def _show(parts: Iterator[str]) -> None:
+def _show(parts: Iterable[str], kept: list[str]) -> None:
+    """Prints the parts of a text as they come, and keeps them."""
     shown = sys.stdout.isatty()
     for part in parts:
+        kept.append(part)
         sys.stdout.write(printable(part) if shown else part)
         sys.stdout.flush()
     sys.stdout.write("\n")
-
-
-def _collected(parts: Iterator[str], into: list[str]) -> Iterator[str]:
-    for part in parts:
-        into.append(part)
-        yield part
 
 
 def _generated(text: Generation, as_json: bool, single: bool) -> str:

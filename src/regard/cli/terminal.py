@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from regard.data.readers import Line
-    from regard.use.model import Loaded
+    from regard.use.generator import Generator
     from regard.use.translator import Translator
 
 PIPED_WIDTH = 200
@@ -40,7 +40,6 @@ BOM = b"\xef\xbb\xbf"
 TYPES: dict[str, Any] = {"int": int, "float": float, "str": str, "bool": bool, "list of str": list[str]}
 """Types of options by the names that `describe` uses for types of settings."""
 C = TypeVar("C", bound=Callable[..., None])
-L = TypeVar("L", bound="Loaded")
 
 MODEL_HELP = "A shipped model (de-en, en-de), a run directory, a Hugging Face directory or a GGUF file."
 ModelName: TypeAlias = Annotated[str, typer.Argument(metavar="MODEL", help=MODEL_HELP)]
@@ -115,21 +114,25 @@ def prepare_torch(threads: int | None = None, models: Sequence[str] = ()) -> Non
 def load_translator(model: str, device: str | None, threads: int | None = None, int8: bool = False) -> Translator:
     prepare_torch(threads, [model])
     import regard
-    from regard.use.translator import Translator
-
-    return required(regard.load(model, device=device, int8=int8), Translator, "encoder-decoder")
-
-
-def required(loaded: Loaded, ability: type[L], kind: str) -> L:
-    """The loaded model, with fixed weights, if it has this ability; models of this kind have it."""
     from regard.models.cpu import fixed
 
-    if not isinstance(loaded, ability):
-        verb = {"encoder-decoder": "translate", "decoder": "generate"}[kind]
-        raise InputError(
-            f"model ({loaded.name}) is of kind {loaded.settings.kind} and cannot {verb}; give a model of kind {kind} "
-            "with a tokenizer.json"
-        )
+    loaded = regard.load(model, device=device, int8=int8)
+    if not isinstance(loaded, regard.Translator):
+        loaded.translate([])  # raises the error
+    assert isinstance(loaded, regard.Translator)
+    loaded.network = fixed(loaded.network)
+    return loaded
+
+
+def load_generator(model: str, device: str | None, threads: int | None, int8: bool, int4: bool) -> Generator:
+    prepare_torch(threads, [model])
+    import regard
+    from regard.models.cpu import fixed
+
+    loaded = regard.load(model, device=device, int8=int8, int4=int4)
+    if not isinstance(loaded, regard.Generator):
+        loaded.generate([])  # raises the error
+    assert isinstance(loaded, regard.Generator)
     loaded.network = fixed(loaded.network)
     return loaded
 

@@ -16,14 +16,13 @@ from typing import Any, Literal
 from regard.decoding.continuation import Continuation, Prefixes, Prompt, TextRow, Written
 from regard.decoding.settings import GenerateOptions
 from regard.decoding.speculative import Drafter, LookupDrafter, ModelDrafter
-from regard.errors import InputError, SettingsError, WeightsError
-from regard.files import read_json
+from regard.errors import InputError, WeightsError
 from regard.models.families import Decoder
 from regard.models.settings import reach
 from regard.settings import Table, shown
 from regard.text.chat import chat_template, render_chat
 from regard.text.tokenizer import TokenizerPair, check_texts
-from regard.use.model import GENERATION, Loaded, load
+from regard.use.model import Keys, Loaded, load, read_generation, stated_options
 
 _CONTEXT = 4
 """Tokens of the prompt that are decoded again with the first ones of the text, since they may change spaces."""
@@ -281,7 +280,7 @@ class TextStream:
             if (part := self._cut()) is not None:
                 return part
         if finish is not None:
-            self._held += self._rest()
+            self._held += self._decoded([], last=True)
             if (part := self._cut()) is not None:
                 return part
             self.finish = "stop" if finish == "stop" else "length"
@@ -313,19 +312,13 @@ class TextStream:
         certain = ((each, start) for each, start in pairs if start < self._size or self.finish == "length")
         return [(each, start) for each, start in certain if each.token not in self.prompt.ends]
 
-    def _decoded(self, tokens: Sequence[int]) -> str:
-        """The text of tokens after those before them; empty while a character is incomplete."""
-        if not tokens:
-            return ""
+    def _decoded(self, tokens: Sequence[int], last: bool = False) -> str:
+        """The text of tokens after those before; none while a character is incomplete, unless they are the last."""
         self._ids += tokens
         before, now = (self.model.text(self._ids[self._before : end]) for end in (self._read, len(self._ids)))
-        if now.endswith(_BROKEN) or len(now) <= len(before):
+        if not last and (now.endswith(_BROKEN) or len(now) <= len(before)):
             return ""
         self._before, self._read = self._read, len(self._ids)
-        return now[len(before) :]
-
-    def _rest(self) -> str:
-        before, now = (self.model.text(self._ids[self._before : end]) for end in (self._read, len(self._ids)))
         return now[len(before) :]
 
     def _cut(self) -> str | None:
@@ -365,7 +358,7 @@ def run_frame(network: Decoder, tokenizers: TokenizerPair, config: Table) -> Tex
     return TextFrame((), empty, ends, limit=limit, slide=True)
 
 
-_KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+_KEYS: Keys = {
     "temperature": ("temperature", float),
     "top_k": ("top_k", lambda value: value or None),
     "top_p": ("top_p", float),
@@ -374,22 +367,12 @@ _KEYS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "no_repeat_ngram_size": ("ngram", int),
     "max_new_tokens": ("tokens", int),
 }
-"""The keys of `generation_config.json` that are read, and our options."""
 
 
 def foreign_frame(place: Path, network: Decoder, tokenizers: TokenizerPair, config: Table) -> TextFrame:
     """The frame of a Hugging Face model; `generation_config.json` wins over `config.json`."""
-    stated = {key: value for key, value in config.items() if value is not None}
-    generation = read_json(place / GENERATION) if (place / GENERATION).is_file() else {}
-    stated |= {key: value for key, value in generation.items() if value is not None}
-    options = GenerateOptions()
-    for key, (ours, read) in _KEYS.items():
-        if key in generation and generation[key] is not None:
-            try:
-                options = options.changed({ours: read(generation[key])})
-            except (SettingsError, TypeError, ValueError):
-                problem = f"{key} ({shown(generation[key])}) in {place / GENERATION} is not supported"
-                raise WeightsError(f"{problem}; remove or correct it") from None
+    stated, generation = read_generation(place, config)
+    options = stated_options(GenerateOptions(), generation, _KEYS, {}, place)
     if generation.get("do_sample") is False:
         options = options.changed({"temperature": 0.0})
     tokenizer, size = tokenizers.target, network.settings.vocabulary
