@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, is_dataclass
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -82,19 +83,14 @@ def fill_command(
     """Show the most likely tokens for each mask token ([MASK]) of a text."""
     loaded = _load(model, device, threads, inputs, source)
 
-    def lines() -> Iterator[str]:
-        for chunk in terminal.input_chunks(inputs, source, CHUNK):
-            for text in chunk:
-                masks = loaded.fill(text, best)
-                if as_json:
-                    yield json.dumps(masks, ensure_ascii=False)
-                else:
-                    shown = (
-                        "  ".join(f"{token} {100 * share:.1f} %" for token, share in mask.items()) for mask in masks
-                    )
-                    yield " | ".join(shown)
+    def line(masks: list[dict[str, float]]) -> str:
+        if as_json:
+            return json.dumps(masks, ensure_ascii=False)
+        tables = ((f"{token} {100 * share:.1f} %" for token, share in mask.items()) for mask in masks)
+        return " | ".join(map("  ".join, tables))
 
-    terminal.write_lines(lines(), output)
+    texts = chain.from_iterable(terminal.input_chunks(inputs, source, CHUNK))
+    terminal.write_lines((line(loaded.fill(text, best)) for text in texts), output)
 
 
 def embed_command(  # noqa: PLR0913
@@ -126,22 +122,20 @@ def embed_command(  # noqa: PLR0913
         else:
             np.save(sys.stdout.buffer, vectors)
         return
-    lines = [line for chunk in terminal.input_chunks(None, search, CHUNK) for line in chunk if line.strip()]
+    lines = [line for line in terminal.text_lines(str(search)) if line.strip()]
     known = np.concatenate([loaded.embed(lines[start : start + CHUNK]) for start in range(0, len(lines), CHUNK)])
 
     def found() -> Iterator[str]:
         for chunk in chunks:
             for text, vector in zip(chunk, loaded.embed(chunk), strict=True):
                 cosines = known @ vector
-                nearest = np.argsort(-cosines, kind="stable")[:best]
+                near = [(int(i), float(cosines[i])) for i in np.argsort(-cosines, kind="stable")[:best]]
                 if as_json:
-                    near = [
-                        {"line": int(i) + 1, "cosine": round(float(cosines[i]), 6), "text": lines[i]} for i in nearest
-                    ]
-                    yield json.dumps({"text": text, "nearest": near}, ensure_ascii=False)
+                    tables = [{"line": i + 1, "cosine": round(cosine, 6), "text": lines[i]} for i, cosine in near]
+                    yield json.dumps({"text": text, "nearest": tables}, ensure_ascii=False)
                 else:
                     yield text
-                    yield from (f"  {cosines[i]:.3f}  {lines[i]}" for i in nearest)
+                    yield from (f"  {cosine:.3f}  {lines[i]}" for i, cosine in near)
 
     terminal.write_lines(found(), output)
 
@@ -251,8 +245,8 @@ def chat_command(
 def _given(context: typer.Context, paths: dict[str, str], given: dict[str, Any]) -> dict[str, Any]:
     """The settings that the user gave; others are the model's own."""
     sources = {name: context.get_parameter_source(name) for name in given}
-    chosen = {name for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
-    found = terminal.given_settings(paths, {name: given[name] for name in chosen})
+    chosen = {name: given[name] for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
+    found = terminal.given_settings(paths, chosen)
     if "stop" in found:
         found["stop"] = [each.replace("\\n", "\n").replace("\\t", "\t") for each in found["stop"]]
     return found

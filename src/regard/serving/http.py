@@ -249,10 +249,10 @@ class Guard:
             await send(message)
 
         try:
-            reason = None
-            if self.hosts and _host_name(scope) not in self.hosts:
+            reason, headers = None, Headers(scope=scope)
+            if not _is_known(headers.get("host", ""), self.hosts):
                 reason = "the Host header names another server; add the name to the setting hosts"
-            elif scope["method"] == "POST" and _from_other_site(Headers(scope=scope), self.origins):
+            elif scope["method"] == "POST" and _from_other_site(headers, self.origins):
                 reason = "the request comes from a page of another site; see the setting origins"
             refused = error_response(HTTPException(403, reason), scope["path"]) if reason else None
             await (refused or self.app)(scope, receive, sending)
@@ -274,11 +274,11 @@ class Guard:
                 self.say(f"{method} {path} {status} {1000 * seconds:.1f} ms")
 
 
-def _host_name(scope: Scope) -> str | None:
+def _is_known(host: str, known: Collection[str]) -> bool:
     try:
-        return urlsplit(f"//{Headers(scope=scope).get('host', '')}").hostname
+        return not known or urlsplit(f"//{host}").hostname in known
     except ValueError:
-        return None
+        return False
 
 
 def _from_other_site(headers: Headers, origins: Collection[str]) -> bool:
