@@ -47,7 +47,8 @@ def predict_command(
     An input of two texts (a pair, a question and its context) has a tab between them. An input that cannot be read is a
     line with the error in its place, and the exit code is 1.
     """
-    loaded = _load(model, device, threads, inputs, source)
+    terminal.check_files(inputs, source, output, "inputs")
+    loaded = _load(model, device, threads)
     failed = 0
 
     def results() -> Iterator[Any]:
@@ -81,7 +82,8 @@ def fill_command(
     threads: terminal.Threads = None,
 ) -> None:
     """Show the most likely tokens for each mask token ([MASK]) of a text."""
-    loaded = _load(model, device, threads, inputs, source)
+    terminal.check_files(inputs, source, output, "inputs")
+    loaded = _load(model, device, threads)
 
     def line(masks: list[dict[str, float]]) -> str:
         if as_json:
@@ -109,7 +111,8 @@ def embed_command(  # noqa: PLR0913
     """Compute a vector for each text. The output is a NumPy file (.npy), or with --search the nearest lines."""
     import numpy as np
 
-    loaded = _load(model, device, threads, inputs, source)
+    terminal.check_files(inputs, source, output, "inputs")
+    loaded = _load(model, device, threads)
     chunks = terminal.input_chunks(inputs, source, CHUNK)
     if search is None:
         vectors = np.concatenate([loaded.embed(chunk) for chunk in chunks])
@@ -140,8 +143,7 @@ def embed_command(  # noqa: PLR0913
     terminal.write_lines(found(), output)
 
 
-def _load(model: str, device: str | None, threads: int | None, inputs: list[str] | None, source: Path | None) -> Loaded:
-    terminal.check_source(inputs, source, "inputs")
+def _load(model: str, device: str | None, threads: int | None) -> Loaded:
     terminal.prepare_torch(threads, [model])
     import regard
 
@@ -193,7 +195,7 @@ def generate_command(  # noqa: PLR0913
     One text is printed as it is written. Texts for lines of input are printed on one line each. In --stop,
     \\n and \\t are a line end and a tab.
     """
-    terminal.check_source(prompts, source, "prompts")
+    terminal.check_files(prompts, source, output, "prompts")
     changes = _given(context, OPTIONS, given)
     GenerateOptions().changed(changes)  # raises errors in the options before the model is loaded
     loaded = terminal.load_generator(model, device, threads, int8, int4)

@@ -193,8 +193,10 @@ def progress(message: str, quiet: bool = False) -> Iterator[Callable[[str], None
         yield lambda text: status.update(printable(text))
 
 
-def check_source(texts: Sequence[str] | None, source: Path | None, name: str) -> None:
-    """Raises an error if texts and a file are given, or a file that does not exist."""
+def check_files(texts: Sequence[str] | None, source: Path | None, output: Path | None, name: str) -> None:
+    """Raises an error if texts and a file are given, for a file that does not exist, or if there is no output."""
+    if output is None and sys.stdout is None:
+        raise InputError("standard output is closed; give a file: --output FILE")
     if texts and source is not None:
         raise SettingsError(f"give {name} or a file (--input {source}), not both")
     if source is not None and not source.exists():

@@ -585,11 +585,12 @@ class Translator(Loaded):
             pairs = [(place, place) for place in range(len(words))]
             alignment = Alignment(words, words, pairs, tuple((i, i, np.ones((1, 1), np.float32)) for i, _ in pairs))
             return [Translation(piece.text, 0.0, [], [], True, False, True, alignment if align else None)]
+        target = self.tokenizers.target
         return [
             Translation(
                 each.text if each.restored is None else each.restored,
                 each.hypothesis.score,
-                [self._name(token) for token in each.hypothesis.tokens],
+                [target.token(i) if i < target.size else f"<unused {i}>" for i in each.hypothesis.tokens],
                 each.hypothesis.token_scores,
                 each.hypothesis.finished,
                 each.hypothesis.looped,
@@ -598,9 +599,6 @@ class Translator(Loaded):
             )
             for place, each in enumerate(_chosen(piece, request))
         ]
-
-    def _name(self, token: int) -> str:
-        return self.tokenizers.target.token(token) if token < self.tokenizers.target.size else f"<unused {token}>"
 
     def _align(self, pieces: Sequence[_Piece], request: _Request) -> None:
         """Computes the word alignments of all chosen candidates in batches."""

@@ -45,6 +45,16 @@ def expected(place: Path) -> list[str]:
     return [text.replace("\n", " ") for text in load(place, "cpu").translate(LINES.split("\n"))]
 
 
+def test_closed_standard_output(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `>&-` in a shell: a file can still be written."""
+    monkeypatch.setattr(sys, "stdout", None)
+    given = ["translate", str(place), "ein Hund läuft", "--device", "cpu"]
+    with pytest.raises(InputError, match="standard output is closed"):
+        app(given, standalone_mode=False)
+    app([*given, "--output", str(tmp_path / "out")], standalone_mode=False)
+    assert (tmp_path / "out").read_text(encoding="utf-8").count("\n") == 1
+
+
 def test_lines_of_standard_input(place: Path, expected: list[str], tmp_path: Path) -> None:
     for given in (LINES, LINES + "\n", LINES.replace("\n", "\r\n"), "\ufeff" + LINES):
         result = translate(place, given=given)
