@@ -169,7 +169,6 @@ class Rules(Penalties):
 
 AHEAD = 1_000
 """Number of lines that are read before the first of them is written."""
-_BEAM = Beam()
 _CONSTRAINED_BEAM = 5
 """Smallest beam of a search with words that must occur."""
 _Strings: TypeAlias = Annotated[tuple[Annotated[str, Field(min_length=1)], ...], Field(strict=False)]
@@ -235,8 +234,8 @@ class TranslateOptions(Settings):
         if self.beam == 1 and not must:
             return Greedy()
         size, coverage = (max(self.beam, _CONSTRAINED_BEAM), 0.0) if must else (self.beam, self.coverage)
-        fields = {"size": size, "nbest": nbest, "length": self.length, "coverage": coverage, "stop": self.stop}
-        return _BEAM.model_copy(update=fields)  # the values are valid already
+        # The values are valid already.
+        return Beam.model_construct(size=size, nbest=nbest, length=self.length, coverage=coverage, stop=self.stop)
 
 
 class GenerateOptions(Penalties, Filters):

@@ -364,8 +364,8 @@ class CompletionService(Service):
         answer = Reply(asked, name, self.models[name], texts)
         self.common.metrics.read.inc(answer.read)
         if not asked.stream:
-            found = await http.while_connected(asyncio.ensure_future(_collected(pieces, len(texts))), request)
-            return JSONResponse(answer.whole(found))
+            await http.while_connected(asyncio.ensure_future(_all_received(pieces)), request)
+            return JSONResponse(answer.whole())
         # The first piece decides the status. It also starts the generator, whose end frees the rows.
         first = await http.while_connected(asyncio.ensure_future(anext(pieces)), request)
         if isinstance(first[1], Exception):
@@ -425,14 +425,13 @@ class Reply:
         found = {**self._head, "choices": choices}
         return {**found, "usage": usage} if self.usage_asked or not self.asked.stream else found
 
-    def whole(self, found: Sequence[Sequence[TextPiece]]) -> dict[str, Any]:
-        """The answer that is sent at once, from the pieces of each text."""
+    def whole(self) -> dict[str, Any]:
+        """The answer that is sent at once, after all texts have ended."""
         choices = []
-        for index, pieces in enumerate(found):
-            text = "".join(piece.text for piece in pieces)
-            message = {"message": {"role": "assistant", "content": text, "refusal": None}}
-            tokens = [token for piece in pieces for token in piece.tokens]
-            choices.append(self._choice(index, message if self.chat else {"text": text}, tokens, pieces[-1].finish))
+        for index, text in enumerate(self.texts):
+            message = {"message": {"role": "assistant", "content": text.text, "refusal": None}}
+            content = message if self.chat else {"text": text.text}
+            choices.append(self._choice(index, content, _asked(text), text.finish))
         return self.body(choices, self.usage)
 
     def opening(self, index: int) -> dict[str, Any]:
@@ -451,13 +450,10 @@ class Reply:
         return {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
 
 
-async def _collected(pieces: AsyncIterator[tuple[int, Any]], count: int) -> list[list[TextPiece]]:
-    found: list[list[TextPiece]] = [[] for _ in range(count)]
-    async for index, piece in pieces:
+async def _all_received(pieces: AsyncIterator[tuple[int, Any]]) -> None:
+    async for _, piece in pieces:
         if isinstance(piece, Exception):
             raise piece
-        found[index].append(piece)
-    return found
 
 
 def _event(content: dict[str, Any]) -> str:

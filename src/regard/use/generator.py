@@ -290,6 +290,11 @@ class TextStream:
         )
         return self._emit(len(self._held) - longest)
 
+    @property
+    def text(self) -> str:
+        """The certain text so far."""
+        return "".join(self._parts)
+
     def generation(self) -> Generation:
         """The result; the text must have ended."""
         assert self.finish is not None
@@ -297,7 +302,7 @@ class TextStream:
         ids = [each.token for each in shown]
         asked = self.options.logprobs is not None
         return Generation(
-            "".join(self._parts),
+            self.text,
             ids,
             [name(number) for number in ids],
             [each.chance for each in shown],
