@@ -24,7 +24,7 @@ from regard.models.cpu import prepared
 from regard.models.families import Decoder, Encoder, EncoderDecoder, Vision
 from regard.models.settings import ModelSettings
 from regard.settings import Table, shown
-from regard.text.tokenizer import FILE, TokenizerPair
+from regard.text.tokenizer import FILE, TokenizerPair, check_texts
 from regard.weights import directory as run_directory
 from regard.weights.directory import load_model
 from regard.weights.huggingface.tables import CONFIG_JSON
@@ -129,8 +129,7 @@ class Loaded:
         """
         from regard.tasks.embed import Embed, EmbedTask
 
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
-            raise InputError("texts must be a list of str; write [text]")
+        check_texts(texts)
         if self.tokenizers is None or not self._embeds:
             raise InputError(f"model {self.name} has kind {self.settings.kind} and cannot embed texts; load an encoder")
         task = self._task if task_kind(self.config) == "embed" else None
