@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from regard.blocks.cache import Cache
-from regard.decoding.model import Model, SearchModel, padded, wide
-from regard.decoding.rules import NEVER, by_history, draw, shaped
+from regard.decoding.model import Model, SearchModel, padded, smallest, wide
+from regard.decoding.rules import NEVER, by_history, draw, history, shaped
 from regard.decoding.settings import Ends, Greedy, Rules, Sampling, is_steady
 from regard.errors import InputError
 from regard.models.families import Decoder
@@ -280,8 +280,7 @@ class Continuation:
         model = model if isinstance(model, SearchModel) else SearchModel(model, Ends())
         self.reader = SourceReader(model) if model.reads_source else Reader(model, prefixes)
         self.drafter = drafter
-        limits = [each for each in (limit, self.reader.model.longest) if each is not None]
-        self.limit = min(limits, default=None)
+        self.limit = smallest(limit, self.reader.model.longest)
         self.rows: list[TextRow] = []
         self.slots: Slots | None = None
         if drafter is None and (model.paths.slots if slots is None else slots):
@@ -468,8 +467,8 @@ def ruled(scores_NV: Tensor, rows: Sequence[TextRow], more: Sequence[Sequence[in
         return scores_NV
     rules, after = rows[0].prompt.rules, [()] * len(rows) if more is None else more
     if rules.looks_back:
-        history_NT = _aligned([[*row.tokens, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
-        written_NT = _aligned([[*row.written, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
+        history_NT = history([[*row.tokens, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
+        written_NT = history([[*row.written, *each] for row, each in zip(rows, after, strict=True)], scores_NV.device)
         scores_NV = by_history(scores_NV, history_NT, written_NT, rules)
     excluded = [
         (place, token)
@@ -486,9 +485,3 @@ def _common(one: Sequence[int], other: Sequence[int]) -> int:
     """Number of first tokens that are equal."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((place for place, (a, b) in pairs if a != b), min(len(one), len(other)))
-
-
-def _aligned(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """`[N, T]`, aligned at the end, with −1 for missing tokens."""
-    time = max(map(len, rows))
-    return torch.tensor([[*[-1] * (time - len(row)), *row] for row in rows], dtype=torch.long, device=device)

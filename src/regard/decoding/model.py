@@ -6,7 +6,7 @@ B: inputs, K: beams of each (1 without a beam search), N = B × K rows, V: vocab
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -70,6 +70,11 @@ def padded_pairs(
     source_BS, source_layout = padded(sources, device)
     target_BT, target_layout = padded([[ends.start, *target] for target in targets], device)
     return source_BS, target_BT, source_layout, target_layout
+
+
+def smallest(*limits: Any) -> int | None:
+    """The smallest of the limits that are positive numbers."""
+    return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
 
 def up_to(number: int, multiple: int) -> int:

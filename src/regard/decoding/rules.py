@@ -126,6 +126,12 @@ def by_history(scores_NV: Tensor, history_NT: Tensor, written_NT: Tensor, rules:
     return scores_NV
 
 
+def history(rows: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """`[N, T]`: tokens aligned at their end, with −1 for missing ones."""
+    time = max(map(len, rows))
+    return torch.tensor([[*[-1] * (time - len(row)), *row] for row in rows], dtype=torch.long, device=device)
+
+
 class RuleBook:
     """Applies `Rules` and the wishes of a batch to its scores."""
 
@@ -135,9 +141,7 @@ class RuleBook:
         before: list[Sequence[int]] = [job.tokens for job in jobs]
         if model.reads_source:
             before = [[] if ends.start is None else [ends.start]] * len(jobs)
-        time = max(map(len, before))
-        aligned = [[-1] * (time - len(row)) + list(row) for row in before]
-        self.before_BT = torch.tensor(aligned, dtype=torch.long, device=device)
+        self.before_BT = history(before, device)
         self.longest_B = torch.tensor([job.longest for job in jobs], device=device)
         prefix = max(len(job.wish.prefix) for job in jobs)
         forced = [[*job.wish.prefix, *[-1] * (prefix - len(job.wish.prefix))] for job in jobs]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regard.decoding.continuation import Prefixes, Reader, TextRow, filtered
-from regard.decoding.model import SearchModel
+from regard.decoding.model import SearchModel, smallest
 from regard.decoding.rules import draw
 from regard.decoding.settings import Ends, Greedy
 from regard.models.families import Decoder
@@ -47,16 +47,15 @@ class ModelDrafter:
     """A smaller model with the same vocabulary writes the guesses, with the same rules and filters."""
 
     def __init__(self, model: Decoder, limit: int | None = None) -> None:
-        self.reader, self.limit = Reader(SearchModel(model, Ends()), Prefixes()), limit
+        self.reader = Reader(SearchModel(model, Ends()), Prefixes())
+        self.limit = smallest(limit, self.reader.model.longest)
 
     def guess(self, rows: Sequence[TextRow], most: Sequence[int]) -> tuple[list[list[int]], list[list[Tensor]]]:
         guesses: dict[TextRow, list[int]] = {row: [] for row in rows}
         chances: dict[TextRow, list[Tensor]] = {row: [] for row in rows}
-        limits = [each for each in (self.limit, self.reader.model.longest) if each is not None]
-        room = {
-            row: min(GUESSES, left, *(limit - len(row.tokens) + row.start for limit in limits))
-            for row, left in zip(rows, most, strict=True)
-        }
+        room = {row: min(GUESSES, left) for row, left in zip(rows, most, strict=True)}
+        if self.limit is not None:
+            room = {row: min(left, self.limit - len(row.tokens) + row.start) for row, left in room.items()}
         if min(room.values()) >= 0:  # otherwise a context is longer than that of this model
             self.reader.seat(rows)
             for step in range(max(room.values())):

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from regard.decoding.continuation import Continuation, Prefixes, Prompt, TextRow, Written
+from regard.decoding.model import smallest
 from regard.decoding.settings import GenerateOptions
 from regard.decoding.speculative import Drafter, LookupDrafter, ModelDrafter
 from regard.errors import InputError, WeightsError
@@ -352,8 +353,7 @@ def run_frame(network: Decoder, tokenizers: TokenizerPair, config: Table) -> Tex
     across = task.get("kind") == "language" and task.get("across", True)
     end, start = tokenizer.roles.get("end"), tokenizer.roles.get("start")
     ends = frozenset(() if end is None else (end,))
-    limits = [each for each in (reach(network.settings), task.get("context")) if isinstance(each, int)]
-    limit = min(limits, default=None)
+    limit = smallest(reach(network.settings), task.get("context"))
     if not across:
         opening = () if start is None else (start,)
         return TextFrame(opening, opening, ends, limit=limit)
@@ -389,8 +389,6 @@ def foreign_frame(place: Path, network: Decoder, tokenizers: TokenizerPair, conf
     opening = tuple(framed[: framed.index(bare[0])]) if bare and bare[0] in framed else ()
     start = stated.get("bos_token_id", tokenizer.roles.get("start"))
     empty = (start,) if type(start) is int and 0 <= start < size else opening
-    named = (stated.get(key) for key in ("max_position_embeddings", "n_positions"))
-    limits = [each for each in (reach(network.settings), *named) if isinstance(each, int) and each > 0]
-    return TextFrame(
-        opening, empty, frozenset(each for each in ends if each < size), None, min(limits, default=None), False, options
-    )
+    limit = smallest(reach(network.settings), stated.get("max_position_embeddings"), stated.get("n_positions"))
+    known = frozenset(each for each in ends if each < size)
+    return TextFrame(opening, empty, known, limit=limit, defaults=options)

@@ -19,6 +19,7 @@ from regard.data.settings import directions_of
 from regard.decoding import decode as decoding
 from regard.decoding.alignment import Weights, cross_weights, look_at, word_alignment, word_weights, written_spans
 from regard.decoding.decode import BATCH_TOKENS
+from regard.decoding.model import smallest
 from regard.decoding.settings import AHEAD, Greedy, Hypothesis, Rules, Sampling, TranslateOptions, Wish
 from regard.errors import InputError
 from regard.models.families import EncoderDecoder
@@ -181,8 +182,7 @@ class Translator(Loaded):
         every, self.tagged = directions_of(config)
         self.directions = [each for each in every if direction is None or each == direction]
         """Pairs of source and target language; empty if the model does not name them."""
-        limits = [reach(network.settings), config.get("data", {}).get("longest")]
-        self.reach = min((limit for limit in limits if isinstance(limit, int)), default=_REACH)
+        self.reach = smallest(reach(network.settings), config.get("data", {}).get("longest")) or _REACH
         """Largest number of tokens in a sentence; longer ones are cut."""
         source, target = tokenizers.source, tokenizers.target
         unused = range(target.size, network.settings.target_size)
