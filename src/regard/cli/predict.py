@@ -115,7 +115,7 @@ def embed_command(  # noqa: PLR0913
     loaded = _load(model, device, threads)
     chunks = terminal.input_chunks(inputs, source, CHUNK)
     if search is None:
-        vectors = np.concatenate([loaded.embed(chunk) for chunk in chunks])
+        vectors = np.concatenate([loaded.embed([]), *map(loaded.embed, chunks)])
         if as_json:
             terminal.write_lines((json.dumps([round(float(x), 6) for x in row]) for row in vectors), output)
         elif output is not None:
@@ -125,20 +125,23 @@ def embed_command(  # noqa: PLR0913
         else:
             np.save(sys.stdout.buffer, vectors)
         return
-    lines = [line for line in terminal.text_lines(str(search)) if line.strip()]
-    known = np.concatenate([loaded.embed(lines[start : start + CHUNK]) for start in range(0, len(lines), CHUNK)])
+    lines = {number: line for number, line in enumerate(terminal.text_lines(str(search)), 1) if line.strip()}
+    if not lines:
+        raise DataError(f"{search} has no lines with text; give a file with the lines to search")
+    numbers, texts = list(lines), list(lines.values())
+    known = np.concatenate([loaded.embed(texts[start : start + CHUNK]) for start in range(0, len(texts), CHUNK)])
 
     def found() -> Iterator[str]:
         for chunk in chunks:
             for text, vector in zip(chunk, loaded.embed(chunk), strict=True):
                 cosines = known @ vector
-                near = [(int(i), float(cosines[i])) for i in np.argsort(-cosines, kind="stable")[:best]]
+                near = [(numbers[i], float(cosines[i])) for i in np.argsort(-cosines, kind="stable")[:best]]
                 if as_json:
-                    tables = [{"line": i + 1, "cosine": round(cosine, 6), "text": lines[i]} for i, cosine in near]
+                    tables = [{"line": line, "cosine": round(cosine, 6), "text": lines[line]} for line, cosine in near]
                     yield json.dumps({"text": text, "nearest": tables}, ensure_ascii=False)
                 else:
                     yield text
-                    yield from (f"  {cosine:.3f}  {lines[i]}" for i, cosine in near)
+                    yield from (f"  {cosine:.3f}  {lines[line]}" for line, cosine in near)
 
     terminal.write_lines(found(), output)
 
