@@ -40,4 +40,5 @@ def test_search(tmp_path: Path) -> None:
     assert (found["text"], found["nearest"][0]["line"], found["nearest"][0]["text"]) == ("a dog", 3, "the dog")
     file.write_text("\n", encoding="utf-8")
     error = embed("a dog", "--search", str(file)).exception
-    assert isinstance(error, DataError) and "has no lines with text" in str(error)
+    assert isinstance(error, DataError)
+    assert "has no lines with text" in str(error)
