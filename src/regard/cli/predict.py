@@ -181,7 +181,6 @@ def _line(result: Any, as_json: bool) -> str:
 
 @terminal.settings_options(GenerateOptions, OPTIONS)
 def generate_command(  # noqa: PLR0913
-    context: typer.Context,
     model: terminal.ModelName,
     prompts: Annotated[list[str] | None, typer.Argument(metavar="[PROMPT]...", help="Texts to continue.")] = None,
     source: terminal.InputFile = None,
@@ -191,7 +190,8 @@ def generate_command(  # noqa: PLR0913
     threads: terminal.Threads = None,
     int8: Int8 = False,
     int4: Int4 = False,
-    **given: Any,
+    *,
+    given: dict[str, Any],
 ) -> None:
     """Continue a prompt with a language model, or each line of a file or of standard input.
 
@@ -199,7 +199,7 @@ def generate_command(  # noqa: PLR0913
     \\n and \\t are a line end and a tab.
     """
     terminal.check_files(prompts, source, output, "prompts")
-    changes = _given(context, OPTIONS, given)
+    changes = _unescaped(given)
     GenerateOptions().changed(changes)  # raises errors in the options before the model is loaded
     loaded = terminal.load_generator(model, device, threads, int8, int4)
     options = loaded.options(None, changes)
@@ -213,17 +213,17 @@ def generate_command(  # noqa: PLR0913
 
 @terminal.settings_options(GenerateOptions, CHAT_OPTIONS)
 def chat_command(
-    context: typer.Context,
     model: terminal.ModelName,
     system: Annotated[str | None, typer.Option(help="Instructions before the conversation.")] = None,
     device: terminal.Device = None,
     threads: terminal.Threads = None,
     int8: Int8 = False,
     int4: Int4 = False,
-    **given: Any,
+    *,
+    given: dict[str, Any],
 ) -> None:
     """Talk to a chat model, by its chat template. /reset starts again, /exit or end of input ends."""
-    changes = _given(context, CHAT_OPTIONS, given)
+    changes = _unescaped(given)
     GenerateOptions().changed(changes)
     loaded = terminal.load_generator(model, device, threads, int8, int4)
     options = loaded.options(None, {**changes, "special": True})
@@ -247,14 +247,10 @@ def chat_command(
             messages.append({"role": "assistant", "content": "".join(parts).strip()})
 
 
-def _given(context: typer.Context, paths: dict[str, str], given: dict[str, Any]) -> dict[str, Any]:
-    """The settings that the user gave; others are the model's own."""
-    sources = {name: context.get_parameter_source(name) for name in given}
-    chosen = {name: given[name] for name, source in sources.items() if source is not None and source.name != "DEFAULT"}
-    found = terminal.given_settings(paths, chosen)
-    if "stop" in found:
-        found["stop"] = [each.replace("\\n", "\n").replace("\\t", "\t") for each in found["stop"]]
-    return found
+def _unescaped(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings with line ends and tabs in `stop`."""
+    stops = [each.replace("\\n", "\n").replace("\\t", "\t") for each in given.get("stop", ())]
+    return given | ({"stop": stops} if stops else {})
 
 
 def _show(parts: Iterable[str], kept: list[str]) -> None:

@@ -5,6 +5,7 @@ Nothing here imports torch before a command needs it.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import io
 import json
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, cast
 
 import typer
 
@@ -65,11 +66,13 @@ def split_words(words: Iterable[str] | None, prefix: str = "") -> tuple[list[str
 def settings_options(kind: type[Settings], paths: Mapping[str, str]) -> Callable[[C], C]:
     """Adds an option to a command for each setting: option names and paths of settings, such as `length.alpha`.
 
-    The help is the docstring of the setting. The command receives the options as keywords.
+    The help is the docstring of the setting. The command receives the settings that the user gave, by path, as `given`.
     """
 
     def add(command: C) -> C:
-        parameters = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]  # without **given
+        own = list(inspect.signature(command, eval_str=True).parameters.values())[:-1]  # without `given`
+        context = inspect.Parameter("context", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=typer.Context)
+        parameters = [context, *own]
         for name, path in paths.items():
             owner, texts, default = kind, [], None
             for part in path.split("."):
@@ -85,15 +88,18 @@ def settings_options(kind: type[Settings], paths: Mapping[str, str]) -> Callable
             parameters.append(
                 inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=option, annotation=annotation)
             )
-        vars(command)["__signature__"] = inspect.Signature(parameters)
-        return command
+
+        @functools.wraps(command)
+        def run(context: typer.Context, **options: Any) -> None:
+            sources = {name: context.get_parameter_source(name) for name in paths}
+            chosen = [name for name, source in sources.items() if source is not None and source.name != "DEFAULT"]
+            given = {paths[name]: options[name] for name in chosen}
+            command(**{parameter.name: options[parameter.name] for parameter in own}, given=given)
+
+        vars(run)["__signature__"] = inspect.Signature(parameters)
+        return cast(C, run)
 
     return add
-
-
-def given_settings(paths: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings, by path, for which the user gave an option."""
-    return {paths[name]: value for name, value in given.items() if value not in (None, [])}
 
 
 def prepare_torch(threads: int | None = None, models: Sequence[str] = ()) -> None:

@@ -47,14 +47,14 @@ def translate_command(  # noqa: PLR0913
     int8: Annotated[bool, typer.Option("--int8", help="Use 8-bit weights, on a CPU.")] = False,
     ahead: Annotated[int, typer.Option(min=1, help="Most lines that are read at once.")] = AHEAD,
     seed: Annotated[int, typer.Option(min=0, help="Random seed for sampling.")] = 0,
-    **given: Any,
+    *,
+    given: dict[str, Any],
 ) -> None:
     """Translate texts, or the lines of a file or of standard input. The output has one line per input line."""
     terminal.check_files(texts, source, output, "texts")
-    changes = terminal.given_settings(OPTIONS, given) | {"details": as_json}
-    if any(path.startswith("sampling.") for path in changes):
-        changes["sampling.seed"] = seed
-    options = TranslateOptions().changed(changes)
+    if any(path.startswith("sampling.") for path in given):
+        given["sampling.seed"] = seed
+    options = TranslateOptions().changed(given | {"details": as_json})
     if threads is None and texts and sum(map(len, texts)) <= SHORT:
         threads = 1
     translator = terminal.load_translator(model, device, threads, int8)
